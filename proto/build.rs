@@ -1,0 +1,5 @@
+//! Generates the protocol's types. `protoc` comes from Debian's `protobuf-compiler` (hack/setup installs it).
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tonic_prost_build::configure().compile_protos(&["launcher.proto"], &["."])?;
+    Ok(())
+}

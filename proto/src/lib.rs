@@ -1,0 +1,18 @@
+//! The typed protocol between `virt-handler` and `virt-launcher`.
+//!
+//! Generated from `launcher.proto`, which is the reference; this module adds what both sides must agree on beyond
+//! the messages: the protocol version and the names of a machine's files.
+
+/// Messages, client and server of the launcher's service.
+#[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]
+pub mod launcher {
+    tonic::include_proto!("vireo.launcher.v1");
+}
+
+/// The version both sides say in `Hello`. A different `major` is refused; a different `minor` only adds fields.
+pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 0 };
+
+/// The launcher's gRPC socket, below a machine's directory.
+pub const LAUNCHER_SOCKET: &str = "launcher.sock";
+/// The guest's serial console, below a machine's directory: raw bytes, history first.
+pub const CONSOLE_SOCKET: &str = "console.sock";

@@ -1,0 +1,1 @@
+//! The nested-KVM harness and what scenarios share.

@@ -1,0 +1,1 @@
+//! Scenarios through the real parts.

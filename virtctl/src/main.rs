@@ -1,0 +1,2 @@
+//! Starts here.
+fn main() {}

@@ -1,0 +1,21 @@
+//! The machine that is wanted, already checked: what a machine is built from.
+//!
+//! Each part has private fields and one door that checks. Everything the machine needs from the host is an open
+//! file here: building a machine opens no path. The parts stay with the caller, so the same `Machine` can be built
+//! again after the guest reset itself.
+
+mod boot;
+mod cpu;
+mod disk;
+mod machine;
+mod memory;
+mod net;
+mod smbios;
+
+pub use boot::{Boot, KernelBoot};
+pub use cpu::{Cpus, CpusError};
+pub use disk::{Disk, DiskError, DiskImage, DiskSerial};
+pub use machine::{Machine, TooManyDevices};
+pub use memory::{MemorySize, MemorySizeError};
+pub use net::{MacAddr, Net, ParseMacError};
+pub use smbios::Smbios;

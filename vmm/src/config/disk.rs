@@ -1,0 +1,114 @@
+use std::fs::File;
+
+/// Where a disk's content is.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum DiskImage {
+    /// The bytes themselves: a regular file or a block device.
+    Raw(File),
+    /// A qcow2 image written by us, over a raw backing image (opened read-only) where there is one.
+    Qcow2 {
+        /// The image itself. Its header is not believed about backing files: `backing` is.
+        image: File,
+        /// What unallocated clusters read from.
+        backing: Option<File>,
+    },
+}
+
+/// A virtio-blk disk.
+#[derive(Debug)]
+pub struct Disk {
+    image: DiskImage,
+    read_only: bool,
+    serial: DiskSerial,
+    write_through: bool,
+}
+
+/// A disk's serial number: at most 20 bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskSerial([u8; 20]);
+
+/// Why a disk is refused.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DiskError {
+    /// Longer than the 20 bytes virtio has for it.
+    #[error("disk serial {0:?} is longer than 20 bytes")]
+    SerialTooLong(String),
+}
+
+impl DiskSerial {
+    /// Checks the length.
+    pub fn new(text: &str) -> Result<Self, DiskError> {
+        let mut bytes = [0; 20];
+        bytes
+            .get_mut(..text.len())
+            .ok_or_else(|| DiskError::SerialTooLong(text.to_owned()))?
+            .copy_from_slice(text.as_bytes());
+        Ok(Self(bytes))
+    }
+
+    /// Padded with zeros.
+    pub fn as_bytes(&self) -> &[u8; 20] {
+        &self.0
+    }
+}
+
+impl Disk {
+    /// A writable write-back disk without a serial.
+    pub fn new(image: DiskImage) -> Self {
+        Self { image, read_only: false, serial: DiskSerial::default(), write_through: false }
+    }
+
+    /// The guest may not write.
+    #[must_use]
+    pub fn read_only(mut self, yes: bool) -> Self {
+        self.read_only = yes;
+        self
+    }
+
+    /// What the guest reads as the disk's id.
+    #[must_use]
+    pub fn serial(mut self, serial: DiskSerial) -> Self {
+        self.serial = serial;
+        self
+    }
+
+    /// Every write is on stable storage before it completes, and the guest is told so (no VIRTIO_BLK_F_FLUSH cache).
+    #[must_use]
+    pub fn write_through(mut self, yes: bool) -> Self {
+        self.write_through = yes;
+        self
+    }
+
+    /// Where the content is.
+    pub fn image(&self) -> &DiskImage {
+        &self.image
+    }
+
+    /// Whether the guest may not write.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The id the guest reads.
+    pub fn id(&self) -> &DiskSerial {
+        &self.serial
+    }
+
+    /// Whether writes are stable at once.
+    pub fn is_write_through(&self) -> bool {
+        self.write_through
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serial_is_padded_and_never_cut() {
+        assert_eq!(&DiskSerial::new("abc").unwrap().as_bytes()[..4], b"abc\0");
+        assert!(DiskSerial::new(&"x".repeat(20)).is_ok());
+        assert!(DiskSerial::new(&"x".repeat(21)).is_err());
+    }
+}

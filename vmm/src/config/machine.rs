@@ -1,0 +1,70 @@
+use super::{Boot, Cpus, Disk, MemorySize, Net, Smbios};
+
+/// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
+const DEVICE_SLOTS: usize = 29;
+
+/// A whole machine, ready to be built.
+#[derive(Debug)]
+pub struct Machine {
+    pub(crate) cpus: Cpus,
+    pub(crate) memory: MemorySize,
+    pub(crate) boot: Boot,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) nets: Vec<Net>,
+    pub(crate) rng: bool,
+    pub(crate) virtio_console: bool,
+    pub(crate) smbios: Option<Smbios>,
+}
+
+/// More devices than the root bus has slots.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0} devices do not fit on the {DEVICE_SLOTS} free slots of the machine")]
+pub struct TooManyDevices(usize);
+
+impl Machine {
+    /// A machine with a serial port and nothing else.
+    pub fn new(cpus: Cpus, memory: MemorySize, boot: Boot) -> Self {
+        Self {
+            cpus,
+            memory,
+            boot,
+            disks: Vec::new(),
+            nets: Vec::new(),
+            rng: false,
+            virtio_console: false,
+            smbios: None,
+        }
+    }
+
+    /// Adds disks and cards, in slot order.
+    pub fn with_devices(mut self, disks: Vec<Disk>, nets: Vec<Net>) -> Result<Self, TooManyDevices> {
+        let all = disks.len() + nets.len() + usize::from(self.rng) + usize::from(self.virtio_console);
+        if all > DEVICE_SLOTS {
+            return Err(TooManyDevices(all));
+        }
+        self.disks = disks;
+        self.nets = nets;
+        Ok(self)
+    }
+
+    /// Adds a virtio entropy device.
+    #[must_use]
+    pub fn with_rng(mut self, yes: bool) -> Self {
+        self.rng = yes;
+        self
+    }
+
+    /// Adds a virtio console; its output joins the serial port's.
+    #[must_use]
+    pub fn with_virtio_console(mut self, yes: bool) -> Self {
+        self.virtio_console = yes;
+        self
+    }
+
+    /// Sets what the guest reads about the machine.
+    #[must_use]
+    pub fn with_smbios(mut self, smbios: Option<Smbios>) -> Self {
+        self.smbios = smbios;
+        self
+    }
+}
