@@ -6,3 +6,5 @@ pub mod irq;
 
 /// Addresses and lines of the x86_64 machine.
 pub mod layout;
+
+pub mod pci;

@@ -1,0 +1,47 @@
+use std::sync::{Mutex, PoisonError};
+
+use super::{ConfigSpace, Decoding, Function, Identity};
+use crate::layout::PM_PORT;
+
+/// The LPC bridge of an ICH9 (ICH9 datasheet, section 13.1): firmware reads the power management base from it and
+/// writes interrupt routing into it. The registers keep what is written; the power management block stays where the
+/// layout puts it, where firmware puts it too.
+pub(super) struct Lpc {
+    config: Mutex<ConfigSpace>,
+}
+
+impl Lpc {
+    pub(super) fn new() -> Self {
+        let mut config = ConfigSpace::new(Identity {
+            vendor: 0x8086,
+            device: 0x2918,
+            revision: 2,
+            class: 0x06_01_00,
+            subsystem: (0x1af4, 0x1100),
+        });
+        // PMBASE: bits 15-7, bit 0 says I/O space. ACPI_CNTL: bit 7 enables the block.
+        config.set(0x40, &(u32::from(PM_PORT) | 1).to_le_bytes());
+        config.allow(0x40, &0xff80_u32.to_le_bytes());
+        config.set(0x44, &[0x80]);
+        config.allow(0x44, &[0x87]);
+        // PIRQA-D and PIRQE-H: routing disabled until written.
+        for at in [0x60, 0x68] {
+            config.set(at, &[0x80; 4]);
+            config.allow(at, &[0x8f; 4]);
+        }
+        // RCBA: bits 31-14 and enable.
+        config.allow(0xf0, &0xffff_c001_u32.to_le_bytes());
+        Self { config: Mutex::new(config) }
+    }
+}
+
+impl Function for Lpc {
+    fn read_config(&self, register: u16, data: &mut [u8]) {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).read(register, data);
+    }
+
+    fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner).write(register, data);
+        Decoding::Same
+    }
+}

@@ -1,0 +1,195 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+use vm_allocator::{AddressAllocator, AllocPolicy};
+
+use super::address::Register;
+use super::host::HostBridge;
+use super::lpc::Lpc;
+use super::ports::ConfigPorts;
+use super::{Address, Decoding, Function};
+use crate::bus::{Bus, BusDevice, BusError, BusRange};
+use crate::layout::{PCI_CONFIG_PORT, PCI64_ALIGN, PCI64_SIZE, RAM_ABOVE_4G};
+
+const HOST: Address = Address::root(0);
+const LPC: Address = Address::root(31);
+/// Bytes of configuration space a function has.
+const FUNCTION_SIZE: u64 = 4096;
+
+/// Why the root bus could not take something.
+#[derive(Debug, thiserror::Error)]
+pub enum RootError {
+    /// Something else answers where the bus itself has to.
+    #[error("the PCI configuration space has no place in the address map")]
+    Claimed(#[source] BusError),
+    /// All 32 slots are taken.
+    #[error("no slot of the PCI root bus is free")]
+    Full,
+    /// The windows of the layout do not hold the BAR.
+    #[error("no room for a PCI BAR of {0:#x} bytes")]
+    NoRoom(u64),
+    /// The RAM ends where no window fits above it.
+    #[error("no room for a 64-bit PCI window above RAM that ends at {0:#x}")]
+    Window(u64),
+}
+
+/// The root bus: the slots, the windows their BARs come from, and both ways to configuration space.
+pub struct Root {
+    fabric: Arc<Fabric>,
+    ports: Arc<ConfigPorts>,
+    window: Mutex<AddressAllocator>,
+    window_range: BusRange,
+}
+
+impl Root {
+    /// Puts the host bridge and the LPC bridge on a bus and makes its configuration space reachable on `mmio` and
+    /// `pio`. `memory_end` is the first address above all RAM: the 64-bit window begins at the next 4 GiB.
+    pub fn new(mmio: &Arc<Bus>, pio: &Arc<Bus>, memory_end: u64) -> Result<Self, RootError> {
+        let start = memory_end.max(RAM_ABOVE_4G).checked_next_multiple_of(PCI64_ALIGN);
+        let window_range =
+            start.and_then(|start| BusRange::new(start, PCI64_SIZE)).ok_or(RootError::Window(memory_end))?;
+        let window = AddressAllocator::new(window_range.start(), PCI64_SIZE)
+            .map_err(|_| RootError::Window(memory_end))?;
+
+        let host = Arc::new(HostBridge::new());
+        let slots: BTreeMap<Address, Arc<dyn Function>> =
+            [(HOST, host.clone() as Arc<dyn Function>), (LPC, Arc::new(Lpc::new()))].into();
+        let fabric = Arc::new_cyclic(|me| Fabric {
+            slots: RwLock::new(slots),
+            host,
+            mmio: Arc::downgrade(mmio),
+            ecam: Mutex::new(None),
+            me: me.clone(),
+        });
+        fabric.place_ecam().map_err(RootError::Claimed)?;
+        let ports = Arc::new(ConfigPorts::new(fabric.clone()));
+        let range = BusRange::new(u64::from(PCI_CONFIG_PORT), 8).ok_or(RootError::Full)?;
+        pio.insert(range, ports.clone()).map_err(RootError::Claimed)?;
+        Ok(Self { fabric, ports, window: Mutex::new(window), window_range })
+    }
+
+    /// Puts `function` on the lowest free slot and gives its BAR an address.
+    pub fn add(&self, function: Arc<dyn Function>) -> Result<Address, RootError> {
+        let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let address = (0..32).map(Address::root).find(|at| !slots.contains_key(at)).ok_or(RootError::Full)?;
+        if let Some(size) = function.bar_size() {
+            let range = self
+                .window
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .allocate(size, size, AllocPolicy::FirstMatch)
+                .map_err(|_| RootError::NoRoom(size))?;
+            function.attach(self.fabric.mmio.clone(), range.start());
+        }
+        slots.insert(address, function);
+        Ok(address)
+    }
+
+    /// Where functions are, in order.
+    pub fn addresses(&self) -> Vec<Address> {
+        self.fabric.slots.read().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// Where configuration space is mapped, for MCFG; firmware may have moved it.
+    pub fn ecam(&self) -> Option<BusRange> {
+        *self.fabric.ecam.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The window 64-bit BARs come from, for the root bridge's `_CRS`.
+    pub fn window64(&self) -> BusRange {
+        self.window_range
+    }
+
+    /// Gives single-byte accesses to the reset control register (0xCF9), which lies among the ports of the bus, to
+    /// `device` (at offset 0). The first claim counts; the answer says whether this was it.
+    pub fn claim_reset_port(&self, device: Arc<dyn BusDevice>) -> bool {
+        self.ports.claim_reset(device)
+    }
+
+    /// Stops the workers of all functions and waits for them. For when no vCPU runs any more.
+    pub fn stop(&self) {
+        for function in self.fabric.functions() {
+            function.stop();
+        }
+    }
+}
+
+/// The slots, as the ways to configuration space see them.
+pub(super) struct Fabric {
+    slots: RwLock<BTreeMap<Address, Arc<dyn Function>>>,
+    host: Arc<HostBridge>,
+    /// Weak: the bus holds us through [`Ecam`].
+    mmio: Weak<Bus>,
+    ecam: Mutex<Option<BusRange>>,
+    me: Weak<Self>,
+}
+
+impl Fabric {
+    /// Absent functions read as ones (PCI 3.0, section 6.1).
+    pub(super) fn read(&self, register: Register, data: &mut [u8]) {
+        data.fill(0xff);
+        if let Some(function) = self.function(register, data.len()) {
+            function.read_config(register.offset, data);
+        }
+    }
+
+    pub(super) fn write(&self, register: Register, data: &[u8]) {
+        let Some(function) = self.function(register, data.len()) else { return };
+        if function.write_config(register.offset, data) == Decoding::Changed {
+            if register.address == HOST
+                && let Err(error) = self.place_ecam()
+            {
+                tracing::debug!(%error, "the guest moved configuration space onto something else");
+            }
+            // What was in the way of a BAR may be gone now.
+            self.functions().iter().for_each(|function| function.retry());
+        }
+    }
+
+    fn function(&self, register: Register, len: usize) -> Option<Arc<dyn Function>> {
+        let end = u64::from(register.offset).checked_add(u64::try_from(len).ok()?)?;
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        slots.get(&register.address).filter(|_| end <= FUNCTION_SIZE).cloned()
+    }
+
+    fn functions(&self) -> Vec<Arc<dyn Function>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    /// Moves the memory-mapped window to where PCIEXBAR says. Where that is impossible there is none.
+    fn place_ecam(&self) -> Result<(), BusError> {
+        let mut ecam = self.ecam.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = self.host.ecam();
+        let (Some(bus), Some(me)) = (self.mmio.upgrade(), self.me.upgrade()) else {
+            return Ok(());
+        };
+        if *ecam == wanted {
+            return Ok(());
+        }
+        let placed = match wanted {
+            Some(range) => bus.replace(*ecam, range, Arc::new(Ecam(me))),
+            None => Ok(()),
+        };
+        if wanted.is_none() || placed.is_err() {
+            if let Some(old) = ecam.take() {
+                bus.remove(old)?;
+            }
+        } else {
+            *ecam = wanted;
+        }
+        placed
+    }
+}
+
+/// The memory-mapped way: 4096 bytes a function (PCI Express base specification, section 7.2.2).
+struct Ecam(Arc<Fabric>);
+
+impl BusDevice for Ecam {
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        self.0.read(Register::from_ecam(offset), data);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        self.0.write(Register::from_ecam(offset), data);
+    }
+}
