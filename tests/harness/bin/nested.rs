@@ -1,0 +1,156 @@
+//! `nested -- CMD ARGS`: runs a command of this machine in a nested host, where `/dev/kvm` is real.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use vireo_tests::{HostBuilder, HostError, Status};
+
+const USAGE: &str = "\
+usage: nested [--smp N] [--memory MIB] [--file SRC[:NAME]]... [--out DIR] [--deadline SECONDS] [--] CMD [ARG]...
+
+Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it does.
+  CMD          a file of this machine is given to the host and run there; any other name is the host's own
+  --file SRC   give SRC to the host as /in/NAME (default: its own name); an ARG that is exactly SRC becomes that
+  --out DIR    the host sees DIR as /out, writable
+  --memory     RAM of the host in MiB (default 2048)
+  --smp        processors of the host (default 1)
+  --deadline   when everything is killed (default 300)";
+
+fn main() -> ExitCode {
+    match Arguments::parse() {
+        Ok(Arguments::Agent) => match vireo_tests::agent::serve() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+        Ok(Arguments::Run(run)) => run.go().unwrap_or_else(|error| fail(&error)),
+        Ok(Arguments::Help) => {
+            println!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("nested: {error}\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    eprintln!("nested: {text}");
+    ExitCode::from(125)
+}
+
+enum Arguments {
+    Help,
+    Agent,
+    Run(Run),
+}
+
+struct Run {
+    cpus: u32,
+    memory_mib: u32,
+    deadline: Duration,
+    files: Vec<(PathBuf, String)>,
+    output: Option<PathBuf>,
+    command: Vec<String>,
+}
+
+impl Arguments {
+    fn parse() -> Result<Self, lexopt::Error> {
+        use lexopt::prelude::*;
+        let mut run = Run {
+            cpus: 1,
+            memory_mib: 2048,
+            deadline: Duration::from_secs(300),
+            files: Vec::new(),
+            output: None,
+            command: Vec::new(),
+        };
+        let mut parser = lexopt::Parser::from_env();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("agent") => return Ok(Self::Agent),
+                Long("help") | Short('h') => return Ok(Self::Help),
+                Long("smp") => run.cpus = parser.value()?.parse()?,
+                Long("memory") => run.memory_mib = parser.value()?.parse()?,
+                Long("deadline") => run.deadline = Duration::from_secs(parser.value()?.parse()?),
+                Long("file") => run.files.push(file(&parser.value()?.string()?)),
+                Long("out") => run.output = Some(parser.value()?.into()),
+                Value(program) => {
+                    run.command.push(program.string()?);
+                    for rest in parser.raw_args()? {
+                        run.command.push(rest.string()?);
+                    }
+                }
+                _ => return Err(argument.unexpected()),
+            }
+        }
+        if run.command.is_empty() {
+            return Err("no command".into());
+        }
+        Ok(Self::Run(run))
+    }
+}
+
+/// `SRC` or `SRC:NAME`.
+fn file(text: &str) -> (PathBuf, String) {
+    match text.rsplit_once(':') {
+        Some((source, name)) => (source.into(), name.to_owned()),
+        None => {
+            let name = Path::new(text).file_name().unwrap_or_default().to_string_lossy();
+            (text.into(), name.into_owned())
+        }
+    }
+}
+
+impl Run {
+    fn go(mut self) -> Result<ExitCode, HostError> {
+        let own = std::env::current_exe().map_err(HostError::Start)?;
+        if let Some(program) =
+            self.command.first().filter(|name| name.contains('/') && Path::new(name).is_file())
+        {
+            self.files.push(file(program));
+        }
+        let mut builder =
+            HostBuilder::new(own).cpus(self.cpus).memory_mib(self.memory_mib).deadline(self.deadline);
+        for (source, name) in &self.files {
+            builder = builder.file_as(source, name.clone());
+        }
+        if let Some(output) = &self.output {
+            builder = builder.output(output);
+        }
+        let host = builder.start()?;
+        let mut words = self.command.into_iter().map(|word| {
+            let given = self.files.iter().find(|(source, _)| source.as_os_str() == word.as_str());
+            given.map_or(word, |(_, name)| format!("/in/{name}"))
+        });
+        let program = words.next().unwrap_or_default();
+        let mut command =
+            host.command(&program).args(words).directory("/tmp").stream().deadline(self.deadline);
+        for (name, value) in std::env::vars().filter(|(name, _)| passed_on(name)) {
+            command = command.env(&name, &value);
+        }
+        Ok(match command.run()?.status {
+            Status::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+            Status::Signal(number) => {
+                eprintln!("nested: killed by signal {number}");
+                ExitCode::from(u8::try_from(128 + number).unwrap_or(128))
+            }
+            Status::NotStarted(why) => {
+                eprintln!("nested: cannot start {program}: {why}");
+                ExitCode::from(127)
+            }
+        })
+    }
+}
+
+/// What test binaries and our own programs look at.
+fn passed_on(name: &str) -> bool {
+    ["RUST_", "NEXTEST", "VIREO_", "PROPTEST_"].iter().any(|prefix| name.starts_with(prefix))
+}
