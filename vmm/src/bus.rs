@@ -99,6 +99,12 @@ impl Bus {
         Ok(())
     }
 
+    /// Takes every device away.
+    pub fn clear(&self) {
+        let _writer = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        self.table.store(Arc::default());
+    }
+
     /// Moves a device in one step, so that no access sees it in neither place. `from` of `None` only inserts.
     pub fn replace(
         &self,

@@ -3,8 +3,18 @@
 pub mod bus;
 pub mod config;
 pub mod irq;
-
+pub mod kvm;
 /// Addresses and lines of the x86_64 machine.
 pub mod layout;
-
+pub mod memory;
 pub mod pci;
+pub mod serial;
+
+mod arch;
+mod builder;
+mod legacy;
+mod vcpu;
+mod vm;
+
+pub use builder::BuildError;
+pub use vm::{Controls, Exit, Paused, RunError, Running, StartError, Vm};

@@ -1,0 +1,154 @@
+//! The differentiated system description table: what cannot be found by looking.
+
+use acpi_tables::Aml;
+use acpi_tables::aml::{
+    AddressSpace, AddressSpaceCacheable, And, Arg, CreateDWordField, Device, EISAName, Else, Equal, IO, If,
+    Interrupt, Memory32Fixed, Method, Name, NotEqual, ONE, Or, Package, Path, ResourceTemplate, Return,
+    Scope, Uuid, ZERO,
+};
+use acpi_tables::sdt::Sdt;
+
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID};
+use crate::layout;
+
+const HEADER: u32 = 36;
+/// Integers are 64 bits wide from this revision on.
+const DSDT_REVISION: u8 = 2;
+
+/// `_OSC` of a PCI root (PCI Firmware 3.3, section 4.5.1).
+const PCI_OSC: &str = "33DB4D5B-1FF7-401C-9657-7441C03DD766";
+/// Hot-plug, SHPC, PME, AER and capability structures: all the guest's own business.
+const OSC_ALL_CONTROLS: u32 = 0x1f;
+const OSC_UNKNOWN_UUID: u32 = 1 << 2;
+const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
+
+/// The 64-bit addresses that PCI devices get. The others are in `layout`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Windows {
+    pub(crate) start64: u64,
+    pub(crate) size64: u64,
+}
+
+impl Windows {
+    /// For a machine whose RAM ends at `memory_end`.
+    pub(crate) fn above(memory_end: u64) -> Self {
+        let start64 = memory_end.max(layout::RAM_ABOVE_4G).next_multiple_of(layout::PCI64_ALIGN);
+        Self { start64, size64: layout::PCI64_SIZE }
+    }
+}
+
+/// The table.
+pub(super) fn table(windows: Windows) -> Sdt {
+    let mut dsdt = Sdt::new(*b"DSDT", HEADER, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    let mut body = Vec::new();
+    soft_off().to_aml_bytes(&mut body);
+    pci_root(windows, &mut body);
+    motherboard(&mut body);
+    serial(&mut body);
+    rtc(&mut body);
+    dsdt.append_slice(&body);
+    dsdt
+}
+
+/// `\_S5`: the sleep type that switches the machine off.
+fn soft_off() -> Name {
+    Name::new(Path::new("_S5_"), &Package::new(vec![&ZERO, &ZERO, &ZERO, &ZERO]))
+}
+
+/// A device on the system bus and the objects in it.
+fn declare(name: &str, objects: &[(&str, &dyn Aml)], body: &mut Vec<u8>) {
+    let objects: Vec<_> = objects.iter().map(|(name, value)| Name::new(Path::new(name), *value)).collect();
+    let device = Device::new(Path::new(name), objects.iter().map(|object| object as &dyn Aml).collect());
+    Scope::new(Path::new("_SB_"), vec![&device]).to_aml_bytes(body);
+}
+
+fn pci_root(windows: Windows, body: &mut Vec<u8>) {
+    let buses = AddressSpace::<u16>::new_bus_number(0, 0xff);
+    let config = IO::new(layout::PCI_CONFIG_PORT, layout::PCI_CONFIG_PORT, 1, 8);
+    let ports = AddressSpace::<u16>::new_io(layout::PCI_IO_START, u16::MAX, None);
+    let low = |address: u64| u32::try_from(address).unwrap_or(u32::MAX);
+    let memory32 = AddressSpace::<u32>::new_memory(
+        AddressSpaceCacheable::NotCacheable,
+        true,
+        low(layout::PCI32_START),
+        low(layout::PCI32_START + layout::PCI32_SIZE - 1),
+        None,
+    );
+    let memory64 = AddressSpace::<u64>::new_memory(
+        AddressSpaceCacheable::NotCacheable,
+        true,
+        windows.start64,
+        windows.start64 + windows.size64 - 1,
+        None,
+    );
+    let resources = ResourceTemplate::new(vec![&buses, &config, &ports, &memory32, &memory64]);
+    declare(
+        "PCI0",
+        &[
+            ("_HID", &EISAName::new("PNP0A08")),
+            ("_CID", &EISAName::new("PNP0A03")),
+            ("_UID", &ZERO),
+            ("_SEG", &ZERO),
+            ("_BBN", &ZERO),
+            ("_CRS", &resources),
+        ],
+        body,
+    );
+    Scope::new(Path::new("_SB_.PCI0"), vec![&OperatingSystemCapabilities]).to_aml_bytes(body);
+}
+
+/// `_OSC`: the guest may have every control it asks for.
+struct OperatingSystemCapabilities;
+
+impl Aml for OperatingSystemCapabilities {
+    fn to_aml_bytes(&self, sink: &mut dyn acpi_tables::AmlSink) {
+        let (status, control) = (Path::new("CDW1"), Path::new("CDW3"));
+        let uuid = Uuid::new(PCI_OSC);
+        let known = Equal::new(&Arg(0), &uuid);
+        let create_control = CreateDWordField::new(&control, &Arg(3), &8_u8);
+        let grant = And::new(&control, &control, &OSC_ALL_CONTROLS);
+        let other_revision = NotEqual::new(&Arg(1), &ONE);
+        let refuse_revision = Or::new(&status, &status, &OSC_UNKNOWN_REVISION);
+        let check_revision = If::new(&other_revision, vec![&refuse_revision]);
+        let refuse_uuid = Or::new(&status, &status, &OSC_UNKNOWN_UUID);
+        Method::new(
+            Path::new("_OSC"),
+            4,
+            true,
+            vec![
+                &CreateDWordField::new(&status, &Arg(3), &ZERO),
+                &If::new(&known, vec![&create_control, &grant, &check_revision]),
+                &Else::new(vec![&refuse_uuid]),
+                &Return::new(&Arg(3)),
+            ],
+        )
+        .to_aml_bytes(sink);
+    }
+}
+
+/// Addresses that no other device claims: without this a kernel does not trust the MCFG.
+fn motherboard(body: &mut Vec<u8>) {
+    let ecam = Memory32Fixed::new(
+        true,
+        u32::try_from(layout::ECAM_START).unwrap_or(u32::MAX),
+        u32::try_from(layout::ECAM_SIZE).unwrap_or(0),
+    );
+    let power =
+        IO::new(layout::PM_PORT, layout::PM_PORT, 1, u8::try_from(layout::PM_SIZE).unwrap_or(u8::MAX));
+    let resources = ResourceTemplate::new(vec![&ecam, &power]);
+    declare("MBRD", &[("_HID", &EISAName::new("PNP0C02")), ("_UID", &ZERO), ("_CRS", &resources)], body);
+}
+
+fn serial(body: &mut Vec<u8>) {
+    let ports = IO::new(layout::COM1_PORT, layout::COM1_PORT, 1, 8);
+    let line = Interrupt::new(true, true, false, false, layout::COM1_IRQ);
+    let resources = ResourceTemplate::new(vec![&ports, &line]);
+    declare("COM1", &[("_HID", &EISAName::new("PNP0501")), ("_UID", &ONE), ("_CRS", &resources)], body);
+}
+
+/// Without its line: the alarm that would use it does nothing.
+fn rtc(body: &mut Vec<u8>) {
+    let ports = IO::new(layout::RTC_PORT, layout::RTC_PORT, 1, 2);
+    let resources = ResourceTemplate::new(vec![&ports]);
+    declare("RTC_", &[("_HID", &EISAName::new("PNP0B00")), ("_CRS", &resources)], body);
+}

@@ -1,0 +1,120 @@
+use super::*;
+
+const BASE: u64 = 0xe_0040;
+
+fn placed(apic_ids: &[u8]) -> Placed {
+    let platform = Platform { apic_ids, windows: Windows::above(6 << 30) };
+    Blobs::new(&platform).place(BASE).unwrap()
+}
+
+fn number(bytes: &[u8], at: usize, size: usize) -> u64 {
+    bytes[at..at + size].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn sum(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum, byte| sum.wrapping_add(*byte))
+}
+
+/// The table that a pointer leads to, checked.
+fn table<'a>(placed: &'a Placed, address: u64, signature: &[u8; 4]) -> &'a [u8] {
+    let at = usize::try_from(address - BASE).unwrap();
+    let len = usize::try_from(number(&placed.tables, at + 4, 4)).unwrap();
+    let table = &placed.tables[at..at + len];
+    assert_eq!(&table[..4], signature);
+    if signature != b"FACS" {
+        assert_eq!(sum(table), 0, "checksum of {}", String::from_utf8_lossy(signature));
+    }
+    table
+}
+
+fn listed<'a>(placed: &'a Placed, signature: &[u8; 4]) -> &'a [u8] {
+    let xsdt = table(placed, number(&placed.rsdp, 24, 8), b"XSDT");
+    let address = (36..xsdt.len())
+        .step_by(8)
+        .map(|at| number(xsdt, at, 8))
+        .find(|address| {
+            let at = usize::try_from(address - BASE).unwrap();
+            placed.tables[at..].starts_with(signature)
+        })
+        .expect("the table is in the XSDT");
+    table(placed, address, signature)
+}
+
+#[test]
+fn every_table_is_reached_from_the_root_and_sums_to_zero() {
+    let placed = placed(&[0, 1, 4]);
+    assert_eq!(&placed.rsdp[..8], b"RSD PTR ");
+    assert_eq!((sum(&placed.rsdp[..20]), sum(&placed.rsdp)), (0, 0));
+    let fadt = listed(&placed, b"FACP");
+    listed(&placed, b"APIC");
+    listed(&placed, b"MCFG");
+    let dsdt = number(fadt, 40, 4);
+    assert_eq!(dsdt, number(fadt, 140, 8));
+    table(&placed, dsdt, b"DSDT");
+    let facs = number(fadt, 36, 4);
+    assert_eq!(facs % 64, 0);
+    assert_eq!(number(fadt, 132, 8), 0, "X_FIRMWARE_CTRL beside FIRMWARE_CTRL is an error");
+    assert_eq!(table(&placed, facs, b"FACS").len(), 64);
+}
+
+#[test]
+fn the_fadt_names_the_power_block_and_the_reset_register() {
+    let placed = placed(&[0]);
+    let fadt = listed(&placed, b"FACP");
+    assert_eq!((fadt.len(), fadt[8]), (276, 6));
+    assert_eq!(number(fadt, 46, 2), 9, "SCI");
+    assert_eq!((number(fadt, 56, 4), number(fadt, 64, 4), number(fadt, 76, 4)), (0x600, 0x604, 0x608));
+    assert_eq!(fadt[108], 0x32);
+    let flags = number(fadt, 112, 4);
+    assert_eq!(flags & (1 << 20), 0, "not hardware-reduced");
+    assert_eq!(flags & (1 << 4), 0, "the power button is a fixed feature");
+    assert_ne!(flags & (1 << 10), 0, "the reset register is there");
+    assert_eq!((fadt[116], number(fadt, 120, 8), fadt[128]), (1, 0xcf9, 6));
+    // X_PM1a_EVT_BLK: I/O space, 32 bits wide.
+    assert_eq!((fadt[148], fadt[149], number(fadt, 152, 8)), (1, 32, 0x600));
+}
+
+#[test]
+fn the_madt_lists_each_processor_once() {
+    let placed = placed(&[0, 1, 4]);
+    let madt = listed(&placed, b"APIC");
+    assert_eq!((number(madt, 36, 4), number(madt, 40, 4)), (0xfee0_0000, 1));
+    let (mut at, mut lapics, mut overrides) = (44, Vec::new(), Vec::new());
+    while at < madt.len() {
+        match madt[at] {
+            0 => lapics.push((madt[at + 2], madt[at + 3])),
+            1 => assert_eq!((number(madt, at + 4, 4), number(madt, at + 8, 4)), (0xfec0_0000, 0)),
+            2 => overrides.push((madt[at + 3], number(madt, at + 4, 4), number(madt, at + 8, 2))),
+            _ => {}
+        }
+        at += usize::from(madt[at + 1]);
+    }
+    assert_eq!(at, madt.len());
+    assert_eq!(lapics, [(0, 0), (1, 1), (2, 4)]);
+    assert_eq!(overrides, [(0, 2, 0), (9, 9, 0xd)]);
+}
+
+#[test]
+fn the_most_processors_leave_room_for_smbios() {
+    let apic_ids: Vec<u8> = (0..254).collect();
+    let placed = placed(&apic_ids);
+    assert!(BASE + u64::try_from(placed.tables.len()).unwrap() <= 0xf_0000);
+}
+
+#[test]
+fn tables_out_of_reach_are_refused() {
+    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30) };
+    let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
+    assert_eq!(refused, PlaceError(0xffff_ff00));
+    let refused = Blobs::new(&platform).place(u64::MAX).unwrap_err();
+    assert_eq!(refused, PlaceError(u64::MAX));
+}
+
+#[test]
+fn the_64_bit_window_is_above_all_ram() {
+    for (end, start) in
+        [(1 << 30, 4 << 30), (0x1_0000_0000, 4 << 30), (0x1_0000_1000, 8 << 30), (66 << 30, 68 << 30)]
+    {
+        assert_eq!(Windows::above(end).start64, start, "{end:#x}");
+    }
+}

@@ -1,0 +1,223 @@
+//! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
+
+use std::io;
+use std::sync::Arc;
+
+use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
+use kvm_ioctls::{Cap, Kvm, VcpuFd};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
+
+use crate::arch::x86_64::acpi::{self, Blobs, PlaceError, Platform, Windows};
+use crate::arch::x86_64::cpuid::{self, HostFacts};
+use crate::arch::x86_64::topology::{Topology, TopologyError};
+use crate::arch::x86_64::{msr, regs};
+use crate::bus::{Bus, BusDevice, BusError, BusRange};
+use crate::config::Machine;
+use crate::irq::IrqLine;
+use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmRouter, KvmUnusable};
+use crate::layout;
+use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
+use crate::memory::{self, MemoryError, ram_ranges};
+use crate::serial::SerialOutput;
+use crate::vcpu::Vcpu;
+use crate::vm::Outcome;
+
+/// Why a machine cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// This host cannot run machines.
+    #[error("KVM is not usable")]
+    Kvm(#[from] KvmUnusable),
+    /// The kernel refused a step.
+    #[error("cannot make the virtual machine")]
+    Machine(#[from] KvmError),
+    /// No guest memory.
+    #[error("cannot make the guest's memory")]
+    Memory(#[from] MemoryError),
+    /// The processors cannot be numbered.
+    #[error("cannot lay out the processors")]
+    Topology(#[from] TopologyError),
+    /// More processors than this host's KVM has.
+    #[error("{wanted} processors are more than the {max} this host's KVM has")]
+    TooManyProcessors {
+        /// Asked for.
+        wanted: u8,
+        /// KVM's limit.
+        max: usize,
+    },
+    /// A device could not be made.
+    #[error("cannot make the {device}")]
+    Device {
+        /// What it is to the user.
+        device: &'static str,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Two devices claim an address.
+    #[error("cannot place the {device}")]
+    Place {
+        /// What it is to the user.
+        device: &'static str,
+        /// Which address.
+        #[source]
+        source: BusError,
+    },
+    /// ACPI tables cannot be placed.
+    #[error("cannot place the ACPI tables")]
+    Acpi(#[from] PlaceError),
+    /// Something outside guest memory was to be written there.
+    #[error("cannot write the {what} to guest memory")]
+    Write {
+        /// What was to be written.
+        what: &'static str,
+        /// Why.
+        #[source]
+        source: GuestMemoryError,
+    },
+}
+
+/// All of a machine but its processors.
+pub(crate) struct Assembly {
+    pub(crate) outcome: Arc<Outcome>,
+    pub(crate) uart: Arc<Uart>,
+    pub(crate) power: Arc<PowerManagement>,
+    buses: Buses,
+    /// Last, so that no device outlives the memory it works on.
+    _kvm: KvmMachine,
+}
+
+/// Memory addresses and ports.
+#[derive(Default)]
+struct Buses {
+    mmio: Arc<Bus>,
+    pio: Arc<Bus>,
+}
+
+impl Drop for Assembly {
+    fn drop(&mut self) {
+        self.uart.close();
+        // Devices hold the buses, to move themselves, and the buses hold the devices.
+        self.buses.mmio.clear();
+        self.buses.pio.clear();
+    }
+}
+
+impl Buses {
+    fn port(&self, device: &'static str, at: (u16, u16), what: Arc<dyn BusDevice>) -> Result<(), BuildError> {
+        let range = BusRange::new(at.0.into(), at.1.into());
+        match range.map(|range| self.pio.insert(range, what)) {
+            Some(Err(source)) => Err(BuildError::Place { device, source }),
+            Some(Ok(())) | None => Ok(()),
+        }
+    }
+}
+
+/// Builds everything; nothing runs yet. What was made is unmade if a later step fails.
+pub(crate) fn build(
+    machine: &Machine,
+    output: Box<dyn SerialOutput>,
+) -> Result<(Assembly, Vec<Vcpu>), BuildError> {
+    let kvm = kvm::open()?;
+    let topology = Topology::new(machine.cpus)?;
+    let apic_ids = topology.apic_ids();
+    check_processor_count(&kvm, machine, &apic_ids)?;
+
+    let memory = memory::create(machine.memory)?;
+    let vm = KvmMachine::new(&kvm, memory.clone())?;
+    let outcome = Arc::new(Outcome::default());
+    let buses = Buses::default();
+
+    let router = KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?;
+    let _doorbells = KvmDoorbells(vm.fd.clone());
+    let _ = router;
+    let (uart, power) = legacy_devices(&vm, &buses, &outcome, output)?;
+    let assembly = Assembly { outcome: outcome.clone(), uart, power, buses, _kvm: vm };
+
+    let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
+    let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end) };
+    let acpi = Blobs::new(&platform).place(acpi::TABLES_ADDRESS)?;
+    let write = |what, bytes: &[u8], at| {
+        memory.write_slice(bytes, GuestAddress(at)).map_err(|source| BuildError::Write { what, source })
+    };
+    write("ACPI root pointer", &acpi.rsdp, acpi::RSDP_ADDRESS)?;
+    write("ACPI tables", &acpi.tables, acpi::TABLES_ADDRESS)?;
+
+    let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
+    Ok((assembly, vcpus))
+}
+
+fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
+    move |source| BuildError::Device { device, source }
+}
+
+fn check_processor_count(kvm: &Kvm, machine: &Machine, apic_ids: &[u8]) -> Result<(), BuildError> {
+    let highest = apic_ids.last().copied().map_or(0, usize::from);
+    let max = kvm.get_max_vcpus().min(kvm.get_max_vcpu_id());
+    if highest >= max {
+        return Err(BuildError::TooManyProcessors { wanted: machine.cpus.count(), max });
+    }
+    Ok(())
+}
+
+fn legacy_devices(
+    vm: &KvmMachine,
+    buses: &Buses,
+    outcome: &Arc<Outcome>,
+    output: Box<dyn SerialOutput>,
+) -> Result<(Arc<Uart>, Arc<PowerManagement>), BuildError> {
+    let line = |gsi, name| -> Result<Arc<dyn IrqLine>, BuildError> {
+        Ok(Arc::new(KvmLine::new(vm.fd.clone(), gsi).map_err(device(name))?))
+    };
+    let uart = Uart::new(line(layout::COM1_IRQ, "serial port")?, output).map_err(device("serial port"))?;
+    let uart = Arc::new(uart);
+    let sci = line(layout::SCI_IRQ, "power management")?;
+    let power = Arc::new(PowerManagement::new(sci, outcome.clone()));
+
+    buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
+    buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;
+    buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(Rtc::new()))?;
+    buses.port("keyboard controller", (layout::I8042_PORT, 5), Arc::new(I8042::new(outcome.clone())))?;
+    buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
+    buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
+    buses.port("reset control", (layout::RESET_PORT, 1), Arc::new(ResetControl::new(outcome.clone())))?;
+    Ok((uart, power))
+}
+
+fn processors(
+    kvm: &Kvm,
+    assembly: &Assembly,
+    topology: Topology,
+    apic_ids: &[u8],
+) -> Result<Vec<Vcpu>, BuildError> {
+    let supported =
+        kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(KvmError::at("say what processors it has"))?;
+    let vm = &assembly._kvm;
+    let mut vcpus = Vec::with_capacity(apic_ids.len());
+    for (cpu, apic_id) in (0..).zip(apic_ids.iter().copied()) {
+        let fd = vm.fd.create_vcpu(apic_id.into()).map_err(KvmError::at("create a processor"))?;
+        let host = HostFacts {
+            tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
+            tsc_khz: fd.get_tsc_khz().ok(),
+        };
+        let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
+        set_up(&fd, &leaves)?;
+        let buses = (&assembly.buses.mmio, &assembly.buses.pio);
+        vcpus.push(Vcpu::new(fd, cpu, buses, assembly.outcome.clone()));
+    }
+    Ok(vcpus)
+}
+
+/// What every processor starts with, wherever it starts.
+fn set_up(fd: &VcpuFd, leaves: &[kvm_bindings::kvm_cpuid_entry2]) -> Result<(), KvmError> {
+    let leaves = kvm_bindings::CpuId::from_entries(leaves).map_err(|error| {
+        KvmError::at("take the processor's identity")(io::Error::other(format!("{error:?}")))
+    })?;
+    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the processor's identity"))?;
+    msr::set_boot(fd);
+    fd.set_fpu(&regs::fpu()).map_err(KvmError::at("set the floating-point unit"))?;
+    let mut lapic = fd.get_lapic().map_err(KvmError::at("read the local interrupt controller"))?;
+    regs::wire_local_interrupts(&mut lapic);
+    fd.set_lapic(&lapic).map_err(KvmError::at("set the local interrupt controller"))?;
+    Ok(())
+}

@@ -1,0 +1,108 @@
+use std::io;
+
+use kvm_ioctls::{Cap, Kvm};
+
+/// The only API version there has been since Linux 2.6.22.
+const API_VERSION: i32 = 12;
+
+/// What a machine cannot do without.
+const REQUIRED: [(Cap, &str); 12] = [
+    (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
+    (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
+    (Cap::IrqRouting, "KVM_CAP_IRQ_ROUTING"),
+    (Cap::Irqfd, "KVM_CAP_IRQFD"),
+    (Cap::Ioeventfd, "KVM_CAP_IOEVENTFD"),
+    (Cap::SignalMsi, "KVM_CAP_SIGNAL_MSI"),
+    (Cap::Pit2, "KVM_CAP_PIT2"),
+    (Cap::SetTssAddr, "KVM_CAP_SET_TSS_ADDR"),
+    (Cap::SetIdentityMapAddr, "KVM_CAP_SET_IDENTITY_MAP_ADDR"),
+    (Cap::ExtCpuid, "KVM_CAP_EXT_CPUID"),
+    (Cap::ImmediateExit, "KVM_CAP_IMMEDIATE_EXIT"),
+    (Cap::MpState, "KVM_CAP_MP_STATE"),
+];
+
+/// Doorbells match a write of any width. `kvm_ioctls` has no name for it.
+const ANY_LENGTH: (u32, &str) = (kvm_bindings::KVM_CAP_IOEVENTFD_ANY_LENGTH, "KVM_CAP_IOEVENTFD_ANY_LENGTH");
+
+/// Why machines cannot run on this host's KVM.
+#[derive(Debug, thiserror::Error)]
+pub enum KvmUnusable {
+    /// There is no `/dev/kvm`.
+    #[error(
+        "this host has no /dev/kvm: load kvm_intel or kvm_amd, and enable virtualization in the firmware (or nested virtualization if this is a VM)"
+    )]
+    NoDevice,
+    /// `/dev/kvm` is there, for others.
+    #[error("no permission to open /dev/kvm: join the group that owns it (often \"kvm\")")]
+    NoPermission,
+    /// The processor has no hardware virtualization, so this KVM interprets guest kernels, thousands of times slower.
+    #[error(
+        "/dev/kvm on this host runs guests in software: the processor shows neither vmx nor svm in /proc/cpuinfo"
+    )]
+    SoftwareOnly,
+    /// The kernel's KVM lacks something.
+    #[error("this host's KVM is too old: it lacks {missing}")]
+    TooOld {
+        /// The capability, as the kernel's documentation names it.
+        missing: &'static str,
+    },
+    /// The device could not be opened or questioned.
+    #[error("cannot use /dev/kvm")]
+    Broken(#[source] io::Error),
+}
+
+/// Whether machines can run here.
+pub fn probe() -> Result<(), KvmUnusable> {
+    let kvm = open()?;
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").map_err(KvmUnusable::Broken)?;
+    if !has_hardware_virtualization(&cpuinfo) {
+        return Err(KvmUnusable::SoftwareOnly);
+    }
+    drop(kvm);
+    Ok(())
+}
+
+/// Opens `/dev/kvm` and checks that it can do what a machine needs.
+pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
+    let kvm = Kvm::new().map_err(|errno| match errno.errno() {
+        libc::ENOENT | libc::ENXIO | libc::ENODEV => KvmUnusable::NoDevice,
+        libc::EACCES | libc::EPERM => KvmUnusable::NoPermission,
+        other => KvmUnusable::Broken(io::Error::from_raw_os_error(other)),
+    })?;
+    if kvm.get_api_version() != API_VERSION {
+        return Err(KvmUnusable::TooOld { missing: "API version 12" });
+    }
+    if kvm.check_extension_raw(ANY_LENGTH.0.into()) <= 0 {
+        return Err(KvmUnusable::TooOld { missing: ANY_LENGTH.1 });
+    }
+    match REQUIRED.into_iter().find(|&(cap, _)| !kvm.check_extension(cap)) {
+        Some((_, missing)) => Err(KvmUnusable::TooOld { missing }),
+        None => Ok(kvm),
+    }
+}
+
+/// The first processor speaks for all.
+fn has_hardware_virtualization(cpuinfo: &str) -> bool {
+    cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("flags").and_then(|rest| rest.split_once(':')))
+        .is_some_and(|(_, flags)| flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_virtualization_is_a_whole_word_among_the_flags() {
+        for (cpuinfo, want) in [
+            ("processor\t: 0\nflags\t\t: fpu vme svm sse\n", true),
+            ("flags\t\t: fpu vmx\n", true),
+            ("model name\t: vmx svm\nflags\t\t: fpu svm_lock vmxx\n", false),
+            ("vmx flags\t: vnmi\n", false),
+            ("", false),
+        ] {
+            assert_eq!(has_hardware_virtualization(cpuinfo), want, "{cpuinfo:?}");
+        }
+    }
+}

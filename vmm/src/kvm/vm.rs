@@ -1,0 +1,94 @@
+use std::io;
+use std::sync::Arc;
+
+use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config, kvm_userspace_memory_region};
+use kvm_ioctls::{Kvm, VmFd};
+use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
+
+use crate::layout;
+use crate::memory::GuestMemory;
+
+/// A step of making a machine on KVM that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("KVM refused to {step}")]
+pub struct KvmError {
+    step: &'static str,
+    #[source]
+    source: io::Error,
+}
+
+impl KvmError {
+    /// For `map_err`: names the step.
+    pub(crate) fn at<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self { step, source: source.into() }
+    }
+}
+
+/// A virtual machine in the kernel: memory, interrupt controllers and timer, no processors yet.
+///
+/// Holds the guest's memory, because the kernel uses the mapping until the machine is closed.
+pub(crate) struct KvmMachine {
+    pub(crate) fd: Arc<VmFd>,
+    pub(crate) memory: GuestMemory,
+}
+
+impl KvmMachine {
+    /// Makes the machine.
+    pub(crate) fn new(kvm: &Kvm, memory: GuestMemory) -> Result<Self, KvmError> {
+        let fd = create_vm(kvm).map_err(KvmError::at("create a machine"))?;
+        // Both places have to be known before the first processor exists, and only Intel processors use them.
+        fd.set_identity_map_address(layout::IDENTITY_MAP_START)
+            .map_err(KvmError::at("place the identity map"))?;
+        let tss = usize::try_from(layout::TSS_START)
+            .map_err(|_| KvmError { step: "place the TSS", source: io::ErrorKind::InvalidInput.into() })?;
+        fd.set_tss_address(tss).map_err(KvmError::at("place the TSS"))?;
+        fd.create_irq_chip().map_err(KvmError::at("create the interrupt controllers"))?;
+        let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
+        fd.create_pit2(pit).map_err(KvmError::at("create the timer"))?;
+        let machine = Self { fd: Arc::new(fd), memory };
+        machine.map_memory()?;
+        Ok(machine)
+    }
+
+    fn map_memory(&self) -> Result<(), KvmError> {
+        for (slot, region) in (0..).zip(self.memory.iter()) {
+            let host = region
+                .get_host_address(vm_memory::MemoryRegionAddress(0))
+                .map_err(|error| KvmError { step: "find guest memory", source: io::Error::other(error) })?;
+            let region = kvm_userspace_memory_region {
+                slot,
+                flags: 0,
+                guest_phys_addr: region.start_addr().0,
+                memory_size: region.len(),
+                userspace_addr: host.addr().get_u64(),
+            };
+            // SAFETY: `userspace_addr` and `memory_size` are one mapping of `self.memory`, which lives as long as
+            // this machine and is never unmapped or moved while `fd` is open.
+            #[expect(unsafe_code, reason = "the kernel is handed a mapping")]
+            let outcome = unsafe { self.fd.set_user_memory_region(region) };
+            outcome.map_err(KvmError::at("map guest memory"))?;
+        }
+        Ok(())
+    }
+}
+
+/// A pending signal interrupts the creation, which then has to be repeated.
+fn create_vm(kvm: &Kvm) -> Result<VmFd, kvm_ioctls::Error> {
+    loop {
+        match kvm.create_vm() {
+            Err(error) if error.errno() == libc::EINTR => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// An address as the kernel's structures want it.
+trait AddressBits {
+    fn get_u64(self) -> u64;
+}
+
+impl AddressBits for usize {
+    fn get_u64(self) -> u64 {
+        u64::try_from(self).unwrap_or(u64::MAX)
+    }
+}

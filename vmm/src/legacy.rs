@@ -1,0 +1,15 @@
+//! What a PC has on its ports and nobody would design today, as far as firmware and kernels look for it.
+
+mod debug;
+mod i8042;
+mod pm;
+mod reset;
+mod rtc;
+mod serial;
+
+pub(crate) use debug::DebugPort;
+pub(crate) use i8042::I8042;
+pub(crate) use pm::{PowerEvents, PowerManagement};
+pub(crate) use reset::{ResetControl, SystemControlA};
+pub(crate) use rtc::Rtc;
+pub(crate) use serial::Uart;

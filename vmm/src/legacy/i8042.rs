@@ -1,0 +1,56 @@
+use std::sync::Arc;
+
+use crate::bus::BusDevice;
+use crate::vm::{Exit, Outcome};
+
+/// Offset of the status and command register from port 0x60.
+const COMMAND: u64 = 4;
+/// Pulses the output port's line 0, which is wired to the reset of the machine.
+const PULSE_RESET: u8 = 0xfe;
+
+/// The part of the keyboard controller that every kernel knows: its reset line. There is no keyboard.
+///
+/// The status register reads as zero (nothing to read, ready for a command), because a kernel that is about to
+/// reset waits for that.
+pub(crate) struct I8042 {
+    outcome: Arc<Outcome>,
+}
+
+impl I8042 {
+    /// Reports the reset to `outcome`.
+    pub(crate) fn new(outcome: Arc<Outcome>) -> Self {
+        Self { outcome }
+    }
+}
+
+impl BusDevice for I8042 {
+    fn read(&self, _offset: u64, data: &mut [u8]) {
+        data.fill(0);
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        if (offset, data) == (COMMAND, &[PULSE_RESET]) {
+            self.outcome.report(Exit::Reset);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_reset_command_resets() {
+        let outcome = Arc::new(Outcome::default());
+        let i8042 = I8042::new(outcome.clone());
+        i8042.write(0, &[PULSE_RESET]);
+        i8042.write(COMMAND, &[0xaa]);
+        i8042.write(COMMAND, &[PULSE_RESET, 0]);
+        assert!(!outcome.is_over());
+        let mut status = [0xff];
+        i8042.read(COMMAND, &mut status);
+        assert_eq!(status, [0]);
+        i8042.write(COMMAND, &[PULSE_RESET]);
+        assert!(matches!(outcome.wait(), Exit::Reset));
+    }
+}

@@ -1,0 +1,191 @@
+use std::io;
+use std::sync::Arc;
+
+use kvm_bindings::{
+    KVM_SYSTEM_EVENT_CRASH, KVM_SYSTEM_EVENT_RESET, KVM_SYSTEM_EVENT_SHUTDOWN, kvm_run,
+    kvm_run__bindgen_ty_1__bindgen_ty_4 as IoExit,
+};
+use kvm_ioctls::{VcpuExit, VcpuFd};
+
+use crate::bus::Bus;
+use crate::vm::{Exit, Outcome};
+
+/// Why a processor cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// `KVM_RUN` failed.
+    #[error("processor {cpu} cannot enter the guest")]
+    Kvm {
+        /// Its number.
+        cpu: u8,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+    /// KVM met something it cannot do for the guest, such as an instruction it cannot emulate.
+    #[error("KVM gave up on processor {cpu} at {rip:#x} (internal error {suberror}, data {data:x?})")]
+    Internal {
+        /// Its number.
+        cpu: u8,
+        /// Instruction pointer; zero if it cannot be had.
+        rip: u64,
+        /// `KVM_INTERNAL_ERROR_*`.
+        suberror: u32,
+        /// What KVM adds.
+        data: Vec<u64>,
+    },
+    /// The hardware refused the processor's state.
+    #[error("the hardware refused to enter the guest on processor {cpu} at {rip:#x} (reason {reason:#x})")]
+    Entry {
+        /// Its number.
+        cpu: u8,
+        /// Instruction pointer; zero if it cannot be had.
+        rip: u64,
+        /// The hardware's own code.
+        reason: u64,
+    },
+    /// A page of guest memory could not be had, for example because the host has no memory left.
+    #[error("guest memory at {address:#x} cannot be accessed by processor {cpu}")]
+    Memory {
+        /// Its number.
+        cpu: u8,
+        /// Guest-physical.
+        address: u64,
+    },
+    /// An exit that a machine like this never makes.
+    #[error("processor {cpu} left the guest at {rip:#x} for a reason that is not expected: {reason}")]
+    Unexpected {
+        /// Its number.
+        cpu: u8,
+        /// Instruction pointer; zero if it cannot be had.
+        rip: u64,
+        /// KVM's name for it.
+        reason: String,
+    },
+}
+
+/// One processor.
+pub(crate) struct Vcpu {
+    fd: VcpuFd,
+    cpu: u8,
+    mmio: Arc<Bus>,
+    pio: Arc<Bus>,
+    outcome: Arc<Outcome>,
+}
+
+/// What an exit leads to.
+enum Next {
+    Continue,
+    End(Exit),
+    Fail(Failure),
+}
+
+enum Failure {
+    Internal,
+    Entry(u64),
+    Memory(u64),
+    Unexpected(String),
+}
+
+impl Vcpu {
+    /// Processor number `cpu`, whose accesses go to the two buses and whose end is reported to `outcome`.
+    pub(crate) fn new(fd: VcpuFd, cpu: u8, buses: (&Arc<Bus>, &Arc<Bus>), outcome: Arc<Outcome>) -> Self {
+        let (mmio, pio) = buses;
+        Self { fd, cpu, mmio: mmio.clone(), pio: pio.clone(), outcome }
+    }
+
+    pub(crate) fn fd(&self) -> &VcpuFd {
+        &self.fd
+    }
+
+    pub(crate) fn fd_mut(&mut self) -> &mut VcpuFd {
+        &mut self.fd
+    }
+
+    /// Runs the guest until the machine is over.
+    pub(crate) fn run(&mut self) {
+        while !self.outcome.is_over() {
+            let exit = match self.enter() {
+                Ok(Next::Continue) => continue,
+                Ok(Next::End(exit)) => exit,
+                Ok(Next::Fail(failure)) => Exit::Failed(self.explain(failure)),
+                Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => continue,
+                Err(error) => Exit::Failed(RunError::Kvm { cpu: self.cpu, source: error.into() }),
+            };
+            self.outcome.report(exit);
+        }
+    }
+
+    /// Enters the guest and answers the exit it comes back with.
+    fn enter(&mut self) -> Result<Next, kvm_ioctls::Error> {
+        let shared: *const kvm_run = self.fd.get_kvm_run();
+        let next = match self.fd.run()? {
+            VcpuExit::IoOut(port, data) => {
+                for element in data.chunks(element_width(shared)) {
+                    self.pio.write(port.into(), element);
+                }
+                Next::Continue
+            }
+            VcpuExit::IoIn(port, data) => {
+                for element in data.chunks_mut(element_width(shared)) {
+                    self.pio.read(port.into(), element);
+                }
+                Next::Continue
+            }
+            VcpuExit::MmioRead(address, data) => {
+                self.mmio.read(address, data);
+                Next::Continue
+            }
+            VcpuExit::MmioWrite(address, data) => {
+                self.mmio.write(address, data);
+                Next::Continue
+            }
+            VcpuExit::Intr | VcpuExit::Hlt | VcpuExit::IrqWindowOpen => Next::Continue,
+            VcpuExit::Shutdown => Next::End(Exit::TripleFault),
+            VcpuExit::SystemEvent(KVM_SYSTEM_EVENT_SHUTDOWN, _) => Next::End(Exit::PowerOff),
+            VcpuExit::SystemEvent(KVM_SYSTEM_EVENT_RESET | KVM_SYSTEM_EVENT_CRASH, _) => {
+                Next::End(Exit::Reset)
+            }
+            VcpuExit::InternalError => Next::Fail(Failure::Internal),
+            VcpuExit::FailEntry(reason, _) => Next::Fail(Failure::Entry(reason)),
+            VcpuExit::MemoryFault { gpa, .. } => Next::Fail(Failure::Memory(gpa)),
+            other => Next::Fail(Failure::Unexpected(format!("{other:?}"))),
+        };
+        Ok(next)
+    }
+
+    fn explain(&mut self, failure: Failure) -> RunError {
+        let cpu = self.cpu;
+        let rip = self.fd.get_regs().map_or(0, |regs| regs.rip);
+        match failure {
+            Failure::Internal => {
+                let (suberror, data) = internal_error(self.fd.get_kvm_run());
+                RunError::Internal { cpu, rip, suberror, data }
+            }
+            Failure::Entry(reason) => RunError::Entry { cpu, rip, reason },
+            Failure::Memory(address) => RunError::Memory { cpu, address },
+            Failure::Unexpected(reason) => RunError::Unexpected { cpu, rip, reason },
+        }
+    }
+}
+
+/// The width of one element of a port access: a string instruction brings many in one exit.
+fn element_width(shared: *const kvm_run) -> usize {
+    // SAFETY: `shared` is the page of the processor whose `run` has just returned a port access, mapped for as long
+    // as that processor lives.
+    #[expect(unsafe_code, reason = "the page is shared with the kernel")]
+    let details = unsafe { &raw const (*shared).__bindgen_anon_1 };
+    // SAFETY: as above, and every bit pattern is an `IoExit`.
+    #[expect(unsafe_code, reason = "the binding is a C union")]
+    let io: IoExit = unsafe { details.cast::<IoExit>().read() };
+    usize::from(io.size).max(1)
+}
+
+/// `KVM_INTERNAL_ERROR_*` and what comes with it.
+fn internal_error(shared: &kvm_run) -> (u32, Vec<u64>) {
+    // SAFETY: the processor has just exited with an internal error, and every bit pattern is one.
+    #[expect(unsafe_code, reason = "the binding is a C union")]
+    let internal = unsafe { shared.__bindgen_anon_1.internal };
+    let count = usize::try_from(internal.ndata).unwrap_or(0);
+    (internal.suberror, internal.data.iter().take(count).copied().collect())
+}
