@@ -1,5 +1,6 @@
 //! A KVM monitor: one process, one machine an ordinary distribution boots on.
 
+pub mod boot;
 pub mod bus;
 pub mod config;
 pub mod irq;
