@@ -1,0 +1,36 @@
+//! Virtio 1.2 devices behind PCI functions.
+//!
+//! A device is a [`Device`]: a few constants and a `serve` that is called on a worker thread of its own when a queue
+//! was kicked. Everything between it and the guest is written once: [`PciDevice`] is the PCI transport (section 4.1),
+//! [`VirtQueue`] hands out chains that were checked whole, [`Pending`] makes sure each is answered once.
+//!
+//! What the guest says is never believed: a chain that makes no sense fails alone; a ring that lies stops its device,
+//! which then asks to be reset (section 2.1.2).
+
+mod chain;
+mod device;
+mod queue;
+pub mod rng;
+mod signals;
+
+mod transport;
+mod worker;
+
+pub use chain::{Chain, ChainError, Finished, Pending, Segments};
+pub use device::{Device, Model};
+pub use queue::{Queues, Request, RingError, VirtQueue};
+pub use transport::{DeviceError, PciDevice};
+
+/// The guest's RAM.
+type GuestMemory = vm_memory::GuestMemoryMmap<()>;
+
+/// What a device needs of the machine around it.
+#[derive(Clone)]
+pub struct Host {
+    /// The guest's RAM.
+    pub memory: GuestMemory,
+    /// Where its interrupt vectors come from.
+    pub router: std::sync::Arc<dyn crate::irq::MsiRouter>,
+    /// Where its queue notifications are bound to eventfds.
+    pub doorbells: std::sync::Arc<dyn crate::irq::Doorbells>,
+}

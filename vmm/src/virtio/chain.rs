@@ -1,0 +1,247 @@
+//! Descriptor chains (section 2.7.4), walked and checked once, before any device looks at them.
+
+use virtio_queue::DescriptorChain;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemory as _, GuestMemoryError, Permissions};
+
+use super::GuestMemory;
+
+/// The most buffers in a chain: what one vectored system call takes.
+const MAX_SEGMENTS: usize = 1024;
+
+/// The obligation to answer a chain that was taken from a queue.
+#[derive(Debug)]
+#[must_use = "every chain is answered exactly once"]
+pub struct Pending {
+    head: u16,
+}
+
+/// An answered chain, for [`super::VirtQueue::push`].
+#[derive(Debug)]
+#[must_use = "the driver learns of the answer when it is pushed"]
+pub struct Finished {
+    head: u16,
+    written: u32,
+}
+
+impl Pending {
+    pub(super) fn new(head: u16) -> Self {
+        Self { head }
+    }
+
+    /// Answers: `written` bytes were written into the chain, from the first writable one.
+    pub fn finish(self, written: u32) -> Finished {
+        Finished { head: self.head, written }
+    }
+}
+
+impl Finished {
+    pub(super) fn head(&self) -> u16 {
+        self.head
+    }
+
+    pub(super) fn written(&self) -> u32 {
+        self.written
+    }
+}
+
+/// Why a chain is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// It ends in a descriptor that says there are more: a bad index, a loop, or a bad indirect table.
+    #[error("the chain breaks off")]
+    Broken,
+    /// More than 1024 buffers.
+    #[error("the chain has too many buffers")]
+    TooLong,
+    /// A buffer for the device to read behind one for it to write.
+    #[error("a readable buffer follows a writable one")]
+    Disordered,
+    /// A buffer is not in RAM.
+    #[error("a buffer lies outside of RAM")]
+    OutsideMemory,
+}
+
+/// A run of bytes in RAM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) address: GuestAddress,
+    pub(crate) len: u32,
+}
+
+/// Buffers in a row, each non-empty and inside RAM, together at most 4 GiB.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Segments(Vec<Segment>);
+
+/// The buffers of one chain.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    /// What the device reads.
+    pub readable: Segments,
+    /// What the device writes.
+    pub writable: Segments,
+}
+
+impl Chain {
+    /// Walks all of the chain.
+    pub(super) fn collect(
+        memory: &GuestMemory,
+        mut descriptors: DescriptorChain<&GuestMemory>,
+    ) -> Result<Self, ChainError> {
+        let mut chain = Self::default();
+        let mut last: Option<Descriptor> = None;
+        for descriptor in &mut descriptors {
+            last = Some(descriptor);
+            chain.add(memory, &descriptor)?;
+        }
+        // The iterator stops in silence at whatever it cannot follow.
+        match last {
+            Some(last) if !last.has_next() => Ok(chain),
+            Some(_) | None => Err(ChainError::Broken),
+        }
+    }
+
+    fn add(&mut self, memory: &GuestMemory, descriptor: &Descriptor) -> Result<(), ChainError> {
+        let segment = Segment { address: descriptor.addr(), len: descriptor.len() };
+        let list = if descriptor.is_write_only() {
+            &mut self.writable
+        } else if self.writable.0.is_empty() {
+            &mut self.readable
+        } else {
+            return Err(ChainError::Disordered);
+        };
+        if segment.len == 0 {
+            return Ok(());
+        }
+        if list.0.len() >= MAX_SEGMENTS {
+            return Err(ChainError::TooLong);
+        }
+        let len = usize::try_from(segment.len).map_err(|_| ChainError::OutsideMemory)?;
+        if !memory.check_range(segment.address, len, Permissions::ReadWrite) {
+            return Err(ChainError::OutsideMemory);
+        }
+        list.0.push(segment);
+        Ok(())
+    }
+}
+
+impl Segments {
+    /// How many bytes.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|segment| u64::from(segment.len)).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Segment> {
+        self.0.iter().copied()
+    }
+
+    /// Takes the first `count` bytes off; `None`, and nothing taken, if there are fewer.
+    pub fn take_front(&mut self, count: u64) -> Option<Self> {
+        let rest = self.len().checked_sub(count)?;
+        let back = self.take_back(rest)?;
+        Some(std::mem::replace(self, back))
+    }
+
+    /// Takes the last `count` bytes off; `None`, and nothing taken, if there are fewer.
+    pub fn take_back(&mut self, count: u64) -> Option<Self> {
+        let mut keep = self.len().checked_sub(count)?;
+        let mut at = 0;
+        for segment in &mut self.0 {
+            let len = u64::from(segment.len);
+            if keep < len {
+                break;
+            }
+            keep -= len;
+            at += 1;
+        }
+        let mut back = self.0.split_off(at);
+        if let Some(first) = back.first_mut()
+            && let Ok(keep @ 1..) = u32::try_from(keep)
+        {
+            self.0.push(Segment { address: first.address, len: keep });
+            // Inside RAM, so neither wraps.
+            first.address = first.address.unchecked_add(u64::from(keep));
+            first.len -= keep;
+        }
+        Some(Self(back))
+    }
+
+    /// Copies the first bytes out; all of `data` or an error.
+    pub fn read(&self, memory: &GuestMemory, mut data: &mut [u8]) -> Result<(), GuestMemoryError> {
+        for segment in &self.0 {
+            let len = data.len().min(usize::try_from(segment.len).unwrap_or(usize::MAX));
+            let (part, rest) = data.split_at_mut(len);
+            memory.read_slice(part, segment.address)?;
+            data = rest;
+        }
+        match data.len() {
+            0 => Ok(()),
+            expected => Err(GuestMemoryError::PartialBuffer { expected, completed: 0 }),
+        }
+    }
+
+    /// Copies to the first bytes; all of `data` or an error.
+    pub fn write(&self, memory: &GuestMemory, mut data: &[u8]) -> Result<(), GuestMemoryError> {
+        for segment in &self.0 {
+            let len = data.len().min(usize::try_from(segment.len).unwrap_or(usize::MAX));
+            let (part, rest) = data.split_at(len);
+            memory.write_slice(part, segment.address)?;
+            data = rest;
+        }
+        match data.len() {
+            0 => Ok(()),
+            expected => Err(GuestMemoryError::PartialBuffer { expected, completed: 0 }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn segments(lens: &[u32]) -> Segments {
+        let mut address = 0;
+        let all = lens.iter().map(|&len| {
+            address += 0x100;
+            Segment { address: GuestAddress(address), len }
+        });
+        Segments(all.collect())
+    }
+
+    fn bytes(segments: &Segments) -> Vec<u64> {
+        segments.iter().flat_map(|s| s.address.0..s.address.0 + u64::from(s.len)).collect()
+    }
+
+    #[test]
+    fn more_than_there_is_takes_nothing() {
+        let mut all = segments(&[3, 4]);
+        assert_eq!(all.take_back(8), None);
+        assert_eq!(all.take_front(8), None);
+        assert_eq!(all.len(), 7);
+        assert_eq!(all.take_front(7), Some(segments(&[3, 4])));
+        assert!(all.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn splitting_keeps_every_byte_in_order(
+            lens in prop::collection::vec(1_u32..200, 0..8), count in 0_u64..1600, front in any::<bool>(),
+        ) {
+            let mut all = segments(&lens);
+            let whole = bytes(&all);
+            let count = count.min(all.len());
+            let taken = if front { all.take_front(count) } else { all.take_back(count) }.unwrap();
+            prop_assert_eq!(taken.len(), count);
+            prop_assert!(taken.iter().chain(all.iter()).all(|segment| segment.len > 0));
+            let (first, second) = if front { (taken, all) } else { (all, taken) };
+            prop_assert_eq!([bytes(&first), bytes(&second)].concat(), whole);
+        }
+    }
+}

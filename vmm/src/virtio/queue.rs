@@ -1,0 +1,192 @@
+//! One split virtqueue (section 2.7) as a device sees it.
+
+use std::num::Wrapping;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
+use virtio_queue::{Queue, QueueOwnedT, QueueT};
+use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::signals::QueueSignal;
+use super::{Chain, ChainError, Finished, GuestMemory, Pending};
+
+/// How many chains [`VirtQueue::drain`] serves before it lets the worker look at everything else.
+const BUDGET: usize = 64;
+
+/// The ring itself makes no sense: nothing in it can be served any more (section 2.1.2, DEVICE_NEEDS_RESET).
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    /// The available index runs ahead of the ring, or the ring cannot be read.
+    #[error("the available ring lies")]
+    Available(#[source] virtio_queue::Error),
+    /// The available ring says there is a chain and shows none.
+    #[error("the available ring shows no chain where it announced one")]
+    Stuck,
+    /// A chain begins at a descriptor that does not exist.
+    #[error("chain {0} begins beyond the descriptor table")]
+    Head(u16),
+    /// The rings cannot be accessed.
+    #[error("the ring cannot be accessed")]
+    Memory(#[source] GuestMemoryError),
+    /// The device has no such queue, or the driver did not enable it.
+    #[error("queue {0} is not there")]
+    Absent(usize),
+}
+
+/// A chain taken from the queue, whole or refused. It is answered either way.
+#[derive(Debug)]
+pub struct Request {
+    /// To be answered.
+    pub pending: Pending,
+    /// Its buffers.
+    pub chain: Result<Chain, ChainError>,
+}
+
+/// A queue the driver enabled.
+pub struct VirtQueue {
+    /// Reads the available ring and the descriptors. Its used side is ours: a packet over several chains has to
+    /// become visible at once (section 5.1.6.4), and this one publishes chain by chain.
+    ring: Queue,
+    memory: GuestMemory,
+    kick: Arc<EventFd>,
+    signal: QueueSignal,
+    /// Written to the used ring, visible or not.
+    written: Wrapping<u16>,
+    /// Visible to the driver.
+    published: Wrapping<u16>,
+    /// Visible when the driver was last considered for an interrupt.
+    considered: Wrapping<u16>,
+}
+
+/// The queues of a device.
+pub struct Queues(Vec<Option<VirtQueue>>);
+
+impl Queues {
+    pub(super) fn new(queues: Vec<Option<VirtQueue>>) -> Self {
+        Self(queues)
+    }
+
+    /// A queue the driver enabled.
+    pub fn get(&mut self, index: usize) -> Result<&mut VirtQueue, RingError> {
+        self.0.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
+    }
+
+    /// The enabled ones with their kicks.
+    pub(super) fn kicks(&self) -> impl Iterator<Item = (usize, Arc<EventFd>)> {
+        self.0.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.as_ref()?.kick.clone())))
+    }
+}
+
+impl VirtQueue {
+    /// `ring` is ready and lies in `memory`.
+    pub(super) fn new(ring: Queue, memory: GuestMemory, kick: Arc<EventFd>, signal: QueueSignal) -> Self {
+        let used = Wrapping(ring.next_used());
+        Self { ring, memory, kick, signal, written: used, published: used, considered: used }
+    }
+
+    /// The guest's RAM.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// The next chain. Where there is none, the driver will kick for the next one it adds.
+    pub fn pop(&mut self) -> Result<Option<Request>, RingError> {
+        if let Some(request) = self.try_pop()? {
+            return Ok(Some(request));
+        }
+        if !self.ring.enable_notification(&self.memory).map_err(RingError::Available)? {
+            return Ok(None);
+        }
+        // One came in between.
+        self.ring.disable_notification(&self.memory).map_err(RingError::Available)?;
+        self.try_pop()?.map(Some).ok_or(RingError::Stuck)
+    }
+
+    fn try_pop(&mut self) -> Result<Option<Request>, RingError> {
+        let next = self.ring.iter(&self.memory).map_err(RingError::Available)?.next();
+        Ok(next.map(|descriptors| Request {
+            pending: Pending::new(descriptors.head_index()),
+            chain: Chain::collect(&self.memory, descriptors),
+        }))
+    }
+
+    /// Writes an answer to the used ring, not yet visible.
+    pub fn push(&mut self, finished: Finished) -> Result<(), RingError> {
+        let size = self.ring.size();
+        if finished.head() >= size {
+            return Err(RingError::Head(finished.head()));
+        }
+        let slot = self.written.0.checked_rem(size).ok_or(RingError::Stuck)?;
+        let element = [u32::from(finished.head()).to_le(), finished.written().to_le()];
+        let [id, len] = element.map(u32::to_ne_bytes);
+        let at = self.used(4 + 8 * u64::from(slot));
+        self.memory.write_slice(&[id, len].concat(), at).map_err(RingError::Memory)?;
+        self.written += 1;
+        Ok(())
+    }
+
+    /// Makes what was pushed visible, and interrupts the driver where it wants that (section 2.7.7).
+    pub fn publish(&mut self) -> Result<(), RingError> {
+        if self.published == self.written {
+            return Ok(());
+        }
+        self.memory
+            .store(self.written.0.to_le(), self.used(2), Ordering::Release)
+            .map_err(RingError::Memory)?;
+        self.published = self.written;
+        self.ring.set_next_used(self.written.0);
+        if self.wants_interrupt()? {
+            self.signal.raise();
+        }
+        Ok(())
+    }
+
+    /// Answers chains as long as there are any; `answer` must be quick to give up on what makes no sense. After a
+    /// number of them it comes back by a kick of its own, so that no driver keeps a worker to one queue.
+    pub fn drain(
+        &mut self,
+        mut answer: impl FnMut(&GuestMemory, Pending, Result<Chain, ChainError>) -> Finished,
+    ) -> Result<(), RingError> {
+        self.ring.disable_notification(&self.memory).map_err(RingError::Available)?;
+        for _ in 0..BUDGET {
+            let Some(Request { pending, chain }) = self.pop()? else { return Ok(()) };
+            let finished = answer(&self.memory, pending, chain);
+            self.push(finished)?;
+            self.publish()?;
+        }
+        self.again();
+        Ok(())
+    }
+
+    /// Has the queue served again.
+    pub fn again(&self) {
+        if let Err(error) = self.kick.write(1) {
+            tracing::error!(%error, "a queue could not be kicked");
+        }
+    }
+
+    fn wants_interrupt(&mut self) -> Result<bool, RingError> {
+        // The driver sets what it wants, then looks at the used index; we do the reverse.
+        fence(Ordering::SeqCst);
+        let load = |at| self.memory.load(at, Ordering::Relaxed).map(u16::from_le).map_err(RingError::Memory);
+        if !self.ring.event_idx_enabled() {
+            let flags: u16 = load(self.available(0))?;
+            return Ok(u32::from(flags) & VRING_AVAIL_F_NO_INTERRUPT == 0);
+        }
+        let event = Wrapping(load(self.available(4 + 2 * u64::from(self.ring.size())))?);
+        let (old, new) = (self.considered, self.published);
+        self.considered = new;
+        Ok(new - event - Wrapping(1) < new - old)
+    }
+
+    // Validated with the queue: the rings lie in RAM whole, so no sum wraps.
+    fn used(&self, offset: u64) -> GuestAddress {
+        GuestAddress(self.ring.used_ring().wrapping_add(offset))
+    }
+
+    fn available(&self, offset: u64) -> GuestAddress {
+        GuestAddress(self.ring.avail_ring().wrapping_add(offset))
+    }
+}

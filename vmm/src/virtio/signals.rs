@@ -1,0 +1,121 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
+
+use crate::pci::Msix;
+
+/// No vector (section 4.1.5.1.2).
+pub(super) const NO_VECTOR: u16 = 0xffff;
+const ISR_QUEUE: u8 = 1;
+const ISR_CONFIG: u8 = 2;
+
+/// What the worker tells the driver, without a lock shared with vCPU threads.
+pub(super) struct Signals {
+    pub(super) msix: Msix,
+    /// Interrupts that were not delivered as messages (section 4.1.4.5).
+    isr: AtomicU8,
+    /// Messages are switched on; a copy so that raising needs no lock.
+    messages: AtomicBool,
+    config_vector: AtomicU16,
+    queue_vectors: Vec<AtomicU16>,
+    needs_reset: AtomicBool,
+    generation: AtomicU8,
+}
+
+/// Raises the interrupts of one queue.
+pub(super) struct QueueSignal {
+    signals: Arc<Signals>,
+    index: usize,
+}
+
+impl QueueSignal {
+    pub(super) fn new(signals: Arc<Signals>, index: usize) -> Self {
+        Self { signals, index }
+    }
+
+    pub(super) fn raise(&self) {
+        self.signals.raise(self.signals.queue_vectors.get(self.index), ISR_QUEUE);
+    }
+}
+
+impl Signals {
+    pub(super) fn new(msix: Msix, queues: usize) -> Self {
+        Self {
+            msix,
+            isr: AtomicU8::new(0),
+            messages: AtomicBool::new(false),
+            config_vector: AtomicU16::new(NO_VECTOR),
+            queue_vectors: (0..queues).map(|_| AtomicU16::new(NO_VECTOR)).collect(),
+            needs_reset: AtomicBool::new(false),
+            generation: AtomicU8::new(0),
+        }
+    }
+
+    /// The device can do nothing more for the driver.
+    pub(super) fn ask_for_reset(&self) {
+        if !self.needs_reset.swap(true, Ordering::SeqCst) {
+            self.generation.fetch_add(1, Ordering::SeqCst);
+            self.raise(Some(&self.config_vector), ISR_CONFIG);
+        }
+    }
+
+    pub(super) fn needs_reset(&self) -> bool {
+        self.needs_reset.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn generation(&self) -> u8 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Reading clears.
+    pub(super) fn take_isr(&self) -> u8 {
+        self.isr.swap(0, Ordering::SeqCst)
+    }
+
+    /// Takes the upper byte of MSI-X message control.
+    pub(super) fn set_msix_control(&self, upper: u8) {
+        self.msix.set_control(upper);
+        self.messages.store(self.msix.is_enabled(), Ordering::SeqCst);
+    }
+
+    /// Maps the configuration interrupt; a vector that does not exist maps to none.
+    pub(super) fn set_config_vector(&self, vector: u16) {
+        self.config_vector.store(self.existing(vector), Ordering::SeqCst);
+    }
+
+    pub(super) fn config_vector(&self) -> u16 {
+        self.config_vector.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn set_queue_vector(&self, queue: u16, vector: u16) {
+        if let Some(slot) = self.queue_vectors.get(usize::from(queue)) {
+            slot.store(self.existing(vector), Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn queue_vector(&self, queue: u16) -> u16 {
+        self.queue_vectors.get(usize::from(queue)).map_or(NO_VECTOR, |slot| slot.load(Ordering::SeqCst))
+    }
+
+    /// As after reset (section 4.1.4.3.1). The worker is gone.
+    pub(super) fn reset(&self) {
+        self.needs_reset.store(false, Ordering::SeqCst);
+        self.isr.store(0, Ordering::SeqCst);
+        for slot in self.queue_vectors.iter().chain([&self.config_vector]) {
+            slot.store(NO_VECTOR, Ordering::SeqCst);
+        }
+    }
+
+    fn existing(&self, vector: u16) -> u16 {
+        if vector < self.msix.count() { vector } else { NO_VECTOR }
+    }
+
+    fn raise(&self, vector: Option<&AtomicU16>, isr: u8) {
+        if self.messages.load(Ordering::SeqCst) {
+            if let Some(vector) = vector {
+                self.msix.trigger(vector.load(Ordering::SeqCst));
+            }
+        } else {
+            self.isr.fetch_or(isr, Ordering::SeqCst);
+        }
+    }
+}

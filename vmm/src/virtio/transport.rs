@@ -1,0 +1,273 @@
+//! Virtio over PCI (section 4.1): a modern function with one 64-bit memory BAR.
+
+mod activation;
+mod capability;
+mod common;
+mod doorbell;
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use vmm_sys_util::eventfd::EventFd;
+
+use self::activation::Life;
+use self::capability::{BAR_SIZE, Region, Window};
+use self::common::{Common, Effect};
+use self::doorbell::BoundDoorbells;
+use super::signals::Signals;
+use super::{Device, Host};
+use crate::bus::{Bus, BusDevice};
+use crate::pci::{Bar, ConfigSpace, Decoding, Function, Identity, Msix};
+
+const VENDOR: u16 = 0x1af4;
+/// Modern device ids are this plus the device type (section 4.1.2).
+const DEVICE_BASE: u16 = 0x1040;
+
+/// Why a device could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// No interrupt vectors for it.
+    #[error("no interrupt vectors for the {device} device")]
+    Vectors {
+        /// Its short name.
+        device: &'static str,
+        /// What the interrupt controller said.
+        #[source]
+        source: io::Error,
+    },
+    /// No eventfds for its queues.
+    #[error("no eventfds for the {device} device")]
+    EventFds {
+        /// Its short name.
+        device: &'static str,
+        /// What the kernel said.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// A virtio device as a PCI function.
+///
+/// Lock order: `config`, then `state`. The worker takes neither.
+pub struct PciDevice {
+    name: &'static str,
+    host: Host,
+    device_config: Vec<u8>,
+    signals: Arc<Signals>,
+    kicks: Vec<Arc<EventFd>>,
+    config: Mutex<Config>,
+    state: Mutex<State>,
+}
+
+/// What configuration space accesses change.
+struct Config {
+    space: ConfigSpace,
+    bar: Bar,
+    doorbells: BoundDoorbells,
+    msix: usize,
+    window: Window,
+}
+
+/// What accesses to the common configuration change.
+struct State {
+    common: Common,
+    life: Life,
+}
+
+impl PciDevice {
+    /// Wraps `device`: a vector for each queue and one for configuration changes.
+    pub fn new(device: Box<dyn Device>, host: Host) -> Result<Arc<Self>, DeviceError> {
+        let model = device.model();
+        let name = model.name;
+        let count = u16::try_from(model.queues.len()).unwrap_or(u16::MAX);
+        let msix = Msix::new(host.router.as_ref(), count.saturating_add(1))
+            .map_err(|source| DeviceError::Vectors { device: name, source })?;
+        let kicks = model
+            .queues
+            .iter()
+            .map(|_| EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC).map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(|source| DeviceError::EventFds { device: name, source })?;
+
+        let mut space = ConfigSpace::new(Identity {
+            vendor: VENDOR,
+            device: DEVICE_BASE + model.id,
+            revision: 1,
+            class: model.class,
+            subsystem: (VENDOR, 0x1100),
+        });
+        space.set_bar64(BAR_SIZE);
+        let window = capability::add_all(&mut space, model.config.len());
+        let msix_at =
+            usize::from(msix.add_capability(&mut space, capability::MSIX_TABLE, capability::MSIX_PENDING));
+        let signals = Arc::new(Signals::new(msix, kicks.len()));
+        let common = Common::new(model.features, &model.queues, signals.clone());
+        let doorbells = BoundDoorbells::new(host.doorbells.clone(), kicks.clone());
+
+        Ok(Arc::new_cyclic(|me: &Weak<Self>| {
+            let bar = Bar::new(BAR_SIZE, me.clone());
+            Self {
+                name,
+                host,
+                device_config: model.config,
+                signals,
+                kicks,
+                config: Mutex::new(Config { space, bar, doorbells, msix: msix_at, window }),
+                state: Mutex::new(State { common, life: Life::Idle(device) }),
+            }
+        }))
+    }
+
+    /// Waits until the worker serves nothing any more; no vCPU runs.
+    pub fn pause(&self) {
+        self.state().life.pause();
+    }
+
+    /// Goes on after [`Self::pause`].
+    pub fn resume(&self) {
+        self.state().life.resume();
+    }
+
+    fn config(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read_common(&self, offset: u64, data: &mut [u8]) {
+        let mut state = self.state();
+        state.complete_reset(&self.signals);
+        state.common.read(offset, data);
+    }
+
+    fn write_common(&self, offset: u64, data: &[u8]) {
+        let mut state = self.state();
+        state.complete_reset(&self.signals);
+        match state.common.write(offset, data) {
+            Effect::None => {}
+            Effect::Reset => {
+                state.life.leave();
+                state.complete_reset(&self.signals);
+            }
+            Effect::Start => self.activate(&mut state),
+        }
+    }
+
+    fn read_device_config(&self, offset: u64, data: &mut [u8]) {
+        for (step, byte) in (0..).zip(data) {
+            let at = usize::try_from(offset.saturating_add(step)).ok();
+            *byte = at.and_then(|at| self.device_config.get(at)).copied().unwrap_or(0);
+        }
+    }
+
+    /// A notification that the kernel did not answer for us.
+    fn notify(&self, offset: u64) {
+        let kick =
+            usize::try_from(offset / capability::NOTIFY_MULTIPLIER).ok().and_then(|at| self.kicks.get(at));
+        if let Some(kick) = kick
+            && let Err(error) = kick.write(1)
+        {
+            tracing::error!(%error, "a queue could not be kicked");
+        }
+    }
+}
+
+/// Accesses to the BAR.
+impl BusDevice for PciDevice {
+    fn read(&self, offset: u64, data: &mut [u8]) {
+        data.fill(0xff);
+        match Region::at(offset) {
+            Some((Region::Common, at)) => self.read_common(at, data),
+            Some((Region::Isr, 0)) => {
+                if let [first, ..] = data {
+                    *first = self.signals.take_isr();
+                }
+            }
+            Some((Region::Device, at)) => self.read_device_config(at, data),
+            Some((Region::MsixTable, at)) => self.signals.msix.read_table(at, data),
+            Some((Region::MsixPending, at)) => self.signals.msix.read_pending(at, data),
+            Some((Region::Notify, _)) => data.fill(0),
+            Some((Region::Isr, _)) | None => {}
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) {
+        match Region::at(offset) {
+            Some((Region::Common, at)) => self.write_common(at, data),
+            Some((Region::Notify, at)) => self.notify(at),
+            Some((Region::MsixTable, at)) => self.signals.msix.write_table(at, data),
+            Some((Region::Isr | Region::Device | Region::MsixPending, _)) | None => {}
+        }
+    }
+}
+
+impl Function for PciDevice {
+    fn read_config(&self, register: u16, data: &mut [u8]) {
+        let mut config = self.config();
+        let Config { space, window, .. } = &mut *config;
+        if window.touches(register, data.len())
+            && let Some((offset, len)) = window.target(space)
+        {
+            let mut value = [0xff; 4];
+            if let Some(value) = value.get_mut(..len) {
+                BusDevice::read(self, offset, value);
+            }
+            window.load(space, value);
+        }
+        space.read(register, data);
+    }
+
+    fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
+        let mut config = self.config();
+        let Config { space, bar, doorbells, msix, window } = &mut *config;
+        space.write(register, data);
+        if touches(register, data.len(), *msix + 3, 1) {
+            let [_, upper] = space.u16(*msix + 2).to_le_bytes();
+            self.signals.set_msix_control(upper);
+        }
+        if window.touches(register, data.len())
+            && let Some((offset, len)) = window.target(space)
+            && let Some(value) = window.value(space).get(..len)
+        {
+            BusDevice::write(self, offset, value);
+        }
+        let placement = bar.place(space.bar64());
+        if !placement.moved() {
+            return Decoding::Same;
+        }
+        doorbells.follow(placement.to);
+        Decoding::Changed
+    }
+
+    fn bar_size(&self) -> Option<u64> {
+        Some(BAR_SIZE)
+    }
+
+    fn attach(&self, bus: Weak<Bus>, address: u64) {
+        let mut config = self.config();
+        config.bar.attach(bus);
+        config.space.set_bar64_address(address);
+    }
+
+    fn retry(&self) {
+        let mut config = self.config();
+        let placement = config.bar.retry();
+        if placement.moved() {
+            config.doorbells.follow(placement.to);
+        }
+    }
+
+    fn stop(&self) {
+        let mut state = self.state();
+        state.life.stop();
+        tracing::debug!(device = self.name, "stopped");
+    }
+}
+
+/// Whether an access of `len` bytes at `register` touches `count` bytes at `at`.
+fn touches(register: u16, len: usize, at: usize, count: usize) -> bool {
+    let start = usize::from(register);
+    start < at + count && at < start.saturating_add(len)
+}

@@ -1,0 +1,255 @@
+//! The thread that serves one device: waits for kicks, for the device's own file and for orders.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::signals::Signals;
+use super::{Device, Queues, RingError};
+
+/// Serving keeps no more than a request on the stack; image formats recurse a little.
+const STACK: usize = 256 << 10;
+const ORDER: u64 = u64::MAX;
+const SOURCE: u64 = u64::MAX - 1;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Serve,
+    Pause,
+    Stop,
+}
+
+struct Control {
+    state: Mutex<State>,
+    changed: Condvar,
+    wake: EventFd,
+}
+
+struct State {
+    order: Order,
+    /// Not serving: parked, or ended.
+    quiet: bool,
+}
+
+impl Control {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn give(&self, order: Order) {
+        let mut state = self.lock();
+        if state.order != Order::Stop {
+            state.order = order;
+        }
+        drop(state);
+        self.changed.notify_all();
+        if let Err(error) = self.wake.write(1) {
+            tracing::error!(%error, "a worker could not be woken");
+        }
+    }
+
+    /// Parks while the order is to pause; whether to go on serving after that.
+    fn obey(&self) -> bool {
+        let mut state = self.lock();
+        while state.order == Order::Pause {
+            state.quiet = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.quiet = false;
+        state.order == Order::Serve
+    }
+
+    fn end(&self) {
+        self.lock().quiet = true;
+        self.changed.notify_all();
+    }
+}
+
+/// A running worker. Dropping it stops and joins the thread.
+pub(super) struct Worker {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<Box<dyn Device>>>,
+}
+
+impl Worker {
+    /// Starts serving. On failure the device comes back.
+    pub(super) fn spawn(
+        name: &str,
+        device: Box<dyn Device>,
+        queues: Queues,
+        signals: Arc<Signals>,
+    ) -> Result<Self, (Box<dyn Device>, io::Error)> {
+        let wake = match EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
+            Ok(wake) => wake,
+            Err(error) => return Err((device, error)),
+        };
+        let state = Mutex::new(State { order: Order::Serve, quiet: false });
+        let control = Arc::new(Control { state, changed: Condvar::new(), wake });
+        // The device goes in after the thread is there, so that it is not lost with one that is not.
+        let (hand, take) = mpsc::sync_channel::<Box<dyn Device>>(1);
+        let theirs = control.clone();
+        let thread =
+            thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
+                let mut device = take.recv().unwrap_or_else(|_| Box::new(Nothing));
+                let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(device.as_mut()));
+                if let Err(error) = result {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a device asks to be reset");
+                    signals.ask_for_reset();
+                }
+                theirs.end();
+                device
+            });
+        match thread {
+            Ok(thread) => match hand.send(device) {
+                Ok(()) => Ok(Self { control, thread: Some(thread) }),
+                Err(mpsc::SendError(device)) => Err((device, io::Error::other("the worker ended at once"))),
+            },
+            Err(error) => Err((device, error)),
+        }
+    }
+
+    /// Asks it to end; does not wait.
+    pub(super) fn ask_to_stop(&self) {
+        self.control.give(Order::Stop);
+    }
+
+    /// Whether it ended, so that [`Self::join`] does not wait.
+    pub(super) fn is_gone(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the end. `None` if the thread panicked and took the device with it.
+    pub(super) fn join(mut self) -> Option<Box<dyn Device>> {
+        self.ask_to_stop();
+        self.thread.take()?.join().ok()
+    }
+
+    /// Waits until nothing is served any more.
+    pub(super) fn pause(&self) {
+        self.control.give(Order::Pause);
+        let mut state = self.control.lock();
+        while !state.quiet {
+            state = self.control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Goes on after [`Self::pause`].
+    pub(super) fn resume(&self) {
+        self.control.give(Order::Serve);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.ask_to_stop();
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported by its own thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Stands in where the spawning side went away before it handed its device over.
+struct Nothing;
+
+impl Device for Nothing {
+    fn model(&self) -> super::Model {
+        super::Model { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config: Vec::new() }
+    }
+
+    fn serve(&mut self, queue: usize, _queues: &mut Queues) -> Result<(), RingError> {
+        Err(RingError::Absent(queue))
+    }
+}
+
+/// Why serving ended other than by order.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("the driver's ring is unusable")]
+    Ring(#[from] RingError),
+    #[error("the worker cannot wait for events")]
+    Wait(#[from] io::Error),
+}
+
+struct Loop<'a> {
+    queues: Queues,
+    kicks: Vec<(usize, Arc<EventFd>)>,
+    control: &'a Control,
+    epoll: Epoll,
+    watched: Option<RawFd>,
+}
+
+impl<'a> Loop<'a> {
+    fn new(queues: Queues, control: &'a Control) -> Result<Self, ServeError> {
+        let epoll = Epoll::new()?;
+        let kicks: Vec<_> = queues.kicks().collect();
+        for (at, (_, kick)) in (0..).zip(&kicks) {
+            watch(&epoll, kick.as_raw_fd(), at)?;
+        }
+        watch(&epoll, control.wake.as_raw_fd(), ORDER)?;
+        Ok(Self { queues, kicks, control, epoll, watched: None })
+    }
+
+    fn run(&mut self, device: &mut dyn Device) -> Result<(), ServeError> {
+        for at in 0..self.kicks.len() {
+            self.kicked(device, at)?;
+        }
+        let mut events = [EpollEvent::default(); 8];
+        loop {
+            self.watch_source(device)?;
+            let count = match self.epoll.wait(-1, &mut events) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            for event in events.iter().take(count) {
+                match event.data() {
+                    ORDER => {
+                        // Only ever full or empty: nothing is lost.
+                        let _ = self.control.wake.read();
+                        if !self.control.obey() {
+                            return Ok(());
+                        }
+                    }
+                    SOURCE => device.source_ready(&mut self.queues)?,
+                    at => self.kicked(device, usize::try_from(at).unwrap_or(usize::MAX))?,
+                }
+            }
+        }
+    }
+
+    fn kicked(&mut self, device: &mut dyn Device, at: usize) -> Result<(), ServeError> {
+        if let Some((queue, kick)) = self.kicks.get(at) {
+            // Empty when it is served without a kick.
+            let _ = kick.read();
+            device.serve(*queue, &mut self.queues)?;
+        }
+        Ok(())
+    }
+
+    /// Follows what the device waits for now.
+    fn watch_source(&mut self, device: &dyn Device) -> Result<(), ServeError> {
+        let wanted = device.source().map(|fd| fd.as_raw_fd());
+        if wanted == self.watched {
+            return Ok(());
+        }
+        if let Some(old) = self.watched.take() {
+            self.epoll.ctl(ControlOperation::Delete, old, EpollEvent::default())?;
+        }
+        if let Some(fd) = wanted {
+            watch(&self.epoll, fd, SOURCE)?;
+            self.watched = wanted;
+        }
+        Ok(())
+    }
+}
+
+fn watch(epoll: &Epoll, fd: RawFd, data: u64) -> io::Result<()> {
+    epoll.ctl(ControlOperation::Add, fd, EpollEvent::new(EventSet::IN, data))
+}
