@@ -1,0 +1,16 @@
+//! Where a VM's disks come from: images shared by the node, and volumes of its own.
+//!
+//! Everything here blocks and may take long (an image of gigabytes is unpacked): call it off the async threads.
+//! Everything is idempotent: what exists is kept, so it is safe to run again after a restart or a failure.
+
+mod blobs;
+pub mod cloud_init;
+mod format;
+pub mod images;
+mod oci;
+mod sparse;
+pub mod volumes;
+
+pub use blobs::BlobError;
+pub use format::FormatError;
+pub use oci::OciError;
