@@ -1,1 +1,33 @@
-//! Scenarios through the real parts.
+//! Scenarios through the real parts. The `nested` ones need QEMU 10 and mmdebstrap (`hack/setup test`).
+
+mod scenarios {
+    mod boot;
+    mod disk;
+    mod exit;
+    mod hostile;
+    mod net;
+}
+
+use std::path::Path;
+use std::time::Duration;
+
+use vireo_tests::guest::{self, Guest};
+use vireo_tests::{HostBuilder, HostError, programs};
+
+/// Long enough for anything that a guest does at once.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A host that has `vmm` and the kernels for guests.
+fn host_for_guests(scratch: &Path) -> Result<HostBuilder, HostError> {
+    let nested = env!("CARGO_BIN_EXE_nested");
+    let builder = HostBuilder::new(nested).file(programs::directory(nested).join("vmm"));
+    Ok(guest::provide(builder, scratch)?)
+}
+
+/// Switches the guest off from inside and sees its monitor end as it should.
+fn power_off(mut guest: Guest<'_>) -> Result<(), HostError> {
+    guest.send("poweroff -f")?;
+    let output = guest.wait(SOON)?;
+    assert_eq!(output.status, vireo_tests::Status::Code(0), "{}\n{}", output.stdout, output.stderr);
+    Ok(())
+}

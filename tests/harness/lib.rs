@@ -41,10 +41,13 @@
 pub mod agent;
 pub mod cache;
 mod debian;
+pub mod guest;
 mod host;
 mod image;
 mod initrd;
 mod process;
+pub mod programs;
+pub mod scenario;
 mod wire;
 
 pub use debian::SourcesError;

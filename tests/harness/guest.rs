@@ -1,0 +1,224 @@
+//! Test guests: one of Debian's kernels with a RAM disk that does what the serial line says.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::host::{Host, HostBuilder, HostError};
+use crate::image::{Image, ImageError, Kernel};
+use crate::initrd::Initrd;
+use crate::process::{Output, Process};
+
+const INIT: &str = include_str!("image/guest-init");
+const MODULES: &[&str] = &[
+    "virtio_pci",
+    "virtio_blk",
+    "virtio_net",
+    "virtio_rng",
+    "virtio_console",
+    "crc32c_generic",
+    "ext4",
+    "evdev",
+    "button",
+];
+const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// From the start of the monitor to the guest's first process, with the machine busy.
+const BOOT: Duration = Duration::from_secs(90);
+
+/// Which of Debian's kernels, as packaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavour {
+    /// `linux-image-cloud-amd64`.
+    Cloud,
+    /// `linux-image-amd64`.
+    Full,
+}
+
+/// What runs a guest in the nested host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitor {
+    /// `/in/vmm`: ours.
+    Vmm,
+    /// QEMU with KVM: the control that tells faults of the emulation from ours.
+    Qemu,
+}
+
+impl fmt::Display for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Vmm => "vmm",
+            Self::Qemu => "qemu",
+        })
+    }
+}
+
+/// A test guest, the same under either monitor.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// Its kernel.
+    pub kernel: Flavour,
+    /// Processors.
+    pub cpus: u32,
+    /// RAM in MiB.
+    pub memory_mib: u32,
+    /// Raw images, by their paths in the host.
+    pub disks: Vec<String>,
+    /// A tap of the host.
+    pub tap: Option<String>,
+    /// Added to the kernel's command line.
+    pub command_line: String,
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self {
+            kernel: Flavour::Cloud,
+            cpus: 1,
+            memory_mib: 256,
+            disks: Vec::new(),
+            tap: None,
+            command_line: String::new(),
+        }
+    }
+}
+
+/// Gives a host both kernels with their RAM disks: `/in/{cloud,full}/{vmlinuz,initrd}`. The RAM disks are written
+/// to `scratch`.
+pub fn provide(builder: HostBuilder, scratch: &Path) -> Result<HostBuilder, ImageError> {
+    let image = Image::get()?;
+    let one = |builder: HostBuilder, name: &str, kernel: &Kernel| -> Result<HostBuilder, ImageError> {
+        let initrd = scratch.join(format!("{name}-initrd"));
+        write_initrd(&image, kernel, &initrd)?;
+        Ok(builder
+            .file_as(&kernel.image, format!("{name}/vmlinuz"))
+            .file_as(initrd, format!("{name}/initrd")))
+    };
+    let builder = one(builder, "cloud", &image.cloud_kernel()?)?;
+    one(builder, "full", &image.full_kernel()?)
+}
+
+/// Writes the RAM disk that makes a test guest of `kernel`.
+pub fn write_initrd(image: &Image, kernel: &Kernel, path: &Path) -> std::io::Result<()> {
+    let mut initrd = Initrd::with_busybox(&image.busybox())?;
+    initrd.modules(&kernel.modules, &kernel.version, MODULES)?;
+    initrd.file("init", INIT.as_bytes())?;
+    initrd.save(path)
+}
+
+impl Machine {
+    /// Starts the guest; it boots while the caller goes on.
+    pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Guest<'h>, HostError> {
+        let words = match monitor {
+            Monitor::Vmm => self.vmm(),
+            Monitor::Qemu => self.qemu(),
+        };
+        let (program, args) = words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+        let process = host.command(program).args(args.iter().cloned()).directory("/tmp").spawn()?;
+        Ok(Guest { process, asked: 0 })
+    }
+
+    fn boot(&self) -> [String; 3] {
+        let name = match self.kernel {
+            Flavour::Cloud => "cloud",
+            Flavour::Full => "full",
+        };
+        let line = format!("{COMMAND_LINE} {}", self.command_line);
+        [format!("/in/{name}/vmlinuz"), format!("/in/{name}/initrd"), line.trim_end().to_owned()]
+    }
+
+    fn vmm(&self) -> Vec<String> {
+        let [kernel, initrd, line] = self.boot();
+        let mut words: Vec<String> = vec!["/in/vmm".into(), "--kernel".into(), kernel];
+        words.extend(["--initrd".into(), initrd, "--cmdline".into(), line]);
+        words.extend(["--cpus".into(), self.cpus.to_string()]);
+        words.extend(["--memory".into(), format!("{}M", self.memory_mib)]);
+        for disk in &self.disks {
+            words.extend(["--disk".into(), format!("path={disk}")]);
+        }
+        if let Some(tap) = &self.tap {
+            words.extend(["--net".into(), format!("tap={tap}")]);
+        }
+        words
+    }
+
+    fn qemu(&self) -> Vec<String> {
+        let [kernel, initrd, line] = self.boot();
+        let fixed = "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio \
+            -device virtio-rng-pci";
+        let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+        words.extend(["-kernel".into(), kernel, "-initrd".into(), initrd, "-append".into(), line]);
+        words.extend(["-smp".into(), self.cpus.to_string(), "-m".into(), self.memory_mib.to_string()]);
+        for (n, disk) in self.disks.iter().enumerate() {
+            words.extend(["-drive".into(), format!("if=none,id=d{n},format=raw,file={disk}")]);
+            words.extend(["-device".into(), format!("virtio-blk-pci,drive=d{n}")]);
+        }
+        if let Some(tap) = &self.tap {
+            words.extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
+            words.extend(["-device".into(), "virtio-net-pci,netdev=n".into()]);
+        }
+        words
+    }
+}
+
+/// A started test guest. Dropping it kills its monitor.
+#[derive(Debug)]
+pub struct Guest<'h> {
+    process: Process<'h>,
+    asked: u32,
+}
+
+/// What a guest says when its first process runs.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// Another one after every boot.
+    pub boot_id: String,
+    /// All it and its kernel printed until then.
+    pub console: String,
+}
+
+impl<'h> Guest<'h> {
+    /// Waits for the guest's first process, after the start and after every reboot.
+    pub fn ready(&mut self) -> Result<Ready, HostError> {
+        let before = self.process.wait_for("GUEST READY ", BOOT)?;
+        let line = self.process.wait_for("\n", BOOT)?;
+        let boot_id = line.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok(Ready { boot_id, console: before + &line })
+    }
+
+    /// Runs a shell line in the guest that must succeed; what it printed.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn run(&mut self, line: &str, deadline: Duration) -> Result<String, HostError> {
+        let (code, text) = self.run_any(line, deadline)?;
+        assert!(code == 0, "in the guest: {line}\nexit code {code}\n{text}");
+        Ok(text)
+    }
+
+    /// Runs a shell line in the guest; its exit code and what it printed.
+    pub fn run_any(&mut self, line: &str, deadline: Duration) -> Result<(i32, String), HostError> {
+        self.send(line)?;
+        let mark = format!("GUEST DONE {} ", self.asked);
+        let text = self.process.wait_for(&mark, deadline)?;
+        let code = self.process.wait_for("\n", deadline)?;
+        let text = text.strip_suffix(&mark).unwrap_or(&text).replace('\r', "");
+        Ok((code.trim().parse().unwrap_or(-1), text))
+    }
+
+    /// Gives the guest a shell line and does not wait for it: the last thing a guest is told.
+    pub fn send(&mut self, line: &str) -> Result<(), HostError> {
+        self.asked += 1;
+        self.process.write(format!("{} {line}\n", self.asked).as_bytes())
+    }
+
+    /// The monitor itself.
+    pub fn monitor(&mut self) -> &mut Process<'h> {
+        &mut self.process
+    }
+
+    /// Waits for the monitor's end.
+    pub fn wait(&mut self, deadline: Duration) -> Result<Output, HostError> {
+        self.process.wait(deadline)
+    }
+}

@@ -1,0 +1,29 @@
+//! Our own programs, as scenarios run them.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The directory with `vmm`, `virt-launcher`, `virt-handler` and `virtctl`: `$VIREO_BIN_DIR`, or where `nested`
+/// (this crate's binary, `env!("CARGO_BIN_EXE_nested")`) is, built now.
+///
+/// # Panics
+/// If they do not build.
+pub fn directory(nested: &str) -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        if let Some(directory) = std::env::var_os("VIREO_BIN_DIR") {
+            return directory.into();
+        }
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--quiet", "--bins", "--manifest-path"]);
+        build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
+        for package in ["vireo-vmm", "vireo-launcher", "vireo-handler", "vireo-virtctl"] {
+            build.args(["--package", package]);
+        }
+        let status = build.status().expect("cargo starts");
+        assert!(status.success(), "the programs under test do not build");
+        Path::new(nested).parent().unwrap_or(Path::new(".")).to_owned()
+    })
+}

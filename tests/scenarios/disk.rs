@@ -1,0 +1,44 @@
+//! What a guest writes to its disk is there after it rebooted, and in the image.
+
+use std::time::Duration;
+
+use vireo_tests::guest::{Machine, Monitor};
+use vireo_tests::{Host, HostError, scenario};
+
+use crate::{SOON, host_for_guests, power_off};
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn nested_a_file_survives_a_reboot() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "a checksummed file on virtio-blk across a reboot";
+    scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(1024)), across_a_reboot);
+}
+
+fn across_a_reboot(host: &Host, monitor: Monitor) -> Result<(), HostError> {
+    host.shell("rm -f /tmp/disk; truncate -s 96M /tmp/disk; mke2fs -q -t ext4 /tmp/disk").run()?.ok();
+    let machine = Machine { disks: vec!["/tmp/disk".into()], ..Machine::default() };
+    let mut guest = machine.start(host, monitor)?;
+    let first = guest.ready()?;
+    assert_eq!(guest.run("cat /sys/block/vda/size", SOON)?.trim(), (96 * 2048).to_string(), "sectors");
+    guest.run("mount -t ext4 /dev/vda /mnt", LONG)?;
+    guest.run("dd if=/dev/urandom of=/mnt/file bs=64k count=512 2>/dev/null", LONG)?;
+    let written = guest.run("sha256sum /mnt/file", LONG)?;
+    guest.run("sha256sum /mnt/file >/mnt/sum; sync; umount /mnt", LONG)?;
+
+    guest.send("reboot -f")?;
+    let second = guest.ready()?;
+    assert_ne!(first.boot_id, second.boot_id, "it did not reboot");
+    guest.run("mount -t ext4 /dev/vda /mnt && cd /mnt && sha256sum -c sum", LONG)?;
+    assert_eq!(guest.run("sha256sum /mnt/file", LONG)?, written);
+    guest.run("umount /mnt", LONG)?;
+    power_off(guest)?;
+
+    // The host's kernel reads the image as the guest left it.
+    let read = "e2fsck -fn /tmp/disk >&2; mkdir -p /tmp/mnt; mount -o ro,loop /tmp/disk /tmp/mnt; \
+        sha256sum /tmp/mnt/file; umount /tmp/mnt";
+    let read = host.shell(read).deadline(LONG).run()?.ok();
+    assert_eq!(read.split_whitespace().next(), written.split_whitespace().next());
+    Ok(())
+}

@@ -1,0 +1,1 @@
+//! How a guest's end shows in the monitor's exit code.

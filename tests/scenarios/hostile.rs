@@ -1,0 +1,1 @@
+//! Guests that do what no driver does: their monitor must outlive it.

@@ -1,0 +1,48 @@
+//! A guest on a tap: it answers, and bytes arrive as they were sent.
+
+use std::time::Duration;
+
+use vireo_tests::guest::{Machine, Monitor};
+use vireo_tests::{Host, HostError, scenario};
+
+use crate::{SOON, host_for_guests, power_off};
+
+const LONG: Duration = Duration::from_secs(120);
+
+#[test]
+fn nested_ping_and_100_mb_both_ways() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "ping and 100 MB both ways through virtio-net";
+    scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(2048)), both_ways);
+}
+
+fn both_ways(host: &Host, monitor: Monitor) -> Result<(), HostError> {
+    let setup = "ip link del tap0 2>/dev/null || true; ip tuntap add tap0 mode tap vnet_hdr; \
+        ip addr add 10.0.2.1/24 dev tap0; ip link set tap0 up; \
+        mkdir -p /tmp/www; cd /tmp/www; head -c 104857600 /dev/urandom >sent; sha256sum <sent >sum; cat sum";
+    let sent = host.shell(setup).deadline(LONG).run()?.ok();
+    let mut server =
+        host.command("busybox").args(["httpd", "-f", "-p", "10.0.2.1:8000", "-h", "/tmp/www"]).spawn()?;
+
+    let machine = Machine { memory_mib: 512, tap: Some("tap0".into()), ..Machine::default() };
+    let mut guest = machine.start(host, monitor)?;
+    guest.ready()?;
+    guest.run("ip addr add 10.0.2.2/24 dev eth0; ip link set eth0 up", SOON)?;
+    guest.run("ping -c 5 -i 0.2 -w 10 10.0.2.1", SOON)?;
+    host.shell("ping -c 5 -i 0.2 -w 10 10.0.2.2").run()?.ok();
+    // Fragments and padding: sizes around what one frame holds.
+    guest.run("for size in 1 17 1472 1473 8000; do ping -c 1 -w 10 -s $size 10.0.2.1 || exit; done", SOON)?;
+
+    guest.run("cd /tmp && wget -q -O got http://10.0.2.1:8000/sent", LONG)?;
+    assert_eq!(guest.run("sha256sum </tmp/got", LONG)?, sent, "host to guest");
+    guest.run("cd /tmp && httpd -p 8000 -h /tmp", SOON)?;
+    let fetch = "curl -sS --fail --max-time 110 http://10.0.2.2:8000/got | sha256sum";
+    assert_eq!(host.shell(fetch).deadline(LONG).run()?.ok(), sent, "guest to host");
+
+    let errors = guest
+        .run("cat /sys/class/net/eth0/statistics/rx_errors /sys/class/net/eth0/statistics/tx_errors", SOON)?;
+    assert_eq!(errors, "0\n0\n", "errors on the card");
+    server.signal(15)?;
+    server.wait(SOON)?;
+    power_off(guest)
+}
