@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(30);
 fn host_for_guests(scratch: &Path) -> Result<HostBuilder, HostError> {
     let nested = env!("CARGO_BIN_EXE_nested");
     let builder = HostBuilder::new(nested).file(programs::directory(nested).join("vmm"));
-    Ok(guest::provide(builder, scratch)?)
+    Ok(guest::provide(builder, scratch, &[Path::new(env!("CARGO_BIN_EXE_poke"))])?)
 }
 
 /// Switches the guest off from inside and sees its monitor end as it should.

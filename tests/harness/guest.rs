@@ -83,12 +83,12 @@ impl Default for Machine {
 }
 
 /// Gives a host both kernels with their RAM disks: `/in/{cloud,full}/{vmlinuz,initrd}`. The RAM disks are written
-/// to `scratch`.
-pub fn provide(builder: HostBuilder, scratch: &Path) -> Result<HostBuilder, ImageError> {
+/// to `scratch`; guests find `programs` in their path.
+pub fn provide(builder: HostBuilder, scratch: &Path, programs: &[&Path]) -> Result<HostBuilder, ImageError> {
     let image = Image::get()?;
     let one = |builder: HostBuilder, name: &str, kernel: &Kernel| -> Result<HostBuilder, ImageError> {
         let initrd = scratch.join(format!("{name}-initrd"));
-        write_initrd(&image, kernel, &initrd)?;
+        write_initrd(&image, kernel, programs, &initrd)?;
         Ok(builder
             .file_as(&kernel.image, format!("{name}/vmlinuz"))
             .file_as(initrd, format!("{name}/initrd")))
@@ -98,10 +98,14 @@ pub fn provide(builder: HostBuilder, scratch: &Path) -> Result<HostBuilder, Imag
 }
 
 /// Writes the RAM disk that makes a test guest of `kernel`.
-pub fn write_initrd(image: &Image, kernel: &Kernel, path: &Path) -> std::io::Result<()> {
+pub fn write_initrd(image: &Image, kernel: &Kernel, programs: &[&Path], path: &Path) -> std::io::Result<()> {
     let mut initrd = Initrd::with_busybox(&image.busybox())?;
     initrd.modules(&kernel.modules, &kernel.version, MODULES)?;
     initrd.file("init", INIT.as_bytes())?;
+    for program in programs {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        initrd.file(&format!("bin/{name}"), &std::fs::read(program)?)?;
+    }
     initrd.save(path)
 }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 use crate::cache;
 use crate::debian::{Sources, SourcesError};
 use crate::initrd::Initrd;
+use crate::vmlinux;
 
 const PACK: &str = include_str!("image/pack");
 const HOST_INIT: &str = include_str!("image/host-init");
@@ -73,6 +74,7 @@ pub struct Kernel {
 #[derive(Clone, Debug)]
 pub struct Image {
     directory: PathBuf,
+    host_kernel: PathBuf,
 }
 
 impl Image {
@@ -80,7 +82,11 @@ impl Image {
     pub fn get() -> Result<Self, ImageError> {
         let key = cache::key(&[PACK, PACKAGES, PIN, ROOT_MIB]);
         let directory = cache::once("nested", &key, make)?;
-        Ok(Self { directory })
+        let host_kernel = cache::once("nested", &format!("{key}-kernel"), |scratch| {
+            let elf = vmlinux::extract(&fs::read(kernel(&directory.join("full"))?.image)?)?;
+            fs::write(scratch.join("vmlinux"), elf)
+        })?;
+        Ok(Self { directory, host_kernel: host_kernel.join("vmlinux") })
     }
 
     /// The host's root file system, an ext4 image that is never written.
@@ -88,9 +94,9 @@ impl Image {
         self.directory.join("root.ext4")
     }
 
-    /// The host's kernel.
-    pub fn host_kernel(&self) -> PathBuf {
-        self.directory.join("full/vmlinuz")
+    /// The host's kernel, an ELF image.
+    pub fn host_kernel(&self) -> &Path {
+        &self.host_kernel
     }
 
     /// Writes the host's initial RAM disk.

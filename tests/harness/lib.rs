@@ -48,6 +48,7 @@ mod initrd;
 mod process;
 pub mod programs;
 pub mod scenario;
+mod vmlinux;
 mod wire;
 
 pub use debian::SourcesError;

@@ -31,10 +31,7 @@ pub fn run(
     }
     let attempt = || {
         let host = host()?.start()?;
-        load(&host, Monitor::Vmm).map_err(|error| {
-            control(name, &host, &error, &load);
-            error
-        })
+        load(&host, Monitor::Vmm).inspect_err(|error| control(name, &host, error, &load))
     };
     let Err(first) = attempt() else { return };
     note(&format!("NESTED RETRY 1/1 {name}: {}", told(&first)));
