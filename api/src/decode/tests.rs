@@ -1,0 +1,105 @@
+use super::*;
+use crate::v1::{API_VERSION, VMI_KIND};
+
+const GOOD: &str = "
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: good, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223}
+spec:
+  domain:
+    memory: {guest: 64Mi}
+    devices: {}
+";
+
+fn one(text: &str) -> Decoded<VirtualMachineInstance> {
+    manifest(text).unwrap().remove(0)
+}
+
+#[test]
+fn yaml_and_json_give_the_same_object() {
+    let decoded = one(GOOD);
+    assert_eq!(decoded.mistyped(), []);
+    assert_eq!((decoded.object.api_version.as_str(), decoded.object.kind.as_str()), (API_VERSION, VMI_KIND));
+    let json = serde_json::to_string(&decoded.object).unwrap();
+    assert_eq!(one(&json).object, decoded.object);
+    assert!(decoded.check().is_ok());
+}
+
+#[test]
+fn a_text_may_hold_several_objects_and_empty_documents() {
+    let several = manifest(&format!("---\n{GOOD}---\n---\n{GOOD}")).unwrap();
+    assert_eq!(several.len(), 2);
+    assert!(manifest("").unwrap().is_empty());
+}
+
+#[test]
+fn every_wrong_type_is_told_with_its_path_and_the_rest_is_checked() {
+    let decoded = one("
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: bad, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223, labels: {a.b/c: 1}}
+spec:
+  terminationGracePeriodSeconds: soon
+  domain:
+    cpu: {cores: four, sockets: -1}
+    memory: {guest: [64Mi]}
+    devices:
+      disks:
+      - oops
+      - {name: gone, bootOrder: 0}
+      rng: 5
+  dnsConfig: {nameservers: [10.0.0.1, {}]}
+");
+    let report = decoded.check().unwrap_err();
+    let lines: Vec<String> = report.problems().iter().map(ToString::to_string).collect();
+    for line in [
+        "metadata.labels.a.b/c: invalid type: integer `1`, expected a string",
+        "spec.terminationGracePeriodSeconds: invalid type: string \"soon\", expected i64",
+        "spec.domain.cpu.cores: invalid type: string \"four\", expected u32",
+        "spec.domain.cpu.sockets: invalid value: integer `-1`, expected u32",
+        "spec.domain.memory.guest: invalid type: sequence, expected a quantity such as 512Mi or 2",
+        "spec.domain.devices.disks[0]: invalid type: string \"oops\", expected an object",
+        "spec.domain.devices.rng: invalid type: integer `5`, expected an object",
+        "spec.dnsConfig.nameservers[1]: invalid type: map, expected a string",
+        "spec.domain.devices.disks[1].bootOrder: counts from 1",
+    ] {
+        assert!(lines.iter().any(|known| known == line), "{line}\n is not among\n{}", lines.join("\n"));
+    }
+    let follows =
+        |line: &String| line.starts_with("spec.domain.devices.disks[0].") || line.contains("say how much");
+    assert!(!lines.iter().any(follows), "{}", lines.join("\n"));
+}
+
+#[test]
+fn bad_syntax_says_where() {
+    let error = documents("a: b\n c: [d\n").unwrap_err().to_string();
+    assert!(error.contains("line 2") || error.contains("line 3"), "{error}");
+    let error = documents("{\"a\": \n tru}").unwrap_err().to_string();
+    assert!(error.contains("line 2"), "{error}");
+    assert!(matches!(documents("- a\n"), Err(SyntaxError::NoObject(1))));
+    assert!(documents("a: 1\na: 2\n").is_err(), "a key twice");
+}
+
+#[test]
+fn bombs_are_refused() {
+    let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..12 {
+        let before = format!("*a{}, ", level - 1).repeat(10);
+        bomb.push_str(&format!("a{level}: &a{level} [{before}]\n"));
+    }
+    assert!(matches!(documents(&bomb), Err(SyntaxError::Yaml(_))));
+    for open in ["[", "{a: "] {
+        assert!(documents(&format!("a: {}", open.repeat(100_000))).is_err());
+    }
+    assert!(documents(&format!("{{\"a\":{}", "[".repeat(100_000))).is_err());
+    let deep: String = (0..2000).map(|depth| format!("{}a:\n", " ".repeat(depth))).collect();
+    assert!(documents(&deep).is_err());
+    assert!(matches!(documents(&" ".repeat(MAX_TEXT + 1)), Err(SyntaxError::TooLarge)));
+}
+
+#[test]
+fn an_object_full_of_wrong_types_ends() {
+    let labels: String = (0..1000).map(|index| format!("l{index}: {index}, ")).collect();
+    let decoded = one(&format!("kind: x\nmetadata: {{labels: {{{labels}}}}}\n"));
+    assert_eq!(decoded.mistyped().len(), MAX_MISTYPED);
+}

@@ -1,0 +1,48 @@
+//! What a manifest means: a machine that holds together.
+//!
+//! [`Vm`] comes only from `TryFrom<&v1::VirtualMachineInstance>`. Its parts have private fields; what was optional
+//! has its default, what was text is a closed choice, a disk and its volume are one value, a card and its network
+//! are one value. Whatever a manifest asks for ends in exactly one of four places: in a part of [`Vm`]; in
+//! [`Vm::demands`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
+//! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
+
+mod cloud_init;
+mod cpu;
+mod demand;
+mod device;
+mod disk;
+mod dns;
+mod field;
+mod firmware;
+mod identity;
+mod image;
+mod interface;
+mod lifecycle;
+mod memory;
+mod network;
+mod platform;
+mod probe;
+mod report;
+mod syntax;
+mod units;
+mod vm;
+mod volume;
+
+pub use cloud_init::CloudInit;
+pub use cpu::{Cpu, CpuFeature, CpuFeaturePolicy, CpuModel};
+pub use demand::{Demand, Notice};
+pub use disk::{Cache, Disk, DiskBus, DiskTarget};
+pub use dns::{Dns, DnsPolicy};
+pub use field::Field;
+pub use firmware::{BootSource, Firmware, KernelBoot};
+pub use identity::{HYPERVISOR_ANNOTATION, HypervisorChoice, Identity};
+pub use image::{ImageRef, ImageRefError};
+pub use interface::{Dhcp, Interface, InterfaceModel, Port, Protocol};
+pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
+pub use memory::{Memory, Resources};
+pub use network::{Binding, Ipv4Net};
+pub use probe::{Probe, ProbePort, ProbeQuestion};
+pub use report::{Cause, Problem, Report};
+pub use units::{Bytes, MacAddr, MilliCpus, ParseMacError, QuantityError, VmiUid};
+pub use vm::{Balloon, Vm};
+pub use volume::{HostDiskCreate, VolumeSource};

@@ -1,0 +1,87 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use super::Field;
+use super::report::Findings;
+use crate::v1;
+
+/// The most that is taken inline, as KubeVirt has it: more belongs into a secret.
+const INLINE: usize = 2048;
+
+/// What cloud-init in the guest is given.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CloudInit {
+    user_data: Option<Vec<u8>>,
+    network_data: Option<Vec<u8>>,
+}
+
+impl CloudInit {
+    /// The file `user-data`.
+    pub fn user_data(&self) -> Option<&[u8]> {
+        self.user_data.as_deref()
+    }
+
+    /// The file `network-config`.
+    pub fn network_data(&self) -> Option<&[u8]> {
+        self.network_data.as_deref()
+    }
+}
+
+pub(super) fn read(source: &v1::CloudInitSource, at: &Field, found: &mut Findings) -> Option<CloudInit> {
+    let before = found.problems.len();
+    let user_data = one(
+        &source.user_data,
+        &source.user_data_base64,
+        source.secret_ref.is_some(),
+        [&at.at("userData"), &at.at("userDataBase64"), &at.at("secretRef")],
+        found,
+    );
+    let network_data = one(
+        &source.network_data,
+        &source.network_data_base64,
+        source.network_data_secret_ref.is_some(),
+        [&at.at("networkData"), &at.at("networkDataBase64"), &at.at("networkDataSecretRef")],
+        found,
+    );
+    if found.problems.len() > before {
+        return None;
+    }
+    if user_data.is_none() && network_data.is_none() {
+        found.required(at, "give userData, userDataBase64, networkData or networkDataBase64");
+        return None;
+    }
+    Some(CloudInit { user_data, network_data })
+}
+
+/// Reads the one of the three ways that is used. `fields` are theirs, in order.
+fn one(
+    plain: &str,
+    base64: &str,
+    secret: bool,
+    fields: [&Field; 3],
+    found: &mut Findings,
+) -> Option<Vec<u8>> {
+    let [plain_field, base64_field, secret_field] = fields;
+    found.refuse_if(secret, secret_field, "reading a secret");
+    let ways = [!plain.is_empty(), !base64.is_empty(), secret];
+    if ways.iter().filter(|used| **used).count() > 1 {
+        let last = if secret { secret_field } else { base64_field };
+        found.invalid(last, "is one of several sources of the same data: keep one");
+        return None;
+    }
+    let (field, data) = if base64.is_empty() {
+        (plain_field, plain.as_bytes().to_vec())
+    } else {
+        match STANDARD.decode(base64) {
+            Ok(data) => (base64_field, data),
+            Err(error) => {
+                found.invalid(base64_field, format!("is no base64: {error}"));
+                return None;
+            }
+        }
+    };
+    if data.len() > INLINE {
+        found.invalid(field, format!("is {} bytes long: at most {INLINE} are taken inline", data.len()));
+    }
+    (!data.is_empty()).then_some(data)
+}

@@ -1,0 +1,167 @@
+//! Devices other than disks and cards.
+
+use super::Field;
+use super::report::Findings;
+use crate::v1;
+
+pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
+    let at = Field::new("spec.domain.devices");
+    refused(devices, &at, found);
+    let own = "the hypervisor decides about queues";
+    found.notice_if(devices.block_multi_queue == Some(true), &at.at("blockMultiQueue"), own);
+    found.notice_if(
+        devices.network_interface_multiqueue == Some(true),
+        &at.at("networkInterfaceMultiqueue"),
+        own,
+    );
+    found.notice_if(
+        devices.log_serial_console == Some(true),
+        &at.at("logSerialConsole"),
+        "the console keeps a history, which is not written to a log",
+    );
+    if let Some(watchdog) = &devices.watchdog {
+        self::watchdog(watchdog, &at.at("watchdog"), found);
+    }
+    inputs(devices, &at, found);
+    if let Some(sound) = &devices.sound {
+        self::sound(sound, &at.at("sound"), found);
+    }
+    for (index, panic) in devices.panic_devices.iter().enumerate() {
+        let at = at.at("panicDevices").index(index).at("model");
+        match panic.model.as_deref() {
+            None | Some("" | "isa") => found.demand(&at, "a pvpanic device", &["-device", "pvpanic"]),
+            Some("pvpanic") => found.demand(&at, "a PCI pvpanic device", &["-device", "pvpanic-pci"]),
+            Some("hyperv") => found.refuse_if(true, &at, "a Hyper-V panic device"),
+            Some(other) => {
+                found.invalid(&at, format!("{other:?} is no model: write isa, pvpanic or hyperv"));
+            }
+        }
+    }
+    if let Some(video) = &devices.video {
+        let at = at.at("video").at("type");
+        if devices.autoattach_graphics_device == Some(false) {
+            found.invalid(&at, "there is no screen with autoattachGraphicsDevice false: remove one of them");
+        }
+        match video.r#type.as_str() {
+            "" | "vga" => {}
+            other @ ("virtio" | "bochs" | "cirrus" | "ramfb") => {
+                found.not_supported(&at, format!("{other} is not available yet: write vga"));
+            }
+            other => found.invalid(&at, format!("{other:?} is no graphics adapter: write vga")),
+        }
+    }
+}
+
+fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
+    let asked = [
+        (
+            "useVirtioTransitional",
+            devices.use_virtio_transitional == Some(true),
+            "virtio of before version 1",
+        ),
+        ("autoattachVSOCK", devices.autoattach_vsock == Some(true), "a socket to the host"),
+        ("downwardMetrics", devices.downward_metrics.is_some(), "metrics of the host"),
+        ("clientPassthrough", devices.client_passthrough.is_some(), "USB redirection"),
+    ];
+    for (name, asked, what) in asked {
+        found.refuse_if(asked, &at.at(name), what);
+    }
+    let tpm = devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
+    found.refuse_if(tpm, &at.at("tpm"), "a trusted platform module");
+    let lists = [
+        ("gpus", devices.gpus.len(), "a graphics card handed through"),
+        ("hostDevices", devices.host_devices.len(), "a device handed through"),
+        ("filesystems", devices.filesystems.len(), "a shared directory"),
+    ];
+    for (name, count, what) in lists {
+        for index in 0..count {
+            found.refuse_if(true, &at.at(name).index(index), what);
+        }
+    }
+}
+
+fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
+    if watchdog.name.is_empty() {
+        found.required(&at.at("name"), "a watchdog needs a name");
+    }
+    found.refuse_if(watchdog.diag288.is_some(), &at.at("diag288"), "a watchdog of another architecture");
+    let Some(i6300esb) = &watchdog.i6300esb else {
+        if watchdog.diag288.is_none() && watchdog.extra.is_empty() {
+            found.required(at, "say which watchdog: write i6300esb: {action: reset}");
+        }
+        return;
+    };
+    let action = match i6300esb.action.as_str() {
+        "" | "reset" => "watchdog=reset",
+        "poweroff" => "watchdog=poweroff",
+        "shutdown" => "watchdog=shutdown",
+        other => {
+            found.invalid(
+                &at.at("i6300esb").at("action"),
+                format!("{other:?} is no action: write poweroff, reset or shutdown"),
+            );
+            return;
+        }
+    };
+    found.demand(at, "an i6300esb watchdog", &["-device", "i6300esb", "-action", action]);
+}
+
+fn inputs(devices: &v1::Devices, at: &Field, found: &mut Findings) {
+    let auto = devices.autoattach_input_device == Some(true) && devices.inputs.is_empty();
+    if auto {
+        tablet(&at.at("autoattachInputDevice"), "usb", 0, found);
+    }
+    for (index, input) in devices.inputs.iter().enumerate() {
+        let at = at.at("inputs").index(index);
+        if input.r#type != "tablet" {
+            found.not_supported(
+                &at.at("type"),
+                format!("{:?} is no input device that can be had: write tablet", input.r#type),
+            );
+        }
+        tablet(&at, &input.bus, index, found);
+    }
+}
+
+fn tablet(at: &Field, bus: &str, index: usize, found: &mut Findings) {
+    match bus {
+        "" | "usb" => {
+            let controller = format!("qemu-xhci,id=input{index}");
+            let tablet = format!("usb-tablet,bus=input{index}.0");
+            found.demand(at, "a USB tablet", &["-device", &controller, "-device", &tablet]);
+        }
+        "virtio" => found.demand(at, "a virtio tablet", &["-device", "virtio-tablet-pci"]),
+        other => {
+            found.not_supported(&at.at("bus"), format!("{other:?} is no input bus: write usb or virtio"))
+        }
+    }
+}
+
+fn sound(sound: &v1::SoundDevice, at: &Field, found: &mut Findings) {
+    if sound.name.is_empty() {
+        found.required(&at.at("name"), "a sound device needs a name");
+    }
+    match sound.model.as_str() {
+        "" | "ich9" => found.demand(
+            at,
+            "an ICH9 sound card",
+            &[
+                "-audiodev",
+                "none,id=sound",
+                "-device",
+                "ich9-intel-hda",
+                "-device",
+                "hda-duplex,audiodev=sound",
+            ],
+        ),
+        "ac97" => found.demand(
+            at,
+            "an AC97 sound card",
+            &["-audiodev", "none,id=sound", "-device", "AC97,audiodev=sound"],
+        ),
+        other => found.not_supported(
+            &at.at("model"),
+            format!("{other:?} is no sound card that can be had: write ich9 or ac97"),
+        ),
+    }
+}

@@ -1,0 +1,211 @@
+use uuid::Uuid;
+
+use super::report::Findings;
+use super::syntax::{is_normal_absolute_path, is_one_line};
+use super::{Field, ImageRef, VmiUid};
+use crate::v1;
+
+/// The longest command line a kernel for x86 takes, its end not counted.
+const COMMAND_LINE: usize = 2047;
+/// The longest serial number; a string in a firmware table.
+const SERIAL: usize = 256;
+
+/// What the guest's firmware is and says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Firmware {
+    boot: BootSource,
+    uuid: Uuid,
+    serial: String,
+}
+
+/// What starts first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BootSource {
+    /// A kernel, without firmware.
+    Kernel(KernelBoot),
+    /// SeaBIOS.
+    Bios {
+        /// Its messages go to the serial port.
+        use_serial: bool,
+    },
+    /// OVMF.
+    Efi {
+        /// Only signed code starts.
+        secure_boot: bool,
+    },
+}
+
+/// A kernel taken from an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelBoot {
+    image: ImageRef,
+    kernel_path: String,
+    initrd_path: Option<String>,
+    command_line: String,
+    field: Field,
+}
+
+impl KernelBoot {
+    /// The image it is in.
+    pub fn image(&self) -> &ImageRef {
+        &self.image
+    }
+
+    /// Absolute in that image.
+    pub fn kernel_path(&self) -> &str {
+        &self.kernel_path
+    }
+
+    /// Absolute in that image.
+    pub fn initrd_path(&self) -> Option<&str> {
+        self.initrd_path.as_deref()
+    }
+
+    /// One line.
+    pub fn command_line(&self) -> &str {
+        &self.command_line
+    }
+
+    /// `spec.domain.firmware.kernelBoot.container`.
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
+}
+
+impl Firmware {
+    /// What starts first.
+    pub fn boot(&self) -> &BootSource {
+        &self.boot
+    }
+
+    /// SMBIOS system UUID; derived from the machine's uid where the manifest gives none, so that it stays.
+    pub fn uuid(&self) -> &Uuid {
+        &self.uuid
+    }
+
+    /// SMBIOS system serial; may be empty.
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+}
+
+pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Findings) -> Option<Firmware> {
+    let at = Field::new("spec.domain.firmware");
+    let empty = v1::Firmware::default();
+    let firmware = domain.firmware.as_ref().unwrap_or(&empty);
+    let uuid = if firmware.uuid.is_empty() {
+        uid.map(|uid| uid.derive("firmware"))
+    } else {
+        let parsed = firmware.uuid.parse().ok();
+        if parsed.is_none() {
+            found.invalid(
+                &at.at("uuid"),
+                format!(
+                    "{:?} is no UUID: write one such as 5d307ca9-b3ef-428c-8861-06e72d69f223",
+                    firmware.uuid
+                ),
+            );
+        }
+        parsed
+    };
+    if !is_one_line(&firmware.serial, SERIAL) {
+        found.invalid(&at.at("serial"), format!("write one line of at most {SERIAL} bytes"));
+    }
+    if let Some(acpi) = &firmware.acpi {
+        let at = at.at("acpi");
+        if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
+            found.required(&at, "name a table, or remove this field");
+        }
+        found.refuse_if(true, &at, "an ACPI table of one's own");
+    }
+    let boot = boot(firmware, domain.features.as_ref(), &at, found);
+    Some(Firmware { boot: boot?, uuid: uuid?, serial: firmware.serial.clone() })
+}
+
+fn boot(
+    firmware: &v1::Firmware,
+    features: Option<&v1::Features>,
+    at: &Field,
+    found: &mut Findings,
+) -> Option<BootSource> {
+    let bootloader = firmware.bootloader.as_ref();
+    let bios = bootloader.and_then(|loader| loader.bios.as_ref());
+    let efi = bootloader.and_then(|loader| loader.efi.as_ref());
+    let loader = at.at("bootloader");
+    if bios.is_some() && efi.is_some() {
+        found.invalid(&loader, "has both bios and efi: keep one");
+        return None;
+    }
+    if let Some(efi) = efi {
+        let at = loader.at("efi");
+        let secure_boot = efi.secure_boot != Some(false);
+        let smm = features.and_then(|features| features.smm.as_ref());
+        if secure_boot && smm.is_none_or(|smm| smm.enabled == Some(false)) {
+            found.invalid(
+                &at.at("secureBoot"),
+                "secure boot needs system management mode: set spec.domain.features.smm.enabled to true, or this to false",
+            );
+        }
+        found.refuse_if(efi.persistent == Some(true), &at.at("persistent"), "keeping EFI variables");
+        if firmware.kernel_boot.is_some() {
+            found.not_supported(
+                &at,
+                "a kernel of kernelBoot is started without firmware: remove this field or kernelBoot",
+            );
+        }
+        return Some(BootSource::Efi { secure_boot });
+    }
+    match &firmware.kernel_boot {
+        Some(kernel) => self::kernel(kernel, &at.at("kernelBoot"), found).map(BootSource::Kernel),
+        None => Some(BootSource::Bios { use_serial: bios.is_some_and(|bios| bios.use_serial == Some(true)) }),
+    }
+}
+
+fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<KernelBoot> {
+    let field = at.at("container");
+    let before = found.problems.len();
+    if !is_one_line(&kernel.kernel_args, COMMAND_LINE) {
+        found.invalid(&at.at("kernelArgs"), format!("write one line of at most {COMMAND_LINE} bytes"));
+    }
+    let Some(container) = &kernel.container else {
+        found.required(&field, "name the image the kernel is in and its path there");
+        return None;
+    };
+    let image = image(&container.image, &field.at("image"), found);
+    if container.kernel_path.is_empty() {
+        found.required(&field.at("kernelPath"), "name the kernel's absolute path in the image");
+    }
+    for (name, path) in [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)] {
+        if !path.is_empty() && !is_normal_absolute_path(path) {
+            found.invalid(
+                &field.at(name),
+                format!("{path:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'"),
+            );
+        }
+    }
+    found.refuse_if(
+        !container.image_pull_secret.is_empty(),
+        &field.at("imagePullSecret"),
+        "pulling with a secret",
+    );
+    if found.problems.len() > before {
+        return None;
+    }
+    Some(KernelBoot {
+        image: image?,
+        kernel_path: container.kernel_path.clone(),
+        initrd_path: Some(container.initrd_path.clone()).filter(|path| !path.is_empty()),
+        command_line: kernel.kernel_args.clone(),
+        field,
+    })
+}
+
+pub(super) fn image(text: &str, at: &Field, found: &mut Findings) -> Option<ImageRef> {
+    match text.parse() {
+        Ok(image) => return Some(image),
+        Err(error @ super::ImageRefError::Registry(_)) => found.not_supported(at, error.to_string()),
+        Err(error @ super::ImageRefError::Empty) => found.required(at, error.to_string()),
+        Err(error) => found.invalid(at, error.to_string()),
+    }
+    None
+}

@@ -1,0 +1,137 @@
+use std::fmt;
+
+use super::report::Findings;
+use super::syntax::{DNS_LABEL, DNS_SUBDOMAIN, is_dns_label, is_dns_subdomain};
+use super::{Field, VmiUid};
+use crate::v1;
+
+/// The annotation that chooses a hypervisor for one machine: `auto`, `native` or `qemu`.
+pub const HYPERVISOR_ANNOTATION: &str = "vireo.io/hypervisor";
+
+/// Annotations of KubeVirt that change a machine and that nothing here acts on.
+const REFUSED_ANNOTATIONS: [(&str, &str); 2] =
+    [("hooks.kubevirt.io/hookSidecars", "a hook sidecar"), ("kubevirt.io/ignitiondata", "Ignition data")];
+
+/// Which machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    namespace: String,
+    name: String,
+    uid: VmiUid,
+}
+
+impl Identity {
+    /// A DNS label.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A DNS subdomain.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Unique in time and space.
+    pub fn uid(&self) -> &VmiUid {
+        &self.uid
+    }
+}
+
+/// `namespace/name`.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Which hypervisor a machine wants.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HypervisorChoice {
+    /// Whichever can run it.
+    #[default]
+    Auto,
+    /// Vireo's own monitor, or none.
+    Native,
+    /// QEMU.
+    Qemu,
+}
+
+pub(super) fn kind(vmi: &v1::VirtualMachineInstance, found: &mut Findings) {
+    if !matches!(vmi.api_version.as_str(), v1::API_VERSION | "kubevirt.io/v1alpha3") {
+        found.not_supported(
+            &Field::new("apiVersion"),
+            format!("{:?} is not served: write {}", vmi.api_version, v1::API_VERSION),
+        );
+    }
+    if vmi.kind != v1::VMI_KIND {
+        found.not_supported(
+            &Field::new("kind"),
+            format!("{:?} is not available yet: write a {}", vmi.kind, v1::VMI_KIND),
+        );
+    }
+}
+
+pub(super) fn read(meta: &v1::ObjectMeta, found: &mut Findings) -> Option<Identity> {
+    let at = Field::new("metadata");
+    let before = found.problems.len();
+    let name = at.at("name");
+    if meta.name.is_empty() {
+        found.required(&name, "a machine needs a name");
+    } else if !is_dns_subdomain(&meta.name) {
+        found.invalid(&name, format!("{:?} is no DNS name: {DNS_SUBDOMAIN}", meta.name));
+    }
+    let namespace = if meta.namespace.is_empty() { "default" } else { &meta.namespace };
+    if !is_dns_label(namespace) {
+        found.invalid(&at.at("namespace"), format!("{namespace:?} is no DNS label: {DNS_LABEL}"));
+    }
+    let uid = at.at("uid");
+    let parsed: Option<VmiUid> = meta.uid.parse().ok();
+    if meta.uid.is_empty() {
+        found.required(&uid, "is set by whoever accepts the machine, before it is read");
+    } else if parsed.is_none() {
+        found.invalid(&uid, format!("{:?} is no UUID", meta.uid));
+    }
+    for (annotation, what) in REFUSED_ANNOTATIONS {
+        found.refuse_if(
+            meta.annotations.contains_key(annotation),
+            &at.at(&format!("annotations[{annotation}]")),
+            what,
+        );
+    }
+    if found.problems.len() > before {
+        return None;
+    }
+    Some(Identity { namespace: namespace.to_owned(), name: meta.name.clone(), uid: parsed? })
+}
+
+pub(super) fn hypervisor(meta: &v1::ObjectMeta, found: &mut Findings) -> HypervisorChoice {
+    match meta.annotations.get(HYPERVISOR_ANNOTATION).map(String::as_str) {
+        None | Some("auto") => HypervisorChoice::Auto,
+        Some("native") => HypervisorChoice::Native,
+        Some("qemu") => HypervisorChoice::Qemu,
+        Some(other) => {
+            let field = Field::new(format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]"));
+            found.invalid(&field, format!("{other:?} is no hypervisor: write auto, native or qemu"));
+            HypervisorChoice::Auto
+        }
+    }
+}
+
+/// The guest's host name: as given, or the machine's name up to its first dot and a label's length.
+pub(super) fn hostname(spec: &v1::VirtualMachineInstanceSpec, name: &str, found: &mut Findings) -> String {
+    if spec.hostname.is_empty() {
+        let label = name.split('.').next().unwrap_or(name);
+        let mut end = label.len().min(63);
+        while !label.is_char_boundary(end) {
+            end -= 1;
+        }
+        return label.get(..end).unwrap_or_default().trim_end_matches('-').to_owned();
+    }
+    if !is_dns_label(&spec.hostname) {
+        found.invalid(
+            &Field::new("spec.hostname"),
+            format!("{:?} is no DNS label: {DNS_LABEL}", spec.hostname),
+        );
+    }
+    spec.hostname.clone()
+}

@@ -1,0 +1,142 @@
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::syntax::is_normal_absolute_path;
+
+/// Where an image is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ImageRef {
+    /// `oci:/dir[:tag]`: an OCI image layout directory on this node.
+    Layout {
+        /// Absolute, without `.` and `..`.
+        path: PathBuf,
+        /// The manifest's name in the layout's index; needed where there are several.
+        tag: Option<String>,
+    },
+    /// `oci-archive:/file.tar[:tag]`: the same as one tar file.
+    Archive {
+        /// Absolute, without `.` and `..`.
+        path: PathBuf,
+        /// The manifest's name in the layout's index; needed where there are several.
+        tag: Option<String>,
+    },
+}
+
+/// Why a text is no reference to an image that can be had.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImageRefError {
+    /// A reference to a registry, or of another transport.
+    #[error("{0:?}: pulling from a registry is not available yet: use oci: or oci-archive:")]
+    Registry(String),
+    /// Not an absolute path.
+    #[error(
+        "{0:?} is no absolute path without '.', '..' and empty parts: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
+    )]
+    Path(String),
+    /// Not a tag.
+    #[error("{0:?} is no tag: write at most 128 letters, digits, '_', '.' and '-'")]
+    Tag(String),
+    /// Nothing there.
+    #[error("is empty: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]")]
+    Empty,
+}
+
+impl ImageRef {
+    /// The directory or the file.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Layout { path, .. } | Self::Archive { path, .. } => path,
+        }
+    }
+
+    /// The manifest's name in the index.
+    pub fn tag(&self) -> Option<&str> {
+        match self {
+            Self::Layout { tag, .. } | Self::Archive { tag, .. } => tag.as_deref(),
+        }
+    }
+}
+
+/// As the OCI distribution specification has it.
+fn is_tag(text: &str) -> bool {
+    (1..=128).contains(&text.len())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+impl FromStr for ImageRef {
+    type Err = ImageRefError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (rest, archive) = match (text.strip_prefix("oci:"), text.strip_prefix("oci-archive:")) {
+            (Some(rest), _) => (rest, false),
+            (_, Some(rest)) => (rest, true),
+            _ if text.is_empty() => return Err(ImageRefError::Empty),
+            _ => return Err(ImageRefError::Registry(text.to_owned())),
+        };
+        let (path, tag) = match rest.rsplit_once(':') {
+            Some((path, tag)) => (path, Some(tag)),
+            None => (rest, None),
+        };
+        if !is_normal_absolute_path(path) {
+            return Err(ImageRefError::Path(path.to_owned()));
+        }
+        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+            return Err(ImageRefError::Tag(tag.to_owned()));
+        }
+        let (path, tag) = (PathBuf::from(path), tag.map(str::to_owned));
+        Ok(if archive { Self::Archive { path, tag } } else { Self::Layout { path, tag } })
+    }
+}
+
+impl fmt::Display for ImageRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self {
+            Self::Layout { .. } => "oci",
+            Self::Archive { .. } => "oci-archive",
+        };
+        write!(f, "{transport}:{}", self.path().display())?;
+        match self.tag() {
+            Some(tag) => write!(f, ":{tag}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn references_on_disk_are_read_and_shown_again() {
+        for (text, path, tag) in [
+            ("oci:/images/linux", "/images/linux", None),
+            ("oci:/images/linux:v1.2", "/images/linux", Some("v1.2")),
+            ("oci-archive:/images/linux.tar", "/images/linux.tar", None),
+            ("oci-archive:/a b/linux.tar:latest", "/a b/linux.tar", Some("latest")),
+        ] {
+            let image: ImageRef = text.parse().unwrap();
+            assert_eq!((image.path(), image.tag()), (Path::new(path), tag), "{text}");
+            assert_eq!(image.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn everything_else_says_what_it_is_not() {
+        type Made = fn(String) -> ImageRefError;
+        let cases: [(&str, &str, Made); 8] = [
+            ("quay.example/linux:v1", "quay.example/linux:v1", ImageRefError::Registry),
+            ("docker-archive:/x", "docker-archive:/x", ImageRefError::Registry),
+            ("oci:linux", "linux", ImageRefError::Path),
+            ("oci:/", "/", ImageRefError::Path),
+            ("oci:/a/../b", "/a/../b", ImageRefError::Path),
+            ("oci:/a:", "", ImageRefError::Tag),
+            ("oci:/a:x y", "x y", ImageRefError::Tag),
+            ("oci-archive:", "", ImageRefError::Path),
+        ];
+        for (text, part, made) in cases {
+            assert_eq!(text.parse::<ImageRef>(), Err(made(part.to_owned())), "{text}");
+        }
+        assert_eq!("".parse::<ImageRef>(), Err(ImageRefError::Empty));
+    }
+}

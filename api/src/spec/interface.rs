@@ -1,0 +1,406 @@
+use std::net::Ipv4Addr;
+
+use super::disk::{BootOrders, boot_order};
+use super::network::{Binding, Network};
+use super::report::Findings;
+use super::syntax::is_one_line;
+use super::{Field, MacAddr, VmiUid};
+use crate::v1;
+
+/// KubeVirt's own address on the other side of masquerade.
+const RESERVED_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
+
+/// A network card with the network it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    name: String,
+    field: Field,
+    model: InterfaceModel,
+    mac: MacAddr,
+    boot_order: Option<u32>,
+    binding: Binding,
+    dhcp: Dhcp,
+}
+
+/// What card the guest sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is a card's own name")]
+pub enum InterfaceModel {
+    #[default]
+    Virtio,
+    E1000,
+    E1000e,
+    Igb,
+    Ne2kPci,
+    Pcnet,
+    Rtl8139,
+}
+
+/// A forwarded port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    name: Option<String>,
+    protocol: Protocol,
+    port: u16,
+}
+
+/// What a port is a port of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is a protocol's own name")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+impl Port {
+    /// How it is referred to.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// TCP or UDP.
+    pub fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// From 1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+/// What DHCP tells the guest beside its address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dhcp {
+    boot_file: Option<String>,
+    tftp_server: Option<String>,
+    ntp_servers: Vec<Ipv4Addr>,
+    private_options: Vec<(u8, String)>,
+}
+
+impl Dhcp {
+    /// Option 67.
+    pub fn boot_file(&self) -> Option<&str> {
+        self.boot_file.as_deref()
+    }
+
+    /// Option 66.
+    pub fn tftp_server(&self) -> Option<&str> {
+        self.tftp_server.as_deref()
+    }
+
+    /// Option 42.
+    pub fn ntp_servers(&self) -> &[Ipv4Addr] {
+        &self.ntp_servers
+    }
+
+    /// Options 224 to 254, each once.
+    pub fn private_options(&self) -> &[(u8, String)] {
+        &self.private_options
+    }
+}
+
+impl Interface {
+    /// The card's and the network's common name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// `spec.domain.devices.interfaces[0]`.
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// What card the guest sees.
+    pub fn model(&self) -> InterfaceModel {
+        self.model
+    }
+
+    /// Its address; derived from the machine and its name where the manifest gives none.
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// From 1; unique in the machine.
+    pub fn boot_order(&self) -> Option<u32> {
+        self.boot_order
+    }
+
+    /// How it is bound to its network.
+    pub fn binding(&self) -> &Binding {
+        &self.binding
+    }
+
+    /// What DHCP tells the guest.
+    pub fn dhcp(&self) -> &Dhcp {
+        &self.dhcp
+    }
+}
+
+/// Joins cards with networks. A machine without any of both gets one masqueraded card on the pod network, unless it
+/// says otherwise (KubeVirt's cluster setting chooses between bridge and masquerade; there is no bridge here).
+pub(super) fn read(
+    spec: &v1::VirtualMachineInstanceSpec,
+    uid: Option<&VmiUid>,
+    taken: &mut BootOrders,
+    found: &mut Findings,
+) -> Vec<Interface> {
+    let devices = &spec.domain.devices;
+    if devices.interfaces.is_empty() && spec.networks.is_empty() {
+        if devices.autoattach_pod_interface == Some(false) {
+            return Vec::new();
+        }
+        let interface = v1::Interface {
+            name: "default".to_owned(),
+            masquerade: Some(v1::InterfaceBinding::default()),
+            ..v1::Interface::default()
+        };
+        let network = v1::Network {
+            name: "default".to_owned(),
+            pod: Some(v1::PodNetwork::default()),
+            ..v1::Network::default()
+        };
+        return joined(&[interface], &[network], uid, taken, found);
+    }
+    joined(&devices.interfaces, &spec.networks, uid, taken, found)
+}
+
+fn joined(
+    interfaces: &[v1::Interface],
+    networks: &[v1::Network],
+    uid: Option<&VmiUid>,
+    taken: &mut BootOrders,
+    found: &mut Findings,
+) -> Vec<Interface> {
+    let networks = super::network::read(networks, interfaces, found);
+    let at = Field::new("spec.domain.devices.interfaces");
+    let mut read = Vec::new();
+    for (index, interface) in interfaces.iter().enumerate() {
+        let field = at.index(index);
+        let earlier = interfaces.get(..index).unwrap_or_default();
+        let network = name(interface, earlier, &networks, &field.at("name"), found);
+        let bound = binding(interface, &field, found);
+        let ports = ports(&interface.ports, &field.at("ports"), found);
+        let model = model(&interface.model, &field.at("model"), found);
+        let mac = mac(interface, uid, &field.at("macAddress"), found);
+        let boot_order = boot_order(interface.boot_order, &field.at("bootOrder"), taken, found);
+        let dhcp = interface.dhcp_options.as_ref();
+        let dhcp = dhcp.map(|dhcp| self::dhcp(dhcp, &field.at("dhcpOptions"), found)).unwrap_or_default();
+        properties(interface, &field, found);
+        if let (true, Some(network), Some(mac)) = (bound, network.and_then(|network| network.pod), mac) {
+            let binding = Binding::Masquerade { network, ports };
+            read.push(Interface {
+                name: interface.name.clone(),
+                field,
+                model,
+                mac,
+                boot_order,
+                binding,
+                dhcp,
+            });
+        }
+    }
+    read
+}
+
+fn name<'a>(
+    interface: &v1::Interface,
+    before: &[v1::Interface],
+    networks: &'a [Network],
+    at: &Field,
+    found: &mut Findings,
+) -> Option<&'a Network> {
+    let name = &interface.name;
+    if name.is_empty() {
+        found.required(at, "name the network the interface is on");
+        return None;
+    }
+    if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')) || name.len() > 63 {
+        found.invalid(at, format!("{name:?} is no name: write at most 63 letters, digits, '-' and '_'"));
+        return None;
+    }
+    if before.iter().any(|known| known.name == *name) {
+        found.duplicate(at, format!("an interface before this one is called {name:?}, too"));
+        return None;
+    }
+    let network = networks.iter().find(|network| network.name == *name);
+    if network.is_none() {
+        found.not_found(
+            at,
+            format!("no network in spec.networks is called {name:?}: add one, or remove the interface"),
+        );
+    }
+    network
+}
+
+/// Whether it is the one binding there is.
+fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> bool {
+    let others = [
+        ("bridge", interface.bridge.is_some()),
+        ("sriov", interface.sriov.is_some()),
+        ("passtBinding", interface.passt_binding.is_some()),
+        ("slirp", interface.slirp.is_some()),
+        ("macvtap", interface.macvtap.is_some()),
+        ("passt", interface.passt.is_some()),
+        ("binding", interface.binding.is_some()),
+    ];
+    let mut given = usize::from(interface.masquerade.is_some());
+    for (name, there) in others {
+        if there {
+            given += 1;
+            let message = format!("the binding {name} is not available: use masquerade: {{}}");
+            found.not_supported(&at.at(name), message);
+        }
+    }
+    match given {
+        1 => interface.masquerade.is_some(),
+        0 if interface.extra.is_empty() => {
+            found.required(at, "say how it is bound to its network: write masquerade: {}");
+            false
+        }
+        0 => false,
+        _ => {
+            found.invalid(at, "has several bindings: keep masquerade: {}");
+            false
+        }
+    }
+}
+
+fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
+    let mut read: Vec<Port> = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let at = at.index(index);
+        let name = Some(port.name.clone()).filter(|name| !name.is_empty());
+        if let Some(name) = &name {
+            if !is_port_name(name) {
+                found.invalid(
+                    &at.at("name"),
+                    format!("{name:?} is no port name: write at most 15 of a-z, 0-9 and '-', one letter at least, no '-' at the ends or twice in a row"),
+                );
+            } else if read.iter().any(|known| known.name.as_ref() == Some(name)) {
+                found.duplicate(&at.at("name"), format!("a port before this one is called {name:?}, too"));
+            }
+        }
+        let protocol = match port.protocol.as_str() {
+            "" | "TCP" => Protocol::Tcp,
+            "UDP" => Protocol::Udp,
+            other => {
+                found.invalid(&at.at("protocol"), format!("{other:?} is no protocol: write TCP or UDP"));
+                continue;
+            }
+        };
+        let Some(number) = port.port else {
+            found.required(&at.at("port"), "give the port's number");
+            continue;
+        };
+        let Some(number) = u16::try_from(number).ok().filter(|number| *number != 0) else {
+            found.invalid(&at.at("port"), format!("{number} is no port: write 1 to 65535"));
+            continue;
+        };
+        if read.iter().any(|known| known.port == number && known.protocol == protocol) {
+            found.duplicate(&at.at("port"), format!("{number} is listed twice: keep one"));
+            continue;
+        }
+        read.push(Port { name, protocol, port: number });
+    }
+    read
+}
+
+/// An IANA service name, in lower case.
+fn is_port_name(name: &str) -> bool {
+    name.len() <= 15
+        && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && name.bytes().any(|b| b.is_ascii_lowercase())
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+        && !name.contains("--")
+}
+
+fn model(text: &str, at: &Field, found: &mut Findings) -> InterfaceModel {
+    match text {
+        "" | "virtio" => InterfaceModel::Virtio,
+        "e1000" => InterfaceModel::E1000,
+        "e1000e" => InterfaceModel::E1000e,
+        "igb" => InterfaceModel::Igb,
+        "ne2k_pci" => InterfaceModel::Ne2kPci,
+        "pcnet" => InterfaceModel::Pcnet,
+        "rtl8139" => InterfaceModel::Rtl8139,
+        other => {
+            found.not_supported(
+                at,
+                format!(
+                    "{other:?} is no model: write virtio, e1000, e1000e, igb, ne2k_pci, pcnet or rtl8139"
+                ),
+            );
+            InterfaceModel::Virtio
+        }
+    }
+}
+
+fn mac(interface: &v1::Interface, uid: Option<&VmiUid>, at: &Field, found: &mut Findings) -> Option<MacAddr> {
+    if interface.mac_address.is_empty() {
+        return uid.map(|uid| MacAddr::derived(uid, &interface.name));
+    }
+    match interface.mac_address.parse::<MacAddr>() {
+        Ok(mac) if mac.octets() == RESERVED_MAC => {
+            found.invalid(at, format!("{mac} is the gateway's: choose another"));
+            None
+        }
+        Ok(mac) => Some(mac),
+        Err(error) => {
+            found.invalid(at, error.to_string());
+            None
+        }
+    }
+}
+
+fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
+    let mut read = Dhcp::default();
+    let mut line = |text: &String, name: &str| {
+        if !is_one_line(text, 255) {
+            found.invalid(&at.at(name), "write one line of at most 255 bytes");
+        }
+        Some(text.clone()).filter(|text| !text.is_empty())
+    };
+    read.boot_file = line(&options.boot_file_name, "bootFileName");
+    read.tftp_server = line(&options.tftp_server_name, "tftpServerName");
+    for (index, server) in options.ntp_servers.iter().enumerate() {
+        match server.parse() {
+            Ok(server) => read.ntp_servers.push(server),
+            Err(_) => found.invalid(
+                &at.at("ntpServers").index(index),
+                format!("{server:?} is no IPv4 address: write one"),
+            ),
+        }
+    }
+    for (index, option) in options.private_options.iter().enumerate() {
+        let at = at.at("privateOptions").index(index);
+        let number = option.option.and_then(|number| u8::try_from(number).ok());
+        match number.filter(|number| (224..=254).contains(number)) {
+            None => found.invalid(&at.at("option"), "is no private option: write 224 to 254"),
+            Some(number) if read.private_options.iter().any(|(known, _)| *known == number) => {
+                found.duplicate(&at.at("option"), format!("{number} is listed twice: keep one"));
+            }
+            Some(_) if !is_one_line(&option.value, 255) => {
+                found.invalid(&at.at("value"), "write one line of at most 255 bytes");
+            }
+            Some(number) => read.private_options.push((number, option.value.clone())),
+        }
+    }
+    read
+}
+
+fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
+    found.refuse_if(!interface.port_ranges.is_empty(), &at.at("portRanges"), "forwarding ranges of ports");
+    found.refuse_if(!interface.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
+    found.refuse_if(interface.acpi_index.is_some(), &at.at("acpiIndex"), "a fixed name in the guest");
+    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "tags are told in config drives only");
+    match interface.state.as_str() {
+        "" | "up" => {}
+        "down" => found.refuse_if(true, &at.at("state"), "a card without link"),
+        "absent" => {
+            found.invalid(&at.at("state"), "absent is for cards on a bridge: remove the interface");
+        }
+        other => found.invalid(&at.at("state"), format!("{other:?} is no state: write up")),
+    }
+}

@@ -1,0 +1,113 @@
+use std::time::Duration;
+
+use super::Field;
+use super::report::Findings;
+use crate::v1;
+
+/// How long a guest may take to shut down where a manifest does not say.
+const GRACE: i64 = 30;
+
+/// How a machine starts and ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifecycle {
+    start_paused: bool,
+    grace_period: Duration,
+    eviction: Option<EvictionStrategy>,
+    reboot: RebootPolicy,
+}
+
+/// What happens to a machine on a node that is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EvictionStrategy {
+    /// It is shut down.
+    None,
+    /// It moves, or stays in the way.
+    LiveMigrate,
+    /// It moves if it can, else it is shut down.
+    LiveMigrateIfPossible,
+    /// Someone else sees to it.
+    External,
+}
+
+/// What a reboot of the guest's own does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RebootPolicy {
+    /// The machine starts anew.
+    #[default]
+    Reboot,
+    /// It ends the machine.
+    Terminate,
+}
+
+impl Lifecycle {
+    /// The CPUs wait for an unpause.
+    pub fn start_paused(&self) -> bool {
+        self.start_paused
+    }
+
+    /// How long the guest may take to shut down; zero: it is killed at once.
+    pub fn grace_period(&self) -> Duration {
+        self.grace_period
+    }
+
+    /// What happens on a node that is emptied; the cluster's choice when absent.
+    pub fn eviction(&self) -> Option<EvictionStrategy> {
+        self.eviction
+    }
+
+    /// What a reboot does.
+    pub fn reboot(&self) -> RebootPolicy {
+        self.reboot
+    }
+}
+
+pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) -> Lifecycle {
+    let at = Field::new("spec");
+    let start = at.at("startStrategy");
+    let start_paused = match spec.start_strategy.as_deref() {
+        None | Some("") => false,
+        Some("Paused") => {
+            if spec.liveness_probe.is_some() {
+                found.invalid(&start, "a paused machine answers no livenessProbe: remove one of them");
+            }
+            true
+        }
+        Some(other) => {
+            found.invalid(&start, format!("{other:?} is no strategy: write Paused, or remove the field"));
+            false
+        }
+    };
+    let grace = spec.termination_grace_period_seconds.unwrap_or(GRACE);
+    let seconds = u64::try_from(grace).ok();
+    if seconds.is_none() {
+        found.invalid(&at.at("terminationGracePeriodSeconds"), format!("{grace} is negative: count from 0"));
+    }
+    let eviction = match spec.eviction_strategy.as_deref() {
+        None | Some("") => None,
+        Some("None") => Some(EvictionStrategy::None),
+        Some("LiveMigrate") => Some(EvictionStrategy::LiveMigrate),
+        Some("LiveMigrateIfPossible") => Some(EvictionStrategy::LiveMigrateIfPossible),
+        Some("External") => Some(EvictionStrategy::External),
+        Some(other) => {
+            found.invalid(
+                &at.at("evictionStrategy"),
+                format!(
+                    "{other:?} is no strategy: write None, LiveMigrate, LiveMigrateIfPossible or External"
+                ),
+            );
+            None
+        }
+    };
+    let reboot = match spec.domain.reboot_policy.as_deref() {
+        None | Some("" | "Reboot") => RebootPolicy::Reboot,
+        Some("Terminate") => RebootPolicy::Terminate,
+        Some(other) => {
+            found.invalid(
+                &at.at("domain.rebootPolicy"),
+                format!("{other:?} is no policy: write Reboot or Terminate"),
+            );
+            RebootPolicy::Reboot
+        }
+    };
+    Lifecycle { start_paused, grace_period: Duration::from_secs(seconds.unwrap_or(0)), eviction, reboot }
+}

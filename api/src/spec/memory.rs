@@ -1,0 +1,152 @@
+use super::report::Findings;
+use super::{Bytes, Field, MilliCpus, QuantityError};
+use crate::v1::{self, Quantity};
+
+/// Guest memory comes in whole pages.
+const PAGE: u64 = 4096;
+/// What a guest cannot do with less than; KubeVirt's own limit for a request.
+const LEAST: Bytes = Bytes::new(1_000_000);
+
+/// The guest's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory {
+    guest: Bytes,
+}
+
+impl Memory {
+    /// What the guest sees: whole pages of 4 KiB.
+    pub fn guest(&self) -> Bytes {
+        self.guest
+    }
+}
+
+/// What the launcher's container or cgroup is given, where a manifest says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    cpu_request: Option<MilliCpus>,
+    cpu_limit: Option<MilliCpus>,
+    memory_request: Option<Bytes>,
+    memory_limit: Option<Bytes>,
+}
+
+impl Resources {
+    /// CPU time at least; the limit where only that is given.
+    pub fn cpu_request(&self) -> Option<MilliCpus> {
+        self.cpu_request.or(self.cpu_limit)
+    }
+
+    /// CPU time at most.
+    pub fn cpu_limit(&self) -> Option<MilliCpus> {
+        self.cpu_limit
+    }
+
+    /// Memory at least.
+    pub fn memory_request(&self) -> Option<Bytes> {
+        self.memory_request
+    }
+
+    /// Memory at most, the overhead not counted.
+    pub fn memory_limit(&self) -> Option<Bytes> {
+        self.memory_limit
+    }
+}
+
+fn quantity<'a, T>(text: Option<&'a Quantity>, at: &Field, found: &mut Findings) -> Option<T>
+where
+    T: TryFrom<&'a Quantity, Error = QuantityError>,
+{
+    T::try_from(text?).map_err(|error| found.invalid(at, error.to_string())).ok()
+}
+
+pub(super) fn resources(given: &v1::ResourceRequirements, found: &mut Findings) -> Resources {
+    let at = Field::new("spec.domain.resources");
+    let (requests, limits) = (at.at("requests"), at.at("limits"));
+    let read = Resources {
+        cpu_request: quantity(given.requests.get("cpu"), &requests.at("cpu"), found),
+        cpu_limit: quantity(given.limits.get("cpu"), &limits.at("cpu"), found),
+        memory_request: quantity(given.requests.get("memory"), &requests.at("memory"), found),
+        memory_limit: quantity(given.limits.get("memory"), &limits.at("memory"), found),
+    };
+    for (name, text) in &given.requests {
+        if name != "cpu" && name != "memory" {
+            let _: Option<Bytes> = quantity(Some(text), &requests.at(name), found);
+        }
+    }
+    if read.memory_request.is_some_and(|bytes| bytes < LEAST) {
+        found.invalid(&requests.at("memory"), "is below 1M: ask for what a guest can run in, such as 128Mi");
+    }
+    if let (Some(request), Some(limit)) = (read.memory_request, read.memory_limit)
+        && request > limit
+    {
+        found.invalid(&requests.at("memory"), format!("{request} is above the limit, which is {limit}"));
+    }
+    if let (Some(request), Some(limit)) = (read.cpu_request, read.cpu_limit)
+        && request > limit
+    {
+        found.invalid(
+            &requests.at("cpu"),
+            format!("{}m is above the limit, which is {}m", request.get(), limit.get()),
+        );
+    }
+    read
+}
+
+/// The guest's memory is what it says, else the request, else the limit, else one huge page, as KubeVirt's
+/// defaulting has it. What is no whole number of pages is rounded down.
+pub(super) fn read(
+    memory: Option<&v1::Memory>,
+    given: &v1::ResourceRequirements,
+    resources: &Resources,
+    found: &mut Findings,
+) -> Option<Memory> {
+    let at = Field::new("spec.domain.memory");
+    let empty = v1::Memory::default();
+    let memory = memory.unwrap_or(&empty);
+    let field = at.at("guest");
+    let guest: Option<Bytes> = quantity(memory.guest.as_ref(), &field, found);
+    if let Some(hugepages) = &memory.hugepages {
+        let at = at.at("hugepages");
+        if let Err(error) = hugepages.page_size.parse::<Bytes>() {
+            found.invalid(&at.at("pageSize"), error.to_string());
+        }
+        found.refuse_if(true, &at, "memory of huge pages");
+    }
+    let overhead = memory.reserved_overhead.is_some();
+    found.refuse_if(overhead, &at.at("reservedOverhead"), "overhead beyond the formula");
+    let max: Option<Bytes> = quantity(memory.max_guest.as_ref(), &at.at("maxGuest"), found);
+    if let (Some(max), Some(guest)) = (max, guest)
+        && guest > max
+    {
+        found.invalid(&field, format!("{guest} is above maxGuest, which is {max}"));
+    }
+    found.notice_if(max.is_some(), &at.at("maxGuest"), "plugging in memory");
+    let said = memory.guest.is_some()
+        || memory.hugepages.is_some()
+        || given.requests.contains_key("memory")
+        || given.limits.contains_key("memory");
+    if !said {
+        found.required(&field, "say how much memory the guest has, such as 256Mi");
+        return None;
+    }
+    if let (Some(guest), Some(limit)) = (guest, resources.memory_limit)
+        && guest > limit
+    {
+        found.invalid(
+            &field,
+            format!("{guest} is above spec.domain.resources.limits.memory, which is {limit}"),
+        );
+    }
+    if guest.is_some_and(|guest| guest < LEAST) {
+        found.invalid(&field, "is below 1M: give what a guest can run in, such as 128Mi");
+        return None;
+    }
+    let guest = guest.or(resources.memory_request).or(resources.memory_limit)?;
+    if guest < LEAST {
+        if resources.memory_request.is_none() {
+            let limit = Field::new("spec.domain.resources.limits.memory");
+            found.invalid(&limit, "is below 1M: give what a guest can run in, such as 128Mi");
+        }
+        return None;
+    }
+    Some(Memory { guest: guest.round_down(PAGE) })
+}

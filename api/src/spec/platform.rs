@@ -1,0 +1,175 @@
+//! The board, its features and its clocks: everything is either as it always is, or asked of QEMU, or refused.
+
+use super::Field;
+use super::report::Findings;
+use super::syntax::is_one_line;
+use crate::v1;
+
+/// Whether a feature that is named is on.
+fn is_on(feature: Option<&v1::FeatureState>) -> bool {
+    feature.is_some_and(|feature| feature.enabled != Some(false))
+}
+
+fn is_off(feature: Option<&v1::FeatureState>) -> bool {
+    feature.is_some_and(|feature| feature.enabled == Some(false))
+}
+
+pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+    let domain = &spec.domain;
+    let at = Field::new("spec.domain");
+    match spec.architecture.as_str() {
+        "" | "amd64" => {}
+        other @ ("arm64" | "s390x") => found.not_supported(
+            &Field::new("spec.architecture"),
+            format!("{other} is not available yet: use amd64"),
+        ),
+        other => found
+            .invalid(&Field::new("spec.architecture"), format!("{other:?} is no architecture: write amd64")),
+    }
+    if let Some(machine) = &domain.machine {
+        let kind = machine.r#type.as_str();
+        if !matches!(kind, "" | "q35") && !kind.starts_with("pc-q35-") {
+            found.not_supported(
+                &at.at("machine").at("type"),
+                format!("{kind:?} is not available: write q35, or remove the field"),
+            );
+        }
+        found.notice_if(
+            kind.starts_with("pc-q35-"),
+            &at.at("machine").at("type"),
+            "there is one version of the board",
+        );
+    }
+    if let Some(clock) = &domain.clock {
+        self::clock(clock, &at.at("clock"), found);
+    }
+    if let Some(features) = &domain.features {
+        self::features(features, &at.at("features"), found);
+    }
+    if let Some(chassis) = &domain.chassis {
+        self::chassis(chassis, &at.at("chassis"), found);
+    }
+    if let Some(security) = &domain.launch_security {
+        let at = at.at("launchSecurity");
+        let kinds = [
+            ("sev", security.sev.is_some()),
+            ("snp", security.snp.is_some()),
+            ("tdx", security.tdx.is_some()),
+        ];
+        let named = kinds.iter().find(|(_, there)| *there).map(|(name, _)| at.at(name));
+        found.refuse_if(true, &named.unwrap_or(at), "a confidential machine");
+    }
+    match domain.io_threads_policy.as_deref() {
+        None | Some("" | "shared" | "auto" | "supplementalPool") => {}
+        Some(other) => found.invalid(
+            &at.at("ioThreadsPolicy"),
+            format!("{other:?} is no policy: write shared, auto or supplementalPool"),
+        ),
+    }
+    let threads = "the hypervisor decides about threads";
+    found.notice_if(domain.io_threads_policy.is_some(), &at.at("ioThreadsPolicy"), threads);
+    found.notice_if(domain.io_threads.is_some(), &at.at("ioThreads"), threads);
+}
+
+fn features(features: &v1::Features, at: &Field, found: &mut Findings) {
+    found.refuse_if(is_off(features.acpi.as_ref()), &at.at("acpi"), "a machine without ACPI");
+    if let Some(apic) = &features.apic {
+        let at = at.at("apic");
+        found.refuse_if(apic.enabled == Some(false), &at.at("enabled"), "a machine without APIC");
+        let end = &at.at("endOfInterrupt");
+        found.notice_if(apic.end_of_interrupt.is_some(), end, "the hypervisor decides about it");
+    }
+    if is_on(features.smm.as_ref()) {
+        found.demand(&at.at("smm"), "system management mode", &["-machine", "smm=on"]);
+    }
+    if let Some(kvm) = &features.kvm {
+        let hidden = &at.at("kvm").at("hidden");
+        found.refuse_if(kvm.hidden == Some(true), hidden, "hiding the hypervisor");
+    }
+    found.refuse_if(features.pvspinlock.is_some(), &at.at("pvspinlock"), "choosing paravirtual spinlocks");
+    let passthrough = is_on(features.hyperv_passthrough.as_ref());
+    found.refuse_if(passthrough, &at.at("hypervPassthrough"), "Hyper-V enlightenment");
+    if let Some(hyperv) = &features.hyperv {
+        self::hyperv(hyperv, &at.at("hyperv"), found);
+    }
+}
+
+fn hyperv(hyperv: &v1::FeatureHyperv, at: &Field, found: &mut Findings) {
+    let unless_off = |enabled: Option<Option<bool>>| enabled.is_some_and(|enabled| enabled != Some(false));
+    let wanted = [
+        ("relaxed", is_on(hyperv.relaxed.as_ref())),
+        ("vapic", is_on(hyperv.vapic.as_ref())),
+        ("spinlocks", unless_off(hyperv.spinlocks.as_ref().map(|feature| feature.enabled))),
+        ("vpindex", is_on(hyperv.vpindex.as_ref())),
+        ("runtime", is_on(hyperv.runtime.as_ref())),
+        ("synic", is_on(hyperv.synic.as_ref())),
+        ("synictimer", unless_off(hyperv.synictimer.as_ref().map(|feature| feature.enabled))),
+        ("reset", is_on(hyperv.reset.as_ref())),
+        ("vendorid", unless_off(hyperv.vendorid.as_ref().map(|feature| feature.enabled))),
+        ("frequencies", is_on(hyperv.frequencies.as_ref())),
+        ("reenlightenment", is_on(hyperv.reenlightenment.as_ref())),
+        ("tlbflush", unless_off(hyperv.tlbflush.as_ref().map(|feature| feature.enabled))),
+        ("ipi", is_on(hyperv.ipi.as_ref())),
+        ("evmcs", is_on(hyperv.evmcs.as_ref())),
+    ];
+    for (name, wanted) in wanted {
+        found.refuse_if(wanted, &at.at(name), "Hyper-V enlightenment");
+    }
+}
+
+fn clock(clock: &v1::Clock, at: &Field, found: &mut Findings) {
+    if let Some(utc) = &clock.utc {
+        let field = at.at("utc").at("offsetSeconds");
+        found.refuse_if(utc.offset_seconds.is_some_and(|offset| offset != 0), &field, "a shifted clock");
+    }
+    let zone = clock.timezone.as_deref().unwrap_or("");
+    found.refuse_if(!matches!(zone, "" | "UTC"), &at.at("timezone"), "a clock of local time");
+    let Some(timer) = &clock.timer else { return };
+    let at = at.at("timer");
+    let lost = "the hypervisor decides what becomes of lost ticks";
+    if let Some(hpet) = &timer.hpet {
+        let at = at.at("hpet");
+        if hpet.present != Some(false) {
+            found.demand(&at, "an HPET", &["-machine", "hpet=on"]);
+        }
+        found.notice_if(!hpet.tick_policy.is_empty(), &at.at("tickPolicy"), lost);
+    }
+    let absent = |present: Option<bool>| present == Some(false);
+    if let Some(pit) = &timer.pit {
+        found.refuse_if(absent(pit.present), &at.at("pit").at("present"), "a machine without PIT");
+        found.notice_if(!pit.tick_policy.is_empty(), &at.at("pit").at("tickPolicy"), lost);
+    }
+    if let Some(rtc) = &timer.rtc {
+        found.refuse_if(absent(rtc.present), &at.at("rtc").at("present"), "a machine without RTC");
+        found.notice_if(!rtc.tick_policy.is_empty(), &at.at("rtc").at("tickPolicy"), lost);
+        found.notice_if(!rtc.track.is_empty(), &at.at("rtc").at("track"), "the clock follows the host's");
+    }
+    if let Some(kvm) = &timer.kvm {
+        found.refuse_if(absent(kvm.present), &at.at("kvm").at("present"), "a machine without kvmclock");
+    }
+    if let Some(hyperv) = &timer.hyperv {
+        found.refuse_if(!absent(hyperv.present), &at.at("hyperv"), "the Hyper-V reference clock");
+    }
+}
+
+fn chassis(chassis: &v1::Chassis, at: &Field, found: &mut Findings) {
+    let fields = [
+        ("manufacturer", &chassis.manufacturer),
+        ("version", &chassis.version),
+        ("serial", &chassis.serial),
+        ("asset", &chassis.asset),
+        ("sku", &chassis.sku),
+    ];
+    let mut table = "type=3".to_owned();
+    for (name, text) in fields {
+        if !is_one_line(text, 256) {
+            found.invalid(&at.at(name), "write one line of at most 256 bytes");
+        } else if !text.is_empty() {
+            // QEMU reads two commas as one that does not end a value.
+            table.push_str(&format!(",{name}={}", text.replace(',', ",,")));
+        }
+    }
+    if table != "type=3" {
+        found.demand(at, "a described case", &["-smbios", &table]);
+    }
+}

@@ -1,0 +1,161 @@
+use std::fmt;
+
+use super::Field;
+
+/// What kind of problem a field has; KubeVirt's admission answers with the same kinds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// The value is not one this field can have.
+    Invalid,
+    /// The value is needed.
+    Required,
+    /// It may be right, but nothing here provides it.
+    NotSupported,
+    /// It is there twice.
+    Duplicate,
+    /// It names something that is not there.
+    NotFound,
+}
+
+impl Cause {
+    /// As `metav1.CauseType`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Invalid => "FieldValueInvalid",
+            Self::Required => "FieldValueRequired",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::NotFound => "FieldValueNotFound",
+        }
+    }
+}
+
+/// One thing that is wrong with a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    field: Field,
+    cause: Cause,
+    message: String,
+}
+
+impl Problem {
+    /// `message` says what is wrong and what to do; it does not repeat the field.
+    pub fn new(field: Field, cause: Cause, message: impl Into<String>) -> Self {
+        Self { field, cause, message: message.into() }
+    }
+
+    /// Where.
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// What kind.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// For people, without the field.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.field.as_str().is_empty() {
+            return f.write_str(&self.message);
+        }
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+/// Everything that is wrong with a manifest: wrong types first, then what does not hold together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report(Vec<Problem>);
+
+impl Report {
+    /// Leaves out what only follows from a wrong type: a problem of a field that `mistyped` names, or inside it.
+    pub fn new(mistyped: Vec<Problem>, found: Vec<Problem>) -> Self {
+        let follows = |problem: &Problem| mistyped.iter().any(|known| problem.field.is_within(&known.field));
+        let mut problems = Vec::new();
+        for problem in mistyped.iter().cloned().chain(found.into_iter().filter(|problem| !follows(problem))) {
+            if !problems.contains(&problem) {
+                problems.push(problem);
+            }
+        }
+        Self(problems)
+    }
+
+    /// Each of them.
+    pub fn problems(&self) -> &[Problem] {
+        &self.0
+    }
+}
+
+/// One problem a line.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Report {}
+
+/// Where the readers of the parts put what they find.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) problems: Vec<Problem>,
+    pub(crate) demands: Vec<super::Demand>,
+    pub(crate) notices: Vec<super::Notice>,
+}
+
+impl Findings {
+    fn add(&mut self, field: &Field, cause: Cause, message: impl Into<String>) {
+        self.problems.push(Problem::new(field.clone(), cause, message));
+    }
+
+    pub(crate) fn invalid(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, Cause::Invalid, message);
+    }
+
+    pub(crate) fn required(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, Cause::Required, message);
+    }
+
+    pub(crate) fn duplicate(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, Cause::Duplicate, message);
+    }
+
+    pub(crate) fn not_found(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, Cause::NotFound, message);
+    }
+
+    pub(crate) fn not_supported(&mut self, field: &Field, message: impl Into<String>) {
+        self.add(field, Cause::NotSupported, message);
+    }
+
+    /// Refuses what nothing here provides yet, when it is asked for.
+    pub(crate) fn refuse_if(&mut self, asked: bool, field: &Field, what: &str) {
+        if asked {
+            self.not_supported(field, format!("{what} is not available yet: remove this field"));
+        }
+    }
+
+    /// Records what only some hypervisors have.
+    pub(crate) fn demand(&mut self, field: &Field, what: impl Into<String>, qemu_args: &[&str]) {
+        self.demands.push(super::Demand::new(field.clone(), what.into(), qemu_args));
+    }
+
+    /// Records what is accepted without effect, when it is asked for.
+    pub(crate) fn notice_if(&mut self, asked: bool, field: &Field, what: &str) {
+        if asked {
+            self.notices.push(super::Notice::new(field.clone(), what.to_owned()));
+        }
+    }
+}

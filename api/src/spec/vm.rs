@@ -1,0 +1,244 @@
+use super::report::Findings;
+use super::{
+    Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory,
+    Notice, Probe, Problem, Report, Resources,
+};
+use crate::v1::{self, Shape};
+
+/// A machine that holds together. Made by `TryFrom<&v1::VirtualMachineInstance>` only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vm {
+    identity: Identity,
+    hypervisor: HypervisorChoice,
+    hostname: String,
+    dns: Dns,
+    cpu: Cpu,
+    memory: Memory,
+    resources: Resources,
+    firmware: Firmware,
+    disks: Vec<Disk>,
+    interfaces: Vec<Interface>,
+    serial_console: bool,
+    rng: bool,
+    graphics: bool,
+    balloon: Balloon,
+    lifecycle: Lifecycle,
+    liveness: Option<Probe>,
+    readiness: Option<Probe>,
+    demands: Vec<Demand>,
+    notices: Vec<Notice>,
+}
+
+/// Whether there is a memory balloon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Balloon {
+    /// The manifest does not say: there is one where the hypervisor has one.
+    Default,
+    /// The manifest asks for one.
+    Wanted,
+    /// The manifest wants none.
+    Off,
+}
+
+impl Vm {
+    /// Which machine.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What the annotation [`super::HYPERVISOR_ANNOTATION`] says.
+    pub fn hypervisor(&self) -> HypervisorChoice {
+        self.hypervisor
+    }
+
+    /// The guest's host name: a DNS label.
+    pub fn hostname(&self) -> &str {
+        &self.hostname
+    }
+
+    /// How the guest resolves names.
+    pub fn dns(&self) -> &Dns {
+        &self.dns
+    }
+
+    /// Processors.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Memory.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    /// What its container or cgroup is given.
+    pub fn resources(&self) -> &Resources {
+        &self.resources
+    }
+
+    /// What starts first, and what the guest reads about the board.
+    pub fn firmware(&self) -> &Firmware {
+        &self.firmware
+    }
+
+    /// Disks, in the manifest's order; those added for volumes without a disk come last.
+    pub fn disks(&self) -> &[Disk] {
+        &self.disks
+    }
+
+    /// Network cards, in the manifest's order.
+    pub fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    /// There is a first serial port.
+    pub fn serial_console(&self) -> bool {
+        self.serial_console
+    }
+
+    /// There is an entropy device.
+    pub fn rng(&self) -> bool {
+        self.rng
+    }
+
+    /// There is a screen. KubeVirt's default is yes.
+    pub fn graphics(&self) -> bool {
+        self.graphics
+    }
+
+    /// Whether there is a memory balloon.
+    pub fn balloon(&self) -> Balloon {
+        self.balloon
+    }
+
+    /// How it starts and ends.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
+    /// A failure ends the machine.
+    pub fn liveness_probe(&self) -> Option<&Probe> {
+        self.liveness.as_ref()
+    }
+
+    /// Decides whether it is ready.
+    pub fn readiness_probe(&self) -> Option<&Probe> {
+        self.readiness.as_ref()
+    }
+
+    /// What only some hypervisors have.
+    pub fn demands(&self) -> &[Demand] {
+        &self.demands
+    }
+
+    /// What is accepted without effect.
+    pub fn notices(&self) -> &[Notice] {
+        &self.notices
+    }
+
+    /// Reads a manifest some of whose values had the wrong type and were left out: `mistyped` names them, and what
+    /// only follows from them is not told again. With an empty `mistyped` this is `try_from`.
+    pub fn read(vmi: &v1::VirtualMachineInstance, mistyped: &[Problem]) -> Result<Self, Report> {
+        let mut found = Findings::default();
+        let vm = assemble(vmi, &mut found);
+        match vm {
+            Some(vm) if found.problems.is_empty() && mistyped.is_empty() => {
+                Ok(Self { demands: found.demands, notices: found.notices, ..vm })
+            }
+            _ => Err(Report::new(mistyped.to_vec(), found.problems)),
+        }
+    }
+}
+
+impl TryFrom<&v1::VirtualMachineInstance> for Vm {
+    type Error = Report;
+
+    fn try_from(vmi: &v1::VirtualMachineInstance) -> Result<Self, Report> {
+        Self::read(vmi, &[])
+    }
+}
+
+/// Reads every part, so that every problem is found; absent parts have left a problem behind.
+fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm> {
+    let spec = &vmi.spec;
+    let domain = &spec.domain;
+    let devices = &domain.devices;
+    super::identity::kind(vmi, found);
+    let identity = super::identity::read(&vmi.metadata, found);
+    let uid = identity.as_ref().map(Identity::uid);
+    let hypervisor = super::identity::hypervisor(&vmi.metadata, found);
+    let hostname = super::identity::hostname(spec, &vmi.metadata.name, found);
+    strangers(spec, found);
+    let dns = super::dns::read(spec, found);
+    let resources = super::memory::resources(&domain.resources, found);
+    let cpu = super::cpu::read(domain.cpu.as_ref(), &resources, found);
+    let memory = super::memory::read(domain.memory.as_ref(), &domain.resources, &resources, found);
+    let firmware = super::firmware::read(domain, uid, found);
+    super::platform::read(spec, found);
+    let mut boot_orders = super::disk::BootOrders::new();
+    let volumes = super::volume::read(&spec.volumes, found);
+    let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
+    let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
+    super::device::read(devices, found);
+    let lifecycle = super::lifecycle::read(spec, found);
+    let has_network = !devices.interfaces.is_empty() || devices.autoattach_pod_interface != Some(false);
+    let at = Field::new("spec");
+    let mut probe =
+        |probe: Option<&v1::Probe>, name: &str| super::probe::read(probe, &at.at(name), has_network, found);
+    let liveness = probe(spec.liveness_probe.as_ref(), "livenessProbe");
+    let readiness = probe(spec.readiness_probe.as_ref(), "readinessProbe");
+    elsewhere(spec, found);
+    Some(Vm {
+        identity: identity?,
+        hypervisor,
+        hostname,
+        dns,
+        cpu: cpu?,
+        memory: memory?,
+        resources,
+        firmware: firmware?,
+        disks,
+        interfaces,
+        serial_console: devices.autoattach_serial_console != Some(false),
+        rng: devices.rng.is_some(),
+        graphics: devices.autoattach_graphics_device != Some(false),
+        balloon: match devices.autoattach_mem_balloon {
+            None => Balloon::Default,
+            Some(true) => Balloon::Wanted,
+            Some(false) => Balloon::Off,
+        },
+        lifecycle,
+        liveness,
+        readiness,
+        demands: Vec::new(),
+        notices: Vec::new(),
+    })
+}
+
+/// What is asked of a cluster that is not there.
+fn elsewhere(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+    let at = Field::new("spec");
+    found.refuse_if(
+        !spec.access_credentials.is_empty(),
+        &at.at("accessCredentials"),
+        "putting keys and passwords of a secret into the guest",
+    );
+    found.refuse_if(!spec.utility_volumes.is_empty(), &at.at("utilityVolumes"), "a volume for operations");
+    found.refuse_if(!spec.resource_claims.is_empty(), &at.at("resourceClaims"), "a claimed device");
+}
+
+/// Unknown fields are kept by [`v1`], and refused here: one of them may be the one that mattered.
+fn strangers(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+    let mut strangers = Vec::new();
+    spec.strangers("spec", &mut strangers);
+    for stranger in strangers {
+        let advice = match &stranger.similar {
+            Some(similar) => format!("did you mean {similar}?"),
+            None => "remove it".to_owned(),
+        };
+        found.not_supported(
+            &Field::new(&stranger.field),
+            format!("no field of this version of the API is called {:?} here: {advice}", stranger.name),
+        );
+    }
+}

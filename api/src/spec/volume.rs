@@ -1,0 +1,213 @@
+use std::path::{Path, PathBuf};
+
+use super::cloud_init::{self, CloudInit};
+use super::report::Findings;
+use super::syntax::is_normal_absolute_path;
+use super::{Bytes, Field, ImageRef, firmware};
+use crate::v1;
+
+/// The largest disk that is made: what an ext4 file system on a node can hold as one file.
+const LARGEST: Bytes = Bytes::new(16 << 40);
+
+/// What a disk is filled from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumeSource {
+    /// A disk in an image; every machine writes to a layer of its own.
+    ContainerDisk {
+        /// Which image.
+        image: ImageRef,
+        /// Absolute in the image; the single file in `/disk` when absent.
+        path: Option<String>,
+    },
+    /// A NoCloud disk made at start.
+    CloudInitNoCloud(CloudInit),
+    /// An empty disk, gone with the machine.
+    EmptyDisk {
+        /// How large.
+        capacity: Bytes,
+    },
+    /// A raw image that is a file of the node.
+    HostDisk {
+        /// Absolute, without `.` and `..`.
+        path: PathBuf,
+        /// What happens when it is not there.
+        create: HostDiskCreate,
+        /// Several machines may write to it.
+        shared: bool,
+    },
+}
+
+/// What happens when a host disk's file is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostDiskCreate {
+    /// The machine does not start.
+    No,
+    /// It is made, this large.
+    Sized(Bytes),
+}
+
+/// A volume and where it was written.
+#[derive(Clone, Debug)]
+pub(super) struct Volume {
+    pub(super) name: String,
+    pub(super) field: Field,
+    /// Absent where it was refused.
+    pub(super) source: Option<VolumeSource>,
+    /// Whether it is a claim, which alone a LUN may show.
+    pub(super) claim: bool,
+}
+
+pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> {
+    let at = Field::new("spec.volumes");
+    let mut read: Vec<Volume> = Vec::new();
+    for (index, volume) in volumes.iter().enumerate() {
+        let field = at.index(index);
+        let name = field.at("name");
+        if volume.name.is_empty() {
+            found.required(&name, "a volume needs a name");
+        } else if !super::syntax::is_dns_label(&volume.name) {
+            found.invalid(&name, format!("{:?} is no DNS label: {}", volume.name, super::syntax::DNS_LABEL));
+        } else if read.iter().any(|known| known.name == volume.name) {
+            found.duplicate(&name, format!("a volume before this one is called {:?}, too", volume.name));
+        }
+        let claim = volume.persistent_volume_claim.is_some() || volume.data_volume.is_some();
+        let source = source(volume, &field, found);
+        read.push(Volume { name: volume.name.clone(), field, source, claim });
+    }
+    read
+}
+
+/// The sources that a manifest may name, that KubeVirt has, and that are refused by name.
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 12] {
+    [
+        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some(), "a persistent volume claim"),
+        ("dataVolume", volume.data_volume.is_some(), "a data volume"),
+        ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
+        ("cloudInitConfigDrive", volume.cloud_init_config_drive.is_some(), "a config drive"),
+        ("sysprep", volume.sysprep.is_some(), "a disk with answer files"),
+        ("configMap", volume.config_map.is_some(), "a disk with a config map"),
+        ("secret", volume.secret.is_some(), "a disk with a secret"),
+        ("downwardAPI", volume.downward_api.is_some(), "a disk with facts about the machine"),
+        ("serviceAccount", volume.service_account.is_some(), "a disk with a token"),
+        ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
+        ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
+        ("containerPath", volume.container_path.is_some(), "a shared directory of the launcher"),
+    ]
+}
+
+fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
+    let available = [
+        volume.container_disk.is_some(),
+        volume.cloud_init_no_cloud.is_some(),
+        volume.empty_disk.is_some(),
+        volume.host_disk.is_some(),
+    ];
+    let given = available.iter().filter(|there| **there).count()
+        + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
+    match given {
+        1 => {}
+        0 if volume.extra.is_empty() => {
+            found.required(at, "say what the volume is filled from, such as containerDisk or emptyDisk");
+            return None;
+        }
+        0 => return None,
+        _ => {
+            found.invalid(at, format!("has {given} sources: keep one"));
+            return None;
+        }
+    }
+    for (name, there, what) in unavailable(volume) {
+        if there {
+            found.not_supported(
+                &at.at(name),
+                format!(
+                    "{what} is not available yet: use containerDisk, cloudInitNoCloud, emptyDisk or hostDisk"
+                ),
+            );
+        }
+    }
+    if let Some(disk) = &volume.container_disk {
+        return container_disk(disk, &at.at("containerDisk"), found);
+    }
+    if let Some(cloud_init) = &volume.cloud_init_no_cloud {
+        return cloud_init::read(cloud_init, &at.at("cloudInitNoCloud"), found)
+            .map(VolumeSource::CloudInitNoCloud);
+    }
+    if let Some(disk) = &volume.empty_disk {
+        let capacity = capacity(disk.capacity.as_ref(), &at.at("emptyDisk").at("capacity"), found)?;
+        return Some(VolumeSource::EmptyDisk { capacity });
+    }
+    host_disk(volume.host_disk.as_ref()?, &at.at("hostDisk"), found)
+}
+
+fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
+    let image = firmware::image(&disk.image, &at.at("image"), found);
+    let path = Some(disk.path.clone()).filter(|path| !path.is_empty());
+    let bad = path.as_deref().is_some_and(|path| !is_normal_absolute_path(path));
+    if bad {
+        found.invalid(
+            &at.at("path"),
+            format!(
+                "{:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'",
+                disk.path
+            ),
+        );
+    }
+    found.refuse_if(!disk.image_pull_secret.is_empty(), &at.at("imagePullSecret"), "pulling with a secret");
+    let image = image?;
+    (!bad).then_some(VolumeSource::ContainerDisk { image, path })
+}
+
+fn capacity(given: Option<&v1::Quantity>, at: &Field, found: &mut Findings) -> Option<Bytes> {
+    let Some(given) = given else {
+        found.required(at, "say how large the disk is, such as 1Gi");
+        return None;
+    };
+    match Bytes::try_from(given) {
+        Ok(bytes) if (Bytes::mebibytes(1)..=LARGEST).contains(&bytes) => Some(bytes),
+        Ok(bytes) => {
+            found.invalid(at, format!("{bytes} is outside 1Mi to {LARGEST}"));
+            None
+        }
+        Err(error) => {
+            found.invalid(at, error.to_string());
+            None
+        }
+    }
+}
+
+fn host_disk(disk: &v1::HostDisk, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
+    let before = found.problems.len();
+    if disk.path.is_empty() {
+        found.required(&at.at("path"), "name the file's absolute path on the node");
+    } else if !is_normal_absolute_path(&disk.path) {
+        found.invalid(
+            &at.at("path"),
+            format!(
+                "{:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'",
+                disk.path
+            ),
+        );
+    }
+    let create = match disk.r#type.as_str() {
+        "Disk" => {
+            if disk.capacity.is_some() {
+                found.invalid(&at.at("capacity"), "is for type DiskOrCreate: remove it, or change the type");
+            }
+            Some(HostDiskCreate::No)
+        }
+        "DiskOrCreate" => {
+            capacity(disk.capacity.as_ref(), &at.at("capacity"), found).map(HostDiskCreate::Sized)
+        }
+        other => {
+            found.invalid(&at.at("type"), format!("{other:?} is no type: write Disk or DiskOrCreate"));
+            None
+        }
+    };
+    let (create, path) = (create?, Path::new(&disk.path).to_owned());
+    (found.problems.len() == before).then_some(VolumeSource::HostDisk {
+        path,
+        create,
+        shared: disk.shared == Some(true),
+    })
+}

@@ -1,0 +1,57 @@
+//! `kubevirt.io/v1` as it is served: every field optional, text left as text, unknown fields kept.
+//!
+//! Nothing here says what a manifest means or whether it holds together; [`crate::spec`] does. Enumerations stay
+//! strings, so that a value that is newer than this release survives a round trip. What leaves is what came, in
+//! Kubernetes' own normal form: `null`, empty lists and empty maps are left out, and a quantity given as a number
+//! becomes the same quantity as a string.
+
+mod condition;
+mod cpu;
+mod credential;
+mod device;
+mod devices;
+mod disk;
+mod domain;
+mod features;
+mod firmware;
+mod interface;
+mod memory;
+mod meta;
+mod migration;
+mod network;
+mod pod;
+mod probe;
+mod quantity;
+mod security;
+pub(crate) mod shape;
+mod status;
+mod vmi;
+mod volume;
+
+pub use condition::*;
+pub use cpu::*;
+pub use credential::*;
+pub use device::*;
+pub use devices::*;
+pub use disk::*;
+pub use domain::*;
+pub use features::*;
+pub use firmware::*;
+pub use interface::*;
+pub use memory::*;
+pub use meta::*;
+pub use migration::*;
+pub use network::*;
+pub use pod::*;
+pub use probe::*;
+pub use quantity::{IntOrString, Quantity};
+pub use security::*;
+pub use shape::{Shape, Stranger};
+pub use status::*;
+pub use vmi::*;
+pub use volume::*;
+
+/// The group and version of everything here.
+pub const API_VERSION: &str = "kubevirt.io/v1";
+/// The kind of [`VirtualMachineInstance`].
+pub const VMI_KIND: &str = "VirtualMachineInstance";
