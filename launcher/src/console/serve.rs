@@ -1,0 +1,201 @@
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{Semaphore, mpsc};
+use tracing::{debug, info, warn};
+
+use super::{Console, Shared};
+use crate::socket;
+
+/// What a client is sent at once, and what it may send at once.
+const CHUNK: usize = 4096;
+/// More terminals on one guest than anybody opens on purpose.
+const CLIENTS: usize = 32;
+
+/// Serves the console until dropped.
+pub async fn serve(console: Console, listener: UnixListener) {
+    let places = Arc::new(Semaphore::new(CLIENTS));
+    loop {
+        let stream = socket::accept(&listener).await;
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            warn!(clients = CLIENTS, "console client refused: too many");
+            continue;
+        };
+        let console = console.clone();
+        tokio::spawn(async move {
+            attach(&console, stream).await;
+            drop(place);
+        });
+    }
+}
+
+/// One client, until it has read everything there will be or goes away.
+async fn attach(console: &Console, stream: UnixStream) {
+    debug!("console client attached");
+    let (reader, writer) = stream.into_split();
+    let skipped = tokio::select! {
+        skipped = follow(&console.shared, writer) => skipped,
+        () = forward_keys(reader, &console.keys) => Ok(0),
+    };
+    match skipped {
+        Ok(0) => debug!("console client detached"),
+        Ok(skipped) => info!(skipped, "console client detached; it was too slow for some of the output"),
+        Err(error) => debug!(%error, "console client gone"),
+    }
+}
+
+/// History, then live bytes. Returns how many bytes this client missed after it had come.
+async fn follow(shared: &Shared, mut client: OwnedWriteHalf) -> io::Result<u64> {
+    let mut chunk = vec![0; CHUNK];
+    let mut missed = 0;
+    let mut cursor = shared.state().ring.dropped();
+    loop {
+        // Registered before looking, so that a change in between is not lost.
+        let mut changed = pin!(shared.changed.notified());
+        changed.as_mut().enable();
+        let (read, ended) = {
+            let state = shared.state();
+            (state.ring.read(cursor, &mut chunk), state.ended)
+        };
+        cursor = read.next;
+        missed += read.skipped;
+        match chunk.get(..read.taken) {
+            Some(bytes) if !bytes.is_empty() => client.write_all(bytes).await?,
+            _ if ended => return client.shutdown().await.map(|()| missed),
+            _ => changed.await,
+        }
+    }
+}
+
+/// Keys to the guest, as fast as it takes them; once it is gone, keys go nowhere. Returns when the client is gone.
+async fn forward_keys(mut client: OwnedReadHalf, keys: &mpsc::Sender<Vec<u8>>) {
+    let mut chunk = vec![0; CHUNK];
+    while let Ok(count @ 1..) = client.read(&mut chunk).await {
+        if let Some(bytes) = chunk.get(..count) {
+            // Fails only when the guest is gone.
+            let _ = keys.send(bytes.to_vec()).await;
+        }
+    }
+    if !hung_up(&client) {
+        // It sends no more but still reads. That it leaves is noticed by the next byte for it.
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Whether the peer closed both directions, as opposed to having nothing more to send.
+fn hung_up(client: &OwnedReadHalf) -> bool {
+    let stream: &UnixStream = client.as_ref();
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match poll(&mut polled, Some(&now)) {
+        Ok(_) => polled.iter().any(|fd| fd.revents().intersects(PollFlags::HUP | PollFlags::ERR)),
+        Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixStream as Blocking;
+
+    use super::*;
+    use crate::console::Port;
+
+    struct Served {
+        console: Console,
+        port: Port,
+        path: std::path::PathBuf,
+        _dir: tempfile::TempDir,
+    }
+
+    fn served() -> Served {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("console.sock");
+        let (console, port) = Console::new();
+        tokio::spawn(serve(console.clone(), socket::bind(&path).unwrap()));
+        Served { console, port, path, _dir: dir }
+    }
+
+    async fn expect(client: &mut UnixStream, text: &[u8]) {
+        let mut got = vec![0; text.len()];
+        client.read_exact(&mut got).await.unwrap();
+        assert_eq!(got, text);
+    }
+
+    #[tokio::test]
+    async fn history_first_then_live_for_everybody() {
+        let served = served();
+        served.port.output.write(b"boot ");
+        let mut early = UnixStream::connect(&served.path).await.unwrap();
+        expect(&mut early, b"boot ").await;
+        served.port.output.write(b"login:");
+        let mut late = UnixStream::connect(&served.path).await.unwrap();
+        expect(&mut late, b"boot login:").await;
+        expect(&mut early, b"login:").await;
+        served.console.end();
+        for client in [&mut early, &mut late] {
+            assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+        }
+        let mut after = UnixStream::connect(&served.path).await.unwrap();
+        let mut all = String::new();
+        after.read_to_string(&mut all).await.unwrap();
+        assert_eq!(all, "boot login:");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_reads_nothing_holds_nobody_up() {
+        let served = served();
+        let _stuck = UnixStream::connect(&served.path).await.unwrap();
+        let mut reader = UnixStream::connect(&served.path).await.unwrap();
+        served.port.output.write(b">");
+        expect(&mut reader, b">").await;
+        let block = vec![b'x'; 1 << 16];
+        for _ in 0..64 {
+            served.port.output.write(&block);
+            let mut got = vec![0; block.len()];
+            reader.read_exact(&mut got).await.unwrap();
+            assert_eq!(got, block);
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_of_all_clients_reach_the_guest_and_wait_while_it_takes_none() {
+        let mut served = served();
+        let mut one = UnixStream::connect(&served.path).await.unwrap();
+        let mut two = UnixStream::connect(&served.path).await.unwrap();
+        one.write_all(b"a").await.unwrap();
+        assert_eq!(served.port.input.recv().await.unwrap(), b"a");
+        two.write_all(b"b").await.unwrap();
+        assert_eq!(served.port.input.recv().await.unwrap(), b"b");
+
+        let flood = vec![b'k'; 8 << 20];
+        let blocked = tokio::time::timeout(std::time::Duration::from_millis(50), one.write_all(&flood));
+        assert!(blocked.await.is_err(), "8 MiB of keys were taken for a guest that reads none");
+    }
+
+    #[tokio::test]
+    async fn closing_the_writing_side_is_no_detaching_and_leaving_is() {
+        let served = served();
+        let client = Blocking::connect(&served.path).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let mut client = UnixStream::from_std(client).unwrap();
+        served.port.output.write(b"still here");
+        expect(&mut client, b"still here").await;
+        drop(client);
+        // A place is free again soon after its client left: more clients get in than there are places.
+        let mut served_clients = 0;
+        while served_clients <= 2 * CLIENTS {
+            let mut client = UnixStream::connect(&served.path).await.unwrap();
+            let mut got = [0; 10];
+            if client.read_exact(&mut got).await.is_ok() {
+                assert_eq!(&got, b"still here");
+                served_clients += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! A DHCP server for one guest on one tap device.
+
+mod answer;
+mod request;
+mod server;
+
+pub use answer::{Answer, Offer, answer};
+pub use server::{DhcpError, Server};

@@ -1,0 +1,86 @@
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::UdpSocket;
+use tracing::{debug, info, warn};
+
+use super::answer::{Offer, answer};
+use crate::launch::Interface;
+
+const SERVER_PORT: u16 = 67;
+const CLIENT_PORT: u16 = 68;
+/// What a guest can put into one Ethernet frame, jumbo frames included.
+const LONGEST: usize = 9216;
+/// How long to leave a socket alone that only gives errors.
+const ERROR_PAUSE: Duration = Duration::from_millis(200);
+
+/// A DHCP server that listens.
+#[derive(Debug)]
+pub struct Server {
+    socket: UdpSocket,
+    offer: Offer,
+    tap: String,
+}
+
+/// Why nobody answers DHCP on a tap device.
+#[derive(Debug, thiserror::Error)]
+#[error("interface {interface}: cannot serve DHCP on {tap}")]
+pub struct DhcpError {
+    interface: String,
+    tap: String,
+    #[source]
+    source: io::Error,
+}
+
+impl Server {
+    /// Listens on the interface's tap device; `None` where there is no lease to hand out.
+    pub fn bind(interface: &Interface) -> Result<Option<Self>, DhcpError> {
+        let Some(lease) = interface.lease.clone() else { return Ok(None) };
+        let socket = bind(&interface.tap).map_err(|source| DhcpError {
+            interface: interface.name.clone(),
+            tap: interface.tap.clone(),
+            source,
+        })?;
+        let offer = Offer { mac: interface.mac, lease, mtu: interface.mtu };
+        Ok(Some(Self { socket, offer, tap: interface.tap.clone() }))
+    }
+
+    /// Answers until dropped.
+    pub async fn run(self) {
+        let mut packet = vec![0; LONGEST];
+        loop {
+            match self.socket.recv_from(&mut packet).await {
+                Ok((length, _)) => self.heard(packet.get(..length).unwrap_or_default()).await,
+                Err(error) => {
+                    // ENETDOWN and friends: the device may come back.
+                    warn!(tap = self.tap, %error, "no DHCP requests");
+                    tokio::time::sleep(ERROR_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn heard(&self, packet: &[u8]) {
+        let Some(answer) = answer(packet, &self.offer) else {
+            debug!(tap = self.tap, length = packet.len(), "DHCP packet not answered");
+            return;
+        };
+        let to = SocketAddr::V4(SocketAddrV4::new(answer.to, CLIENT_PORT));
+        match self.socket.send_to(&answer.packet, to).await {
+            Ok(_) => info!(tap = self.tap, address = %self.offer.lease.address, "DHCP answered"),
+            Err(error) => warn!(tap = self.tap, %error, "cannot send a DHCP answer"),
+        }
+    }
+}
+
+fn bind(tap: &str) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    // Each tap has its own server on the same port; the device keeps them apart.
+    socket.set_reuse_address(true)?;
+    socket.bind_device(Some(tap.as_bytes()))?;
+    socket.set_broadcast(true)?;
+    socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT)).into())?;
+    UdpSocket::from_std(socket.into())
+}

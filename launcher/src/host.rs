@@ -1,0 +1,248 @@
+//! What the machine needs from the host, opened: after this nobody opens a path.
+//!
+//! Disk images are locked with open-file-description locks, which live as long as any descriptor of the file, also
+//! in a child that inherited it. A writer locks the whole file, so it shuts out every other Vireo machine and, as
+//! the range covers the bytes QEMU locks, any QEMU or `qemu-img` somebody points at it. A reader locks one byte
+//! outside QEMU's range: any number of readers, no writer of ours.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use rustix::fs::FileType;
+use vireo_proto::launcher::Fault;
+
+use crate::fault::{Code, chain, fault_at};
+use crate::launch::{Boot, Launch, Source};
+
+/// Open files of one machine, in the order of its [`Launch`].
+#[derive(Debug)]
+pub struct Host {
+    /// Kernel and initrd, for a machine that starts from them.
+    pub kernel: Option<(File, Option<File>)>,
+    /// One for each disk.
+    pub disks: Vec<DiskFiles>,
+}
+
+/// A disk's open and locked files.
+#[derive(Debug)]
+pub struct DiskFiles {
+    /// The image; writable unless the disk is read-only.
+    pub image: File,
+    /// What it is an overlay on.
+    pub backing: Option<File>,
+}
+
+/// Why a file of the machine cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The system refused to open it.
+    #[error("{what}: cannot open {path}")]
+    Open {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// A directory, a fifo, a socket.
+    #[error("{what}: {path} is neither a regular file nor a block device")]
+    NoImage {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+    },
+    /// Somebody else has it.
+    #[error("{what}: {path} is in use by another virtual machine or a disk tool on this node")]
+    InUse {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The file system cannot lock.
+    #[error("{what}: cannot lock {path}")]
+    Lock {
+        /// Whose file it is.
+        what: String,
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// No such network device.
+    #[error("interface {interface}: there is no network device {tap} in this network namespace")]
+    NoTap {
+        /// The interface's name.
+        interface: String,
+        /// The missing device.
+        tap: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Opens and locks everything a machine names, or says what is missing.
+///
+/// # Errors
+/// Every file and device that cannot be had, at once.
+pub fn open(launch: &Launch) -> Result<Host, Fault> {
+    let mut errors = Vec::new();
+    let kernel = match &launch.boot {
+        Boot::Kernel { kernel, initrd, .. } => {
+            let kernel = open_file("the kernel", kernel, false);
+            let initrd = initrd.as_deref().map(|path| open_file("the initrd", path, false)).transpose();
+            keep(&mut errors, "spec.domain.firmware.kernelBoot", kernel).zip(keep(
+                &mut errors,
+                "spec.domain.firmware.kernelBoot",
+                initrd,
+            ))
+        }
+        Boot::Bios { .. } | Boot::Efi { .. } => None,
+    };
+    let disks = launch.disks.iter().filter_map(|disk| {
+        let what = format!("volume {}", disk.name);
+        let opened = open_disk(&what, &disk.source, !disk.read_only);
+        keep(&mut errors, &disk.field, opened)
+    });
+    let disks = disks.collect();
+    for interface in &launch.interfaces {
+        keep(&mut errors, &interface.field, find_tap(&interface.name, &interface.tap));
+    }
+    if let Some((field, _)) = errors.first() {
+        let field = field.clone();
+        let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
+        return Err(fault_at(Code::HostResource, field, all.join("; ")));
+    }
+    Ok(Host { kernel, disks })
+}
+
+fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
+    result.map_err(|error| errors.push((field.to_owned(), error))).ok()
+}
+
+fn open_disk(what: &str, source: &Source, write: bool) -> Result<DiskFiles, HostError> {
+    let (path, backing) = match source {
+        Source::Raw(path) => (path, None),
+        Source::Qcow2 { path, backing } => (path, backing.as_ref()),
+    };
+    let image = open_file(what, path, write)?;
+    lock(what, path, &image, write)?;
+    let backing = backing.map(|path| {
+        let file = open_file(what, path, false)?;
+        lock(what, path, &file, false)?;
+        Ok(file)
+    });
+    Ok(DiskFiles { image, backing: backing.transpose()? })
+}
+
+fn open_file(what: &str, path: &Path, write: bool) -> Result<File, HostError> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // Without O_NONBLOCK, opening a fifo would wait for its other end.
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
+    let open = |source| HostError::Open { what: what.to_owned(), path: path.to_owned(), source };
+    let file = file.map_err(open)?;
+    let kind = rustix::fs::fstat(&file).map_err(|errno| open(errno.into()))?.st_mode;
+    match FileType::from_raw_mode(kind) {
+        FileType::RegularFile | FileType::BlockDevice => Ok(file),
+        _ => Err(HostError::NoImage { what: what.to_owned(), path: path.to_owned() }),
+    }
+}
+
+fn lock(what: &str, path: &Path, file: &File, write: bool) -> Result<(), HostError> {
+    let (kind, length) = if write { (libc::F_WRLCK, 0) } else { (libc::F_RDLCK, 1) };
+    let range = libc::flock {
+        l_type: libc::c_short::try_from(kind).unwrap_or(libc::c_short::MAX),
+        l_whence: 0,
+        l_start: 0,
+        l_len: length,
+        l_pid: 0,
+    };
+    let (what, path) = (what.to_owned(), path.to_owned());
+    match fcntl(file, FcntlArg::F_OFD_SETLK(&range)) {
+        Ok(_) => Ok(()),
+        Err(Errno::EAGAIN | Errno::EACCES) => Err(HostError::InUse { what, path }),
+        Err(errno) => Err(HostError::Lock { what, path, source: errno.into() }),
+    }
+}
+
+fn find_tap(interface: &str, tap: &str) -> Result<(), HostError> {
+    use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+    socket(AddressFamily::INET, SocketType::DGRAM, None)
+        .and_then(|socket| name_to_index(socket, tap))
+        .map(drop)
+        .map_err(|errno| HostError::NoTap {
+            interface: interface.to_owned(),
+            tap: tap.to_owned(),
+            source: errno.into(),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::launch::sample;
+
+    fn launch_in(dir: &Path) -> Launch {
+        let mut launch = sample::kernel_boot();
+        launch.boot = Boot::Bios { use_serial: false };
+        launch.interfaces.clear();
+        launch.disks[0].source = Source::Qcow2 { path: dir.join("overlay"), backing: Some(dir.join("base")) };
+        launch
+    }
+
+    #[test]
+    fn one_disk_has_one_writer_and_a_base_has_many_readers() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["overlay", "overlay2", "base"] {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+        }
+        let launch = launch_in(dir.path());
+        let first = open(&launch).unwrap();
+        let fault = open(&launch).unwrap_err();
+        assert_eq!(fault.code(), Code::HostResource);
+        assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
+        assert!(
+            fault.detail.contains("volume root") && fault.detail.contains("overlay is in use"),
+            "{fault:?}"
+        );
+
+        let mut other = launch.clone();
+        other.disks[0].source =
+            Source::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
+        let second = open(&other).expect("the base is shared");
+        let mut writer = launch.clone();
+        writer.disks[0].source = Source::Raw(dir.path().join("base"));
+        assert!(open(&writer).unwrap_err().detail.contains("base is in use"));
+
+        drop((first, second));
+        assert!(open(&writer).is_ok() && open(&launch).is_ok());
+    }
+
+    #[test]
+    fn everything_that_is_missing_is_named_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut launch = launch_in(dir.path());
+        launch.boot = sample::kernel_boot().boot;
+        launch.interfaces = sample::kernel_boot().interfaces;
+        launch.interfaces[0].tap = "no-such-tap".into();
+        let mut directory = launch.disks[0].clone();
+        directory.name = "data".into();
+        directory.read_only = true;
+        directory.source = Source::Raw(dir.path().to_owned());
+        launch.disks.push(directory);
+        let fault = open(&launch).unwrap_err();
+        assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
+        for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
+            assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! What runs the machine: one trait, two implementations.
+
+mod choose;
+mod guest;
+pub mod qemu;
+
+pub use choose::{Choice, KvmState, Probe, choose};
+pub use guest::{Controls, End, Event, Events, Guest, GuestEnd, Order, Starting, guest};
+
+use std::sync::Arc;
+
+use crate::console::Port;
+use crate::host::Host;
+use crate::launch::Launch;
+
+/// Starts machines.
+pub trait Hypervisor: Send {
+    /// Builds the machine and lets it run. The future may be dropped at any time; nothing of the machine is left
+    /// behind then. `port` is the guest's serial port.
+    fn start(&self, launch: Arc<Launch>, host: Host, port: Port) -> Starting;
+}

@@ -1,0 +1,162 @@
+use vireo_proto::launcher::Fault;
+use vireo_vmm::config::{DiskSerial, MemorySize};
+
+use crate::fault::{Code, fault_at};
+use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Wanted};
+
+/// What this node can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Its KVM.
+    pub kvm: KvmState,
+    /// Whether QEMU can be started, and if not, why.
+    pub qemu: Result<(), String>,
+}
+
+/// A node's KVM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvmState {
+    /// Runs guests in hardware.
+    Usable,
+    /// Runs guests in software: not to be chosen, but to be had by force.
+    SoftwareOnly(String),
+    /// Not to be had.
+    Unusable(String),
+}
+
+/// Who runs the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The hypervisor.
+    pub kind: Kind,
+    /// Why this one, for people.
+    pub reason: String,
+}
+
+/// Something asked for that a hypervisor lacks.
+struct Need {
+    field: String,
+    what: String,
+}
+
+impl Need {
+    fn new(field: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { field: field.into(), what: what.into() }
+    }
+}
+
+/// Chooses who runs the machine: the monitor where it can, QEMU where it must.
+///
+/// # Errors
+/// A forced hypervisor that lacks something, or no hypervisor that has everything. The fault carries the first field
+/// to change and speaks of all.
+pub fn choose(launch: &Launch, probe: &Probe) -> Result<Choice, Fault> {
+    let chosen = |kind, reason| Ok(Choice { kind, reason });
+    match &launch.hypervisor {
+        Wanted::Forced { kind: Kind::Native, by } => {
+            if let KvmState::Unusable(why) = &probe.kvm {
+                return Err(fault_at(Code::NoKvm, "", format!("{by} asks for native: {why}")));
+            }
+            refuse_unless_none(&native_lacks(launch), &format!("native, which {by} asks for,"))?;
+            chosen(Kind::Native, format!("{by} asks for native"))
+        }
+        Wanted::Forced { kind: Kind::Qemu, by } => {
+            refuse_unless_none(&qemu_lacks(launch), &format!("qemu, which {by} asks for,"))?;
+            require_qemu(probe, &format!("{by} asks for qemu"))?;
+            chosen(Kind::Qemu, format!("{by} asks for qemu"))
+        }
+        Wanted::Auto => {
+            let reason = match (&probe.kvm, native_lacks(launch)) {
+                (KvmState::Usable, lacks) if lacks.is_empty() => {
+                    return chosen(
+                        Kind::Native,
+                        "KVM is usable and native has everything asked for".to_owned(),
+                    );
+                }
+                (KvmState::Usable, lacks) => lacked(&lacks, "native"),
+                (KvmState::SoftwareOnly(why) | KvmState::Unusable(why), _) => why.clone(),
+            };
+            refuse_unless_none(&qemu_lacks(launch), "no hypervisor")?;
+            require_qemu(probe, &reason)?;
+            chosen(Kind::Qemu, reason)
+        }
+    }
+}
+
+fn lacked(needs: &[Need], who: &str) -> String {
+    let all: Vec<_> = needs.iter().map(|need| format!("{} asks for {}", need.field, need.what)).collect();
+    match who {
+        "no hypervisor" => format!("{}: no hypervisor has that yet", all.join("; ")),
+        _ => format!("{}: {who} does not have that", all.join("; ")),
+    }
+}
+
+fn refuse_unless_none(needs: &[Need], who: &str) -> Result<(), Fault> {
+    match needs.first() {
+        None => Ok(()),
+        Some(first) => Err(fault_at(Code::Unsupported, &first.field, lacked(needs, who))),
+    }
+}
+
+fn require_qemu(probe: &Probe, reason: &str) -> Result<(), Fault> {
+    probe.qemu.clone().map_err(|why| fault_at(Code::NoQemu, "", format!("{reason}, which needs qemu: {why}")))
+}
+
+fn qemu_lacks(launch: &Launch) -> Vec<Need> {
+    let missing = launch.demands.iter().filter(|demand| demand.qemu_args.is_empty());
+    missing.map(|demand| Need::new(&demand.field, &demand.what)).collect()
+}
+
+/// Everything the monitor does not have, in the order of the manifest.
+fn native_lacks(launch: &Launch) -> Vec<Need> {
+    let mut needs = Vec::new();
+    if let CpuModel::Named(model) = &launch.cpu.model {
+        needs.push(Need::new("spec.domain.cpu.model", format!("the CPU model {model}")));
+    }
+    if let Some((feature, _)) = launch.cpu.features.first() {
+        needs.push(Need::new("spec.domain.cpu.features", format!("the CPU feature {feature} by name")));
+    }
+    if let Err(error) = MemorySize::from_bytes(launch.memory_bytes) {
+        needs.push(Need::new("spec.domain.memory.guest", format!("a size outside its range ({error})")));
+    }
+    match launch.boot {
+        Boot::Kernel { .. } => {}
+        Boot::Bios { .. } => {
+            needs.push(Need::new("spec.domain.firmware", "a start through BIOS (no kernelBoot is given)"));
+        }
+        Boot::Efi { .. } => {
+            needs.push(Need::new("spec.domain.firmware.bootloader.efi", "a start through EFI"));
+        }
+    }
+    for disk in &launch.disks {
+        if disk.bus != Bus::Virtio {
+            needs.push(Need::new(&disk.field, format!("the bus {}", disk.bus.name())));
+        } else if disk.cdrom {
+            needs.push(Need::new(&disk.field, "a CD drive"));
+        }
+        if DiskSerial::new(&disk.serial).is_err() {
+            needs.push(Need::new(&disk.field, "a serial number of more than 20 bytes"));
+        }
+    }
+    for interface in &launch.interfaces {
+        if interface.model != NicModel::Virtio {
+            let field = format!("{}.model", interface.field);
+            needs.push(Need::new(field, format!("a {} card", interface.model.name())));
+        }
+    }
+    if launch.graphics {
+        needs.push(Need::new(
+            "spec.domain.devices.autoattachGraphicsDevice",
+            "a display (also when it is not set)",
+        ));
+    }
+    if launch.start_paused {
+        needs.push(Need::new("spec.startStrategy", "a start with the CPUs stopped"));
+    }
+    needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
+    needs
+}
+
+#[cfg(test)]
+#[path = "choose_tests.rs"]
+mod tests;

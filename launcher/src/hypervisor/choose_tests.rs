@@ -1,0 +1,129 @@
+use vireo_proto::launcher::Demand;
+
+use super::*;
+use crate::launch::sample;
+
+const NO_KVM: &str = "this host has no /dev/kvm";
+const SOFTWARE: &str = "this KVM runs guests in software";
+const NO_QEMU: &str = "qemu-system-x86_64 is not installed";
+
+fn probe(kvm: KvmState, qemu: bool) -> Probe {
+    Probe { kvm, qemu: if qemu { Ok(()) } else { Err(NO_QEMU.to_owned()) } }
+}
+
+fn forced(kind: Kind) -> Wanted {
+    Wanted::Forced { kind, by: "--hypervisor".to_owned() }
+}
+
+fn demand(args: &[&str]) -> Demand {
+    Demand {
+        field: "spec.domain.devices.watchdog".to_owned(),
+        what: "an i6300esb watchdog".to_owned(),
+        qemu_args: args.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// What a monitor-sized machine becomes where.
+#[test]
+fn the_host_decides_for_a_machine_both_can_run() {
+    let software = || KvmState::SoftwareOnly(SOFTWARE.to_owned());
+    let unusable = || KvmState::Unusable(NO_KVM.to_owned());
+    let native = forced(Kind::Native);
+    let qemu = forced(Kind::Qemu);
+    let table = [
+        (Wanted::Auto, KvmState::Usable, false, Ok((Kind::Native, "KVM is usable"))),
+        (Wanted::Auto, software(), true, Ok((Kind::Qemu, SOFTWARE))),
+        (Wanted::Auto, unusable(), true, Ok((Kind::Qemu, NO_KVM))),
+        (Wanted::Auto, unusable(), false, Err((Code::NoQemu, NO_QEMU))),
+        (native.clone(), KvmState::Usable, false, Ok((Kind::Native, "--hypervisor"))),
+        (native.clone(), software(), false, Ok((Kind::Native, "--hypervisor"))),
+        (native, unusable(), true, Err((Code::NoKvm, NO_KVM))),
+        (qemu.clone(), KvmState::Usable, true, Ok((Kind::Qemu, "--hypervisor"))),
+        (qemu, KvmState::Usable, false, Err((Code::NoQemu, NO_QEMU))),
+    ];
+    for (wanted, kvm, qemu, expect) in table {
+        let launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
+        let case = format!("{wanted:?} {kvm:?} qemu={qemu}");
+        match (choose(&launch, &probe(kvm, qemu)), expect) {
+            (Ok(choice), Ok((kind, reason))) => {
+                assert_eq!(choice.kind, kind, "{case}");
+                assert!(choice.reason.contains(reason), "{case}: {}", choice.reason);
+            }
+            (Err(fault), Err((code, detail))) => {
+                assert_eq!(fault.code(), code, "{case}");
+                assert!(fault.detail.contains(detail), "{case}: {}", fault.detail);
+            }
+            (got, _) => panic!("{case}: {got:?}"),
+        }
+    }
+}
+
+/// Each thing the monitor lacks, and the field that is named for it.
+#[test]
+fn what_native_lacks_leads_to_qemu_and_refuses_force() {
+    type Change = fn(&mut Launch);
+    let table: [(Change, &str, &str); 13] = [
+        (|l| l.disks[0].bus = Bus::Sata, "spec.domain.devices.disks[0].disk.bus", "the bus sata"),
+        (|l| l.disks[0].bus = Bus::Scsi, "spec.domain.devices.disks[0].disk.bus", "the bus scsi"),
+        (|l| l.disks[0].cdrom = true, "spec.domain.devices.disks[0].disk.bus", "a CD drive"),
+        (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),
+        (|l| l.boot = Boot::Bios { use_serial: false }, "spec.domain.firmware", "BIOS"),
+        (
+            |l| l.boot = Boot::Efi { secure_boot: false, variables: None },
+            "spec.domain.firmware.bootloader.efi",
+            "EFI",
+        ),
+        (|l| l.graphics = true, "spec.domain.devices.autoattachGraphicsDevice", "a display"),
+        (
+            |l| l.interfaces[0].model = NicModel::E1000,
+            "spec.domain.devices.interfaces[0].model",
+            "a e1000 card",
+        ),
+        (|l| l.cpu.model = CpuModel::Named("Skylake-Client".into()), "spec.domain.cpu.model", "Skylake"),
+        (|l| l.cpu.features.push(("avx".into(), false)), "spec.domain.cpu.features", "avx"),
+        (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
+        (|l| l.start_paused = true, "spec.startStrategy", "stopped"),
+        (|l| l.demands.push(demand(&["-device", "x"])), "spec.domain.devices.watchdog", "i6300esb"),
+    ];
+    for (change, field, what) in table {
+        let mut launch = sample::kernel_boot();
+        change(&mut launch);
+        let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+        assert_eq!(choice.kind, Kind::Qemu, "{field}");
+        assert!(choice.reason.contains(field) && choice.reason.contains(what), "{}", choice.reason);
+
+        launch.hypervisor = forced(Kind::Native);
+        let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
+        assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
+        assert!(fault.detail.contains(what), "{}", fault.detail);
+    }
+}
+
+#[test]
+fn a_refusal_speaks_of_everything_at_once() {
+    let mut launch = sample::kernel_boot();
+    launch.disks[0].bus = Bus::Sata;
+    launch.graphics = true;
+    launch.hypervisor = forced(Kind::Native);
+    let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
+    assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
+    assert!(fault.detail.contains("sata") && fault.detail.contains("autoattachGraphicsDevice"));
+}
+
+#[test]
+fn what_neither_has_is_refused_whoever_is_wanted() {
+    for wanted in [Wanted::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
+        let mut launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
+        launch.demands.push(demand(&[]));
+        let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
+        assert_eq!(fault.code(), Code::Unsupported, "{wanted:?}");
+        assert_eq!(fault.field, "spec.domain.devices.watchdog", "{wanted:?}");
+    }
+}
+
+#[test]
+fn a_best_effort_balloon_forces_nobody() {
+    let launch = Launch { memory_balloon: true, ..sample::kernel_boot() };
+    let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+    assert_eq!(choice.kind, Kind::Native);
+}

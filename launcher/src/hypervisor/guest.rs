@@ -1,0 +1,96 @@
+use std::future::Future;
+use std::pin::Pin;
+
+use tokio::sync::mpsc;
+use vireo_proto::launcher::Fault;
+
+/// A machine on its way up.
+pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
+
+/// What a running machine can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Press the ACPI power button.
+    PowerButton,
+    /// Die now.
+    Kill,
+}
+
+/// What happens to a running machine.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The guest rebooted itself and runs again.
+    Rebooted,
+    /// The CPUs stand still.
+    Paused,
+    /// The CPUs go on.
+    Resumed,
+    /// It is gone. Nothing follows.
+    Ended(End),
+}
+
+/// How a machine ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum End {
+    /// The guest powered off.
+    PoweredOff,
+    /// The guest rebooted, and that ends this machine.
+    Rebooted,
+    /// It was told to die.
+    Killed,
+    /// The guest's kernel panicked or its CPU faulted beyond recovery.
+    Crashed(String),
+    /// The hypervisor gave up.
+    Failed(Fault),
+}
+
+/// The owner's side of a running machine. Dropping it kills the machine.
+#[derive(Debug)]
+pub struct Guest {
+    orders: mpsc::UnboundedSender<Order>,
+    events: mpsc::UnboundedReceiver<Event>,
+    ended: bool,
+}
+
+/// The hypervisor's side of a running machine.
+#[derive(Debug)]
+pub struct GuestEnd {
+    /// What its owner wants; closed when the owner let go, which means [`Order::Kill`].
+    pub orders: Controls,
+    /// Where to say what happens.
+    pub events: Events,
+}
+
+/// Orders for a machine, in the order they were given.
+pub type Controls = mpsc::UnboundedReceiver<Order>;
+
+/// What happens to a machine, in the order it happens.
+pub type Events = mpsc::UnboundedSender<Event>;
+
+/// Two sides of one machine.
+pub fn guest() -> (Guest, GuestEnd) {
+    let (orders, controls) = mpsc::unbounded_channel();
+    let (events, receiver) = mpsc::unbounded_channel();
+    (Guest { orders, events: receiver, ended: false }, GuestEnd { orders: controls, events })
+}
+
+impl Guest {
+    /// Tells the machine something. A machine that is gone does not hear it.
+    pub fn order(&self, order: Order) {
+        // The only error is that the other side is gone, and then `next` says so.
+        let _ = self.orders.send(order);
+    }
+
+    /// The next thing that happens. After [`Event::Ended`], never anything.
+    pub async fn next(&mut self) -> Event {
+        if self.ended {
+            return std::future::pending().await;
+        }
+        let event = self.events.recv().await.unwrap_or_else(|| {
+            let detail = "the hypervisor's task ended without a word";
+            Event::Ended(End::Failed(crate::fault::fault(crate::fault::Code::Internal, detail)))
+        });
+        self.ended = matches!(event, Event::Ended(_));
+        event
+    }
+}

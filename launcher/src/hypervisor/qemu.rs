@@ -1,0 +1,71 @@
+//! QEMU, started directly and driven over QMP.
+//!
+//! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
+//! QMP monitor are socket pairs it inherits too, so no socket of it has a name anybody could connect to. It dies
+//! with the launcher.
+
+mod args;
+mod blockdev;
+mod device;
+mod end;
+mod firmware;
+mod process;
+mod qmp;
+mod run;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use vireo_proto::launcher::Fault;
+
+pub use process::find_binary;
+
+use super::{Guest, Hypervisor, Starting};
+use crate::console::Port;
+use crate::host::Host;
+use crate::launch::{Boot, Launch};
+
+/// QEMU on this node.
+#[derive(Clone, Debug)]
+pub struct Qemu {
+    /// Its binary.
+    pub binary: PathBuf,
+    /// Whether KVM runs its guests; otherwise it emulates the processor.
+    pub kvm: bool,
+}
+
+impl Hypervisor for Qemu {
+    fn start(&self, launch: Arc<Launch>, host: Host, port: Port) -> Starting {
+        let qemu = self.clone();
+        Box::pin(async move { qemu.bring_up(&launch, host, port).await })
+    }
+}
+
+impl Qemu {
+    async fn bring_up(&self, launch: &Launch, host: Host, port: Port) -> Result<Guest, Fault> {
+        let firmware = match &launch.boot {
+            Boot::Efi { secure_boot, variables } => {
+                Some(firmware::find(*secure_boot, variables.as_deref(), &launch.runtime_dir)?)
+            }
+            Boot::Kernel { .. } | Boot::Bios { .. } => None,
+        };
+        let wiring = process::Wiring::new(launch, &host)?;
+        let plan = args::Plan {
+            kvm: self.kvm,
+            firmware: firmware.as_ref(),
+            files: wiring.files(),
+            serial: wiring.serial_fd(),
+            qmp: wiring.qmp_fd(),
+        };
+        let arguments = args::arguments(launch, &plan);
+        let process = process::spawn(&self.binary, &arguments, wiring, port)?;
+        // The inherited descriptors keep the locks; ours may go.
+        drop(host);
+        run::drive(process).await
+    }
+}
+
+/// How `path` is spelled inside a comma-separated argument.
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}

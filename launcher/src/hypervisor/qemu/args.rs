@@ -1,0 +1,161 @@
+use serde_json::{Value, json};
+
+use super::blockdev::{self, DiskFds};
+use super::firmware::Firmware;
+use super::{device, escaped};
+use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios};
+
+/// What is decided outside the launch message.
+pub(super) struct Plan<'a> {
+    /// KVM runs the guest.
+    pub kvm: bool,
+    /// For a start through EFI.
+    pub firmware: Option<&'a Firmware>,
+    /// Inherited descriptors, one for each disk.
+    pub files: Vec<DiskFds>,
+    /// Inherited socket of the serial port.
+    pub serial: Option<i32>,
+    /// Inherited socket of the QMP monitor.
+    pub qmp: i32,
+}
+
+/// QEMU's command line, without the program's name.
+///
+/// What users name travels as JSON wherever QEMU reads JSON, where a comma is a comma; the rest is escaped.
+pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
+    let mut args = Args::default();
+    machine(&mut args, launch, plan);
+    processors(&mut args, launch, plan.kvm);
+    boot(&mut args, launch, plan);
+    smbios(&mut args, &launch.smbios);
+    wires(&mut args, plan);
+    blockdev::disks(&mut args, launch, &plan.files);
+    device::others(&mut args, launch);
+    for demand in &launch.demands {
+        args.0.extend(demand.qemu_args.iter().cloned());
+    }
+    args.0
+}
+
+/// A command line as it grows.
+#[derive(Default)]
+pub(super) struct Args(Vec<String>);
+
+impl Args {
+    pub(super) fn flag(&mut self, name: &str) {
+        self.0.push(name.to_owned());
+    }
+
+    pub(super) fn option(&mut self, name: &str, value: impl Into<String>) {
+        self.flag(name);
+        self.0.push(value.into());
+    }
+
+    pub(super) fn json(&mut self, name: &str, value: &Value) {
+        self.option(name, value.to_string());
+    }
+}
+
+fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
+    let name = format!("{}_{}", launch.vmi.namespace, launch.vmi.name).replace(',', ",,");
+    args.option("-name", format!("guest={name},debug-threads=on"));
+    args.flag("-no-user-config");
+    args.flag("-nodefaults");
+    args.option("-display", "none");
+    args.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+    args.option("-msg", "timestamp=off");
+    let smm = if plan.firmware.is_some_and(|firmware| firmware.secure) { "on" } else { "off" };
+    // Without graphics, SeaBIOS talks on the serial port.
+    let firmware_on_serial = matches!(launch.boot, Boot::Bios { use_serial: true });
+    let graphics = if firmware_on_serial { ",graphics=off" } else { "" };
+    args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
+    args.option("-accel", if plan.kvm { "kvm" } else { "tcg" });
+    args.option("-m", format!("{}B", launch.memory_bytes));
+    args.option("-rtc", "base=utc");
+    if launch.reboot == Reboot::Terminate {
+        args.flag("-no-reboot");
+    }
+    if launch.start_paused {
+        args.flag("-S");
+    }
+}
+
+fn processors(args: &mut Args, launch: &Launch, kvm: bool) {
+    let cpu = &launch.cpu;
+    let mut model = match (&cpu.model, kvm) {
+        (CpuModel::Host, true) => "host".to_owned(),
+        // All that can be emulated is the nearest to all the host has.
+        (CpuModel::Host, false) => "max".to_owned(),
+        (CpuModel::Named(name), _) => name.clone(),
+    };
+    for (name, on) in &cpu.features {
+        model.push_str(&format!(",{name}={}", if *on { "on" } else { "off" }));
+    }
+    args.option("-cpu", model);
+    let topology = cpu.topology;
+    let (sockets, cores, threads) = (topology.sockets(), topology.cores(), topology.threads());
+    args.option(
+        "-smp",
+        format!("cpus={},sockets={sockets},cores={cores},threads={threads}", topology.count()),
+    );
+}
+
+fn boot(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
+    // Only what has a boot index is tried.
+    args.option("-boot", "strict=on");
+    if let Boot::Kernel { kernel, initrd, command_line } = &launch.boot {
+        args.option("-kernel", kernel.to_string_lossy());
+        if let Some(initrd) = initrd {
+            // QEMU splits this one at commas to pass several modules to Multiboot kernels.
+            args.option("-initrd", escaped(initrd));
+        }
+        args.option("-append", command_line.as_str());
+    }
+    let Some(firmware) = plan.firmware else { return };
+    let code = json!({
+        "driver": "raw", "node-name": "efi-code", "read-only": true,
+        "file": { "driver": "file", "filename": firmware.code.to_string_lossy(), "read-only": true },
+    });
+    let variables = json!({
+        "driver": "raw", "node-name": "efi-variables",
+        "file": { "driver": "file", "filename": firmware.variables.to_string_lossy() },
+    });
+    args.json("-blockdev", &code);
+    args.json("-blockdev", &variables);
+    args.option("-machine", "pflash0=efi-code,pflash1=efi-variables");
+    if firmware.secure {
+        args.option("-global", "driver=cfi.pflash01,property=secure,value=on");
+    }
+}
+
+fn smbios(args: &mut Args, smbios: &Smbios) {
+    if let Some(uuid) = smbios.uuid {
+        args.option("-uuid", uuid.to_string());
+    }
+    let fields = [
+        ("manufacturer", &smbios.manufacturer),
+        ("product", &smbios.product),
+        ("version", &smbios.version),
+        ("serial", &smbios.serial),
+        ("sku", &smbios.sku),
+        ("family", &smbios.family),
+    ];
+    let given = fields.iter().filter(|(_, value)| !value.is_empty());
+    let given: String = given.map(|(name, value)| format!(",{name}={}", value.replace(',', ",,"))).collect();
+    if !given.is_empty() {
+        args.option("-smbios", format!("type=1{given}"));
+    }
+}
+
+fn wires(args: &mut Args, plan: &Plan<'_>) {
+    args.option("-chardev", format!("socket,id=qmp,fd={}", plan.qmp));
+    args.option("-mon", "chardev=qmp,mode=control");
+    if let Some(fd) = plan.serial {
+        args.option("-chardev", format!("socket,id=serial,fd={fd}"));
+        args.option("-serial", "chardev:serial");
+    }
+}
+
+#[cfg(test)]
+#[path = "args_tests.rs"]
+mod tests;

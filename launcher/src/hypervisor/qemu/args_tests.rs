@@ -1,0 +1,247 @@
+use std::path::PathBuf;
+
+use vireo_proto::launcher::Demand;
+
+use super::super::blockdev::ImageFd;
+use super::*;
+use crate::launch::{Bus, Cache, Disk, NicModel, Source, sample};
+
+fn file(fd: i32) -> ImageFd {
+    ImageFd { fd, block_device: false }
+}
+
+/// The command line of a machine; its disks' descriptors are 10, 11 (backing), 12, 13...
+fn line(launch: &Launch, kvm: bool) -> Vec<String> {
+    let files = (0..).step_by(2).zip(&launch.disks).map(|(at, disk)| DiskFds {
+        image: file(10 + at),
+        backing: matches!(disk.source, Source::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at)),
+    });
+    arguments(launch, &Plan { kvm, firmware: None, files: files.collect(), serial: Some(8), qmp: 9 })
+}
+
+/// The values of an option, in order.
+fn values<'a>(line: &'a [String], option: &str) -> Vec<&'a str> {
+    line.windows(2).filter(|pair| pair[0] == option).map(|pair| pair[1].as_str()).collect()
+}
+
+fn devices(line: &[String]) -> Vec<Value> {
+    values(line, "-device").iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+}
+
+fn device(line: &[String], driver: &str) -> Value {
+    let found = devices(line).into_iter().find(|device| device["driver"] == driver);
+    found.unwrap_or_else(|| panic!("no {driver} in {line:?}"))
+}
+
+fn disk(bus: Bus) -> Disk {
+    Disk { bus, source: Source::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) }
+}
+
+#[test]
+fn a_kernel_boot_reads_as_it_should() {
+    let line = line(&sample::kernel_boot(), false);
+    let table = [
+        ("-name", "guest=default_web,debug-threads=on"),
+        ("-machine", "q35,smm=off,vmport=off"),
+        ("-accel", "tcg"),
+        ("-cpu", "max"),
+        ("-smp", "cpus=2,sockets=1,cores=2,threads=1"),
+        ("-m", "268435456B"),
+        ("-display", "none"),
+        ("-kernel", "/images/kernel"),
+        ("-initrd", "/images/initrd"),
+        ("-append", "console=ttyS0 a=b,c"),
+        ("-serial", "chardev:serial"),
+        ("-mon", "chardev=qmp,mode=control"),
+    ];
+    for (option, value) in table {
+        assert_eq!(values(&line, option), [value], "{option}");
+    }
+    assert_eq!(values(&line, "-chardev"), ["socket,id=qmp,fd=9", "socket,id=serial,fd=8"]);
+    assert_eq!(values(&line, "-add-fd"), ["fd=10,set=10", "fd=11,set=11"]);
+    let card = device(&line, "virtio-net-pci");
+    assert_eq!((&card["mac"], &card["host_mtu"]), (&json!("52:54:00:12:34:56"), &json!(1450)));
+    assert_eq!(device(&line, "virtio-blk-pci")["bootindex"], Value::Null);
+    device(&line, "virtio-rng-pci");
+    for flag in ["-nodefaults", "-no-user-config"] {
+        assert!(line.iter().any(|arg| arg == flag), "{flag}");
+    }
+    for absent in ["-S", "-no-reboot", "VGA", "-smbios", "virtio-balloon-pci"] {
+        assert!(!line.iter().any(|arg| arg.contains(absent)), "{absent}");
+    }
+}
+
+#[test]
+fn an_overlay_gets_the_backing_image_we_name_and_no_other() {
+    let mut launch = sample::kernel_boot();
+    launch.disks.push(Disk {
+        source: Source::Qcow2 { path: "/e".into(), backing: None },
+        read_only: true,
+        cache: Cache::None,
+        ..disk(Bus::Virtio)
+    });
+    let line = line(&launch, false);
+    let blocks: Vec<Value> =
+        values(&line, "-blockdev").iter().map(|text| serde_json::from_str(text).unwrap()).collect();
+    assert_eq!(blocks[0]["driver"], "qcow2");
+    assert_eq!(blocks[0]["file"]["filename"], "/dev/fdset/10");
+    assert_eq!(blocks[0]["backing"]["file"]["filename"], "/dev/fdset/11");
+    assert_eq!(blocks[0]["backing"]["read-only"], true);
+    assert_eq!(blocks[0]["read-only"], false);
+    // Null means none, whatever the header says; absent would mean what the header says.
+    assert_eq!(blocks[1].get("backing"), Some(&Value::Null));
+    assert_eq!(blocks[1]["read-only"], true);
+    assert_eq!(blocks[1]["cache"]["direct"], true);
+}
+
+#[test]
+fn each_bus_has_its_device() {
+    let cdrom = |bus| Disk { cdrom: true, read_only: true, ..disk(bus) };
+    let table = [
+        (disk(Bus::Virtio), "virtio-blk-pci", Value::Null),
+        (disk(Bus::Sata), "ide-hd", json!("ide.0")),
+        (cdrom(Bus::Sata), "ide-cd", json!("ide.0")),
+        (disk(Bus::Scsi), "scsi-hd", json!("scsi.0")),
+        (cdrom(Bus::Scsi), "scsi-cd", json!("scsi.0")),
+        (disk(Bus::Usb), "scsi-hd", json!("usb-disk0.0")),
+        (cdrom(Bus::Usb), "scsi-cd", json!("usb-disk0.0")),
+    ];
+    for (disk, driver, bus) in table {
+        let line = line(&Launch { disks: vec![disk], ..sample::kernel_boot() }, false);
+        let device = device(&line, driver);
+        assert_eq!(device["bus"], bus, "{driver}");
+        assert_eq!(device["drive"], "disk0", "{driver}");
+    }
+}
+
+#[test]
+fn a_seventh_sata_disk_gets_a_second_controller() {
+    let launch = Launch { disks: vec![disk(Bus::Sata); 8], ..sample::kernel_boot() };
+    let line = line(&launch, false);
+    let buses: Vec<_> =
+        devices(&line).iter().filter(|d| d["driver"] == "ide-hd").map(|d| d["bus"].clone()).collect();
+    assert_eq!(buses, ["ide.0", "ide.1", "ide.2", "ide.3", "ide.4", "ide.5", "ahci1.0", "ahci1.1"]);
+    assert_eq!(device(&line, "ich9-ahci")["id"], "ahci1");
+}
+
+#[test]
+fn what_users_name_cannot_add_options() {
+    let mut launch = sample::kernel_boot();
+    launch.disks[0].serial = "a,readonly=on\"}".into();
+    launch.smbios.product = "x,uuid=y".into();
+    launch.interfaces[0].tap = "t,script=/x".into();
+    launch.boot = Boot::Kernel {
+        kernel: "/k,1".into(),
+        initrd: Some(PathBuf::from("/i,2")),
+        command_line: "c=,3".into(),
+    };
+    let line = line(&launch, false);
+    assert_eq!(device(&line, "virtio-blk-pci")["serial"], "a,readonly=on\"}");
+    assert_eq!(values(&line, "-smbios"), ["type=1,product=x,,uuid=y"]);
+    let net: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
+    assert_eq!((&net["ifname"], &net["script"]), (&json!("t,script=/x"), &json!("no")));
+    // Plain strings to QEMU, except for the initrd, which is a list.
+    assert_eq!(values(&line, "-kernel"), ["/k,1"]);
+    assert_eq!(values(&line, "-initrd"), ["/i,,2"]);
+    assert_eq!(values(&line, "-append"), ["c=,3"]);
+}
+
+#[test]
+fn choices_show() {
+    type Change = fn(&mut Launch);
+    let table: [(Change, bool, &[&str]); 9] = [
+        (|_| {}, true, &["-accel", "kvm"]),
+        (|_| {}, true, &["-cpu", "host"]),
+        (
+            |l| {
+                l.cpu.model = CpuModel::Named("Skylake-Client".into());
+                l.cpu.features = vec![("avx".into(), true), ("hle".into(), false)];
+            },
+            true,
+            &["-cpu", "Skylake-Client,avx=on,hle=off"],
+        ),
+        (|l| l.boot = Boot::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
+        (|l| l.reboot = Reboot::Terminate, false, &["-no-reboot"]),
+        (|l| l.start_paused = true, false, &["-S"]),
+        (|l| l.graphics = true, false, &["-device", r#"{"driver":"VGA"}"#]),
+        (
+            |l| l.smbios.uuid = Some("0f0e0d0c-0b0a-4908-8706-050403020100".parse().unwrap()),
+            false,
+            &["-uuid", "0f0e0d0c-0b0a-4908-8706-050403020100"],
+        ),
+        (
+            |l| {
+                l.demands.push(Demand {
+                    qemu_args: vec!["-device".into(), "i6300esb".into()],
+                    ..Demand::default()
+                });
+            },
+            false,
+            &["-device", "i6300esb"],
+        ),
+    ];
+    for (change, kvm, expected) in table {
+        let mut launch = sample::kernel_boot();
+        change(&mut launch);
+        let line = line(&launch, kvm);
+        assert!(line.windows(expected.len()).any(|part| part == expected), "{expected:?} not in {line:?}");
+    }
+}
+
+#[test]
+fn write_through_and_boot_order_reach_the_device() {
+    let mut launch = sample::kernel_boot();
+    launch.boot = Boot::Bios { use_serial: false };
+    launch.disks.push(Disk { cache: Cache::WriteThrough, ..disk(Bus::Sata) });
+    let first = line(&launch, false);
+    assert_eq!(device(&first, "virtio-blk-pci")["bootindex"], 1);
+    assert_eq!(device(&first, "virtio-blk-pci")["write-cache"], "on");
+    assert_eq!(device(&first, "ide-hd")["bootindex"], 2);
+    assert_eq!(device(&first, "ide-hd")["write-cache"], "off");
+    // As soon as somebody asks for an order, only those who ask are tried.
+    launch.interfaces[0].boot_order = Some(1);
+    let second = line(&launch, false);
+    assert_eq!(device(&second, "virtio-blk-pci")["bootindex"], Value::Null);
+    assert_eq!(device(&second, "virtio-net-pci")["bootindex"], 1);
+    assert_eq!(device(&second, "virtio-net-pci")["romfile"], Value::Null);
+}
+
+#[test]
+fn every_card_model_is_one_of_qemus() {
+    let models = [
+        (NicModel::Virtio, "virtio-net-pci"),
+        (NicModel::E1000, "e1000"),
+        (NicModel::E1000e, "e1000e"),
+        (NicModel::Igb, "igb"),
+        (NicModel::Ne2kPci, "ne2k_pci"),
+        (NicModel::Pcnet, "pcnet"),
+        (NicModel::Rtl8139, "rtl8139"),
+    ];
+    for (model, driver) in models {
+        let mut launch = sample::kernel_boot();
+        launch.interfaces[0].model = model;
+        let line = line(&launch, false);
+        let virtio = model == NicModel::Virtio;
+        assert_eq!(device(&line, driver)["romfile"], "");
+        assert_eq!(device(&line, driver).get("host_mtu").is_some(), virtio);
+        assert_eq!(values(&line, "-netdev")[0].contains("vnet_hdr"), virtio);
+    }
+}
+
+#[test]
+fn efi_brings_its_flash_and_secure_boot_its_lock() {
+    for secure in [false, true] {
+        let firmware = Firmware { code: "/c,ode".into(), variables: "/v".into(), secure };
+        let launch =
+            Launch { boot: Boot::Efi { secure_boot: secure, variables: None }, ..sample::kernel_boot() };
+        let launch = Launch { disks: Vec::new(), ..launch };
+        let plan = Plan { kvm: false, firmware: Some(&firmware), files: Vec::new(), serial: None, qmp: 9 };
+        let line = arguments(&launch, &plan);
+        let smm = if secure { "on" } else { "off" };
+        let machine = format!("q35,smm={smm},vmport=off");
+        assert_eq!(values(&line, "-machine"), [machine.as_str(), "pflash0=efi-code,pflash1=efi-variables"]);
+        assert!(values(&line, "-blockdev")[0].contains("\"/c,ode\""));
+        assert_eq!(values(&line, "-global").len(), usize::from(secure));
+        assert_eq!(values(&line, "-serial"), [""; 0]);
+    }
+}

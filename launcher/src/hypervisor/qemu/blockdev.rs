@@ -1,0 +1,132 @@
+use serde_json::{Value, json};
+
+use super::args::Args;
+use crate::launch::{Boot, Bus, Cache, Disk, Launch, Source};
+
+/// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
+const AHCI_PORTS: usize = 6;
+
+/// A disk's descriptors as QEMU inherits them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiskFds {
+    /// The image.
+    pub image: ImageFd,
+    /// What it is an overlay on.
+    pub backing: Option<ImageFd>,
+}
+
+/// One inherited descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImageFd {
+    /// Its number.
+    pub fd: i32,
+    /// A block device rather than a file.
+    pub block_device: bool,
+}
+
+/// Every disk: its content, then its device on its bus.
+pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[DiskFds]) {
+    if launch.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
+        args.json("-device", &json!({ "driver": "virtio-scsi-pci", "id": "scsi" }));
+    }
+    if launch.disks.iter().any(|disk| disk.bus == Bus::Usb) {
+        args.json("-device", &json!({ "driver": "qemu-xhci", "id": "usb" }));
+    }
+    let mut sata = 0;
+    for (index, (disk, fds)) in launch.disks.iter().zip(files).enumerate() {
+        let node = format!("disk{index}");
+        for image in [Some(fds.image), fds.backing].into_iter().flatten() {
+            // The set has the number of the descriptor: nothing to look up, nothing to collide.
+            args.option("-add-fd", format!("fd={fd},set={fd}", fd = image.fd));
+        }
+        args.json("-blockdev", &content(disk, &node, fds));
+        let mut device = match disk.bus {
+            Bus::Virtio => json!({ "driver": "virtio-blk-pci" }),
+            Bus::Sata => {
+                let (controller, port) = (sata / AHCI_PORTS, sata % AHCI_PORTS);
+                sata += 1;
+                sata_drive(args, disk, controller, port)
+            }
+            Bus::Scsi => json!({ "driver": scsi_driver(disk), "bus": "scsi.0" }),
+            Bus::Usb => {
+                let bridge = format!("usb-{node}");
+                args.json("-device", &json!({ "driver": "usb-bot", "id": bridge, "bus": "usb.0" }));
+                json!({ "driver": scsi_driver(disk), "bus": format!("{bridge}.0"), "lun": 0 })
+            }
+        };
+        complete(&mut device, launch, disk, index, &node);
+        args.json("-device", &device);
+    }
+}
+
+fn scsi_driver(disk: &Disk) -> &'static str {
+    if disk.cdrom { "scsi-cd" } else { "scsi-hd" }
+}
+
+fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> Value {
+    let driver = if disk.cdrom { "ide-cd" } else { "ide-hd" };
+    // The machine's own controller is called ide.
+    let bus = if controller == 0 { format!("ide.{port}") } else { format!("ahci{controller}.{port}") };
+    if controller > 0 && port == 0 {
+        args.json("-device", &json!({ "driver": "ich9-ahci", "id": format!("ahci{controller}") }));
+    }
+    json!({ "driver": driver, "bus": bus })
+}
+
+/// What devices of all buses have in common.
+fn complete(device: &mut Value, launch: &Launch, disk: &Disk, index: usize, node: &str) {
+    device["id"] = json!(format!("device-{node}"));
+    device["drive"] = json!(node);
+    if !disk.serial.is_empty() {
+        device["serial"] = json!(disk.serial);
+    }
+    // A CD drive has no cache to speak of, and no property for one.
+    if !disk.cdrom || disk.bus == Bus::Virtio {
+        device["write-cache"] = json!(if disk.cache == Cache::WriteThrough { "off" } else { "on" });
+    }
+    if let Some(order) = boot_index(launch, disk, index) {
+        device["bootindex"] = json!(order);
+    }
+}
+
+/// As asked; where nobody asks for any order, firmware tries the disks in theirs.
+fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
+    let nobody_asks = launch.disks.iter().all(|disk| disk.boot_order.is_none())
+        && launch.interfaces.iter().all(|interface| interface.boot_order.is_none());
+    let firmware = !matches!(launch.boot, Boot::Kernel { .. });
+    let in_order = (nobody_asks && firmware).then(|| index as u64 + 1);
+    disk.boot_order.map(u64::from).or(in_order)
+}
+
+/// The block graph of one disk. The backing image is what we say, whatever the overlay's header says.
+fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
+    let file = |image: ImageFd, read_only: bool| {
+        json!({
+            "driver": if image.block_device { "host_device" } else { "file" },
+            "filename": format!("/dev/fdset/{}", image.fd),
+            "read-only": read_only,
+            // The launcher holds the lock, on the same open file.
+            "locking": "off",
+            "discard": "unmap",
+            "cache": { "direct": disk.cache == Cache::None },
+        })
+    };
+    let mut top = json!({
+        "node-name": node,
+        "read-only": disk.read_only,
+        "discard": "unmap",
+        "cache": { "direct": disk.cache == Cache::None },
+        "file": file(fds.image, disk.read_only),
+    });
+    match (&disk.source, fds.backing) {
+        (Source::Raw(_), _) => top["driver"] = json!("raw"),
+        (Source::Qcow2 { .. }, backing) => {
+            top["driver"] = json!("qcow2");
+            top["backing"] = backing.map_or(
+                Value::Null,
+                |image| json!({ "driver": "raw", "read-only": true, "file": file(image, true) }),
+            );
+        }
+    }
+    top
+}

@@ -1,0 +1,54 @@
+use serde_json::json;
+
+use super::args::Args;
+use crate::launch::{Interface, Launch, NicModel};
+
+/// Network cards and all devices that are either there or not.
+pub(super) fn others(args: &mut Args, launch: &Launch) {
+    for (index, interface) in launch.interfaces.iter().enumerate() {
+        card(args, interface, index);
+    }
+    if launch.rng {
+        args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
+        args.json("-device", &json!({ "driver": "virtio-rng-pci", "rng": "rng" }));
+    }
+    if launch.memory_balloon {
+        args.json("-device", &json!({ "driver": "virtio-balloon-pci", "free-page-reporting": true }));
+    }
+    if launch.graphics {
+        args.json("-device", &json!({ "driver": "VGA" }));
+    }
+}
+
+fn card(args: &mut Args, interface: &Interface, index: usize) {
+    let net = format!("net{index}");
+    let mut back = json!({
+        "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
+    });
+    if interface.model == NicModel::Virtio {
+        // Other cards have no use for offload headers.
+        back["vnet_hdr"] = json!(true);
+    }
+    args.json("-netdev", &back);
+    let driver = match interface.model {
+        NicModel::Virtio => "virtio-net-pci",
+        NicModel::E1000
+        | NicModel::E1000e
+        | NicModel::Igb
+        | NicModel::Ne2kPci
+        | NicModel::Pcnet
+        | NicModel::Rtl8139 => interface.model.name(),
+    };
+    let mut front = json!({
+        "driver": driver, "id": format!("device-{net}"), "netdev": net, "mac": interface.mac.to_string(),
+    });
+    if let (NicModel::Virtio, Some(mtu)) = (interface.model, interface.mtu) {
+        front["host_mtu"] = json!(mtu);
+    }
+    match interface.boot_order {
+        Some(order) => front["bootindex"] = json!(order),
+        // No network boot: then the ROM image need not be installed either.
+        None => front["romfile"] = json!(""),
+    }
+    args.json("-device", &front);
+}

@@ -1,0 +1,255 @@
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStderr, Command};
+use tokio::task::JoinHandle;
+use tracing::{debug, info, warn};
+use vireo_proto::launcher::Fault;
+
+use super::blockdev::{DiskFds, ImageFd};
+use crate::console::Port;
+use crate::fault::{Code, fault};
+use crate::host::Host;
+use crate::launch::Launch;
+
+/// How much of QEMU's complaints a fault carries.
+const STDERR_TAIL: usize = 4096;
+
+/// QEMU, running.
+pub(super) struct Process {
+    /// The child; killed when dropped.
+    pub child: Child,
+    /// Our end of its monitor.
+    pub qmp: UnixStream,
+    /// Ends with the tail of its stderr.
+    pub stderr: JoinHandle<String>,
+}
+
+/// What QEMU inherits.
+pub(super) struct Wiring {
+    disks: Vec<(OwnedImage, Option<OwnedImage>)>,
+    qmp: (StdStream, StdStream),
+    serial: Option<(StdStream, StdStream)>,
+}
+
+struct OwnedImage {
+    fd: OwnedFd,
+    block_device: bool,
+}
+
+impl OwnedImage {
+    fn share(file: &File) -> io::Result<Self> {
+        let block_device = file.metadata()?.file_type().is_block_device();
+        Ok(Self { fd: file.as_fd().try_clone_to_owned()?, block_device })
+    }
+
+    fn number(&self) -> ImageFd {
+        ImageFd { fd: self.fd.as_raw_fd(), block_device: self.block_device }
+    }
+}
+
+impl Wiring {
+    /// Duplicates the disks' descriptors and makes the socket pairs.
+    pub(super) fn new(launch: &Launch, host: &Host) -> Result<Self, Fault> {
+        let wire = || -> io::Result<Self> {
+            let disks = host.disks.iter().map(|files| {
+                let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
+                Ok((OwnedImage::share(&files.image)?, backing))
+            });
+            Ok(Self {
+                disks: disks.collect::<io::Result<_>>()?,
+                qmp: StdStream::pair()?,
+                serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
+            })
+        };
+        wire().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
+    }
+
+    /// Descriptor numbers of the disks.
+    pub(super) fn files(&self) -> Vec<DiskFds> {
+        let numbers = |(image, backing): &(OwnedImage, Option<OwnedImage>)| DiskFds {
+            image: image.number(),
+            backing: backing.as_ref().map(OwnedImage::number),
+        };
+        self.disks.iter().map(numbers).collect()
+    }
+
+    /// Descriptor number of QEMU's end of its monitor.
+    pub(super) fn qmp_fd(&self) -> RawFd {
+        self.qmp.1.as_raw_fd()
+    }
+
+    /// Descriptor number of QEMU's end of its serial port.
+    pub(super) fn serial_fd(&self) -> Option<RawFd> {
+        self.serial.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
+    }
+
+    fn inherited(&self) -> Vec<RawFd> {
+        let images = self.disks.iter().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
+        let images = images.flatten().map(|image| image.fd.as_raw_fd());
+        images.chain([self.qmp_fd()]).chain(self.serial_fd()).collect()
+    }
+}
+
+/// Finds QEMU: a path as it is, a bare name on `PATH`.
+///
+/// # Errors
+/// Why it cannot be started, for people.
+pub fn find_binary(name: &Path) -> Result<PathBuf, String> {
+    let is_program =
+        |path: &Path| path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok();
+    if name.components().count() > 1 {
+        return if is_program(name) {
+            Ok(name.to_owned())
+        } else {
+            Err(format!("{} is no program", name.display()))
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| is_program(path));
+    found.ok_or_else(|| format!("{} is not installed on this node", name.display()))
+}
+
+/// Starts QEMU and bridges its serial port to the console.
+pub(super) fn spawn(
+    binary: &Path,
+    arguments: &[String],
+    wiring: Wiring,
+    port: Port,
+) -> Result<Process, Fault> {
+    let failed =
+        |error: io::Error| fault(Code::Hypervisor, format!("cannot start {}: {error}", binary.display()));
+    debug!(binary = %binary.display(), ?arguments, "starting QEMU");
+    let inherited = wiring.inherited();
+    let mut command = Command::new(binary);
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        // A signal for our group is for us: QEMU would take SIGTERM for a power cut.
+        .process_group(0)
+        .kill_on_drop(true);
+    before_exec(&mut command, inherited);
+    let mut child = command.spawn().map_err(failed)?;
+    info!(pid = child.id(), "QEMU started");
+    let stderr = child
+        .stderr
+        .take()
+        .map_or_else(|| tokio::spawn(std::future::ready(String::new())), |pipe| tokio::spawn(tail(pipe)));
+    if let Some((ours, _)) = wiring.serial {
+        tokio::spawn(bridge(async_stream(ours).map_err(failed)?, port));
+    }
+    // Dropping the rest closes QEMU's ends here, so that its death closes ours.
+    Ok(Process { child, qmp: async_stream(wiring.qmp.0).map_err(failed)?, stderr })
+}
+
+fn async_stream(stream: StdStream) -> io::Result<UnixStream> {
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}
+
+/// In the child: die with the launcher, and keep these descriptors.
+fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The launcher may have died before the line above.
+        if rustix::process::getppid() != Some(parent) {
+            return Err(io::Error::from(rustix::io::Errno::SRCH));
+        }
+        for &fd in &inherited {
+            keep_open(fd)?;
+        }
+        Ok(())
+    };
+    #[expect(unsafe_code, reason = "pre_exec is the only way to do something between fork and exec")]
+    // SAFETY: between fork and exec only async-signal-safe work is allowed; `prepare` makes system calls through
+    // rustix, which wraps none of them in a lock or an allocation, and walks a vector that exists already.
+    unsafe {
+        command.pre_exec(prepare);
+    }
+}
+
+fn keep_open(fd: RawFd) -> io::Result<()> {
+    #[expect(unsafe_code, reason = "the number of a descriptor crosses fork, its owner does not")]
+    // SAFETY: `Wiring` owns the descriptor and outlives the call to `spawn`, in which this runs.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    Ok(fcntl_setfd(fd, FdFlags::empty())?)
+}
+
+/// Logs what QEMU says, and remembers the end of it.
+async fn tail(pipe: ChildStderr) -> String {
+    let mut lines = BufReader::new(pipe);
+    let mut last = VecDeque::new();
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        // A line without an end is cut, not collected.
+        match (&mut lines).take(STDERR_TAIL as u64).read_until(b'\n', &mut line).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {
+                warn!(target: "qemu", "{}", String::from_utf8_lossy(&line).trim_end());
+                last.extend(&line);
+                last.drain(..last.len().saturating_sub(STDERR_TAIL));
+            }
+        }
+    }
+    String::from_utf8_lossy(last.make_contiguous()).into_owned()
+}
+
+/// Moves bytes between QEMU's serial port and the console until QEMU is gone.
+async fn bridge(serial: UnixStream, mut port: Port) {
+    let (mut from_guest, mut to_guest) = serial.into_split();
+    let output = async {
+        let mut chunk = vec![0; 4096];
+        while let Ok(count @ 1..) = from_guest.read(&mut chunk).await {
+            port.output.write(chunk.get(..count).unwrap_or_default());
+        }
+    };
+    let input = async {
+        // QEMU reads only while the UART has room: that is the gate.
+        while let Some(keys) = port.input.recv().await {
+            if to_guest.write_all(&keys).await.is_err() {
+                break;
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = output => {}
+        () = input => {}
+    }
+}
+
+/// Kills a process group leader's process without waiting for it.
+pub(super) fn kill_now(child: &mut Child) {
+    let pid = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        // Fails only when it is gone already.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_and_a_path_is_not() {
+        assert!(find_binary(Path::new("sh")).unwrap().is_absolute());
+        assert_eq!(find_binary(Path::new("/bin/sh")), Ok(PathBuf::from("/bin/sh")));
+        assert!(find_binary(Path::new("vireo-no-such-program")).unwrap_err().contains("not installed"));
+        assert!(find_binary(Path::new("/etc/passwd")).unwrap_err().contains("no program"));
+    }
+}

@@ -1,0 +1,142 @@
+//! The QEMU machine protocol, as much of it as drives one machine: JSON, one message a line.
+
+use serde_json::{Value, json};
+
+/// A line from QEMU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// The first one.
+    Greeting,
+    /// A command worked.
+    Return { id: String, value: Value },
+    /// A command was refused.
+    Refusal { id: String, reason: String },
+    /// Something happened.
+    Event(Event),
+}
+
+/// Something that happened to the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// It ends, for this reason.
+    Shutdown { reason: String },
+    /// It was reset, by the guest or by somebody else.
+    Reset { by_guest: bool },
+    /// The guest's kernel said that it panicked.
+    Panicked { info: String },
+    /// CPUs stopped.
+    Stop,
+    /// CPUs go on.
+    Resume,
+    /// A disk failed the guest.
+    DiskError { device: String, reason: String },
+    /// Something that changes nothing for us.
+    Other(String),
+}
+
+/// A line that is none of the above.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QmpError {
+    #[error("QEMU's monitor said something that is no JSON")]
+    Syntax(#[from] serde_json::Error),
+    #[error("QEMU's monitor said something that is no QMP: {0}")]
+    Shape(String),
+}
+
+/// A command as a line. Its name is its id: none is ever outstanding twice in a way that matters.
+pub(super) fn command(name: &str) -> String {
+    format!("{}\n", json!({ "execute": name, "id": name }))
+}
+
+/// Reads one line.
+pub(super) fn parse(line: &str) -> Result<Message, QmpError> {
+    let value: Value = serde_json::from_str(line)?;
+    let id = || text(&value, "/id");
+    if let Some(event) = value.pointer("/event").and_then(Value::as_str) {
+        return Ok(Message::Event(event_of(event, &value)));
+    }
+    if value.pointer("/QMP").is_some() {
+        return Ok(Message::Greeting);
+    }
+    if let Some(result) = value.get("return") {
+        return Ok(Message::Return { id: id(), value: result.clone() });
+    }
+    if value.pointer("/error").is_some() {
+        return Ok(Message::Refusal { id: id(), reason: text(&value, "/error/desc") });
+    }
+    Err(QmpError::Shape(line.chars().take(200).collect()))
+}
+
+fn text(value: &Value, pointer: &str) -> String {
+    value.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+fn event_of(name: &str, value: &Value) -> Event {
+    match name {
+        "SHUTDOWN" => Event::Shutdown { reason: text(value, "/data/reason") },
+        "RESET" => {
+            Event::Reset { by_guest: value.pointer("/data/guest").and_then(Value::as_bool) == Some(true) }
+        }
+        "GUEST_PANICKED" => {
+            let info = value.pointer("/data/info").map(Value::to_string);
+            Event::Panicked { info: info.unwrap_or_default() }
+        }
+        "STOP" => Event::Stop,
+        "RESUME" => Event::Resume,
+        "BLOCK_IO_ERROR" => {
+            Event::DiskError { device: text(value, "/data/node-name"), reason: text(value, "/data/reason") }
+        }
+        other => Event::Other(other.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_what_qemu_sends() {
+        let table = [
+            (r#"{"QMP": {"version": {}, "capabilities": []}}"#, Message::Greeting),
+            (r#"{"return": {}, "id": "quit"}"#, Message::Return { id: "quit".into(), value: json!({}) }),
+            (
+                r#"{"id": "quit", "error": {"class": "GenericError", "desc": "no"}}"#,
+                Message::Refusal { id: "quit".into(), reason: "no".into() },
+            ),
+            (
+                r#"{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-shutdown"}}"#,
+                Message::Event(Event::Shutdown { reason: "guest-shutdown".into() }),
+            ),
+            (
+                r#"{"event": "RESET", "data": {"guest": true, "reason": "guest-reset"}}"#,
+                Message::Event(Event::Reset { by_guest: true }),
+            ),
+            (
+                r#"{"event": "RESET", "data": {"guest": false, "reason": "host-qmp-system-reset"}}"#,
+                Message::Event(Event::Reset { by_guest: false }),
+            ),
+            (
+                r#"{"event": "GUEST_PANICKED", "data": {"action": "shutdown"}}"#,
+                Message::Event(Event::Panicked { info: String::new() }),
+            ),
+            (r#"{"event": "STOP"}"#, Message::Event(Event::Stop)),
+            (r#"{"event": "RESUME"}"#, Message::Event(Event::Resume)),
+            (r#"{"event": "RTC_CHANGE"}"#, Message::Event(Event::Other("RTC_CHANGE".into()))),
+        ];
+        for (line, message) in table {
+            assert_eq!(parse(line).unwrap(), message, "{line}");
+        }
+        assert!(matches!(parse("{"), Err(QmpError::Syntax(_))));
+        assert!(matches!(parse("{}"), Err(QmpError::Shape(_))));
+        assert_eq!(command("quit"), "{\"execute\":\"quit\",\"id\":\"quit\"}\n");
+    }
+
+    proptest! {
+        #[test]
+        fn no_line_panics(line in ".*") {
+            let _ = parse(&line);
+        }
+    }
+}

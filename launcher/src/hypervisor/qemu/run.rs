@@ -1,0 +1,161 @@
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::codec::{FramedRead, LinesCodec};
+use tracing::{debug, info, warn};
+use vireo_proto::launcher::Fault;
+
+use super::end::{Story, gone, with_stderr};
+use super::process::{Process, kill_now};
+use super::qmp::{self, Event as QmpEvent, Message};
+use crate::fault::{Code, fault};
+use crate::hypervisor::{Event, Guest, GuestEnd, Order, guest};
+
+/// The longest line of a monitor we listen to; none that matters comes near.
+const LINE: usize = 1 << 20;
+/// How long QEMU gets to flush its images after it was told to quit or its monitor closed.
+const FLUSH: Duration = Duration::from_secs(2);
+
+type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
+
+/// Waits until the machine stands, then drives it until it is gone.
+pub(super) async fn drive(mut process: Process) -> Result<Guest, Fault> {
+    let (reader, mut writer) = process.qmp.into_split();
+    let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(LINE));
+    let standing = handshake(&mut lines, &mut writer).await;
+    let Some(paused) = standing else {
+        let status = timeout(FLUSH, process.child.wait()).await.ok().and_then(Result::ok);
+        kill_now(&mut process.child);
+        let said = process.stderr.await.unwrap_or_default();
+        return Err(fault(
+            Code::Hypervisor,
+            with_stderr(&format!("QEMU {} before it was up", gone(status)), &said),
+        ));
+    };
+    let (owner, end) = guest();
+    if paused {
+        tell(&end, Event::Paused);
+    }
+    let machine =
+        Machine { process: Remains { child: process.child, stderr: process.stderr }, lines, writer };
+    tokio::spawn(machine.run(end));
+    Ok(owner)
+}
+
+/// Negotiates, and asks whether the CPUs stand still. QEMU answers commands only once the machine is built.
+async fn handshake(lines: &mut Lines, writer: &mut OwnedWriteHalf) -> Option<bool> {
+    loop {
+        let next = match message(lines).await? {
+            Message::Greeting => "qmp_capabilities",
+            Message::Return { id, value } if id == "query-status" => {
+                return Some(value.pointer("/running").and_then(serde_json::Value::as_bool) == Some(false));
+            }
+            Message::Return { .. } => "query-status",
+            Message::Refusal { id, reason } => {
+                warn!(command = id, reason, "QEMU refused a command");
+                return None;
+            }
+            Message::Event(_) => continue,
+        };
+        send(writer, next).await;
+    }
+}
+
+/// The next thing QEMU says; `None` once its monitor is closed.
+async fn message(lines: &mut Lines) -> Option<Message> {
+    loop {
+        match lines.next().await?.map_err(|error| error.to_string()).and_then(|line| {
+            debug!(target: "qmp", "{line}");
+            qmp::parse(&line).map_err(|error| error.to_string())
+        }) {
+            Ok(message) => return Some(message),
+            Err(error) => warn!(error, "unreadable line on QEMU's monitor"),
+        }
+    }
+}
+
+async fn send(writer: &mut OwnedWriteHalf, command: &str) {
+    // If QEMU is gone, its monitor's end says so to whoever reads it.
+    let _ = writer.write_all(qmp::command(command).as_bytes()).await;
+}
+
+fn tell(end: &GuestEnd, event: Event) {
+    // The owner may have let go; then nobody wants to know.
+    let _ = end.events.send(event);
+}
+
+struct Remains {
+    child: tokio::process::Child,
+    stderr: tokio::task::JoinHandle<String>,
+}
+
+struct Machine {
+    process: Remains,
+    lines: Lines,
+    writer: OwnedWriteHalf,
+}
+
+impl Machine {
+    async fn run(mut self, mut end: GuestEnd) {
+        let mut story = Story::default();
+        let mut deadline: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                message = message(&mut self.lines) => match message {
+                    Some(Message::Event(event)) => {
+                        story.hear(&event);
+                        self.heard(&end, event);
+                    }
+                    Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
+                    Some(Message::Greeting | Message::Return { .. }) => {}
+                    None => break,
+                },
+                order = end.orders.recv(), if deadline.is_none() => match order {
+                    Some(Order::PowerButton) => send(&mut self.writer, "system_powerdown").await,
+                    Some(Order::Kill) | None => {
+                        story.killed = true;
+                        deadline = Some(Instant::now() + FLUSH);
+                        send(&mut self.writer, "quit").await;
+                    }
+                },
+                () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                    warn!("QEMU does not quit: killing it");
+                    break;
+                }
+            }
+        }
+        let (status, said) = self.process.reap(deadline).await;
+        tell(&end, Event::Ended(story.end(status, &said)));
+    }
+
+    fn heard(&self, end: &GuestEnd, event: QmpEvent) {
+        match event {
+            QmpEvent::Reset { by_guest: true } => tell(end, Event::Rebooted),
+            QmpEvent::Stop => tell(end, Event::Paused),
+            QmpEvent::Resume => tell(end, Event::Resumed),
+            QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),
+            QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
+            QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
+            QmpEvent::Reset { by_guest: false } => info!("the machine was reset from outside"),
+            QmpEvent::Other(name) => debug!(name, "QEMU event"),
+        }
+    }
+}
+
+impl Remains {
+    /// Waits for the process, for a while; then it has no choice.
+    async fn reap(mut self, deadline: Option<Instant>) -> (Option<std::process::ExitStatus>, String) {
+        let patience = deadline.unwrap_or_else(|| Instant::now() + FLUSH);
+        let status = match tokio::time::timeout_at(patience, self.child.wait()).await {
+            Ok(status) => status,
+            Err(_) => {
+                kill_now(&mut self.child);
+                self.child.wait().await
+            }
+        };
+        (status.ok(), self.stderr.await.unwrap_or_default())
+    }
+}

@@ -1,0 +1,359 @@
+use std::fmt::Display;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use vireo_proto::launcher as wire;
+use vireo_vmm::config::Cpus;
+
+use super::types::*;
+
+/// What an absent termination grace means, as in a pod.
+const DEFAULT_GRACE_SECONDS: u64 = 30;
+
+/// Everything wrong with a launch message.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("the launch message does not hold together: {}", .0.join("; "))]
+pub struct LaunchError(Vec<String>);
+
+/// Collects problems; a value that has one is replaced so that checking goes on.
+#[derive(Default)]
+struct Problems(Vec<String>);
+
+impl Problems {
+    fn add(&mut self, at: &str, what: impl Display) {
+        self.0.push(format!("{at}: {what}"));
+    }
+
+    fn parse<T: FromStr<Err: Display>>(&mut self, at: &str, text: &str) -> Option<T> {
+        text.parse().map_err(|error| self.add(at, format_args!("{text:?}: {error}"))).ok()
+    }
+
+    fn path(&mut self, at: &str, text: String) -> PathBuf {
+        if text.is_empty() || text.contains('\0') {
+            self.add(at, "no path");
+        }
+        PathBuf::from(text)
+    }
+
+    fn kind<T: TryFrom<i32>>(&mut self, at: &str, number: i32) -> Option<T> {
+        T::try_from(number).map_err(|_| self.add(at, format_args!("no such value: {number}"))).ok()
+    }
+}
+
+impl TryFrom<wire::LaunchRequest> for Launch {
+    type Error = LaunchError;
+
+    fn try_from(request: wire::LaunchRequest) -> Result<Self, LaunchError> {
+        let mut problems = Problems::default();
+        let p = &mut problems;
+        if request.memory_bytes == 0 {
+            p.add("memory_bytes", "zero");
+        }
+        if request.demands.iter().any(|demand| demand.field.is_empty() || demand.what.is_empty()) {
+            p.add("demands", "one of them does not say what or where");
+        }
+        if request.vmi.is_none() {
+            p.add("vmi", "absent");
+        }
+        let hypervisor = wanted(p, request.hypervisor.unwrap_or_default());
+        let cpu = cpu(p, request.cpu.unwrap_or_default());
+        let boot = boot(p, request.firmware);
+        let disks = each(p, request.disks, disk);
+        let interfaces = each(p, request.interfaces, interface);
+        let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
+        let runtime_dir = p.path("runtime_dir", request.runtime_dir);
+        let smbios = smbios(p, request.smbios.unwrap_or_default());
+        let reboot = reboot(p, request.reboot_policy);
+        let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
+        match (request.vmi, cpu, boot) {
+            (Some(vmi), Some(cpu), Some(boot)) if p.0.is_empty() => Ok(Self {
+                vmi,
+                hypervisor,
+                cpu,
+                memory_bytes: request.memory_bytes,
+                boot,
+                disks,
+                interfaces,
+                console_socket,
+                rng: request.rng,
+                graphics: request.graphics,
+                memory_balloon: request.memory_balloon,
+                runtime_dir,
+                demands: request.demands,
+                smbios,
+                reboot,
+                start_paused: request.start_paused,
+                termination_grace: Duration::from_secs(grace),
+            }),
+            _ => Err(LaunchError(problems.0)),
+        }
+    }
+}
+
+fn each<T, U>(p: &mut Problems, from: Vec<T>, check: fn(&mut Problems, usize, T) -> Option<U>) -> Vec<U> {
+    from.into_iter().enumerate().filter_map(|(index, item)| check(p, index, item)).collect()
+}
+
+fn wanted(p: &mut Problems, choice: wire::HypervisorChoice) -> Wanted {
+    use wire::hypervisor_choice::Kind as W;
+    let by = if choice.forced_by.is_empty() { "the request".to_owned() } else { choice.forced_by };
+    match p.kind("hypervisor.kind", choice.kind) {
+        Some(W::Native) => Wanted::Forced { kind: Kind::Native, by },
+        Some(W::Qemu) => Wanted::Forced { kind: Kind::Qemu, by },
+        Some(W::Unspecified | W::Auto) | None => Wanted::Auto,
+    }
+}
+
+fn cpu(p: &mut Problems, cpu: wire::Cpu) -> Option<Cpu> {
+    let at_least_one = |n: u32| n.max(1);
+    let topology = Cpus::new(at_least_one(cpu.sockets), at_least_one(cpu.cores), at_least_one(cpu.threads))
+        .map_err(|error| p.add("cpu", error))
+        .ok();
+    let model = match cpu.model.as_str() {
+        "" | "host-model" | "host-passthrough" => CpuModel::Host,
+        name => {
+            name_of_qemu(p, "cpu.model", name);
+            CpuModel::Named(cpu.model)
+        }
+    };
+    let features =
+        cpu.features.into_iter().map(|feature| (feature.name, feature.enabled)).collect::<Vec<_>>();
+    for (name, _) in &features {
+        name_of_qemu(p, "cpu.features", name);
+    }
+    Some(Cpu { topology: topology?, model, features })
+}
+
+/// CPU models and features are spelled into one comma-separated argument, where no quoting exists.
+fn name_of_qemu(p: &mut Problems, at: &str, name: &str) {
+    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || !name.chars().all(fits) {
+        p.add(at, format_args!("{name:?} is no name of a CPU model or feature"));
+    }
+}
+
+fn boot(p: &mut Problems, firmware: Option<wire::Firmware>) -> Option<Boot> {
+    use wire::firmware::Boot as W;
+    match firmware.and_then(|firmware| firmware.boot) {
+        None => {
+            p.add("firmware", "absent");
+            None
+        }
+        Some(W::Bios(bios)) => Some(Boot::Bios { use_serial: bios.use_serial }),
+        Some(W::Efi(efi)) => {
+            let variables = (!efi.variables_path.is_empty())
+                .then(|| p.path("firmware.efi.variables_path", efi.variables_path));
+            Some(Boot::Efi { secure_boot: efi.secure_boot, variables })
+        }
+        Some(W::Kernel(boot)) => {
+            if boot.command_line.contains('\0') {
+                p.add("firmware.kernel.command_line", "has a NUL byte");
+            }
+            Some(Boot::Kernel {
+                kernel: p.path("firmware.kernel.kernel_path", boot.kernel_path),
+                initrd: (!boot.initrd_path.is_empty())
+                    .then(|| p.path("firmware.kernel.initrd_path", boot.initrd_path)),
+                command_line: boot.command_line,
+            })
+        }
+    }
+}
+
+fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
+    use wire::disk::{Bus as WireBus, Cache as WireCache};
+    use wire::disk_source::Source as WireSource;
+    let at = format!("disks[{index}]");
+    let bus = match p.kind(&format!("{at}.bus"), disk.bus)? {
+        WireBus::Virtio => Bus::Virtio,
+        WireBus::Sata => Bus::Sata,
+        WireBus::Scsi => Bus::Scsi,
+        WireBus::Usb => Bus::Usb,
+        WireBus::Unspecified => {
+            p.add(&at, "no bus");
+            return None;
+        }
+    };
+    let cache = match p.kind(&format!("{at}.cache"), disk.cache)? {
+        WireCache::Unspecified | WireCache::Writeback => Cache::WriteBack,
+        WireCache::Writethrough => Cache::WriteThrough,
+        WireCache::None => Cache::None,
+    };
+    let path = format!("{at}.source");
+    let source = match disk.source.and_then(|source| source.source) {
+        Some(WireSource::Raw(raw)) => Source::Raw(p.path(&path, raw.path)),
+        Some(WireSource::Qcow2(image)) => Source::Qcow2 { path: p.path(&path, image.path), backing: None },
+        Some(WireSource::Overlay(overlay)) => Source::Qcow2 {
+            path: p.path(&path, overlay.path),
+            backing: Some(p.path(&path, overlay.backing_raw_path)),
+        },
+        None => {
+            p.add(&at, "no source");
+            return None;
+        }
+    };
+    Some(Disk {
+        name: disk.name,
+        field: disk.field,
+        bus,
+        read_only: disk.read_only || disk.cdrom,
+        cdrom: disk.cdrom,
+        serial: disk.serial,
+        boot_order: (disk.boot_order != 0).then_some(disk.boot_order),
+        source,
+        cache,
+    })
+}
+
+fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {
+    use wire::interface::Model as W;
+    let at = format!("interfaces[{index}]");
+    let model = match p.kind(&format!("{at}.model"), interface.model)? {
+        W::Unspecified | W::Virtio => NicModel::Virtio,
+        W::E1000 => NicModel::E1000,
+        W::E1000e => NicModel::E1000e,
+        W::Igb => NicModel::Igb,
+        W::Ne2kPci => NicModel::Ne2kPci,
+        W::Pcnet => NicModel::Pcnet,
+        W::Rtl8139 => NicModel::Rtl8139,
+    };
+    if interface.tap.is_empty() || interface.tap.len() > 15 || interface.tap.contains(['/', '\0']) {
+        p.add(&format!("{at}.tap"), format_args!("{:?} is no name of a network device", interface.tap));
+    }
+    let mtu = u16::try_from(interface.mtu)
+        .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
+    let mac = p.parse(&format!("{at}.mac"), &interface.mac);
+    let lease = interface.lease.and_then(|wire| lease(p, &format!("{at}.lease"), wire));
+    Some(Interface {
+        name: interface.name,
+        field: interface.field,
+        model,
+        mac: mac?,
+        tap: interface.tap,
+        mtu: mtu.ok().filter(|&mtu| mtu != 0),
+        boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
+        lease,
+    })
+}
+
+fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
+    let mut addresses = |part: &str, texts: &[String]| -> Vec<Ipv4Addr> {
+        texts.iter().filter_map(|text| p.parse(&format!("{at}.{part}"), text)).collect()
+    };
+    let dns_servers = addresses("dns_servers", &lease.dns_servers);
+    let ntp_servers = addresses("ntp_servers", &lease.ntp_servers);
+    let prefix_length = u8::try_from(lease.prefix_length).ok().filter(|&length| length <= 32);
+    if prefix_length.is_none() {
+        p.add(at, format_args!("no prefix length: {}", lease.prefix_length));
+    }
+    for name in &lease.search_domains {
+        if !is_domain(name) {
+            p.add(&format!("{at}.search_domains"), format_args!("{name:?} is no domain name"));
+        }
+    }
+    let mut private_options = Vec::new();
+    for option in lease.private_options {
+        match u8::try_from(option.option) {
+            Ok(number @ 224..=254) => private_options.push((number, option.value)),
+            _ => p.add(at, format_args!("option {} is not between 224 and 254", option.option)),
+        }
+    }
+    let address = p.parse(&format!("{at}.address"), &lease.address);
+    let gateway = p.parse(&format!("{at}.gateway"), &lease.gateway);
+    Some(Lease {
+        address: address?,
+        prefix_length: prefix_length?,
+        gateway: gateway?,
+        dns_servers,
+        search_domains: lease.search_domains,
+        hostname: lease.hostname,
+        domain: lease.domain,
+        boot_file: lease.boot_file,
+        tftp_server: lease.tftp_server,
+        ntp_servers,
+        private_options,
+    })
+}
+
+/// Whether a name fits DNS (RFC 1035, section 2.3.4).
+fn is_domain(name: &str) -> bool {
+    let name = name.strip_suffix('.').unwrap_or(name);
+    name.len() <= 253 && name.split('.').all(|label| (1..=63).contains(&label.len()))
+}
+
+fn smbios(p: &mut Problems, smbios: wire::Smbios) -> Smbios {
+    Smbios {
+        uuid: (!smbios.uuid.is_empty()).then(|| p.parse("smbios.uuid", &smbios.uuid)).flatten(),
+        serial: smbios.serial,
+        manufacturer: smbios.manufacturer,
+        product: smbios.product,
+        version: smbios.version,
+        sku: smbios.sku,
+        family: smbios.family,
+    }
+}
+
+fn reboot(p: &mut Problems, policy: i32) -> Reboot {
+    match p.kind("reboot_policy", policy) {
+        Some(wire::RebootPolicy::Terminate) => Reboot::Terminate,
+        Some(wire::RebootPolicy::Reboot | wire::RebootPolicy::Unspecified) | None => Reboot::Restart,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_problem_is_named_at_once() {
+        let request = wire::LaunchRequest {
+            cpu: Some(wire::Cpu { model: "Has,Comma".into(), ..Default::default() }),
+            disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
+            interfaces: vec![wire::Interface {
+                mac: "nonsense".into(),
+                tap: "../tap".into(),
+                lease: Some(wire::Lease { prefix_length: 33, ..Default::default() }),
+                ..Default::default()
+            }],
+            ..Default::default()
+        };
+        let error = Launch::try_from(request).unwrap_err().to_string();
+        for part in [
+            "memory_bytes",
+            "vmi",
+            "cpu.model",
+            "firmware",
+            "disks[0].bus",
+            "disks[1]",
+            "interfaces[0].mac",
+            "interfaces[0].tap",
+            "interfaces[0].lease",
+            "interfaces[0].lease.address",
+            "interfaces[0].lease.gateway",
+            "runtime_dir",
+        ] {
+            assert!(error.contains(&format!("{part}: ")), "{part} is missing in {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_absent_has_its_meaning() {
+        let launch = Launch::try_from(wire::LaunchRequest {
+            vmi: Some(wire::Identity::default()),
+            memory_bytes: 1 << 28,
+            firmware: Some(wire::Firmware {
+                boot: Some(wire::firmware::Boot::Bios(wire::Bios { use_serial: true })),
+            }),
+            runtime_dir: "/run".into(),
+            ..Default::default()
+        })
+        .unwrap();
+        assert_eq!(launch.cpu.topology.count(), 1);
+        assert_eq!(launch.cpu.model, CpuModel::Host);
+        assert_eq!(launch.hypervisor, Wanted::Auto);
+        assert_eq!(launch.reboot, Reboot::Restart);
+        assert_eq!(launch.termination_grace, Duration::from_secs(30));
+        assert_eq!(launch.console_socket, None);
+    }
+}

@@ -1,0 +1,57 @@
+use vireo_proto::launcher::Identity;
+use vireo_vmm::config::Cpus;
+
+use super::*;
+
+/// A machine both hypervisors can run: a kernel, one virtio disk, one virtio card.
+pub(crate) fn kernel_boot() -> Launch {
+    Launch {
+        vmi: Identity { namespace: "default".into(), name: "web".into(), uid: "0f00".into() },
+        hypervisor: Wanted::Auto,
+        cpu: Cpu {
+            topology: Cpus::new(1, 2, 1).expect("two processors are allowed"),
+            model: CpuModel::Host,
+            features: Vec::new(),
+        },
+        memory_bytes: 256 << 20,
+        boot: Boot::Kernel {
+            kernel: "/images/kernel".into(),
+            initrd: Some("/images/initrd".into()),
+            command_line: "console=ttyS0 a=b,c".into(),
+        },
+        disks: vec![Disk {
+            name: "root".into(),
+            field: "spec.domain.devices.disks[0].disk.bus".into(),
+            bus: Bus::Virtio,
+            read_only: false,
+            cdrom: false,
+            serial: String::new(),
+            boot_order: None,
+            source: Source::Qcow2 {
+                path: "/vmi/root.qcow2".into(),
+                backing: Some("/images/base.raw".into()),
+            },
+            cache: Cache::WriteBack,
+        }],
+        interfaces: vec![Interface {
+            name: "default".into(),
+            field: "spec.domain.devices.interfaces[0]".into(),
+            model: NicModel::Virtio,
+            mac: "52:54:00:12:34:56".parse().expect("a unicast address"),
+            tap: "tap0".into(),
+            mtu: Some(1450),
+            boot_order: None,
+            lease: None,
+        }],
+        console_socket: Some("/vmi/console.sock".into()),
+        rng: true,
+        graphics: false,
+        memory_balloon: false,
+        runtime_dir: "/vmi/run".into(),
+        demands: Vec::new(),
+        smbios: Smbios::default(),
+        reboot: Reboot::Restart,
+        start_paused: false,
+        termination_grace: std::time::Duration::from_secs(30),
+    }
+}

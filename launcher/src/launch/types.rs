@@ -1,0 +1,298 @@
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use uuid::Uuid;
+use vireo_proto::launcher::{Demand, Identity};
+use vireo_vmm::config::{Cpus, MacAddr};
+
+/// A machine as it is wanted, whoever will run it.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// Whose machine this is.
+    pub vmi: Identity,
+    /// Who runs it, if that was decided elsewhere.
+    pub hypervisor: Wanted,
+    /// Processors.
+    pub cpu: Cpu,
+    /// Guest RAM in bytes; never zero.
+    pub memory_bytes: u64,
+    /// How it starts.
+    pub boot: Boot,
+    /// Disks in the order the guest sees them.
+    pub disks: Vec<Disk>,
+    /// Network cards in the order the guest sees them.
+    pub interfaces: Vec<Interface>,
+    /// Where the first serial port is served, if there is one.
+    pub console_socket: Option<PathBuf>,
+    /// An entropy device.
+    pub rng: bool,
+    /// A display adapter.
+    pub graphics: bool,
+    /// A memory balloon, where the hypervisor has one.
+    pub memory_balloon: bool,
+    /// Private scratch directory; exists.
+    pub runtime_dir: PathBuf,
+    /// What only QEMU may have.
+    pub demands: Vec<Demand>,
+    /// What the guest reads about the machine.
+    pub smbios: Smbios,
+    /// Whether a reboot by the guest ends it.
+    pub reboot: Reboot,
+    /// Start with the CPUs stopped.
+    pub start_paused: bool,
+    /// How long a SIGTERM to the launcher leaves the guest to power off.
+    pub termination_grace: Duration,
+}
+
+/// Who shall run the machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Whoever can, the monitor first.
+    Auto,
+    /// Exactly this one; `by` says who insists.
+    Forced {
+        /// The hypervisor.
+        kind: Kind,
+        /// A field path, an annotation, a flag.
+        by: String,
+    },
+}
+
+/// The two hypervisors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Our monitor, in this process.
+    Native,
+    /// `qemu-system-x86_64`, as a child.
+    Qemu,
+}
+
+/// Processors of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpu {
+    /// Topology.
+    pub topology: Cpus,
+    /// What the guest's CPUID shows.
+    pub model: CpuModel,
+    /// Features switched on or off by name.
+    pub features: Vec<(String, bool)>,
+}
+
+/// What the guest's CPUID shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CpuModel {
+    /// What the host has, as far as it can be virtualized ("host-model" and "host-passthrough").
+    Host,
+    /// A model by QEMU's name; letters, digits, `-`, `_` and `.` only.
+    Named(String),
+}
+
+/// How the machine starts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// A kernel, loaded directly.
+    Kernel {
+        /// Kernel image.
+        kernel: PathBuf,
+        /// Initial RAM disk.
+        initrd: Option<PathBuf>,
+        /// Command line.
+        command_line: String,
+    },
+    /// SeaBIOS.
+    Bios {
+        /// The firmware's own output goes to the serial port.
+        use_serial: bool,
+    },
+    /// OVMF.
+    Efi {
+        /// With the keys that make secure boot refuse unsigned loaders.
+        secure_boot: bool,
+        /// Where variables live; absent: forgotten at power-off.
+        variables: Option<PathBuf>,
+    },
+}
+
+/// A disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The volume's name.
+    pub name: String,
+    /// Where the bus was decided.
+    pub field: String,
+    /// What it hangs on.
+    pub bus: Bus,
+    /// The guest may not write.
+    pub read_only: bool,
+    /// Shows up as a CD drive.
+    pub cdrom: bool,
+    /// What the guest reads as its serial number; may be empty.
+    pub serial: String,
+    /// Rank among the boot devices.
+    pub boot_order: Option<u32>,
+    /// Its content.
+    pub source: Source,
+    /// How writes reach storage.
+    pub cache: Cache,
+}
+
+/// What a disk hangs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bus {
+    /// virtio-blk.
+    Virtio,
+    /// AHCI.
+    Sata,
+    /// virtio-scsi.
+    Scsi,
+    /// USB storage.
+    Usb,
+}
+
+impl Bus {
+    /// As manifests call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio",
+            Self::Sata => "sata",
+            Self::Scsi => "scsi",
+            Self::Usb => "usb",
+        }
+    }
+}
+
+/// A disk's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A raw image or block device.
+    Raw(PathBuf),
+    /// A qcow2 image of our making, over a raw image others share where there is one.
+    Qcow2 {
+        /// The image.
+        path: PathBuf,
+        /// What unallocated clusters read from.
+        backing: Option<PathBuf>,
+    },
+}
+
+/// How writes reach storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Past the host's page cache.
+    None,
+    /// Stable before they complete.
+    WriteThrough,
+    /// Stable after a flush.
+    WriteBack,
+}
+
+/// A network card on a tap device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// The interface's name in the manifest.
+    pub name: String,
+    /// Its field.
+    pub field: String,
+    /// What the guest sees.
+    pub model: NicModel,
+    /// The guest's address.
+    pub mac: MacAddr,
+    /// The tap device in this network namespace.
+    pub tap: String,
+    /// What the guest is told about its MTU.
+    pub mtu: Option<u16>,
+    /// Rank among the boot devices.
+    pub boot_order: Option<u32>,
+    /// What the DHCP server answers.
+    pub lease: Option<Lease>,
+}
+
+/// A network card's model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NicModel {
+    /// virtio-net.
+    Virtio,
+    /// Intel 82540EM.
+    E1000,
+    /// Intel 82574L.
+    E1000e,
+    /// Intel 82576.
+    Igb,
+    /// NE2000 on PCI.
+    Ne2kPci,
+    /// AMD PCnet.
+    Pcnet,
+    /// Realtek 8139.
+    Rtl8139,
+}
+
+impl NicModel {
+    /// As manifests call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Virtio => "virtio",
+            Self::E1000 => "e1000",
+            Self::E1000e => "e1000e",
+            Self::Igb => "igb",
+            Self::Ne2kPci => "ne2k_pci",
+            Self::Pcnet => "pcnet",
+            Self::Rtl8139 => "rtl8139",
+        }
+    }
+}
+
+/// What a guest learns by DHCP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The guest's address.
+    pub address: Ipv4Addr,
+    /// 0 to 32.
+    pub prefix_length: u8,
+    /// The router, which is also who answers: the tap's own address.
+    pub gateway: Ipv4Addr,
+    /// Resolvers.
+    pub dns_servers: Vec<Ipv4Addr>,
+    /// Where short names are looked up.
+    pub search_domains: Vec<String>,
+    /// The guest's name; may be empty.
+    pub hostname: String,
+    /// The guest's domain; may be empty.
+    pub domain: String,
+    /// Option 67; may be empty.
+    pub boot_file: String,
+    /// Option 66; may be empty.
+    pub tftp_server: String,
+    /// Option 42.
+    pub ntp_servers: Vec<Ipv4Addr>,
+    /// Options 224 to 254.
+    pub private_options: Vec<(u8, String)>,
+}
+
+/// What the guest reads about the machine; empty fields are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Smbios {
+    /// The system's UUID.
+    pub uuid: Option<Uuid>,
+    /// Serial number.
+    pub serial: String,
+    /// Manufacturer.
+    pub manufacturer: String,
+    /// Product name.
+    pub product: String,
+    /// Version.
+    pub version: String,
+    /// SKU.
+    pub sku: String,
+    /// Family.
+    pub family: String,
+}
+
+/// What the guest's own reboot means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reboot {
+    /// It starts again.
+    Restart,
+    /// It ends.
+    Terminate,
+}

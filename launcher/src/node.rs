@@ -1,0 +1,34 @@
+//! This node, as a session asks about it.
+
+use std::path::PathBuf;
+
+use crate::hypervisor::qemu::{Qemu, find_binary};
+use crate::hypervisor::{Hypervisor, KvmState, Probe};
+use crate::launch::Kind;
+use crate::session::Node;
+
+/// The node this process runs on.
+#[derive(Debug)]
+pub struct Here {
+    /// QEMU: a path, or a name to look up.
+    pub qemu: PathBuf,
+}
+
+impl Node for Here {
+    fn probe(&self) -> Probe {
+        Probe { kvm: kvm(), qemu: find_binary(&self.qemu).map(drop) }
+    }
+
+    fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor> {
+        match kind {
+            Kind::Native | Kind::Qemu => Box::new(Qemu {
+                binary: find_binary(&self.qemu).unwrap_or_else(|_| self.qemu.clone()),
+                kvm: kvm() == KvmState::Usable,
+            }),
+        }
+    }
+}
+
+fn kvm() -> KvmState {
+    KvmState::Unusable("native is not part of this build".to_owned())
+}

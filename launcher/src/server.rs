@@ -1,0 +1,76 @@
+//! The launcher's side of the protocol: one command in, one answer out, all of it by the session.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Request, Response, Status};
+use vireo_proto::VERSION;
+use vireo_proto::launcher::launcher_server::Launcher;
+use vireo_proto::launcher::{
+    DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
+    LaunchResponse, ShutdownRequest, ShutdownResponse, State, WatchRequest,
+};
+
+use crate::session::Handle;
+
+/// The service, for any number of connections.
+pub struct Server {
+    session: Handle,
+}
+
+impl Server {
+    /// Serves this session.
+    pub fn new(session: Handle) -> Self {
+        Self { session }
+    }
+}
+
+#[tonic::async_trait]
+impl Launcher for Server {
+    async fn hello(&self, request: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
+        let theirs = request.into_inner().version.unwrap_or_default();
+        if theirs.major != VERSION.major {
+            let (theirs, ours) = (theirs.major, VERSION.major);
+            let refusal = format!("this launcher speaks version {ours} of the protocol, not {theirs}");
+            return Err(Status::failed_precondition(refusal));
+        }
+        let standing = self.session.standing().borrow().clone();
+        Ok(Response::new(HelloResponse {
+            version: Some(VERSION),
+            vmi: standing.vmi,
+            state: Some(standing.state),
+            pid: std::process::id(),
+        }))
+    }
+
+    async fn launch(&self, request: Request<LaunchRequest>) -> Result<Response<LaunchResponse>, Status> {
+        let (state, fault) = self.session.launch(request.into_inner()).await;
+        Ok(Response::new(LaunchResponse { state: Some(state), fault }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<State, Status>> + Send>>;
+
+    /// Changes that follow each other faster than they are read are seen as one.
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let states = WatchStream::new(self.session.standing()).map(|standing| Ok(standing.state));
+        Ok(Response::new(Box::pin(states)))
+    }
+
+    async fn shutdown(
+        &self,
+        request: Request<ShutdownRequest>,
+    ) -> Result<Response<ShutdownResponse>, Status> {
+        let grace = Duration::from_secs(request.into_inner().grace_seconds);
+        Ok(Response::new(ShutdownResponse { fault: self.session.shutdown(grace).await }))
+    }
+
+    async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
+        Ok(Response::new(KillResponse { fault: self.session.kill().await }))
+    }
+
+    async fn dismiss(&self, _: Request<DismissRequest>) -> Result<Response<DismissResponse>, Status> {
+        Ok(Response::new(DismissResponse { fault: self.session.dismiss().await }))
+    }
+}

@@ -1,0 +1,84 @@
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use vireo_proto::launcher::{Fault, LaunchRequest, State};
+
+use super::{Launched, Standing};
+use crate::fault::{Code, fault};
+
+/// What a session can be asked.
+pub enum Command {
+    /// Start the machine.
+    Launch(Box<LaunchRequest>, Launched),
+    /// End it within a grace period.
+    Shutdown(Duration, oneshot::Sender<Option<Fault>>),
+    /// End it now.
+    Kill(oneshot::Sender<Option<Fault>>),
+    /// The outcome is recorded.
+    Dismiss(oneshot::Sender<Option<Fault>>),
+    /// The launcher itself was told to go.
+    Leave,
+}
+
+/// The way to talk to a session.
+#[derive(Clone)]
+pub struct Handle {
+    commands: mpsc::Sender<Command>,
+    standing: watch::Receiver<Standing>,
+}
+
+impl Handle {
+    pub(super) fn new(commands: mpsc::Sender<Command>, standing: watch::Receiver<Standing>) -> Self {
+        Self { commands, standing }
+    }
+
+    /// What is known now, and every change.
+    pub fn standing(&self) -> watch::Receiver<Standing> {
+        self.standing.clone()
+    }
+
+    /// Starts the machine; returns once it runs or cannot.
+    pub async fn launch(&self, request: LaunchRequest) -> (State, Option<Fault>) {
+        let (reply, answer) = oneshot::channel();
+        self.send(Command::Launch(Box::new(request), Launched(reply))).await;
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => (self.standing.borrow().state.clone(), Some(leaving())),
+        }
+    }
+
+    /// Asks for an end within `grace`.
+    pub async fn shutdown(&self, grace: Duration) -> Option<Fault> {
+        self.ask(|reply| Command::Shutdown(grace, reply)).await
+    }
+
+    /// Asks for an end now.
+    pub async fn kill(&self) -> Option<Fault> {
+        self.ask(Command::Kill).await
+    }
+
+    /// Lets the launcher go.
+    pub async fn dismiss(&self) -> Option<Fault> {
+        self.ask(Command::Dismiss).await
+    }
+
+    /// Tells the launcher to go once its guest has.
+    pub async fn leave(&self) {
+        self.send(Command::Leave).await;
+    }
+
+    async fn ask(&self, command: impl FnOnce(oneshot::Sender<Option<Fault>>) -> Command) -> Option<Fault> {
+        let (reply, answer) = oneshot::channel();
+        self.send(command(reply)).await;
+        answer.await.unwrap_or_else(|_| Some(leaving()))
+    }
+
+    async fn send(&self, command: Command) {
+        // A session that is gone drops the reply inside, which is what the caller then sees.
+        let _ = self.commands.send(command).await;
+    }
+}
+
+fn leaving() -> Fault {
+    fault(Code::Conflict, "the launcher is leaving")
+}

@@ -1,0 +1,151 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tracing::{info, warn};
+use vireo_proto::launcher::{Outcome, state::Phase};
+
+use super::outcome::{Intent, outcome};
+use super::{Command, Session, Up, answer, refuse, sooner};
+use crate::console::Console;
+use crate::hypervisor::{Event, Guest, Order};
+use crate::launch::Launch;
+
+/// How often the power button is pressed: a guest that is still booting misses the first times, and one that has
+/// heard ignores the next.
+const PRESS_AGAIN: Duration = Duration::from_secs(5);
+
+/// Where a session stands.
+pub(super) enum Stage {
+    /// Nothing was launched.
+    Waiting,
+    /// The machine is being built.
+    Starting(Up),
+    /// The guest runs.
+    Running(Machine),
+    /// The guest was asked to shut down, and has until then.
+    Stopping(Machine, Instant),
+    /// The guest was told to die.
+    Killing(Machine, Intent),
+    /// The guest is gone.
+    Exited(Outcome),
+    /// Nothing is left to do.
+    Gone,
+}
+
+/// A guest with what belongs to it.
+pub(super) struct Machine {
+    launch: Arc<Launch>,
+    console: Console,
+    guest: Guest,
+}
+
+impl Machine {
+    pub(super) fn new(launch: Arc<Launch>, console: Console, guest: Guest) -> Self {
+        Self { launch, console, guest }
+    }
+}
+
+impl Session {
+    pub(super) async fn running(&mut self, mut machine: Machine) -> Stage {
+        loop {
+            tokio::select! {
+                event = machine.guest.next() => {
+                    if let Some(outcome) = self.happened(&machine, event, Intent::None) {
+                        return self.exit(outcome);
+                    }
+                }
+                command = self.commands.recv() => match command {
+                    Some(Command::Shutdown(grace, reply)) => {
+                        answer(reply, None);
+                        return stop(machine, grace);
+                    }
+                    Some(Command::Leave) | None => {
+                        self.leaving = true;
+                        let grace = machine.launch.termination_grace;
+                        return stop(machine, grace);
+                    }
+                    Some(Command::Kill(reply)) => {
+                        answer(reply, None);
+                        return Stage::Killing(machine, Intent::Killed);
+                    }
+                    Some(other) => refuse(other, &self.state()),
+                }
+            }
+        }
+    }
+
+    pub(super) async fn stopping(&mut self, mut machine: Machine, mut deadline: Instant) -> Stage {
+        self.enter(Phase::Stopping);
+        info!(grace = ?deadline.duration_since(Instant::now()), "asking the guest to shut down");
+        let mut presses = interval(PRESS_AGAIN);
+        presses.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = machine.guest.next() => {
+                    if let Some(outcome) = self.happened(&machine, event, Intent::Asked) {
+                        return self.exit(outcome);
+                    }
+                }
+                command = self.commands.recv() => match command {
+                    Some(Command::Shutdown(grace, reply)) => {
+                        answer(reply, None);
+                        deadline = sooner(Some(deadline), grace).unwrap_or(deadline);
+                    }
+                    Some(Command::Leave) | None => self.leaving = true,
+                    Some(Command::Kill(reply)) => {
+                        answer(reply, None);
+                        return Stage::Killing(machine, Intent::Killed);
+                    }
+                    Some(other) => refuse(other, &self.state()),
+                },
+                _ = presses.tick() => machine.guest.order(Order::PowerButton),
+                () = sleep_until(deadline) => {
+                    warn!("the guest did not shut down in time");
+                    return Stage::Killing(machine, Intent::OutOfTime);
+                }
+            }
+        }
+    }
+
+    pub(super) async fn killing(&mut self, mut machine: Machine, why: Intent) -> Stage {
+        self.enter(Phase::Stopping);
+        machine.guest.order(Order::Kill);
+        loop {
+            tokio::select! {
+                event = machine.guest.next() => {
+                    if let Some(outcome) = self.happened(&machine, event, why) {
+                        return self.exit(outcome);
+                    }
+                }
+                command = self.commands.recv() => match command {
+                    Some(Command::Leave) | None => self.leaving = true,
+                    Some(other) => refuse(other, &self.state()),
+                }
+            }
+        }
+    }
+
+    /// Publishes what happened; `Some` when it was the end.
+    fn happened(&self, machine: &Machine, event: Event, intent: Intent) -> Option<Outcome> {
+        match event {
+            Event::Rebooted => self.publish(|state| state.reboots += 1),
+            Event::Paused if intent == Intent::None => self.enter(Phase::Paused),
+            Event::Resumed if intent == Intent::None => self.enter(Phase::Running),
+            // On the way out, that is all anybody wants to know.
+            Event::Paused | Event::Resumed => {}
+            Event::Ended(end) => {
+                machine.console.end();
+                return Some(outcome(end, intent));
+            }
+        }
+        None
+    }
+}
+
+fn stop(machine: Machine, grace: Duration) -> Stage {
+    match sooner(None, grace) {
+        Some(deadline) => Stage::Stopping(machine, deadline),
+        None => Stage::Killing(machine, Intent::OutOfTime),
+    }
+}

@@ -1,0 +1,216 @@
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::watch::Receiver;
+use vireo_proto::launcher::{self as wire, outcome::Kind as OutcomeKind};
+
+use super::*;
+use crate::console::Port;
+use crate::hypervisor::{End, Event, GuestEnd, KvmState, Order, guest};
+
+/// A node whose machines are run by the test.
+#[derive(Clone, Default)]
+struct Stagehand {
+    up: Slot<oneshot::Sender<Result<(), Fault>>>,
+    machine: Slot<GuestEnd>,
+}
+
+type Slot<T> = Arc<Mutex<Option<T>>>;
+
+impl Node for Stagehand {
+    fn probe(&self) -> Probe {
+        Probe { kvm: KvmState::Usable, qemu: Ok(()) }
+    }
+
+    fn hypervisor(&self, _: Kind) -> Box<dyn Hypervisor> {
+        Box::new(self.clone())
+    }
+}
+
+impl Hypervisor for Stagehand {
+    fn start(&self, _: Arc<Launch>, _: host::Host, _port: Port) -> Starting {
+        let (owner, end) = guest();
+        let (up, go) = oneshot::channel();
+        *self.up.lock().unwrap() = Some(up);
+        *self.machine.lock().unwrap() = Some(end);
+        Box::pin(async move { go.await.unwrap().map(|()| owner) })
+    }
+}
+
+/// A session under test, in paused time: sleeping costs nothing and happens only when nothing else can.
+struct Scene {
+    node: Stagehand,
+    handle: Handle,
+    seen: Receiver<Standing>,
+    session: tokio::task::JoinHandle<()>,
+}
+
+fn scene() -> Scene {
+    let node = Stagehand::default();
+    let (session, handle) = Session::new(Box::new(node.clone()));
+    Scene { node, seen: handle.standing(), handle, session: tokio::spawn(session.run()) }
+}
+
+fn request() -> LaunchRequest {
+    LaunchRequest {
+        vmi: Some(wire::Identity { namespace: "ns".into(), name: "n".into(), uid: "u".into() }),
+        memory_bytes: 1 << 28,
+        firmware: Some(wire::Firmware { boot: Some(wire::firmware::Boot::Bios(wire::Bios::default())) }),
+        runtime_dir: "/nonexistent".into(),
+        ..Default::default()
+    }
+}
+
+impl Scene {
+    async fn begin_launch(&self) -> tokio::task::JoinHandle<(State, Option<Fault>)> {
+        let handle = self.handle.clone();
+        let launch = tokio::spawn(async move { handle.launch(request()).await });
+        self.reach(Phase::Starting).await;
+        launch
+    }
+
+    async fn run(&self) -> GuestEnd {
+        let launch = self.begin_launch().await;
+        self.come_up(Ok(()));
+        let (state, fault) = launch.await.unwrap();
+        assert_eq!((state.phase(), fault), (Phase::Running, None));
+        self.node.machine.lock().unwrap().take().unwrap()
+    }
+
+    fn come_up(&self, result: Result<(), Fault>) {
+        self.node.up.lock().unwrap().take().unwrap().send(result).unwrap();
+    }
+
+    async fn reach(&self, phase: Phase) -> State {
+        let mut seen = self.seen.clone();
+        let standing = seen.wait_for(|standing| standing.state.phase() == phase).await.unwrap();
+        standing.state.clone()
+    }
+
+    async fn outcome(&self) -> OutcomeKind {
+        self.reach(Phase::Exited).await.outcome.unwrap().kind()
+    }
+
+    async fn dismissed(self) {
+        assert_eq!(self.handle.dismiss().await, None);
+        self.session.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_powers_off_is_seen_and_dismissed() {
+    let scene = scene();
+    let machine = scene.run().await;
+    assert_eq!(scene.handle.dismiss().await.unwrap().code(), Code::Conflict);
+    let (state, fault) = scene.handle.launch(request()).await;
+    assert_eq!((state.phase(), fault.unwrap().code()), (Phase::Running, Code::Conflict));
+
+    machine.events.send(Event::Rebooted).unwrap();
+    machine.events.send(Event::Paused).unwrap();
+    assert_eq!(scene.reach(Phase::Paused).await.reboots, 1);
+    machine.events.send(Event::Resumed).unwrap();
+    scene.reach(Phase::Running).await;
+    machine.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::PoweredOff);
+    assert_eq!(scene.handle.kill().await, None);
+    scene.dismissed().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_button_is_pressed_until_the_guest_hears_it() {
+    let scene = scene();
+    let mut machine = scene.run().await;
+    assert_eq!(scene.handle.shutdown(Duration::from_secs(60)).await, None);
+    for _ in 0..3 {
+        assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
+    }
+    machine.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::ShutDown);
+}
+
+/// The grace periods that were asked for, and when the guest dies.
+#[tokio::test(start_paused = true)]
+async fn the_shortest_grace_wins() {
+    for (graces, dies_after) in [(vec![30], 30), (vec![30, 60], 30), (vec![30, 7], 7), (vec![0], 0)] {
+        let scene = scene();
+        let mut machine = scene.run().await;
+        let begin = Instant::now();
+        for &grace in &graces {
+            assert_eq!(scene.handle.shutdown(Duration::from_secs(grace)).await, None);
+        }
+        while machine.orders.recv().await != Some(Order::Kill) {}
+        assert_eq!(begin.elapsed().as_secs(), dies_after, "{graces:?}");
+        machine.events.send(Event::Ended(End::Killed)).unwrap();
+        assert_eq!(scene.outcome().await, OutcomeKind::GraceExpired, "{graces:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kill_waits_for_nothing() {
+    let scene = scene();
+    let mut machine = scene.run().await;
+    scene.handle.shutdown(Duration::from_secs(3600)).await;
+    assert_eq!(scene.handle.kill().await, None);
+    while machine.orders.recv().await != Some(Order::Kill) {}
+    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::Killed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arrives_while_starting_is_not_lost() {
+    let scene = scene();
+    let launch = scene.begin_launch().await;
+    assert_eq!(scene.handle.shutdown(Duration::from_secs(5)).await, None);
+    scene.come_up(Ok(()));
+    assert_eq!(launch.await.unwrap().1, None);
+    let mut machine = scene.node.machine.lock().unwrap().take().unwrap();
+    assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
+
+    let scene = self::scene();
+    let launch = scene.begin_launch().await;
+    assert_eq!(scene.handle.kill().await, None);
+    assert_eq!(launch.await.unwrap().1.unwrap().code(), Code::Conflict);
+    assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_does_not_start_leaves_the_reason() {
+    let scene = scene();
+    let launch = scene.begin_launch().await;
+    scene.come_up(Err(fault(Code::Hypervisor, "no")));
+    let (state, refusal) = launch.await.unwrap();
+    assert_eq!(state.phase(), Phase::Exited);
+    assert_eq!(refusal, state.outcome.unwrap().fault);
+    assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
+    scene.dismissed().await;
+
+    let scene = self::scene();
+    let (_, refusal) = scene.handle.launch(LaunchRequest::default()).await;
+    assert_eq!(refusal.unwrap().code(), Code::Invalid);
+    assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_ever() {
+    let begin = Instant::now();
+    scene().session.await.unwrap();
+    assert_eq!(begin.elapsed(), UNCLAIMED);
+
+    let scene = scene();
+    let machine = scene.run().await;
+    machine.events.send(Event::Ended(End::Crashed("panic".into()))).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::Crashed);
+    scene.session.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launcher_that_must_leave_takes_its_guest_along_gracefully() {
+    let scene = scene();
+    let mut machine = scene.run().await;
+    let begin = Instant::now();
+    scene.handle.leave().await;
+    assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
+    while machine.orders.recv().await != Some(Order::Kill) {}
+    assert_eq!(begin.elapsed().as_secs(), 30);
+    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    scene.session.await.unwrap();
+}
