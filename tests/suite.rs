@@ -4,6 +4,7 @@ mod scenarios {
     mod boot;
     mod disk;
     mod exit;
+    mod here;
     mod hostile;
     mod net;
 }

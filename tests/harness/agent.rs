@@ -18,10 +18,31 @@ use crate::wire::{Frame, PIECE, Start, Status};
 /// The name of the virtio-serial port that is the channel.
 pub(crate) const PORT: &str = "vireo.agent";
 
+/// Where the channel is.
+#[derive(Clone, Copy, Debug)]
+pub enum Channel {
+    /// The virtio-serial port of a nested host.
+    Port,
+    /// Standard input and output: the agent of this machine.
+    Stdio,
+}
+
 /// Serves the channel until it breaks.
-pub fn serve() -> io::Result<()> {
-    let mut reader = open_port()?;
-    let writer = Writer(Arc::new(Mutex::new(reader.try_clone()?)));
+pub fn serve(channel: Channel) -> io::Result<()> {
+    let (mut reader, writer) = match channel {
+        Channel::Port => {
+            let port = open_port()?;
+            (port.try_clone()?, port)
+        }
+        Channel::Stdio => {
+            let (input, output) = (io::stdin(), io::stdout());
+            (
+                File::from(input.as_fd().try_clone_to_owned()?),
+                File::from(output.as_fd().try_clone_to_owned()?),
+            )
+        }
+    };
+    let writer = Writer(Arc::new(Mutex::new(writer)));
     writer.send(&Frame::Ready)?;
     let mut commands: HashMap<u32, Running> = HashMap::new();
     loop {

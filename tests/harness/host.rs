@@ -20,6 +20,9 @@ use crate::wire::Frame;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on";
+/// First process of a host that is this machine: the shell reaps what daemons leave, so it must not become the agent.
+const HERE: &str = "mount -t tmpfs tmpfs /run; ip link set lo up; echo 1 >/proc/sys/net/ipv4/ip_forward; \
+    \"$1\" --agent-here; exit";
 const CONSOLE_TAIL: u64 = 6 << 10;
 
 /// Why a host does not do what it was asked.
@@ -133,7 +136,43 @@ impl HostBuilder {
 
     /// Boots it; returns when it takes commands.
     pub fn start(self) -> Result<Host, HostError> {
-        Host::start(self)
+        let image = Image::get()?;
+        let scratch = share(&self)?;
+        image.write_host_initrd(&scratch.path().join("initrd")).map_err(HostError::Start)?;
+        let output = self.output.clone().unwrap_or_else(|| scratch.path().join("out"));
+        let qemu = qemu(&self, &image, scratch.path(), &output);
+        let places = Places { input: "/in".into(), work: "/tmp".into(), output };
+        Host::start(qemu, scratch, places, self.deadline)
+    }
+
+    /// Takes this machine itself for the host, so that a scenario that needs no KVM runs the same here. There are
+    /// no processors and no memory to choose then. Commands run in namespaces of their own for networks, mounts and
+    /// processes, all of which go with the host.
+    pub fn here(self) -> Result<Host, HostError> {
+        let scratch = share(&self)?;
+        let work = scratch.path().join("work");
+        fs::create_dir_all(&work).map_err(HostError::Start)?;
+        let output = self.output.clone().unwrap_or_else(|| scratch.path().join("out"));
+        let text = |path: &Path| path.to_string_lossy().into_owned();
+        let places = Places { input: text(&scratch.path().join("in")), work: text(&work), output };
+        let mut agent = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            agent.arg("--map-root-user");
+        }
+        agent.args([
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-euc",
+            HERE,
+        ]);
+        agent.arg("sh").arg(scratch.path().join("in/.agent"));
+        agent.stdin(Stdio::piped()).stdout(Stdio::piped());
+        Host::start(agent, scratch, places, self.deadline)
     }
 }
 
@@ -145,8 +184,16 @@ pub struct Host {
     threads: Vec<JoinHandle<()>>,
     stop_watchdog: Option<Sender<()>>,
     scratch: TempDir,
-    output: PathBuf,
+    places: Places,
     next_id: AtomicU32,
+}
+
+/// Where a host's commands find things.
+#[derive(Debug)]
+struct Places {
+    input: String,
+    work: String,
+    output: PathBuf,
 }
 
 /// The host's end of the control channel.
@@ -204,13 +251,14 @@ impl Link {
 }
 
 impl Host {
-    fn start(wanted: HostBuilder) -> Result<Self, HostError> {
-        let image = Image::get()?;
+    fn start(
+        mut command: Command,
+        scratch: TempDir,
+        places: Places,
+        deadline: Duration,
+    ) -> Result<Self, HostError> {
         let started = Instant::now();
-        let scratch = share(&wanted)?;
-        image.write_host_initrd(&scratch.path().join("initrd")).map_err(HostError::Start)?;
-        let output = wanted.output.clone().unwrap_or_else(|| scratch.path().join("out"));
-        let mut qemu = qemu(&wanted, &image, scratch.path(), &output).spawn().map_err(HostError::Start)?;
+        let mut qemu = command.spawn().map_err(HostError::Start)?;
         let pipes = qemu.stdin.take().zip(qemu.stdout.take());
         let (to_agent, from_agent) = pipes.ok_or_else(|| HostError::Start(io::Error::other("no pipes")))?;
         let link =
@@ -224,7 +272,7 @@ impl Host {
         let qemu = Arc::new(Mutex::new(qemu));
         let watchdog = thread::spawn({
             let qemu = Arc::clone(&qemu);
-            move || watch(&watched, &qemu, wanted.deadline)
+            move || watch(&watched, &qemu, deadline)
         });
         let host = Self {
             qemu,
@@ -232,7 +280,7 @@ impl Host {
             threads: vec![reader, watchdog],
             stop_watchdog: Some(stop_watchdog),
             scratch,
-            output,
+            places,
             next_id: AtomicU32::new(1),
         };
         match is_ready.recv_timeout(BOOT_DEADLINE) {
@@ -258,7 +306,17 @@ impl Host {
 
     /// The directory the host sees as `/out`.
     pub fn output(&self) -> &Path {
-        &self.output
+        &self.places.output
+    }
+
+    /// Where the host has the file given to it as `name`: `/in/name`.
+    pub fn input(&self, name: &str) -> String {
+        format!("{}/{name}", self.places.input)
+    }
+
+    /// A path for a file of the scenario's own, gone with the host: `/tmp/name`.
+    pub fn work(&self, name: &str) -> String {
+        format!("{}/{name}", self.places.work)
     }
 
     pub(crate) fn attach(&self) -> (u32, Receiver<Event>, Arc<Link>) {
@@ -268,7 +326,11 @@ impl Host {
 
     /// Prints what the host's console last said, and passes the error on.
     pub(crate) fn fail(&self, error: HostError) -> HostError {
-        eprintln!("nested: {error}; the end of its console:\n{}", tail(&self.scratch.path().join("console")));
+        let console = self.scratch.path().join("console");
+        if !console.exists() {
+            return error;
+        }
+        eprintln!("nested: {error}; the end of its console:\n{}", tail(&console));
         let complaints = tail(&self.scratch.path().join("qemu"));
         if !complaints.is_empty() {
             eprintln!("nested: its QEMU said:\n{complaints}");

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use vireo_tests::agent::{self, Channel};
 use vireo_tests::{HostBuilder, HostError, Status};
 
 const USAGE: &str = "\
@@ -19,7 +20,7 @@ Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it do
 
 fn main() -> ExitCode {
     match Arguments::parse() {
-        Ok(Arguments::Agent) => match vireo_tests::agent::serve() {
+        Ok(Arguments::Agent(channel)) => match agent::serve(channel) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         },
@@ -48,7 +49,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 
 enum Arguments {
     Help,
-    Agent,
+    Agent(Channel),
     Run(Run),
 }
 
@@ -75,7 +76,8 @@ impl Arguments {
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
             match argument {
-                Long("agent") => return Ok(Self::Agent),
+                Long("agent") => return Ok(Self::Agent(Channel::Port)),
+                Long("agent-here") => return Ok(Self::Agent(Channel::Stdio)),
                 Long("help") | Short('h') => return Ok(Self::Help),
                 Long("smp") => run.cpus = parser.value()?.parse()?,
                 Long("memory") => run.memory_mib = parser.value()?.parse()?,
