@@ -1,2 +1,42 @@
-//! Starts here.
-fn main() {}
+//! `virtctl`: what `kubectl` has no verb for.
+//!
+//! The story of one run: read the command line, do the one thing it asks for, say what went wrong in one chain.
+
+mod cli;
+mod client;
+mod cmd;
+mod term;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use cli::{Cli, Command};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match &cli.command {
+        Command::Console(args) => cmd::console::run(&cli.server, args).await,
+        Command::Version => cmd::version::run(&cli.server).await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("virtctl: {}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Every layer's own words, outermost first.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,7 @@
+//! One verb, one file.
+
+pub(crate) mod console;
+pub(crate) mod version;
+
+/// What a verb ends with when it does not succeed.
+pub(crate) type Failure = Box<dyn std::error::Error>;
