@@ -1,0 +1,136 @@
+//! The part that runs in the nested host: starts the contenders in turn, by the host's own clock.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::contender::Contender;
+use crate::launcher;
+use crate::memory::{self, Ram};
+use crate::report::Sample;
+
+/// What the guest's first process prints.
+pub(crate) const MARK: &str = "GUEST-INIT-RUNS";
+/// One start, marker and power-off, with the emulated host at its slowest.
+const START: Duration = Duration::from_secs(60);
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) runs: u32,
+    pub(crate) memory_mib: u32,
+    pub(crate) command_line: String,
+    pub(crate) contenders: Vec<Contender>,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            runs: 5,
+            memory_mib: 256,
+            command_line: "console=ttyS0 quiet panic=-1".to_owned(),
+            contenders: Contender::ALL.to_vec(),
+        }
+    }
+}
+
+impl Plan {
+    /// The command line of `bench` that runs this plan here.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let names: Vec<String> = self.contenders.iter().map(Contender::to_string).collect();
+        let words = [
+            "inside".to_owned(),
+            format!("--runs={}", self.runs),
+            format!("--memory={}", self.memory_mib),
+            format!("--cmdline={}", self.command_line),
+            format!("--only={}", names.join(",")),
+        ];
+        words.to_vec()
+    }
+
+    /// For all of it.
+    pub(crate) fn deadline(&self) -> Duration {
+        START * (self.runs + 1) * u32::try_from(self.contenders.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Runs the rounds, after one that only warms the host's caches; a sample a line on standard output.
+pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
+    for round in 0..=plan.runs {
+        for contender in &plan.contenders {
+            let sample = measure(*contender, plan).map_err(|error| format!("{contender}: {error}"))?;
+            if round == 0 {
+                eprintln!("warm-up: {contender} {:.0} ms", sample.millis);
+            } else {
+                println!("{}", serde_json::to_string(&sample)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
+    let Some(words) = contender.command(plan) else { return launcher::measure(plan) };
+    let (program, arguments) = words.split_first().ok_or("an empty command")?;
+    let start = Instant::now();
+    let mut child =
+        Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let output = child.stdout.take().ok_or("no standard output")?;
+    let result = wait_for_mark(output, start).and_then(|elapsed| {
+        let ram = match contender {
+            Contender::Qemu => Ram::Anonymous { bytes: u64::from(plan.memory_mib) << 20 },
+            Contender::Vmm | Contender::Launcher => Ram::Memfd,
+        };
+        let kib = memory::beside(child.id(), ram)?;
+        let mut input = child.stdin.take().ok_or("no standard input")?;
+        input.write_all(b"\n")?;
+        Ok(Sample { contender, millis: elapsed.as_secs_f64() * 1e3, kib })
+    });
+    end(&mut child, result.is_ok())?;
+    result
+}
+
+/// Waits for a guest that was told to power off, or kills it.
+pub(crate) fn end(child: &mut Child, politely: bool) -> Result<(), Error> {
+    if !politely {
+        child.kill()?;
+    }
+    child.wait()?;
+    Ok(())
+}
+
+/// How long after `start` the guest's mark came out of `serial`. What follows is read and dropped, so that the guest
+/// never waits for us.
+pub(crate) fn wait_for_mark(
+    mut serial: impl Read + Send + 'static,
+    start: Instant,
+) -> Result<Duration, Error> {
+    let (found, is_found) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut seen = Vec::new();
+        let mut buffer = [0; 4096];
+        let mut done = false;
+        while let Ok(count) = serial.read(&mut buffer) {
+            let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+            if done {
+                continue;
+            }
+            seen.extend_from_slice(bytes);
+            if seen.windows(MARK.len()).any(|window| window == MARK.as_bytes()) {
+                done = true;
+                // The receiver may have given up at its deadline.
+                let _ = found.send(Ok(start.elapsed()));
+            }
+        }
+        if !done {
+            let _ = found.send(Err(String::from_utf8_lossy(&seen).into_owned()));
+        }
+    });
+    match is_found.recv_timeout(START) {
+        Ok(Ok(elapsed)) => Ok(elapsed),
+        Ok(Err(seen)) => Err(format!("the guest's first process never ran; its console:\n{seen}").into()),
+        Err(_) => Err(format!("the guest's first process did not run within {} s", START.as_secs()).into()),
+    }
+}

@@ -1,0 +1,101 @@
+//! The whole launcher: started, told over gRPC to launch, watched over its console socket.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use tonic::transport::{Channel, Endpoint};
+use vireo_proto::launcher::launcher_client::LauncherClient;
+use vireo_proto::launcher::{
+    Cpu, DismissRequest, Firmware, HelloRequest, HypervisorChoice, Identity, KernelBoot, LaunchRequest,
+    Smbios, WatchRequest, firmware, hypervisor_choice, state,
+};
+use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSION};
+
+use crate::Error;
+use crate::contender::Contender;
+use crate::inside::{Plan, end, wait_for_mark};
+use crate::memory::{self, Ram};
+use crate::report::Sample;
+
+/// A process's start, up to its socket.
+const READY: Duration = Duration::from_secs(10);
+
+pub(crate) fn measure(plan: &Plan) -> Result<Sample, Error> {
+    let directory = tempfile::tempdir()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let start = Instant::now();
+    let mut child = Command::new("/in/virt-launcher")
+        .arg("--socket")
+        .arg(directory.path().join(LAUNCHER_SOCKET))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()?;
+    let result = runtime.block_on(session(plan, directory.path(), &child, start));
+    end(&mut child, result.is_ok())?;
+    result
+}
+
+async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -> Result<Sample, Error> {
+    let mut client = connect(&directory.join(LAUNCHER_SOCKET), start).await?;
+    client.hello(HelloRequest { version: Some(VERSION) }).await?;
+    let response = client.launch(request(plan, directory)).await?.into_inner();
+    if let Some(fault) = response.fault {
+        return Err(format!("refused: {} {}", fault.field, fault.detail).into());
+    }
+    let console = UnixStream::connect(directory.join(CONSOLE_SOCKET))?;
+    let reader = console.try_clone()?;
+    let waiting =
+        tokio::task::spawn_blocking(move || wait_for_mark(reader, start).map_err(|error| error.to_string()));
+    let elapsed = waiting.await??;
+    let kib = memory::beside(child.id(), Ram::Memfd)?;
+    (&console).write_all(b"\n")?;
+    let mut states = client.watch(WatchRequest {}).await?.into_inner();
+    while let Some(state) = states.message().await? {
+        if state.phase() == state::Phase::Exited {
+            break;
+        }
+    }
+    client.dismiss(DismissRequest {}).await?;
+    Ok(Sample { contender: Contender::Launcher, millis: elapsed.as_secs_f64() * 1e3, kib })
+}
+
+/// Connects as soon as the launcher listens.
+async fn connect(socket: &Path, start: Instant) -> Result<LauncherClient<Channel>, Error> {
+    let endpoint = Endpoint::try_from(format!("unix://{}", socket.display()))?;
+    loop {
+        match endpoint.connect().await {
+            Ok(channel) => return Ok(LauncherClient::new(channel)),
+            Err(error) if start.elapsed() > READY => return Err(error.into()),
+            // Its socket is the only sign the launcher gives; a handler watches the directory for it.
+            Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+    }
+}
+
+fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
+    let kernel = KernelBoot {
+        kernel_path: "/in/vmlinuz".into(),
+        initrd_path: "/in/initrd".into(),
+        command_line: plan.command_line.clone(),
+    };
+    let uid = "00000000-0000-4000-8000-000000000001";
+    LaunchRequest {
+        vmi: Some(Identity { namespace: "default".into(), name: "bench".into(), uid: uid.into() }),
+        hypervisor: Some(HypervisorChoice {
+            kind: hypervisor_choice::Kind::Native.into(),
+            forced_by: "bench".into(),
+        }),
+        cpu: Some(Cpu { sockets: 1, cores: 1, threads: 1, model: "host-model".into(), features: Vec::new() }),
+        memory_bytes: u64::from(plan.memory_mib) << 20,
+        firmware: Some(Firmware { boot: Some(firmware::Boot::Kernel(kernel)) }),
+        serial_console: true,
+        console_socket: path(CONSOLE_SOCKET),
+        runtime_dir: directory.to_string_lossy().into_owned(),
+        smbios: Some(Smbios { uuid: uid.into(), ..Smbios::default() }),
+        ..LaunchRequest::default()
+    }
+}

@@ -1,0 +1,87 @@
+//! What a process holds in memory beside its guest's RAM.
+
+use crate::Error;
+
+/// How the guest's RAM is told apart in `/proc/PID/smaps`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ram {
+    /// By the name of our memfd.
+    Memfd,
+    /// An anonymous mapping of exactly this size.
+    Anonymous {
+        /// The guest's RAM.
+        bytes: u64,
+    },
+}
+
+const MEMFD: &str = "/memfd:vireo-guest-ram";
+
+/// KiB resident in all mappings of `pid` but the guest's RAM.
+pub(crate) fn beside(pid: u32, ram: Ram) -> Result<u64, Error> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
+    sum(&text, ram).map_err(Into::into)
+}
+
+fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
+    let mut total = 0;
+    let mut found = 0;
+    let mut is_ram = false;
+    for line in smaps.lines() {
+        if let Some((start, end, name)) = mapping(line) {
+            is_ram = match ram {
+                Ram::Memfd => name.starts_with(MEMFD),
+                Ram::Anonymous { bytes } => name.is_empty() && end - start == bytes,
+            };
+            found += u32::from(is_ram);
+        } else if let Some(size) = line.strip_prefix("Rss:")
+            && !is_ram
+        {
+            let kib = size.trim().trim_end_matches("kB").trim().parse::<u64>();
+            total += kib.map_err(|error| format!("{line:?}: {error}"))?;
+        }
+    }
+    match found {
+        0 => Err(format!("no mapping is the guest's RAM ({ram:?})")),
+        _ => Ok(total),
+    }
+}
+
+/// Start, end and name of a mapping, if the line begins one.
+fn mapping(line: &str) -> Option<(u64, u64, &str)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    // Permissions, offset, device, inode; then blanks and the name.
+    let name = rest.splitn(5, ' ').nth(4).unwrap_or_default().trim_start();
+    Some((start, end, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SMAPS: &str = "\
+00400000-00500000 r-xp 00000000 fd:00 123        /in/vmm
+Size:               1024 kB
+Rss:                 100 kB
+Pss:                  50 kB
+7f0000000000-7f0010000000 rw-s 00000000 00:01 77 /memfd:vireo-guest-ram (deleted)
+Rss:               90000 kB
+7f1000000000-7f1010000000 rw-p 00000000 00:00 0
+Rss:               80000 kB
+7ffe00000000-7ffe00021000 rw-p 00000000 00:00 0          [stack]
+Rss:                  12 kB
+";
+
+    #[test]
+    fn only_the_named_or_sized_mapping_is_left_out() {
+        assert_eq!(sum(SMAPS, Ram::Memfd), Ok(100 + 80000 + 12));
+        assert_eq!(sum(SMAPS, Ram::Anonymous { bytes: 256 << 20 }), Ok(100 + 90000 + 12));
+    }
+
+    #[test]
+    fn a_process_without_the_guests_ram_is_no_result() {
+        assert!(sum(SMAPS, Ram::Anonymous { bytes: 128 << 20 }).is_err());
+        assert!(sum("", Ram::Memfd).is_err());
+    }
+}
