@@ -14,7 +14,7 @@ use crate::report::Sample;
 /// What the guest's first process prints.
 pub(crate) const MARK: &str = "GUEST-INIT-RUNS";
 /// One start, marker and power-off, with the emulated host at its slowest.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(180);
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
