@@ -10,6 +10,7 @@ pub mod layout;
 pub mod memory;
 pub mod pci;
 pub mod serial;
+pub mod sys;
 pub mod virtio;
 
 mod arch;

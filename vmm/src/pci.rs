@@ -13,7 +13,7 @@ mod msix;
 mod ports;
 mod root;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use address::Address;
 pub use bar::{Bar, Placement};

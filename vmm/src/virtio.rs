@@ -7,12 +7,14 @@
 //! What the guest says is never believed: a chain that makes no sense fails alone; a ring that lies stops its device,
 //! which then asks to be reset (section 2.1.2).
 
+pub mod block;
 mod chain;
 mod device;
 mod queue;
 pub mod rng;
 mod signals;
-
+#[cfg(test)]
+mod testing;
 mod transport;
 mod worker;
 
@@ -21,8 +23,7 @@ pub use device::{Device, Model};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};
 
-/// The guest's RAM.
-type GuestMemory = vm_memory::GuestMemoryMmap<()>;
+use crate::memory::GuestMemory;
 
 /// What a device needs of the machine around it.
 #[derive(Clone)]

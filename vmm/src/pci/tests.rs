@@ -1,5 +1,6 @@
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use vmm_sys_util::eventfd::EventFd;
@@ -9,17 +10,33 @@ use crate::bus::{BusDevice, BusRange};
 use crate::irq::{MsiMessage, MsiRouter, MsiVector};
 
 /// Delivers as KVM does: what is signalled while masked waits in the eventfd until the vector is routed.
+#[derive(Clone, Default)]
+pub(crate) struct FakeRouter(Arc<Delivered>);
+
 #[derive(Default)]
-pub(crate) struct FakeRouter(Arc<Mutex<Vec<(u64, u32)>>>);
+struct Delivered {
+    messages: Mutex<Vec<(u64, u32)>>,
+    more: Condvar,
+}
 
 impl FakeRouter {
     pub(crate) fn delivered(&self) -> Vec<(u64, u32)> {
-        self.0.lock().unwrap().clone()
+        self.0.messages.lock().unwrap().clone()
+    }
+
+    /// Waits for a message with `data` that was not waited for before, and takes it.
+    pub(crate) fn take(&self, data: u32) {
+        let messages = self.0.messages.lock().unwrap();
+        let absent = |messages: &mut Vec<(u64, u32)>| !messages.iter().any(|message| message.1 == data);
+        let patience = Duration::from_secs(20);
+        let (mut messages, result) = self.0.more.wait_timeout_while(messages, patience, absent).unwrap();
+        assert!(!result.timed_out(), "no interrupt {data:#x}");
+        messages.retain(|message| message.1 != data);
     }
 }
 
 struct FakeVector {
-    delivered: Arc<Mutex<Vec<(u64, u32)>>>,
+    delivered: Arc<Delivered>,
     route: Mutex<Option<MsiMessage>>,
     fd: EventFd,
 }
@@ -34,7 +51,8 @@ impl MsiRouter for FakeRouter {
 impl FakeVector {
     fn deliver(&self, message: MsiMessage) {
         if self.fd.read().is_ok() {
-            self.delivered.lock().unwrap().push((message.address, message.data));
+            self.delivered.messages.lock().unwrap().push((message.address, message.data));
+            self.delivered.more.notify_all();
         }
     }
 }

@@ -1,10 +1,13 @@
 //! Descriptor chains (section 2.7.4), walked and checked once, before any device looks at them.
 
+use std::io;
+
 use virtio_queue::DescriptorChain;
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{Address, Bytes, GuestAddress, GuestMemory as _, GuestMemoryError, Permissions};
+use vm_memory::{Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryError, VolatileSlice};
 
 use super::GuestMemory;
+use crate::sys::vectored::IoVecs;
 
 /// The most buffers in a chain: what one vectored system call takes.
 const MAX_SEGMENTS: usize = 1024;
@@ -117,7 +120,7 @@ impl Chain {
             return Err(ChainError::TooLong);
         }
         let len = usize::try_from(segment.len).map_err(|_| ChainError::OutsideMemory)?;
-        if !memory.check_range(segment.address, len, Permissions::ReadWrite) {
+        if !memory.check_range(segment.address, len) {
             return Err(ChainError::OutsideMemory);
         }
         list.0.push(segment);
@@ -134,6 +137,24 @@ impl Segments {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// The host's view of the bytes.
+    pub(crate) fn slices<'a>(&self, memory: &'a GuestMemory) -> io::Result<Vec<VolatileSlice<'a>>> {
+        let mut slices = Vec::with_capacity(self.0.len());
+        for segment in &self.0 {
+            let len = usize::try_from(segment.len).map_err(io::Error::other)?;
+            // A buffer may lie across the seam of two mappings.
+            for slice in memory.get_slices(segment.address, len) {
+                slices.push(slice.map_err(io::Error::other)?);
+            }
+        }
+        Ok(slices)
+    }
+
+    /// The bytes as the kernel takes them.
+    pub(crate) fn io_vecs<'a>(&self, memory: &'a GuestMemory) -> io::Result<IoVecs<'a>> {
+        self.slices(memory).map(IoVecs::new)
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Segment> {

@@ -4,6 +4,8 @@ mod activation;
 mod capability;
 mod common;
 mod doorbell;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -1,0 +1,168 @@
+//! Vectored I/O straight between files and guest memory.
+//!
+//! Guest memory is never a Rust slice: the guest changes it at any time. The kernel copies to and from raw addresses.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use vm_memory::VolatileSlice;
+use vm_memory::volatile_memory::PtrGuardMut;
+
+/// Buffers in guest memory as the kernel takes them. They stay mapped as long as this lives.
+pub(crate) struct IoVecs<'a> {
+    vecs: Vec<libc::iovec>,
+    len: u64,
+    _mapped: std::marker::PhantomData<&'a PtrGuardMut>,
+}
+
+impl<'a> IoVecs<'a> {
+    /// At most `IOV_MAX` (1024) of them take part in one call.
+    pub(crate) fn new(slices: impl IntoIterator<Item = VolatileSlice<'a>>) -> Self {
+        let mut len: u64 = 0;
+        let vecs = slices
+            .into_iter()
+            .map(|slice| {
+                len = len.saturating_add(u64::try_from(slice.len()).unwrap_or(u64::MAX));
+                // Without an on-demand mapping backend the guard only carries the address.
+                let base = slice.ptr_guard_mut().as_ptr().cast();
+                libc::iovec { iov_base: base, iov_len: slice.len() }
+            })
+            .collect();
+        Self { vecs, len, _mapped: std::marker::PhantomData }
+    }
+
+    /// How many bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Takes off the first `count` bytes.
+    fn advance(&mut self, count: usize) {
+        let mut left = count;
+        let done = self.vecs.iter().take_while(|vec| {
+            let whole = vec.iov_len <= left;
+            if whole {
+                left -= vec.iov_len;
+            }
+            whole
+        });
+        let done = done.count();
+        self.vecs.drain(..done);
+        self.len = self.len.saturating_sub(u64::try_from(count).unwrap_or(u64::MAX));
+        if let Some(first) = self.vecs.first_mut() {
+            // Within the same buffer: `left` is less than its length.
+            first.iov_base = first.iov_base.wrapping_byte_add(left);
+            first.iov_len -= left;
+        }
+    }
+
+    fn raw(&self) -> (*const libc::iovec, libc::c_int) {
+        let count = self.vecs.len().min(1024);
+        (self.vecs.as_ptr(), libc::c_int::try_from(count).unwrap_or(0))
+    }
+}
+
+/// Reads all of `to` from `offset` of a file. The end of the file within is an error.
+pub(crate) fn read_exact_at(file: BorrowedFd<'_>, to: IoVecs<'_>, offset: u64) -> io::Result<()> {
+    transfer(to, offset, |(vecs, count), at| {
+        #[expect(unsafe_code, reason = "reads into guest memory, which is no Rust slice")]
+        // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+        let done = unsafe { libc::preadv(file.as_raw_fd(), vecs, count, at) };
+        done
+    })
+}
+
+/// Writes all of `from` at `offset` of a file.
+pub(crate) fn write_all_at(file: BorrowedFd<'_>, from: IoVecs<'_>, offset: u64) -> io::Result<()> {
+    transfer(from, offset, |(vecs, count), at| {
+        #[expect(unsafe_code, reason = "writes from guest memory, which is no Rust slice")]
+        // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+        let done = unsafe { libc::pwritev(file.as_raw_fd(), vecs, count, at) };
+        done
+    })
+}
+
+/// One read into `to`; how many bytes came.
+pub(crate) fn read(file: BorrowedFd<'_>, to: &IoVecs<'_>) -> io::Result<usize> {
+    let (vecs, count) = to.raw();
+    #[expect(unsafe_code, reason = "reads into guest memory, which is no Rust slice")]
+    // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+    let done = unsafe { libc::readv(file.as_raw_fd(), vecs, count) };
+    usize::try_from(done).map_err(|_| io::Error::last_os_error())
+}
+
+/// One write from `from`; how many bytes went.
+pub(crate) fn write(file: BorrowedFd<'_>, from: &IoVecs<'_>) -> io::Result<usize> {
+    let (vecs, count) = from.raw();
+    #[expect(unsafe_code, reason = "writes from guest memory, which is no Rust slice")]
+    // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+    let done = unsafe { libc::writev(file.as_raw_fd(), vecs, count) };
+    usize::try_from(done).map_err(|_| io::Error::last_os_error())
+}
+
+fn transfer(
+    mut vecs: IoVecs<'_>,
+    mut offset: u64,
+    call: impl Fn((*const libc::iovec, libc::c_int), i64) -> isize,
+) -> io::Result<()> {
+    while vecs.len() > 0 {
+        let at = i64::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        match usize::try_from(call(vecs.raw(), at)) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(done) => {
+                vecs.advance(done);
+                offset = offset.saturating_add(u64::try_from(done).unwrap_or(u64::MAX));
+            }
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::Interrupted => {}
+                error => return Err(error),
+            },
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::FileExt;
+
+    use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap};
+
+    use super::*;
+
+    fn vecs<'a>(memory: &'a GuestMemoryMmap<()>, parts: &[(u64, usize)]) -> IoVecs<'a> {
+        IoVecs::new(parts.iter().map(|&(at, len)| memory.get_slice(GuestAddress(at), len).unwrap()))
+    }
+
+    #[test]
+    fn scattered_buffers_are_filled_in_order_and_written_in_order() {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x4000)]).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789abcdef").unwrap();
+        read_exact_at(file.as_fd(), vecs(&memory, &[(0x100, 3), (0x3000, 1), (0x10, 4)]), 2).unwrap();
+        let mut back = [0; 4];
+        memory.read_slice(&mut back, GuestAddress(0x10)).unwrap();
+        assert_eq!(&back, b"6789");
+        write_all_at(file.as_fd(), vecs(&memory, &[(0x10, 4), (0x100, 3)]), 20).unwrap();
+        let mut out = [0; 7];
+        file.read_exact_at(&mut out, 20).unwrap();
+        assert_eq!(&out, b"6789234");
+        let short = read_exact_at(file.as_fd(), vecs(&memory, &[(0, 16)]), 20);
+        assert_eq!(short.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn advancing_never_splits_wrongly() {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x1000)]).unwrap();
+        for count in 0..=9 {
+            let mut all = vecs(&memory, &[(0, 2), (16, 3), (32, 4)]);
+            let first = all.vecs[0].iov_base as usize;
+            all.advance(count);
+            assert_eq!(all.len(), 9 - count as u64);
+            let want = [0, 1, 16, 17, 18, 32, 33, 34, 35].get(count);
+            assert_eq!(all.vecs.first().map(|vec| vec.iov_base as usize - first).as_ref(), want);
+        }
+    }
+}

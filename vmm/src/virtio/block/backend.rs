@@ -1,0 +1,58 @@
+//! Where a disk's content is kept.
+
+mod qcow2;
+mod raw;
+
+use std::io;
+
+use super::super::{GuestMemory, Segments};
+use super::request::SECTOR;
+use crate::config::DiskImage;
+
+/// Why an image cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// The host refused.
+    #[error("the disk image cannot be opened")]
+    Open(#[source] io::Error),
+    /// Disks have whole sectors.
+    #[error("the disk has {0} bytes, no multiple of 512")]
+    Ragged(u64),
+    /// A disk has at least one sector.
+    #[error("the disk image is empty")]
+    Empty,
+    /// The qcow2 image uses something that is not served; the text says what.
+    #[error("the qcow2 image {0}")]
+    Unsupported(&'static str),
+}
+
+/// Sectors that can be read and written. The caller keeps to their number.
+pub(super) trait Backend: Send {
+    /// How many.
+    fn sectors(&self) -> u64;
+    fn read(&mut self, memory: &GuestMemory, to: &Segments, offset: u64) -> io::Result<()>;
+    fn write(&mut self, memory: &GuestMemory, from: &Segments, offset: u64) -> io::Result<()>;
+    /// What was written is on stable storage when this returns.
+    fn flush(&mut self) -> io::Result<()>;
+    /// The content is no longer needed. May do nothing.
+    fn discard(&mut self, offset: u64, len: u64) -> io::Result<()>;
+    /// Reads as zeros from now on; with `unmap`, the room may be given back.
+    fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
+}
+
+pub(super) fn open(image: &DiskImage, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
+    Ok(match image {
+        DiskImage::Raw(file) => Box::new(raw::Raw::open(file)?),
+        DiskImage::Qcow2 { image, backing } => {
+            Box::new(qcow2::Qcow2Image::open(image, backing.as_ref(), read_only)?)
+        }
+    })
+}
+
+fn whole_sectors(bytes: u64) -> Result<u64, ImageError> {
+    match bytes {
+        0 => Err(ImageError::Empty),
+        bytes if bytes.is_multiple_of(SECTOR) => Ok(bytes / SECTOR),
+        bytes => Err(ImageError::Ragged(bytes)),
+    }
+}
