@@ -11,15 +11,19 @@ use crate::arch::x86_64::acpi::{self, Blobs, PlaceError, Platform, Windows};
 use crate::arch::x86_64::cpuid::{self, HostFacts};
 use crate::arch::x86_64::topology::{Topology, TopologyError};
 use crate::arch::x86_64::{msr, regs};
+use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
-use crate::config::Machine;
+use crate::config::{Boot, Machine};
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmRouter, KvmUnusable};
 use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
-use crate::memory::{self, MemoryError, ram_ranges};
+use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
+use crate::pci::{Root, RootError};
 use crate::serial::SerialOutput;
 use crate::vcpu::Vcpu;
+use crate::virtio::block::ImageError;
+use crate::virtio::{self, DeviceError};
 use crate::vm::Outcome;
 
 /// Why a machine cannot be built.
@@ -63,6 +67,36 @@ pub enum BuildError {
         #[source]
         source: BusError,
     },
+    /// The PCI bus, or a function on it.
+    #[error("cannot place the {device}")]
+    Pci {
+        /// What it is to the user.
+        device: &'static str,
+        /// Why.
+        #[source]
+        source: RootError,
+    },
+    /// A disk's image cannot be used.
+    #[error("cannot use disk number {number}")]
+    Disk {
+        /// Counted from 1, in the machine's order.
+        number: usize,
+        /// Why.
+        #[source]
+        source: ImageError,
+    },
+    /// A virtio device could not be made.
+    #[error("cannot make a device")]
+    Virtio(#[from] DeviceError),
+    /// The monitor has no such device.
+    #[error("this monitor has no {what} yet")]
+    Missing {
+        /// What it is to the user.
+        what: &'static str,
+    },
+    /// The kernel, its initrd or its command line.
+    #[error("cannot load the kernel")]
+    Load(#[from] LoadError),
     /// ACPI tables cannot be placed.
     #[error("cannot place the ACPI tables")]
     Acpi(#[from] PlaceError),
@@ -82,9 +116,10 @@ pub(crate) struct Assembly {
     pub(crate) outcome: Arc<Outcome>,
     pub(crate) uart: Arc<Uart>,
     pub(crate) power: Arc<PowerManagement>,
+    pci: Root,
     buses: Buses,
     /// Last, so that no device outlives the memory it works on.
-    _kvm: KvmMachine,
+    vm: KvmMachine,
 }
 
 /// Memory addresses and ports.
@@ -96,8 +131,8 @@ struct Buses {
 
 impl Drop for Assembly {
     fn drop(&mut self) {
+        self.pci.stop();
         self.uart.close();
-        // Devices hold the buses, to move themselves, and the buses hold the devices.
         self.buses.mmio.clear();
         self.buses.pio.clear();
     }
@@ -124,27 +159,84 @@ pub(crate) fn build(
     check_processor_count(&kvm, machine, &apic_ids)?;
 
     let memory = memory::create(machine.memory)?;
+    let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmMachine::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
-
-    let router = KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?;
-    let _doorbells = KvmDoorbells(vm.fd.clone());
-    let _ = router;
     let (uart, power) = legacy_devices(&vm, &buses, &outcome, output)?;
-    let assembly = Assembly { outcome: outcome.clone(), uart, power, buses, _kvm: vm };
+    let pci = Root::new(&buses.mmio, &buses.pio, ram_end).map_err(pci("PCI bus"))?;
+    pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
+    let assembly = Assembly { outcome, uart, power, pci, buses, vm };
+    pci_devices(machine, &assembly, &memory)?;
 
-    let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
-    let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end) };
-    let acpi = Blobs::new(&platform).place(acpi::TABLES_ADDRESS)?;
-    let write = |what, bytes: &[u8], at| {
-        memory.write_slice(bytes, GuestAddress(at)).map_err(|source| BuildError::Write { what, source })
-    };
-    write("ACPI root pointer", &acpi.rsdp, acpi::RSDP_ADDRESS)?;
-    write("ACPI tables", &acpi.tables, acpi::TABLES_ADDRESS)?;
-
+    write_acpi(&memory, &apic_ids, ram_end)?;
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
+    let Boot::Kernel(kernel) = &machine.boot;
+    let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
+    if let Some(first) = vcpus.first() {
+        enter_at(first.fd(), entry, &memory)?;
+    }
     Ok((assembly, vcpus))
+}
+
+/// The functions on the PCI bus, in slot order.
+fn pci_devices(machine: &Machine, assembly: &Assembly, memory: &GuestMemory) -> Result<(), BuildError> {
+    let vm = &assembly.vm;
+    let host = virtio::Host {
+        memory: memory.clone(),
+        router: Arc::new(KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?),
+        doorbells: Arc::new(KvmDoorbells(vm.fd.clone())),
+    };
+    let add = |name, model: Box<dyn virtio::Device>| {
+        let function = virtio::PciDevice::new(model, host.clone())?;
+        assembly.pci.add(function).map(drop).map_err(pci(name))
+    };
+    for (number, disk) in machine.disks.iter().enumerate() {
+        let block = virtio::block::Block::new(disk)
+            .map_err(|source| BuildError::Disk { number: number + 1, source })?;
+        add("disk", Box::new(block))?;
+    }
+    if !machine.nets.is_empty() {
+        return Err(BuildError::Missing { what: "network card" });
+    }
+    if machine.virtio_console {
+        return Err(BuildError::Missing { what: "virtio console" });
+    }
+    if machine.rng {
+        add("entropy device", Box::new(virtio::rng::Rng))?;
+    }
+    Ok(())
+}
+
+fn write_acpi(memory: &GuestMemory, apic_ids: &[u8], ram_end: u64) -> Result<(), BuildError> {
+    let platform = Platform { apic_ids, windows: Windows::above(ram_end) };
+    let acpi = Blobs::new(&platform).place(acpi::TABLES_ADDRESS)?;
+    for (what, bytes, at) in [
+        ("ACPI root pointer", &acpi.rsdp, acpi::RSDP_ADDRESS),
+        ("ACPI tables", &acpi.tables, acpi::TABLES_ADDRESS),
+    ] {
+        memory.write_slice(bytes, GuestAddress(at)).map_err(|source| BuildError::Write { what, source })?;
+    }
+    Ok(())
+}
+
+/// Sets the first processor to the kernel's entry point.
+fn enter_at(fd: &VcpuFd, entry: Entry, memory: &GuestMemory) -> Result<(), BuildError> {
+    let (mode, rip, argument) = match entry {
+        Entry::Linux64 { rip, boot_params } => (regs::Mode::Long, rip, boot_params),
+        Entry::Pvh { rip, start_info } => (regs::Mode::Protected, rip, start_info),
+    };
+    let reset = fd.get_sregs().map_err(KvmError::at("read the processor's registers"))?;
+    let sregs = regs::special(mode, reset, memory)
+        .map_err(|source| BuildError::Write { what: "descriptor and page tables", source })?;
+    fd.set_sregs(&sregs).map_err(KvmError::at("set the processor's special registers"))?;
+    fd.set_regs(&regs::general(mode, rip, argument))
+        .map_err(KvmError::at("set the processor's general registers"))?;
+    Ok(())
+}
+
+fn pci(device: &'static str) -> impl FnOnce(RootError) -> BuildError {
+    move |source| BuildError::Pci { device, source }
 }
 
 fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
@@ -180,7 +272,6 @@ fn legacy_devices(
     buses.port("keyboard controller", (layout::I8042_PORT, 5), Arc::new(I8042::new(outcome.clone())))?;
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
-    buses.port("reset control", (layout::RESET_PORT, 1), Arc::new(ResetControl::new(outcome.clone())))?;
     Ok((uart, power))
 }
 
@@ -192,7 +283,7 @@ fn processors(
 ) -> Result<Vec<Vcpu>, BuildError> {
     let supported =
         kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(KvmError::at("say what processors it has"))?;
-    let vm = &assembly._kvm;
+    let vm = &assembly.vm;
     let mut vcpus = Vec::with_capacity(apic_ids.len());
     for (cpu, apic_id) in (0..).zip(apic_ids.iter().copied()) {
         let fd = vm.fd.create_vcpu(apic_id.into()).map_err(KvmError::at("create a processor"))?;

@@ -68,7 +68,11 @@ impl Vm<Running> {
 
     /// Blocks until the guest is over, takes the machine down and says how it ended.
     pub fn wait(self) -> Exit {
-        self.state.assembly.outcome.wait()
+        let Running { processors, assembly } = self.state;
+        let exit = assembly.outcome.wait();
+        drop(processors);
+        drop(assembly);
+        exit
     }
 }
 

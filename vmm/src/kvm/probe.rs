@@ -1,4 +1,5 @@
-use std::io;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
 
 use kvm_ioctls::{Cap, Kvm};
 
@@ -54,8 +55,8 @@ pub enum KvmUnusable {
 /// Whether machines can run here.
 pub fn probe() -> Result<(), KvmUnusable> {
     let kvm = open()?;
-    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").map_err(KvmUnusable::Broken)?;
-    if !has_hardware_virtualization(&cpuinfo) {
+    let cpuinfo = File::open("/proc/cpuinfo").map_err(KvmUnusable::Broken)?;
+    if !has_hardware_virtualization(BufReader::new(cpuinfo)) {
         return Err(KvmUnusable::SoftwareOnly);
     }
     drop(kvm);
@@ -81,12 +82,17 @@ pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
     }
 }
 
-/// The first processor speaks for all.
-fn has_hardware_virtualization(cpuinfo: &str) -> bool {
+/// The first processor speaks for all, and reading on costs time on a large host.
+fn has_hardware_virtualization(cpuinfo: impl BufRead) -> bool {
     cpuinfo
         .lines()
-        .find_map(|line| line.strip_prefix("flags").and_then(|rest| rest.split_once(':')))
-        .is_some_and(|(_, flags)| flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+        .map_while(Result::ok)
+        .find_map(|line| {
+            let (name, flags) = line.split_once(':')?;
+            (name.trim_end() == "flags")
+                .then(|| flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+        })
+        .unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -102,7 +108,7 @@ mod tests {
             ("vmx flags\t: vnmi\n", false),
             ("", false),
         ] {
-            assert_eq!(has_hardware_virtualization(cpuinfo), want, "{cpuinfo:?}");
+            assert_eq!(has_hardware_virtualization(cpuinfo.as_bytes()), want, "{cpuinfo:?}");
         }
     }
 }

@@ -164,7 +164,7 @@ impl State {
 
     fn encode(&self, index: u8, value: u8) -> u8 {
         let mode = self.load(STATUS_B);
-        let number = |value: u8| if mode & BINARY != 0 { value } else { (value / 10) << 4 | value % 10 };
+        let number = |value: u8| if mode & BINARY != 0 { value } else { ((value / 10) << 4) | (value % 10) };
         if index == HOURS && mode & HOURS_24 == 0 {
             let afternoon = if value >= 12 { 0x80 } else { 0 };
             return number(if value.is_multiple_of(12) { 12 } else { value % 12 }) | afternoon;

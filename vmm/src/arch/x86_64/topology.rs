@@ -75,10 +75,6 @@ impl Topology {
     pub(crate) fn threads_per_package(self) -> u32 {
         self.threads_per_core() * self.cores_per_package()
     }
-
-    pub(crate) fn sockets(self) -> u8 {
-        self.cpus.sockets()
-    }
 }
 
 /// Bits needed to number `count` things.

@@ -17,8 +17,8 @@ const DSDT_REVISION: u8 = 2;
 
 /// `_OSC` of a PCI root (PCI Firmware 3.3, section 4.5.1).
 const PCI_OSC: &str = "33DB4D5B-1FF7-401C-9657-7441C03DD766";
-/// Hot-plug, SHPC, PME, AER and capability structures: all the guest's own business.
-const OSC_ALL_CONTROLS: u32 = 0x1f;
+/// Hot-plug, SHPC, PME, AER, capability structures and LTR: all the guest's own business.
+const OSC_ALL_CONTROLS: u32 = 0x3f;
 const OSC_UNKNOWN_UUID: u32 = 1 << 2;
 const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
 
@@ -65,7 +65,9 @@ fn declare(name: &str, objects: &[(&str, &dyn Aml)], body: &mut Vec<u8>) {
 fn pci_root(windows: Windows, body: &mut Vec<u8>) {
     let buses = AddressSpace::<u16>::new_bus_number(0, 0xff);
     let config = IO::new(layout::PCI_CONFIG_PORT, layout::PCI_CONFIG_PORT, 1, 8);
-    let ports = AddressSpace::<u16>::new_io(layout::PCI_IO_START, u16::MAX, None);
+    // All ports but those of the configuration space: the LPC bridge behind this root decodes the low ones.
+    let low_ports = AddressSpace::<u16>::new_io(0, layout::PCI_CONFIG_PORT - 1, None);
+    let ports = AddressSpace::<u16>::new_io(layout::PCI_CONFIG_PORT + 8, u16::MAX, None);
     let low = |address: u64| u32::try_from(address).unwrap_or(u32::MAX);
     let memory32 = AddressSpace::<u32>::new_memory(
         AddressSpaceCacheable::NotCacheable,
@@ -81,7 +83,7 @@ fn pci_root(windows: Windows, body: &mut Vec<u8>) {
         windows.start64 + windows.size64 - 1,
         None,
     );
-    let resources = ResourceTemplate::new(vec![&buses, &config, &ports, &memory32, &memory64]);
+    let resources = ResourceTemplate::new(vec![&buses, &config, &low_ports, &ports, &memory32, &memory64]);
     declare(
         "PCI0",
         &[

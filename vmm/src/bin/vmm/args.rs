@@ -1,0 +1,259 @@
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lexopt::{Arg, Parser, ValueExt};
+use vireo_vmm::config::{Cpus, CpusError, MacAddr, MemorySize, MemorySizeError, ParseMacError};
+
+pub(crate) const HELP: &str = "\
+Boots a Linux kernel in a virtual machine on KVM.
+
+Usage: vmm --kernel FILE [OPTION]...
+
+  --kernel FILE                    bzImage as a distribution ships it, or an ELF kernel
+  --initrd FILE                    initial ramdisk
+  --cmdline TEXT                   kernel command line (default: console=ttyS0)
+  --cpus N                         processors, 1 to 254 (default: 1)
+  --memory SIZE                    RAM: 512M, 4G, a bare number counts MiB (default: 256M)
+  --disk path=FILE[,readonly=on]   raw disk image or block device; may be given several times
+  --net tap=NAME[,mac=MAC]         network card on an existing tap device; may be given several times
+  --serial stdio                   serial port on this terminal; Ctrl+] leaves (default)
+  --serial file=FILE               serial output into a file
+  --serial socket=FILE             serial port on a unix socket that is made here
+  --help, --version
+
+Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
+
+Exit status:
+  0  the guest switched itself off
+  1  an error, which is named, or a signal
+  3  the guest crashed so that its processor triple-faulted
+  4  the guest reset itself again and again, never running for long
+  5  left with Ctrl+]
+";
+
+/// What is to be done.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Run(Box<Args>),
+    Help,
+    Version,
+}
+
+/// A machine as the command line names it.
+#[derive(Debug)]
+pub(crate) struct Args {
+    pub(crate) kernel: PathBuf,
+    pub(crate) initrd: Option<PathBuf>,
+    pub(crate) cmdline: String,
+    pub(crate) cpus: Cpus,
+    pub(crate) memory: MemorySize,
+    pub(crate) disks: Vec<DiskArg>,
+    pub(crate) nets: Vec<NetArg>,
+    pub(crate) serial: SerialArg,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DiskArg {
+    pub(crate) path: PathBuf,
+    pub(crate) read_only: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NetArg {
+    pub(crate) tap: String,
+    pub(crate) mac: Option<MacAddr>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum SerialArg {
+    Stdio,
+    File(PathBuf),
+    Socket(PathBuf),
+}
+
+/// What is wrong with the command line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ArgsError {
+    #[error("{0} (see vmm --help)")]
+    Usage(#[from] lexopt::Error),
+    #[error("--kernel is missing: name a bzImage or an ELF kernel (see vmm --help)")]
+    NoKernel,
+    #[error("{0} is given twice")]
+    Twice(&'static str),
+    #[error("--cpus")]
+    Cpus(#[source] CpusError),
+    #[error("--memory")]
+    Memory(#[source] MemorySizeError),
+    #[error("--net: mac")]
+    Mac(#[source] ParseMacError),
+    #[error("{option}: {key:?} is no key of it; it has {known}")]
+    UnknownKey { option: &'static str, key: String, known: &'static str },
+    #[error("{option}: {key}= is missing")]
+    MissingKey { option: &'static str, key: &'static str },
+    #[error("{option}: {value:?} is neither on nor off")]
+    NoSwitch { option: &'static str, value: String },
+    #[error("--serial {0:?}: write stdio, file=FILE or socket=FILE")]
+    Serial(String),
+}
+
+/// Reads a command line whose first word is the program.
+pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
+    let mut parser = Parser::from_iter(words);
+    let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
+    let (mut cpus, mut memory, mut serial) = (None, None, None);
+    let (mut disks, mut nets) = (Vec::new(), Vec::new());
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Arg::Long("kernel") => once(&mut kernel, "--kernel", PathBuf::from(parser.value()?))?,
+            Arg::Long("initrd") => once(&mut initrd, "--initrd", PathBuf::from(parser.value()?))?,
+            Arg::Long("cmdline") => once(&mut cmdline, "--cmdline", parser.value()?.string()?)?,
+            Arg::Long("cpus") => {
+                let count = parser.value()?.parse()?;
+                once(&mut cpus, "--cpus", Cpus::new(1, count, 1).map_err(ArgsError::Cpus)?)?;
+            }
+            Arg::Long("memory") => {
+                let size = parser.value()?.string()?.parse().map_err(ArgsError::Memory)?;
+                once(&mut memory, "--memory", size)?;
+            }
+            Arg::Long("disk") => disks.push(disk(&parser.value()?.string()?)?),
+            Arg::Long("net") => nets.push(net(&parser.value()?.string()?)?),
+            Arg::Long("serial") => once(&mut serial, "--serial", serial_arg(&parser.value()?.string()?)?)?,
+            Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
+            Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
+            Arg::Long(_) | Arg::Short(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
+        }
+    }
+    Ok(Command::Run(Box::new(Args {
+        kernel: kernel.ok_or(ArgsError::NoKernel)?,
+        initrd,
+        cmdline: cmdline.unwrap_or_else(|| "console=ttyS0".to_owned()),
+        cpus: cpus.map_or_else(|| Cpus::new(1, 1, 1).map_err(ArgsError::Cpus), Ok)?,
+        memory: memory.map_or_else(|| MemorySize::from_bytes(256 << 20).map_err(ArgsError::Memory), Ok)?,
+        disks,
+        nets,
+        serial: serial.unwrap_or(SerialArg::Stdio),
+    })))
+}
+
+fn once<T>(slot: &mut Option<T>, option: &'static str, value: T) -> Result<(), ArgsError> {
+    match slot.replace(value) {
+        Some(_) => Err(ArgsError::Twice(option)),
+        None => Ok(()),
+    }
+}
+
+fn disk(text: &str) -> Result<DiskArg, ArgsError> {
+    let (mut path, mut read_only) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
+            "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
+            _ => return Err(unknown("--disk", key, "path and readonly")),
+        }
+    }
+    let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
+    Ok(DiskArg { path, read_only: read_only.unwrap_or(false) })
+}
+
+fn net(text: &str) -> Result<NetArg, ArgsError> {
+    let (mut tap, mut mac) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "tap" => once(&mut tap, "--net: tap", value.to_owned())?,
+            "mac" => once(&mut mac, "--net: mac", value.parse().map_err(ArgsError::Mac)?)?,
+            _ => return Err(unknown("--net", key, "tap and mac")),
+        }
+    }
+    Ok(NetArg { tap: tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?, mac })
+}
+
+fn serial_arg(text: &str) -> Result<SerialArg, ArgsError> {
+    match text.split_once('=') {
+        None if text == "stdio" => Ok(SerialArg::Stdio),
+        Some(("file", path)) if !path.is_empty() => Ok(SerialArg::File(path.into())),
+        Some(("socket", path)) if !path.is_empty() => Ok(SerialArg::Socket(path.into())),
+        _ => Err(ArgsError::Serial(text.to_owned())),
+    }
+}
+
+/// `key=value` parted by commas; a key alone has an empty value.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(',').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+fn switch(option: &'static str, value: &str) -> Result<bool, ArgsError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ArgsError::NoSwitch { option, value: value.to_owned() }),
+    }
+}
+
+fn unknown(option: &'static str, key: &str, known: &'static str) -> ArgsError {
+    ArgsError::UnknownKey { option, key: key.to_owned(), known }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Result<Command, ArgsError> {
+        parse(std::iter::once("vmm").chain(line.split_whitespace()).map(OsString::from))
+    }
+
+    fn run(line: &str) -> Args {
+        match words(line).unwrap() {
+            Command::Run(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_kernel_is_enough() {
+        let args = run("--kernel k");
+        assert_eq!((args.cpus.count(), args.memory.bytes()), (1, 256 << 20));
+        assert_eq!((args.cmdline.as_str(), args.serial), ("console=ttyS0", SerialArg::Stdio));
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let args =
+            run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
+                        --disk path=b --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s");
+        assert_eq!((args.initrd, args.cmdline.as_str()), (Some("i".into()), "quiet"));
+        assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
+        let disk = |path: &str, read_only| DiskArg { path: path.into(), read_only };
+        assert_eq!(args.disks, [disk("a", true), disk("b", false)]);
+        assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
+        assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
+        assert_eq!(args.serial, SerialArg::Socket("s".into()));
+    }
+
+    #[test]
+    fn mistakes_name_the_option() {
+        for (line, named) in [
+            ("", "--kernel"),
+            ("--kernel k --cpus 255", "--cpus"),
+            ("--kernel k --cpus many", "many"),
+            ("--kernel k --memory 1M", "--memory"),
+            ("--kernel k --kernel l", "--kernel"),
+            ("--kernel k --disk readonly=on", "--disk"),
+            ("--kernel k --disk path=a,readonly=yes", "readonly"),
+            ("--kernel k --disk path=a,cache=none", "cache"),
+            ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
+            ("--kernel k --net tap=t,mac=x", "--net"),
+            ("--kernel k --serial tty", "--serial"),
+            ("--kernel k --bogus", "bogus"),
+            ("k", "k"),
+        ] {
+            let error = words(line).unwrap_err().to_string();
+            assert!(error.contains(named), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn help_and_version_need_nothing_else() {
+        assert!(matches!(words("--help"), Ok(Command::Help)));
+        assert!(matches!(words("--version"), Ok(Command::Version)));
+    }
+}

@@ -1,0 +1,215 @@
+//! The serial port's other end: terminal, file or socket; and the ways to end a machine from outside.
+
+mod signals;
+mod socket;
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vireo_vmm::Controls;
+use vireo_vmm::serial::SerialInput;
+
+use crate::args::SerialArg;
+use crate::spool::Spool;
+use crate::terminal::RawTerminal;
+use socket::Socket;
+
+/// Ctrl+].
+const ESCAPE: u8 = 0x1d;
+/// The threads here do nothing but wait, read and push.
+const STACK: usize = 128 << 10;
+
+/// Why the console cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConsoleError {
+    #[error("--serial: cannot use {path:?}")]
+    Path {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--serial: cannot use the terminal")]
+    Terminal(#[source] io::Error),
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+    #[error("cannot take over signals")]
+    Signals(#[source] io::Error),
+}
+
+/// Who ended the machine, if neither the guest nor an error did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Ctrl+].
+    Left,
+    /// A signal to the monitor.
+    Signal(i32),
+}
+
+/// The console of all the machines that a guest's resets make one after the other.
+pub(crate) struct Console {
+    output: Spool,
+    seat: Arc<Seat>,
+    terminal: Mutex<Option<RawTerminal>>,
+    socket: Option<Socket>,
+}
+
+/// The machine that is running now.
+#[derive(Default)]
+struct Seat {
+    controls: Mutex<Option<Controls>>,
+    ended: Mutex<Option<Ended>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Seat {
+    fn input(&self) -> Option<SerialInput> {
+        lock(&self.controls).as_ref().map(Controls::serial_input)
+    }
+
+    /// The first reason stays. A machine that is being built meanwhile is ended when it is attached.
+    fn end(&self, why: Ended) {
+        lock(&self.ended).get_or_insert(why);
+        if let Some(controls) = lock(&self.controls).as_ref() {
+            controls.kill();
+        }
+    }
+
+    /// Gives all of `bytes` to the guest, as fast as it reads.
+    fn feed(&self, mut bytes: &[u8]) {
+        while let (false, Some(input)) = (bytes.is_empty(), self.input()) {
+            let taken = input.push(bytes);
+            bytes = bytes.get(taken..).unwrap_or_default();
+            if !bytes.is_empty() {
+                input.wait_room();
+            }
+        }
+    }
+
+    /// Keys for the guest; `false` once the user has left. Keys that a guest does not read are lost, so that the
+    /// key to leave is always seen.
+    fn keys(&self, bytes: &[u8]) -> bool {
+        let (keys, left) = match bytes.iter().position(|byte| *byte == ESCAPE) {
+            Some(at) => (bytes.get(..at).unwrap_or_default(), true),
+            None => (bytes, false),
+        };
+        if let Some(input) = self.input() {
+            input.push(keys);
+        }
+        if left {
+            self.end(Ended::Left);
+        }
+        !left
+    }
+}
+
+impl Console {
+    /// Opens what `serial` names. Must come before other threads: the signals taken over here are theirs too.
+    pub(crate) fn open(serial: &SerialArg) -> Result<Self, ConsoleError> {
+        let seat = Arc::new(Seat::default());
+        signals::take_over(seat.clone())?;
+        let path_error = |path: &PathBuf| {
+            let path = path.clone();
+            move |source| ConsoleError::Path { path, source }
+        };
+        let (output, terminal, socket) = match serial {
+            SerialArg::Stdio => {
+                let output = Spool::onto(Stdout).map_err(ConsoleError::Thread)?;
+                let terminal = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
+                if terminal.is_some() {
+                    eprint!("vmm: Ctrl+] leaves\r\n");
+                }
+                read_stdin(seat.clone(), terminal.is_some())?;
+                (output, terminal, None)
+            }
+            SerialArg::File(path) => {
+                let file = File::create(path).map_err(path_error(path))?;
+                (Spool::onto(file).map_err(ConsoleError::Thread)?, None, None)
+            }
+            SerialArg::Socket(path) => {
+                let (socket, output) = Socket::open(path, seat.clone()).map_err(path_error(path))?;
+                (output, None, Some(socket))
+            }
+        };
+        Ok(Self { output, seat, terminal: Mutex::new(terminal), socket })
+    }
+
+    /// Where the guest's output goes.
+    pub(crate) fn output(&self) -> Spool {
+        self.output.clone()
+    }
+
+    /// From now on keys and signals are for this machine.
+    pub(crate) fn attach(&self, controls: Controls) {
+        *lock(&self.seat.controls) = Some(controls);
+        if let (Some(_), Some(controls)) = (self.ended(), lock(&self.seat.controls).as_ref()) {
+            controls.kill();
+        }
+    }
+
+    /// Who ended the machine from outside.
+    pub(crate) fn ended(&self) -> Option<Ended> {
+        *lock(&self.seat.ended)
+    }
+
+    /// Lets the last output out and gives the terminal back.
+    pub(crate) fn close(&self) {
+        if let Some(socket) = &self.socket {
+            socket.close();
+        }
+        self.output.close();
+        lock(&self.terminal).take();
+    }
+}
+
+impl Drop for Console {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Standard output without the line buffer of `std::io::Stdout`.
+struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stdout(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Ends with standard input; the machine runs on.
+fn read_stdin(seat: Arc<Seat>, is_terminal: bool) -> Result<(), ConsoleError> {
+    let reader = move || {
+        let mut buffer = [0; 1024];
+        loop {
+            let read = match io::stdin().lock().read(&mut buffer) {
+                Ok(0) => return,
+                Ok(read) => buffer.get(..read).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "standard input is lost");
+                    return;
+                }
+            };
+            if !is_terminal {
+                seat.feed(read);
+            } else if !seat.keys(read) {
+                return;
+            }
+        }
+    };
+    spawn("console-in", reader)
+}
+
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), ConsoleError> {
+    let builder = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK);
+    builder.spawn(body).map(drop).map_err(ConsoleError::Thread)
+}

@@ -1,0 +1,27 @@
+use std::io;
+use std::sync::Arc;
+
+use vmm_sys_util::signal::{block_signal, create_sigset};
+
+use super::{ConsoleError, Ended, Seat, spawn};
+
+const TAKEN: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// From now on the signals that would end the process end the machine, so that everything is put back in order.
+pub(super) fn take_over(seat: Arc<Seat>) -> Result<(), ConsoleError> {
+    for signal in TAKEN {
+        block_signal(signal).map_err(|error| ConsoleError::Signals(io::Error::other(error.to_string())))?;
+    }
+    let set = create_sigset(&TAKEN).map_err(|errno| ConsoleError::Signals(errno.into()))?;
+    spawn("signals", move || {
+        loop {
+            let mut signal = 0;
+            // SAFETY: both pointers are to live values of the types that sigwait is declared with.
+            #[expect(unsafe_code, reason = "there is no safe binding of sigwait here")]
+            let outcome = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
+            if outcome == 0 {
+                seat.end(Ended::Signal(signal));
+            }
+        }
+    })
+}
