@@ -10,6 +10,7 @@
 pub mod block;
 mod chain;
 mod device;
+pub mod net;
 mod queue;
 pub mod rng;
 mod signals;

@@ -206,18 +206,32 @@ impl Segments {
         }
     }
 
-    /// Copies to the first bytes; all of `data` or an error.
-    pub fn write(&self, memory: &GuestMemory, mut data: &[u8]) -> Result<(), GuestMemoryError> {
+    /// Copies to the bytes from `offset`; all of `data` or an error.
+    pub(crate) fn write_at(
+        &self,
+        memory: &GuestMemory,
+        mut offset: u64,
+        mut data: &[u8],
+    ) -> Result<(), GuestMemoryError> {
         for segment in &self.0 {
-            let len = data.len().min(usize::try_from(segment.len).unwrap_or(usize::MAX));
-            let (part, rest) = data.split_at(len);
-            memory.write_slice(part, segment.address)?;
+            let skip = offset.min(segment.len.into());
+            offset -= skip;
+            let room = usize::try_from(u64::from(segment.len) - skip).unwrap_or(usize::MAX);
+            let (part, rest) = data.split_at(data.len().min(room));
+            if !part.is_empty() {
+                memory.write_slice(part, segment.address.unchecked_add(skip))?;
+            }
             data = rest;
         }
         match data.len() {
             0 => Ok(()),
             expected => Err(GuestMemoryError::PartialBuffer { expected, completed: 0 }),
         }
+    }
+
+    /// Copies to the first bytes; all of `data` or an error.
+    pub fn write(&self, memory: &GuestMemory, data: &[u8]) -> Result<(), GuestMemoryError> {
+        self.write_at(memory, 0, data)
     }
 }
 

@@ -91,6 +91,11 @@ impl VirtQueue {
         &self.memory
     }
 
+    /// How many chains fit.
+    pub fn size(&self) -> usize {
+        self.ring.size().into()
+    }
+
     /// The next chain. Where there is none, the driver will kick for the next one it adds.
     pub fn pop(&mut self) -> Result<Option<Request>, RingError> {
         if let Some(request) = self.try_pop()? {

@@ -1,0 +1,75 @@
+//! Which work on frames the guest and the tap leave to each other.
+
+use std::ffi::c_uint;
+
+/// Feature bits (section 5.1.3). `GUEST` is what the guest takes from us, `HOST` what we take from the guest.
+pub(super) const CSUM: u64 = 1 << 0;
+pub(super) const GUEST_CSUM: u64 = 1 << 1;
+pub(super) const MTU: u64 = 1 << 3;
+pub(super) const MAC: u64 = 1 << 5;
+const GUEST_TSO4: u64 = 1 << 7;
+const GUEST_TSO6: u64 = 1 << 8;
+const GUEST_ECN: u64 = 1 << 9;
+const GUEST_UFO: u64 = 1 << 10;
+const HOST_TSO4: u64 = 1 << 11;
+const HOST_TSO6: u64 = 1 << 12;
+const HOST_ECN: u64 = 1 << 13;
+const HOST_UFO: u64 = 1 << 14;
+pub(super) const MRG_RXBUF: u64 = 1 << 15;
+pub(super) const STATUS: u64 = 1 << 16;
+
+const LARGE: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_UFO;
+
+/// What a tap can do.
+pub(super) const OFFERED: u64 =
+    CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | HOST_UFO | GUEST_CSUM | GUEST_ECN | LARGE;
+
+const TUN_F_CSUM: c_uint = 1;
+const TUN_F_TSO4: c_uint = 2;
+const TUN_F_TSO6: c_uint = 4;
+const TUN_F_TSO_ECN: c_uint = 8;
+const TUN_F_UFO: c_uint = 16;
+
+/// What the tap may hand to a guest with `features`. Segmentation without checksums makes no sense to it.
+pub(super) fn tap_flags(features: u64) -> c_uint {
+    if features & GUEST_CSUM == 0 {
+        return 0;
+    }
+    let large = features & (GUEST_TSO4 | GUEST_TSO6) != 0;
+    [
+        (GUEST_TSO4, TUN_F_TSO4),
+        (GUEST_TSO6, TUN_F_TSO6),
+        (if large { GUEST_ECN } else { 0 }, TUN_F_TSO_ECN),
+        (GUEST_UFO, TUN_F_UFO),
+    ]
+    .into_iter()
+    .filter(|(feature, _)| features & feature != 0)
+    .fold(TUN_F_CSUM, |flags, (_, flag)| flags | flag)
+}
+
+/// Whether frames larger than the MTU may arrive.
+pub(super) fn takes_large(features: u64) -> bool {
+    features & GUEST_CSUM != 0 && features & LARGE != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tap_is_told_what_the_guest_takes() {
+        for (features, flags, large) in [
+            (0, 0, false),
+            (GUEST_TSO4 | GUEST_TSO6, 0, false),
+            (GUEST_CSUM, 1, false),
+            (GUEST_CSUM | GUEST_ECN, 1, false),
+            (GUEST_CSUM | GUEST_TSO4 | GUEST_ECN, 11, true),
+            (GUEST_CSUM | GUEST_UFO, 17, true),
+            (OFFERED, 31, true),
+            (HOST_TSO4 | CSUM, 0, false),
+        ] {
+            assert_eq!(tap_flags(features), flags, "{features:#x}");
+            assert_eq!(takes_large(features), large, "{features:#x}");
+        }
+    }
+}
