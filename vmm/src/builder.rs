@@ -23,6 +23,7 @@ use crate::pci::{Root, RootError};
 use crate::serial::SerialOutput;
 use crate::vcpu::Vcpu;
 use crate::virtio::block::ImageError;
+use crate::virtio::net::{NetCard, NetError};
 use crate::virtio::{self, DeviceError};
 use crate::vm::Outcome;
 
@@ -88,6 +89,9 @@ pub enum BuildError {
     /// A virtio device could not be made.
     #[error("cannot make a device")]
     Virtio(#[from] DeviceError),
+    /// A network card's tap device cannot be used.
+    #[error("cannot make a network card")]
+    Net(#[from] NetError),
     /// The monitor has no such device.
     #[error("this monitor has no {what} yet")]
     Missing {
@@ -196,8 +200,8 @@ fn pci_devices(machine: &Machine, assembly: &Assembly, memory: &GuestMemory) -> 
             .map_err(|source| BuildError::Disk { number: number + 1, source })?;
         add("disk", Box::new(block))?;
     }
-    if !machine.nets.is_empty() {
-        return Err(BuildError::Missing { what: "network card" });
+    for net in &machine.nets {
+        add("network card", Box::new(NetCard::new(net)?))?;
     }
     if machine.virtio_console {
         return Err(BuildError::Missing { what: "virtio console" });

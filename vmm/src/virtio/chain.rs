@@ -67,9 +67,9 @@ pub enum ChainError {
 
 /// A run of bytes in RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Segment {
-    pub(crate) address: GuestAddress,
-    pub(crate) len: u32,
+struct Segment {
+    address: GuestAddress,
+    len: u32,
 }
 
 /// Buffers in a row, each non-empty and inside RAM, together at most 4 GiB.
@@ -155,10 +155,6 @@ impl Segments {
     /// The bytes as the kernel takes them.
     pub(crate) fn io_vecs<'a>(&self, memory: &'a GuestMemory) -> io::Result<IoVecs<'a>> {
         self.slices(memory).map(IoVecs::new)
-    }
-
-    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = Segment> {
-        self.0.iter().copied()
     }
 
     /// Takes the first `count` bytes off; `None`, and nothing taken, if there are fewer.
@@ -251,7 +247,7 @@ mod tests {
     }
 
     fn bytes(segments: &Segments) -> Vec<u64> {
-        segments.iter().flat_map(|s| s.address.0..s.address.0 + u64::from(s.len)).collect()
+        segments.0.iter().flat_map(|s| s.address.0..s.address.0 + u64::from(s.len)).collect()
     }
 
     #[test]
@@ -274,7 +270,7 @@ mod tests {
             let count = count.min(all.len());
             let taken = if front { all.take_front(count) } else { all.take_back(count) }.unwrap();
             prop_assert_eq!(taken.len(), count);
-            prop_assert!(taken.iter().chain(all.iter()).all(|segment| segment.len > 0));
+            prop_assert!(taken.0.iter().chain(&all.0).all(|segment| segment.len > 0));
             let (first, second) = if front { (taken, all) } else { (all, taken) };
             prop_assert_eq!([bytes(&first), bytes(&second)].concat(), whole);
         }
