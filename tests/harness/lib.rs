@@ -45,6 +45,7 @@ pub mod guest;
 mod host;
 mod image;
 mod initrd;
+pub mod memory;
 pub mod oci;
 mod process;
 pub mod programs;

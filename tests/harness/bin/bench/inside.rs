@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::contender::Contender;
 use crate::launcher;
-use crate::memory::{self, Ram};
 use crate::report::Sample;
+use vireo_tests::memory::{self, Ram};
 
 /// What the guest's first process prints.
 pub(crate) const MARK: &str = "GUEST-INIT-RUNS";

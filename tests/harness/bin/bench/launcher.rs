@@ -17,8 +17,8 @@ use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSION};
 use crate::Error;
 use crate::contender::Contender;
 use crate::inside::{Plan, end, wait_for_mark};
-use crate::memory::{self, Ram};
 use crate::report::Sample;
+use vireo_tests::memory::{self, Ram};
 
 /// A process's start, up to its socket.
 const READY: Duration = Duration::from_secs(10);

@@ -4,7 +4,6 @@
 mod contender;
 mod inside;
 mod launcher;
-mod memory;
 mod report;
 
 use std::path::{Path, PathBuf};

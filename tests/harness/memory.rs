@@ -1,12 +1,14 @@
 //! What a process holds in memory beside its guest's RAM.
 
-use crate::Error;
+use std::io;
 
 /// How the guest's RAM is told apart in `/proc/PID/smaps`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Ram {
+pub enum Ram {
     /// By the name of our memfd.
     Memfd,
+    /// None: the process has no guest.
+    None,
     /// An anonymous mapping of exactly this size.
     Anonymous {
         /// The guest's RAM.
@@ -17,9 +19,11 @@ pub(crate) enum Ram {
 const MEMFD: &str = "/memfd:vireo-guest-ram";
 
 /// KiB resident in all mappings of `pid` but the guest's RAM.
-pub(crate) fn beside(pid: u32, ram: Ram) -> Result<u64, Error> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
-    sum(&text, ram).map_err(Into::into)
+///
+/// # Errors
+/// If the process is gone, or has no mapping that is the RAM it should have.
+pub fn beside(pid: u32, ram: Ram) -> io::Result<u64> {
+    sum(&std::fs::read_to_string(format!("/proc/{pid}/smaps"))?, ram).map_err(io::Error::other)
 }
 
 fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
@@ -30,6 +34,7 @@ fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
         if let Some((start, end, name)) = mapping(line) {
             is_ram = match ram {
                 Ram::Memfd => name.starts_with(MEMFD),
+                Ram::None => false,
                 Ram::Anonymous { bytes } => name.is_empty() && end - start == bytes,
             };
             found += u32::from(is_ram);
@@ -40,8 +45,8 @@ fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
             total += kib.map_err(|error| format!("{line:?}: {error}"))?;
         }
     }
-    match found {
-        0 => Err(format!("no mapping is the guest's RAM ({ram:?})")),
+    match (found, ram) {
+        (0, Ram::Memfd | Ram::Anonymous { .. }) => Err(format!("no mapping is the guest's RAM ({ram:?})")),
         _ => Ok(total),
     }
 }
