@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -15,7 +16,7 @@ use rustix::fs::FileType;
 use vireo_proto::launcher::Fault;
 
 use crate::fault::{Code, chain, fault_at};
-use crate::launch::{Boot, Launch, Source};
+use crate::launch::{Boot, Interface, Kind, Launch, Source};
 
 /// Open files of one machine, in the order of its [`Launch`].
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub struct Host {
     pub kernel: Option<(File, Option<File>)>,
     /// One for each disk.
     pub disks: Vec<DiskFiles>,
+    /// One for each interface, for the monitor; QEMU attaches to taps by itself.
+    pub taps: Vec<OwnedFd>,
 }
 
 /// A disk's open and locked files.
@@ -76,6 +79,17 @@ pub enum HostError {
         #[source]
         source: io::Error,
     },
+    /// A tap device that cannot be attached to.
+    #[error("interface {interface}: cannot open the tap device {tap}")]
+    Tap {
+        /// The interface's name.
+        interface: String,
+        /// The device.
+        tap: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
     /// No such network device.
     #[error("interface {interface}: there is no network device {tap} in this network namespace")]
     NoTap {
@@ -93,7 +107,7 @@ pub enum HostError {
 ///
 /// # Errors
 /// Every file and device that cannot be had, at once.
-pub fn open(launch: &Launch) -> Result<Host, Fault> {
+pub fn open(launch: &Launch, kind: Kind) -> Result<Host, Fault> {
     let mut errors = Vec::new();
     let kernel = match &launch.boot {
         Boot::Kernel { kernel, initrd, .. } => {
@@ -113,15 +127,21 @@ pub fn open(launch: &Launch) -> Result<Host, Fault> {
         keep(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
-    for interface in &launch.interfaces {
-        keep(&mut errors, &interface.field, find_tap(&interface.name, &interface.tap));
+    let mut taps = Vec::new();
+    for Interface { name, tap, field, .. } in &launch.interfaces {
+        // Opening a tap that is not there would make one that leads nowhere.
+        let opened = find_tap(name, tap).and_then(|()| match kind {
+            Kind::Native => open_tap(name, tap).map(Some),
+            Kind::Qemu => Ok(None),
+        });
+        taps.extend(keep(&mut errors, field, opened).flatten());
     }
     if let Some((field, _)) = errors.first() {
         let field = field.clone();
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
-    Ok(Host { kernel, disks })
+    Ok(Host { kernel, disks, taps })
 }
 
 fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
@@ -174,6 +194,14 @@ fn lock(what: &str, path: &Path, file: &File, write: bool) -> Result<(), HostErr
     }
 }
 
+fn open_tap(interface: &str, tap: &str) -> Result<OwnedFd, HostError> {
+    vireo_vmm::sys::tap::open(tap).map_err(|source| HostError::Tap {
+        interface: interface.to_owned(),
+        tap: tap.to_owned(),
+        source,
+    })
+}
+
 fn find_tap(interface: &str, tap: &str) -> Result<(), HostError> {
     use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
     socket(AddressFamily::INET, SocketType::DGRAM, None)
@@ -206,8 +234,8 @@ mod tests {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
         let launch = launch_in(dir.path());
-        let first = open(&launch).unwrap();
-        let fault = open(&launch).unwrap_err();
+        let first = open(&launch, Kind::Qemu).unwrap();
+        let fault = open(&launch, Kind::Qemu).unwrap_err();
         assert_eq!(fault.code(), Code::HostResource);
         assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
         assert!(
@@ -218,13 +246,13 @@ mod tests {
         let mut other = launch.clone();
         other.disks[0].source =
             Source::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
-        let second = open(&other).expect("the base is shared");
+        let second = open(&other, Kind::Qemu).expect("the base is shared");
         let mut writer = launch.clone();
         writer.disks[0].source = Source::Raw(dir.path().join("base"));
-        assert!(open(&writer).unwrap_err().detail.contains("base is in use"));
+        assert!(open(&writer, Kind::Qemu).unwrap_err().detail.contains("base is in use"));
 
         drop((first, second));
-        assert!(open(&writer).is_ok() && open(&launch).is_ok());
+        assert!(open(&writer, Kind::Qemu).is_ok() && open(&launch, Kind::Qemu).is_ok());
     }
 
     #[test]
@@ -239,7 +267,7 @@ mod tests {
         directory.read_only = true;
         directory.source = Source::Raw(dir.path().to_owned());
         launch.disks.push(directory);
-        let fault = open(&launch).unwrap_err();
+        let fault = open(&launch, Kind::Qemu).unwrap_err();
         assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
         for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
             assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);

@@ -2,6 +2,7 @@
 
 mod choose;
 mod guest;
+pub mod native;
 pub mod qemu;
 
 pub use choose::{Choice, KvmState, Probe, choose};

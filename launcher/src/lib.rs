@@ -15,6 +15,7 @@ pub mod hypervisor;
 pub mod launch;
 pub mod logging;
 pub mod node;
+pub mod plan;
 pub mod process;
 pub mod server;
 pub mod session;

@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use vireo_vmm::kvm::KvmUnusable;
+
+use crate::fault::chain;
+use crate::hypervisor::native::Native;
 use crate::hypervisor::qemu::{Qemu, find_binary};
 use crate::hypervisor::{Hypervisor, KvmState, Probe};
 use crate::launch::Kind;
@@ -21,7 +25,8 @@ impl Node for Here {
 
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor> {
         match kind {
-            Kind::Native | Kind::Qemu => Box::new(Qemu {
+            Kind::Native => Box::new(Native),
+            Kind::Qemu => Box::new(Qemu {
                 binary: find_binary(&self.qemu).unwrap_or_else(|_| self.qemu.clone()),
                 kvm: kvm() == KvmState::Usable,
             }),
@@ -30,5 +35,9 @@ impl Node for Here {
 }
 
 fn kvm() -> KvmState {
-    KvmState::Unusable("native is not part of this build".to_owned())
+    match vireo_vmm::kvm::probe() {
+        Ok(()) => KvmState::Usable,
+        Err(error @ KvmUnusable::SoftwareOnly) => KvmState::SoftwareOnly(chain(&error)),
+        Err(error) => KvmState::Unusable(chain(&error)),
+    }
 }

@@ -149,7 +149,7 @@ impl Session {
             };
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
-        let host = host::open(&launch)?;
+        let host = host::open(&launch, kind)?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
             let listener: UnixListener =

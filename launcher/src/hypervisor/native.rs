@@ -1,0 +1,154 @@
+//! The monitor, in this process.
+//!
+//! One thread builds the machine, waits for its end and, after the guest's reset, builds it again; the monitor adds
+//! its own threads to that. What its owner wants reaches whichever machine there is at the moment.
+
+mod drive;
+mod keys;
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tracing::info;
+use vireo_proto::launcher::Fault;
+use vireo_vmm::config::Machine;
+use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
+
+use super::{End, Event, Guest, Hypervisor, Starting, guest};
+use crate::console::{Output, Port};
+use crate::fault::{Code, chain, fault, fault_at};
+use crate::host::Host;
+use crate::launch::{Launch, Reboot};
+use crate::plan;
+
+/// The monitor.
+#[derive(Debug)]
+pub struct Native;
+
+/// The machine that runs at the moment; `None` between two.
+type Current = watch::Sender<Option<Controls>>;
+
+impl Hypervisor for Native {
+    fn start(&self, launch: Arc<Launch>, host: Host, port: Port) -> Starting {
+        Box::pin(bring_up(launch, host, port))
+    }
+}
+
+async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, Fault> {
+    let machine = plan::machine(&launch, host)?;
+    let (owner, end) = guest();
+    let (current, controls) = watch::channel(None);
+    let (up, started) = oneshot::channel();
+    let life = Life { machine, launch, output: port.output, events: end.events, current };
+    thread::Builder::new().name("machine".to_owned()).spawn(move || life.run(up)).map_err(no_thread)?;
+    started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the machine's thread died")))?;
+    tokio::spawn(drive::drive(end.orders, controls.clone()));
+    tokio::spawn(keys::forward(port.input, controls));
+    Ok(owner)
+}
+
+fn no_thread(error: io::Error) -> Fault {
+    fault(Code::HostResource, format!("no thread for the machine: {error}"))
+}
+
+/// A guest from its first start to its end, across its own resets.
+struct Life {
+    machine: Machine,
+    launch: Arc<Launch>,
+    output: Output,
+    events: mpsc::UnboundedSender<Event>,
+    current: Current,
+}
+
+impl Life {
+    fn run(self, up: oneshot::Sender<Result<(), Fault>>) {
+        let mut vm = match self.start() {
+            Ok(vm) => vm,
+            Err(fault) => {
+                // Whoever asked may have gone; there is nothing to tell then.
+                let _ = up.send(Err(fault));
+                return;
+            }
+        };
+        if up.send(Ok(())).is_err() {
+            // Nobody waits for it any more: it goes as `vm` does.
+            return;
+        }
+        let end = loop {
+            let exit = vm.wait();
+            self.current.send_replace(None);
+            if let Some(end) = ended(exit, self.launch.reboot) {
+                break end;
+            }
+            info!("the guest reset itself");
+            vm = match self.start() {
+                Ok(vm) => vm,
+                Err(fault) => break End::Failed(fault),
+            };
+            self.tell(Event::Rebooted);
+        };
+        self.tell(Event::Ended(end));
+    }
+
+    fn start(&self) -> Result<Vm<Running>, Fault> {
+        let output = self.output.clone();
+        let output = Box::new(move |bytes: &[u8]| output.write(bytes));
+        let vm = Vm::build(&self.machine, output).map_err(|error| self.not_built(&error))?;
+        let vm = vm.start().map_err(|error| fault(Code::Hypervisor, chain(&error)))?;
+        self.current.send_replace(Some(vm.controls()));
+        Ok(vm)
+    }
+
+    fn not_built(&self, error: &BuildError) -> Fault {
+        let detail = chain(error);
+        match error {
+            BuildError::Kvm(_) => fault(Code::NoKvm, detail),
+            BuildError::Load(_) => fault_at(Code::BootSource, "spec.domain.firmware.kernelBoot", detail),
+            BuildError::Disk { number, .. } => {
+                let disk = number.checked_sub(1).and_then(|index| self.launch.disks.get(index));
+                let field = disk.map(|disk| disk.field.as_str()).unwrap_or_default();
+                fault_at(Code::HostResource, field, detail)
+            }
+            _ => fault(Code::Hypervisor, detail),
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        // The owner may have let go.
+        let _ = self.events.send(event);
+    }
+}
+
+/// What the end of one machine means for the guest; `None`: it starts again.
+fn ended(exit: Exit, reboot: Reboot) -> Option<End> {
+    match (exit, reboot) {
+        (Exit::PowerOff, _) => Some(End::PoweredOff),
+        (Exit::Reset, Reboot::Restart) => None,
+        (Exit::Reset, Reboot::Terminate) => Some(End::Rebooted),
+        (Exit::TripleFault, _) => Some(End::Crashed("a processor of the guest triple-faulted".to_owned())),
+        (Exit::Killed, _) => Some(End::Killed),
+        (Exit::Failed(error), _) => Some(End::Failed(fault(Code::Hypervisor, chain(&error)))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_reset_may_be_survived() {
+        let table = [
+            (Exit::PowerOff, Reboot::Restart, Some(End::PoweredOff)),
+            (Exit::Reset, Reboot::Restart, None),
+            (Exit::Reset, Reboot::Terminate, Some(End::Rebooted)),
+            (Exit::Killed, Reboot::Restart, Some(End::Killed)),
+        ];
+        for (exit, reboot, end) in table {
+            let case = format!("{exit:?} {reboot:?}");
+            assert_eq!(ended(exit, reboot), end, "{case}");
+        }
+        assert!(matches!(ended(Exit::TripleFault, Reboot::Restart), Some(End::Crashed(_))));
+    }
+}

@@ -1,0 +1,173 @@
+//! From a launch message and its open files to the monitor's machine: the single translation.
+
+use std::os::fd::OwnedFd;
+
+use vireo_proto::launcher::Fault;
+use vireo_vmm::config::{
+    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, DiskSerial, KernelBoot, Machine,
+    MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
+};
+
+use crate::fault::{Code, chain, fault_at};
+use crate::host::{DiskFiles, Host};
+use crate::launch::{Boot, Cache, Disk, Launch, Smbios, Source};
+
+/// Why a launch message is no machine of the monitor's.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    /// Not a size of guest memory.
+    #[error("the monitor has no such amount of memory")]
+    Memory(#[from] MemorySizeError),
+    /// Started by anything but a kernel.
+    #[error("the monitor starts kernels only")]
+    NoKernel,
+    /// A disk it cannot have.
+    #[error("the monitor has no such disk as {name}")]
+    Disk {
+        /// The volume's name.
+        name: String,
+        /// The manifest's field.
+        field: String,
+        /// Why.
+        #[source]
+        source: DiskError,
+    },
+    /// More than there are slots for.
+    #[error("the monitor has no room")]
+    TooManyDevices(#[from] TooManyDevices),
+}
+
+impl From<PlanError> for Fault {
+    fn from(error: PlanError) -> Self {
+        let field = match &error {
+            PlanError::Memory(_) => "spec.domain.memory.guest",
+            PlanError::NoKernel => "spec.domain.firmware",
+            PlanError::Disk { field, .. } => field,
+            PlanError::TooManyDevices(_) => "spec.domain.devices",
+        };
+        fault_at(Code::Unsupported, field, chain(&error))
+    }
+}
+
+/// Translates. What a machine may have and the monitor does not is refused before, by
+/// [`choose`](crate::hypervisor::choose); what is refused here is what only the monitor's own types know.
+///
+/// The monitor reads and writes through the host's page cache, so [`Cache::None`] means write-back here: to the
+/// guest the two are the same.
+pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
+    let (Boot::Kernel { command_line, .. }, Some((kernel, initrd))) = (&launch.boot, host.kernel) else {
+        return Err(PlanError::NoKernel);
+    };
+    let boot = MachineBoot::Kernel(KernelBoot { kernel, initrd, command_line: command_line.clone() });
+    let memory = MemorySize::from_bytes(launch.memory_bytes)?;
+    let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
+    let disks = disks.collect::<Result<_, _>>()?;
+    let nets = launch
+        .interfaces
+        .iter()
+        .zip(host.taps)
+        .map(|(wanted, tap): (_, OwnedFd)| Net::new(tap, wanted.mac).mtu(wanted.mtu))
+        .collect();
+    let machine = Machine::new(launch.cpu.topology, memory, boot)
+        .with_rng(launch.rng)
+        .with_smbios(smbios(&launch.smbios))
+        .with_devices(disks, nets)?;
+    Ok(machine)
+}
+
+fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
+    let DiskFiles { image, backing } = files;
+    let image = match &wanted.source {
+        Source::Raw(_) => DiskImage::Raw(image),
+        Source::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
+    };
+    let serial = DiskSerial::new(&wanted.serial).map_err(|source| PlanError::Disk {
+        name: wanted.name.clone(),
+        field: wanted.field.clone(),
+        source,
+    })?;
+    Ok(MachineDisk::new(image)
+        .read_only(wanted.read_only)
+        .serial(serial)
+        .write_through(wanted.cache == Cache::WriteThrough))
+}
+
+fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
+    (*wanted != Smbios::default()).then(|| MachineSmbios {
+        uuid: wanted.uuid.unwrap_or_default().into_bytes(),
+        serial: wanted.serial.clone(),
+        manufacturer: wanted.manufacturer.clone(),
+        product: wanted.product.clone(),
+        version: wanted.version.clone(),
+        sku: wanted.sku.clone(),
+        family: wanted.family.clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::launch::sample;
+
+    fn any_file() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
+    fn host(launch: &Launch) -> Host {
+        let files = |_: &Disk| DiskFiles { image: any_file(), backing: Some(any_file()) };
+        Host {
+            kernel: Some((any_file(), None)),
+            disks: launch.disks.iter().map(files).collect(),
+            taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
+        }
+    }
+
+    #[test]
+    fn everything_asked_for_is_in_the_machine() {
+        let mut launch = sample::kernel_boot();
+        launch.smbios.product = "Vireo".into();
+        launch.disks.push(Disk {
+            source: Source::Raw("/x".into()),
+            read_only: true,
+            serial: "s-1".into(),
+            cache: Cache::WriteThrough,
+            ..launch.disks[0].clone()
+        });
+        let machine = machine(&launch, host(&launch)).unwrap();
+        // The machine's parts are private to the monitor; what it prints shows that they arrived.
+        let text = format!("{machine:?}");
+        for part in [
+            "Qcow2",
+            "Raw",
+            "read_only: true",
+            "write_through: true",
+            "mtu: Some(1450)",
+            "rng: true",
+            "MemorySize(268435456)",
+            "cores: 2",
+            "product: \"Vireo\"",
+            "a=b,c",
+        ] {
+            assert!(text.contains(part), "{part} is missing in {text}");
+        }
+    }
+
+    #[test]
+    fn what_only_the_monitor_knows_is_refused_by_field() {
+        type Change = fn(&mut Launch);
+        let table: [(Change, &str); 4] = [
+            (|l| l.memory_bytes = 1, "spec.domain.memory.guest"),
+            (|l| l.boot = Boot::Bios { use_serial: false }, "spec.domain.firmware"),
+            (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus"),
+            (|l| l.disks = vec![l.disks[0].clone(); 40], "spec.domain.devices"),
+        ];
+        for (change, field) in table {
+            let mut launch = sample::kernel_boot();
+            change(&mut launch);
+            let fault = Fault::from(machine(&launch, host(&launch)).unwrap_err());
+            assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
+        }
+    }
+}
