@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 /// What the guest says first.
-pub const READY: &[u8] = b"ready\r\n";
+pub(crate) const READY: &[u8] = b"ready\r\n";
 /// The key that makes it reboot. It echoes every other.
-pub const REBOOT: &[u8] = b"R";
+pub(crate) const REBOOT: &[u8] = b"R";
 
 /// 16-bit code for 0x7c00: enables the ACPI power button (PM1 at 0x600, where SeaBIOS puts it on q35), says it is
 /// ready on COM1, then echoes keys until the button is pressed, and powers off.
@@ -27,7 +27,7 @@ const CODE: [u8; 84] = [
 ];
 
 /// Writes a disk that boots it.
-pub fn disk(directory: &Path) -> PathBuf {
+pub(crate) fn disk(directory: &Path) -> PathBuf {
     let mut image = CODE.to_vec();
     image.extend(READY);
     image.resize(510, 0);

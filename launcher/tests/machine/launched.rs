@@ -1,4 +1,5 @@
 //! A real `virt-launcher`, and everything one may ask it.
+#![expect(clippy::unwrap_used, reason = "a test ends where its scenery fails")]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -17,15 +18,15 @@ use vireo_proto::launcher::*;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A launcher in a directory of its own.
-pub struct Launched {
-    pub client: LauncherClient<Channel>,
-    pub directory: TempDir,
+pub(crate) struct Launched {
+    pub(crate) client: LauncherClient<Channel>,
+    pub(crate) directory: TempDir,
     child: Child,
     states: Option<Streaming<State>>,
 }
 
 /// Waits for `what`, and says its name when it does not come.
-pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, future).await {
         Ok(value) => value,
         Err(_) => panic!("waited in vain: {what}"),
@@ -33,11 +34,11 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 }
 
 impl Launched {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    pub async fn start_with(args: &[&str]) -> Self {
+    pub(crate) async fn start_with(args: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("vireo-launcher-").tempdir().unwrap();
         let socket = directory.path().join("launcher.sock");
         std::fs::create_dir(directory.path().join("run")).unwrap();
@@ -61,21 +62,21 @@ impl Launched {
         Self { client, directory, child, states: None }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id().unwrap()
     }
 
     /// A machine with a console that boots this disk from virtio.
-    pub fn request(&self, disk: &Path) -> LaunchRequest {
+    pub(crate) fn request(&self, disk: &Path) -> LaunchRequest {
         LaunchRequest { disks: vec![self.disk("root", disk, disk::Bus::Virtio)], ..self.empty() }
     }
 
     /// A machine with a console and nothing to boot.
-    pub fn empty(&self) -> LaunchRequest {
+    pub(crate) fn empty(&self) -> LaunchRequest {
         LaunchRequest {
             vmi: Some(Identity { namespace: "ns".into(), name: "web".into(), uid: "u-1".into() }),
             memory_bytes: 64 << 20,
@@ -87,7 +88,7 @@ impl Launched {
         }
     }
 
-    pub fn disk(&self, name: &str, path: &Path, bus: disk::Bus) -> Disk {
+    pub(crate) fn disk(&self, name: &str, path: &Path, bus: disk::Bus) -> Disk {
         let raw = disk_source::Raw { path: path.to_string_lossy().into_owned() };
         Disk {
             name: name.into(),
@@ -98,19 +99,19 @@ impl Launched {
         }
     }
 
-    pub async fn launch(&mut self, request: LaunchRequest) -> LaunchResponse {
+    pub(crate) async fn launch(&mut self, request: LaunchRequest) -> LaunchResponse {
         soon("an answer to Launch", self.client.launch(request)).await.unwrap().into_inner()
     }
 
     /// Launches what must come up.
-    pub async fn up(&mut self, request: LaunchRequest) {
+    pub(crate) async fn up(&mut self, request: LaunchRequest) {
         let response = self.launch(request).await;
         assert_eq!(response.fault, None);
         assert_eq!(response.state.unwrap().phase(), state::Phase::Running);
     }
 
     /// The first state from now on that is as wanted.
-    pub async fn until(&mut self, what: &str, wanted: impl Fn(&State) -> bool) -> State {
+    pub(crate) async fn until(&mut self, what: &str, wanted: impl Fn(&State) -> bool) -> State {
         if self.states.is_none() {
             self.states = Some(self.client.watch(WatchRequest {}).await.unwrap().into_inner());
         }
@@ -126,32 +127,32 @@ impl Launched {
         .await
     }
 
-    pub async fn outcome(&mut self) -> Outcome {
+    pub(crate) async fn outcome(&mut self) -> Outcome {
         let exited = self.until("the end of the machine", |s| s.phase() == state::Phase::Exited).await;
         exited.outcome.unwrap()
     }
 
-    pub async fn shut_down(&mut self, grace_seconds: u64) {
+    pub(crate) async fn shut_down(&mut self, grace_seconds: u64) {
         let response = self.client.shutdown(ShutdownRequest { grace_seconds }).await.unwrap();
         assert_eq!(response.into_inner().fault, None);
     }
 
-    pub async fn console(&self) -> UnixStream {
+    pub(crate) async fn console(&self) -> UnixStream {
         UnixStream::connect(self.path("console.sock")).await.unwrap()
     }
 
-    pub async fn dismiss(mut self) {
+    pub(crate) async fn dismiss(mut self) {
         let response = self.client.dismiss(DismissRequest {}).await.unwrap();
         assert_eq!(response.into_inner().fault, None);
         assert!(self.exit().await.success());
     }
 
-    pub async fn exit(&mut self) -> ExitStatus {
+    pub(crate) async fn exit(&mut self) -> ExitStatus {
         soon("the launcher's exit", self.child.wait()).await.unwrap()
     }
 
     /// The only child of the launcher.
-    pub fn qemu(&self) -> i32 {
+    pub(crate) fn qemu(&self) -> i32 {
         let pid = self.pid();
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
         children.trim().parse().unwrap_or_else(|_| panic!("not one child: {children:?}"))
@@ -159,7 +160,7 @@ impl Launched {
 }
 
 /// Reads until `text` has come; returns everything up to and with it.
-pub async fn read_until(console: &mut UnixStream, text: &[u8]) -> Vec<u8> {
+pub(crate) async fn read_until(console: &mut UnixStream, text: &[u8]) -> Vec<u8> {
     let mut seen = Vec::new();
     let what = format!("{:?} on the console", String::from_utf8_lossy(text));
     soon(&what, async {

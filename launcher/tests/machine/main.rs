@@ -220,3 +220,44 @@ async fn another_major_version_is_refused() {
     let refusal = launcher.client.hello(hello).await.unwrap_err();
     assert_eq!(refusal.code(), tonic::Code::FailedPrecondition);
 }
+
+/// Forced native, on whatever KVM there is: the refusal is by field, and what is wrong with the kernel is said.
+#[tokio::test]
+async fn native_refuses_by_field() {
+    use vireo_vmm::kvm::KvmUnusable;
+    let native = |mut request: LaunchRequest, kernel: &std::path::Path| {
+        let kernel = KernelBoot { kernel_path: kernel.to_string_lossy().into_owned(), ..Default::default() };
+        request.firmware = Some(Firmware { boot: Some(firmware::Boot::Kernel(kernel)) });
+        request.hypervisor = Some(HypervisorChoice {
+            kind: hypervisor_choice::Kind::Native.into(),
+            forced_by: "metadata.annotations[vireo.io/hypervisor]".into(),
+        });
+        request
+    };
+    let mut launcher = Launched::start().await;
+    let disk = guest::disk(launcher.directory.path());
+    let usable = matches!(vireo_vmm::kvm::probe(), Ok(()) | Err(KvmUnusable::SoftwareOnly));
+
+    let request = native(launcher.empty(), &disk);
+    let fault = launcher.launch(request).await.fault.unwrap();
+    if usable {
+        assert_eq!(fault.code(), Code::BootSource, "{fault:?}");
+        assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
+    } else {
+        assert_eq!(fault.code(), Code::NoKvm, "{fault:?}");
+    }
+    launcher.dismiss().await;
+
+    let mut launcher = Launched::start().await;
+    let disk = guest::disk(launcher.directory.path());
+    let mut request = native(launcher.empty(), &disk);
+    request.disks = vec![launcher.disk("root", &disk, disk::Bus::Sata)];
+    let fault = launcher.launch(request).await.fault.unwrap();
+    if usable {
+        assert_eq!(fault.code(), Code::Unsupported, "{fault:?}");
+        assert_eq!(fault.field, "spec.domain.devices.disks[root].disk.bus");
+        assert!(fault.detail.contains("vireo.io/hypervisor"), "{}", fault.detail);
+    } else {
+        assert_eq!(fault.code(), Code::NoKvm, "{fault:?}");
+    }
+}
