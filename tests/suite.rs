@@ -2,11 +2,13 @@
 
 mod scenarios {
     mod boot;
+    pub(crate) mod broken;
     mod disk;
     mod exit;
     mod here;
     mod hostile;
     mod net;
+    mod node;
 }
 
 use std::path::Path;

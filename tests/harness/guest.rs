@@ -181,6 +181,11 @@ pub struct Ready {
 }
 
 impl<'h> Guest<'h> {
+    /// A guest whose serial line is a running command's standard input and output, such as `virtctl console`.
+    pub fn over(process: Process<'h>) -> Self {
+        Self { process, asked: 0 }
+    }
+
     /// Waits for the guest's first process, after the start and after every reboot.
     pub fn ready(&mut self) -> Result<Ready, HostError> {
         let before = self.process.wait_for("GUEST READY ", BOOT)?;

@@ -127,6 +127,20 @@ impl HostBuilder {
         self
     }
 
+    /// Makes a directory with everything in it readable as `/in/<name>`.
+    pub fn tree(mut self, source: impl AsRef<Path>, name: &str) -> Result<Self, HostError> {
+        let fail = |source: io::Error| HostError::File { path: name.into(), source };
+        for entry in fs::read_dir(source).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let name = format!("{name}/{}", entry.file_name().to_string_lossy());
+            self = match entry.file_type().map_err(fail)?.is_dir() {
+                true => self.tree(entry.path(), &name)?,
+                false => self.file_as(entry.path(), name),
+            };
+        }
+        Ok(self)
+    }
+
     /// The directory that the host sees as `/out`, writable. Default: one that goes with the host.
     #[must_use]
     pub fn output(mut self, directory: impl Into<PathBuf>) -> Self {

@@ -41,6 +41,7 @@
 pub mod agent;
 pub mod cache;
 mod debian;
+pub mod eventually;
 pub mod guest;
 mod host;
 mod image;

@@ -1,0 +1,26 @@
+//! Waiting for what nobody announces.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::host::HostError;
+
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Asks until the answer is yes. Only for states that can be asked for and not waited for.
+pub fn eventually(
+    what: &str,
+    deadline: Duration,
+    mut ask: impl FnMut() -> Result<bool, HostError>,
+) -> Result<(), HostError> {
+    let end = Instant::now() + deadline;
+    loop {
+        if ask()? {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return Err(HostError::Deadline { what: what.to_owned(), deadline });
+        }
+        thread::sleep(PAUSE);
+    }
+}

@@ -1,0 +1,282 @@
+//! One node, from manifest to guest: the same test on native (in a nested host) and on QEMU (here).
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::{self, Guest, Monitor};
+use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status, oci, programs, scenario};
+
+use crate::SOON;
+use crate::scenarios::broken;
+
+const BOOT: Duration = Duration::from_secs(120);
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// A host with our programs, and a kernel in an OCI image.
+fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
+    let nested = env!("CARGO_BIN_EXE_nested");
+    let mut builder = HostBuilder::new(nested);
+    for program in ["virt-handler", "virt-launcher", "virtctl"] {
+        builder = builder.file(programs::directory(nested).join(program));
+    }
+    let image = Image::get()?;
+    let kernel = image.cloud_kernel().map_err(HostError::Start)?;
+    let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));
+    guest::write_initrd(&image, &kernel, &[], &initrd).map_err(HostError::Start)?;
+    let files = [("boot/vmlinuz", kernel.image.as_path()), ("boot/initrd", initrd.as_path())];
+    oci::write_layout(&layout, &files).map_err(HostError::Start)?;
+    builder.tree(&layout, "kernel-oci")
+}
+
+#[test]
+fn nested_one_manifest_one_guest_on_native() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "one manifest, one guest";
+    // The control is the same node with the hypervisor forced to QEMU, which uses the host's KVM.
+    scenario::run(
+        name,
+        || Ok(host_for_a_node(scratch.path())?.memory_mib(2048)),
+        |host, monitor| match monitor {
+            Monitor::Vmm => one_guest(host, "native"),
+            Monitor::Qemu => one_guest(host, "qemu"),
+        },
+    );
+}
+
+#[test]
+fn one_manifest_one_guest_on_qemu_here() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_for_a_node(scratch.path())?.here()?;
+    one_guest(&host, "qemu")
+}
+
+/// A running `virt-handler` and where it looks.
+struct Node<'h> {
+    host: &'h Host,
+    handler: Process<'h>,
+    hypervisor: &'static str,
+}
+
+fn handler<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
+    let mut handler = host
+        .command(&host.input("virt-handler"))
+        .args(["--manifests", &host.work("manifests"), "--state-dir", &host.work("state")])
+        .args(["--hypervisor", if hypervisor == "qemu" { "qemu" } else { "auto" }])
+        .spawn()?;
+    eventually("the handler listens", SOON, || {
+        if let Some(status) = handler.ended()? {
+            panic!("virt-handler ended with {status:?}:\n{}", handler.stderr());
+        }
+        Ok(host.shell(&format!("test -S {}", host.work("state/handler.sock"))).run()?.status
+            == Status::Code(0))
+    })?;
+    Ok(handler)
+}
+
+impl<'h> Node<'h> {
+    fn start(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
+        let fresh = format!("rm -rf {0} {1}; mkdir -p {0} {1}", host.work("state"), host.work("manifests"));
+        host.shell(&fresh).run()?.ok();
+        Ok(Self { host, handler: handler(host, hypervisor)?, hypervisor })
+    }
+
+    /// Puts a manifest in place in one step, as a handler that reads while it is written must not be what is tested.
+    fn apply(&self, file: &str, manifest: &str) -> Result<(), HostError> {
+        let line = format!("cat >{0}.new && mv {0}.new {0}", self.host.work(&format!("manifests/{file}")));
+        let mut write = self.host.shell(&line).spawn()?;
+        write.write(manifest.as_bytes())?;
+        write.close_stdin()?;
+        write.wait(SOON)?.ok();
+        Ok(())
+    }
+
+    fn delete(&self, file: &str) -> Result<(), HostError> {
+        self.host.command("rm").arg(self.host.work(&format!("manifests/{file}"))).run()?.ok();
+        Ok(())
+    }
+
+    /// All that `virt-handler status` tells.
+    fn status(&self) -> Result<Value, HostError> {
+        let command = self.host.command(&self.host.input("virt-handler"));
+        let told =
+            command.args(["status", "-o", "json", "--state-dir", &self.host.work("state")]).run()?.ok();
+        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+    }
+
+    fn vmi(&self, name: &str) -> Result<Option<Value>, HostError> {
+        let mut status = self.status()?;
+        let items = status["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        Ok(items.into_iter().find(|vmi| vmi["metadata"]["name"] == name))
+    }
+
+    fn wait_for_phase(&self, name: &str, wanted: &str, deadline: Duration) -> Result<Value, HostError> {
+        let mut last = None;
+        let reached = eventually(&format!("{name} is {wanted}"), deadline, || {
+            last = self.vmi(name)?;
+            let phase = last.as_ref().and_then(|vmi| vmi["status"]["phase"].as_str()).unwrap_or("absent");
+            assert!(phase == wanted || phase != "Failed", "{name} is Failed: {last:?}\n{}", self.logs(name)?);
+            Ok(phase == wanted)
+        });
+        if let Err(error) = reached {
+            eprintln!("{name} as last seen: {last:?}\n{}\n{}", self.handler.stderr(), self.logs(name)?);
+            return Err(error);
+        }
+        Ok(last.unwrap_or_default())
+    }
+
+    fn logs(&self, name: &str) -> Result<String, HostError> {
+        let uid = match self.vmi(name)? {
+            Some(vmi) => vmi["metadata"]["uid"].as_str().unwrap_or("*").to_owned(),
+            None => "*".to_owned(),
+        };
+        let files = self.host.work(&format!("state/vmis/{uid}/launcher.log"));
+        Ok(self.host.shell(&format!("tail -n 50 {files} 2>&1 || true")).run()?.stdout)
+    }
+
+    fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
+        let virtctl = self.host.command(&self.host.input("virtctl"));
+        let state = self.host.work("state");
+        let mut process = virtctl.args(["console", name, "--state-dir", &state]).spawn()?;
+        eventually("virtctl is connected", BOOT, || {
+            if let Some(status) = process.ended()? {
+                panic!("virtctl ended with {status:?}:\n{}", process.stderr());
+            }
+            Ok(process.stderr().contains("Successfully connected"))
+        })?;
+        Ok(Guest::over(process))
+    }
+
+    /// The handler dies without a word, and another takes its place.
+    fn lose_handler(&mut self) -> Result<(), HostError> {
+        self.handler.signal(SIGKILL)?;
+        assert_eq!(self.handler.wait(SOON)?.status, Status::Signal(SIGKILL));
+        self.handler = handler(self.host, self.hypervisor)?;
+        Ok(())
+    }
+}
+
+fn manifest(host: &Host, name: &str) -> String {
+    let image = host.input("kernel-oci");
+    format!(
+        r#"apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: {name}
+spec:
+  terminationGracePeriodSeconds: 60
+  domain:
+    cpu:
+      cores: 1
+    memory:
+      guest: 256Mi
+    firmware:
+      kernelBoot:
+        kernelArgs: console=ttyS0 quiet panic=-1
+        container:
+          image: oci:{image}
+          kernelPath: /boot/vmlinuz
+          initrdPath: /boot/initrd
+    devices:
+      autoattachGraphicsDevice: false
+      rng: {{}}
+      disks:
+      - name: scratch
+        disk:
+          bus: virtio
+      interfaces:
+      - name: default
+        masquerade: {{}}
+  networks:
+  - name: default
+    pod: {{}}
+  volumes:
+  - name: scratch
+    emptyDisk:
+      capacity: 64Mi
+"#
+    )
+}
+
+fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+    let mut node = Node::start(host, hypervisor)?;
+    node.apply("one.yaml", &manifest(host, "one"))?;
+    let vmi = node.wait_for_phase("one", "Running", BOOT)?;
+    assert!(vmi.to_string().contains(&format!("\"{hypervisor}\"")), "not on {hypervisor}: {vmi}");
+
+    let mut guest = node.console("one")?;
+    let ready = guest.ready()?;
+    in_the_guest(&mut guest)?;
+    let seen = node.vmi("one")?.unwrap_or_default();
+    let address = seen["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
+    assert!(!address.is_empty(), "no address in {seen}");
+    drop(guest);
+
+    // The handler goes and comes back; the guest does not notice.
+    node.lose_handler()?;
+    let again = node.wait_for_phase("one", "Running", SOON)?;
+    assert_eq!(again["metadata"]["uid"], vmi["metadata"]["uid"]);
+    let mut guest = node.console("one")?;
+    assert_eq!(guest.ready()?.boot_id, ready.boot_id, "the console's history");
+    let boot_id = guest.run("cat /proc/sys/kernel/random/boot_id", SOON)?;
+    assert_eq!(boot_id.trim(), ready.boot_id, "the guest was started again");
+
+    refuses_what_is_broken(&node)?;
+    let boot_id = guest.run("cat /proc/sys/kernel/random/boot_id", SOON)?;
+    assert_eq!(boot_id.trim(), ready.boot_id, "a broken manifest disturbed the guest");
+
+    // The port that reaches the guest from the host.
+    guest.run("mkdir -p /tmp/www; echo from the guest >/tmp/www/file; httpd -p 80 -h /tmp/www", SOON)?;
+    let fetched = host.shell(&format!("curl -sS --fail --max-time 20 http://{address}/file")).run()?.ok();
+    assert_eq!(fetched, "from the guest\n");
+
+    // Deleting the manifest presses the power button.
+    node.delete("one.yaml")?;
+    eventually("the VMI is gone", BOOT, || Ok(node.vmi("one")?.is_none()))?;
+    eventually("its launcher is gone", SOON, || {
+        Ok(host.shell("pidof virt-launcher").run()?.stdout.is_empty())
+    })?;
+    node.handler.signal(SIGTERM)?;
+    let ended = node.handler.wait(SOON)?;
+    assert_eq!(ended.status, Status::Code(0), "{}", ended.stderr);
+    Ok(())
+}
+
+/// What the guest has: a disk that holds, and the network that KubeVirt's masquerade gives.
+fn in_the_guest(guest: &mut Guest<'_>) -> Result<(), HostError> {
+    guest.run("udhcpc -i eth0 -n -q -f >/tmp/udhcpc 2>&1 || { cat /tmp/udhcpc; false; }", SOON)?;
+    let lease = guest.run("cat /tmp/lease", SOON)?;
+    assert!(lease.contains("ip=10.0.2.2/24 router=10.0.2.1"), "{lease}");
+    guest.run("ping -c 2 -w 10 10.0.2.1", SOON)?;
+    guest.run("mke2fs /dev/vda >/dev/null 2>&1 && mount -t ext4 /dev/vda /mnt", SOON)?;
+    guest.run("head -c 4000000 /dev/urandom >/mnt/f; sha256sum /mnt/f >/tmp/sum; umount /mnt", SOON)?;
+    guest.run("mount -t ext4 /dev/vda /mnt && sha256sum -c /tmp/sum && umount /mnt", SOON)?;
+    Ok(())
+}
+
+/// Every broken manifest is refused by the names of its fields, all of them, and nothing starts.
+fn refuses_what_is_broken(node: &Node<'_>) -> Result<(), HostError> {
+    for case in broken::CASES {
+        node.apply(&format!("{}.yaml", case.name), &case.manifest(&node.host.input("kernel-oci")))?;
+    }
+    for case in broken::CASES {
+        let mut told = String::new();
+        let named = eventually(&format!("{} is refused", case.name), SOON, || {
+            let status = node.status()?;
+            let refused = status["refused"].as_array().into_iter().flatten();
+            let mine = refused.filter(|refusal| refusal["file"] == format!("{}.yaml", case.name));
+            told = mine.map(Value::to_string).collect();
+            told.push_str(&node.vmi(case.name)?.map(|vmi| vmi["status"].to_string()).unwrap_or_default());
+            Ok(case.fields.iter().all(|field| told.contains(field)))
+        });
+        assert!(named.is_ok(), "{}: {:?} are not all named in: {told}", case.name, case.fields);
+    }
+    for case in broken::CASES {
+        let phase = node.vmi(case.name)?.map(|vmi| vmi["status"]["phase"].clone());
+        assert!(phase.as_ref().is_none_or(|phase| phase != "Running"), "{} runs", case.name);
+        node.delete(&format!("{}.yaml", case.name))?;
+    }
+    Ok(())
+}
