@@ -10,7 +10,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 use crate::arch::x86_64::acpi::{self, Blobs, PlaceError, Platform, Windows};
 use crate::arch::x86_64::cpuid::{self, HostFacts};
 use crate::arch::x86_64::topology::{Topology, TopologyError};
-use crate::arch::x86_64::{msr, regs};
+use crate::arch::x86_64::{msr, regs, smbios};
 use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::config::{Boot, Machine};
@@ -104,6 +104,9 @@ pub enum BuildError {
     /// ACPI tables cannot be placed.
     #[error("cannot place the ACPI tables")]
     Acpi(#[from] PlaceError),
+    /// The texts for SMBIOS leave no room for each other.
+    #[error("the SMBIOS texts are longer than 64 KiB in all")]
+    SmbiosTooLong,
     /// Something outside guest memory was to be written there.
     #[error("cannot write the {what} to guest memory")]
     Write {
@@ -174,6 +177,13 @@ pub(crate) fn build(
     pci_devices(machine, &assembly, &memory)?;
 
     write_acpi(&memory, &apic_ids, ram_end)?;
+    if let Some(identity) = &machine.smbios {
+        let tables =
+            smbios::tables(identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
+        memory
+            .write_slice(&tables, GuestAddress(smbios::ADDRESS))
+            .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })?;
+    }
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
     let Boot::Kernel(kernel) = &machine.boot;
     let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;

@@ -4,4 +4,5 @@ pub(crate) mod acpi;
 pub(crate) mod cpuid;
 pub(crate) mod msr;
 pub(crate) mod regs;
+pub(crate) mod smbios;
 pub(crate) mod topology;
