@@ -8,9 +8,11 @@ pub mod cloud_init;
 mod format;
 pub mod images;
 mod oci;
+pub mod prepare;
 mod sparse;
 pub mod volumes;
 
 pub use blobs::BlobError;
 pub use format::FormatError;
 pub use oci::OciError;
+pub use prepare::{Kernel, Prepared, StorageError, prepare};

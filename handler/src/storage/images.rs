@@ -234,4 +234,4 @@ fn publish(partial: &Path, at: &Path, directory: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -7,16 +7,20 @@ use serde_json::json;
 use super::*;
 
 /// An image layout under construction.
-struct Built {
+pub(crate) struct Built {
     dir: tempfile::TempDir,
     manifests: Vec<serde_json::Value>,
 }
 
 impl Built {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("layout/blobs/sha256")).unwrap();
         Self { dir, manifests: Vec::new() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
     }
 
     fn layout(&self) -> Layout {
@@ -33,7 +37,7 @@ impl Built {
         (format!("sha256:{hex}"), content.len())
     }
 
-    fn image(&mut self, tag: &str, layers: &[(&str, Vec<u8>)]) {
+    pub(crate) fn image(&mut self, tag: &str, layers: &[(&str, Vec<u8>)]) {
         let (config, config_size) = self.blob(b"{}");
         let layers: Vec<_> = layers
             .iter()
@@ -61,9 +65,9 @@ impl Built {
     }
 }
 
-const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
+pub(crate) const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
 
-fn tar_of(files: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn tar_of(files: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (path, content) in files {
         let mut header = tar::Header::new_gnu();

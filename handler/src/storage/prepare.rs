@@ -1,0 +1,204 @@
+//! From a checked spec to the files a VM is given: what is to be made is decided purely, then made.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use vireo_api::spec::{
+    BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
+};
+use vireo_proto::launcher::{DiskSource, disk_source};
+
+use super::cloud_init::{self, CloudInitError, NoCloud};
+use super::images::{ImageError, Images, Layout};
+use super::volumes::{self, VolumeError};
+
+/// What a VM's disks and kernel are on this node.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Prepared {
+    /// One per disk, in the order of [`Vm::disks`].
+    pub disks: Vec<DiskSource>,
+    /// The kernel to start, where firmware does not.
+    pub kernel: Option<Kernel>,
+}
+
+/// A kernel on this node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kernel {
+    /// Its image.
+    pub kernel: PathBuf,
+    /// Its initial ramdisk.
+    pub initrd: Option<PathBuf>,
+}
+
+/// Why a VM's disks or its kernel are not there. Names the field that asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StorageError {
+    /// An image could not be used.
+    #[error("{field}: the image {image} cannot be used")]
+    Image {
+        /// `spec.volumes[0].containerDisk` or `spec.domain.firmware.kernelBoot.container`.
+        field: Field,
+        /// As the manifest names it.
+        image: String,
+        /// Why.
+        source: ImageError,
+    },
+    /// A disk could not be made or opened.
+    #[error("{field}: the disk cannot be used")]
+    Volume {
+        /// `spec.volumes[0].hostDisk`, ...
+        field: Field,
+        /// Why.
+        source: VolumeError,
+    },
+    /// cloud-init's disk could not be made.
+    #[error("{field}: the disk cannot be made")]
+    CloudInit {
+        /// `spec.volumes[0].cloudInitNoCloud`
+        field: Field,
+        /// Why.
+        source: CloudInitError,
+    },
+    /// The VM's own directory.
+    #[error("cannot make the directory {path}")]
+    Directory {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A path that the launcher's protocol cannot carry.
+    #[error("the path {0:?} is not UTF-8: choose another state directory")]
+    NotUtf8(PathBuf),
+}
+
+impl StorageError {
+    /// The manifest's field that asked for what is not there, where one did.
+    pub fn field(&self) -> Option<&Field> {
+        match self {
+            Self::Image { field, .. } | Self::Volume { field, .. } | Self::CloudInit { field, .. } => {
+                Some(field)
+            }
+            Self::Directory { .. } | Self::NotUtf8(_) => None,
+        }
+    }
+}
+
+/// What is to be made for one disk.
+#[derive(Debug, PartialEq, Eq)]
+enum Step<'a> {
+    /// A layer of the VM's own over a disk in an image.
+    Overlay { image: &'a ImageRef, path: Option<&'a str>, at: PathBuf },
+    /// cloud-init's disk.
+    Seed { data: &'a CloudInit, at: PathBuf },
+    /// An empty disk.
+    Empty { capacity: u64, at: PathBuf },
+    /// A file of the node.
+    Host { path: &'a Path, create_with: Option<u64> },
+}
+
+/// What is to be made for a disk of a VM whose volumes are in `volumes`. A disk's name is a DNS label, and so a file
+/// name.
+fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
+    let at = |extension: &str| volumes.join(format!("{}.{extension}", disk.name()));
+    match disk.source() {
+        VolumeSource::ContainerDisk { image, path } => {
+            Step::Overlay { image, path: path.as_deref(), at: at("qcow2") }
+        }
+        VolumeSource::CloudInitNoCloud(data) => Step::Seed { data, at: at("iso") },
+        VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
+        VolumeSource::HostDisk { path, create, shared: _ } => Step::Host {
+            path,
+            create_with: match create {
+                HostDiskCreate::No => None,
+                HostDiskCreate::Sized(capacity) => Some(capacity.get()),
+            },
+        },
+    }
+}
+
+/// Makes a VM's disks below `vmi_dir`, or finds them made; what comes out of images is kept in `images` for every VM
+/// of the node. Blocks, and takes long where an image is new. What exists is kept, except cloud-init's disk, which
+/// follows the manifest.
+///
+/// # Errors
+/// Names the field whose source is not there. Nothing half-made is left.
+pub fn prepare(vm: &Vm, vmi_dir: &Path, images: &Path) -> Result<Prepared, StorageError> {
+    let volumes = vmi_dir.join("volumes");
+    fs::create_dir_all(&volumes)
+        .map_err(|source| StorageError::Directory { path: volumes.clone(), source })?;
+    let images = Images::new(images.to_owned());
+    let disks = vm
+        .disks()
+        .iter()
+        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), &images))
+        .collect::<Result<_, _>>()?;
+    let kernel = match vm.firmware().boot() {
+        BootSource::Kernel(boot) => Some(kernel(boot, &images)?),
+        BootSource::Bios { .. } | BootSource::Efi { .. } => None,
+    };
+    Ok(Prepared { disks, kernel })
+}
+
+fn make(vm: &Vm, field: &Field, step: Step<'_>, images: &Images) -> Result<DiskSource, StorageError> {
+    let volume = |source| StorageError::Volume { field: field.clone(), source };
+    let source = match step {
+        Step::Overlay { image, path, at } => {
+            let backing = images
+                .container_disk(&layout(image), image.tag(), path.map(Path::new))
+                .map_err(image_error(field, image))?;
+            volumes::overlay(&at, &backing).map_err(volume)?;
+            let (path, backing_raw_path) = (text(&at)?, text(&backing)?);
+            disk_source::Source::Overlay(disk_source::Overlay { path, backing_raw_path })
+        }
+        Step::Seed { data, at } => {
+            let instance_id = vm.firmware().uuid().to_string();
+            let data = NoCloud {
+                instance_id: &instance_id,
+                hostname: vm.hostname(),
+                user_data: data.user_data().unwrap_or_default(),
+                network_data: data.network_data(),
+            };
+            cloud_init::write(&at, &data)
+                .map_err(|source| StorageError::CloudInit { field: field.clone(), source })?;
+            disk_source::Source::Raw(disk_source::Raw { path: text(&at)? })
+        }
+        Step::Empty { capacity, at } => {
+            volumes::empty_disk(&at, capacity).map_err(volume)?;
+            disk_source::Source::Qcow2(disk_source::Qcow2 { path: text(&at)? })
+        }
+        Step::Host { path, create_with } => {
+            volumes::host_disk(path, create_with).map_err(volume)?;
+            disk_source::Source::Raw(disk_source::Raw { path: text(path)? })
+        }
+    };
+    Ok(DiskSource { source: Some(source) })
+}
+
+fn kernel(boot: &KernelBoot, images: &Images) -> Result<Kernel, StorageError> {
+    let file = |path: &str| {
+        images
+            .boot_file(&layout(boot.image()), boot.image().tag(), Path::new(path))
+            .map_err(image_error(boot.field(), boot.image()))
+    };
+    Ok(Kernel { kernel: file(boot.kernel_path())?, initrd: boot.initrd_path().map(file).transpose()? })
+}
+
+fn layout(image: &ImageRef) -> Layout {
+    match image {
+        ImageRef::Layout { path, .. } => Layout::Directory(path.clone()),
+        ImageRef::Archive { path, .. } => Layout::Archive(path.clone()),
+    }
+}
+
+fn image_error(field: &Field, image: &ImageRef) -> impl Fn(ImageError) -> StorageError {
+    move |source| StorageError::Image { field: field.clone(), image: image.to_string(), source }
+}
+
+fn text(path: &Path) -> Result<String, StorageError> {
+    path.to_str().map(str::to_owned).ok_or_else(|| StorageError::NotUtf8(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+use vireo_api::decode;
+
+use super::*;
+use crate::storage::images::tests::{Built, TAR, tar_of};
+
+fn vm(spec: &str) -> Vm {
+    let manifest = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
+         metadata: {{name: web.example, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223}}\nspec: {spec}\n"
+    );
+    decode::manifest(&manifest).unwrap().remove(0).check().unwrap()
+}
+
+fn spec(layout: &Path, host: &Path) -> String {
+    format!(
+        r##"{{
+  domain: {{memory: {{guest: 64Mi}}, devices: {{}}, firmware: {{kernelBoot: {{kernelArgs: quiet, container: {{
+    image: "oci:{layout}:boot", kernelPath: /boot/vmlinuz, initrdPath: /boot/initrd}}}}}}}},
+  volumes: [
+    {{name: root, containerDisk: {{image: "oci:{layout}:disk"}}}},
+    {{name: scratch, emptyDisk: {{capacity: 3Mi}}}},
+    {{name: seed, cloudInitNoCloud: {{userData: "#cloud-config"}}}},
+    {{name: data, hostDisk: {{path: {host}, type: DiskOrCreate, capacity: 2Mi}}}}]}}"##,
+        layout = layout.display(),
+        host = host.display(),
+    )
+}
+
+fn built() -> Built {
+    let mut built = Built::new();
+    built.image("disk", &[(TAR, tar_of(&[("disk/root.img", &[7; 4096])]))]);
+    built.image("boot", &[(TAR, tar_of(&[("boot/vmlinuz", b"kernel"), ("boot/initrd", b"initrd")]))]);
+    built
+}
+
+#[test]
+fn every_volume_becomes_the_file_its_disk_is_given() {
+    let built = built();
+    let dir = built.path();
+    let (vmi, images, host) = (dir.join("vmi"), dir.join("images/sha256"), dir.join("data.img"));
+    let vm = vm(&spec(&dir.join("layout"), &host));
+    let prepared = prepare(&vm, &vmi, &images).unwrap();
+
+    let volume = |name: &str| vmi.join("volumes").join(name).to_str().unwrap().to_owned();
+    let sources: Vec<_> = prepared.disks.iter().map(|disk| disk.source.clone().unwrap()).collect();
+    let disk_source::Source::Overlay(overlay) = &sources[0] else { panic!("{sources:?}") };
+    assert_eq!(overlay.path, volume("root.qcow2"));
+    assert_eq!(fs::read(&overlay.backing_raw_path).unwrap(), [7; 4096]);
+    assert_eq!(sources[1], disk_source::Source::Qcow2(disk_source::Qcow2 { path: volume("scratch.qcow2") }));
+    assert_eq!(sources[2], disk_source::Source::Raw(disk_source::Raw { path: volume("seed.iso") }));
+    let data = disk_source::Raw { path: host.to_str().unwrap().to_owned() };
+    assert_eq!(sources[3], disk_source::Source::Raw(data));
+    assert_eq!(fs::metadata(&host).unwrap().len(), 2 << 20);
+    let kernel = prepared.kernel.clone().unwrap();
+    assert_eq!(fs::read(kernel.kernel).unwrap(), b"kernel");
+    assert_eq!(fs::read(kernel.initrd.unwrap()).unwrap(), b"initrd");
+
+    // A handler that comes back keeps what the guest has written.
+    fs::write(volume("root.qcow2"), "written").unwrap();
+    fs::write(&host, "written").unwrap();
+    assert_eq!(prepare(&vm, &vmi, &images).unwrap(), prepared);
+    assert_eq!(fs::read(volume("root.qcow2")).unwrap(), b"written");
+    assert_eq!(fs::read(&host).unwrap(), b"written");
+}
+
+#[test]
+fn what_is_missing_is_named_by_its_field() {
+    let built = built();
+    let dir = built.path();
+    let prepare = |spec: &str| super::prepare(&vm(spec), &dir.join("vmi"), &dir.join("images/sha256"));
+    let machine = "domain: {memory: {guest: 64Mi}, devices: {}}";
+    let layout = dir.join("layout").display().to_string();
+    for (volume, field, said) in [
+        (
+            format!("containerDisk: {{image: 'oci:{layout}:none'}}"),
+            "spec.volumes[0].containerDisk",
+            "it has: disk, boot",
+        ),
+        (
+            format!("containerDisk: {{image: 'oci:{layout}:boot'}}"),
+            "spec.volumes[0].containerDisk",
+            "exactly one file",
+        ),
+        (
+            "containerDisk: {image: 'oci:/absent'}".to_owned(),
+            "spec.volumes[0].containerDisk",
+            "cannot open the image",
+        ),
+        (
+            format!("hostDisk: {{path: {layout}/absent, type: Disk}}"),
+            "spec.volumes[0].hostDisk",
+            "does not exist",
+        ),
+    ] {
+        let error = prepare(&format!("{{{machine}, volumes: [{{name: root, {volume}}}]}}")).unwrap_err();
+        assert_eq!(error.field().map(Field::as_str), Some(field));
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert!(source.contains(said), "{source}");
+    }
+}
