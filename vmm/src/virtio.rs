@@ -9,6 +9,7 @@
 
 pub mod block;
 mod chain;
+pub mod console;
 mod device;
 pub mod net;
 mod queue;
