@@ -3,11 +3,13 @@
 use std::io::{Read as _, Write as _};
 use std::time::Duration;
 
+use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::{self, Message};
@@ -19,6 +21,8 @@ use crate::term::RawTerminal;
 
 /// Ctrl+], which a terminal also sends for Ctrl+5.
 const ESCAPE: u8 = 29;
+/// Reads of the keyboard on their way to the guest.
+const KEYS: usize = 64;
 /// How often an instance that does not run yet is looked at again.
 const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -80,39 +84,43 @@ fn phase(object: &Value) -> &str {
     object.pointer("/status/phase").and_then(Value::as_str).unwrap_or("Pending")
 }
 
+/// Output and keys go their own ways: a guest that reads no keys must not keep its output from being shown, nor the
+/// user from leaving.
 async fn attach(stream: WebSocketStream<UnixStream>) -> Result<(), ConsoleError> {
-    let (mut to_guest, mut from_guest) = stream.split();
-    let mut keys = keyboard();
+    let (to_guest, from_guest) = stream.split();
+    let (keys, left) = keyboard();
     let mut signals = Signals::new().map_err(ConsoleError::Terminal)?;
-    let mut typing = true;
+    tokio::select! {
+        // In this order, what was typed before the escape is sent before the escape counts.
+        biased;
+        ended = view(from_guest) => ended,
+        broken = forward(keys, to_guest) => broken,
+        Ok(()) = left => Ok(()),
+        () = signals.any() => Ok(()),
+    }
+}
+
+/// Shows what the guest says, until it is gone.
+async fn view(mut from_guest: SplitStream<WebSocketStream<UnixStream>>) -> Result<(), ConsoleError> {
     loop {
-        tokio::select! {
-            frame = from_guest.next() => match frame {
-                Some(Ok(Message::Binary(bytes))) => show(&bytes).map_err(ConsoleError::Terminal)?,
-                Some(Ok(Message::Close(_))) | None => return Ok(()),
-                Some(Ok(_)) => {}
-                Some(Err(tungstenite::Error::ConnectionClosed)) => return Ok(()),
-                Some(Err(error)) => return Err(ConsoleError::BrokenOff(error)),
-            },
-            typed = keys.recv(), if typing => match typed {
-                Some(bytes) => {
-                    let escape = bytes.iter().position(|byte| *byte == ESCAPE);
-                    let wanted = bytes.get(..escape.unwrap_or(bytes.len())).unwrap_or_default().to_vec();
-                    if !wanted.is_empty() {
-                        to_guest.send(Message::binary(wanted)).await.map_err(ConsoleError::BrokenOff)?;
-                    }
-                    if escape.is_some() {
-                        // The peer may be gone already; leaving is what counts.
-                        let _ = to_guest.close().await;
-                        return Ok(());
-                    }
-                }
-                // Input that ends (a pipe) does not end the view: the guest's answers are still to come.
-                None => typing = false,
-            },
-            () = signals.any() => return Ok(()),
+        match from_guest.next().await {
+            Some(Ok(Message::Binary(bytes))) => show(&bytes).map_err(ConsoleError::Terminal)?,
+            Some(Ok(Message::Close(_)) | Err(tungstenite::Error::ConnectionClosed)) | None => return Ok(()),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return Err(ConsoleError::BrokenOff(error)),
         }
     }
+}
+
+/// Sends keys to the guest. Input that ends (a pipe) does not end the view: the guest's answers are still to come.
+async fn forward(
+    mut keys: mpsc::Receiver<Vec<u8>>,
+    mut to_guest: SplitSink<WebSocketStream<UnixStream>, Message>,
+) -> Result<(), ConsoleError> {
+    while let Some(bytes) = keys.recv().await {
+        to_guest.send(Message::binary(bytes)).await.map_err(ConsoleError::BrokenOff)?;
+    }
+    std::future::pending().await
 }
 
 fn show(bytes: &[u8]) -> std::io::Result<()> {
@@ -121,19 +129,41 @@ fn show(bytes: &[u8]) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// What is typed. The thread blocks in `read` and ends with the process.
-fn keyboard() -> mpsc::Receiver<Vec<u8>> {
-    let (typed, keys) = mpsc::channel(16);
+/// What is typed, and word that the user leaves. The thread blocks in `read` and ends with the process.
+fn keyboard() -> (mpsc::Receiver<Vec<u8>>, oneshot::Receiver<()>) {
+    let (typed, keys) = mpsc::channel(KEYS);
+    let (leave, left) = oneshot::channel();
     std::thread::spawn(move || {
+        let by_hand = rustix::termios::isatty(std::io::stdin());
         let mut buffer = [0; 1024];
         while let Ok(read @ 1..) = std::io::stdin().lock().read(&mut buffer) {
-            let bytes = buffer.get(..read).unwrap_or_default().to_vec();
-            if typed.blocking_send(bytes).is_err() {
-                break;
+            let (bytes, escape) = until_escape(buffer.get(..read).unwrap_or_default());
+            // A pipe waits for a guest that reads no keys; a hand goes on, as its next key may be the escape.
+            let gone = match (bytes.is_empty(), by_hand) {
+                (true, _) => false,
+                (false, true) => matches!(typed.try_send(bytes.to_vec()), Err(TrySendError::Closed(_))),
+                (false, false) => typed.blocking_send(bytes.to_vec()).is_err(),
+            };
+            if escape {
+                // The other side may be leaving already.
+                let _ = leave.send(());
+                return;
+            }
+            if gone {
+                return;
             }
         }
+        // Dropping `leave` says nothing: the view goes on.
     });
-    keys
+    (keys, left)
+}
+
+/// What was typed before the escape, and whether there was one.
+fn until_escape(typed: &[u8]) -> (&[u8], bool) {
+    match typed.iter().position(|byte| *byte == ESCAPE) {
+        Some(at) => (typed.get(..at).unwrap_or_default(), true),
+        None => (typed, false),
+    }
 }
 
 /// Signals that would kill the process with the terminal still raw.
@@ -158,5 +188,17 @@ impl Signals {
             _ = self.hang_up.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_escape_cuts_what_is_typed() {
+        assert_eq!(until_escape(b"ls\n"), (b"ls\n".as_slice(), false));
+        assert_eq!(until_escape(b"ls\x1dmore"), (b"ls".as_slice(), true));
+        assert_eq!(until_escape(b"\x1d"), (b"".as_slice(), true));
     }
 }
