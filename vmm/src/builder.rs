@@ -20,7 +20,7 @@ use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
 use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
 use crate::pci::{Root, RootError};
-use crate::serial::SerialOutput;
+use crate::serial::{SerialOutput, SharedOutput};
 use crate::vcpu::Vcpu;
 use crate::virtio::block::ImageError;
 use crate::virtio::net::{NetCard, NetError};
@@ -92,12 +92,6 @@ pub enum BuildError {
     /// A network card's tap device cannot be used.
     #[error("cannot make a network card")]
     Net(#[from] NetError),
-    /// The monitor has no such device.
-    #[error("this monitor has no {what} yet")]
-    Missing {
-        /// What it is to the user.
-        what: &'static str,
-    },
     /// The kernel, its initrd or its command line.
     #[error("cannot load the kernel")]
     Load(#[from] LoadError),
@@ -170,11 +164,12 @@ pub(crate) fn build(
     let vm = KvmMachine::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
-    let (uart, power) = legacy_devices(&vm, &buses, &outcome, output)?;
+    let output = SharedOutput::new(output);
+    let (uart, power) = legacy_devices(&vm, &buses, &outcome, Box::new(output.clone()))?;
     let pci = Root::new(&buses.mmio, &buses.pio, ram_end).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let assembly = Assembly { outcome, uart, power, pci, buses, vm };
-    pci_devices(machine, &assembly, &memory)?;
+    pci_devices(machine, &assembly, &memory, Box::new(output))?;
 
     write_acpi(&memory, &apic_ids, ram_end)?;
     if let Some(identity) = &machine.smbios {
@@ -194,7 +189,12 @@ pub(crate) fn build(
 }
 
 /// The functions on the PCI bus, in slot order.
-fn pci_devices(machine: &Machine, assembly: &Assembly, memory: &GuestMemory) -> Result<(), BuildError> {
+fn pci_devices(
+    machine: &Machine,
+    assembly: &Assembly,
+    memory: &GuestMemory,
+    output: Box<dyn SerialOutput>,
+) -> Result<(), BuildError> {
     let vm = &assembly.vm;
     let host = virtio::Host {
         memory: memory.clone(),
@@ -214,7 +214,8 @@ fn pci_devices(machine: &Machine, assembly: &Assembly, memory: &GuestMemory) -> 
         add("network card", Box::new(NetCard::new(net)?))?;
     }
     if machine.virtio_console {
-        return Err(BuildError::Missing { what: "virtio console" });
+        let (console, _input) = virtio::console::Console::new(output).map_err(device("virtio console"))?;
+        add("virtio console", Box::new(console))?;
     }
     if machine.rng {
         add("entropy device", Box::new(virtio::rng::Rng))?;

@@ -1,6 +1,6 @@
 //! The two ends of the guest's serial console, as the monitor's user holds them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vmm_sys_util::eventfd::EventFd;
 
@@ -15,6 +15,23 @@ pub trait SerialOutput: Send {
 impl<F: FnMut(&[u8]) + Send> SerialOutput for F {
     fn write(&mut self, bytes: &[u8]) {
         self(bytes);
+    }
+}
+
+/// One output for the serial port and the virtio console, whose bytes join in the order they come.
+#[derive(Clone)]
+pub(crate) struct SharedOutput(Arc<Mutex<Box<dyn SerialOutput>>>);
+
+impl SharedOutput {
+    /// Shares `output`.
+    pub(crate) fn new(output: Box<dyn SerialOutput>) -> Self {
+        Self(Arc::new(Mutex::new(output)))
+    }
+}
+
+impl SerialOutput for SharedOutput {
+    fn write(&mut self, bytes: &[u8]) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(bytes);
     }
 }
 

@@ -54,7 +54,7 @@ impl Machine {
         self
     }
 
-    /// Adds a virtio console; its output joins the serial port's.
+    /// Adds a virtio console; its output joins the serial port's, and input stays the serial port's.
     #[must_use]
     pub fn with_virtio_console(mut self, yes: bool) -> Self {
         self.virtio_console = yes;
