@@ -1,1 +1,18 @@
+//! The node agent as a library: `virt-handler` is its command, and standalone will run it in-process.
+//!
+//! Manifests come in through [`manifests`]; [`reconcile`] gives every VMI a task that decides and acts; [`network`],
+//! [`storage`] and [`launcher`] are what it acts with; [`http`] and [`report`] show what is there. [`state`] says
+//! where it is kept. The handler never reads a byte that a guest wrote, except to pass console bytes on.
+
+pub mod http;
+mod inotify;
+pub mod launcher;
+pub mod manifests;
+pub mod network;
+pub mod node;
+pub mod reconcile;
+pub mod report;
+pub mod resolve;
+pub mod settings;
+pub mod state;
 pub mod storage;

@@ -1,0 +1,107 @@
+//! The local endpoint: VMIs as KubeVirt's API serves them, and their consoles, on a unix socket.
+
+mod console;
+mod fault;
+
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::extract::{Path as Segments, State};
+use axum::http::Uri;
+use axum::routing::get;
+use axum::{Json, Router};
+use tokio::net::UnixListener;
+use vireo_api::v1::{API_VERSION, ListMeta, VirtualMachineInstance, VirtualMachineInstanceList};
+
+use crate::manifests::{Key, Refusal};
+use crate::node::Node;
+use fault::Fault;
+
+/// Binds the endpoint. The caller holds the state directory, so a socket that is there already is a leftover.
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn bind(path: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves the endpoint.
+///
+/// # Errors
+/// When the listener fails.
+pub async fn serve(listener: UnixListener, node: Arc<Node>) -> io::Result<()> {
+    axum::serve(listener, router(node)).await
+}
+
+fn router(node: Arc<Node>) -> Router {
+    let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
+    let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
+    Router::new()
+        .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
+        .route(vmis, get(list))
+        .route(&format!("{vmis}/{{name}}"), get(one))
+        .route(console, get(console::attach))
+        .fallback(nowhere)
+        .with_state(node)
+}
+
+async fn list_all(State(node): State<Arc<Node>>) -> Json<VirtualMachineInstanceList> {
+    Json(list_of(node.vmis().iter().map(|vmi| VirtualMachineInstance::clone(vmi)).collect()))
+}
+
+async fn list(
+    State(node): State<Arc<Node>>,
+    Segments(namespace): Segments<String>,
+) -> Json<VirtualMachineInstanceList> {
+    let vmis = node.vmis();
+    let inside = vmis.iter().filter(|vmi| vmi.metadata.namespace == namespace);
+    Json(list_of(inside.map(|vmi| VirtualMachineInstance::clone(vmi)).collect()))
+}
+
+fn list_of(items: Vec<VirtualMachineInstance>) -> VirtualMachineInstanceList {
+    VirtualMachineInstanceList {
+        api_version: API_VERSION.to_owned(),
+        kind: "VirtualMachineInstanceList".to_owned(),
+        metadata: ListMeta::default(),
+        items,
+        ..VirtualMachineInstanceList::default()
+    }
+}
+
+async fn one(
+    State(node): State<Arc<Node>>,
+    Segments((namespace, name)): Segments<(String, String)>,
+) -> Result<Json<VirtualMachineInstance>, Fault> {
+    find(&node, namespace, name).map(|vmi| Json(VirtualMachineInstance::clone(&vmi)))
+}
+
+async fn nowhere(uri: Uri) -> Fault {
+    Fault::not_found(format!("the server could not find the requested resource: {}", uri.path()))
+}
+
+fn find(node: &Node, namespace: String, name: String) -> Result<Arc<VirtualMachineInstance>, Fault> {
+    let key = Key { namespace, name };
+    node.vmi(&key).ok_or_else(|| absent(&key, &node.refusals()))
+}
+
+/// A VMI that is not there; where that is because its manifest was refused, the refusal.
+fn absent(key: &Key, refusals: &[Refusal]) -> Fault {
+    let mut message = format!("virtualmachineinstance.kubevirt.io \"{}\" not found", key.name);
+    let of_it = |refusal: &&Refusal| refusal.namespace == key.namespace && refusal.name == key.name;
+    if let Some(refusal) = refusals.iter().find(of_it) {
+        let problems: Vec<_> = refusal.problems.iter().map(ToString::to_string).collect();
+        message.push_str(&format!(": its manifest {} is refused: {}", refusal.file, problems.join("; ")));
+    }
+    Fault::not_found(message)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,47 @@
+//! Errors as the Kubernetes API answers them: `metav1.Status`.
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// A refused request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    pub(super) code: StatusCode,
+    reason: &'static str,
+    pub(super) message: String,
+}
+
+impl Fault {
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::NOT_FOUND, reason: "NotFound", message: message.into() }
+    }
+
+    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::BAD_REQUEST, reason: "BadRequest", message: message.into() }
+    }
+
+    pub(super) fn conflict(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::CONFLICT, reason: "Conflict", message: message.into() }
+    }
+
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::INTERNAL_SERVER_ERROR, reason: "InternalError", message: message.into() }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let body = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code.as_u16(),
+        });
+        (self.code, Json(body)).into_response()
+    }
+}

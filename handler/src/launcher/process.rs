@@ -1,0 +1,311 @@
+//! The process runtime: a launcher as a process of this node that outlives its handler.
+//!
+//! A launcher is recognised after a handler restart by its stamp: the host's boot and the process's own line of
+//! `/proc/self/stat`, written by the child before it becomes the launcher. Whatever happens to the handler at
+//! whatever moment, a launcher that runs has its stamp on disk.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, setsid, waitid,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::network::netns;
+
+/// What a launcher process is started with.
+#[derive(Debug)]
+pub struct Start<'a> {
+    /// The `virt-launcher` binary.
+    pub program: &'a Path,
+    /// Its arguments.
+    pub arguments: Vec<PathBuf>,
+    /// Where its stdout and stderr go.
+    pub log: &'a Path,
+    /// Where it is recognised again.
+    pub stamp: &'a Path,
+    /// The network namespace it runs in; the host's when absent.
+    pub namespace: Option<&'a Path>,
+    /// The cgroup v2 directory it joins, where one could be made.
+    pub cgroup: Option<&'a Path>,
+}
+
+/// A running launcher process, watched by pidfd: a reused process id is never mistaken for it.
+#[derive(Debug)]
+pub struct Process {
+    pid: Pid,
+    fd: AsyncFd<OwnedFd>,
+}
+
+/// How a process ended, as far as this handler can know: only a parent is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// It returned this code.
+    Code(i32),
+    /// This signal ended it.
+    Signal(i32),
+    /// It was another handler's child.
+    Unknown,
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Self::Unknown => f.write_str("is gone"),
+        }
+    }
+}
+
+/// Starts a launcher in its own session, namespace and cgroup. Blocks until it runs.
+///
+/// # Errors
+/// When the log or stamp cannot be made, the namespace entered, or the program started.
+pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
+    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(start.log)?;
+    let mut stamp =
+        OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(start.stamp)?;
+    stamp.write_all(boot_id()?.as_bytes())?;
+    let procs = start
+        .cgroup
+        .map(|path| OpenOptions::new().write(true).open(path.join("cgroup.procs")))
+        .transpose()?;
+
+    let mut command = Command::new(start.program);
+    command.args(&start.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+    let prepare = move || {
+        setsid()?;
+        if let Some(procs) = &procs {
+            rustix::io::write(procs, b"0")?;
+        }
+        copy_own_stat(&stamp)
+    };
+    // SAFETY: between fork and exec only async-signal-safe calls may run: `prepare` makes plain system calls on
+    // file descriptors opened before and on a stack buffer; it takes no lock and allocates nothing.
+    #[expect(unsafe_code, reason = "a child of its own session can only be made between fork and exec")]
+    unsafe {
+        command.pre_exec(prepare)
+    };
+    let spawned = match start.namespace {
+        Some(namespace) => netns::inside(namespace, move || command.spawn()).and_then(|spawned| spawned),
+        None => command.spawn(),
+    };
+    let child = match spawned {
+        Ok(child) => child,
+        Err(error) => {
+            // The child may have stamped before it found that there is no such program.
+            let _ = fs::remove_file(start.stamp);
+            return Err(error);
+        }
+    };
+    i32::try_from(child.id())
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or_else(|| io::Error::other("the child has no id"))
+}
+
+fn copy_own_stat(stamp: &File) -> io::Result<()> {
+    let stat = rustix::fs::open(c"/proc/self/stat", rustix::fs::OFlags::RDONLY, rustix::fs::Mode::empty())?;
+    let mut line = [0_u8; 1024];
+    let length = rustix::io::read(&stat, &mut line)?;
+    rustix::io::write(stamp, line.get(..length).unwrap_or_default())?;
+    Ok(())
+}
+
+fn boot_id() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id")
+}
+
+/// What a stamp says about its process.
+#[derive(Debug)]
+pub enum Found {
+    /// No process ever became the launcher.
+    Unstarted,
+    /// It was started, and is gone or of an earlier boot.
+    Gone,
+    /// It runs.
+    Running(Process),
+}
+
+/// Finds the process a stamp speaks of.
+///
+/// # Errors
+/// When the stamp cannot be read or the process cannot be watched.
+pub fn find(stamp: &Path) -> io::Result<Found> {
+    let text = match fs::read_to_string(stamp) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unstarted),
+        Err(error) => return Err(error),
+    };
+    // Cut short: the handler or the child ended before there was a launcher.
+    let Some((boot, stat)) = text.split_once('\n') else { return Ok(Found::Unstarted) };
+    let Some(then) = Birth::parse(stat) else { return Ok(Found::Unstarted) };
+    if boot != boot_id()?.trim_end() {
+        return Ok(Found::Gone);
+    }
+    Ok(Process::open(then)?.map_or(Found::Gone, Found::Running))
+}
+
+/// A process id with the moment it was given out: together unique within one boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Birth {
+    pid: Pid,
+    /// Clock ticks since boot.
+    start: u64,
+}
+
+impl Birth {
+    /// Reads a line of `/proc/<pid>/stat`, proc(5). The command name may hold anything, so fields count from its
+    /// closing parenthesis.
+    fn parse(stat: &str) -> Option<Self> {
+        let pid = Pid::from_raw(stat.split_once(' ')?.0.parse().ok()?)?;
+        let (_, fields) = stat.rsplit_once(") ")?;
+        // Field 3 is the first after the name; the start time is field 22.
+        let start = fields.split_whitespace().nth(22 - 3)?.parse().ok()?;
+        Some(Self { pid, start })
+    }
+}
+
+impl Process {
+    fn open(birth: Birth) -> io::Result<Option<Self>> {
+        let fd = match pidfd_open(birth.pid, PidfdFlags::NONBLOCK) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        // Read after the pidfd was opened: if the line is the stamped process's, so is the pidfd.
+        let now = match fs::read_to_string(format!("/proc/{}/stat", birth.pid.as_raw_nonzero())) {
+            Ok(stat) => Birth::parse(&stat),
+            Err(_) => None,
+        };
+        if now != Some(birth) {
+            return Ok(None);
+        }
+        // SAFETY: the descriptor registered is the one owned by the `OwnedFd` moved in; it is neither replaced nor
+        // closed before the `AsyncFd` is dropped.
+        #[expect(unsafe_code, reason = "tokio's safe constructor is deprecated")]
+        let fd =
+            unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)?;
+        Ok(Some(Self { pid: birth.pid, fd }))
+    }
+
+    /// The process id, for people.
+    pub fn pid(&self) -> i32 {
+        self.pid.as_raw_nonzero().get()
+    }
+
+    /// Waits until the process is gone and says how it went.
+    pub async fn gone(&self) -> Ending {
+        // An error here would mean the pidfd is not pollable, which `AsyncFd` has already ruled out.
+        let _ready = self.fd.readable().await;
+        self.reap()
+    }
+
+    fn reap(&self) -> Ending {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
+        match waitid(WaitId::PidFd(self.fd.get_ref().as_fd()), options) {
+            Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
+                (Some(code), _) => Ending::Code(code),
+                (None, Some(signal)) => Ending::Signal(signal),
+                (None, None) => Ending::Unknown,
+            },
+            // ECHILD: it was started by an earlier handler.
+            Ok(None) | Err(_) => Ending::Unknown,
+        }
+    }
+
+    /// Ends the process now. A process that is gone already is success.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill(&self) -> io::Result<()> {
+        match pidfd_send_signal(self.fd.get_ref(), Signal::KILL) {
+            Err(error) if error != rustix::io::Errno::SRCH => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sleeper<'a>(log: &'a Path, stamp: &'a Path) -> Start<'a> {
+        Start {
+            program: Path::new("/bin/sh"),
+            arguments: vec!["-c".into(), "echo started; exec sleep 600".into()],
+            log,
+            stamp,
+            namespace: None,
+            cgroup: None,
+        }
+    }
+
+    #[test]
+    fn births_are_read_past_any_command_name() {
+        let fields = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        for name in ["sleep", "a b", ") R 1 (", "(((", ""] {
+            let birth = Birth::parse(&format!("42 ({name}) {fields}\n")).unwrap();
+            assert_eq!((birth.pid.as_raw_nonzero().get(), birth.start), (42, 22), "{name}");
+        }
+        for broken in ["", "42", "42 (x", "x (y) 1 2 3", "42 (x) R 1 2", "0 (x) R 1"] {
+            assert_eq!(Birth::parse(broken), None, "{broken}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_launcher_is_found_by_its_stamp_until_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, stamp) = (dir.path().join("log"), dir.path().join("stamp"));
+        assert!(matches!(find(&stamp).unwrap(), Found::Unstarted));
+        let pid = spawn(&sleeper(&log, &stamp)).unwrap();
+
+        let Found::Running(process) = find(&stamp).unwrap() else { panic!("it was just started") };
+        assert_eq!(process.pid, pid);
+        // Its own session: a terminal's Ctrl+C for the handler does not reach it.
+        assert_eq!(rustix::process::getsid(Some(pid)).unwrap(), pid);
+
+        process.kill().unwrap();
+        assert_eq!(process.gone().await, Ending::Signal(9));
+        assert!(matches!(find(&stamp).unwrap(), Found::Gone));
+        process.kill().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_stamp_of_another_boot_or_another_start_is_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, stamp) = (dir.path().join("log"), dir.path().join("stamp"));
+        spawn(&sleeper(&log, &stamp)).unwrap();
+        let Found::Running(process) = find(&stamp).unwrap() else { panic!("it was just started") };
+        let text = fs::read_to_string(&stamp).unwrap();
+        let (boot, stat) = text.split_once('\n').unwrap();
+        let birth = Birth::parse(stat).unwrap();
+
+        fs::write(&stamp, format!("another-boot\n{stat}")).unwrap();
+        assert!(matches!(find(&stamp).unwrap(), Found::Gone));
+        fs::write(&stamp, format!("{boot}\n{}", stat.replace(&birth.start.to_string(), "1"))).unwrap();
+        assert!(matches!(find(&stamp).unwrap(), Found::Gone));
+        fs::write(&stamp, boot).unwrap();
+        assert!(matches!(find(&stamp).unwrap(), Found::Unstarted));
+
+        process.kill().unwrap();
+        process.gone().await;
+    }
+
+    #[tokio::test]
+    async fn a_program_that_does_not_exist_is_an_error_and_nobody_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, stamp) = (dir.path().join("log"), dir.path().join("stamp"));
+        let start = Start { program: Path::new("/nonexistent/virt-launcher"), ..sleeper(&log, &stamp) };
+        assert_eq!(spawn(&start).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(matches!(find(&stamp).unwrap(), Found::Unstarted));
+    }
+}

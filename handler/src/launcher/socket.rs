@@ -1,0 +1,45 @@
+//! Waiting for a socket to appear, without looking twice.
+
+use std::io;
+use std::path::Path;
+
+use rustix::fs::inotify::WatchFlags;
+
+use crate::inotify::Inotify;
+
+/// Returns when something exists at `path`, at once if it does already. The directory must exist.
+///
+/// # Errors
+/// When the directory cannot be watched.
+pub(super) async fn appears(path: &Path) -> io::Result<()> {
+    let directory = path.parent().ok_or_else(|| io::Error::other("a socket path without a directory"))?;
+    let inotify = Inotify::new()?;
+    // Watched before looked at, so nothing appears unseen in between.
+    inotify.watch(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
+    while !path.exists() {
+        inotify.events().await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_socket_is_seen_whether_it_came_before_or_comes_later() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("launcher.sock");
+        let waiting = tokio::spawn({
+            let path = path.clone();
+            async move { appears(&path).await }
+        });
+        tokio::task::yield_now().await;
+        std::fs::write(dir.path().join("other"), "").unwrap();
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished());
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        waiting.await.unwrap().unwrap();
+        appears(&path).await.unwrap();
+    }
+}

@@ -1,0 +1,126 @@
+use super::*;
+use crate::manifests::document;
+
+fn key(name: &str) -> Key {
+    Key { namespace: "default".to_owned(), name: name.to_owned() }
+}
+
+fn good(name: &str) -> String {
+    format!(
+        "---\napiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: {name}}}\nspec: {{domain: {{memory: {{guest: 128Mi}}, devices: {{}}}}}}\n"
+    )
+}
+
+fn bad(name: &str) -> String {
+    good(name).replace("128Mi", "none")
+}
+
+fn files(files: &[(&str, String)]) -> BTreeMap<String, FileRead> {
+    let read =
+        |(name, text): &(&str, String)| ((*name).to_owned(), FileRead::Documents(document::read(text)));
+    files.iter().map(read).collect()
+}
+
+fn owners(owners: &[(&str, &str)]) -> BTreeMap<Key, String> {
+    owners.iter().map(|(name, file)| (key(name), (*file).to_owned())).collect()
+}
+
+/// "name@file" for what is present, "name?" for what is held.
+fn entries(catalog: &Catalog) -> Vec<String> {
+    let tell = |(key, entry): (&Key, &Entry)| match entry {
+        Entry::Present { file, .. } => format!("{}@{file}", key.name),
+        Entry::Held => format!("{}?", key.name),
+    };
+    catalog.entries.iter().map(tell).collect()
+}
+
+fn refused(catalog: &Catalog) -> Vec<(String, String)> {
+    catalog.refusals.iter().map(|refusal| (refusal.file.clone(), refusal.name.clone())).collect()
+}
+
+#[test]
+fn each_row_of_what_can_happen_to_files() {
+    type Row<'a> =
+        (&'a str, &'a [(&'a str, String)], &'a [(&'a str, &'a str)], &'a [&'a str], &'a [(&'a str, &'a str)]);
+    let two = good("one") + &good("two");
+    let rows: [Row<'_>; 12] = [
+        ("new", &[("a.yaml", good("one"))], &[], &["one@a.yaml"], &[]),
+        ("two documents", &[("a.yaml", two.clone())], &[], &["one@a.yaml", "two@a.yaml"], &[]),
+        ("refused and new", &[("a.yaml", bad("one"))], &[], &["one?"], &[("a.yaml", "one")]),
+        (
+            "refused and running",
+            &[("a.yaml", bad("one"))],
+            &[("one", "a.yaml")],
+            &["one?"],
+            &[("a.yaml", "one")],
+        ),
+        (
+            "broken syntax holds all of the file's",
+            &[("a.yaml", "a: [".to_owned()), ("b.yaml", good("three"))],
+            &[("one", "a.yaml"), ("two", "a.yaml"), ("gone", "c.yaml")],
+            &["one?", "three@b.yaml", "two?"],
+            &[("a.yaml", "")],
+        ),
+        (
+            "emptied by accident",
+            &[("a.yaml", String::new())],
+            &[("one", "a.yaml")],
+            &["one?"],
+            &[("a.yaml", "")],
+        ),
+        ("deleted", &[], &[("one", "a.yaml")], &[], &[]),
+        (
+            "one of two taken out",
+            &[("a.yaml", good("one"))],
+            &[("one", "a.yaml"), ("two", "a.yaml")],
+            &["one@a.yaml"],
+            &[],
+        ),
+        (
+            "twice: the first by name",
+            &[("b.yaml", good("one")), ("a.yaml", good("one"))],
+            &[],
+            &["one@a.yaml"],
+            &[("b.yaml", "one")],
+        ),
+        (
+            "twice: the first in time",
+            &[("b.yaml", good("one")), ("a.yaml", good("one"))],
+            &[("one", "b.yaml")],
+            &["one@b.yaml"],
+            &[("a.yaml", "one")],
+        ),
+        (
+            "twice in one file",
+            &[("a.yaml", good("one") + &good("one"))],
+            &[],
+            &["one@a.yaml"],
+            &[("a.yaml", "one")],
+        ),
+        ("renamed", &[("b.yaml", good("one"))], &[("one", "a.yaml")], &["one@b.yaml"], &[]),
+    ];
+    for (what, given, owned, expected, problems) in rows {
+        let catalog = catalog(&files(given), &owners(owned));
+        assert_eq!(entries(&catalog), expected, "{what}");
+        let problems: Vec<_> =
+            problems.iter().map(|(file, name)| ((*file).to_owned(), (*name).to_owned())).collect();
+        assert_eq!(refused(&catalog), problems, "{what}");
+    }
+}
+
+#[test]
+fn a_duplicate_names_the_file_that_was_first() {
+    let catalog = catalog(&files(&[("a.yaml", good("one")), ("b.yaml", bad("one"))]), &BTreeMap::new());
+    let problems = &catalog.refusals[0].problems;
+    assert!(problems[0].to_string().contains("a.yaml"), "{problems:?}");
+    assert!(problems.len() > 1, "its own problems are told, too: {problems:?}");
+}
+
+#[test]
+fn an_unreadable_file_holds_its_machines() {
+    let files =
+        BTreeMap::from([("a.yaml".to_owned(), FileRead::Unreadable(Problem::whole("no permission")))]);
+    let catalog = catalog(&files, &owners(&[("one", "a.yaml")]));
+    assert_eq!(entries(&catalog), ["one?"]);
+    assert_eq!(catalog.refusals[0].document, None);
+}

@@ -1,0 +1,184 @@
+//! From the text of one file to its documents, each judged for itself.
+
+use std::sync::Arc;
+
+use uuid::Uuid;
+use vireo_api::decode::{self, Decoded};
+use vireo_api::spec::{Report, Vm};
+use vireo_api::v1::VirtualMachineInstance;
+
+use super::{Key, Problem};
+
+/// A manifest that holds together.
+#[derive(Debug)]
+pub struct Accepted {
+    /// As it was written, with its namespace filled in.
+    pub vmi: VirtualMachineInstance,
+    /// Fields that are accepted without effect.
+    pub notices: Vec<Problem>,
+}
+
+/// What one document says.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// A VMI.
+    Accepted(Arc<Accepted>),
+    /// Nothing usable; everything that is wrong with it.
+    Refused(Vec<Problem>),
+}
+
+/// One document of a file.
+#[derive(Debug, Clone)]
+pub struct Document {
+    /// Which of the file, from 1.
+    pub index: usize,
+    /// The VMI it means to be, where that much could be read.
+    pub key: Option<Key>,
+    /// What it says.
+    pub content: Content,
+}
+
+/// Reads every document of a text. Empty ones are left out.
+pub fn read(text: &str) -> Vec<Document> {
+    let mut documents = Vec::new();
+    for part in parts(text) {
+        match decode::documents(&part) {
+            Ok(values) => {
+                for value in values {
+                    documents.push(judge(documents.len() + 1, decode::object(value)));
+                }
+            }
+            Err(error) => {
+                let content = Content::Refused(vec![Problem::whole(error.to_string())]);
+                documents.push(Document { index: documents.len() + 1, key: None, content });
+            }
+        }
+    }
+    documents
+}
+
+fn judge(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Document {
+    let metadata = &mut decoded.object.metadata;
+    if metadata.namespace.is_empty() {
+        metadata.namespace = "default".to_owned();
+    }
+    let key = (!metadata.name.is_empty())
+        .then(|| Key { namespace: metadata.namespace.clone(), name: metadata.name.clone() });
+    // What the server sets is not the manifest's to say. The check wants a UID; the real one is given on acceptance.
+    metadata.uid = Uuid::nil().to_string();
+    let checked = decoded.check();
+    decoded.object.metadata.uid.clear();
+    decoded.object.status = Default::default();
+    let content = match checked {
+        Ok(vm) => Content::Accepted(Arc::new(Accepted { notices: notices(&vm), vmi: decoded.object })),
+        Err(report) => Content::Refused(problems(&report)),
+    };
+    Document { index, key, content }
+}
+
+fn notices(vm: &Vm) -> Vec<Problem> {
+    let told = |notice: &vireo_api::spec::Notice| Problem {
+        field: notice.field().as_str().to_owned(),
+        message: format!("{} has no effect yet", notice.what()),
+    };
+    vm.notices().iter().map(told).collect()
+}
+
+fn problems(report: &Report) -> Vec<Problem> {
+    let told = |problem: &vireo_api::spec::Problem| Problem {
+        field: problem.field().as_str().to_owned(),
+        message: problem.message().to_owned(),
+    };
+    report.problems().iter().map(told).collect()
+}
+
+/// Cuts a YAML stream at its document markers, so that what cannot be parsed spoils one document only. Every part
+/// keeps its place: messages name the line of the file. JSON has no markers.
+fn parts(text: &str) -> Vec<String> {
+    if text.trim_start().starts_with('{') {
+        return vec![text.to_owned()];
+    }
+    let mut parts = Vec::new();
+    let mut part = String::new();
+    for (line, content) in text.split_inclusive('\n').enumerate() {
+        // At the start of a line the marker is one even inside a scalar (YAML 1.2, 9.1.2).
+        if content
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+        {
+            parts.push(std::mem::replace(&mut part, "\n".repeat(line)));
+        }
+        part.push_str(content);
+    }
+    parts.push(part);
+    parts.retain(|part| {
+        part.lines().any(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
+    });
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: NAME}\nspec:\n  domain:\n    memory: {guest: 128Mi}\n    devices: {}\n";
+
+    fn good(name: &str) -> String {
+        GOOD.replace("NAME", name)
+    }
+
+    /// "name" for an accepted document, "!name: fields" for a refused one.
+    fn told(text: &str) -> Vec<String> {
+        let tell = |document: &Document| {
+            let name = document.key.as_ref().map_or("?", |key| key.name.as_str());
+            match &document.content {
+                Content::Accepted(_) => name.to_owned(),
+                Content::Refused(problems) => {
+                    let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
+                    format!("!{name}: {}", fields.join(" "))
+                }
+            }
+        };
+        read(text).iter().map(tell).collect()
+    }
+
+    #[test]
+    fn every_document_is_judged_for_itself() {
+        let text = format!("# two\n---\n{}---\nspec: [broken\n---\n\n---\n{}", good("one"), good("two"));
+        assert_eq!(told(&text), ["one", "!?: ", "two"]);
+        let Content::Refused(problems) = &read(&text)[1].content else { panic!("the second is broken") };
+        assert!(
+            problems[0].message.contains("line 1"),
+            "the file's own line, 11 or 12: {}",
+            problems[0].message
+        );
+    }
+
+    #[test]
+    fn every_problem_is_told_at_once_and_the_name_is_known() {
+        let text = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: bad, namespace: prod}\nspec:\n  domain:\n    cpu: {cores: many}\n    devices: {disks: [{name: root}]}\n";
+        let documents = read(text);
+        assert_eq!(documents[0].key, Some(Key { namespace: "prod".to_owned(), name: "bad".to_owned() }));
+        let told = told(text).remove(0);
+        for field in ["spec.domain.cpu.cores", "spec.domain.memory.guest", "spec.domain.devices.disks[0]"] {
+            assert!(told.contains(field), "{field} is missing in {told}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_nothing() {
+        for text in ["", "\n\n", "# comment only\n", "---\n---\n"] {
+            assert!(read(text).is_empty(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn json_is_read_and_what_the_server_sets_is_dropped() {
+        let text = r#"{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance",
+            "metadata":{"name":"j","uid":"5a2f6b1e-0000-4000-8000-000000000000"},
+            "spec":{"domain":{"memory":{"guest":"128Mi"},"devices":{}}},"status":{"phase":"Running"}}"#;
+        let Content::Accepted(accepted) = &read(text)[0].content else { panic!("{:?}", read(text)) };
+        assert_eq!(accepted.vmi.metadata.uid, "");
+        assert_eq!(accepted.vmi.status.phase, "");
+    }
+}

@@ -1,0 +1,254 @@
+//! The network of one VM: a namespace, a veth pair to the host, a tap for the guest, and NAT between them.
+//!
+//! ```text
+//! host                         | namespace vireo-<uid>                     | guest
+//! vv<uid> 10.201.0.1/30 -------- eth0 10.201.0.2/30 --NAT-- tap0 10.0.2.1/24 ---- 10.0.2.2
+//! ```
+//!
+//! What it consists of is decided and written down ([`Plan`]) before any of it exists, so that whatever was made can
+//! be made again, completed, or removed after a crash at any point.
+
+pub mod address;
+pub mod dns;
+mod link;
+pub mod netns;
+pub mod nft;
+pub mod tap;
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd as _;
+
+use ipnet::Ipv4Net;
+use rustix::thread::CapabilitySet;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use uuid::Uuid;
+
+use address::{AddressError, WIRE_PREFIX, Wire};
+use nft::{Forward, NftError};
+
+/// The guest's tap, in its namespace.
+pub const TAP: &str = "tap0";
+/// The namespace's end of the wire.
+pub const POD_INTERFACE: &str = "eth0";
+const LARGEST_MTU: u32 = 1500;
+/// The least an IPv4 link must carry that a guest would also use for IPv6.
+const SMALLEST_MTU: u32 = 1280;
+
+/// Why a VM has no network.
+#[derive(Debug, Error)]
+pub enum NetworkError {
+    /// The handler may not.
+    #[error(
+        "the handler lacks {0}, which networks need: run virt-handler as root, or give the VM no interface \
+         (spec.domain.devices.autoattachPodInterface: false)"
+    )]
+    Capability(&'static str),
+    /// The namespace.
+    #[error("cannot {verb} the network namespace {name}")]
+    Namespace {
+        /// "make", "enter" or "remove".
+        verb: &'static str,
+        /// Which.
+        name: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Netlink itself.
+    #[error("cannot speak netlink")]
+    Netlink(#[source] io::Error),
+    /// A link, address or route.
+    #[error("cannot {what}")]
+    Kernel {
+        /// What was tried.
+        what: String,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A kernel setting.
+    #[error("cannot set {path}")]
+    Sysctl {
+        /// Below /proc/sys.
+        path: &'static str,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The packet rules.
+    #[error("cannot set up NAT")]
+    Nft(#[from] NftError),
+    /// No address is left.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+}
+
+/// What one VM's network consists of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The namespace's name.
+    pub namespace: String,
+    /// The host's end of the wire.
+    pub host_link: String,
+    /// The /30 of the wire.
+    pub wire: Ipv4Net,
+    /// Of wire and tap.
+    pub mtu: u32,
+}
+
+impl Plan {
+    /// Names the parts of a VM's network after it.
+    pub fn new(uid: Uuid, wire: Wire, mtu: u32) -> Self {
+        let short: String = uid.simple().to_string().chars().take(8).collect();
+        Self { namespace: format!("vireo-{short}"), host_link: format!("vv{short}"), wire: wire.net, mtu }
+    }
+
+    /// The ends of the wire.
+    pub fn wire(&self) -> Wire {
+        Wire { net: self.wire }
+    }
+}
+
+/// What is inside: the guest's own network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inside {
+    /// Of which the gateway has the first address and the guest the second.
+    pub net: Ipv4Net,
+    /// The ports that reach the guest; all when empty.
+    pub forwards: Vec<Forward>,
+}
+
+impl Inside {
+    /// The tap's address.
+    pub fn gateway(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.net.network()).wrapping_add(1))
+    }
+
+    /// The guest's address.
+    pub fn guest(&self) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.net.network()).wrapping_add(2))
+    }
+}
+
+/// Whether this process may make networks.
+///
+/// # Errors
+/// Names the capability it lacks.
+pub fn permitted() -> Result<(), NetworkError> {
+    let effective =
+        rustix::thread::capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty());
+    for (capability, name) in
+        [(CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"), (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN")]
+    {
+        if !effective.contains(capability) {
+            return Err(NetworkError::Capability(name));
+        }
+    }
+    Ok(())
+}
+
+/// Every address the host has, so that none is given out twice, and the MTU for new wires. Blocks.
+///
+/// # Errors
+/// When netlink fails.
+pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
+    link::converse(async |links| {
+        let addresses = links.addresses().await?.into_iter().collect();
+        let mtu = links.uplink_mtu().await?.unwrap_or(LARGEST_MTU).clamp(SMALLEST_MTU, LARGEST_MTU);
+        Ok((addresses, mtu))
+    })
+}
+
+/// Lets the host forward and masquerade for a range of guests. Blocks; repeatable.
+///
+/// # Errors
+/// When a setting or rule is refused.
+pub fn prepare_host(range: Ipv4Net) -> Result<(), NetworkError> {
+    sysctl("net/ipv4/ip_forward", "1")?;
+    Ok(nft::apply(&nft::host_rules(range))?)
+}
+
+/// Makes a VM's network, or completes it. Blocks; repeatable.
+///
+/// # Errors
+/// When the kernel refuses a part; the parts made stay for the next try or [`remove`].
+pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
+    permitted()?;
+    netns::create(&plan.namespace).map_err(namespace_error("make", plan))?;
+    let path = netns::path(&plan.namespace);
+    let namespace = File::open(&path).map_err(namespace_error("enter", plan))?;
+    let wire = plan.wire();
+    let mtu = plan.mtu;
+    link::converse(async |links| {
+        links.add_veth(&plan.host_link, POD_INTERFACE, namespace.as_raw_fd()).await?;
+        links.raise(&plan.host_link, Some((wire.host(), WIRE_PREFIX)), Some(mtu)).await
+    })?;
+    let inside = inside.clone();
+    netns::inside(&path, move || furnish(wire, mtu, &inside)).map_err(namespace_error("enter", plan))?
+}
+
+/// Everything inside the namespace.
+fn furnish(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
+    // Nothing here speaks IPv6, and the guest must not be able to make the namespace configure itself.
+    sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
+    sysctl("net/ipv4/ip_forward", "1")?;
+    tap::create(TAP)
+        .or_else(busy_is_fine)
+        .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
+    // Rules before addresses: no packet passes unfiltered.
+    nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
+    link::converse(async |links| {
+        links.raise("lo", None, None).await?;
+        links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(mtu)).await?;
+        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await?;
+        links.default_route(wire.host()).await
+    })?;
+    // Whatever source the guest writes into its packets, only its own address comes through.
+    sysctl("net/ipv4/conf/all/rp_filter", "1")
+}
+
+/// A tap in use is one that a launcher has opened: it is there.
+fn busy_is_fine(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::ResourceBusy { Ok(()) } else { Err(error) }
+}
+
+/// A kernel without IPv6 has nothing to disable.
+fn absent_is_fine(error: NetworkError) -> Result<(), NetworkError> {
+    match error {
+        NetworkError::Sysctl { source, .. } if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => Err(other),
+    }
+}
+
+/// Removes a VM's network. Blocks; what is gone already is success.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn remove(plan: &Plan) -> Result<(), NetworkError> {
+    permitted()?;
+    // The host's end first: a namespace with a process left in it would keep the wire, and with it the address.
+    link::converse(async |links| links.remove(&plan.host_link).await)?;
+    netns::remove(&plan.namespace).map_err(namespace_error("remove", plan))
+}
+
+fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) -> NetworkError {
+    let name = plan.namespace.clone();
+    move |source| NetworkError::Namespace { verb, name, source }
+}
+
+/// Sets a value that is per namespace, in the calling thread's. A value that is set already is left alone, so that a
+/// read-only /proc/sys with the right value does.
+fn sysctl(path: &'static str, value: &str) -> Result<(), NetworkError> {
+    let file = format!("/proc/sys/{path}");
+    if fs::read_to_string(&file).is_ok_and(|now| now.trim() == value) {
+        return Ok(());
+    }
+    fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path, source })
+}
+
+#[cfg(test)]
+mod tests;

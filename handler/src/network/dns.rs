@@ -1,0 +1,66 @@
+//! The name servers a guest is told: the host's, as far as a guest can reach them.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// What resolv.conf(5) says, as far as DHCP can pass it on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolver {
+    /// IPv4 servers that are not on a loopback address.
+    pub servers: Vec<Ipv4Addr>,
+    /// Domains to search.
+    pub search: Vec<String>,
+    /// Servers that a guest cannot use.
+    pub unreachable: Vec<IpAddr>,
+}
+
+/// Reads resolv.conf(5). Lines that are none are left out, as the resolver does.
+pub fn parse(text: &str) -> Resolver {
+    let mut resolver = Resolver::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => match words.next().and_then(|word| word.parse().ok()) {
+                Some(IpAddr::V4(address)) if !address.is_loopback() && !address.is_unspecified() => {
+                    resolver.servers.push(address);
+                }
+                Some(other) => resolver.unreachable.push(other),
+                None => {}
+            },
+            // The last of them counts.
+            Some("search" | "domain") => resolver.search = words.map(str::to_owned).collect(),
+            _ => {}
+        }
+    }
+    resolver
+}
+
+/// The host's resolver for a guest. A stub on a loopback address stands for what systemd-resolved asks itself.
+pub fn of_host() -> Resolver {
+    let read = |path| fs::read_to_string(path).map(|text| parse(&text)).unwrap_or_default();
+    let resolver = read("/etc/resolv.conf");
+    if !resolver.servers.is_empty() || resolver.unreachable.is_empty() {
+        return resolver;
+    }
+    let upstream = read("/run/systemd/resolve/resolv.conf");
+    if upstream.servers.is_empty() { resolver } else { upstream }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_servers_a_guest_can_reach_are_passed_on() {
+        let text = "# comment\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n nameserver fe80::1\nnameserver nonsense\noptions edns0\ndomain old.example\nsearch a.example b.example\n";
+        assert_eq!(
+            parse(text),
+            Resolver {
+                servers: vec![Ipv4Addr::new(192, 0, 2, 1)],
+                search: vec!["a.example".to_owned(), "b.example".to_owned()],
+                unreachable: vec![IpAddr::from([127, 0, 0, 53]), "fe80::1".parse().unwrap()],
+            }
+        );
+        assert_eq!(parse(""), Resolver::default());
+    }
+}

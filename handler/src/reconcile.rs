@@ -1,0 +1,11 @@
+//! From what is wanted to what is there: one task per VMI, so that nobody's slow step holds another.
+//!
+//! Each task goes round: [`observe`](machine::Machine) what is there, [`decide`] the next step, [`act`] it out,
+//! write the [`status`], wait for a change.
+
+mod act;
+pub mod decide;
+mod machine;
+mod record;
+pub mod status;
+pub mod supervise;

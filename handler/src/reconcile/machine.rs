@@ -1,0 +1,377 @@
+//! The task of one VMI.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{Instrument as _, debug, error, info, info_span, warn};
+use vireo_proto::launcher::{State, state};
+
+use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
+use super::record::{Record, now};
+use super::status::{self, Facts, Phase, Trouble};
+use crate::launcher::link::{Link, Seen, chain, summary};
+use crate::launcher::process::{self, Found};
+use crate::manifests::Key;
+use crate::manifests::catalog::Entry;
+use crate::manifests::document::Accepted;
+use crate::node::Node;
+use crate::resolve;
+
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LAST: Duration = Duration::from_secs(60);
+/// How soon a status that could not be written is written again.
+const WRITE_RETRY: Duration = Duration::from_secs(5);
+/// What a launcher gets beyond the guest's own grace before its process is ended from outside.
+pub(super) const MARGIN: Duration = Duration::from_secs(15);
+/// What a dismissed launcher gets to exit.
+pub(super) const FAREWELL: Duration = Duration::from_secs(10);
+
+/// What the manifests say about one name, as its task is told.
+#[derive(Debug, Clone, Default)]
+pub(super) enum Want {
+    Entry(Entry),
+    #[default]
+    Nothing,
+}
+
+impl Want {
+    fn decided(&self) -> Wanted {
+        match self {
+            Self::Entry(Entry::Present { .. }) => Wanted::Present,
+            Self::Entry(Entry::Held) => Wanted::Held,
+            Self::Nothing => Wanted::Absent,
+        }
+    }
+
+    /// Whether a task that was told this need not be told that.
+    pub(super) fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Nothing, Self::Nothing) | (Self::Entry(Entry::Held), Self::Entry(Entry::Held)) => true,
+            _ => match (self.manifest(), other.manifest()) {
+                (Some((this, file)), Some((that, other))) => file == other && this.vmi == that.vmi,
+                _ => false,
+            },
+        }
+    }
+
+    pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &str)> {
+        match self {
+            Self::Entry(Entry::Present { manifest, file }) => Some((manifest, file)),
+            Self::Entry(Entry::Held) | Self::Nothing => None,
+        }
+    }
+}
+
+/// One VMI with everything that was made for it.
+#[derive(Debug)]
+pub(super) struct Machine {
+    pub(super) node: Arc<Node>,
+    pub(super) key: Key,
+    pub(super) record: Option<Record>,
+    pub(super) launcher: Fate,
+    /// The machine was sent to this launcher; what it says of itself may be older.
+    pub(super) launched: bool,
+    /// What the launcher was asked for, and until when it may take.
+    pub(super) asked: Option<(Launcher, Instant)>,
+    /// Until when an unwanted launcher may be silent.
+    pub(super) patience: Option<Instant>,
+    pub(super) trouble: Option<Trouble>,
+    pub(super) retry: Duration,
+}
+
+/// The launcher of a machine.
+#[derive(Debug)]
+pub(super) enum Fate {
+    Unstarted,
+    Followed(Link),
+    Gone,
+}
+
+impl Machine {
+    /// A name about which nothing is recorded.
+    pub(super) fn new(node: Arc<Node>, key: Key) -> Self {
+        Self {
+            node,
+            key,
+            record: None,
+            launcher: Fate::Unstarted,
+            launched: false,
+            asked: None,
+            patience: None,
+            trouble: None,
+            retry: RETRY_FIRST,
+        }
+    }
+
+    /// A recorded VMI, its launcher found again if it still runs.
+    pub(super) fn adopt(node: Arc<Node>, record: Record) -> Self {
+        let mut machine = Self::new(node, record.key());
+        if let Some(plan) = &record.plan {
+            machine.node.adopt_wire(plan);
+        }
+        if record.leaving() {
+            machine.patience = Some(Instant::now() + Duration::from_secs(record.grace()) + MARGIN);
+        }
+        machine.node.show(&machine.key, Some(record.vmi.clone()));
+        machine.record = Some(record);
+        machine
+    }
+
+    /// Looks for the launcher that the stamp speaks of.
+    pub(super) fn find_launcher(&mut self) -> std::io::Result<()> {
+        let Some(record) = &self.record else { return Ok(()) };
+        self.launcher = match process::find(&record.dir.launcher_stamp())? {
+            Found::Unstarted => Fate::Unstarted,
+            Found::Gone => Fate::Gone,
+            Found::Running(process) => {
+                let vmi = vireo_proto::launcher::Identity {
+                    namespace: self.key.namespace.clone(),
+                    name: self.key.name.clone(),
+                    uid: record.uid.to_string(),
+                };
+                info!(pid = process.pid(), "following launcher");
+                Fate::Followed(Link::follow(process, record.dir.launcher_socket(), vmi))
+            }
+        };
+        Ok(())
+    }
+
+    /// Goes round until nothing is left of the name.
+    pub(super) async fn run(mut self, mut want: watch::Receiver<Want>) -> Key {
+        let span = info_span!("vmi", namespace = self.key.namespace, name = self.key.name);
+        async {
+            if self.record.is_some() && let Err(error) = self.find_launcher() {
+                error!(%error, "cannot look for the launcher; it is left alone until the handler is restarted");
+                return self.key;
+            }
+            loop {
+                let wanted = want.borrow_and_update().clone();
+                let uid = self.record.as_ref().map(|record| record.uid.to_string()).unwrap_or_default();
+                let step = self.round(&wanted).instrument(info_span!("machine", uid)).await;
+                match step {
+                    Step::Again => {}
+                    Step::Finished => return self.key,
+                    Step::Wait(until) => self.wait(&mut want, until).await,
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn round(&mut self, want: &Want) -> Step {
+        let seen = self.observe(want);
+        let action = decide(want.decided(), &seen);
+        debug!(?seen, ?action, "decided");
+        let done = match action {
+            Action::Wait => Ok(()),
+            Action::Finish => return Step::Finished,
+            action => self.act(action, want).await,
+        };
+        let mut until = self.deadline();
+        match done {
+            Ok(()) if action == Action::Wait => {}
+            Ok(()) => {
+                self.trouble = None;
+                self.retry = RETRY_FIRST;
+            }
+            Err(trouble) => {
+                if self.trouble.as_ref() != Some(&trouble) {
+                    warn!(reason = trouble.reason, retry_in_s = self.retry.as_secs(), "{}", trouble.message);
+                }
+                self.trouble = Some(trouble);
+                until = Some(Instant::now() + self.retry);
+                self.retry = (self.retry * 2).min(RETRY_LAST);
+            }
+        }
+        if let Err(error) = self.publish(want) {
+            error!(error = chain(&error), "the status cannot be written; VMs go on, and it is tried again");
+            return Step::Wait(Some(Instant::now() + WRITE_RETRY));
+        }
+        match action {
+            // The end of a killed process is told by its pidfd.
+            Action::Wait | Action::Kill | Action::ReportStranger => Step::Wait(until),
+            _ if self.trouble.is_some() => Step::Wait(until),
+            _ => Step::Again,
+        }
+    }
+
+    pub(super) fn seen(&self) -> Option<Seen> {
+        match &self.launcher {
+            Fate::Unstarted | Fate::Gone => None,
+            Fate::Followed(link) => Some(link.seen()),
+        }
+    }
+
+    /// What the launcher says now, if it says anything.
+    pub(super) fn state(&self) -> Option<State> {
+        match self.seen() {
+            Some(Seen::Here(state)) => Some(*state),
+            _ => None,
+        }
+    }
+
+    fn observe(&self, want: &Want) -> Observed {
+        let launcher = match &self.launcher {
+            Fate::Unstarted => Launcher::Unstarted,
+            Fate::Gone => Launcher::Vanished,
+            Fate::Followed(link) => match summary(Some(&link.seen())) {
+                // The launch was answered; its state is on the way.
+                Launcher::Waiting if self.launched => Launcher::Silent,
+                other => other,
+            },
+        };
+        let now = Instant::now();
+        let stop = match (launcher, self.asked, self.patience) {
+            (Launcher::Silent, asked, patience) => match asked.map(|(_, until)| until).or(patience) {
+                Some(until) if now >= until => Stop::Overdue,
+                Some(_) => Stop::Asked,
+                None => Stop::Unasked,
+            },
+            (launcher, Some((asked, until)), _) if asked == launcher => {
+                if now >= until {
+                    Stop::Overdue
+                } else {
+                    Stop::Asked
+                }
+            }
+            _ => Stop::Unasked,
+        };
+        let record = self.record.as_ref().map(|record| decide::Record {
+            is_final: record.phase().is_final(),
+            leaving: record.leaving(),
+            has_network: record.plan.is_some(),
+            outdated: want.manifest().is_some_and(|(manifest, _)| record.differs(manifest)),
+        });
+        Observed { record, launcher, stop }
+    }
+
+    /// When something becomes overdue.
+    fn deadline(&self) -> Option<Instant> {
+        let leaving =
+            self.record.as_ref().is_some_and(|record| record.leaving() || record.phase().is_final());
+        let patience = self.patience.filter(|_| leaving && matches!(self.launcher, Fate::Followed(_)));
+        let deadline = [self.asked.map(|(_, until)| until), patience].into_iter().flatten().min()?;
+        // What is overdue already was acted upon; look again after a while.
+        Some(deadline.max(Instant::now() + RETRY_FIRST))
+    }
+
+    async fn wait(&mut self, want: &mut watch::Receiver<Want>, until: Option<Instant>) {
+        let launcher = async {
+            match &mut self.launcher {
+                Fate::Followed(link) => link.changed().await,
+                Fate::Unstarted | Fate::Gone => std::future::pending().await,
+            }
+        };
+        let clock = async {
+            match until {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = want.changed() => if changed.is_err() {
+                // The handler stops: nothing more is wanted of this task, and nothing is undone.
+                std::future::pending::<()>().await;
+            },
+            () = launcher => {}
+            () = clock => {}
+        }
+    }
+
+    /// Brings status and picture up to date; writes when something changed.
+    fn publish(&mut self, want: &Want) -> Result<(), crate::state::StateError> {
+        let state = self.state();
+        let Some(record) = &self.record else { return Ok(()) };
+        let mut next = record.clone();
+        let vm = next.vm().ok();
+        let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
+        let address = alive.map(|plan| plan.wire().vm().to_string());
+        let changed = want.manifest().is_some_and(|(manifest, _)| record.differs(manifest));
+        next.vmi.status = status::next(
+            &record.vmi.status,
+            &Facts {
+                phase: phase(record.phase(), state.as_ref()),
+                vm: vm.as_ref(),
+                state: state.as_ref(),
+                address,
+                trouble: self.trouble.as_ref(),
+                manifest_changed: changed,
+                node: &self.node.settings.node_name,
+                now: &now(),
+            },
+        );
+        if let Some((_, file)) = want.manifest() {
+            next.vmi
+                .metadata
+                .annotations
+                .insert(super::record::MANIFEST_ANNOTATION.to_owned(), file.to_owned());
+        }
+        if next.vmi != record.vmi {
+            next.write()?;
+            announce(record, &next);
+            self.node.show(&self.key, Some(next.vmi.clone()));
+            self.record = Some(next);
+        }
+        Ok(())
+    }
+
+    /// Builds the launch message.
+    pub(super) fn request(
+        &self,
+        record: &Record,
+        vm: &vireo_api::spec::Vm,
+        prepared: &crate::storage::Prepared,
+    ) -> vireo_proto::launcher::LaunchRequest {
+        let facts = resolve::Facts {
+            dir: &record.dir,
+            prepared,
+            mtu: record.plan.as_ref().map_or(0, |plan| plan.mtu),
+            resolver: &crate::network::dns::of_host(),
+            hypervisor: self.node.settings.hypervisor,
+        };
+        resolve::request(vm, &facts)
+    }
+}
+
+enum Step {
+    Again,
+    Wait(Option<Instant>),
+    Finished,
+}
+
+/// The phase as the launcher's word moves it. Final phases are set with their outcome and never here.
+fn phase(recorded: Phase, state: Option<&State>) -> Phase {
+    match (recorded, state.map(State::phase)) {
+        (
+            Phase::Pending | Phase::Scheduling | Phase::Scheduled | Phase::Running,
+            Some(state::Phase::Running | state::Phase::Paused),
+        ) => Phase::Running,
+        (recorded, _) => recorded,
+    }
+}
+
+/// Says what a user would want to know.
+fn announce(before: &Record, after: &Record) {
+    let hypervisor = |record: &Record| {
+        let condition =
+            record.vmi.status.conditions.iter().find(|condition| condition.r#type == status::HYPERVISOR);
+        condition.map(|condition| (condition.reason.clone(), condition.message.clone()))
+    };
+    if let Some((hypervisor, why)) = hypervisor(after).filter(|now| hypervisor(before).as_ref() != Some(now))
+    {
+        info!(hypervisor, why, "hypervisor chosen");
+    }
+    if before.phase() != after.phase() {
+        let reason = &after.vmi.status.reason;
+        info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
+    }
+    let changed = |record: &Record| {
+        record.vmi.status.conditions.iter().any(|condition| condition.r#type == status::MANIFEST_CHANGED)
+    };
+    if changed(after) && !changed(before) {
+        warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
+    }
+}

@@ -1,0 +1,268 @@
+//! The VMI's status as KubeVirt reports it: a pure function of what it was and what is known now.
+
+use vireo_api::spec::Vm;
+use vireo_api::v1::{
+    Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
+    VirtualMachineInstanceStatus as Status, VolumeStatus,
+};
+use vireo_proto::launcher::{Outcome, State, fault, hypervisor, outcome, state};
+
+/// The condition that says which hypervisor runs the guest (its reason) and why that one (its message).
+pub const HYPERVISOR: &str = "vireo.io/hypervisor";
+/// The condition that says that the manifest was changed under a running VMI.
+pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
+
+/// KubeVirt's phases, as far as a node reaches them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Accepted.
+    Pending,
+    /// Its network and disks are being made.
+    Scheduling,
+    /// Its launcher runs.
+    Scheduled,
+    /// Its guest runs.
+    Running,
+    /// Its guest ended well.
+    Succeeded,
+    /// Its guest ended badly or never began.
+    Failed,
+}
+
+impl Phase {
+    /// As the API spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Scheduling => "Scheduling",
+            Self::Scheduled => "Scheduled",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+        }
+    }
+
+    /// Reads the API's spelling; whatever is not ours counts as not begun.
+    pub fn parse(text: &str) -> Self {
+        let all = [Self::Scheduling, Self::Scheduled, Self::Running, Self::Succeeded, Self::Failed];
+        all.into_iter().find(|phase| phase.as_str() == text).unwrap_or(Self::Pending)
+    }
+
+    /// Whether it never changes again.
+    pub fn is_final(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
+    }
+}
+
+/// Why the last step did not succeed; it is tried again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// One word.
+    pub reason: &'static str,
+    /// The whole chain of causes.
+    pub message: String,
+}
+
+/// Everything a status is made of.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// Where it stands.
+    pub phase: Phase,
+    /// The spec, as far as it can be read.
+    pub vm: Option<&'a Vm>,
+    /// What the launcher said last, while it lives.
+    pub state: Option<&'a State>,
+    /// The VMI's address.
+    pub address: Option<String>,
+    /// What went wrong last.
+    pub trouble: Option<&'a Trouble>,
+    /// The manifest differs from what runs.
+    pub manifest_changed: bool,
+    /// This node.
+    pub node: &'a str,
+    /// RFC 3339.
+    pub now: &'a str,
+}
+
+/// The status now.
+pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
+    let mut status = before.clone();
+    facts.node.clone_into(&mut status.node_name);
+    enter(&mut status, facts.phase, facts.now);
+    if let Some(vm) = facts.vm {
+        describe(&mut status, vm, facts);
+    }
+    conditions(&mut status, facts);
+    status
+}
+
+/// Enters a phase; the first time it is noted.
+pub(super) fn enter(status: &mut Status, phase: Phase, now: &str) {
+    phase.as_str().clone_into(&mut status.phase);
+    let noted = &mut status.phase_transition_timestamps;
+    if noted.iter().all(|entry| entry.phase != phase.as_str()) {
+        noted.push(PhaseTransitionTimestamp {
+            phase: phase.as_str().to_owned(),
+            phase_transition_timestamp: Some(now.to_owned()),
+            ..PhaseTransitionTimestamp::default()
+        });
+    }
+}
+
+fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
+    if facts.phase == Phase::Running {
+        let memory = Some(Quantity(vm.memory().guest().to_string()));
+        status.memory = Some(MemoryStatus {
+            guest_at_boot: memory.clone(),
+            guest_current: memory.clone(),
+            guest_requested: memory,
+            ..MemoryStatus::default()
+        });
+        status.current_cpu_topology = Some(CpuTopology {
+            sockets: Some(vm.cpu().sockets()),
+            cores: Some(vm.cpu().cores()),
+            threads: Some(vm.cpu().threads()),
+            ..CpuTopology::default()
+        });
+    }
+    let volume = |disk: &vireo_api::spec::Disk| VolumeStatus {
+        name: disk.name().to_owned(),
+        ..VolumeStatus::default()
+    };
+    status.volume_status = vm.disks().iter().map(volume).collect();
+    status.interfaces = match &facts.address {
+        None => Vec::new(),
+        Some(address) => vm
+            .interfaces()
+            .iter()
+            .map(|interface| InterfaceStatus {
+                name: interface.name().to_owned(),
+                mac: interface.mac().to_string(),
+                ip_address: address.clone(),
+                ip_addresses: vec![address.clone()],
+                pod_interface_name: crate::network::POD_INTERFACE.to_owned(),
+                info_source: "domain".to_owned(),
+                link_state: "up".to_owned(),
+                queue_count: Some(1),
+                ..InterfaceStatus::default()
+            })
+            .collect(),
+    };
+}
+
+fn conditions(status: &mut Status, facts: &Facts<'_>) {
+    let told = facts.state.map(State::phase);
+    let mut set = |kind: &str, value: Option<(bool, &str, String)>| {
+        put(&mut status.conditions, kind, value, facts.now);
+    };
+    let paused = told == Some(state::Phase::Paused);
+    set(
+        "Ready",
+        Some(if facts.phase == Phase::Running && !paused {
+            (true, "", String::new())
+        } else {
+            (false, "GuestNotRunning", "Guest VM is not reported as running".to_owned())
+        }),
+    );
+    set("Paused", paused.then(|| (true, "PausedByUser", "VMI was paused by user".to_owned())));
+    set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
+    // How a VMI failed stays said.
+    if !(facts.phase == Phase::Failed && facts.trouble.is_none()) {
+        set("Synchronized", facts.trouble.map(|trouble| (false, trouble.reason, trouble.message.clone())));
+    }
+    set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
+        let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
+                       wait until it is gone, and create it again";
+        (true, "SpecIsImmutable", message.to_owned())
+    }));
+    if let Some(chosen) = facts.state.and_then(|state| state.hypervisor.as_ref()) {
+        let name = match chosen.kind() {
+            hypervisor::Kind::Unspecified => "unknown",
+            hypervisor::Kind::Native => "native",
+            hypervisor::Kind::Qemu => "qemu",
+        };
+        set(HYPERVISOR, Some((true, name, chosen.reason.clone())));
+    }
+}
+
+/// Sets or removes a condition. Its time changes when its status does.
+fn put(conditions: &mut Vec<Condition>, kind: &str, value: Option<(bool, &str, String)>, now: &str) {
+    let Some((holds, reason, message)) = value else {
+        conditions.retain(|condition| condition.r#type != kind);
+        return;
+    };
+    let text = if holds { "True" } else { "False" };
+    let position = conditions.iter().position(|condition| condition.r#type == kind).unwrap_or_else(|| {
+        conditions.push(Condition { r#type: kind.to_owned(), ..Condition::default() });
+        conditions.len() - 1
+    });
+    let Some(condition) = conditions.get_mut(position) else { return };
+    if condition.status != text {
+        text.clone_into(&mut condition.status);
+        condition.last_transition_time = Some(now.to_owned());
+    }
+    reason.clone_into(&mut condition.reason);
+    condition.message = message;
+}
+
+/// How a guest's end is reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// Succeeded or Failed.
+    pub phase: Phase,
+    /// One word.
+    pub reason: &'static str,
+    /// For people; empty where the reason says it all.
+    pub message: String,
+}
+
+/// What an outcome means. `grace` is the VMI's termination grace period in seconds: with none, being killed is the
+/// ordinary end.
+pub fn end(outcome: &Outcome, grace: u64) -> End {
+    use outcome::Kind;
+    let (phase, reason) = match outcome.kind() {
+        Kind::PoweredOff => (Phase::Succeeded, "GuestPoweredOff"),
+        Kind::ShutDown => (Phase::Succeeded, "GuestShutDown"),
+        Kind::RebootTerminated => (Phase::Succeeded, "GuestRebooted"),
+        Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, "Killed"),
+        Kind::Killed => (Phase::Failed, "Killed"),
+        Kind::GraceExpired => (Phase::Failed, "GracePeriodExpired"),
+        Kind::Crashed => (Phase::Failed, "GuestCrashed"),
+        Kind::Failed => (Phase::Failed, "HypervisorFailed"),
+        Kind::NotStarted => (Phase::Failed, not_started(outcome)),
+        Kind::Unspecified => (Phase::Failed, "UnknownOutcome"),
+    };
+    let message = outcome.fault.as_ref().map(|fault| match fault.field.as_str() {
+        "" => fault.detail.clone(),
+        field if fault.detail.contains(field) => fault.detail.clone(),
+        field => format!("{field}: {}", fault.detail),
+    });
+    End { phase, reason, message: message.unwrap_or_default() }
+}
+
+/// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.
+pub(super) fn explain(status: &mut Status, end: &End, now: &str) {
+    let failed = end.phase == Phase::Failed;
+    put(
+        &mut status.conditions,
+        "Synchronized",
+        failed.then(|| (false, end.reason, end.message.clone())),
+        now,
+    );
+}
+
+fn not_started(outcome: &Outcome) -> &'static str {
+    use fault::Code;
+    match outcome.fault.as_ref().map(|fault| fault.code()) {
+        Some(Code::Unsupported) => "Unsupported",
+        Some(Code::NoKvm) => "NoUsableKvm",
+        Some(Code::NoQemu) => "NoQemu",
+        Some(Code::HostResource) => "HostResourceUnavailable",
+        Some(Code::BootSource) => "BootSourceInvalid",
+        Some(Code::Hypervisor) => "HypervisorFailed",
+        Some(Code::Invalid | Code::Conflict | Code::Internal | Code::Unspecified) | None => "LaunchFailed",
+    }
+}
+
+#[cfg(test)]
+mod tests;

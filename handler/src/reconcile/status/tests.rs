@@ -1,0 +1,112 @@
+use vireo_proto::launcher::{Fault, Hypervisor};
+
+use super::*;
+
+const THEN: &str = "2026-01-01T00:00:00Z";
+const NOW: &str = "2026-01-01T00:01:00Z";
+
+fn facts(phase: Phase) -> Facts<'static> {
+    Facts {
+        phase,
+        vm: None,
+        state: None,
+        address: None,
+        trouble: None,
+        manifest_changed: false,
+        node: "node1",
+        now: THEN,
+    }
+}
+
+fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+#[test]
+fn a_phase_is_stamped_when_it_is_first_reached() {
+    let first = next(&Status::default(), &facts(Phase::Pending));
+    let second = next(&first, &Facts { now: NOW, ..facts(Phase::Pending) });
+    assert_eq!(first, second, "nothing new is no change, so nothing is written");
+    let third = next(&second, &Facts { now: NOW, ..facts(Phase::Running) });
+    let stamps: Vec<_> = third
+        .phase_transition_timestamps
+        .iter()
+        .map(|entry| (entry.phase.as_str(), entry.phase_transition_timestamp.as_deref().unwrap()))
+        .collect();
+    assert_eq!(stamps, [("Pending", THEN), ("Running", NOW)]);
+}
+
+#[test]
+fn ready_follows_the_guest_and_its_time_follows_its_status() {
+    let before = next(&Status::default(), &facts(Phase::Scheduled));
+    let ready = condition(&before, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("False", "GuestNotRunning"));
+    let running = next(&before, &Facts { now: NOW, ..facts(Phase::Running) });
+    let ready = condition(&running, "Ready").unwrap();
+    assert_eq!((ready.status.as_str(), ready.last_transition_time.as_deref()), ("True", Some(NOW)));
+
+    let paused = State { phase: state::Phase::Paused.into(), ..State::default() };
+    let paused = next(&running, &Facts { state: Some(&paused), ..facts(Phase::Running) });
+    assert_eq!(condition(&paused, "Ready").unwrap().status, "False");
+    assert_eq!(condition(&paused, "Paused").unwrap().status, "True");
+    assert_eq!(condition(&next(&paused, &facts(Phase::Running)), "Paused"), None);
+}
+
+#[test]
+fn trouble_is_shown_while_it_lasts() {
+    let trouble = Trouble { reason: "FailedStorage", message: "no such image".to_owned() };
+    let bad = next(&Status::default(), &Facts { trouble: Some(&trouble), ..facts(Phase::Scheduling) });
+    let shown = condition(&bad, "Synchronized").unwrap();
+    assert_eq!((shown.status.as_str(), shown.reason.as_str()), ("False", "FailedStorage"));
+    assert_eq!(condition(&next(&bad, &facts(Phase::Scheduling)), "Synchronized"), None);
+}
+
+#[test]
+fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
+    let chosen = Hypervisor { kind: hypervisor::Kind::Qemu.into(), reason: "no KVM here".to_owned() };
+    let state = State { phase: state::Phase::Running.into(), hypervisor: Some(chosen), ..State::default() };
+    let running = next(&Status::default(), &Facts { state: Some(&state), ..facts(Phase::Running) });
+    let gone = next(&running, &facts(Phase::Succeeded));
+    let shown = condition(&gone, HYPERVISOR).unwrap();
+    assert_eq!((shown.reason.as_str(), shown.message.as_str()), ("qemu", "no KVM here"));
+}
+
+#[test]
+fn every_end_has_its_phase() {
+    use outcome::Kind;
+    let rows = [
+        (Kind::PoweredOff, 30, Phase::Succeeded),
+        (Kind::ShutDown, 30, Phase::Succeeded),
+        (Kind::RebootTerminated, 30, Phase::Succeeded),
+        (Kind::Killed, 0, Phase::Succeeded),
+        (Kind::GraceExpired, 0, Phase::Succeeded),
+        (Kind::Killed, 30, Phase::Failed),
+        (Kind::GraceExpired, 30, Phase::Failed),
+        (Kind::Crashed, 0, Phase::Failed),
+        (Kind::Failed, 30, Phase::Failed),
+        (Kind::NotStarted, 30, Phase::Failed),
+        (Kind::Unspecified, 30, Phase::Failed),
+    ];
+    for (kind, grace, phase) in rows {
+        let end = end(&Outcome { kind: kind.into(), fault: None }, grace);
+        assert_eq!(end.phase, phase, "{kind:?} with a grace of {grace}");
+        assert!(!end.reason.is_empty());
+    }
+}
+
+#[test]
+fn a_refusal_names_its_field_once() {
+    let outcome = |detail: &str| Outcome {
+        kind: outcome::Kind::NotStarted.into(),
+        fault: Some(Fault {
+            code: fault::Code::Unsupported.into(),
+            detail: detail.to_owned(),
+            field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
+        }),
+    };
+    let told = end(&outcome("native has no sata"), 30);
+    assert_eq!(told.reason, "Unsupported");
+    assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
+    let told = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30);
+    assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
+}

@@ -1,0 +1,240 @@
+//! From the checked spec and this node's facts to the launch message. Pure.
+
+use std::path::Path;
+
+use vireo_api::spec::{
+    Balloon, Binding, BootSource, Cache, Disk, DiskBus, DiskTarget, HYPERVISOR_ANNOTATION, HypervisorChoice,
+    Interface, InterfaceModel, RebootPolicy, Vm,
+};
+use vireo_proto::launcher as wire;
+
+use crate::network::TAP;
+use crate::network::dns::Resolver;
+use crate::state::MachineDir;
+use crate::storage::Prepared;
+
+/// What the node adds to a spec.
+#[derive(Debug)]
+pub struct Facts<'a> {
+    /// The machine's files.
+    pub dir: &'a MachineDir,
+    /// Its disks and kernel.
+    pub prepared: &'a Prepared,
+    /// The MTU of its wire.
+    pub mtu: u32,
+    /// The host's name servers.
+    pub resolver: &'a Resolver,
+    /// `--hypervisor`.
+    pub hypervisor: HypervisorChoice,
+}
+
+/// Puts the launch message together.
+pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
+    let disk = |(disk, source): (&Disk, &wire::DiskSource)| self::disk(disk, source.clone());
+    let mut demands: Vec<_> = vm.demands().iter().map(demand).collect();
+    if vm.balloon() == Balloon::Wanted {
+        demands.push(wire::Demand {
+            field: "spec.domain.devices.autoattachMemBalloon".to_owned(),
+            what: "a memory balloon".to_owned(),
+            qemu_args: Vec::new(),
+        });
+    }
+    wire::LaunchRequest {
+        vmi: Some(identity(vm)),
+        hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
+        cpu: Some(cpu(vm)),
+        memory_bytes: vm.memory().guest().get(),
+        firmware: Some(firmware(vm, facts.prepared)),
+        disks: vm.disks().iter().zip(&facts.prepared.disks).map(disk).collect(),
+        interfaces: vm.interfaces().iter().map(|interface| self::interface(vm, interface, facts)).collect(),
+        serial_console: vm.serial_console(),
+        rng: vm.rng(),
+        graphics: vm.graphics(),
+        memory_balloon: vm.balloon() != Balloon::Off,
+        console_socket: text(&facts.dir.console_socket()),
+        runtime_dir: text(&facts.dir.run()),
+        demands,
+        smbios: Some(smbios(vm)),
+        reboot_policy: match vm.lifecycle().reboot() {
+            RebootPolicy::Reboot => wire::RebootPolicy::Reboot,
+            RebootPolicy::Terminate => wire::RebootPolicy::Terminate,
+        }
+        .into(),
+        start_paused: vm.lifecycle().start_paused(),
+        termination_grace_seconds: Some(vm.lifecycle().grace_period().as_secs()),
+    }
+}
+
+/// The message's name for a VMI.
+pub fn identity(vm: &Vm) -> wire::Identity {
+    let identity = vm.identity();
+    wire::Identity {
+        namespace: identity.namespace().to_owned(),
+        name: identity.name().to_owned(),
+        uid: identity.uid().as_uuid().to_string(),
+    }
+}
+
+/// The manifest's word counts before the node's.
+fn hypervisor(manifest: HypervisorChoice, node: HypervisorChoice) -> wire::HypervisorChoice {
+    use wire::hypervisor_choice::Kind;
+    let annotation = format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]");
+    let (choice, by) = match (manifest, node) {
+        (HypervisorChoice::Auto, HypervisorChoice::Auto) => (HypervisorChoice::Auto, String::new()),
+        (HypervisorChoice::Auto, node) => (node, "virt-handler --hypervisor".to_owned()),
+        (manifest, _) => (manifest, annotation),
+    };
+    let kind = match choice {
+        HypervisorChoice::Auto => Kind::Auto,
+        HypervisorChoice::Native => Kind::Native,
+        HypervisorChoice::Qemu => Kind::Qemu,
+    };
+    wire::HypervisorChoice { kind: kind.into(), forced_by: by }
+}
+
+fn cpu(vm: &Vm) -> wire::Cpu {
+    let cpu = vm.cpu();
+    let feature = |feature: &vireo_api::spec::CpuFeature| wire::CpuFeature {
+        name: feature.name().to_owned(),
+        enabled: feature.is_enabled(),
+    };
+    wire::Cpu {
+        sockets: cpu.sockets(),
+        cores: cpu.cores(),
+        threads: cpu.threads(),
+        model: cpu.model().as_str().to_owned(),
+        features: cpu.features().iter().map(feature).collect(),
+    }
+}
+
+fn firmware(vm: &Vm, prepared: &Prepared) -> wire::Firmware {
+    use wire::firmware::Boot;
+    let boot = match vm.firmware().boot() {
+        BootSource::Kernel(boot) => Boot::Kernel(wire::KernelBoot {
+            kernel_path: prepared.kernel.as_ref().map(|kernel| text(&kernel.kernel)).unwrap_or_default(),
+            initrd_path: prepared
+                .kernel
+                .as_ref()
+                .and_then(|kernel| kernel.initrd.as_deref())
+                .map(text)
+                .unwrap_or_default(),
+            command_line: boot.command_line().to_owned(),
+        }),
+        BootSource::Bios { use_serial } => Boot::Bios(wire::Bios { use_serial: *use_serial }),
+        BootSource::Efi { secure_boot } => {
+            Boot::Efi(wire::Efi { secure_boot: *secure_boot, variables_path: String::new() })
+        }
+    };
+    wire::Firmware { boot: Some(boot) }
+}
+
+fn smbios(vm: &Vm) -> wire::Smbios {
+    wire::Smbios {
+        uuid: vm.firmware().uuid().to_string(),
+        serial: vm.firmware().serial().to_owned(),
+        // What KubeVirt's guests see, and what their tools look for.
+        manufacturer: "KubeVirt".to_owned(),
+        product: "None".to_owned(),
+        family: "KubeVirt".to_owned(),
+        version: String::new(),
+        sku: String::new(),
+    }
+}
+
+fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
+    use wire::disk::{Bus, Cache as Caching};
+    wire::Disk {
+        name: disk.name().to_owned(),
+        field: disk.field().to_string(),
+        bus: match disk.bus() {
+            DiskBus::Virtio => Bus::Virtio,
+            DiskBus::Sata => Bus::Sata,
+            DiskBus::Scsi => Bus::Scsi,
+            DiskBus::Usb => Bus::Usb,
+        }
+        .into(),
+        read_only: disk.is_read_only(),
+        cdrom: matches!(disk.target(), DiskTarget::CdRom),
+        serial: disk.serial().to_owned(),
+        boot_order: disk.boot_order().unwrap_or(0),
+        source: Some(source),
+        cache: match disk.cache() {
+            None => Caching::Unspecified,
+            Some(Cache::None) => Caching::None,
+            Some(Cache::WriteThrough) => Caching::Writethrough,
+            Some(Cache::WriteBack) => Caching::Writeback,
+        }
+        .into(),
+    }
+}
+
+fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Interface {
+    use wire::interface::Model;
+    wire::Interface {
+        name: interface.name().to_owned(),
+        field: interface.field().to_string(),
+        model: match interface.model() {
+            InterfaceModel::Virtio => Model::Virtio,
+            InterfaceModel::E1000 => Model::E1000,
+            InterfaceModel::E1000e => Model::E1000e,
+            InterfaceModel::Igb => Model::Igb,
+            InterfaceModel::Ne2kPci => Model::Ne2kPci,
+            InterfaceModel::Pcnet => Model::Pcnet,
+            InterfaceModel::Rtl8139 => Model::Rtl8139,
+        }
+        .into(),
+        mac: interface.mac().to_string(),
+        tap: TAP.to_owned(),
+        mtu: facts.mtu,
+        boot_order: interface.boot_order().unwrap_or(0),
+        lease: Some(lease(vm, interface, facts)),
+    }
+}
+
+fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
+    let Binding::Masquerade { network, .. } = interface.binding();
+    let dhcp = interface.dhcp();
+    let given: Vec<String> =
+        vm.dns().nameservers().iter().filter(|server| server.is_ipv4()).map(ToString::to_string).collect();
+    let alone = vm.dns().policy() == vireo_api::spec::DnsPolicy::None;
+    let host = facts.resolver.servers.iter().map(ToString::to_string).filter(|_| !alone);
+    let search = facts.resolver.search.iter().cloned().filter(|_| !alone);
+    let mut dns_servers = given;
+    dns_servers.extend(host);
+    dns_servers.dedup();
+    wire::Lease {
+        address: network.guest().to_string(),
+        prefix_length: u32::from(network.prefix()),
+        gateway: network.gateway().to_string(),
+        dns_servers,
+        search_domains: vm.dns().searches().iter().cloned().chain(search).collect(),
+        hostname: vm.hostname().to_owned(),
+        domain: String::new(),
+        boot_file: dhcp.boot_file().unwrap_or_default().to_owned(),
+        tftp_server: dhcp.tftp_server().unwrap_or_default().to_owned(),
+        ntp_servers: dhcp.ntp_servers().iter().map(ToString::to_string).collect(),
+        private_options: dhcp
+            .private_options()
+            .iter()
+            .map(|(option, value)| wire::lease::PrivateOption {
+                option: u32::from(*option),
+                value: value.clone(),
+            })
+            .collect(),
+    }
+}
+
+fn demand(demand: &vireo_api::spec::Demand) -> wire::Demand {
+    wire::Demand {
+        field: demand.field().to_string(),
+        what: demand.what().to_owned(),
+        qemu_args: demand.qemu_args().to_vec(),
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests;

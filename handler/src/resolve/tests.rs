@@ -1,0 +1,114 @@
+use vireo_api::decode;
+
+use super::*;
+use crate::state::StateDir;
+use crate::storage::Kernel;
+
+const UID: uuid::Uuid = uuid::Uuid::from_u128(0x0123_4567_89ab_4def_8123_4567_89ab_cdef);
+
+fn vm(annotations: &str, spec: &str) -> Vm {
+    let text = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: web, namespace: prod, uid: {UID}, annotations: {{{annotations}}}}}\nspec: {spec}\n"
+    );
+    decode::manifest(&text).unwrap().remove(0).check().unwrap_or_else(|report| panic!("{report}"))
+}
+
+fn raw(path: &str) -> wire::DiskSource {
+    use wire::disk_source::{Raw, Source};
+    wire::DiskSource { source: Some(Source::Raw(Raw { path: path.to_owned() })) }
+}
+
+fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
+    let dir = StateDir::at("/state").machine(UID);
+    let resolver = crate::network::dns::parse("nameserver 192.0.2.53\nsearch example.org\n");
+    request(vm, &Facts { dir: &dir, prepared, mtu: 1400, resolver: &resolver, hypervisor })
+}
+
+#[test]
+fn a_small_machine_in_full() {
+    let vm = vm(
+        "",
+        "{hostname: www, domain: {cpu: {sockets: 2, cores: 3}, memory: {guest: 256Mi}, devices: {autoattachGraphicsDevice: false, rng: {}, disks: [{name: root, disk: {bus: virtio}, bootOrder: 1, serial: S1}], interfaces: [{name: default, masquerade: {}, macAddress: '02:00:00:00:00:07', ports: [{port: 80}]}]}}, networks: [{name: default, pod: {vmNetworkCIDR: 10.9.8.0/24}}], volumes: [{name: root, hostDisk: {path: /disk.img, type: Disk}}]}",
+    );
+    let prepared = Prepared { disks: vec![raw("/disk.img")], kernel: None };
+    let request = resolve(&vm, &prepared, HypervisorChoice::Auto);
+    let dir = format!("/state/vmis/{UID}");
+    assert_eq!(
+        request.vmi,
+        Some(wire::Identity { namespace: "prod".into(), name: "web".into(), uid: UID.to_string() })
+    );
+    assert_eq!(request.memory_bytes, 256 << 20);
+    let cpu = request.cpu.unwrap();
+    assert_eq!((cpu.sockets, cpu.cores, cpu.threads, cpu.model.as_str()), (2, 3, 1, "host-model"));
+    assert_eq!(
+        (request.console_socket, request.runtime_dir),
+        (format!("{dir}/console.sock"), format!("{dir}/run"))
+    );
+    assert!(request.serial_console && request.rng && !request.graphics && request.memory_balloon);
+    assert_eq!(request.demands, []);
+    assert_eq!(
+        request.disks,
+        [wire::Disk {
+            name: "root".into(),
+            field: "spec.domain.devices.disks[0].disk.bus".into(),
+            bus: wire::disk::Bus::Virtio.into(),
+            serial: "S1".into(),
+            boot_order: 1,
+            source: Some(raw("/disk.img")),
+            ..wire::Disk::default()
+        }]
+    );
+    let [interface] = &request.interfaces[..] else { panic!("one interface") };
+    assert_eq!(
+        (interface.mac.as_str(), interface.tap.as_str(), interface.mtu),
+        ("02:00:00:00:00:07", "tap0", 1400)
+    );
+    assert_eq!(
+        interface.lease,
+        Some(wire::Lease {
+            address: "10.9.8.2".into(),
+            prefix_length: 24,
+            gateway: "10.9.8.1".into(),
+            dns_servers: vec!["192.0.2.53".into()],
+            search_domains: vec!["example.org".into()],
+            hostname: "www".into(),
+            ..wire::Lease::default()
+        })
+    );
+}
+
+#[test]
+fn who_forces_a_hypervisor() {
+    use HypervisorChoice::{Auto, Native, Qemu};
+    use wire::hypervisor_choice::Kind;
+    let annotation = "metadata.annotations[vireo.io/hypervisor]";
+    let rows = [
+        (Auto, Auto, Kind::Auto, ""),
+        (Auto, Qemu, Kind::Qemu, "virt-handler --hypervisor"),
+        (Native, Auto, Kind::Native, annotation),
+        (Native, Qemu, Kind::Native, annotation),
+    ];
+    for (manifest, node, kind, by) in rows {
+        let choice = hypervisor(manifest, node);
+        assert_eq!((choice.kind(), choice.forced_by.as_str()), (kind, by), "{manifest:?} {node:?}");
+    }
+}
+
+#[test]
+fn a_kernel_of_an_image_becomes_files_of_this_node() {
+    let vm = vm(
+        "",
+        "{domain: {memory: {guest: 256Mi}, firmware: {kernelBoot: {kernelArgs: console=ttyS0, container: {image: 'oci:/images/k', kernelPath: /vmlinuz, initrdPath: /initrd}}}, devices: {autoattachPodInterface: false}}}",
+    );
+    let kernel = Kernel { kernel: "/store/k.raw".into(), initrd: Some("/store/i.raw".into()) };
+    let request = resolve(&vm, &Prepared { disks: Vec::new(), kernel: Some(kernel) }, HypervisorChoice::Auto);
+    assert_eq!(
+        request.firmware.unwrap().boot,
+        Some(wire::firmware::Boot::Kernel(wire::KernelBoot {
+            kernel_path: "/store/k.raw".into(),
+            initrd_path: "/store/i.raw".into(),
+            command_line: "console=ttyS0".into(),
+        }))
+    );
+    assert_eq!(request.interfaces, []);
+}

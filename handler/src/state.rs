@@ -1,0 +1,314 @@
+//! The state directory: which file of the handler lies where, and how it is written.
+//!
+//! Everything the handler must remember across its own restart is here; nothing here is needed by a running guest.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+use uuid::Uuid;
+use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET};
+
+/// Why the state directory cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// A directory or file could not be made or read.
+    #[error("cannot {verb} {path}", path = path.display())]
+    Io {
+        /// What was tried: "create", "write", ...
+        verb: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The kernel's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Another handler holds the lock.
+    #[error("{path} is in use by another virt-handler; give this one its own --state-dir", path = path.display())]
+    InUse {
+        /// The state directory.
+        path: PathBuf,
+    },
+    /// A file of ours does not read as what we wrote.
+    #[error("{path} is damaged", path = path.display())]
+    Damaged {
+        /// Which file.
+        path: PathBuf,
+        /// Where it stops making sense.
+        #[source]
+        source: serde_json::Error,
+    },
+}
+
+impl StateError {
+    fn io(verb: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Io { verb, path, source }
+    }
+}
+
+/// `--state-dir`.
+#[derive(Debug, Clone)]
+pub struct StateDir {
+    root: PathBuf,
+}
+
+/// The right to be the one handler of a state directory; given up when dropped.
+#[derive(Debug)]
+pub struct StateLock {
+    _file: OwnedFd,
+}
+
+impl StateDir {
+    /// Names a state directory without touching it, for readers.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// Makes the directory with its parts and takes its lock.
+    ///
+    /// # Errors
+    /// When a directory cannot be made, or another handler runs on it.
+    pub fn take(&self) -> Result<StateLock, StateError> {
+        for dir in [self.root.clone(), self.root.join("vmis"), self.images()] {
+            make_private(&dir)?;
+        }
+        let path = self.lock_file();
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(StateError::io("open", &path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(StateLock { _file: file.into() }),
+            Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::InUse { path: self.root.clone() }),
+            Err(error) => Err(StateError::io("lock", &path)(error.into())),
+        }
+    }
+
+    /// Whether a handler serves this directory now. (Trying its lock could make a starting handler fail.)
+    pub fn is_served(&self) -> bool {
+        UnixStream::connect(self.endpoint()).is_ok()
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.root.join("handler.lock")
+    }
+
+    /// The HTTP endpoint's socket.
+    pub fn endpoint(&self) -> PathBuf {
+        self.root.join("handler.sock")
+    }
+
+    /// The content-addressed image store.
+    pub fn images(&self) -> PathBuf {
+        self.root.join("images")
+    }
+
+    /// What is wrong with the manifests, for `virt-handler status`.
+    pub fn refusals(&self) -> PathBuf {
+        self.root.join("refusals.json")
+    }
+
+    /// The directory of one machine.
+    pub fn machine(&self, uid: Uuid) -> MachineDir {
+        MachineDir { path: self.root.join("vmis").join(uid.to_string()) }
+    }
+
+    /// Every machine directory there is. Names that are no UID are not ours and are left alone.
+    ///
+    /// # Errors
+    /// When the directory exists and cannot be read.
+    pub fn machines(&self) -> Result<Vec<(Uuid, MachineDir)>, StateError> {
+        let path = self.root.join("vmis");
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(StateError::io("read", &path)(error)),
+        };
+        let mut machines = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(StateError::io("read", &path))?;
+            if let Some(uid) = entry.file_name().to_str().and_then(|name| Uuid::parse_str(name).ok()) {
+                machines.push((uid, self.machine(uid)));
+            }
+        }
+        machines.sort_by_key(|(uid, _)| *uid);
+        Ok(machines)
+    }
+}
+
+/// `STATE/vmis/<uid>`: everything about one machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineDir {
+    path: PathBuf,
+}
+
+impl MachineDir {
+    /// Makes the directory and the machine's runtime directory in it.
+    ///
+    /// # Errors
+    /// When they cannot be made.
+    pub fn create(&self) -> Result<(), StateError> {
+        make_private(&self.path)?;
+        make_private(&self.run())
+    }
+
+    /// Removes everything about the machine. Nothing to remove is success.
+    ///
+    /// # Errors
+    /// When something cannot be removed.
+    pub fn remove(&self) -> Result<(), StateError> {
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StateError::io("remove", &self.path)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The accepted VMI with its status.
+    pub fn vmi(&self) -> PathBuf {
+        self.path.join("vmi.json")
+    }
+
+    /// What the VM's network is made of, written before any of it exists.
+    pub fn network(&self) -> PathBuf {
+        self.path.join("network.json")
+    }
+
+    /// Which process is this machine's launcher.
+    pub fn launcher_stamp(&self) -> PathBuf {
+        self.path.join("launcher.stamp")
+    }
+
+    /// The launcher's gRPC socket.
+    pub fn launcher_socket(&self) -> PathBuf {
+        self.path.join(LAUNCHER_SOCKET)
+    }
+
+    /// The guest's serial console.
+    pub fn console_socket(&self) -> PathBuf {
+        self.path.join(CONSOLE_SOCKET)
+    }
+
+    /// What the launcher said on stdout and stderr.
+    pub fn launcher_log(&self) -> PathBuf {
+        self.path.join("launcher.log")
+    }
+
+    /// `LaunchRequest.runtime_dir`.
+    pub fn run(&self) -> PathBuf {
+        self.path.join("run")
+    }
+}
+
+fn make_private(path: &Path) -> Result<(), StateError> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StateError::io("create", path))
+}
+
+/// Replaces a file as a whole: a reader sees the old content or the new, also after a power cut.
+///
+/// # Errors
+/// When it cannot be written; the old content is then still there.
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StateError> {
+    let directory = path.parent().unwrap_or(Path::new("."));
+    let mut name = path.file_name().unwrap_or(OsStr::new("file")).to_owned();
+    name.push(".new");
+    let fresh = directory.join(name);
+    let written = (|| {
+        let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        File::open(directory)?.sync_all()
+    })();
+    if written.is_err() {
+        // Best effort: on a full disk the half-written file is part of the problem.
+        let _ = fs::remove_file(&fresh);
+    }
+    written.map_err(StateError::io("write", path))
+}
+
+/// Reads a JSON file of ours; `None` when there is none.
+///
+/// # Errors
+/// When it exists and cannot be read or understood.
+pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StateError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StateError::io("read", path)(error)),
+    };
+    match serde_json::from_slice(&bytes) {
+        Ok(value) => Ok(Some(value)),
+        Err(source) => Err(StateError::Damaged { path: path.to_owned(), source }),
+    }
+}
+
+/// Writes a value as JSON, [atomically](write_atomically).
+///
+/// # Errors
+/// When it cannot be written.
+pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StateError> {
+    let bytes = serde_json::to_vec_pretty(value)
+        .map_err(|source| StateError::Damaged { path: path.to_owned(), source })?;
+    write_atomically(path, &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_handler_is_refused_and_a_later_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path().join("state"));
+        let lock = state.take().unwrap();
+        assert!(matches!(StateDir::at(dir.path().join("state")).take(), Err(StateError::InUse { .. })));
+        drop(lock);
+        state.take().unwrap();
+    }
+
+    #[test]
+    fn a_failed_write_leaves_the_old_content_and_no_litter() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        write_atomically(&path, b"old").unwrap();
+        // A directory in the place of the temporary file makes the write fail whoever runs the test.
+        fs::create_dir(dir.path().join("file.new")).unwrap();
+        assert!(write_atomically(&path, b"new").is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        fs::remove_dir(dir.path().join("file.new")).unwrap();
+        write_atomically(&path, b"new").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_directories_named_by_a_uid_are_machines() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::at(dir.path());
+        assert_eq!(state.machines().unwrap(), []);
+        let uid = Uuid::from_u128(7);
+        state.machine(uid).create().unwrap();
+        fs::create_dir(dir.path().join("vmis/lost+found")).unwrap();
+        assert_eq!(state.machines().unwrap(), [(uid, state.machine(uid))]);
+        state.machine(uid).remove().unwrap();
+        state.machine(uid).remove().unwrap();
+        assert_eq!(state.machines().unwrap(), []);
+    }
+}
