@@ -150,27 +150,27 @@ pub(super) fn read(
     found: &mut Findings,
 ) -> Vec<Disk> {
     let at = Field::new("spec.domain.devices.disks");
-    let named = |volume: &&Volume| {
+    let unnamed = |volume: &&Volume| {
         devices.disks.iter().all(|disk| disk.name != volume.name)
             && devices.filesystems.iter().all(|filesystem| filesystem.name != volume.name)
             && !volume.name.is_empty()
     };
     let added = volumes
         .iter()
-        .filter(named)
+        .filter(unnamed)
         .map(|volume| v1::Disk { name: volume.name.clone(), ..v1::Disk::default() });
     let mut disks = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for (index, disk) in devices.disks.iter().cloned().chain(added).enumerate() {
         let at = at.index(index);
-        name(&disk.name, &names, &at.at("name"), found);
+        let named = name(&disk.name, &names, &at.at("name"), index < devices.disks.len(), found);
         let order = boot_order(disk.boot_order, &at.at("bootOrder"), taken, found);
         let (bus, bus_field, target) = target(&disk, &at, found);
         serial(&disk.serial, bus, &at.at("serial"), found);
         properties(&disk, bus, &at, found);
         let cache = cache(&disk.cache, &at.at("cache"), found);
         let volume = volumes.iter().find(|volume| volume.name == disk.name);
-        if volume.is_none() && !disk.name.is_empty() && !names.contains(&disk.name) {
+        if volume.is_none() && named {
             found.not_found(
                 &at.at("name"),
                 format!("no volume in spec.volumes is called {:?}: add one, or remove the disk", disk.name),
@@ -208,14 +208,21 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
     })
 }
 
-fn name(name: &str, names: &[String], at: &Field, found: &mut Findings) {
+/// Whether it is a name that no disk before it has. The name of an added disk is its volume's, and told there.
+fn name(name: &str, names: &[String], at: &Field, written: bool, found: &mut Findings) -> bool {
+    if !written {
+        return true;
+    }
     if name.is_empty() {
         found.required(at, "name the volume the disk shows");
     } else if !is_dns_label(name) {
         found.invalid(at, format!("{name:?} is no DNS label: {DNS_LABEL}"));
     } else if names.iter().any(|known| known == name) {
         found.duplicate(at, format!("a disk before this one is called {name:?}, too"));
+    } else {
+        return true;
     }
+    false
 }
 
 fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field, DiskTarget) {

@@ -1,0 +1,16 @@
+//! The crate as its users see it.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by its panic")]
+
+#[path = "suite/examples.rs"]
+mod examples;
+#[path = "suite/golden.rs"]
+mod golden;
+#[path = "suite/manifest.rs"]
+mod manifest;
+#[path = "suite/meaning.rs"]
+mod meaning;
+#[path = "suite/properties.rs"]
+mod properties;
+#[path = "suite/rules.rs"]
+mod rules;

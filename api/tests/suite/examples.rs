@@ -1,0 +1,100 @@
+//! The manifests in `examples/`: the good ones are machines, each broken one is told everything that is wrong with it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use vireo_api::decode;
+use vireo_api::v1::VirtualMachineInstance;
+
+fn manifests(directory: &str) -> Vec<(String, Vec<decode::Decoded<VirtualMachineInstance>>)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples").join(directory);
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "yaml"))
+        .collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        // hack/demo puts a directory in place of IMAGES.
+        let text = fs::read_to_string(&path).unwrap().replace("oci:IMAGES/", "oci:/images/");
+        let mut machines = decode::manifest(&text).unwrap();
+        for machine in &mut machines {
+            // As the node agent does when it accepts a machine.
+            machine.object.metadata.uid = "5d307ca9-b3ef-428c-8861-06e72d69f223".to_owned();
+        }
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), machines)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+#[test]
+fn the_good_ones_are_machines() {
+    let manifests = manifests(".");
+    assert!(manifests.len() >= 3);
+    for (name, machines) in manifests {
+        for machine in machines {
+            let vm = machine.check().unwrap_or_else(|report| panic!("{name}:\n{report}"));
+            assert_eq!(vm.notices(), [], "{name}");
+        }
+    }
+}
+
+#[test]
+fn each_broken_one_is_told_everything_at_once() {
+    let expected: [(&str, &[&str]); 9] = [
+        ("boot-order-twice", &["spec.domain.devices.disks[1].bootOrder"]),
+        ("cloud-init-too-long", &["spec.volumes[1].cloudInitNoCloud.userData"]),
+        (
+            "everything-at-once",
+            &[
+                "spec.domain.cpu.cores",
+                "spec.terminationGracePeriodSeconds",
+                "spec.hostname",
+                "spec.domain.device",
+                "spec.domain.memory.guest",
+                "spec.domain.firmware.kernelBoot.container.kernelPath",
+                "spec.volumes[1].name",
+                "spec.domain.devices.disks[1].name",
+                "spec.domain.devices.disks[2].serial",
+                "spec.domain.devices.interfaces[0].ports[0].port",
+                "spec.domain.devices.tpm",
+            ],
+        ),
+        ("missing-volume", &["spec.domain.devices.disks[1].name"]),
+        ("registry-image", &["spec.volumes[0].containerDisk.image"]),
+        ("two-sources", &["spec.volumes[0]"]),
+        (
+            "unknown-binding",
+            &[
+                "spec.domain.devices.interfaces[0].bridge",
+                "spec.domain.devices.interfaces[1].teleport",
+                "spec.networks[1].multus",
+            ],
+        ),
+        (
+            "wrong-types",
+            &[
+                "spec.domain.cpu.cores",
+                "spec.domain.devices.disks[0]",
+                "spec.domain.devices.rng",
+                "spec.domain.memory.guest",
+            ],
+        ),
+        ("zero-memory", &["spec.domain.memory.guest"]),
+    ];
+    let found = manifests("broken");
+    for (name, fields) in expected {
+        let (_, machines) =
+            found.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}"));
+        let report = machines[0].check().expect_err(name);
+        let mut told: Vec<_> = report.problems().iter().map(|problem| problem.field().to_string()).collect();
+        let mut fields: Vec<_> = fields.iter().map(|field| (*field).to_owned()).collect();
+        told.sort();
+        fields.sort();
+        assert_eq!(told, fields, "{name}:\n{report}");
+    }
+    // The tenth is right as far as a manifest can tell: only the node knows that its image is not there.
+    let (_, machines) = found.iter().find(|(name, _)| name == "image-not-there").unwrap();
+    machines[0].check().unwrap();
+    assert_eq!(found.len(), expected.len() + 1, "every broken manifest is in the table");
+}

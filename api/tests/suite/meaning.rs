@@ -1,0 +1,223 @@
+//! What a manifest means once it is read: defaults, joins and what is derived.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::json;
+use vireo_api::spec::{
+    Balloon, Binding, BootSource, Bytes, CpuModel, DiskBus, DiskTarget, HostDiskCreate, HypervisorChoice,
+    InterfaceModel, RebootPolicy, VolumeSource,
+};
+
+use super::manifest::{changed, with_devices, with_domain, with_spec};
+
+#[test]
+fn a_small_manifest_has_kubevirts_defaults() {
+    let vm = changed(json!({"metadata": {"namespace": null}})).check().unwrap();
+    assert_eq!(vm.identity().to_string(), "default/web-1");
+    assert_eq!((vm.hostname(), vm.hypervisor()), ("web-1", HypervisorChoice::Auto));
+    assert_eq!((vm.cpu().count(), vm.cpu().model()), (1, &CpuModel::HostModel));
+    assert_eq!(vm.memory().guest(), Bytes::mebibytes(256));
+    assert_eq!(vm.firmware().boot(), &BootSource::Bios { use_serial: false });
+    assert_eq!(vm.lifecycle().grace_period(), Duration::from_secs(30));
+    assert_eq!(vm.lifecycle().reboot(), RebootPolicy::Reboot);
+    assert!(vm.serial_console() && !vm.graphics() && !vm.rng());
+    assert_eq!(vm.balloon(), Balloon::Default);
+    assert_eq!((vm.demands(), vm.notices()), ([].as_slice(), [].as_slice()));
+}
+
+#[test]
+fn what_the_machine_is_called_and_looks_like_stays_the_same() {
+    let vm = changed(json!({})).check().unwrap();
+    let again = changed(json!({})).check().unwrap();
+    assert_eq!(vm, again);
+    let other =
+        changed(json!({"metadata": {"uid": "00000000-0000-4000-8000-000000000001"}})).check().unwrap();
+    assert_ne!(vm.firmware().uuid(), other.firmware().uuid());
+    assert_ne!(vm.interfaces()[0].mac(), other.interfaces()[0].mac());
+    let long = changed(json!({"metadata": {"name": format!("{}.example", "x".repeat(63))}})).check().unwrap();
+    assert_eq!(long.hostname(), "x".repeat(63));
+}
+
+#[test]
+fn memory_is_the_guests_else_the_request_else_the_limit() {
+    let cases = [
+        (json!({"memory": {"guest": "1Gi"}, "resources": {"requests": {"memory": "2Gi"}}}), 1 << 30),
+        (
+            json!({"memory": null, "resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "3Gi"}}}),
+            2 << 30,
+        ),
+        (json!({"memory": null, "resources": {"limits": {"memory": "3Gi"}}}), 3u64 << 30),
+        (json!({"memory": {"guest": 134_217_728}}), 128 << 20),
+        (json!({"memory": {"guest": "1G"}}), 999_997_440),
+    ];
+    for (change, bytes) in cases {
+        assert_eq!(with_domain(change.clone()).unwrap().memory().guest(), Bytes::new(bytes), "{change}");
+    }
+}
+
+#[test]
+fn processors_are_counted_from_one_and_default_to_the_containers() {
+    let cases = [
+        (json!({"cpu": {"cores": 2, "sockets": 3, "threads": 2}}), [3, 2, 2]),
+        (json!({"cpu": {"cores": 0, "sockets": 0, "threads": 0}}), [1, 1, 1]),
+        (json!({"cpu": {"cores": 4}, "resources": {"limits": {"cpu": "8"}}}), [1, 4, 1]),
+        (json!({"resources": {"limits": {"cpu": "2500m"}}}), [3, 1, 1]),
+        (json!({"resources": {"requests": {"cpu": 2}}}), [2, 1, 1]),
+    ];
+    for (change, topology) in cases {
+        let vm = with_domain(change.clone()).unwrap();
+        assert_eq!([vm.cpu().sockets(), vm.cpu().cores(), vm.cpu().threads()], topology, "{change}");
+    }
+}
+
+#[test]
+fn disks_are_joined_with_their_volumes() {
+    let vm = with_spec(json!({
+        "domain": {"devices": {"disks": ["+", {"name": "tools", "cdrom": {}, "bootOrder": 2, "serial": "T1"}]}},
+        "volumes": [
+            "+",
+            {"name": "tools", "hostDisk": {"path": "/srv/tools.iso", "type": "Disk"}},
+            {"name": "scratch", "emptyDisk": {"capacity": "2Gi"}},
+        ],
+    }))
+    .unwrap();
+    let disks = vm.disks();
+    let names: Vec<_> = disks.iter().map(|disk| (disk.name(), disk.index(), disk.bus())).collect();
+    assert_eq!(
+        names,
+        [
+            ("root", 0, DiskBus::Virtio),
+            ("seed", 1, DiskBus::Virtio),
+            ("tools", 2, DiskBus::Sata),
+            // No disk names this volume: it becomes one, as KubeVirt's defaulting has it.
+            ("scratch", 3, DiskBus::Sata),
+        ]
+    );
+    let VolumeSource::ContainerDisk { image, path } = disks[0].source() else { panic!("{disks:?}") };
+    assert_eq!((image.path(), image.tag(), path), (Path::new("/images/linux"), Some("v1"), &None));
+    let VolumeSource::CloudInitNoCloud(data) = disks[1].source() else { panic!("{disks:?}") };
+    assert_eq!((data.user_data(), data.network_data()), (Some(b"#cloud-config\n".as_slice()), None));
+    let tools = &disks[2];
+    assert_eq!(
+        (tools.target(), tools.is_read_only(), tools.boot_order()),
+        (DiskTarget::CdRom, true, Some(2))
+    );
+    assert_eq!(tools.field().as_str(), "spec.domain.devices.disks[2].cdrom.bus");
+    assert_eq!(tools.source_field().as_str(), "spec.volumes[2].hostDisk");
+    let source =
+        VolumeSource::HostDisk { path: "/srv/tools.iso".into(), create: HostDiskCreate::No, shared: false };
+    assert_eq!(tools.source(), &source);
+    assert_eq!(disks[3].source(), &VolumeSource::EmptyDisk { capacity: Bytes::new(2 << 30) });
+}
+
+#[test]
+fn interfaces_are_joined_with_their_networks() {
+    let vm = with_spec(json!({
+        "networks": [{"name": "default", "pod": {"vmNetworkCIDR": "192.168.7.0/24"}}],
+        "domain": {"devices": {"interfaces": [{
+            "name": "default", "masquerade": {}, "model": "e1000e", "macAddress": "52-54-00-00-00-01",
+            "ports": [{"port": 80}, {"port": 53, "protocol": "UDP", "name": "dns"}],
+        }]}},
+    }))
+    .unwrap();
+    let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!(
+        (card.model(), card.mac().to_string()),
+        (InterfaceModel::E1000e, "52:54:00:00:00:01".to_owned())
+    );
+    let Binding::Masquerade { network, ports } = card.binding();
+    assert_eq!((network.guest().to_string(), network.prefix()), ("192.168.7.2".to_owned(), 24));
+    assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
+}
+
+#[test]
+fn a_machine_that_names_no_network_has_one_unless_it_says_so() {
+    let bare = json!({"networks": null, "domain": {"devices": {"interfaces": null}}});
+    let vm = with_spec(bare.clone()).unwrap();
+    let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!((card.name(), card.model()), ("default", InterfaceModel::Virtio));
+    assert!(matches!(card.binding(), Binding::Masquerade { ports, .. } if ports.is_empty()));
+    let mut none = bare;
+    none["domain"]["devices"]["autoattachPodInterface"] = json!(false);
+    assert_eq!(with_spec(none).unwrap().interfaces(), []);
+}
+
+#[test]
+fn a_kernel_is_taken_from_its_image() {
+    let vm = with_domain(json!({"firmware": {
+        "uuid": "5d307ca9-b3ef-428c-8861-06e72d69f223", "serial": "S1",
+        "kernelBoot": {"kernelArgs": "console=ttyS0", "container": {
+            "image": "oci-archive:/images/kernel.tar", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd"}},
+    }}))
+    .unwrap();
+    let BootSource::Kernel(kernel) = vm.firmware().boot() else { panic!("{:?}", vm.firmware()) };
+    assert_eq!(kernel.image().to_string(), "oci-archive:/images/kernel.tar");
+    assert_eq!((kernel.kernel_path(), kernel.initrd_path()), ("/boot/vmlinuz", Some("/boot/initrd")));
+    assert_eq!(kernel.command_line(), "console=ttyS0");
+    assert_eq!(vm.firmware().serial(), "S1");
+}
+
+#[test]
+fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
+    let vm = with_devices(json!({
+        "watchdog": {"name": "dog", "i6300esb": {"action": "poweroff"}},
+        "inputs": [{"name": "pen", "type": "tablet", "bus": "virtio"}],
+        "sound": {"name": "noise"},
+        "panicDevices": [{"model": "pvpanic"}],
+    }))
+    .unwrap();
+    let demands: Vec<_> =
+        vm.demands().iter().map(|demand| (demand.field().as_str(), demand.qemu_args().join(" "))).collect();
+    assert_eq!(
+        demands,
+        [
+            ("spec.domain.devices.watchdog", "-device i6300esb -action watchdog=poweroff".to_owned()),
+            ("spec.domain.devices.inputs[0]", "-device virtio-tablet-pci".to_owned()),
+            (
+                "spec.domain.devices.sound",
+                "-audiodev none,id=sound -device ich9-intel-hda -device hda-duplex,audiodev=sound".to_owned()
+            ),
+            ("spec.domain.devices.panicDevices[0].model", "-device pvpanic-pci".to_owned()),
+        ]
+    );
+    let chassis = with_domain(json!({"chassis": {"manufacturer": "A, B", "sku": "7"}})).unwrap();
+    assert_eq!(chassis.demands()[0].qemu_args(), ["-smbios", "type=3,manufacturer=A,, B,sku=7"]);
+}
+
+#[test]
+fn what_has_no_effect_yet_is_told() {
+    let vm = with_spec(json!({
+        "domain": {
+            "ioThreadsPolicy": "auto",
+            "cpu": {"sockets": 1, "maxSockets": 4},
+            "devices": {"blockMultiQueue": true, "networkInterfaceMultiqueue": true},
+        },
+        "readinessProbe": {"httpGet": {"port": 80}},
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "k", "operator": "Exists"}],
+    }))
+    .unwrap();
+    let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.domain.cpu.maxSockets",
+            "spec.domain.ioThreadsPolicy",
+            "spec.domain.devices.blockMultiQueue",
+            "spec.domain.devices.networkInterfaceMultiqueue",
+            "spec.readinessProbe",
+        ]
+    );
+}
+
+#[test]
+fn a_slip_in_a_name_is_answered_with_the_name_it_looks_like() {
+    let report =
+        with_devices(json!({"disks": [{"name": "root", "bootorder": 1}, {"name": "seed"}]})).unwrap_err();
+    assert_eq!(
+        report.to_string(),
+        "spec.domain.devices.disks[0].bootorder: no field of this version of the API is called \"bootorder\" here: \
+         did you mean bootOrder?"
+    );
+}

@@ -1,0 +1,542 @@
+//! Every rule refuses what it is for, by the field KubeVirt names, and nothing beside it.
+
+use serde_json::{Value, json};
+use vireo_api::spec::Cause::{self, Duplicate, Invalid, NotFound, NotSupported, Required};
+use vireo_api::spec::{Report, Vm};
+
+use super::manifest::{changed, with_devices, with_domain, with_spec};
+
+type Row = (Value, &'static str, Cause);
+
+/// Each change alone leads to exactly one problem, at that field below `below`.
+fn each_is_refused(with: fn(Value) -> Result<Vm, Report>, below: &str, rows: Vec<Row>) {
+    for (change, field, cause) in rows {
+        let report = with(change.clone()).expect_err(&change.to_string());
+        let told: Vec<_> =
+            report.problems().iter().map(|problem| (problem.field().to_string(), problem.cause())).collect();
+        assert_eq!(told, [(format!("{below}{field}"), cause)], "{change}\n{report}");
+    }
+}
+
+#[test]
+fn identity() {
+    each_is_refused(
+        |change| changed(change).check(),
+        "",
+        vec![
+            (json!({"kind": "VirtualMachine"}), "kind", NotSupported),
+            (json!({"apiVersion": "v1"}), "apiVersion", NotSupported),
+            (json!({"metadata": {"name": null}}), "metadata.name", Required),
+            (json!({"metadata": {"name": "Web_1"}}), "metadata.name", Invalid),
+            (json!({"metadata": {"name": "x".repeat(254)}}), "metadata.name", Invalid),
+            (json!({"metadata": {"namespace": "a.b"}}), "metadata.namespace", Invalid),
+            (json!({"metadata": {"uid": null}}), "metadata.uid", Required),
+            (json!({"metadata": {"uid": "../../etc"}}), "metadata.uid", Invalid),
+            (
+                json!({"metadata": {"annotations": {"vireo.io/hypervisor": "xen"}}}),
+                "metadata.annotations[vireo.io/hypervisor]",
+                Invalid,
+            ),
+            (
+                json!({"metadata": {"annotations": {"hooks.kubevirt.io/hookSidecars": "[]"}}}),
+                "metadata.annotations[hooks.kubevirt.io/hookSidecars]",
+                NotSupported,
+            ),
+            (json!({"spec": {"hostname": "Web"}}), "spec.hostname", Invalid),
+            (json!({"spec": {"hostname": "x".repeat(64)}}), "spec.hostname", Invalid),
+        ],
+    );
+}
+
+#[test]
+fn top_level() {
+    each_is_refused(
+        with_spec,
+        "spec.",
+        vec![
+            (json!({"subdomain": "a..b"}), "subdomain", Invalid),
+            (json!({"dnsPolicy": "Mine"}), "dnsPolicy", NotSupported),
+            (json!({"dnsPolicy": "None"}), "dnsConfig.nameservers", Required),
+            (json!({"dnsConfig": {"nameservers": ["1.1.1.1", "1.1"]}}), "dnsConfig.nameservers[1]", Invalid),
+            (
+                json!({"dnsConfig": {"nameservers": ["::1", "::2", "::3", "::4"]}}),
+                "dnsConfig.nameservers",
+                Invalid,
+            ),
+            (json!({"dnsConfig": {"searches": ["a b"]}}), "dnsConfig.searches[0]", Invalid),
+            (
+                json!({"dnsConfig": {"searches": ["a", "a", "a", "a", "a", "a", "a"]}}),
+                "dnsConfig.searches",
+                Invalid,
+            ),
+            (json!({"dnsConfig": {"options": [{}]}}), "dnsConfig.options[0].name", Required),
+            (json!({"architecture": "arm64"}), "architecture", NotSupported),
+            (json!({"architecture": "vax"}), "architecture", Invalid),
+            (json!({"evictionStrategy": "Never"}), "evictionStrategy", Invalid),
+            (json!({"startStrategy": "Later"}), "startStrategy", Invalid),
+            (json!({"terminationGracePeriodSeconds": -1}), "terminationGracePeriodSeconds", Invalid),
+            (json!({"accessCredentials": [{}]}), "accessCredentials", NotSupported),
+            (json!({"utilityVolumes": [{"name": "x"}]}), "utilityVolumes", NotSupported),
+            (json!({"resourceClaims": [{"name": "x"}]}), "resourceClaims", NotSupported),
+            (json!({"hostName": "typo"}), "hostName", NotSupported),
+        ],
+    );
+}
+
+#[test]
+fn memory_and_processors() {
+    each_is_refused(
+        with_domain,
+        "spec.domain.",
+        vec![
+            (json!({"memory": null}), "memory.guest", Required),
+            (json!({"memory": {"guest": "0"}}), "memory.guest", Invalid),
+            (json!({"memory": {"guest": "-1Gi"}}), "memory.guest", Invalid),
+            (json!({"memory": {"guest": "much"}}), "memory.guest", Invalid),
+            (json!({"memory": {"maxGuest": "1Mi"}}), "memory.guest", Invalid),
+            (json!({"memory": {"hugepages": {"pageSize": "2Mi"}}}), "memory.hugepages", NotSupported),
+            (json!({"memory": {"reservedOverhead": {}}}), "memory.reservedOverhead", NotSupported),
+            (json!({"resources": {"limits": {"memory": "128Mi"}}}), "memory.guest", Invalid),
+            (json!({"resources": {"requests": {"memory": "999k"}}}), "resources.requests.memory", Invalid),
+            (
+                json!({"memory": null, "resources": {"limits": {"memory": "0"}}}),
+                "resources.limits.memory",
+                Invalid,
+            ),
+            (
+                json!({"resources": {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}}),
+                "resources.requests.memory",
+                Invalid,
+            ),
+            (json!({"resources": {"requests": {"cpu": "-1"}}}), "resources.requests.cpu", Invalid),
+            (
+                json!({"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}),
+                "resources.requests.cpu",
+                Invalid,
+            ),
+            (json!({"cpu": {"sockets": 255}}), "cpu", Invalid),
+            (json!({"cpu": {"sockets": 4_294_967_295u32, "cores": 4_294_967_295u32}}), "cpu", Invalid),
+            (json!({"cpu": {"sockets": 4, "maxSockets": 2}}), "cpu.sockets", Invalid),
+            (json!({"cpu": {"model": "x,y"}}), "cpu.model", Invalid),
+            (json!({"cpu": {"features": [{"name": "a b"}]}}), "cpu.features[0].name", Invalid),
+            (
+                json!({"cpu": {"features": [{"name": "avx"}, {"name": "avx"}]}}),
+                "cpu.features[1].name",
+                Duplicate,
+            ),
+            (
+                json!({"cpu": {"features": [{"name": "avx", "policy": "please"}]}}),
+                "cpu.features[0].policy",
+                NotSupported,
+            ),
+            (json!({"cpu": {"dedicatedCpuPlacement": true}}), "cpu.dedicatedCpuPlacement", NotSupported),
+            (json!({"cpu": {"isolateEmulatorThread": true}}), "cpu.isolateEmulatorThread", NotSupported),
+            (
+                json!({"cpu": {"numa": {"guestMappingPassthrough": {}}}}),
+                "cpu.numa.guestMappingPassthrough",
+                NotSupported,
+            ),
+            (json!({"cpu": {"realtime": {}}}), "cpu.realtime", NotSupported),
+        ],
+    );
+}
+
+#[test]
+fn firmware() {
+    let kernel = |container: Value| json!({"firmware": {"kernelBoot": {"container": container}}});
+    each_is_refused(
+        with_domain,
+        "spec.domain.firmware.",
+        vec![
+            (json!({"firmware": {"uuid": "seven"}}), "uuid", Invalid),
+            (json!({"firmware": {"serial": "a\nb"}}), "serial", Invalid),
+            (json!({"firmware": {"acpi": {"slicNameRef": "x"}}}), "acpi", NotSupported),
+            (json!({"firmware": {"bootloader": {"bios": {}, "efi": {}}}}), "bootloader", Invalid),
+            (json!({"firmware": {"bootloader": {"efi": {}}}}), "bootloader.efi.secureBoot", Invalid),
+            (
+                json!({"firmware": {"bootloader": {"efi": {"secureBoot": false, "persistent": true}}}}),
+                "bootloader.efi.persistent",
+                NotSupported,
+            ),
+            (json!({"firmware": {"kernelBoot": {"kernelArgs": "quiet"}}}), "kernelBoot.container", Required),
+            (kernel(json!({"kernelPath": "/k"})), "kernelBoot.container.image", Required),
+            (kernel(json!({"image": "oci:/i"})), "kernelBoot.container.kernelPath", Required),
+            (
+                kernel(json!({"image": "oci:/i", "kernelPath": "k"})),
+                "kernelBoot.container.kernelPath",
+                Invalid,
+            ),
+            (
+                kernel(json!({"image": "oci:/i", "kernelPath": "/"})),
+                "kernelBoot.container.kernelPath",
+                Invalid,
+            ),
+            (
+                kernel(json!({"image": "oci:/i", "kernelPath": "/k", "initrdPath": "/../i"})),
+                "kernelBoot.container.initrdPath",
+                Invalid,
+            ),
+            (
+                kernel(json!({"image": "quay.example/k", "kernelPath": "/k"})),
+                "kernelBoot.container.image",
+                NotSupported,
+            ),
+            (
+                kernel(json!({"image": "oci:/i", "kernelPath": "/k", "imagePullSecret": "s"})),
+                "kernelBoot.container.imagePullSecret",
+                NotSupported,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn platform() {
+    each_is_refused(
+        with_domain,
+        "spec.domain.",
+        vec![
+            (json!({"machine": {"type": "pc"}}), "machine.type", NotSupported),
+            (json!({"rebootPolicy": "Never"}), "rebootPolicy", Invalid),
+            (json!({"ioThreadsPolicy": "many"}), "ioThreadsPolicy", Invalid),
+            (json!({"launchSecurity": {"sev": {}}}), "launchSecurity.sev", NotSupported),
+            (json!({"launchSecurity": {}}), "launchSecurity", NotSupported),
+            (json!({"chassis": {"sku": "a\nb"}}), "chassis.sku", Invalid),
+            (json!({"features": {"acpi": {"enabled": false}}}), "features.acpi", NotSupported),
+            (json!({"features": {"apic": {"enabled": false}}}), "features.apic.enabled", NotSupported),
+            (json!({"features": {"kvm": {"hidden": true}}}), "features.kvm.hidden", NotSupported),
+            (json!({"features": {"pvspinlock": {}}}), "features.pvspinlock", NotSupported),
+            (json!({"features": {"hypervPassthrough": {}}}), "features.hypervPassthrough", NotSupported),
+            (json!({"features": {"hyperv": {"relaxed": {}}}}), "features.hyperv.relaxed", NotSupported),
+            (
+                json!({"features": {"hyperv": {"spinlocks": {"spinlocks": 8191}}}}),
+                "features.hyperv.spinlocks",
+                NotSupported,
+            ),
+            (json!({"clock": {"timezone": "Europe/Prague"}}), "clock.timezone", NotSupported),
+            (json!({"clock": {"utc": {"offsetSeconds": 60}}}), "clock.utc.offsetSeconds", NotSupported),
+            (json!({"clock": {"timer": {"hyperv": {}}}}), "clock.timer.hyperv", NotSupported),
+            (
+                json!({"clock": {"timer": {"pit": {"present": false}}}}),
+                "clock.timer.pit.present",
+                NotSupported,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn disks() {
+    let disk = |properties: Value| {
+        let mut disk = json!({"name": "root"});
+        super::manifest::merge(&mut disk, properties);
+        json!({"disks": [disk, {"name": "seed", "disk": {"bus": "virtio"}}]})
+    };
+    each_is_refused(
+        with_devices,
+        "spec.domain.devices.disks",
+        vec![
+            (json!({"disks": ["+", {"name": "more"}]}), "[2].name", NotFound),
+            (json!({"disks": ["+", {"name": "root"}]}), "[2].name", Duplicate),
+            (json!({"disks": ["+", {}]}), "[2].name", Required),
+            (json!({"disks": ["+", {"name": "a_b"}]}), "[2].name", Invalid),
+            (disk(json!({"bootOrder": 0})), "[0].bootOrder", Invalid),
+            (disk(json!({"disk": {}, "cdrom": {}})), "[0]", Invalid),
+            (disk(json!({"disk": {"bus": "ide"}})), "[0].disk.bus", NotSupported),
+            (disk(json!({"disk": {"readonly": true}})), "[0].disk.bus", Invalid),
+            (disk(json!({"disk": {"pciAddress": "0000:00:05.0"}})), "[0].disk.pciAddress", NotSupported),
+            (disk(json!({"cdrom": {"bus": "virtio"}})), "[0].cdrom.bus", Invalid),
+            (disk(json!({"cdrom": {"readonly": false}})), "[0].cdrom.readonly", NotSupported),
+            (disk(json!({"cdrom": {"tray": "open"}})), "[0].cdrom.tray", NotSupported),
+            (disk(json!({"cdrom": {"tray": "ajar"}})), "[0].cdrom.tray", Invalid),
+            (disk(json!({"serial": "a b"})), "[0].serial", Invalid),
+            (disk(json!({"serial": "x".repeat(257)})), "[0].serial", Invalid),
+            (disk(json!({"disk": {"bus": "virtio"}, "serial": "x".repeat(21)})), "[0].serial", Invalid),
+            (disk(json!({"cache": "some"})), "[0].cache", Invalid),
+            (disk(json!({"io": "fast"})), "[0].io", Invalid),
+            (disk(json!({"errorPolicy": "stop"})), "[0].errorPolicy", NotSupported),
+            (disk(json!({"errorPolicy": "panic"})), "[0].errorPolicy", Invalid),
+            (disk(json!({"dedicatedIOThread": true})), "[0]", NotSupported),
+            (disk(json!({"blockSize": {"matchVolume": {}}})), "[0].blockSize", NotSupported),
+            (disk(json!({"shareable": true})), "[0].shareable", NotSupported),
+            (disk(json!({"changedBlockTracking": true})), "[0].changedBlockTracking", NotSupported),
+        ],
+    );
+}
+
+#[test]
+fn boot_orders_are_shared_by_disks_and_interfaces() {
+    let report = with_devices(json!({
+        "disks": [{"name": "root", "bootOrder": 1}, {"name": "seed", "bootOrder": 1}],
+        "interfaces": [{"name": "default", "masquerade": {}, "bootOrder": 1}],
+    }))
+    .unwrap_err();
+    let told: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    assert_eq!(
+        told,
+        [
+            ("spec.domain.devices.disks[1].bootOrder", Duplicate),
+            ("spec.domain.devices.interfaces[0].bootOrder", Duplicate),
+        ]
+    );
+}
+
+#[test]
+fn volumes() {
+    let source = |source: Value| {
+        let mut volume = json!({"name": "more"});
+        super::manifest::merge(&mut volume, source);
+        json!({"volumes": ["+", volume]})
+    };
+    let cloud = |data: Value| source(json!({"cloudInitNoCloud": data}));
+    let host = |disk: Value| source(json!({"hostDisk": disk}));
+    let mut rows = vec![
+        (
+            json!({"volumes": ["+", {"name": "root", "emptyDisk": {"capacity": "1Gi"}}]}),
+            "[2].name",
+            Duplicate,
+        ),
+        (json!({"volumes": ["+", {"name": "A", "emptyDisk": {"capacity": "1Gi"}}]}), "[2].name", Invalid),
+        (source(json!({})), "[2]", Required),
+        (
+            source(json!({"emptyDisk": {"capacity": "1Gi"}, "hostDisk": {"path": "/x", "type": "Disk"}})),
+            "[2]",
+            Invalid,
+        ),
+        (source(json!({"containerDisk": {}})), "[2].containerDisk.image", Required),
+        (
+            source(json!({"containerDisk": {"image": "quay.example/x:1"}})),
+            "[2].containerDisk.image",
+            NotSupported,
+        ),
+        (source(json!({"containerDisk": {"image": "oci:x"}})), "[2].containerDisk.image", Invalid),
+        (
+            source(json!({"containerDisk": {"image": "oci:/x", "path": "disk.img"}})),
+            "[2].containerDisk.path",
+            Invalid,
+        ),
+        (
+            source(json!({"containerDisk": {"image": "oci:/x", "imagePullSecret": "s"}})),
+            "[2].containerDisk.imagePullSecret",
+            NotSupported,
+        ),
+        (source(json!({"emptyDisk": {}})), "[2].emptyDisk.capacity", Required),
+        (source(json!({"emptyDisk": {"capacity": "0"}})), "[2].emptyDisk.capacity", Invalid),
+        (source(json!({"emptyDisk": {"capacity": "1Ei"}})), "[2].emptyDisk.capacity", Invalid),
+        (cloud(json!({})), "[2].cloudInitNoCloud", Required),
+        (cloud(json!({"userData": "x".repeat(2049)})), "[2].cloudInitNoCloud.userData", Invalid),
+        (cloud(json!({"userDataBase64": "%"})), "[2].cloudInitNoCloud.userDataBase64", Invalid),
+        (
+            cloud(json!({"userData": "x", "userDataBase64": "eA=="})),
+            "[2].cloudInitNoCloud.userDataBase64",
+            Invalid,
+        ),
+        (
+            cloud(json!({"userData": "x", "networkDataBase64": "%"})),
+            "[2].cloudInitNoCloud.networkDataBase64",
+            Invalid,
+        ),
+        (cloud(json!({"secretRef": {"name": "s"}})), "[2].cloudInitNoCloud.secretRef", NotSupported),
+        (host(json!({"type": "Disk"})), "[2].hostDisk.path", Required),
+        (host(json!({"path": "/a/../b", "type": "Disk"})), "[2].hostDisk.path", Invalid),
+        (host(json!({"path": "/a"})), "[2].hostDisk.type", Invalid),
+        (host(json!({"path": "/a", "type": "Disk", "capacity": "1Gi"})), "[2].hostDisk.capacity", Invalid),
+        (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
+    ];
+    for name in [
+        "persistentVolumeClaim",
+        "dataVolume",
+        "ephemeral",
+        "cloudInitConfigDrive",
+        "sysprep",
+        "configMap",
+        "secret",
+        "downwardAPI",
+        "serviceAccount",
+        "downwardMetrics",
+        "memoryDump",
+        "containerPath",
+    ] {
+        let field: &'static str = format!("[2].{name}").leak();
+        rows.push((source(json!({name: {}})), field, NotSupported));
+    }
+    each_is_refused(with_spec, "spec.volumes", rows);
+}
+
+#[test]
+fn networks() {
+    let pod = |pod: Value| json!({"networks": [{"name": "default", "pod": pod}]});
+    each_is_refused(
+        with_spec,
+        "spec.",
+        vec![
+            (json!({"networks": null}), "domain.devices.interfaces[0].name", NotFound),
+            (pod(json!({"vmNetworkCIDR": "10.0.2.0"})), "networks[0].pod.vmNetworkCIDR", Invalid),
+            (pod(json!({"vmNetworkCIDR": "10.0.2.0/31"})), "networks[0].pod.vmNetworkCIDR", Invalid),
+            (json!({"networks": [{"name": "default"}]}), "networks[0]", Required),
+            (
+                json!({"networks": [{"name": "default", "multus": {"networkName": "x"}}]}),
+                "networks[0].multus",
+                NotSupported,
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_network_that_nothing_is_on_is_refused() {
+    let more = json!({"name": "other", "multus": {"networkName": "x"}});
+    let report = with_spec(json!({"networks": ["+", more]})).unwrap_err();
+    let told: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    assert_eq!(told, [("spec.networks[1].name", NotFound), ("spec.networks[1].multus", NotSupported)]);
+}
+
+#[test]
+fn one_machine_has_one_pod_network() {
+    let report = with_spec(json!({
+        "networks": [{"name": "default", "pod": {}}, {"name": "second", "pod": {}}],
+        "domain": {"devices": {"interfaces": ["+", {"name": "second", "masquerade": {}}]}},
+    }))
+    .unwrap_err();
+    assert_eq!(report.problems()[0].field().as_str(), "spec.networks[1].pod");
+    assert_eq!(report.problems().len(), 1);
+}
+
+#[test]
+fn interfaces() {
+    let card = |properties: Value| {
+        let mut card = json!({"name": "default", "masquerade": {}});
+        super::manifest::merge(&mut card, properties);
+        json!({"interfaces": [card]})
+    };
+    let port = |port: Value| card(json!({"ports": [{"name": "web", "port": 80}, port]}));
+    let dhcp = |options: Value| card(json!({"dhcpOptions": options}));
+    let mut rows = vec![
+        (json!({"interfaces": ["+", {"name": "more", "masquerade": {}}]}), "[1].name", NotFound),
+        (json!({"interfaces": ["+", {"name": "default", "masquerade": {}}]}), "[1].name", Duplicate),
+        (card(json!({"masquerade": null})), "[0]", Required),
+        (card(json!({"model": "ne2000"})), "[0].model", NotSupported),
+        (card(json!({"macAddress": "52:54:00"})), "[0].macAddress", Invalid),
+        (card(json!({"macAddress": "01:00:5e:00:00:01"})), "[0].macAddress", Invalid),
+        (card(json!({"macAddress": "02-00-00-00-00-00"})), "[0].macAddress", Invalid),
+        (card(json!({"bootOrder": 0})), "[0].bootOrder", Invalid),
+        (port(json!({})), "[0].ports[1].port", Required),
+        (port(json!({"port": 0})), "[0].ports[1].port", Invalid),
+        (port(json!({"port": 65536})), "[0].ports[1].port", Invalid),
+        (port(json!({"port": 80})), "[0].ports[1].port", Duplicate),
+        (port(json!({"port": 81, "protocol": "SCTP"})), "[0].ports[1].protocol", Invalid),
+        (port(json!({"port": 81, "name": "web"})), "[0].ports[1].name", Duplicate),
+        (port(json!({"port": 81, "name": "80"})), "[0].ports[1].name", Invalid),
+        (
+            card(json!({"portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
+            "[0].portRanges",
+            NotSupported,
+        ),
+        (card(json!({"pciAddress": "0000:00:05.0"})), "[0].pciAddress", NotSupported),
+        (card(json!({"acpiIndex": 1})), "[0].acpiIndex", NotSupported),
+        (card(json!({"state": "down"})), "[0].state", NotSupported),
+        (card(json!({"state": "absent"})), "[0].state", Invalid),
+        (dhcp(json!({"ntpServers": ["time.example"]})), "[0].dhcpOptions.ntpServers[0]", Invalid),
+        (dhcp(json!({"bootFileName": "a\nb"})), "[0].dhcpOptions.bootFileName", Invalid),
+        (
+            dhcp(json!({"privateOptions": [{"option": 223, "value": "x"}]})),
+            "[0].dhcpOptions.privateOptions[0].option",
+            Invalid,
+        ),
+        (
+            dhcp(json!({"privateOptions": [{"option": 224, "value": "x"}, {"option": 224, "value": "y"}]})),
+            "[0].dhcpOptions.privateOptions[1].option",
+            Duplicate,
+        ),
+    ];
+    for binding in ["bridge", "sriov", "passtBinding", "slirp", "macvtap", "passt", "binding"] {
+        let field: &'static str = format!("[0].{binding}").leak();
+        rows.push((card(json!({"masquerade": null, binding: {}})), field, NotSupported));
+    }
+    rows.push((card(json!({"masquerade": null, "carrierPigeon": {}})), "[0].carrierPigeon", NotSupported));
+    each_is_refused(with_devices, "spec.domain.devices.interfaces", rows);
+}
+
+#[test]
+fn other_devices() {
+    each_is_refused(
+        with_devices,
+        "spec.domain.devices.",
+        vec![
+            (json!({"useVirtioTransitional": true}), "useVirtioTransitional", NotSupported),
+            (json!({"autoattachVSOCK": true}), "autoattachVSOCK", NotSupported),
+            (json!({"downwardMetrics": {}}), "downwardMetrics", NotSupported),
+            (json!({"clientPassthrough": {}}), "clientPassthrough", NotSupported),
+            (json!({"tpm": {}}), "tpm", NotSupported),
+            (json!({"gpus": [{"name": "g"}]}), "gpus[0]", NotSupported),
+            (json!({"hostDevices": [{"name": "h"}]}), "hostDevices[0]", NotSupported),
+            (json!({"filesystems": [{"name": "f", "virtiofs": {}}]}), "filesystems[0]", NotSupported),
+            (json!({"watchdog": {"i6300esb": {}}}), "watchdog.name", Required),
+            (json!({"watchdog": {"name": "w"}}), "watchdog", Required),
+            (json!({"watchdog": {"name": "w", "diag288": {}}}), "watchdog.diag288", NotSupported),
+            (
+                json!({"watchdog": {"name": "w", "i6300esb": {"action": "bark"}}}),
+                "watchdog.i6300esb.action",
+                Invalid,
+            ),
+            (json!({"inputs": [{"name": "i", "type": "keyboard"}]}), "inputs[0].type", NotSupported),
+            (
+                json!({"inputs": [{"name": "i", "type": "tablet", "bus": "ps2"}]}),
+                "inputs[0].bus",
+                NotSupported,
+            ),
+            (json!({"sound": {"model": "ac97"}}), "sound.name", Required),
+            (json!({"sound": {"name": "s", "model": "sb16"}}), "sound.model", NotSupported),
+            (json!({"video": {"type": "vga"}}), "video.type", Invalid),
+            (
+                json!({"autoattachGraphicsDevice": true, "video": {"type": "virtio"}}),
+                "video.type",
+                NotSupported,
+            ),
+            (json!({"panicDevices": [{"model": "hyperv"}]}), "panicDevices[0].model", NotSupported),
+            (json!({"panicDevices": [{"model": "loud"}]}), "panicDevices[0].model", Invalid),
+            (json!({"disk": []}), "disk", NotSupported),
+        ],
+    );
+}
+
+#[test]
+fn probes() {
+    let probe = |probe: Value| json!({"readinessProbe": probe});
+    each_is_refused(
+        with_spec,
+        "spec.",
+        vec![
+            (probe(json!({})), "readinessProbe", Required),
+            (probe(json!({"tcpSocket": {"port": 1}, "httpGet": {"port": 1}})), "readinessProbe", Invalid),
+            (probe(json!({"exec": {"command": ["true"]}})), "readinessProbe.exec", NotSupported),
+            (probe(json!({"guestAgentPing": {}})), "readinessProbe.guestAgentPing", NotSupported),
+            (probe(json!({"tcpSocket": {}})), "readinessProbe.tcpSocket.port", Required),
+            (probe(json!({"tcpSocket": {"port": 0}})), "readinessProbe.tcpSocket.port", Invalid),
+            (
+                probe(json!({"httpGet": {"port": 80, "scheme": "ftp"}})),
+                "readinessProbe.httpGet.scheme",
+                Invalid,
+            ),
+            (
+                probe(json!({"tcpSocket": {"port": 1}, "periodSeconds": -1})),
+                "readinessProbe.periodSeconds",
+                Invalid,
+            ),
+            (
+                json!({"startStrategy": "Paused", "livenessProbe": {"tcpSocket": {"port": 1}}}),
+                "startStrategy",
+                Invalid,
+            ),
+            (
+                json!({
+                    "networks": null,
+                    "domain": {"devices": {"interfaces": null, "autoattachPodInterface": false}},
+                    "readinessProbe": {"tcpSocket": {"port": 1}},
+                }),
+                "readinessProbe.tcpSocket",
+                Invalid,
+            ),
+        ],
+    );
+}
