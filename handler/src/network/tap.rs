@@ -56,7 +56,10 @@ pub fn create(name: &str) -> io::Result<()> {
     match padded.get_mut(..name.len()) {
         Some(start) if name.len() < 16 => start.copy_from_slice(name.as_bytes()),
         _ => {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface name has at most 15 bytes"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "an interface name has at most 15 bytes",
+            ));
         }
     }
     let fd: OwnedFd = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?.into();
