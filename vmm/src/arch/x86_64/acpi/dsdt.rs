@@ -63,7 +63,7 @@ fn declare(name: &str, objects: &[(&str, &dyn Aml)], body: &mut Vec<u8>) {
 }
 
 fn pci_root(windows: Windows, body: &mut Vec<u8>) {
-    let buses = AddressSpace::<u16>::new_bus_number(0, 0xff);
+    let buses = AddressSpace::<u16>::new_bus_number(0, u16::from(layout::PCI_LAST_BUS));
     let config = IO::new(layout::PCI_CONFIG_PORT, layout::PCI_CONFIG_PORT, 1, 8);
     // All ports but those of the configuration space: the LPC bridge behind this root decodes the low ones.
     let low_ports = AddressSpace::<u16>::new_io(0, layout::PCI_CONFIG_PORT - 1, None);

@@ -142,7 +142,6 @@ fn source_override(source: u8, gsi: u32, flags: u16) -> Vec<u8> {
 /// Where the PCI configuration space is mapped.
 pub(super) fn mcfg() -> Vec<u8> {
     let mut mcfg = MCFG::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
-    let last_bus = u8::try_from((layout::ECAM_SIZE >> 20) - 1).unwrap_or(u8::MAX);
-    mcfg.add_ecam(layout::ECAM_START, 0, 0, last_bus);
+    mcfg.add_ecam(layout::ECAM_START, 0, 0, layout::PCI_LAST_BUS);
     bytes_of(&mcfg)
 }
