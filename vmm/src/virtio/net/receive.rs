@@ -90,7 +90,8 @@ impl Receiver {
                 }
             }
         }
-        queue.publish()
+        // Also where the budget ended it: whoever waits without room must have asked to be kicked for more.
+        self.refill(queue)
     }
 
     /// Reads a frame into the first buffers; `None` if it was larger than they are.

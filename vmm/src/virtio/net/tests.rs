@@ -97,6 +97,22 @@ fn without_room_the_wire_waits_and_nothing_is_lost() {
 }
 
 #[test]
+fn more_frames_than_are_taken_at_a_time_all_arrive() {
+    let (mut guest, wire) = guest();
+    guest.start(VERSION_1 | MRG_RXBUF | LARGE | EVENT_IDX, 256);
+    for round in 0..4 {
+        guest.device.pause();
+        offer(&mut guest, 250, 1526);
+        for _ in 0..180 {
+            send(&wire, &frame(40, round));
+        }
+        guest.device.resume();
+        assert_eq!(guest.wait(0, 180).len(), 180);
+        guest.start(VERSION_1 | MRG_RXBUF | LARGE | EVENT_IDX, 256);
+    }
+}
+
+#[test]
 fn without_merging_a_frame_has_one_buffer() {
     let (mut guest, wire) = guest();
     guest.start(VERSION_1, 8);
