@@ -32,8 +32,9 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Directory of VirtualMachineInstance manifests (*.yaml, *.yml, *.json), followed as it changes.
+    // Not required by clap: it would be required of `status` too wherever the environment names the state directory.
     #[arg(long, value_name = "DIR")]
-    manifests: PathBuf,
+    manifests: Option<PathBuf>,
     /// Where everything about the VMs is kept.
     #[arg(long, value_name = "DIR", env = "VIREO_STATE_DIR", default_value = "/var/lib/vireo")]
     state_dir: PathBuf,
@@ -102,10 +103,11 @@ impl From<Status> for Asked {
 impl Run {
     /// Makes the settings complete; paths absolute, since launchers are started elsewhere.
     pub(crate) fn settings(self) -> Result<Settings, Box<dyn std::error::Error>> {
+        let manifests = self.manifests.ok_or("--manifests is required")?;
         std::fs::create_dir_all(&self.state_dir)
             .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
         Ok(Settings {
-            manifests: std::path::absolute(self.manifests)?,
+            manifests: std::path::absolute(manifests)?,
             state_dir: std::path::absolute(self.state_dir)?,
             hypervisor: match self.hypervisor {
                 Hypervisor::Auto => HypervisorChoice::Auto,

@@ -127,7 +127,8 @@ impl Check {
 
         self.begin("shut the guest down");
         self.type_line("poweroff")?;
-        let vmi = self.wait_for("the guest is off", ANSWER, |phase| matches!(phase, "Succeeded" | "Failed"))?;
+        let vmi =
+            self.wait_for("the guest is off", ANSWER, |phase| matches!(phase, "Succeeded" | "Failed"))?;
         if phase(&vmi) != "Succeeded" {
             return Err(format!("the instance is {}", vmi["status"]).into());
         }
