@@ -5,8 +5,8 @@ use std::io;
 /// How the guest's RAM is told apart in `/proc/PID/smaps`.
 #[derive(Clone, Copy, Debug)]
 pub enum Ram {
-    /// By the name of our memfd.
-    Memfd,
+    /// Anonymous mappings advised for huge pages: nothing else in our programs is.
+    Ours,
     /// None: the process has no guest.
     None,
     /// An anonymous mapping of exactly this size.
@@ -15,8 +15,6 @@ pub enum Ram {
         bytes: u64,
     },
 }
-
-const MEMFD: &str = "/memfd:vireo-guest-ram";
 
 /// KiB resident in all mappings of `pid` but the guest's RAM.
 ///
@@ -29,24 +27,28 @@ pub fn beside(pid: u32, ram: Ram) -> io::Result<u64> {
 fn sum(smaps: &str, ram: Ram) -> Result<u64, String> {
     let mut total = 0;
     let mut found = 0;
-    let mut is_ram = false;
+    let mut current = None;
+    let mut resident = 0;
     for line in smaps.lines() {
-        if let Some((start, end, name)) = mapping(line) {
-            is_ram = match ram {
-                Ram::Memfd => name.starts_with(MEMFD),
+        if let Some(start) = mapping(line) {
+            current = Some(start);
+        } else if let Some(size) = line.strip_prefix("Rss:") {
+            let kib = size.trim().trim_end_matches("kB").trim().parse::<u64>();
+            resident = kib.map_err(|error| format!("{line:?}: {error}"))?;
+        } else if let Some(flags) = line.strip_prefix("VmFlags:") {
+            // The last line of a mapping.
+            let (start, end, name) = current.take().ok_or("flags of no mapping")?;
+            let is_ram = match ram {
+                Ram::Ours => name.is_empty() && flags.split_whitespace().any(|flag| flag == "hg"),
                 Ram::None => false,
                 Ram::Anonymous { bytes } => name.is_empty() && end - start == bytes,
             };
             found += u32::from(is_ram);
-        } else if let Some(size) = line.strip_prefix("Rss:")
-            && !is_ram
-        {
-            let kib = size.trim().trim_end_matches("kB").trim().parse::<u64>();
-            total += kib.map_err(|error| format!("{line:?}: {error}"))?;
+            total += if is_ram { 0 } else { resident };
         }
     }
     match (found, ram) {
-        (0, Ram::Memfd | Ram::Anonymous { .. }) => Err(format!("no mapping is the guest's RAM ({ram:?})")),
+        (0, Ram::Ours | Ram::Anonymous { .. }) => Err(format!("no mapping is the guest's RAM ({ram:?})")),
         _ => Ok(total),
     }
 }
@@ -70,23 +72,27 @@ mod tests {
 Size:               1024 kB
 Rss:                 100 kB
 Pss:                  50 kB
-7f0000000000-7f0010000000 rw-s 00000000 00:01 77 /memfd:vireo-guest-ram (deleted)
+VmFlags: rd ex mr mw me
+7f0000000000-7f0010000000 rw-p 00000000 00:00 0
 Rss:               90000 kB
-7f1000000000-7f1010000000 rw-p 00000000 00:00 0
+VmFlags: rd wr mr mw me nr hg
+7f1000000000-7f1020000000 rw-p 00000000 00:00 0
 Rss:               80000 kB
+VmFlags: rd wr mr mw me nr
 7ffe00000000-7ffe00021000 rw-p 00000000 00:00 0          [stack]
 Rss:                  12 kB
+VmFlags: rd wr mr mw me gd ac
 ";
 
     #[test]
-    fn only_the_named_or_sized_mapping_is_left_out() {
-        assert_eq!(sum(SMAPS, Ram::Memfd), Ok(100 + 80000 + 12));
-        assert_eq!(sum(SMAPS, Ram::Anonymous { bytes: 256 << 20 }), Ok(100 + 90000 + 12));
+    fn only_the_advised_or_sized_mapping_is_left_out() {
+        assert_eq!(sum(SMAPS, Ram::Ours), Ok(100 + 80000 + 12));
+        assert_eq!(sum(SMAPS, Ram::Anonymous { bytes: 512 << 20 }), Ok(100 + 90000 + 12));
     }
 
     #[test]
     fn a_process_without_the_guests_ram_is_no_result() {
         assert!(sum(SMAPS, Ram::Anonymous { bytes: 128 << 20 }).is_err());
-        assert!(sum("", Ram::Memfd).is_err());
+        assert!(sum("", Ram::Ours).is_err());
     }
 }

@@ -1,10 +1,13 @@
-//! Guest memory: one memfd, mapped shared and without reservation, populated only where something touches it.
+//! Guest memory: anonymous, without reservation, populated only where something touches it, and in huge pages where
+//! the host has them.
+//!
+//! A guest's first touch of a page is an exit. With small pages a kernel's start has 16 thousand of them, with huge
+//! ones some hundred; and a host gives huge pages to private memory by default, to shared memory (a memfd) only where
+//! an administrator said so. Nothing shares guest memory with another process yet.
 
-use std::fs::File;
-
-use rustix::fs::{MemfdFlags, SealFlags};
-use vm_memory::mmap::FromRangesError;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryMmap};
+use rustix::mm::Advice;
+use vm_memory::mmap::{FromRangesError, MmapRegionError};
+use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};
 
 use crate::config::MemorySize;
 use crate::layout;
@@ -12,8 +15,10 @@ use crate::layout;
 /// The guest's RAM.
 pub type GuestMemory = GuestMemoryMmap<()>;
 
-/// The name of the memfd: how the guest's RAM is told apart from the monitor's own memory in `/proc/PID/smaps`.
-pub const RAM_NAME: &str = "vireo-guest-ram";
+/// What the processor maps at once, if host and guest addresses are congruent.
+const HUGE_PAGE: usize = 2 << 20;
+/// How often a mapping is tried to be aligned before it is taken as it comes.
+const ALIGN_ATTEMPTS: usize = 8;
 
 /// A range of guest-physical addresses backed by RAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,18 +32,18 @@ pub struct RamRange {
 /// Why guest memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The memfd could not be created or sized.
-    #[error("cannot create a memfd of {bytes} bytes for guest memory")]
-    Create {
-        /// The guest's RAM.
+    /// There is no room for it in the address space.
+    #[error("cannot map {bytes} bytes for guest memory")]
+    Map {
+        /// Of one range.
         bytes: u64,
         /// What the kernel said.
         #[source]
-        source: std::io::Error,
+        source: MmapRegionError,
     },
-    /// The memfd could not be mapped.
-    #[error("cannot map guest memory")]
-    Map(#[source] FromRangesError),
+    /// The ranges do not make a memory.
+    #[error("cannot put guest memory together")]
+    Ranges(#[source] FromRangesError),
 }
 
 /// Where RAM lies: all of it from address zero if it ends before the ECAM window, else split around the hole.
@@ -53,28 +58,52 @@ pub fn ram_ranges(size: MemorySize) -> Vec<RamRange> {
     ]
 }
 
-/// Creates and maps RAM of `size`.
+/// Maps RAM of `size`.
 pub fn create(size: MemorySize) -> Result<GuestMemory, MemoryError> {
-    let file = ram_file(size.bytes())
-        .map_err(|errno| MemoryError::Create { bytes: size.bytes(), source: errno.into() })?;
-    let mut offset = 0;
-    let mut ranges = Vec::new();
+    let mut regions = Vec::new();
     for RamRange { start, len } in ram_ranges(size) {
-        let file = file.try_clone().map_err(|source| MemoryError::Create { bytes: size.bytes(), source })?;
-        let len_here =
-            usize::try_from(len).map_err(|_| MemoryError::Map(FromRangesError::InvalidGuestRegion))?;
-        ranges.push((GuestAddress(start), len_here, Some(FileOffset::new(file, offset))));
-        offset += len;
+        let mapping = map(len)?;
+        advise_huge_pages(&mapping);
+        let region = GuestRegionMmap::new(mapping, GuestAddress(start));
+        regions.push(region.ok_or(MemoryError::Ranges(FromRangesError::InvalidGuestRegion))?);
     }
-    GuestMemory::from_ranges_with_files(ranges).map_err(MemoryError::Map)
+    let ranges = |source| MemoryError::Ranges(FromRangesError::from(source));
+    GuestMemory::from_regions(regions).map_err(ranges)
 }
 
-/// Sealed against resizing: a mapping that runs past the end of its file would end the process with SIGBUS.
-fn ram_file(bytes: u64) -> rustix::io::Result<File> {
-    let fd = rustix::fs::memfd_create(RAM_NAME, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    rustix::fs::ftruncate(&fd, bytes)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(File::from(fd))
+/// A mapping at a multiple of the huge page's size. The kernel puts a mapping below the one before, so filling up the
+/// place where it came to be moves the next try down by what was missing.
+fn map(len: u64) -> Result<MmapRegion, MemoryError> {
+    let bytes = usize::try_from(len).unwrap_or(usize::MAX);
+    let build = |bytes, protection| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        MmapRegion::<()>::build(None, bytes, protection, flags)
+            .map_err(|source| MemoryError::Map { bytes: len, source })
+    };
+    let mut fillers = Vec::new();
+    for _ in 0..ALIGN_ATTEMPTS {
+        let mapping = build(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+        let excess = mapping.as_ptr().addr() % HUGE_PAGE;
+        if excess == 0 {
+            return Ok(mapping);
+        }
+        drop(mapping);
+        fillers.push(build(excess, libc::PROT_NONE)?);
+    }
+    tracing::debug!("guest memory is not aligned: it will be in small pages");
+    build(bytes, libc::PROT_READ | libc::PROT_WRITE)
+}
+
+/// Asks for huge pages, where the host gives them to those who ask. The advice also shows in `/proc/PID/smaps` as
+/// `hg`, by which the guest's RAM is told apart from the monitor's own memory.
+fn advise_huge_pages(mapping: &MmapRegion) {
+    #[expect(unsafe_code, reason = "rustix has no safe madvise")]
+    // SAFETY: the range is exactly the mapping, which is alive, and this advice changes no content.
+    let advised =
+        unsafe { rustix::mm::madvise(mapping.as_ptr().cast(), mapping.size(), Advice::LinuxHugepage) };
+    if let Err(errno) = advised {
+        tracing::debug!(%errno, "the host has no huge pages");
+    }
 }
 
 #[cfg(test)]
@@ -115,12 +144,16 @@ mod tests {
     }
 
     #[test]
-    fn the_mapping_can_be_found_by_its_name_and_is_not_populated() {
-        let memory = create(size(1 << 30)).unwrap();
+    fn the_mapping_is_aligned_marked_and_not_populated() {
+        let memory = create(size((1 << 30) + 0x1000)).unwrap();
+        let start = memory.iter().next().unwrap().as_ptr().addr();
+        assert_eq!(start % HUGE_PAGE, 0);
         let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let at = smaps.find(RAM_NAME).expect("guest memory is a named mapping");
-        let rss = smaps[at..].lines().find(|line| line.starts_with("Rss:")).unwrap();
-        assert_eq!(rss.split_whitespace().nth(1), Some("0"), "{rss}");
-        drop(memory);
+        let at = smaps
+            .find(&format!("{start:x}-{:x} rw-p", start + (1 << 30) + 0x1000))
+            .expect("a mapping of its own");
+        let line = |name: &str| smaps[at..].lines().find(|line| line.starts_with(name)).unwrap();
+        assert_eq!(line("Rss:").split_whitespace().nth(1), Some("0"));
+        assert!(line("VmFlags:").split_whitespace().any(|flag| flag == "hg"), "{}", line("VmFlags:"));
     }
 }

@@ -194,7 +194,7 @@ impl Check {
             return Err(format!("one launcher was expected, found {launchers:?}").into());
         };
         if hypervisor == "native" {
-            return Ok(memory::beside(*launcher, Ram::Memfd)?);
+            return Ok(memory::beside(*launcher, Ram::Ours)?);
         }
         let mut total = memory::beside(*launcher, Ram::None)?;
         for child in processes(|parent, _| parent == *launcher)? {

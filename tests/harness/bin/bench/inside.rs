@@ -81,7 +81,7 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
     let result = wait_for_mark(output, start).and_then(|elapsed| {
         let ram = match contender {
             Contender::Qemu => Ram::Anonymous { bytes: u64::from(plan.memory_mib) << 20 },
-            Contender::Vmm | Contender::Launcher => Ram::Memfd,
+            Contender::Vmm | Contender::Launcher => Ram::Ours,
         };
         let kib = memory::beside(child.id(), ram)?;
         let mut input = child.stdin.take().ok_or("no standard input")?;

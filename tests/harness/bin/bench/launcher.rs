@@ -50,7 +50,7 @@ async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -
     let waiting =
         tokio::task::spawn_blocking(move || wait_for_mark(reader, start).map_err(|error| error.to_string()));
     let elapsed = waiting.await??;
-    let kib = memory::beside(child.id(), Ram::Memfd)?;
+    let kib = memory::beside(child.id(), Ram::Ours)?;
     (&console).write_all(b"\n")?;
     let mut states = client.watch(WatchRequest {}).await?.into_inner();
     while let Some(state) = states.message().await? {
