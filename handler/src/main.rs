@@ -2,6 +2,7 @@
 
 mod cli;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -19,12 +20,13 @@ use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let done = match (cli.command, cli.run) {
+    let settings = match (cli.command, cli.run) {
         (Some(Command::Status(asked)), _) => return report::command(&asked.into()),
         (None, Some(run)) => run.settings(),
         (None, None) => Err("--manifests is required".into()),
     };
-    match done.and_then(handle) {
+    log();
+    match settings.and_then(handle) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", chain(error.as_ref()));
@@ -33,11 +35,20 @@ fn main() -> ExitCode {
     }
 }
 
+/// Lines on stderr; `VIREO_LOG` takes the directives of `tracing_subscriber::EnvFilter`.
+fn log() {
+    let filter = EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
+        .init();
+}
+
 type Failure = Box<dyn std::error::Error>;
 
 fn handle(settings: Settings) -> Result<(), Failure> {
-    let filter = EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(serve(settings));
     // What still blocks (an import, a namespace) is left to end by itself; everything it does may be repeated.

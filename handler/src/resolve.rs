@@ -198,7 +198,7 @@ fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
         vm.dns().nameservers().iter().filter(|server| server.is_ipv4()).map(ToString::to_string).collect();
     let alone = vm.dns().policy() == vireo_api::spec::DnsPolicy::None;
     let host = facts.resolver.servers.iter().map(ToString::to_string).filter(|_| !alone);
-    let search = facts.resolver.search.iter().cloned().filter(|_| !alone);
+    let search = facts.resolver.search.iter().filter(|_| !alone).cloned();
     let mut dns_servers = given;
     dns_servers.extend(host);
     dns_servers.dedup();

@@ -15,6 +15,9 @@ use thiserror::Error;
 use uuid::Uuid;
 use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET};
 
+/// `sun_path` has 108 bytes with its end.
+const LONGEST_SOCKET: usize = 107;
+
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
 pub enum StateError {
@@ -34,6 +37,17 @@ pub enum StateError {
     InUse {
         /// The state directory.
         path: PathBuf,
+    },
+    /// A unix socket's path has little room (unix(7)).
+    #[error(
+        "{path} is too long: sockets below it need a path of at most {LONGEST_SOCKET} bytes; choose a --state-dir that is {by} bytes shorter",
+        path = path.display()
+    )]
+    TooLong {
+        /// The state directory.
+        path: PathBuf,
+        /// How many bytes too long.
+        by: usize,
     },
     /// A file of ours does not read as what we wrote.
     #[error("{path} is damaged", path = path.display())]
@@ -76,6 +90,10 @@ impl StateDir {
     /// # Errors
     /// When a directory cannot be made, or another handler runs on it.
     pub fn take(&self) -> Result<StateLock, StateError> {
+        let longest = self.machine(Uuid::nil()).launcher_socket().as_os_str().len();
+        if let Some(by) = longest.checked_sub(LONGEST_SOCKET).filter(|by| *by > 0) {
+            return Err(StateError::TooLong { path: self.root.clone(), by });
+        }
         for dir in [self.root.clone(), self.root.join("vmis"), self.images()] {
             make_private(&dir)?;
         }
@@ -296,6 +314,19 @@ mod tests {
         write_atomically(&path, b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_directory_whose_sockets_could_not_be_named_is_refused() {
+        // vmis/<36 characters of a uid>/launcher.sock, with its slashes.
+        let most = LONGEST_SOCKET - 56;
+        let dir = tempfile::tempdir_in("/tmp").unwrap();
+        let path = |length: usize| {
+            let stem = dir.path().to_str().unwrap().to_owned() + "/";
+            stem.clone() + &"x".repeat(length - stem.len())
+        };
+        assert!(StateDir::at(path(most)).take().is_ok());
+        assert!(matches!(StateDir::at(path(most + 3)).take(), Err(StateError::TooLong { by: 3, .. })));
     }
 
     #[test]

@@ -67,8 +67,11 @@ pub fn create(name: &str) -> io::Result<()> {
     // SAFETY: the request is valid for a tun descriptor, which /dev/net/tun just gave.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
     unsafe { ioctl(&fd, SetInterface(request)) }?;
-    // SAFETY: TUNSETPERSIST takes its argument by value and touches no memory of ours.
+    // SAFETY: TUNSETPERSIST is an ioctl that takes its argument as an integer, which is what this type passes.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
-    unsafe { ioctl(&fd, rustix::ioctl::IntegerSetter::<SET_PERSISTENT>::new_usize(1)) }?;
+    let persist = unsafe { rustix::ioctl::IntegerSetter::<SET_PERSISTENT>::new_usize(1) };
+    // SAFETY: TUNSETPERSIST touches no memory of ours.
+    #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
+    unsafe { ioctl(&fd, persist) }?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tracing::{Instrument as _, debug, error, info, info_span, warn};
+use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
 use vireo_proto::launcher::{State, state};
 
 use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
@@ -140,25 +140,39 @@ impl Machine {
 
     /// Goes round until nothing is left of the name.
     pub(super) async fn run(mut self, mut want: watch::Receiver<Want>) -> Key {
-        let span = info_span!("vmi", namespace = self.key.namespace, name = self.key.name);
-        async {
-            if self.record.is_some() && let Err(error) = self.find_launcher() {
-                error!(%error, "cannot look for the launcher; it is left alone until the handler is restarted");
-                return self.key;
+        let mut span = self.span();
+        if self.record.is_some()
+            && let Err(error) = span.in_scope(|| self.find_launcher())
+        {
+            error!(vmi = %self.key, %error, "cannot look for the launcher; it is left alone until the handler is restarted");
+            return self.key;
+        }
+        let mut uid = self.uid();
+        loop {
+            let wanted = want.borrow_and_update().clone();
+            match self.round(&wanted).instrument(span.clone()).await {
+                Step::Again => {}
+                Step::Finished => return self.key,
+                Step::Wait(until) => self.wait(&mut want, until).await,
             }
-            loop {
-                let wanted = want.borrow_and_update().clone();
-                let uid = self.record.as_ref().map(|record| record.uid.to_string()).unwrap_or_default();
-                let step = self.round(&wanted).instrument(info_span!("machine", uid)).await;
-                match step {
-                    Step::Again => {}
-                    Step::Finished => return self.key,
-                    Step::Wait(until) => self.wait(&mut want, until).await,
-                }
+            if uid != self.uid() {
+                uid = self.uid();
+                span = self.span();
             }
         }
-        .instrument(span)
-        .await
+    }
+
+    fn uid(&self) -> Option<uuid::Uuid> {
+        self.record.as_ref().map(|record| record.uid)
+    }
+
+    /// Names the VMI on every line that is logged about it.
+    fn span(&self) -> Span {
+        let Key { namespace, name } = &self.key;
+        match self.uid() {
+            Some(uid) => info_span!("vmi", namespace, name, %uid),
+            None => info_span!("vmi", namespace, name),
+        }
     }
 
     async fn round(&mut self, want: &Want) -> Step {
