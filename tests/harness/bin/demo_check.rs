@@ -106,6 +106,8 @@ impl Check {
 
         self.begin("wait for the guest's login prompt");
         self.console = Some(Console::open(&self.bin)?);
+        // The seed is read and its script run before anybody may log in.
+        self.expect("user-data: hello from demo", BOOT)?;
         self.expect("login: ", BOOT)?;
         let to_login = start.elapsed();
 
