@@ -50,6 +50,7 @@ fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmis}/{{name}}"), get(one))
         .route(console, get(console::attach))
         .fallback(nowhere)
+        .method_not_allowed_fallback(only_get)
         .with_state(node)
 }
 
@@ -81,6 +82,10 @@ async fn one(
     Segments((namespace, name)): Segments<(String, String)>,
 ) -> Result<Json<VirtualMachineInstance>, Fault> {
     find(&node, namespace, name).map(|vmi| Json(VirtualMachineInstance::clone(&vmi)))
+}
+
+async fn only_get() -> Fault {
+    Fault::method_not_allowed("VMIs are changed through their manifests; this endpoint only shows them")
 }
 
 async fn nowhere(uri: Uri) -> Fault {

@@ -25,6 +25,7 @@ use ipnet::Ipv4Net;
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+use tracing::info;
 use uuid::Uuid;
 
 use address::{AddressError, WIRE_PREFIX, Wire};
@@ -168,7 +169,9 @@ pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
 /// # Errors
 /// When a setting or rule is refused.
 pub fn prepare_host(range: Ipv4Net) -> Result<(), NetworkError> {
-    sysctl("net/ipv4/ip_forward", "1")?;
+    if sysctl("net/ipv4/ip_forward", "1")? == Setting::Changed {
+        info!("IPv4 forwarding is now on for this host: guests reach the network through it");
+    }
     Ok(nft::apply(&nft::host_rules(range))?)
 }
 
@@ -208,7 +211,8 @@ fn furnish(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
         links.default_route(wire.host()).await
     })?;
     // Whatever source the guest writes into its packets, only its own address comes through.
-    sysctl("net/ipv4/conf/all/rp_filter", "1")
+    sysctl("net/ipv4/conf/all/rp_filter", "1")?;
+    Ok(())
 }
 
 /// A tap in use is one that a launcher has opened: it is there.
@@ -217,9 +221,9 @@ fn busy_is_fine(error: io::Error) -> io::Result<()> {
 }
 
 /// A kernel without IPv6 has nothing to disable.
-fn absent_is_fine(error: NetworkError) -> Result<(), NetworkError> {
+fn absent_is_fine(error: NetworkError) -> Result<Setting, NetworkError> {
     match error {
-        NetworkError::Sysctl { source, .. } if source.kind() == io::ErrorKind::NotFound => Ok(()),
+        NetworkError::Sysctl { source, .. } if source.kind() == io::ErrorKind::NotFound => Ok(Setting::Kept),
         other => Err(other),
     }
 }
@@ -242,12 +246,20 @@ fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) ->
 
 /// Sets a value that is per namespace, in the calling thread's. A value that is set already is left alone, so that a
 /// read-only /proc/sys with the right value does.
-fn sysctl(path: &'static str, value: &str) -> Result<(), NetworkError> {
+fn sysctl(path: &'static str, value: &str) -> Result<Setting, NetworkError> {
     let file = format!("/proc/sys/{path}");
     if fs::read_to_string(&file).is_ok_and(|now| now.trim() == value) {
-        return Ok(());
+        return Ok(Setting::Kept);
     }
-    fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path, source })
+    fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path, source })?;
+    Ok(Setting::Changed)
+}
+
+/// Whether a kernel setting had to be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Setting {
+    Kept,
+    Changed,
 }
 
 #[cfg(test)]

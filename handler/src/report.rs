@@ -93,10 +93,11 @@ fn find(state: &StateDir, asked: &Asked) -> Result<Found, StateError> {
     };
     let mut found = Found::default();
     for (_, dir) in state.machines()? {
-        if let Some(vmi) = read_json::<VirtualMachineInstance>(&dir.vmi())?
-            && meant(&vmi.metadata.namespace, &vmi.metadata.name)
-        {
-            found.vmis.push(vmi);
+        match read_json::<VirtualMachineInstance>(&dir.vmi()) {
+            Ok(Some(vmi)) if meant(&vmi.metadata.namespace, &vmi.metadata.name) => found.vmis.push(vmi),
+            Ok(_) => {}
+            // One damaged file does not hide the others.
+            Err(error) => eprintln!("virt-handler: {}", chain(&error)),
         }
     }
     found.vmis.sort_by(|a, b| {

@@ -26,6 +26,10 @@ impl Fault {
         Self { code: StatusCode::CONFLICT, reason: "Conflict", message: message.into() }
     }
 
+    pub(super) fn method_not_allowed(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::METHOD_NOT_ALLOWED, reason: "MethodNotAllowed", message: message.into() }
+    }
+
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self { code: StatusCode::INTERNAL_SERVER_ERROR, reason: "InternalError", message: message.into() }
     }

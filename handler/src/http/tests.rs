@@ -26,11 +26,15 @@ fn vmi(namespace: &str, name: &str) -> (Key, VirtualMachineInstance) {
 
 /// Asks the endpoint as curl would; gives the code and the JSON body.
 async fn ask(node: &Arc<Node>, path: &str) -> (u16, serde_json::Value) {
+    request(node, "GET", path).await
+}
+
+async fn request(node: &Arc<Node>, method: &str, path: &str) -> (u16, serde_json::Value) {
     let socket = node.state.endpoint();
     let listener = bind(&socket).unwrap();
     let server = tokio::spawn(serve(listener, Arc::clone(node)));
     let mut stream = UnixStream::connect(&socket).await.unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
@@ -87,6 +91,8 @@ async fn errors_are_status_objects() {
         (console("none"), 404, "not found"),
         (console("one"), 400, "VMI is not running"),
     ];
+    let (code, status) = request(&node, "DELETE", &rows[0].0).await;
+    assert_eq!((code, status["reason"].as_str()), (405, Some("MethodNotAllowed")));
     for (path, expected, said) in rows {
         let (code, status) = ask(&node, &path).await;
         assert_eq!((code, status["code"].as_u64()), (expected, Some(expected.into())), "{path}");
@@ -94,4 +100,65 @@ async fn errors_are_status_objects() {
         let message = status["message"].as_str().unwrap();
         assert!(message.contains(said), "{path}: {message}");
     }
+}
+
+/// A running VMI whose console is a socket of the test's own.
+async fn with_console()
+-> (tempfile::TempDir, Arc<Node>, UnixListener, tokio::task::JoinHandle<io::Result<()>>) {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    let uid = uuid::Uuid::from_u128(7);
+    let (key, mut vmi) = vmi("default", "one");
+    vmi.metadata.uid = uid.to_string();
+    vmi.status.phase = "Running".to_owned();
+    node.show(&key, Some(vmi));
+    node.state.machine(uid).create().unwrap();
+    let console = UnixListener::bind(node.state.machine(uid).console_socket()).unwrap();
+    let server = tokio::spawn(serve(bind(&node.state.endpoint()).unwrap(), Arc::clone(&node)));
+    (dir, node, console, server)
+}
+
+async fn open(node: &Node) -> tokio_tungstenite::WebSocketStream<UnixStream> {
+    use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+    let url = "ws://handler/v1/namespaces/default/virtualmachineinstances/one/console";
+    let mut request = url.into_client_request().unwrap();
+    request.headers_mut().insert("Sec-WebSocket-Protocol", "plain.kubevirt.io".parse().unwrap());
+    let stream = UnixStream::connect(node.state.endpoint()).await.unwrap();
+    let (socket, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    assert_eq!(answer.headers()["sec-websocket-protocol"], "plain.kubevirt.io");
+    socket
+}
+
+#[tokio::test]
+async fn a_console_is_binary_frames_both_ways_and_ends_with_a_normal_close() {
+    use futures_util::{SinkExt as _, StreamExt as _};
+    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+
+    let (_dir, node, console, server) = with_console().await;
+    let (mut client, mut other) = (open(&node).await, open(&node).await);
+    let (mut guest, _) = console.accept().await.unwrap();
+    let (mut guest_of_other, _) = console.accept().await.unwrap();
+    guest.write_all(b"login: \xff\x00").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(b"login: \xff\x00".to_vec()));
+
+    client.send(Message::text("not for the guest")).await.unwrap();
+    client.send(Message::binary(b"root\r".to_vec())).await.unwrap();
+    let mut typed = [0; 5];
+    guest.read_exact(&mut typed).await.unwrap();
+    assert_eq!(&typed, b"root\r");
+
+    // The guest's last words arrive before the end does.
+    guest.write_all(b"Power down").await.unwrap();
+    drop(guest);
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(b"Power down".to_vec()));
+    let Message::Close(Some(frame)) = client.next().await.unwrap().unwrap() else { panic!("no close") };
+    assert_eq!(frame.code, CloseCode::Normal);
+
+    // Another client is not disturbed, and the console learns that it left.
+    guest_of_other.write_all(b"still here").await.unwrap();
+    assert_eq!(other.next().await.unwrap().unwrap(), Message::binary(b"still here".to_vec()));
+    other.close(None).await.unwrap();
+    assert_eq!(guest_of_other.read(&mut typed).await.unwrap(), 0);
+    server.abort();
 }

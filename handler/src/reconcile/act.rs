@@ -108,7 +108,6 @@ impl Machine {
         let record = self.known()?;
         let cgroup = self.cgroup(&record);
         let settings = self.node.settings.clone();
-        let uid = record.uid;
         aside("FailedLauncher", move || {
             // A socket of a launcher that never got a machine would only be in the way.
             let socket = record.dir.launcher_socket();
@@ -131,7 +130,7 @@ impl Machine {
         })
         .await?;
         self.find_launcher().map_err(trouble("FailedLauncher"))?;
-        info!(%uid, "launcher started");
+        info!("launcher started");
         self.enter(Phase::Scheduled)
     }
 
