@@ -71,27 +71,40 @@ pub fn create(size: MemorySize) -> Result<GuestMemory, MemoryError> {
     GuestMemory::from_regions(regions).map_err(ranges)
 }
 
-/// A mapping at a multiple of the huge page's size. The kernel puts a mapping below the one before, so filling up the
-/// place where it came to be moves the next try down by what was missing.
+/// A mapping at a multiple of the huge page's size, or anywhere if there is none to be had.
+///
+/// The kernel puts a mapping below the one before, where it fits. So a place that is not aligned is held (nothing is
+/// charged for that) and what is below it is filled until the next try must be: with something as large as the
+/// memory, for a filler of just the excess would go to any gap.
 fn map(len: u64) -> Result<MmapRegion, MemoryError> {
     let bytes = usize::try_from(len).unwrap_or(usize::MAX);
-    let build = |bytes, protection| {
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        MmapRegion::<()>::build(None, bytes, protection, flags)
+    let usable = || {
+        build(bytes, libc::PROT_READ | libc::PROT_WRITE)
             .map_err(|source| MemoryError::Map { bytes: len, source })
     };
     let mut fillers = Vec::new();
     for _ in 0..ALIGN_ATTEMPTS {
-        let mapping = build(bytes, libc::PROT_READ | libc::PROT_WRITE)?;
-        let excess = mapping.as_ptr().addr() % HUGE_PAGE;
-        if excess == 0 {
+        let mapping = usable()?;
+        let address = mapping.as_ptr().addr();
+        if address.is_multiple_of(HUGE_PAGE) {
             return Ok(mapping);
         }
         drop(mapping);
-        fillers.push(build(excess, libc::PROT_NONE)?);
+        let excess = address.wrapping_sub(bytes) % HUGE_PAGE;
+        for size in [bytes, bytes.next_multiple_of(HUGE_PAGE) + excess] {
+            match build(size, libc::PROT_NONE) {
+                Ok(filler) => fillers.push(filler),
+                Err(_) => return usable(),
+            }
+        }
     }
     tracing::debug!("guest memory is not aligned: it will be in small pages");
-    build(bytes, libc::PROT_READ | libc::PROT_WRITE)
+    usable()
+}
+
+fn build(bytes: usize, protection: i32) -> Result<MmapRegion, MmapRegionError> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    MmapRegion::build(None, bytes, protection, flags)
 }
 
 /// Asks for huge pages, where the host gives them to those who ask. The advice also shows in `/proc/PID/smaps` as
@@ -141,6 +154,15 @@ mod tests {
         }
         assert!(memory.write_obj(1_u8, GuestAddress(0x8000_0000)).is_err());
         assert_eq!(memory.num_regions(), 2);
+    }
+
+    #[test]
+    fn memory_of_every_size_is_aligned() {
+        for bytes in [16 << 20, (16 << 20) + 0x1000, 256 << 20, (3 << 30) + 0x1ff000, 64 << 30] {
+            for region in create(size(bytes)).unwrap().iter() {
+                assert_eq!(region.as_ptr().addr() % HUGE_PAGE, 0, "{bytes:#x}");
+            }
+        }
     }
 
     #[test]
