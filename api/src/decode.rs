@@ -1,4 +1,4 @@
-//! From text to [`v1`] objects, leniently: a value of a wrong type is told and left out, so that it hides no other.
+//! From text to [`v1`](crate::v1) objects, leniently: a value of a wrong type is told and left out, so that it hides no other.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;

@@ -1,6 +1,6 @@
 //! From what is wanted to what is there: one task per VMI, so that nobody's slow step holds another.
 //!
-//! Each task goes round: [`observe`](machine::Machine) what is there, [`decide`] the next step, [`act`] it out,
+//! Each task goes round: `observe` what is there, [`decide`] the next step, `act` it out,
 //! write the [`status`], wait for a change.
 
 mod act;
