@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::host::{Host, HostBuilder, HostError};
@@ -22,6 +23,9 @@ const MODULES: &[&str] = &[
     "button",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// The number of the next line given to any guest. No number comes twice: a console shows its history, with the
+/// answers to what was asked over an earlier connection, and none of those may pass for an answer to this one.
+static ASKED: AtomicU32 = AtomicU32::new(1);
 /// From the start of the monitor to the guest's first process, with the machine busy.
 const BOOT: Duration = Duration::from_secs(90);
 
@@ -208,6 +212,8 @@ impl<'h> Guest<'h> {
     /// Runs a shell line in the guest; its exit code and what it printed.
     pub fn run_any(&mut self, line: &str, deadline: Duration) -> Result<(i32, String), HostError> {
         self.send(line)?;
+        // What comes before is history, or was printed behind the last answer's back.
+        self.process.wait_for(&format!("GUEST BEGIN {}\n", self.asked), deadline)?;
         let mark = format!("GUEST DONE {} ", self.asked);
         let text = self.process.wait_for(&mark, deadline)?;
         let code = self.process.wait_for("\n", deadline)?;
@@ -217,7 +223,7 @@ impl<'h> Guest<'h> {
 
     /// Gives the guest a shell line and does not wait for it: the last thing a guest is told.
     pub fn send(&mut self, line: &str) -> Result<(), HostError> {
-        self.asked += 1;
+        self.asked = ASKED.fetch_add(1, Ordering::Relaxed);
         self.process.write(format!("{} {line}\n", self.asked).as_bytes())
     }
 

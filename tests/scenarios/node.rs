@@ -246,7 +246,10 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
 
 /// What the guest has: a disk that holds, and the network that KubeVirt's masquerade gives.
 fn in_the_guest(guest: &mut Guest<'_>) -> Result<(), HostError> {
-    guest.run("udhcpc -i eth0 -n -q -f >/tmp/udhcpc 2>&1 || { cat /tmp/udhcpc; false; }", SOON)?;
+    guest.run(
+        "ip link set eth0 up; udhcpc -i eth0 -n -q -f >/tmp/udhcpc 2>&1 || { cat /tmp/udhcpc; false; }",
+        SOON,
+    )?;
     let lease = guest.run("cat /tmp/lease", SOON)?;
     assert!(lease.contains("ip=10.0.2.2/24 router=10.0.2.1"), "{lease}");
     guest.run("ping -c 2 -w 10 10.0.2.1", SOON)?;
