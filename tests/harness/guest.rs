@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::host::{Host, HostBuilder, HostError};
 use crate::image::{Image, ImageError, Kernel};
@@ -23,11 +23,11 @@ const MODULES: &[&str] = &[
     "button",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
-/// The number of the next line given to any guest. No number comes twice: a console shows its history, with the
-/// answers to what was asked over an earlier connection, and none of those may pass for an answer to this one.
-static ASKED: AtomicU32 = AtomicU32::new(1);
 /// From the start of the monitor to the guest's first process, with the machine busy.
 const BOOT: Duration = Duration::from_secs(90);
+
+/// A number of its own for every command, since a console shows the answers to earlier ones too.
+static ASKED: AtomicU32 = AtomicU32::new(1);
 
 /// Which of Debian's kernels, as packaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,8 +212,10 @@ impl<'h> Guest<'h> {
     /// Runs a shell line in the guest; its exit code and what it printed.
     pub fn run_any(&mut self, line: &str, deadline: Duration) -> Result<(i32, String), HostError> {
         self.send(line)?;
-        // What comes before is history, or was printed behind the last answer's back.
-        self.process.wait_for(&format!("GUEST BEGIN {}\n", self.asked), deadline)?;
+        let end = Instant::now() + deadline;
+        self.process.wait_for(&format!("GUEST ASKED {}", self.asked), deadline)?;
+        let deadline = end.saturating_duration_since(Instant::now());
+        self.process.wait_for("\n", deadline)?;
         let mark = format!("GUEST DONE {} ", self.asked);
         let text = self.process.wait_for(&mark, deadline)?;
         let code = self.process.wait_for("\n", deadline)?;
