@@ -98,9 +98,9 @@ fn image(data: &NoCloud<'_>) -> Result<Vec<u8>, CloudInitError> {
 mod tests {
     use super::*;
 
-    /// Debian's `isoinfo` reads the disk as a guest's kernel would: by Rock Ridge and by Joliet names.
+    /// By the names that a guest's kernel shows; the demo's guest reads them by Linux's own driver.
     #[test]
-    fn other_readers_find_the_files() {
+    fn the_files_are_found_by_their_names() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("ci.iso");
         let network = vec![b'n'; 5000];
