@@ -17,7 +17,7 @@ const HOST_INIT: &str = include_str!("image/host-init");
 const HOST_RUN: &str = include_str!("image/host-run");
 const ROOT_MIB: &str = "900";
 
-const PACKAGES: &str = "bash,busybox-static,ca-certificates,coreutils,curl,dash,e2fsprogs,iproute2,iputils-ping,kmod,\
+const PACKAGES: &str = "bash,bsdutils,busybox-static,ca-certificates,coreutils,curl,dash,e2fsprogs,iproute2,iputils-ping,kmod,\
     linux-image-amd64,linux-image-cloud-amd64,nftables,procps,qemu-system-x86,qemu-utils,seabios,util-linux";
 
 /// QEMU 7.2's emulated SVM double-faults guests under load: where the release has it, backports replaces it.

@@ -51,6 +51,7 @@ pub mod oci;
 mod process;
 pub mod programs;
 pub mod scenario;
+pub mod terminal;
 mod vmlinux;
 mod wire;
 

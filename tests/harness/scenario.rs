@@ -6,13 +6,14 @@ use std::path::Path;
 
 use crate::guest::Monitor;
 use crate::host::{Host, HostBuilder, HostError};
+use crate::wire::Status;
 
 /// Runs `load` under our monitor in a fresh host.
 ///
 /// A stall or a death (a [`HostError`]) is not taken for ours at once, for the emulation of virtualization itself
 /// fails now and then: the same load runs under QEMU in the same host, both results are printed, and the scenario is
 /// started once more in another host, aloud (`NESTED RETRY`) and written to `nested-retries.log` in the target
-/// directory. A second failure is final. A wrong answer (a panic) is never retried.
+/// directory. A second failure is final. A wrong answer (a panic) or a program that is missing is never retried.
 ///
 /// With `VIREO_MONITOR=qemu` in the environment the load runs under QEMU alone, to check the scenario itself.
 ///
@@ -31,13 +32,21 @@ pub fn run(
     }
     let attempt = || {
         let host = host()?.start()?;
-        load(&host, Monitor::Vmm).inspect_err(|error| control(name, &host, error, &load))
+        load(&host, Monitor::Vmm).inspect_err(|error| {
+            assert!(!lacks_a_program(error), "{name}: {}", told(error));
+            control(name, &host, error, &load);
+        })
     };
     let Err(first) = attempt() else { return };
     note(&format!("NESTED RETRY 1/1 {name}: {}", told(&first)));
     if let Err(second) = attempt() {
         panic!("{name} failed twice in fresh hosts.\nfirst: {}\nthen: {}", told(&first), told(&second));
     }
+}
+
+/// No emulation makes a program be missing: that is the scenario's own fault.
+fn lacks_a_program(error: &HostError) -> bool {
+    matches!(error, HostError::Ended { status: Status::NotStarted(_), .. })
 }
 
 fn control(

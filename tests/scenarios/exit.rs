@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Machine, Monitor};
+use vireo_tests::guest::{Guest, Machine, Monitor};
+use vireo_tests::terminal::{LEAVE, Terminal};
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::{SOON, host_for_guests};
@@ -13,6 +14,7 @@ const LONG: Duration = Duration::from_secs(120);
 const FAILED: i32 = 1;
 const CRASHED: i32 = 3;
 const RESET_LOOP: i32 = 4;
+const LEFT: i32 = 5;
 
 fn in_a_host(name: &str, load: impl Fn(&Host, Monitor) -> Result<(), HostError>) {
     let scratch = tempfile::tempdir().expect("a scratch directory");
@@ -50,6 +52,27 @@ fn nested_a_kernel_that_panics_at_every_boot_ends() {
         let output = machine.start(host, monitor)?.wait(LONG)?;
         assert_eq!(output.status, Status::Code(RESET_LOOP), "{}\n{}", output.stdout, output.stderr);
         Ok(())
+    });
+}
+
+#[test]
+fn nested_a_terminal_is_the_guests_until_ctrl_bracket() {
+    in_a_host("a terminal", |host, monitor| {
+        if monitor == Monitor::Qemu {
+            return Machine::default().start(host, monitor)?.ready().map(drop);
+        }
+        let terminal = Terminal::new(host, "terminal");
+        let line =
+            "/in/vmm --kernel /in/cloud/vmlinuz --initrd /in/cloud/initrd --cmdline 'console=ttyS0 quiet'";
+        let mut guest = Guest::over(terminal.shell(line).spawn()?);
+        guest.ready()?;
+        assert_eq!(guest.run("echo $((6 * 7))", SOON)?, "42\n");
+        let settings = terminal.settings("vmm")?;
+        assert!(settings.contains("-isig") && settings.contains("-icanon"), "not raw: {settings}");
+        guest.monitor().write(LEAVE)?;
+        let output = guest.wait(SOON)?;
+        assert_eq!(output.status, Status::Code(LEFT), "{}", output.stdout);
+        terminal.assert_restored()
     });
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{self, Guest, Monitor};
+use vireo_tests::guest::{self, Guest, Monitor, Ready};
+use vireo_tests::terminal::{LEAVE, Terminal};
 use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status, oci, programs, scenario};
 
 use crate::SOON;
@@ -227,6 +228,7 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let address = seen["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
     assert!(!address.is_empty(), "no address in {seen}");
     drop(guest);
+    at_a_terminal(&node, &ready)?;
 
     // The handler goes and comes back; the guest does not notice.
     node.lose_handler()?;
@@ -256,6 +258,22 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let ended = node.handler.wait(SOON)?;
     assert_eq!(ended.status, Status::Code(0), "{}", ended.stderr);
     Ok(())
+}
+
+/// As a person has it: the console's history, a raw terminal while it lasts, and Ctrl+] to leave.
+fn at_a_terminal(node: &Node<'_>, before: &Ready) -> Result<(), HostError> {
+    let terminal = Terminal::new(node.host, "terminal");
+    let virtctl = node.host.input("virtctl");
+    let line = format!("{virtctl} console one --state-dir {}", node.host.work("state"));
+    let mut guest = Guest::over(terminal.shell(&line).spawn()?);
+    assert_eq!(guest.ready()?.boot_id, before.boot_id, "the console's history");
+    guest.run("true", SOON)?;
+    let settings = terminal.settings("virtctl")?;
+    assert!(settings.contains("-isig") && settings.contains("-icanon"), "not raw: {settings}");
+    guest.monitor().write(LEAVE)?;
+    let output = guest.wait(SOON)?;
+    assert_eq!(output.status, Status::Code(0), "{}", output.stdout);
+    terminal.assert_restored()
 }
 
 /// What the guest has: a disk that holds, and the network that KubeVirt's masquerade gives.
