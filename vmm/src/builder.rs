@@ -166,7 +166,7 @@ pub(crate) fn build(
     let buses = Buses::default();
     let output = SharedOutput::new(output);
     let (uart, power) = legacy_devices(&vm, &buses, &outcome, Box::new(output.clone()))?;
-    let pci = Root::new(&buses.mmio, &buses.pio, ram_end).map_err(pci("PCI bus"))?;
+    let pci = Root::new(&buses.mmio, &buses.pio, &ram_ranges(machine.memory)).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let assembly = Assembly { outcome, uart, power, pci, buses, vm };
     pci_devices(machine, &assembly, &memory, Box::new(output))?;

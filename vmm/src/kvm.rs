@@ -3,6 +3,8 @@
 mod doorbell;
 mod irq;
 mod probe;
+#[expect(dead_code, reason = "no device has memory of its own yet")]
+mod slot;
 mod vm;
 
 pub use probe::{KvmUnusable, probe};
@@ -10,4 +12,6 @@ pub use probe::{KvmUnusable, probe};
 pub(crate) use doorbell::KvmDoorbells;
 pub(crate) use irq::{KvmLine, KvmRouter};
 pub(crate) use probe::open;
+#[expect(unused_imports, reason = "as above")]
+pub(crate) use slot::KvmSlots;
 pub(crate) use vm::{KvmError, KvmMachine};

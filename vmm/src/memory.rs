@@ -5,6 +5,8 @@
 //! ones some hundred; and a host gives huge pages to private memory by default, to shared memory (a memfd) only where
 //! an administrator said so. Nothing shares guest memory with another process yet.
 
+pub mod device;
+
 use rustix::mm::Advice;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};
 use vm_memory::{GuestAddress, GuestMemoryMmap, GuestRegionMmap, MmapRegion};

@@ -6,23 +6,25 @@
 
 mod address;
 mod bar;
+mod bars;
 mod config;
 mod host;
 mod lpc;
 mod msix;
 mod ports;
 mod root;
+mod slot;
 #[cfg(test)]
 pub(crate) mod tests;
+mod windows;
 
 pub use address::Address;
-pub use bar::{Bar, Placement};
+pub use bar::{BarKind, Follower};
+pub use bars::Bars;
 pub use config::{ConfigSpace, Identity};
 pub use msix::{MSIX_CAPABILITY, Msix};
 pub use root::{Root, RootError};
-
-use crate::bus::Bus;
-use std::sync::Weak;
+pub use slot::Slot;
 
 /// Whether a configuration write may have changed which addresses somebody answers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +42,13 @@ pub trait Function: Send + Sync {
     /// Writes its configuration space.
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding;
 
-    /// The memory BAR it has, in bytes; a power of two.
-    fn bar_size(&self) -> Option<u64> {
-        None
+    /// It is on a bus now: gives its BARs their first addresses. Called once, before the guest runs.
+    fn attach(&self, slot: &Slot) -> Result<(), RootError> {
+        let _ = slot;
+        Ok(())
     }
 
-    /// Programs the BAR with its first address, and names the bus it answers on from when the guest enables memory
-    /// decoding. Called once, before the guest runs.
-    fn attach(&self, bus: Weak<Bus>, address: u64) {
-        let _ = (bus, address);
-    }
-
-    /// Tries again to place a BAR that was refused because something else answered there.
+    /// Tries again to place BARs that were refused because something else answered there.
     fn retry(&self) {}
 
     /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.

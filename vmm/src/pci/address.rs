@@ -20,6 +20,11 @@ impl Address {
         Self { bus: 0, devfn: (device & 0x1f) << 3 }
     }
 
+    /// `function` (0 to 7) of `device` (0 to 31) on the root bus.
+    pub const fn root_function(device: u8, function: u8) -> Self {
+        Self { bus: 0, devfn: (device & 0x1f) << 3 | function & 7 }
+    }
+
     /// The bus.
     pub fn bus(self) -> u8 {
         self.bus

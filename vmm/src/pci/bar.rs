@@ -2,71 +2,85 @@ use std::sync::{Arc, Weak};
 
 use crate::bus::{Bus, BusDevice, BusRange};
 
-/// A memory BAR and where on the bus it answers now.
+/// What kind of addresses a base address register asks for (PCI 3.0, section 6.2.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarKind {
+    /// Memory below 4 GiB.
+    Memory32 {
+        /// Reads have no side effects and writes may be merged.
+        prefetchable: bool,
+    },
+    /// Memory anywhere; takes this register and the next.
+    Memory64 {
+        /// Reads have no side effects and writes may be merged.
+        prefetchable: bool,
+    },
+    /// Ports.
+    Io,
+    /// The expansion ROM: memory below 4 GiB with an enable bit of its own (section 6.2.5.2).
+    Rom,
+}
+
+/// Follows a BAR: something outside of the bus that answers, or listens, at the same addresses (a memory slot,
+/// doorbells).
+pub trait Follower: Send {
+    /// The BAR answers at `address` now, or nowhere.
+    fn follow(&mut self, address: Option<u64>);
+}
+
+/// A BAR and where on its bus it answers now.
 ///
 /// The guest may point a BAR anywhere. Where something else answers already, it answers nowhere until that is gone
 /// or it is moved again.
-pub struct Bar {
+pub(super) struct Bar {
     bus: Weak<Bus>,
     device: Weak<dyn BusDevice>,
+    follower: Option<Box<dyn Follower>>,
     size: u64,
     wanted: Option<BusRange>,
     mapped: Option<BusRange>,
 }
 
-/// What [`Bar::place`] did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The address it answered at before.
-    pub from: Option<u64>,
-    /// The address it answers at now.
-    pub to: Option<u64>,
-}
-
-impl Placement {
-    /// Whether anything changed.
-    pub fn moved(self) -> bool {
-        self.from != self.to
-    }
-}
-
 impl Bar {
     /// A BAR of `size` bytes that answers nowhere; accesses go to `device`.
-    pub fn new(size: u64, device: Weak<dyn BusDevice>) -> Self {
-        Self { bus: Weak::new(), device, size, wanted: None, mapped: None }
+    pub(super) fn new(size: u64, device: Weak<dyn BusDevice>, follower: Option<Box<dyn Follower>>) -> Self {
+        Self { bus: Weak::new(), device, follower, size, wanted: None, mapped: None }
     }
 
     /// In bytes.
-    pub fn size(&self) -> u64 {
+    pub(super) fn size(&self) -> u64 {
         self.size
     }
 
     /// Names the bus.
-    pub fn attach(&mut self, bus: Weak<Bus>) {
+    pub(super) fn attach(&mut self, bus: Weak<Bus>) {
         self.bus = bus;
     }
 
-    /// Makes it answer at `address`, or nowhere.
-    pub fn place(&mut self, address: Option<u64>) -> Placement {
-        let wanted = address.and_then(|address| BusRange::new(address, self.size));
+    /// Makes it answer at the range, or nowhere; whether that changed anything.
+    pub(super) fn place(&mut self, wanted: Option<BusRange>) -> bool {
         let news = wanted != self.wanted;
         self.wanted = wanted;
         self.settle(news)
     }
 
-    /// Tries again where the last placement was refused.
-    pub fn retry(&mut self) -> Placement {
+    /// Tries again where the last placement was refused; whether that changed anything.
+    pub(super) fn retry(&mut self) -> bool {
         self.settle(false)
     }
 
-    fn settle(&mut self, report: bool) -> Placement {
+    fn settle(&mut self, report: bool) -> bool {
         let from = self.mapped;
         if from != self.wanted
             && let (Some(bus), Some(device)) = (self.bus.upgrade(), self.device.upgrade())
         {
             self.mapped = move_range(&bus, device, from, self.wanted, report);
         }
-        Placement { from: from.map(BusRange::start), to: self.mapped.map(BusRange::start) }
+        let moved = self.mapped != from;
+        if moved && let Some(follower) = &mut self.follower {
+            follower.follow(self.mapped.map(BusRange::start));
+        }
+        moved
     }
 }
 
@@ -94,6 +108,8 @@ fn move_range(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     struct Silent;
@@ -104,22 +120,35 @@ mod tests {
         fn write(&self, _offset: u64, _data: &[u8]) {}
     }
 
+    struct Log(Arc<Mutex<Vec<Option<u64>>>>);
+    impl Follower for Log {
+        fn follow(&mut self, address: Option<u64>) {
+            self.0.lock().unwrap().push(address);
+        }
+    }
+
     #[test]
     fn a_bar_in_the_way_of_something_answers_nowhere_until_it_may() {
         let bus = Arc::new(Bus::default());
         let device: Arc<dyn BusDevice> = Arc::new(Silent);
-        let other = BusRange::new(0x8000, 0x1000).unwrap();
+        let range = |start| BusRange::new(start, 0x1000);
+        let other = range(0x8000).unwrap();
         bus.insert(other, Arc::new(Silent)).unwrap();
-        let mut bar = Bar::new(0x1000, Arc::downgrade(&device));
+        let followed = Arc::new(Mutex::new(Vec::new()));
+        let follower = Box::new(Log(followed.clone()));
+        let mut bar = Bar::new(0x1000, Arc::downgrade(&device), Some(follower));
         bar.attach(Arc::downgrade(&bus));
 
-        assert_eq!(bar.place(Some(0x4000)), Placement { from: None, to: Some(0x4000) });
-        assert_eq!(bar.place(Some(0x8000)), Placement { from: Some(0x4000), to: None });
+        assert!(bar.place(range(0x4000)));
+        assert!(bus.read(0x4000, &mut [0]));
+        assert!(bar.place(range(0x8000)), "refused, and gone from where it was");
         assert!(!bus.read(0x4000, &mut [0]));
-        assert!(!bar.retry().moved());
+        assert!(!bar.retry());
         bus.remove(other).unwrap();
-        assert_eq!(bar.retry(), Placement { from: None, to: Some(0x8000) });
-        assert_eq!(bar.place(None), Placement { from: Some(0x8000), to: None });
-        assert_eq!(bar.place(Some(u64::MAX - 1)), Placement { from: None, to: None }, "past the end");
+        assert!(bar.retry());
+        assert!(bus.read(0x8000, &mut [0]));
+        assert!(bar.place(None));
+        assert!(!bar.place(None));
+        assert_eq!(*followed.lock().unwrap(), [Some(0x4000), None, Some(0x8000), None]);
     }
 }

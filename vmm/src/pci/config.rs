@@ -1,11 +1,23 @@
 //! The 256 registers every function has (PCI 3.0, section 6.1), and which of their bits the guest may change.
 
+use super::BarKind;
+
+/// COMMAND: responds to port accesses.
+const COMMAND_IO: u16 = 1 << 0;
 /// COMMAND: responds to memory accesses.
-const COMMAND_MEMORY: u8 = 1 << 1;
+const COMMAND_MEMORY: u16 = 1 << 1;
+/// COMMAND: may access memory by itself.
+const COMMAND_MASTER: u16 = 1 << 2;
+/// COMMAND: must not raise its interrupt line.
+const COMMAND_NO_INTX: u16 = 1 << 10;
 const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
 const STATUS_CAPABILITIES: u8 = 1 << 4;
+const HEADER_TYPE: usize = 0x0e;
+const MULTIFUNCTION: u8 = 1 << 7;
 const BAR0: usize = 0x10;
+const ROM_BAR: usize = 0x30;
+const ROM_ENABLE: u64 = 1;
 const CAPABILITIES_POINTER: usize = 0x34;
 /// The header ends here; capabilities follow.
 const HEADER_END: usize = 0x40;
@@ -68,23 +80,51 @@ impl ConfigSpace {
         self.writable[at..at + mask.len()].copy_from_slice(mask);
     }
 
-    /// Makes BAR 0 and 1 one 64-bit memory BAR of `size` bytes, a power of two from 16.
-    pub fn set_bar64(&mut self, size: u64) {
-        let mask = !(size - 1);
-        self.allow(BAR0, &mask.to_le_bytes());
-        self.set_bar64_address(0);
+    /// Says that there are functions beside function 0 (section 6.2.1).
+    pub fn set_multifunction(&mut self) {
+        self.bytes[HEADER_TYPE] |= MULTIFUNCTION;
     }
 
-    /// Programs the BAR of [`Self::set_bar64`].
-    pub fn set_bar64_address(&mut self, address: u64) {
-        const MEMORY64: u64 = 0b100;
-        self.set(BAR0, &(address & !0xf | MEMORY64).to_le_bytes());
+    /// The number of the expansion ROM among the BARs.
+    pub const ROM: usize = 6;
+
+    /// Makes BAR `index` (0 to 5, or [`Self::ROM`]) one of `size` bytes: a power of two, of memory at least 16.
+    pub fn add_bar(&mut self, index: usize, kind: BarKind, size: u64) {
+        let mask = !(size - 1) & !fixed_bits(kind) | enable_bit(kind);
+        self.allow(bar_register(index), &mask.to_le_bytes()[..bar_width(kind)]);
+        self.set_bar(index, kind, 0);
     }
 
-    /// Where BAR 0 (64-bit) points, while the function answers to memory accesses.
-    pub fn bar64(&self) -> Option<u64> {
-        let on = self.bytes[COMMAND] & COMMAND_MEMORY != 0;
-        on.then(|| self.u64(BAR0) & !0xf)
+    /// Programs a BAR of [`Self::add_bar`].
+    pub fn set_bar(&mut self, index: usize, kind: BarKind, address: u64) {
+        let value = address & !fixed_bits(kind) | type_bits(kind);
+        self.set(bar_register(index), &value.to_le_bytes()[..bar_width(kind)]);
+    }
+
+    /// Where a BAR of [`Self::add_bar`] points, while the function answers to such accesses.
+    pub fn bar(&self, index: usize, kind: BarKind) -> Option<u64> {
+        let at = bar_register(index);
+        let value = if bar_width(kind) == 8 { self.u64(at) } else { self.u32(at).into() };
+        let needed = match kind {
+            BarKind::Memory32 { .. } | BarKind::Memory64 { .. } | BarKind::Rom => COMMAND_MEMORY,
+            BarKind::Io => COMMAND_IO,
+        };
+        let enabled = self.command() & needed != 0 && value & enable_bit(kind) == enable_bit(kind);
+        enabled.then_some(value & !fixed_bits(kind) & !enable_bit(kind))
+    }
+
+    /// Whether it may access memory by itself.
+    pub fn is_bus_master(&self) -> bool {
+        self.command() & COMMAND_MASTER != 0
+    }
+
+    /// Whether it must not raise its interrupt line.
+    pub fn is_intx_disabled(&self) -> bool {
+        self.command() & COMMAND_NO_INTX != 0
+    }
+
+    fn command(&self) -> u16 {
+        self.u16(COMMAND)
     }
 
     /// Appends a capability; `body` begins behind the id and the pointer to the next. Answers where it begins.
@@ -134,9 +174,46 @@ impl ConfigSpace {
     }
 }
 
+fn bar_register(index: usize) -> usize {
+    if index == ConfigSpace::ROM { ROM_BAR } else { BAR0 + 4 * index }
+}
+
+/// In bytes.
+fn bar_width(kind: BarKind) -> usize {
+    match kind {
+        BarKind::Memory64 { .. } => 8,
+        BarKind::Memory32 { .. } | BarKind::Io | BarKind::Rom => 4,
+    }
+}
+
+/// The low bits that are no part of the address.
+fn fixed_bits(kind: BarKind) -> u64 {
+    match kind {
+        BarKind::Memory32 { .. } | BarKind::Memory64 { .. } => 0xf,
+        BarKind::Io => 0x3,
+        BarKind::Rom => 0x7ff,
+    }
+}
+
+/// What the fixed bits read as.
+fn type_bits(kind: BarKind) -> u64 {
+    match kind {
+        BarKind::Memory32 { prefetchable } => u64::from(prefetchable) << 3,
+        BarKind::Memory64 { prefetchable } => u64::from(prefetchable) << 3 | 0b100,
+        BarKind::Io => 1,
+        BarKind::Rom => 0,
+    }
+}
+
+fn enable_bit(kind: BarKind) -> u64 {
+    if kind == BarKind::Rom { ROM_ENABLE } else { 0 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const MEMORY64: BarKind = BarKind::Memory64 { prefetchable: false };
 
     const IDENTITY: Identity =
         Identity { vendor: 0x1af4, device: 0x1042, revision: 1, class: 0x01_00_00, subsystem: (1, 2) };
@@ -150,13 +227,41 @@ mod tests {
     #[test]
     fn the_size_of_a_bar_reads_back_from_ones() {
         let mut config = ConfigSpace::new(IDENTITY);
-        config.set_bar64(0x8000);
-        config.write(0x10, &[0xff; 8]);
-        assert_eq!((read32(&config, 0x10), read32(&config, 0x14)), (0xffff_8004, 0xffff_ffff));
-        assert_eq!(config.bar64(), None, "memory decoding is off");
+        let memory32 = BarKind::Memory32 { prefetchable: true };
+        config.add_bar(0, MEMORY64, 0x8000);
+        config.add_bar(2, memory32, 0x100_0000);
+        config.add_bar(4, BarKind::Io, 32);
+        config.add_bar(ConfigSpace::ROM, BarKind::Rom, 0x1_0000);
+        config.write(0x10, &[0xff; 24]);
+        config.write(0x30, &[0xff; 4]);
+        let read = [0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, 0x30].map(|at| read32(&config, at));
+        assert_eq!(read, [0xffff_8004, 0xffff_ffff, 0xff00_0008, 0, 0xffff_ffe1, 0, 0xffff_0001]);
+        for (index, kind) in [(0, MEMORY64), (2, memory32), (4, BarKind::Io), (6, BarKind::Rom)] {
+            assert_eq!(config.bar(index, kind), None, "decoding is off");
+        }
+    }
+
+    #[test]
+    fn a_bar_points_somewhere_while_its_kind_is_decoded() {
+        let mut config = ConfigSpace::new(IDENTITY);
+        config.add_bar(0, MEMORY64, 0x8000);
+        config.add_bar(4, BarKind::Io, 32);
+        config.add_bar(ConfigSpace::ROM, BarKind::Rom, 0x1_0000);
         config.write(0x10, &0x12_3456_7890_u64.to_le_bytes());
+        config.write(0x20, &0xc047_u32.to_le_bytes());
+        config.write(0x30, &0xc012_0000_u32.to_le_bytes());
+        let bars = |config: &ConfigSpace| {
+            [(0, MEMORY64), (4, BarKind::Io), (6, BarKind::Rom)].map(|(at, kind)| config.bar(at, kind))
+        };
+        assert_eq!(bars(&config), [None; 3]);
+        config.write(0x04, &[1]);
+        assert_eq!(bars(&config), [None, Some(0xc040), None]);
         config.write(0x04, &[2]);
-        assert_eq!(config.bar64(), Some(0x12_3456_0000));
+        assert_eq!(bars(&config), [Some(0x12_3456_0000), None, None], "the ROM has a bit of its own");
+        config.write(0x30, &[1]);
+        assert_eq!(bars(&config), [Some(0x12_3456_0000), None, Some(0xc012_0000)]);
+        config.write(0x04, &[1]);
+        assert_eq!(bars(&config), [None, Some(0xc040), None]);
     }
 
     #[test]

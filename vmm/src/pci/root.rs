@@ -1,15 +1,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
-use vm_allocator::{AddressAllocator, AllocPolicy};
-
 use super::address::Register;
 use super::host::HostBridge;
 use super::lpc::Lpc;
 use super::ports::ConfigPorts;
-use super::{Address, Decoding, Function};
+use super::windows::Windows;
+use super::{Address, Decoding, Function, Slot};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
-use crate::layout::{PCI_CONFIG_PORT, PCI64_ALIGN, PCI64_SIZE, RAM_ABOVE_4G};
+use crate::layout::PCI_CONFIG_PORT;
+use crate::memory::RamRange;
 
 const HOST: Address = Address::root(0);
 const LPC: Address = Address::root(31);
@@ -25,6 +25,9 @@ pub enum RootError {
     /// All 32 slots are taken.
     #[error("no slot of the PCI root bus is free")]
     Full,
+    /// There is a function already.
+    #[error("{0} is taken on the PCI root bus")]
+    Taken(Address),
     /// The windows of the layout do not hold the BAR.
     #[error("no room for a PCI BAR of {0:#x} bytes")]
     NoRoom(u64),
@@ -33,27 +36,23 @@ pub enum RootError {
     Window(u64),
 }
 
+type Slots = BTreeMap<Address, Arc<dyn Function>>;
+
 /// The root bus: the slots, the windows their BARs come from, and both ways to configuration space.
 pub struct Root {
     fabric: Arc<Fabric>,
     ports: Arc<ConfigPorts>,
-    window: Mutex<AddressAllocator>,
-    window_range: BusRange,
+    windows: Arc<Windows>,
+    pio: Weak<Bus>,
 }
 
 impl Root {
     /// Puts the host bridge and the LPC bridge on a bus and makes its configuration space reachable on `mmio` and
-    /// `pio`. `memory_end` is the first address above all RAM: the 64-bit window begins at the next 4 GiB.
-    pub fn new(mmio: &Arc<Bus>, pio: &Arc<Bus>, memory_end: u64) -> Result<Self, RootError> {
-        let start = memory_end.max(RAM_ABOVE_4G).checked_next_multiple_of(PCI64_ALIGN);
-        let window_range =
-            start.and_then(|start| BusRange::new(start, PCI64_SIZE)).ok_or(RootError::Window(memory_end))?;
-        let window = AddressAllocator::new(window_range.start(), PCI64_SIZE)
-            .map_err(|_| RootError::Window(memory_end))?;
-
+    /// `pio`. BARs keep clear of `ram`; the 64-bit window begins at the next 4 GiB above it.
+    pub fn new(mmio: &Arc<Bus>, pio: &Arc<Bus>, ram: &[RamRange]) -> Result<Self, RootError> {
+        let windows = Arc::new(Windows::new(ram)?);
         let host = Arc::new(HostBridge::new());
-        let slots: BTreeMap<Address, Arc<dyn Function>> =
-            [(HOST, host.clone() as Arc<dyn Function>), (LPC, Arc::new(Lpc::new()))].into();
+        let slots: Slots = [(HOST, host.clone() as Arc<dyn Function>), (LPC, Arc::new(Lpc::new()))].into();
         let fabric = Arc::new_cyclic(|me| Fabric {
             slots: RwLock::new(slots),
             host,
@@ -65,24 +64,33 @@ impl Root {
         let ports = Arc::new(ConfigPorts::new(fabric.clone()));
         let range = BusRange::new(u64::from(PCI_CONFIG_PORT), 8).ok_or(RootError::Full)?;
         pio.insert(range, ports.clone()).map_err(RootError::Claimed)?;
-        Ok(Self { fabric, ports, window: Mutex::new(window), window_range })
+        Ok(Self { fabric, ports, windows, pio: Arc::downgrade(pio) })
     }
 
-    /// Puts `function` on the lowest free slot and gives its BAR an address.
+    /// Puts `function` on the lowest free slot and gives its BARs addresses.
     pub fn add(&self, function: Arc<dyn Function>) -> Result<Address, RootError> {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let address = (0..32).map(Address::root).find(|at| !slots.contains_key(at)).ok_or(RootError::Full)?;
-        if let Some(size) = function.bar_size() {
-            let range = self
-                .window
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .allocate(size, size, AllocPolicy::FirstMatch)
-                .map_err(|_| RootError::NoRoom(size))?;
-            function.attach(self.fabric.mmio.clone(), range.start());
-        }
-        slots.insert(address, function);
+        let free = |device: &Address| slots.keys().all(|taken| taken.device() != device.device());
+        let address = (0..32).map(Address::root).find(free).ok_or(RootError::Full)?;
+        self.put(&mut slots, address, function)?;
         Ok(address)
+    }
+
+    /// Puts `function` at `address` and gives its BARs addresses. Function 0 of the same device has to be there and
+    /// to say that it has company ([`super::ConfigSpace::set_multifunction`]), or the guest does not look.
+    pub fn add_at(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
+        let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
+        self.put(&mut slots, address, function)
+    }
+
+    fn put(&self, slots: &mut Slots, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
+        if slots.contains_key(&address) {
+            return Err(RootError::Taken(address));
+        }
+        let buses = (self.fabric.mmio.clone(), self.pio.clone());
+        function.attach(&Slot::new(address, buses, self.windows.clone()))?;
+        slots.insert(address, function);
+        Ok(())
     }
 
     /// Where functions are, in order.
@@ -97,7 +105,7 @@ impl Root {
 
     /// The window 64-bit BARs come from, for the root bridge's `_CRS`.
     pub fn window64(&self) -> BusRange {
-        self.window_range
+        self.windows.high()
     }
 
     /// Gives single-byte accesses to the reset control register (0xCF9), which lies among the ports of the bus, to
@@ -116,7 +124,7 @@ impl Root {
 
 /// The slots, as the ways to configuration space see them.
 pub(super) struct Fabric {
-    slots: RwLock<BTreeMap<Address, Arc<dyn Function>>>,
+    slots: RwLock<Slots>,
     host: Arc<HostBridge>,
     /// Weak: the bus holds us through [`Ecam`].
     mmio: Weak<Bus>,

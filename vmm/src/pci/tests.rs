@@ -6,8 +6,10 @@ use proptest::prelude::*;
 use vmm_sys_util::eventfd::EventFd;
 
 use super::*;
+use crate::bus::Bus;
 use crate::bus::{BusDevice, BusRange};
 use crate::irq::{MsiMessage, MsiRouter, MsiVector};
+use crate::memory::RamRange;
 
 /// Delivers as KVM does: what is signalled while masked waits in the eventfd until the vector is routed.
 #[derive(Clone, Default)]
@@ -79,10 +81,9 @@ impl MsiVector for FakeVector {
     }
 }
 
-/// A function with a BAR and nothing behind it but the address it is asked for.
+/// A function with a BAR of every kind and nothing behind them but the address it is asked for.
 struct Plain {
-    config: Mutex<ConfigSpace>,
-    bar: Mutex<Bar>,
+    registers: Mutex<(ConfigSpace, Bars)>,
 }
 
 struct Echo;
@@ -103,33 +104,35 @@ impl Plain {
             class: 0xff_00_00,
             subsystem: (0, 0),
         });
-        config.set_bar64(0x8000);
-        let weak = Arc::downgrade(echo);
-        Arc::new(Self { config: Mutex::new(config), bar: Mutex::new(Bar::new(0x8000, weak)) })
+        let mut bars = Bars::default();
+        for (index, kind, size) in [
+            (0, BarKind::Memory64 { prefetchable: false }, 0x8000),
+            (2, BarKind::Memory32 { prefetchable: true }, 0x1_0000),
+            (3, BarKind::Io, 0x20),
+            (ConfigSpace::ROM, BarKind::Rom, 0x1000),
+        ] {
+            let weak = Arc::downgrade(echo);
+            bars.add(&mut config, (index, kind), size, weak);
+        }
+        Arc::new(Self { registers: Mutex::new((config, bars)) })
     }
 }
 
 impl Function for Plain {
     fn read_config(&self, register: u16, data: &mut [u8]) {
-        self.config.lock().unwrap().read(register, data);
+        self.registers.lock().unwrap().0.read(register, data);
     }
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
-        let mut config = self.config.lock().unwrap();
+        let (config, bars) = &mut *self.registers.lock().unwrap();
         config.write(register, data);
-        match self.bar.lock().unwrap().place(config.bar64()).moved() {
-            true => Decoding::Changed,
-            false => Decoding::Same,
-        }
+        bars.follow(config)
     }
-    fn bar_size(&self) -> Option<u64> {
-        Some(0x8000)
-    }
-    fn attach(&self, bus: Weak<Bus>, address: u64) {
-        self.bar.lock().unwrap().attach(bus);
-        self.config.lock().unwrap().set_bar64_address(address);
+    fn attach(&self, slot: &Slot) -> Result<(), RootError> {
+        let (config, bars) = &mut *self.registers.lock().unwrap();
+        bars.attach(config, slot)
     }
     fn retry(&self) {
-        self.bar.lock().unwrap().retry();
+        self.registers.lock().unwrap().1.retry();
     }
 }
 
@@ -142,7 +145,7 @@ struct Machine {
 
 fn machine(functions: usize) -> Machine {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
-    let root = Root::new(&mmio, &pio, 0x1000_0000).unwrap();
+    let root = Root::new(&mmio, &pio, &[RamRange { start: 0, len: RAM }]).unwrap();
     let echo = Arc::new(Echo);
     for _ in 0..functions {
         root.add(Plain::new(&echo)).unwrap();
@@ -165,6 +168,7 @@ impl Machine {
     }
 }
 
+const RAM: u64 = 0x1000_0000;
 const ECAM: u64 = crate::layout::ECAM_START;
 
 #[test]
@@ -229,6 +233,62 @@ fn two_bars_on_one_place_settle_when_one_leaves() {
     machine.mmio.write(first + 4, &[0, 0]);
     assert!(machine.mmio.read(base, &mut byte), "its place is free now");
     assert_eq!(machine.ecam32(second + 0x10), 0x4 | u32::try_from(base & 0xffff_ffff).unwrap());
+}
+
+#[test]
+fn every_bar_answers_where_its_own_decoding_puts_it() {
+    let machine = machine(1);
+    let function = ECAM + (1 << 15);
+    let memory = |at: u64| machine.mmio.read(at + 5, &mut [0]);
+    let ports = |at: u64| machine.pio.read(at + 5, &mut [0]);
+    let bars = [0x10, 0x18, 0x1c, 0x30].map(|at| machine.ecam32(function + at));
+    assert_eq!(bars, [4, 0xc000_0008, 0xc001, 0xc001_0000]);
+    let high = machine.root.window64().start();
+    let seen = || [memory(high), memory(0xc000_0000), ports(0xc000), memory(0xc001_0000)];
+    for (command, rom, want) in [
+        (0, 0, [false, false, false, false]),
+        (1, 1, [false, false, true, false]),
+        (2, 0, [true, true, false, false]),
+        (3, 1, [true, true, true, true]),
+        (3, 0, [true, true, true, false]),
+        (0, 1, [false, false, false, false]),
+    ] {
+        machine.mmio.write(function + 0x30, &[rom]);
+        machine.mmio.write(function + 4, &[command, 0]);
+        assert_eq!(seen(), want, "command {command}, ROM {rom}");
+    }
+    machine.mmio.write(function + 4, &[3]);
+    machine.mmio.write(function + 0x1c, &0xd000_u32.to_le_bytes());
+    machine.mmio.write(function + 0x18, &0xe000_0000_u32.to_le_bytes());
+    assert!(!ports(0xc000) && ports(0xd000) && !memory(0xc000_0000) && memory(0xe000_0000));
+}
+
+#[test]
+fn a_bar_over_the_machine_itself_answers_nowhere() {
+    let machine = machine(1);
+    let function = ECAM + (1 << 15);
+    machine.mmio.write(function + 4, &[3]);
+    for at in [0_u64, 0xa_0000, RAM - 0x1_0000, 0xfec0_0000, 0xfee0_0000, 0xfeff_0000, 0xff00_0000] {
+        for register in [0x10, 0x18] {
+            machine.mmio.write(function + register, &at.to_le_bytes()[..4]);
+            machine.mmio.write(function + 0x14, &[0; 4]);
+            assert!(!machine.mmio.read(at + 8, &mut [0]), "{at:#x}");
+        }
+    }
+    machine.mmio.write(function + 0x10, &RAM.to_le_bytes());
+    assert!(machine.mmio.read(RAM, &mut [0]), "right above RAM");
+    machine.mmio.write(function + 0x1c, &0x60_u32.to_le_bytes());
+    assert!(!machine.pio.read(0x60, &mut [0]), "ports of the machine");
+}
+
+#[test]
+fn functions_share_a_device_where_they_are_put() {
+    let machine = machine(0);
+    let at = Address::root_function(31, 2);
+    machine.root.add_at(at, Plain::new(&machine._echo)).unwrap();
+    assert_eq!(machine.ecam32(ECAM + (31 << 15) + (2 << 12)), 0x1044_1af4);
+    assert_eq!(machine.ecam32(ECAM + (31 << 15) + 0xc) >> 16 & 0x80, 0x80, "function 0 says so");
+    assert!(matches!(machine.root.add_at(at, Plain::new(&machine._echo)), Err(RootError::Taken(_))));
 }
 
 #[test]

@@ -44,6 +44,14 @@ pub struct Request {
     pub chain: Result<Chain, ChainError>,
 }
 
+/// What the available ring has.
+enum Popped {
+    Chain(Request),
+    Empty,
+    /// The function may not access memory.
+    Held,
+}
+
 /// A queue the driver enabled.
 pub struct VirtQueue {
     /// Reads the available ring and the descriptors. Its used side is ours: a packet over several chains has to
@@ -96,22 +104,37 @@ impl VirtQueue {
         self.ring.size().into()
     }
 
-    /// The next chain. Where there is none, the driver will kick for the next one it adds.
+    /// The next chain. Where there is none, or the function may not access memory, there will be a kick when that
+    /// changes.
     pub fn pop(&mut self) -> Result<Option<Request>, RingError> {
-        if let Some(request) = self.try_pop()? {
-            return Ok(Some(request));
+        match self.try_pop()? {
+            Popped::Chain(request) => return Ok(Some(request)),
+            Popped::Held => return Ok(None),
+            Popped::Empty => {}
         }
         if !self.ring.enable_notification(&self.memory).map_err(RingError::Available)? {
             return Ok(None);
         }
         // One came in between.
         self.ring.disable_notification(&self.memory).map_err(RingError::Available)?;
-        self.try_pop()?.map(Some).ok_or(RingError::Stuck)
+        match self.try_pop()? {
+            Popped::Chain(request) => Ok(Some(request)),
+            Popped::Held => Ok(None),
+            Popped::Empty => Err(RingError::Stuck),
+        }
     }
 
-    fn try_pop(&mut self) -> Result<Option<Request>, RingError> {
-        let next = self.ring.iter(&self.memory).map_err(RingError::Available)?.next();
-        Ok(next.map(|descriptors| Request {
+    fn try_pop(&mut self) -> Result<Popped, RingError> {
+        let position = self.ring.next_avail();
+        let Some(descriptors) = self.ring.iter(&self.memory).map_err(RingError::Available)?.next() else {
+            return Ok(Popped::Empty);
+        };
+        // Asked after the ring was read: a chain that was added after bus mastering was switched off stays.
+        if !self.signal.may_serve() {
+            self.ring.set_next_avail(position);
+            return Ok(Popped::Held);
+        }
+        Ok(Popped::Chain(Request {
             pending: Pending::new(descriptors.head_index()),
             chain: Chain::collect(&self.memory, descriptors),
         }))

@@ -19,9 +19,11 @@ pub(super) struct Signals {
     queue_vectors: Vec<AtomicU16>,
     needs_reset: AtomicBool,
     generation: AtomicU8,
+    /// The function may access memory.
+    bus_master: AtomicBool,
 }
 
-/// Raises the interrupts of one queue.
+/// What one queue has of its function: its interrupts, and leave to be served.
 pub(super) struct QueueSignal {
     signals: Arc<Signals>,
     index: usize,
@@ -35,6 +37,11 @@ impl QueueSignal {
     pub(super) fn raise(&self) {
         self.signals.raise(self.signals.queue_vectors.get(self.index), ISR_QUEUE);
     }
+
+    /// Whether the queue may be served: without bus mastering no chain is taken.
+    pub(super) fn may_serve(&self) -> bool {
+        self.signals.bus_master.load(Ordering::SeqCst)
+    }
 }
 
 impl Signals {
@@ -47,6 +54,7 @@ impl Signals {
             queue_vectors: (0..queues).map(|_| AtomicU16::new(NO_VECTOR)).collect(),
             needs_reset: AtomicBool::new(false),
             generation: AtomicU8::new(0),
+            bus_master: AtomicBool::new(false),
         }
     }
 
@@ -64,6 +72,11 @@ impl Signals {
 
     pub(super) fn generation(&self) -> u8 {
         self.generation.load(Ordering::SeqCst)
+    }
+
+    /// Whether the function may access memory; answers whether it may now and might not before.
+    pub(super) fn set_bus_master(&self, yes: bool) -> bool {
+        !self.bus_master.swap(yes, Ordering::SeqCst) && yes
     }
 
     /// Reading clears.

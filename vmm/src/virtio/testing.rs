@@ -13,6 +13,7 @@ use super::{Device, GuestMemory, Host, PciDevice};
 use crate::bus::Bus;
 use crate::irq::Doorbells;
 use crate::layout::ECAM_START;
+use crate::memory::RamRange;
 use crate::pci::Root;
 use crate::pci::tests::FakeRouter;
 
@@ -89,7 +90,7 @@ impl Guest {
 
     pub(super) fn in_memory(device: Box<dyn Device>, memory: GuestMemory) -> Self {
         let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
-        let root = Root::new(&mmio, &pio, MEMORY).unwrap();
+        let root = Root::new(&mmio, &pio, &[RamRange { start: 0, len: MEMORY }]).unwrap();
         let router = FakeRouter::default();
         let doorbells = Arc::new(FakeDoorbells::default());
         let host =

@@ -18,12 +18,14 @@ use self::common::{Common, Effect};
 use self::doorbell::BoundDoorbells;
 use super::signals::Signals;
 use super::{Device, Host};
-use crate::bus::{Bus, BusDevice};
-use crate::pci::{Bar, ConfigSpace, Decoding, Function, Identity, Msix};
+use crate::bus::BusDevice;
+use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msix, RootError, Slot};
 
 const VENDOR: u16 = 0x1af4;
 /// Modern device ids are this plus the device type (section 4.1.2).
 const DEVICE_BASE: u16 = 0x1040;
+const COMMAND: usize = 4;
+const BAR: (usize, BarKind) = (0, BarKind::Memory64 { prefetchable: false });
 
 /// Why a device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +66,7 @@ pub struct PciDevice {
 /// What configuration space accesses change.
 struct Config {
     space: ConfigSpace,
-    bar: Bar,
-    doorbells: BoundDoorbells,
+    bars: Bars,
     msix: usize,
     window: Window,
 }
@@ -98,7 +99,6 @@ impl PciDevice {
             class: model.class,
             subsystem: (VENDOR, 0x1100),
         });
-        space.set_bar64(BAR_SIZE);
         let window = capability::add_all(&mut space, model.config.len());
         let msix_at =
             usize::from(msix.add_capability(&mut space, capability::MSIX_TABLE, capability::MSIX_PENDING));
@@ -107,14 +107,15 @@ impl PciDevice {
         let doorbells = BoundDoorbells::new(host.doorbells.clone(), kicks.clone());
 
         Ok(Arc::new_cyclic(|me: &Weak<Self>| {
-            let bar = Bar::new(BAR_SIZE, me.clone());
+            let mut bars = Bars::default();
+            bars.add_followed(&mut space, BAR, BAR_SIZE, (me.clone(), Box::new(doorbells)));
             Self {
                 name,
                 host,
                 device_config: model.config,
                 signals,
                 kicks,
-                config: Mutex::new(Config { space, bar, doorbells, msix: msix_at, window }),
+                config: Mutex::new(Config { space, bars, msix: msix_at, window }),
                 state: Mutex::new(State { common, life: Life::Idle(device) }),
             }
         }))
@@ -164,14 +165,20 @@ impl PciDevice {
         }
     }
 
+    /// The function may access memory from now on, or must not. Does not wait for the chain that is being served:
+    /// this is a vCPU thread.
+    fn set_bus_master(&self, yes: bool) {
+        if self.signals.set_bus_master(yes) {
+            self.kicks.iter().for_each(|kick| wake(kick));
+        }
+    }
+
     /// A notification that the kernel did not answer for us.
     fn notify(&self, offset: u64) {
         let kick =
             usize::try_from(offset / capability::NOTIFY_MULTIPLIER).ok().and_then(|at| self.kicks.get(at));
-        if let Some(kick) = kick
-            && let Err(error) = kick.write(1)
-        {
-            tracing::error!(%error, "a queue could not be kicked");
+        if let Some(kick) = kick {
+            wake(kick);
         }
     }
 }
@@ -223,7 +230,7 @@ impl Function for PciDevice {
 
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
         let mut config = self.config();
-        let Config { space, bar, doorbells, msix, window } = &mut *config;
+        let Config { space, bars, msix, window } = &mut *config;
         space.write(register, data);
         if touches(register, data.len(), *msix + 3, 1) {
             let [_, upper] = space.u16(*msix + 2).to_le_bytes();
@@ -235,36 +242,31 @@ impl Function for PciDevice {
         {
             BusDevice::write(self, offset, value);
         }
-        let placement = bar.place(space.bar64());
-        if !placement.moved() {
-            return Decoding::Same;
+        if touches(register, data.len(), COMMAND, 1) {
+            self.set_bus_master(space.is_bus_master());
         }
-        doorbells.follow(placement.to);
-        Decoding::Changed
+        bars.follow(space)
     }
 
-    fn bar_size(&self) -> Option<u64> {
-        Some(BAR_SIZE)
-    }
-
-    fn attach(&self, bus: Weak<Bus>, address: u64) {
-        let mut config = self.config();
-        config.bar.attach(bus);
-        config.space.set_bar64_address(address);
+    fn attach(&self, slot: &Slot) -> Result<(), RootError> {
+        let Config { space, bars, .. } = &mut *self.config();
+        bars.attach(space, slot)
     }
 
     fn retry(&self) {
-        let mut config = self.config();
-        let placement = config.bar.retry();
-        if placement.moved() {
-            config.doorbells.follow(placement.to);
-        }
+        self.config().bars.retry();
     }
 
     fn stop(&self) {
         let mut state = self.state();
         state.life.stop();
         tracing::debug!(device = self.name, "stopped");
+    }
+}
+
+fn wake(kick: &EventFd) {
+    if let Err(error) = kick.write(1) {
+        tracing::error!(%error, "a queue could not be kicked");
     }
 }
 

@@ -4,6 +4,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::capability::{NOTIFY_MULTIPLIER, NOTIFY_OFFSET};
 use crate::irq::Doorbells;
+use crate::pci::Follower;
 
 /// The queues' notification addresses, bound to their eventfds where the BAR is now.
 ///
@@ -18,9 +19,10 @@ impl BoundDoorbells {
     pub(super) fn new(doorbells: Arc<dyn Doorbells>, kicks: Vec<Arc<EventFd>>) -> Self {
         Self { doorbells, kicks, bound: Vec::new() }
     }
+}
 
-    /// The BAR answers at `base` now, or nowhere.
-    pub(super) fn follow(&mut self, base: Option<u64>) {
+impl Follower for BoundDoorbells {
+    fn follow(&mut self, base: Option<u64>) {
         for (queue, address) in self.bound.drain(..) {
             if let Some(kick) = self.kicks.get(queue)
                 && let Err(error) = self.doorbells.unregister(kick, address)

@@ -7,8 +7,8 @@ use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
 use super::super::{Host, PciDevice};
 use crate::bus::Bus;
-use crate::pci::Function;
 use crate::pci::tests::FakeRouter;
+use crate::pci::{Function, Root};
 
 fn guest() -> Guest {
     Guest::new(Box::new(Rng))
@@ -216,6 +216,32 @@ fn a_paused_device_serves_when_it_goes_on() {
 }
 
 #[test]
+fn a_function_that_may_not_access_memory_serves_nothing_until_it_may() {
+    let mut guest = guest();
+    guest.start(VERSION_1, 8);
+    for _ in 0..20 {
+        guest.write_config(4, &[2]);
+        guest.add(0, &[(BUFFERS, 16, true)]);
+        guest.kick(0);
+        std::thread::yield_now();
+        assert_eq!(guest.answers(0), []);
+        guest.write_config(4, &[6]);
+        guest.wait(0, 1);
+    }
+    guest.write_config(4, &[2]);
+    guest.start(VERSION_1, 8);
+    guest.add(0, &[(BUFFERS, 16, true)]);
+    guest.kick(0);
+    assert_eq!(guest.answers(0), [], "also when it started without");
+    guest.reset();
+    guest.write_config(4, &[6]);
+    guest.start(VERSION_1, 8);
+    guest.add(0, &[(BUFFERS, 16, true)]);
+    guest.kick(0);
+    guest.wait(0, 1);
+}
+
+#[test]
 fn a_machine_that_goes_takes_its_workers_with_it() {
     let mut guest = guest();
     guest.start(VERSION_1, 8);
@@ -230,10 +256,11 @@ fn without_kernel_doorbells_notifications_still_arrive() {
     let doorbells = Arc::new(FakeDoorbells { refuse: true, ..Default::default() });
     let host = Host { memory, router: Arc::new(FakeRouter::default()), doorbells };
     let device = PciDevice::new(Box::new(Rng), host).unwrap();
-    let bus = Arc::new(Bus::default());
-    device.attach(Arc::downgrade(&bus), 0x10_0000);
+    let (bus, ports) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
+    let root = Root::new(&bus, &ports, &[]).unwrap();
+    root.add(device.clone()).unwrap();
     device.write_config(4, &[2, 0]);
-    assert!(bus.write(0x10_3000, &[0, 0]));
+    assert!(bus.write(root.window64().start() + 0x3000, &[0, 0]));
     assert_eq!(device.kicks[0].read().unwrap(), 1);
 }
 
@@ -259,7 +286,7 @@ proptest! {
             }
         }
         guest.write_config(0x10, &guest.bar.to_le_bytes());
-        guest.write_config(4, &[2, 0]);
+        guest.write_config(4, &[6, 0]);
         guest.start(VERSION_1, 8);
     }
 }
