@@ -3,12 +3,14 @@
 pub mod boot;
 pub mod bus;
 pub mod config;
+pub mod display;
 pub mod irq;
 pub mod kvm;
 /// Addresses and lines of the x86_64 machine.
 pub mod layout;
 pub mod memory;
 pub mod pci;
+pub mod rfb;
 pub mod serial;
 pub mod sys;
 pub mod virtio;

@@ -1,0 +1,261 @@
+//! What people see of a machine and how they act on it: one screen, keys and a pointer.
+//!
+//! A [`Display`] belongs to the monitor's user and outlives the machine: viewers stay when the guest resets itself and
+//! the machine is built anew. Devices attach to it as [`Source`], [`Keyboard`] and [`Pointer`].
+//!
+//! Nothing is drawn ahead of time. The canvas exists while somebody watches, and the source is asked for news only
+//! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A screen that
+//! nobody watches costs nothing.
+
+mod canvas;
+mod input;
+mod keys;
+mod keysym;
+mod typist;
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+pub use canvas::{Area, Canvas, Picture};
+pub use input::{Keyboard, Leds, Pointer, Pointing};
+pub use keys::Key;
+pub use keysym::Stroke;
+pub use typist::Typist;
+
+use input::Seat;
+
+/// How often a source is asked while the picture moves: thirty times a second is what people see as smooth.
+const LIVELY: Duration = Duration::from_millis(33);
+/// How often it is asked while nothing moves.
+const IDLE: Duration = Duration::from_millis(250);
+
+/// A device that draws.
+pub trait Source: Send + Sync {
+    /// Brings `canvas` up to date: its size, and the pixels that changed since the last call or, with `whole`, all of
+    /// them. Called on viewers' threads, one at a time.
+    fn refresh(&self, canvas: &mut Canvas, whole: bool);
+
+    /// Somebody would like the screen to be so large. `false` if that is not this device's to decide.
+    fn suggest(&self, width: u16, height: u16) -> bool {
+        let _ = (width, height);
+        false
+    }
+}
+
+/// A screen with its keyboard and pointer. Clones are the same display.
+#[derive(Clone, Default)]
+pub struct Display(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    seat: Mutex<Seat>,
+}
+
+#[derive(Default)]
+struct State {
+    source: Option<Weak<dyn Source>>,
+    /// While somebody watches.
+    canvas: Option<Canvas>,
+    watchers: usize,
+    /// The source has not drawn on this canvas yet.
+    fresh: bool,
+    refreshed: Option<Instant>,
+    pause: Duration,
+}
+
+impl fmt::Debug for Display {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Display").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Display {
+    /// From now on `source` draws, until it is dropped or another one takes its place.
+    pub fn attach(&self, source: &Arc<dyn Source>) {
+        let mut state = lock(&self.0.state);
+        state.source = Some(Arc::downgrade(source));
+        state.fresh = true;
+        state.wake();
+        self.0.changed.notify_all();
+    }
+
+    /// Adds a keyboard; see [`Keyboard::active`] for which one gets the keys.
+    pub fn attach_keyboard(&self, keyboard: &Arc<dyn Keyboard>) {
+        lock(&self.0.seat).attach_keyboard(keyboard);
+    }
+
+    /// Adds a pointer; see [`Pointer::active`] for which one is moved.
+    pub fn attach_pointer(&self, pointer: &Arc<dyn Pointer>) {
+        lock(&self.0.seat).attach_pointer(pointer);
+    }
+
+    /// A key went down or up. Never blocks: a guest that reads no keys loses them.
+    pub fn key(&self, key: Key, down: bool) {
+        lock(&self.0.seat).key(key, down);
+        self.expect_change();
+    }
+
+    /// The pointer moved, or a button did.
+    pub fn point(&self, pointing: Pointing) {
+        lock(&self.0.seat).point(pointing);
+        self.expect_change();
+    }
+
+    /// The lights of the keyboard that gets the keys.
+    pub fn leds(&self) -> Leds {
+        lock(&self.0.seat).leds()
+    }
+
+    /// Somebody would like another size; `false` if the device does not do that.
+    pub fn suggest_size(&self, width: u16, height: u16) -> bool {
+        let source = lock(&self.0.state).source.as_ref().and_then(Weak::upgrade);
+        let taken = source.is_some_and(|source| source.suggest(width, height));
+        self.expect_change();
+        taken
+    }
+
+    /// Something will be drawn soon: who acts wants to see what it does.
+    fn expect_change(&self) {
+        lock(&self.0.state).pause = LIVELY;
+        self.0.changed.notify_all();
+    }
+
+    /// Begins to watch.
+    pub fn watch(&self) -> Watch {
+        let mut state = lock(&self.0.state);
+        state.watchers += 1;
+        if state.canvas.is_none() {
+            state.canvas = Some(Canvas::default());
+            state.fresh = true;
+        }
+        Watch { display: self.clone(), seen: 0 }
+    }
+
+    /// What is on the screen now.
+    pub fn picture(&self) -> Picture {
+        let watch = self.watch();
+        let mut state = lock(&self.0.state);
+        state.refresh();
+        let picture = state.canvas.as_ref().map_or_else(Picture::default, Canvas::picture);
+        drop(state);
+        drop(watch);
+        picture
+    }
+}
+
+impl State {
+    fn wake(&mut self) {
+        self.refreshed = None;
+        self.pause = LIVELY;
+    }
+
+    /// How long until the source may be asked again.
+    fn due_in(&self) -> Duration {
+        self.refreshed.map_or(Duration::ZERO, |at| self.pause.saturating_sub(at.elapsed()))
+    }
+
+    /// Asks the source; says whether anything changed.
+    fn refresh(&mut self) -> bool {
+        let Some(canvas) = &mut self.canvas else { return false };
+        let before = canvas.generation();
+        canvas.begin();
+        // Between two machines there is no source and the last picture stays: it shows what the guest said last.
+        if let Some(source) = self.source.as_ref().and_then(Weak::upgrade) {
+            source.refresh(canvas, std::mem::take(&mut self.fresh));
+        }
+        let moved = canvas.commit(before);
+        self.pause = if moved { LIVELY } else { (self.pause * 2).clamp(LIVELY, IDLE) };
+        self.refreshed = Some(Instant::now());
+        moved
+    }
+}
+
+/// One viewer's look at a display. The canvas goes with the last of them.
+pub struct Watch {
+    display: Display,
+    /// Everything up to here was taken.
+    seen: u64,
+}
+
+impl Watch {
+    /// The size of the screen now, in columns and lines.
+    pub fn size(&self) -> (u16, u16) {
+        let mut state = lock(&self.display.0.state);
+        if state.due_in().is_zero() {
+            state.refresh();
+            self.display.0.changed.notify_all();
+        }
+        state.canvas.as_ref().map_or((0, 0), |canvas| (canvas.width(), canvas.height()))
+    }
+
+    /// Blocks until `take` makes something of the canvas. It is given the generation this viewer has seen, and is
+    /// asked again whenever the canvas changed or [`Self::alarm`] rang. While it answers `wants`, the source is asked
+    /// for news.
+    pub fn wait<T>(&mut self, mut take: impl FnMut(&Canvas, u64) -> Next<T>) -> T {
+        let shared = self.display.0.clone();
+        let mut state = lock(&shared.state);
+        loop {
+            let wants = match take(state.canvas.get_or_insert_default(), self.seen) {
+                Next::Done { seen, value } => {
+                    self.seen = seen;
+                    return value;
+                }
+                Next::News => true,
+                Next::Alarm => false,
+            };
+            state = if !wants {
+                shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+            } else if state.due_in().is_zero() {
+                if state.refresh() {
+                    shared.changed.notify_all();
+                }
+                state
+            } else {
+                let due = state.due_in();
+                shared.changed.wait_timeout(state, due).unwrap_or_else(PoisonError::into_inner).0
+            };
+        }
+    }
+
+    /// Rings at every viewer that waits; each looks again at what it wants.
+    pub fn alarm(display: &Display) {
+        drop(lock(&display.0.state));
+        display.0.changed.notify_all();
+    }
+}
+
+/// What a viewer makes of the canvas.
+pub enum Next<T> {
+    /// It took something, and has now seen everything up to this generation.
+    Done {
+        /// The canvas's generation.
+        seen: u64,
+        /// What it took.
+        value: T,
+    },
+    /// It waits for the picture to change.
+    News,
+    /// It waits only for the alarm.
+    Alarm,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let mut state = lock(&self.display.0.state);
+        state.watchers = state.watchers.saturating_sub(1);
+        if state.watchers == 0 {
+            state.canvas = None;
+            state.refreshed = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+use super::encode::BAND;
+use super::format::PixelFormat;
+use crate::display::{Area, Canvas, Next};
+
+/// Pseudo-encodings: what a viewer understands beside pixels (`rfbproto`).
+const DESKTOP_SIZE: i32 = -223;
+const EXTENDED_DESKTOP_SIZE: i32 = -308;
+const EXTENDED_KEYS: i32 = -258;
+
+/// Why an `ExtendedDesktopSize` rectangle is sent, and what became of the viewer's own wish.
+const BY_SERVER: u16 = 0;
+const BY_THIS_VIEWER: u16 = 1;
+const PROHIBITED: u16 = 1;
+/// The guest was asked, and may or may not follow.
+const FORWARDED: u16 = 4;
+
+/// What a viewer has asked for and not got yet. Written by the thread that listens to it.
+#[derive(Debug, Default)]
+pub(super) struct Wishes {
+    pub(super) format: Option<PixelFormat>,
+    pub(super) encodings: Option<Vec<i32>>,
+    /// An update of what changed, and of this area even if it did not.
+    pub(super) update: Option<Area>,
+    /// The answer to its wish for another size: whether the guest was asked.
+    pub(super) resize: Option<bool>,
+    /// The size it believes the screen has.
+    pub(super) size: (u16, u16),
+    /// It is gone.
+    pub(super) over: bool,
+}
+
+/// What is to be sent next.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    pub(super) format: Option<PixelFormat>,
+    pub(super) encodings: Option<Vec<i32>>,
+    /// Rectangles without pixels, whole.
+    pub(super) notes: Vec<Vec<u8>>,
+    /// Rectangles with pixels, none of them higher than a band.
+    pub(super) areas: Vec<(Area, Vec<u32>)>,
+    /// Nothing more will come.
+    pub(super) over: bool,
+}
+
+/// What one viewer understands and has been told.
+#[derive(Debug, Default)]
+pub(super) struct Session {
+    resizes: bool,
+    resizes_well: bool,
+    /// What has to be confirmed once: the pseudo-encoding was named and nothing was sent yet.
+    confirm_keys: bool,
+    confirm_size: bool,
+    /// Size of the screen that the viewer was last sent.
+    drawn: (u16, u16),
+}
+
+impl Session {
+    /// Looks what of `wishes` the canvas can fulfil, for [`crate::display::Watch::wait`].
+    pub(super) fn next(&mut self, canvas: &Canvas, seen: u64, wishes: &mut Wishes) -> Next<Step> {
+        let mut step = Step { over: wishes.over, ..Step::default() };
+        if step.over {
+            return Next::Done { seen, value: step };
+        }
+        let Some(also) = wishes.update else { return Next::Alarm };
+        if let Some(encodings) = &wishes.encodings {
+            self.learn(encodings);
+        }
+        let size = (canvas.width(), canvas.height());
+        let moved = size != wishes.size && self.resizes;
+        step.notes = self.notes(size, moved, wishes.resize);
+        if step.notes.is_empty() {
+            step.areas = self.pixels(canvas, seen, also, wishes.size);
+        }
+        if step.notes.is_empty() && step.areas.is_empty() {
+            return Next::News;
+        }
+        step.format = wishes.format.take();
+        step.encodings = wishes.encodings.take();
+        wishes.update = None;
+        if step.notes.is_empty() {
+            return Next::Done { seen: canvas.generation(), value: step };
+        }
+        (self.confirm_keys, self.confirm_size, wishes.resize) = (false, false, None);
+        if self.resizes {
+            wishes.size = size;
+        }
+        // A viewer whose screen has a new size begins with nothing on it.
+        Next::Done { seen: if moved { 0 } else { seen }, value: step }
+    }
+
+    fn learn(&mut self, encodings: &[i32]) {
+        let (well, keys) = (encodings.contains(&EXTENDED_DESKTOP_SIZE), encodings.contains(&EXTENDED_KEYS));
+        self.confirm_size |= well && !self.resizes_well;
+        self.confirm_keys |= keys;
+        self.resizes_well = well;
+        self.resizes = well || encodings.contains(&DESKTOP_SIZE);
+    }
+
+    fn notes(&self, size: (u16, u16), moved: bool, resize: Option<bool>) -> Vec<Vec<u8>> {
+        let mut notes = Vec::new();
+        if self.confirm_keys {
+            notes.push(rectangle((0, 0), (0, 0), EXTENDED_KEYS));
+        }
+        if let Some(asked) = resize.filter(|_| self.resizes_well) {
+            let status = if asked { FORWARDED } else { PROHIBITED };
+            notes.push(extended_size((BY_THIS_VIEWER, status), size));
+        } else if self.confirm_size || (moved && self.resizes_well) {
+            notes.push(extended_size((BY_SERVER, 0), size));
+        } else if moved {
+            notes.push(rectangle((0, 0), size, DESKTOP_SIZE));
+        }
+        notes
+    }
+
+    /// A viewer that cannot follow a change of size keeps its own: it sees what fits, on black.
+    fn pixels(&mut self, canvas: &Canvas, seen: u64, also: Area, size: (u16, u16)) -> Vec<(Area, Vec<u32>)> {
+        let screen = Area::sized(size.0, size.1);
+        let drawn = (canvas.width(), canvas.height());
+        let areas = if std::mem::replace(&mut self.drawn, drawn) == drawn {
+            canvas.changes(seen, also)
+        } else {
+            vec![screen]
+        };
+        areas
+            .into_iter()
+            .flat_map(|area| bands(area.and(screen)))
+            .map(|area| (area, canvas.copy(area)))
+            .collect()
+    }
+}
+
+/// `area` in pieces that are encoded one at a time.
+fn bands(area: Area) -> impl Iterator<Item = Area> {
+    let end = area.y.saturating_add(area.height);
+    let tops = (area.y..end).step_by(usize::from(BAND)).filter(move |_| area.width > 0);
+    tops.map(move |y| Area { y, height: (end - y).min(BAND), ..area })
+}
+
+/// The header of a rectangle, which is all of most pseudo-rectangles.
+fn rectangle(at: (u16, u16), size: (u16, u16), encoding: i32) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(12);
+    for value in [at.0, at.1, size.0, size.1] {
+        bytes.extend(value.to_be_bytes());
+    }
+    bytes.extend(encoding.to_be_bytes());
+    bytes
+}
+
+/// One screen of that size.
+fn extended_size(why: (u16, u16), size: (u16, u16)) -> Vec<u8> {
+    let mut bytes = rectangle(why, size, EXTENDED_DESKTOP_SIZE);
+    bytes.extend([1, 0, 0, 0]);
+    bytes.extend([0; 4]);
+    for value in [0, 0, size.0, size.1] {
+        bytes.extend(value.to_be_bytes());
+    }
+    bytes.extend([0; 4]);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wishes(size: (u16, u16)) -> Wishes {
+        Wishes { update: Some(Area::default()), size, ..Wishes::default() }
+    }
+
+    fn canvas(width: u16, height: u16) -> Canvas {
+        let mut canvas = Canvas::default();
+        canvas.resize(width, height);
+        canvas
+    }
+
+    fn done(next: Next<Step>) -> (u64, Step) {
+        match next {
+            Next::Done { seen, value } => (seen, value),
+            Next::News => panic!("waits for news"),
+            Next::Alarm => panic!("waits for the alarm"),
+        }
+    }
+
+    fn areas(step: &Step) -> Vec<Area> {
+        step.areas.iter().map(|(area, _)| *area).collect()
+    }
+
+    #[test]
+    fn nothing_is_sent_that_was_not_asked_for() {
+        let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
+        let canvas = canvas(100, 50);
+        wishes.update = None;
+        assert!(matches!(session.next(&canvas, 0, &mut wishes), Next::Alarm));
+        wishes.update = Some(Area::default());
+        let (seen, step) = done(session.next(&canvas, 0, &mut wishes));
+        assert_eq!(areas(&step), [Area::sized(100, 50)]);
+        assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::Alarm), "one answer to one request");
+        wishes.update = Some(Area::default());
+        assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::News));
+        wishes.update = Some(Area::sized(1, 1));
+        let (_, step) = done(session.next(&canvas, seen, &mut wishes));
+        assert_eq!(areas(&step), [Area::sized(64, 16)]);
+    }
+
+    #[test]
+    fn pixels_come_in_bands() {
+        let (_, step) = done(Session::default().next(&canvas(10, 150), 0, &mut wishes((10, 150))));
+        let lines: Vec<_> = areas(&step).iter().map(|area| (area.y, area.height)).collect();
+        assert_eq!(lines, [(0, 64), (64, 64), (128, 22)]);
+        assert!(step.areas.iter().all(|(area, pixels)| pixels.len() == 10 * usize::from(area.height)));
+    }
+
+    #[test]
+    fn a_viewer_that_follows_is_told_the_size_and_then_sent_everything() {
+        for (encoding, len) in [(DESKTOP_SIZE, 12), (EXTENDED_DESKTOP_SIZE, 12 + 4 + 16)] {
+            let (mut session, mut wishes) = (Session::default(), wishes((640, 480)));
+            let canvas = canvas(100, 50);
+            wishes.encodings = Some(vec![encoding]);
+            let (seen, step) = done(session.next(&canvas, 9, &mut wishes));
+            assert_eq!((seen, step.notes.len(), step.areas.len()), (0, 1, 0));
+            assert_eq!(step.notes[0].len(), len);
+            assert_eq!(step.notes[0][..12], rectangle((0, 0), (100, 50), encoding));
+            assert_eq!(wishes.size, (100, 50));
+            wishes.update = Some(Area::default());
+            let (_, step) = done(session.next(&canvas, seen, &mut wishes));
+            assert_eq!(areas(&step), [Area::sized(100, 50)]);
+        }
+    }
+
+    #[test]
+    fn a_viewer_that_does_not_follow_keeps_its_size() {
+        let (mut session, mut wishes) = (Session::default(), wishes((64, 32)));
+        let (_, step) = done(session.next(&canvas(100, 10), 0, &mut wishes));
+        assert_eq!(areas(&step), [Area::sized(64, 32)]);
+        assert!(step.notes.is_empty());
+        assert_eq!(wishes.size, (64, 32));
+    }
+
+    #[test]
+    fn what_a_viewer_names_is_confirmed_once() {
+        let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
+        let canvas = canvas(100, 50);
+        wishes.encodings = Some(vec![16, EXTENDED_KEYS, EXTENDED_DESKTOP_SIZE]);
+        let (seen, step) = done(session.next(&canvas, 5, &mut wishes));
+        assert_eq!((seen, step.notes.len()), (5, 2));
+        assert_eq!(step.encodings, Some(vec![16, EXTENDED_KEYS, EXTENDED_DESKTOP_SIZE]));
+        wishes.update = Some(Area::default());
+        assert!(done(session.next(&canvas, 0, &mut wishes)).1.notes.is_empty());
+    }
+
+    #[test]
+    fn a_wish_for_a_size_is_answered() {
+        for (asked, status) in [(false, PROHIBITED), (true, FORWARDED)] {
+            let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
+            wishes.encodings = Some(vec![EXTENDED_DESKTOP_SIZE]);
+            wishes.resize = Some(asked);
+            let (_, step) = done(session.next(&canvas(100, 50), 1, &mut wishes));
+            assert_eq!(step.notes, [extended_size((BY_THIS_VIEWER, status), (100, 50))]);
+            assert_eq!(wishes.resize, None);
+        }
+    }
+
+    #[test]
+    fn who_is_gone_is_sent_nothing() {
+        let mut wishes = Wishes { over: true, ..wishes((100, 50)) };
+        let (_, step) = done(Session::default().next(&canvas(100, 50), 0, &mut wishes));
+        assert!(step.over && step.areas.is_empty());
+    }
+}
