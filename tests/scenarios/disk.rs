@@ -42,3 +42,30 @@ fn across_a_reboot(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     assert_eq!(read.split_whitespace().next(), written.split_whitespace().next());
     Ok(())
 }
+
+#[test]
+fn nested_interrupt_lines_do_where_messages_are_off() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let name = "virtio-blk by interrupt lines, through the IOAPIC and through the PICs";
+    scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(1024)), by_lines);
+}
+
+fn by_lines(host: &Host, monitor: Monitor) -> Result<(), HostError> {
+    host.shell("rm -f /tmp/disk; truncate -s 16M /tmp/disk").run()?.ok();
+    for (line, controller) in [("pci=nomsi", "IO-APIC"), ("pci=nomsi noapic", "XT-PIC")] {
+        let machine =
+            Machine { disks: vec!["/tmp/disk".into()], command_line: line.to_owned(), ..Machine::default() };
+        let mut guest = machine.start(host, monitor)?;
+        guest.ready()?;
+        guest.run("dd if=/dev/zero of=/dev/vda bs=4k count=200 oflag=direct 2>/dev/null", LONG)?;
+        let lines = guest.run("grep virtio /proc/interrupts", SOON)?;
+        let disk = lines.lines().find(|line| line.contains("virtio0")).expect("a line of the disk");
+        assert!(disk.contains(controller), "{line}: {disk}");
+        let count: u32 = disk.split_whitespace().nth(1).and_then(|count| count.parse().ok()).unwrap_or(0);
+        assert!((200..5000).contains(&count), "neither lost nor stuck: {line}: {lines}");
+        let log = guest.run("dmesg | grep -c 'nobody cared' || true", SOON)?;
+        assert_eq!(log.trim(), "0");
+        power_off(guest)?;
+    }
+    Ok(())
+}

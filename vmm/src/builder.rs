@@ -15,7 +15,7 @@ use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::config::{Boot, Machine};
 use crate::irq::IrqLine;
-use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmRouter, KvmUnusable};
+use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable};
 use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
 use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
@@ -166,7 +166,9 @@ pub(crate) fn build(
     let buses = Buses::default();
     let output = SharedOutput::new(output);
     let (uart, power) = legacy_devices(&vm, &buses, &outcome, Box::new(output.clone()))?;
-    let pci = Root::new(&buses.mmio, &buses.pio, &ram_ranges(machine.memory)).map_err(pci("PCI bus"))?;
+    let pins = Arc::new(KvmPins(vm.fd.clone()));
+    let pci =
+        Root::new((&buses.mmio, &buses.pio), &ram_ranges(machine.memory), pins).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let assembly = Assembly { outcome, uart, power, pci, buses, vm };
     pci_devices(machine, &assembly, &memory, Box::new(output))?;

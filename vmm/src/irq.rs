@@ -44,6 +44,12 @@ pub trait IrqLine: Send + Sync {
     fn set_level(&self, high: bool) -> io::Result<()>;
 }
 
+/// All interrupt lines by their numbers: those below 16 reach the PICs and the IOAPIC, the others the IOAPIC.
+pub trait IrqPins: Send + Sync {
+    /// Holds the level of the line. Nobody else drives it.
+    fn set_level(&self, gsi: u32, high: bool) -> io::Result<()>;
+}
+
 /// Guest writes that the kernel answers with an eventfd, without leaving to the monitor (`KVM_IOEVENTFD`).
 pub trait Doorbells: Send + Sync {
     /// From now on a write of any value and width to guest-physical `address` signals `fd`.

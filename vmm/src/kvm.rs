@@ -10,7 +10,7 @@ mod vm;
 pub use probe::{KvmUnusable, probe};
 
 pub(crate) use doorbell::KvmDoorbells;
-pub(crate) use irq::{KvmLine, KvmRouter};
+pub(crate) use irq::{KvmLine, KvmPins, KvmRouter};
 pub(crate) use probe::open;
 #[expect(unused_imports, reason = "as above")]
 pub(crate) use slot::KvmSlots;

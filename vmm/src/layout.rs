@@ -72,5 +72,11 @@ pub const DEBUG_PORT: u16 = 0x80;
 
 /// Interrupt lines of the IOAPIC.
 pub const IOAPIC_PINS: u32 = 24;
+/// The PIRQ lines of the LPC bridge.
+pub const PIRQS: usize = 8;
+/// PIRQA is this pin of the IOAPIC, and the others follow.
+pub const PIRQ_GSI_START: u32 = 16;
+/// The PIC lines of PIRQA to PIRQD, and of PIRQE to PIRQH again: what firmware programs too.
+pub const PIRQ_ISA: [u8; 4] = [10, 10, 11, 11];
 /// First GSI that is not an IOAPIC pin: message-signalled vectors are routed from here.
 pub const MSI_GSI_START: u32 = IOAPIC_PINS;

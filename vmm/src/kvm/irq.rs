@@ -9,7 +9,7 @@ use kvm_bindings::{
 use kvm_ioctls::VmFd;
 use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
-use crate::irq::{IrqLine, MsiMessage, MsiRouter, MsiVector};
+use crate::irq::{IrqLine, IrqPins, MsiMessage, MsiRouter, MsiVector};
 use crate::layout;
 
 /// How many message-signalled vectors a machine has. `KVM_MAX_IRQ_ROUTES` is 4096 and pins take up to 40 entries.
@@ -185,6 +185,15 @@ impl IrqLine for KvmLine {
 
     fn set_level(&self, high: bool) -> io::Result<()> {
         Ok(self.vm.set_irq_line(self.gsi, high)?)
+    }
+}
+
+/// The pins as the levels that userspace holds.
+pub(crate) struct KvmPins(pub(crate) Arc<VmFd>);
+
+impl IrqPins for KvmPins {
+    fn set_level(&self, gsi: u32, high: bool) -> io::Result<()> {
+        Ok(self.0.set_irq_line(gsi, high)?)
     }
 }
 

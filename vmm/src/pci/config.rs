@@ -12,6 +12,7 @@ const COMMAND_MASTER: u16 = 1 << 2;
 const COMMAND_NO_INTX: u16 = 1 << 10;
 const COMMAND: usize = 0x04;
 const STATUS: usize = 0x06;
+const STATUS_INTERRUPT: u8 = 1 << 3;
 const STATUS_CAPABILITIES: u8 = 1 << 4;
 const HEADER_TYPE: usize = 0x0e;
 const MULTIFUNCTION: u8 = 1 << 7;
@@ -19,6 +20,8 @@ const BAR0: usize = 0x10;
 const ROM_BAR: usize = 0x30;
 const ROM_ENABLE: u64 = 1;
 const CAPABILITIES_POINTER: usize = 0x34;
+const INTERRUPT_PIN: usize = 0x3d;
+const INTA: u8 = 1;
 /// The header ends here; capabilities follow.
 const HEADER_END: usize = 0x40;
 const SIZE: usize = 256;
@@ -83,6 +86,19 @@ impl ConfigSpace {
     /// Says that there are functions beside function 0 (section 6.2.1).
     pub fn set_multifunction(&mut self) {
         self.bytes[HEADER_TYPE] |= MULTIFUNCTION;
+    }
+
+    /// Says that the function has an interrupt line: INTA#.
+    pub fn set_interrupt_pin(&mut self) {
+        self.bytes[INTERRUPT_PIN] = INTA;
+    }
+
+    /// Sets the interrupt status bit (section 6.2.3), before a read.
+    pub fn set_interrupt_status(&mut self, wanted: bool) {
+        self.bytes[STATUS] &= !STATUS_INTERRUPT;
+        if wanted {
+            self.bytes[STATUS] |= STATUS_INTERRUPT;
+        }
     }
 
     /// The number of the expansion ROM among the BARs.

@@ -1,17 +1,22 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::intx::Pirqs;
 use super::{ConfigSpace, Decoding, Function, Identity};
-use crate::layout::PM_PORT;
+use crate::layout::{PIRQ_ISA, PIRQS, PM_PORT};
+
+/// The routing registers of PIRQA and of PIRQE, with three more behind each.
+const ROUTES: [u16; 2] = [0x60, 0x68];
 
 /// The LPC bridge of an ICH9 (ICH9 datasheet, section 13.1): firmware reads the power management base from it and
-/// writes interrupt routing into it. The registers keep what is written; the power management block stays where the
+/// writes interrupt routing into it. Only that has an effect, the other registers keep what is written: the power management block stays where the
 /// layout puts it, where firmware puts it too.
 pub(super) struct Lpc {
     config: Mutex<ConfigSpace>,
+    pirqs: Arc<Pirqs>,
 }
 
 impl Lpc {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(pirqs: Arc<Pirqs>) -> Self {
         let mut config = ConfigSpace::new(Identity {
             vendor: 0x8086,
             device: 0x2918,
@@ -25,14 +30,25 @@ impl Lpc {
         config.allow(0x40, &0xff80_u32.to_le_bytes());
         config.set(0x44, &[0x80]);
         config.allow(0x44, &[0x87]);
-        // PIRQA-D and PIRQE-H: routing disabled until written.
-        for at in [0x60, 0x68] {
-            config.set(at, &[0x80; 4]);
-            config.allow(at, &[0x8f; 4]);
+        // As firmware leaves them, for a kernel that is started without any.
+        for at in ROUTES {
+            config.set(at.into(), &PIRQ_ISA);
+            config.allow(at.into(), &[0x8f; 4]);
         }
         // RCBA: bits 31-14 and enable.
         config.allow(0xf0, &0xffff_c001_u32.to_le_bytes());
-        Self { config: Mutex::new(config) }
+        let lpc = Self { config: Mutex::new(config), pirqs };
+        lpc.pirqs.route(lpc.routes());
+        lpc
+    }
+
+    fn routes(&self) -> [u8; PIRQS] {
+        let config = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut routes = [0; PIRQS];
+        for (to, at) in routes.chunks_mut(4).zip(ROUTES) {
+            config.read(at, to);
+        }
+        routes
     }
 }
 
@@ -43,6 +59,7 @@ impl Function for Lpc {
 
     fn write_config(&self, register: u16, data: &[u8]) -> Decoding {
         self.config.lock().unwrap_or_else(PoisonError::into_inner).write(register, data);
+        self.pirqs.route(self.routes());
         Decoding::Same
     }
 }

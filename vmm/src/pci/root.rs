@@ -3,11 +3,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use super::address::Register;
 use super::host::HostBridge;
+use super::intx::Pirqs;
 use super::lpc::Lpc;
 use super::ports::ConfigPorts;
 use super::windows::Windows;
 use super::{Address, Decoding, Function, Slot};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
+use crate::irq::IrqPins;
 use crate::layout::PCI_CONFIG_PORT;
 use crate::memory::RamRange;
 
@@ -43,16 +45,24 @@ pub struct Root {
     fabric: Arc<Fabric>,
     ports: Arc<ConfigPorts>,
     windows: Arc<Windows>,
+    pirqs: Arc<Pirqs>,
     pio: Weak<Bus>,
 }
 
 impl Root {
     /// Puts the host bridge and the LPC bridge on a bus and makes its configuration space reachable on `mmio` and
-    /// `pio`. BARs keep clear of `ram`; the 64-bit window begins at the next 4 GiB above it.
-    pub fn new(mmio: &Arc<Bus>, pio: &Arc<Bus>, ram: &[RamRange]) -> Result<Self, RootError> {
+    /// `pio`. BARs keep clear of `ram`; the 64-bit window begins at the next 4 GiB above it. Interrupt lines lead to
+    /// `pins`.
+    pub fn new(
+        (mmio, pio): (&Arc<Bus>, &Arc<Bus>),
+        ram: &[RamRange],
+        pins: Arc<dyn IrqPins>,
+    ) -> Result<Self, RootError> {
         let windows = Arc::new(Windows::new(ram)?);
+        let pirqs = Arc::new(Pirqs::new(pins));
         let host = Arc::new(HostBridge::new());
-        let slots: Slots = [(HOST, host.clone() as Arc<dyn Function>), (LPC, Arc::new(Lpc::new()))].into();
+        let slots: Slots =
+            [(HOST, host.clone() as Arc<dyn Function>), (LPC, Arc::new(Lpc::new(pirqs.clone())))].into();
         let fabric = Arc::new_cyclic(|me| Fabric {
             slots: RwLock::new(slots),
             host,
@@ -64,7 +74,7 @@ impl Root {
         let ports = Arc::new(ConfigPorts::new(fabric.clone()));
         let range = BusRange::new(u64::from(PCI_CONFIG_PORT), 8).ok_or(RootError::Full)?;
         pio.insert(range, ports.clone()).map_err(RootError::Claimed)?;
-        Ok(Self { fabric, ports, windows, pio: Arc::downgrade(pio) })
+        Ok(Self { fabric, ports, windows, pirqs, pio: Arc::downgrade(pio) })
     }
 
     /// Puts `function` on the lowest free slot and gives its BARs addresses.
@@ -88,7 +98,8 @@ impl Root {
             return Err(RootError::Taken(address));
         }
         let buses = (self.fabric.mmio.clone(), self.pio.clone());
-        function.attach(&Slot::new(address, buses, self.windows.clone()))?;
+        let (windows, pirqs) = (self.windows.clone(), self.pirqs.clone());
+        function.attach(&Slot::new(address, buses, windows, pirqs))?;
         slots.insert(address, function);
         Ok(())
     }

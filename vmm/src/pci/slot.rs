@@ -1,7 +1,8 @@
 use std::sync::{Arc, Weak};
 
-use super::Address;
+use super::intx::Pirqs;
 use super::windows::Windows;
+use super::{Address, Intx};
 use crate::bus::Bus;
 
 /// What a function gets of the bus it is put on.
@@ -10,12 +11,23 @@ pub struct Slot {
     mmio: Weak<Bus>,
     pio: Weak<Bus>,
     windows: Arc<Windows>,
+    pirqs: Arc<Pirqs>,
 }
 
 impl Slot {
-    pub(super) fn new(address: Address, buses: (Weak<Bus>, Weak<Bus>), windows: Arc<Windows>) -> Self {
-        let (mmio, pio) = buses;
-        Self { address, mmio, pio, windows }
+    pub(super) fn new(
+        address: Address,
+        (mmio, pio): (Weak<Bus>, Weak<Bus>),
+        windows: Arc<Windows>,
+        pirqs: Arc<Pirqs>,
+    ) -> Self {
+        Self { address, mmio, pio, windows, pirqs }
+    }
+
+    /// Wires the function's interrupt line. Its interrupt pin register says INTA#
+    /// ([`super::ConfigSpace::set_interrupt_pin`]).
+    pub fn connect(&self, intx: &Intx) {
+        intx.connect(self.pirqs.clone(), self.address);
     }
 
     /// Where it is.

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use vmm_sys_util::eventfd::EventFd;
 use super::*;
 use crate::bus::Bus;
 use crate::bus::{BusDevice, BusRange};
-use crate::irq::{MsiMessage, MsiRouter, MsiVector};
+use crate::irq::{IrqPins, MsiMessage, MsiRouter, MsiVector};
 use crate::memory::RamRange;
 
 /// Delivers as KVM does: what is signalled while masked waits in the eventfd until the vector is routed.
@@ -81,6 +82,38 @@ impl MsiVector for FakeVector {
     }
 }
 
+/// Keeps the levels.
+#[derive(Clone, Default)]
+pub(crate) struct FakePins(Arc<(Mutex<BTreeSet<u32>>, Condvar)>);
+
+impl FakePins {
+    pub(crate) fn high(&self) -> Vec<u32> {
+        self.0.0.lock().unwrap().iter().copied().collect()
+    }
+
+    /// Waits until the line is up.
+    pub(crate) fn wait(&self, gsi: u32) {
+        let (levels, changed) = &*self.0;
+        let patience = Duration::from_secs(20);
+        let low = |levels: &mut BTreeSet<u32>| !levels.contains(&gsi);
+        let (_levels, result) = changed.wait_timeout_while(levels.lock().unwrap(), patience, low).unwrap();
+        assert!(!result.timed_out(), "line {gsi} stays low");
+    }
+}
+
+impl IrqPins for FakePins {
+    fn set_level(&self, gsi: u32, high: bool) -> io::Result<()> {
+        let (levels, changed) = &*self.0;
+        let news = match high {
+            true => levels.lock().unwrap().insert(gsi),
+            false => levels.lock().unwrap().remove(&gsi),
+        };
+        assert!(news, "line {gsi} is set to what it is");
+        changed.notify_all();
+        Ok(())
+    }
+}
+
 /// A function with a BAR of every kind and nothing behind them but the address it is asked for.
 struct Plain {
     registers: Mutex<(ConfigSpace, Bars)>,
@@ -145,7 +178,8 @@ struct Machine {
 
 fn machine(functions: usize) -> Machine {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
-    let root = Root::new(&mmio, &pio, &[RamRange { start: 0, len: RAM }]).unwrap();
+    let root =
+        Root::new((&mmio, &pio), &[RamRange { start: 0, len: RAM }], Arc::new(FakePins::default())).unwrap();
     let echo = Arc::new(Echo);
     for _ in 0..functions {
         root.add(Plain::new(&echo)).unwrap();

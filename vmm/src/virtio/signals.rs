@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, Ordering};
 
-use crate::pci::Msix;
+use crate::pci::{Intx, Msix};
 
 /// No vector (section 4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
@@ -11,6 +11,8 @@ const ISR_CONFIG: u8 = 2;
 /// What the worker tells the driver, without a lock shared with vCPU threads.
 pub(super) struct Signals {
     pub(super) msix: Msix,
+    /// The line, for a driver without messages.
+    pub(super) intx: Intx,
     /// Interrupts that were not delivered as messages (section 4.1.4.5).
     isr: AtomicU8,
     /// Messages are switched on; a copy so that raising needs no lock.
@@ -48,6 +50,7 @@ impl Signals {
     pub(super) fn new(msix: Msix, queues: usize) -> Self {
         Self {
             msix,
+            intx: Intx::default(),
             isr: AtomicU8::new(0),
             messages: AtomicBool::new(false),
             config_vector: AtomicU16::new(NO_VECTOR),
@@ -79,15 +82,23 @@ impl Signals {
         !self.bus_master.swap(yes, Ordering::SeqCst) && yes
     }
 
-    /// Reading clears.
+    /// Reading clears, and lowers the line.
     pub(super) fn take_isr(&self) -> u8 {
-        self.isr.swap(0, Ordering::SeqCst)
+        let isr = self.isr.swap(0, Ordering::SeqCst);
+        self.settle_line();
+        isr
+    }
+
+    fn settle_line(&self) {
+        let raised = || self.isr.load(Ordering::SeqCst) != 0;
+        self.intx.set(|| raised() && !self.messages.load(Ordering::SeqCst));
     }
 
     /// Takes the upper byte of MSI-X message control.
     pub(super) fn set_msix_control(&self, upper: u8) {
         self.msix.set_control(upper);
         self.messages.store(self.msix.is_enabled(), Ordering::SeqCst);
+        self.settle_line();
     }
 
     /// Maps the configuration interrupt; a vector that does not exist maps to none.
@@ -113,6 +124,7 @@ impl Signals {
     pub(super) fn reset(&self) {
         self.needs_reset.store(false, Ordering::SeqCst);
         self.isr.store(0, Ordering::SeqCst);
+        self.settle_line();
         for slot in self.queue_vectors.iter().chain([&self.config_vector]) {
             slot.store(NO_VECTOR, Ordering::SeqCst);
         }
@@ -129,6 +141,7 @@ impl Signals {
             }
         } else {
             self.isr.fetch_or(isr, Ordering::SeqCst);
+            self.settle_line();
         }
     }
 }

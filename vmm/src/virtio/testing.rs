@@ -15,7 +15,7 @@ use crate::irq::Doorbells;
 use crate::layout::ECAM_START;
 use crate::memory::RamRange;
 use crate::pci::Root;
-use crate::pci::tests::FakeRouter;
+use crate::pci::tests::{FakePins, FakeRouter};
 
 pub(super) const VERSION_1: u64 = 1 << 32;
 pub(super) const EVENT_IDX: u64 = 1 << 29;
@@ -64,6 +64,7 @@ pub(super) struct Guest {
     pub(super) mmio: Arc<Bus>,
     pub(super) root: Root,
     pub(super) router: FakeRouter,
+    pub(super) pins: FakePins,
     pub(super) doorbells: Arc<FakeDoorbells>,
     pub(super) device: Arc<PciDevice>,
     pub(super) bar: u64,
@@ -90,7 +91,9 @@ impl Guest {
 
     pub(super) fn in_memory(device: Box<dyn Device>, memory: GuestMemory) -> Self {
         let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
-        let root = Root::new(&mmio, &pio, &[RamRange { start: 0, len: MEMORY }]).unwrap();
+        let pins = FakePins::default();
+        let root =
+            Root::new((&mmio, &pio), &[RamRange { start: 0, len: MEMORY }], Arc::new(pins.clone())).unwrap();
         let router = FakeRouter::default();
         let doorbells = Arc::new(FakeDoorbells::default());
         let host =
@@ -99,7 +102,7 @@ impl Guest {
         root.add(device.clone()).unwrap();
         mmio.write(CONFIG + 4, &[6, 0]);
         let bar = root.window64().start();
-        let guest = Self { memory, mmio, root, router, doorbells, device, bar, rings: Vec::new() };
+        let guest = Self { memory, mmio, root, router, pins, doorbells, device, bar, rings: Vec::new() };
         guest.write_config(guest.msix() + 3, &[0x80]);
         for vector in 0..8 {
             guest.write(0x4000 + vector * 16, &0xfee0_0000_u64.to_le_bytes());
@@ -108,7 +111,7 @@ impl Guest {
         guest
     }
 
-    fn msix(&self) -> u64 {
+    pub(super) fn msix(&self) -> u64 {
         let mut at = u64::from(self.read_config8(0x34));
         while self.read_config8(at) != 0x11 {
             at = u64::from(self.read_config8(at + 1));

@@ -99,6 +99,7 @@ impl PciDevice {
             class: model.class,
             subsystem: (VENDOR, 0x1100),
         });
+        space.set_interrupt_pin();
         let window = capability::add_all(&mut space, model.config.len());
         let msix_at =
             usize::from(msix.add_capability(&mut space, capability::MSIX_TABLE, capability::MSIX_PENDING));
@@ -225,6 +226,7 @@ impl Function for PciDevice {
             }
             window.load(space, value);
         }
+        space.set_interrupt_status(self.signals.intx.is_wanted());
         space.read(register, data);
     }
 
@@ -245,11 +247,13 @@ impl Function for PciDevice {
         if touches(register, data.len(), COMMAND, 1) {
             self.set_bus_master(space.is_bus_master());
         }
+        self.signals.intx.follow(space);
         bars.follow(space)
     }
 
     fn attach(&self, slot: &Slot) -> Result<(), RootError> {
         let Config { space, bars, .. } = &mut *self.config();
+        slot.connect(&self.signals.intx);
         bars.attach(space, slot)
     }
 

@@ -233,7 +233,8 @@ fn a_qcow2_header_opens_nothing() {
     assert_eq!(ask(&mut guest, 0, 0, &[(DATA, 512, true)]), 0);
     assert_eq!(bytes(&guest, DATA, 512), [0; 512]);
 
-    qemu_img(&["create", "-q", "-f", "qcow2", "-o", "data_file=d.raw", text(&evil), "1M"]);
+    let data = format!("data_file={}", text(&dir.path().join("data")));
+    qemu_img(&["create", "-q", "-f", "qcow2", "-o", &data, text(&evil), "1M"]);
     let image = File::options().read(true).write(true).open(&evil).unwrap();
     let disk = Disk::new(DiskImage::Qcow2 { image, backing: None });
     assert!(matches!(Block::new(&disk), Err(ImageError::Unsupported("keeps its data in another file"))));

@@ -7,7 +7,7 @@ use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
 use super::super::{Host, PciDevice};
 use crate::bus::Bus;
-use crate::pci::tests::FakeRouter;
+use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
 
 fn guest() -> Guest {
@@ -242,6 +242,36 @@ fn a_function_that_may_not_access_memory_serves_nothing_until_it_may() {
 }
 
 #[test]
+fn without_messages_the_line_asks_for_attention_until_the_isr_is_read() {
+    let mut guest = guest();
+    guest.write_config(guest.msix() + 3, &[0]);
+    guest.start(VERSION_1, 8);
+    assert_eq!(guest.read_config8(0x3d), 1, "INTA#");
+    for _ in 0..3 {
+        guest.add(0, &[(BUFFERS, 16, true)]);
+        guest.kick(0);
+        guest.pins.wait(10);
+        assert_eq!(guest.pins.high(), [10, 21], "PIRQF, and the PIC line of it");
+        assert_eq!(guest.read_config8(6) & 8, 8, "interrupt status");
+        assert_eq!(guest.answers(0).len(), 1);
+        assert_eq!(guest.read::<1>(0x1000), [1]);
+        assert_eq!((guest.pins.high(), guest.read_config8(6) & 8), (vec![], 0));
+    }
+    guest.add(0, &[(BUFFERS, 16, true)]);
+    guest.kick(0);
+    guest.pins.wait(10);
+    guest.write_config(4, &[6, 4]);
+    assert!(guest.pins.high().is_empty(), "interrupt disable");
+    guest.write_config(4, &[6, 0]);
+    assert_eq!(guest.pins.high(), [10, 21]);
+    guest.write_config(guest.msix() + 3, &[0x80]);
+    assert!(guest.pins.high().is_empty(), "messages instead");
+    guest.write_config(guest.msix() + 3, &[0]);
+    guest.reset();
+    assert!(guest.pins.high().is_empty());
+}
+
+#[test]
 fn a_machine_that_goes_takes_its_workers_with_it() {
     let mut guest = guest();
     guest.start(VERSION_1, 8);
@@ -257,7 +287,7 @@ fn without_kernel_doorbells_notifications_still_arrive() {
     let host = Host { memory, router: Arc::new(FakeRouter::default()), doorbells };
     let device = PciDevice::new(Box::new(Rng), host).unwrap();
     let (bus, ports) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
-    let root = Root::new(&bus, &ports, &[]).unwrap();
+    let root = Root::new((&bus, &ports), &[], Arc::new(FakePins::default())).unwrap();
     root.add(device.clone()).unwrap();
     device.write_config(4, &[2, 0]);
     assert!(bus.write(root.window64().start() + 0x3000, &[0, 0]));

@@ -3,13 +3,14 @@
 use acpi_tables::Aml;
 use acpi_tables::aml::{
     AddressSpace, AddressSpaceCacheable, And, Arg, CreateDWordField, Device, EISAName, Else, Equal, IO, If,
-    Interrupt, Memory32Fixed, Method, Name, NotEqual, ONE, Or, Package, Path, ResourceTemplate, Return,
-    Scope, Uuid, ZERO,
+    Interrupt, Memory32Fixed, Method, Name, NotEqual, ONE, Or, Package, PackageBuilder, Path,
+    ResourceTemplate, Return, Scope, Store, Uuid, ZERO,
 };
 use acpi_tables::sdt::Sdt;
 
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID};
 use crate::layout;
+use crate::pci::{Address, pirq};
 
 const HEADER: u32 = 36;
 /// Integers are 64 bits wide from this revision on.
@@ -42,6 +43,7 @@ pub(super) fn table(windows: Windows) -> Sdt {
     let mut dsdt = Sdt::new(*b"DSDT", HEADER, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     let mut body = Vec::new();
     soft_off().to_aml_bytes(&mut body);
+    interrupt_model(&mut body);
     pci_root(windows, &mut body);
     motherboard(&mut body);
     serial(&mut body);
@@ -96,7 +98,43 @@ fn pci_root(windows: Windows, body: &mut Vec<u8>) {
         ],
         body,
     );
-    Scope::new(Path::new("_SB_.PCI0"), vec![&OperatingSystemCapabilities]).to_aml_bytes(body);
+    Scope::new(Path::new("_SB_.PCI0"), vec![&OperatingSystemCapabilities, &InterruptRouting])
+        .to_aml_bytes(body);
+}
+
+/// `_PRT`: where INTA# of each slot leads, with the IOAPIC or with the PICs. No function has another pin.
+struct InterruptRouting;
+
+impl Aml for InterruptRouting {
+    fn to_aml_bytes(&self, sink: &mut dyn acpi_tables::AmlSink) {
+        let lines = |gsi: fn(u8) -> u8| -> PackageBuilder {
+            let mut all = PackageBuilder::new();
+            for device in 1..32_u8 {
+                // The device in the upper half, any function in the lower.
+                let address = u32::from(device) << 16 | 0xffff;
+                let gsi = gsi(pirq(Address::root(device)));
+                all.add_element(&Package::new(vec![&address, &ZERO, &ZERO, &gsi]));
+            }
+            all
+        };
+        let ioapic = lines(|pirq| u8::try_from(layout::PIRQ_GSI_START).unwrap_or(0) + pirq);
+        let pics = lines(|pirq| layout::PIRQ_ISA.get(usize::from(pirq % 4)).copied().unwrap_or(0));
+        let mode = Path::new("\\PICF");
+        Method::new(
+            Path::new("_PRT"),
+            0,
+            false,
+            vec![&If::new(&mode, vec![&Return::new(&ioapic)]), &Return::new(&pics)],
+        )
+        .to_aml_bytes(sink);
+    }
+}
+
+/// `\_PIC`: the guest says which interrupt controllers it uses (ACPI 6.5, section 5.8.1).
+fn interrupt_model(body: &mut Vec<u8>) {
+    let mode = Path::new("PICF");
+    Name::new(Path::new("PICF"), &ZERO).to_aml_bytes(body);
+    Method::new(Path::new("_PIC"), 1, false, vec![&Store::new(&mode, &Arg(0))]).to_aml_bytes(body);
 }
 
 /// `_OSC`: the guest may have every control it asks for.
