@@ -1,10 +1,11 @@
 //! Scenarios through the real parts. The `nested` ones need QEMU 10 and mmdebstrap (`hack/setup test`).
 
 mod scenarios {
-    mod boot;
+    pub(crate) mod boot;
     pub(crate) mod broken;
     mod disk;
     mod exit;
+    mod firmware;
     mod here;
     mod hostile;
     mod net;

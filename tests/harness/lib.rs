@@ -46,6 +46,7 @@ pub mod guest;
 mod host;
 mod image;
 mod initrd;
+pub mod installed;
 pub mod memory;
 pub mod oci;
 mod process;

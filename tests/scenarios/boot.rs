@@ -41,9 +41,14 @@ fn check(guest: &mut Guest<'_>, machine: &Machine) -> Result<(), HostError> {
     assert!((least..=whole).contains(&total), "{total} KiB of {whole}");
 
     let log = guest.run("dmesg -r", SOON)?;
-    let wrong: Vec<_> = log.lines().filter(|line| is_wrong(line)).collect();
+    let wrong = complaints(&log);
     assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
     Ok(())
+}
+
+/// The lines of `dmesg -r` that tell of an error.
+pub(crate) fn complaints(log: &str) -> Vec<&str> {
+    log.lines().filter(|line| is_wrong(line)).collect()
 }
 
 /// Whether a line of `dmesg -r` (`<priority>[time] text`) tells of an error.

@@ -1,5 +1,7 @@
 //! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
 
+mod firmware;
+
 use std::io;
 use std::sync::Arc;
 
@@ -14,8 +16,9 @@ use crate::arch::x86_64::{msr, regs, smbios};
 use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::config::{Boot, Machine};
+use crate::firmware::{BootOrder, FileError, ImageError as FirmwareError, cmos};
 use crate::irq::IrqLine;
-use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable};
+use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable, Rom};
 use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
 use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
@@ -95,6 +98,12 @@ pub enum BuildError {
     /// The kernel, its initrd or its command line.
     #[error("cannot load the kernel")]
     Load(#[from] LoadError),
+    /// The firmware's image.
+    #[error("cannot use the firmware")]
+    Firmware(#[from] FirmwareError),
+    /// What firmware would be told.
+    #[error("cannot tell the firmware of the machine")]
+    FirmwareFile(#[from] FileError),
     /// ACPI tables cannot be placed.
     #[error("cannot place the ACPI tables")]
     Acpi(#[from] PlaceError),
@@ -119,6 +128,8 @@ pub(crate) struct Assembly {
     pub(crate) power: Arc<PowerManagement>,
     pci: Root,
     buses: Buses,
+    /// Firmware where the machine has any.
+    rom: Option<Rom>,
     /// Last, so that no device outlives the memory it works on.
     vm: KvmMachine,
 }
@@ -165,38 +176,48 @@ pub(crate) fn build(
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
     let output = SharedOutput::new(output);
-    let (uart, power) = legacy_devices(&vm, &buses, &outcome, Box::new(output.clone()))?;
+    let (uart, power) = legacy_devices(machine, &vm, &buses, &outcome, Box::new(output.clone()))?;
     let pins = Arc::new(KvmPins(vm.fd.clone()));
     let pci =
         Root::new((&buses.mmio, &buses.pio), &ram_ranges(machine.memory), pins).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
-    let assembly = Assembly { outcome, uart, power, pci, buses, vm };
-    pci_devices(machine, &assembly, &memory, Box::new(output))?;
-
-    write_acpi(&memory, &apic_ids, ram_end)?;
-    if let Some(identity) = &machine.smbios {
-        let tables =
-            smbios::tables(identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
-        memory
-            .write_slice(&tables, GuestAddress(smbios::ADDRESS))
-            .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })?;
-    }
+    let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
+    let boot_order = pci_devices(machine, &assembly, &memory, Box::new(output))?;
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
-    let Boot::Kernel(kernel) = &machine.boot;
-    let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
-    if let Some(first) = vcpus.first() {
-        enter_at(first.fd(), entry, &memory)?;
+    match &machine.boot {
+        Boot::Kernel(kernel) => {
+            write_acpi(&memory, &apic_ids, ram_end)?;
+            write_smbios(machine, &memory)?;
+            vcpus.iter().try_for_each(|vcpu| skip_firmware(vcpu.fd()))?;
+            let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
+            if let Some(first) = vcpus.first() {
+                enter_at(first.fd(), entry, &memory)?;
+            }
+        }
+        // The first processor starts at the reset vector, as KVM makes it.
+        Boot::Firmware(firmware) => {
+            let rom = firmware::install(machine, firmware, &assembly, (&memory, &apic_ids, boot_order))?;
+            assembly.rom = Some(rom);
+        }
     }
     Ok((assembly, vcpus))
 }
 
-/// The functions on the PCI bus, in slot order.
+fn write_smbios(machine: &Machine, memory: &GuestMemory) -> Result<(), BuildError> {
+    let Some(identity) = &machine.smbios else { return Ok(()) };
+    let tables = smbios::tables(identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
+    memory
+        .write_slice(&tables, GuestAddress(smbios::ADDRESS))
+        .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })
+}
+
+/// The functions on the PCI bus, in slot order. Says what firmware may start from.
 fn pci_devices(
     machine: &Machine,
     assembly: &Assembly,
     memory: &GuestMemory,
     output: Box<dyn SerialOutput>,
-) -> Result<(), BuildError> {
+) -> Result<BootOrder, BuildError> {
     let vm = &assembly.vm;
     let host = virtio::Host {
         memory: memory.clone(),
@@ -205,15 +226,16 @@ fn pci_devices(
     };
     let add = |name, model: Box<dyn virtio::Device>| {
         let function = virtio::PciDevice::new(model, host.clone())?;
-        assembly.pci.add(function).map(drop).map_err(pci(name))
+        assembly.pci.add(function).map_err(pci(name))
     };
+    let mut boot_order = BootOrder::default();
     for (number, disk) in machine.disks.iter().enumerate() {
         let block = virtio::block::Block::new(disk)
             .map_err(|source| BuildError::Disk { number: number + 1, source })?;
-        add("disk", Box::new(block))?;
+        boot_order.virtio_disk(add("disk", Box::new(block))?, disk.boots_at());
     }
     for net in &machine.nets {
-        add("network card", Box::new(NetCard::new(net)?))?;
+        boot_order.network_card(add("network card", Box::new(NetCard::new(net)?))?, net.boots_at());
     }
     if machine.virtio_console {
         let (console, _input) = virtio::console::Console::new(output).map_err(device("virtio console"))?;
@@ -222,7 +244,7 @@ fn pci_devices(
     if machine.rng {
         add("entropy device", Box::new(virtio::rng::Rng))?;
     }
-    Ok(())
+    Ok(boot_order)
 }
 
 fn write_acpi(memory: &GuestMemory, apic_ids: &[u8], ram_end: u64) -> Result<(), BuildError> {
@@ -270,6 +292,7 @@ fn check_processor_count(kvm: &Kvm, machine: &Machine, apic_ids: &[u8]) -> Resul
 }
 
 fn legacy_devices(
+    machine: &Machine,
     vm: &KvmMachine,
     buses: &Buses,
     outcome: &Arc<Outcome>,
@@ -283,9 +306,11 @@ fn legacy_devices(
     let sci = line(layout::SCI_IRQ, "power management")?;
     let power = Arc::new(PowerManagement::new(sci, outcome.clone()));
 
+    let clock = Rtc::new().with_memory(&cmos(machine.memory, machine.cpus.count()));
+
     buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
     buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;
-    buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(Rtc::new()))?;
+    buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(clock))?;
     buses.port("keyboard controller", (layout::I8042_PORT, 5), Arc::new(I8042::new(outcome.clone())))?;
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
@@ -309,19 +334,23 @@ fn processors(
             tsc_khz: fd.get_tsc_khz().ok(),
         };
         let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
-        set_up(&fd, &leaves)?;
+        identify(&fd, &leaves)?;
         let buses = (&assembly.buses.mmio, &assembly.buses.pio);
         vcpus.push(Vcpu::new(fd, cpu, buses, assembly.outcome.clone()));
     }
     Ok(vcpus)
 }
 
-/// What every processor starts with, wherever it starts.
-fn set_up(fd: &VcpuFd, leaves: &[kvm_bindings::kvm_cpuid_entry2]) -> Result<(), KvmError> {
+/// What a processor is, wherever it starts.
+fn identify(fd: &VcpuFd, leaves: &[kvm_bindings::kvm_cpuid_entry2]) -> Result<(), KvmError> {
     let leaves = kvm_bindings::CpuId::from_entries(leaves).map_err(|error| {
         KvmError::at("take the processor's identity")(io::Error::other(format!("{error:?}")))
     })?;
-    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the processor's identity"))?;
+    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the processor's identity"))
+}
+
+/// Sets what firmware would have set on every processor.
+fn skip_firmware(fd: &VcpuFd) -> Result<(), KvmError> {
     msr::set_boot(fd);
     fd.set_fpu(&regs::fpu()).map_err(KvmError::at("set the floating-point unit"))?;
     let mut lapic = fd.get_lapic().map_err(KvmError::at("read the local interrupt controller"))?;

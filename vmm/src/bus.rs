@@ -28,9 +28,12 @@ pub struct BusRange {
 
 impl BusRange {
     /// `len` addresses from `start`; `None` if that is empty or runs past the end of the address space.
-    pub fn new(start: u64, len: u64) -> Option<Self> {
-        let last = start.checked_add(len.checked_sub(1)?)?;
-        Some(Self { start, last })
+    pub const fn new(start: u64, len: u64) -> Option<Self> {
+        let Some(more) = len.checked_sub(1) else { return None };
+        match start.checked_add(more) {
+            Some(last) => Some(Self { start, last }),
+            None => None,
+        }
     }
 
     /// The first address.

@@ -10,12 +10,14 @@ mod disk;
 mod machine;
 mod memory;
 mod net;
+mod notice;
 mod smbios;
 
-pub use boot::{Boot, KernelBoot};
+pub use boot::{Boot, Firmware, KernelBoot};
 pub use cpu::{Cpus, CpusError};
 pub use disk::{Disk, DiskError, DiskImage, DiskSerial};
 pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};
 pub use net::{MacAddr, Net, ParseMacError};
+pub use notice::{Notice, Notices};
 pub use smbios::Smbios;

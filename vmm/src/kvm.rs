@@ -3,6 +3,7 @@
 mod doorbell;
 mod irq;
 mod probe;
+mod rom;
 #[expect(dead_code, reason = "no device has memory of its own yet")]
 mod slot;
 mod vm;
@@ -12,6 +13,7 @@ pub use probe::{KvmUnusable, probe};
 pub(crate) use doorbell::KvmDoorbells;
 pub(crate) use irq::{KvmLine, KvmPins, KvmRouter};
 pub(crate) use probe::open;
+pub(crate) use rom::{Rom, RomSlot};
 #[expect(unused_imports, reason = "as above")]
 pub(crate) use slot::KvmSlots;
 pub(crate) use vm::{KvmError, KvmMachine};

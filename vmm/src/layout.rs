@@ -47,6 +47,11 @@ pub const IDENTITY_MAP_START: u64 = 0xFEFF_C000;
 /// Three pages for `KVM_SET_TSS_ADDR`.
 pub const TSS_START: u64 = 0xFEFF_D000;
 
+/// Where firmware images may be.
+pub const FLASH_START: u64 = 0xFF00_0000;
+/// Where they end: processors start 16 bytes below.
+pub const FLASH_END: u64 = 0x1_0000_0000;
+
 /// First serial port: eight registers.
 pub const COM1_PORT: u16 = 0x3F8;
 /// Line of the first serial port.
@@ -67,6 +72,12 @@ pub const PM_PORT: u16 = 0x600;
 pub const PM_SIZE: u16 = 0x80;
 /// ACPI's own line.
 pub const SCI_IRQ: u32 = 9;
+/// `fw_cfg`: selector, and data behind it.
+pub const FW_CFG_PORT: u16 = 0x510;
+/// `fw_cfg`: address of a DMA request, eight bytes.
+pub const FW_CFG_DMA_PORT: u16 = 0x514;
+/// What firmware does goes here as text.
+pub const FIRMWARE_LOG_PORT: u16 = 0x402;
 /// The debug port: writes show in the monitor's log; boot benchmarks mark their milestones here.
 pub const DEBUG_PORT: u16 = 0x80;
 

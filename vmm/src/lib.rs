@@ -17,6 +17,7 @@ pub mod virtio;
 
 mod arch;
 mod builder;
+mod firmware;
 mod legacy;
 mod vcpu;
 mod vm;

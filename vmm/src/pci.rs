@@ -26,7 +26,7 @@ pub use config::{ConfigSpace, Identity};
 pub use intx::Intx;
 pub(crate) use intx::pirq;
 pub use msix::{MSIX_CAPABILITY, Msix};
-pub use root::{Root, RootError};
+pub use root::{Programmed, Root, RootError};
 pub use slot::Slot;
 
 /// Whether a configuration write may have changed which addresses somebody answers to.

@@ -6,6 +6,8 @@ use std::fs::File;
 pub enum Boot {
     /// The monitor loads a kernel.
     Kernel(KernelBoot),
+    /// Firmware looks for something to start.
+    Firmware(Firmware),
 }
 
 /// A kernel to load directly: a bzImage as a distribution ships it, or an ELF image with a PVH entry.
@@ -17,4 +19,26 @@ pub struct KernelBoot {
     pub initrd: Option<File>,
     /// Checked against the kernel's own limit when it is loaded. No NUL byte.
     pub command_line: String,
+}
+
+/// Firmware to start, which then starts something from a device.
+#[derive(Debug)]
+pub struct Firmware {
+    pub(crate) code: File,
+    pub(crate) on_serial: bool,
+}
+
+impl Firmware {
+    /// `code` is an image that ends at 4 GiB and starts at its last 16 bytes, such as Debian's `bios-256k.bin`:
+    /// whole pages, at most 16 MiB. What is in it must not change while a machine runs.
+    pub fn new(code: File) -> Self {
+        Self { code, on_serial: false }
+    }
+
+    /// A BIOS shows itself on the serial port and takes keys from there. EFI does so in any case.
+    #[must_use]
+    pub fn on_serial(mut self, yes: bool) -> Self {
+        self.on_serial = yes;
+        self
+    }
 }

@@ -22,6 +22,7 @@ pub struct Disk {
     read_only: bool,
     serial: DiskSerial,
     write_through: bool,
+    boot_order: Option<u32>,
 }
 
 /// A disk's serial number: at most 20 bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
@@ -56,7 +57,13 @@ impl DiskSerial {
 impl Disk {
     /// A writable write-back disk without a serial.
     pub fn new(image: DiskImage) -> Self {
-        Self { image, read_only: false, serial: DiskSerial::default(), write_through: false }
+        Self {
+            image,
+            read_only: false,
+            serial: DiskSerial::default(),
+            write_through: false,
+            boot_order: None,
+        }
     }
 
     /// The guest may not write.
@@ -78,6 +85,18 @@ impl Disk {
     pub fn write_through(mut self, yes: bool) -> Self {
         self.write_through = yes;
         self
+    }
+
+    /// Firmware tries it at this place, from 1. See [`crate::config::Firmware`].
+    #[must_use]
+    pub fn boot_order(mut self, order: Option<u32>) -> Self {
+        self.boot_order = order;
+        self
+    }
+
+    /// Its place among what firmware tries.
+    pub fn boots_at(&self) -> Option<u32> {
+        self.boot_order
     }
 
     /// Where the content is.

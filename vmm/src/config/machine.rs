@@ -1,4 +1,4 @@
-use super::{Boot, Cpus, Disk, MemorySize, Net, Smbios};
+use super::{Boot, Cpus, Disk, MemorySize, Net, Notices, Smbios};
 
 /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
 const DEVICE_SLOTS: usize = 29;
@@ -14,6 +14,7 @@ pub struct Machine {
     pub(crate) rng: bool,
     pub(crate) virtio_console: bool,
     pub(crate) smbios: Option<Smbios>,
+    pub(crate) notices: Notices,
 }
 
 /// More devices than the root bus has slots.
@@ -33,6 +34,7 @@ impl Machine {
             rng: false,
             virtio_console: false,
             smbios: None,
+            notices: Notices::default(),
         }
     }
 
@@ -58,6 +60,13 @@ impl Machine {
     #[must_use]
     pub fn with_virtio_console(mut self, yes: bool) -> Self {
         self.virtio_console = yes;
+        self
+    }
+
+    /// Says where to tell what happens in the machine.
+    #[must_use]
+    pub fn with_notices(mut self, notices: Notices) -> Self {
+        self.notices = notices;
         self
     }
 

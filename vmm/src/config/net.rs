@@ -50,13 +50,14 @@ pub struct Net {
     tap: OwnedFd,
     mac: MacAddr,
     mtu: Option<u16>,
+    boot_order: Option<u32>,
 }
 
 impl Net {
     /// `tap` is an attached `/dev/net/tun` queue made with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`
     /// ([`crate::sys::tap::open`] makes one); `mac` is the guest's address.
     pub fn new(tap: OwnedFd, mac: MacAddr) -> Self {
-        Self { tap, mac, mtu: None }
+        Self { tap, mac, mtu: None, boot_order: None }
     }
 
     /// Tells the guest its MTU (VIRTIO_NET_F_MTU).
@@ -64,6 +65,18 @@ impl Net {
     pub fn mtu(mut self, mtu: Option<u16>) -> Self {
         self.mtu = mtu;
         self
+    }
+
+    /// Firmware tries to start from it at this place, from 1.
+    #[must_use]
+    pub fn boot_order(mut self, order: Option<u32>) -> Self {
+        self.boot_order = order;
+        self
+    }
+
+    /// Its place among what firmware tries.
+    pub fn boots_at(&self) -> Option<u32> {
+        self.boot_order
     }
 
     /// The tap queue.

@@ -83,7 +83,7 @@ fn create_vm(kvm: &Kvm) -> Result<VmFd, kvm_ioctls::Error> {
 }
 
 /// An address as the kernel's structures want it.
-trait AddressBits {
+pub(super) trait AddressBits {
     fn get_u64(self) -> u64;
 }
 

@@ -13,6 +13,11 @@ const PM1_CONTROL: u64 = 0x4;
 /// PM timer: 32 bits (FADT flag TMR_VAL_EXT).
 const PM_TIMER: u64 = 0x8;
 
+/// SMI enable (ICH9 datasheet, section 13.8.3.8).
+const SMI_ENABLE: u64 = 0x30;
+/// Firmware takes this for a sign that system management mode has been set up already. There is none.
+const SMI_ENABLE_APMC: u32 = 1 << 5;
+
 const POWER_BUTTON: u16 = 1 << 8;
 /// Timer, bus master, global lock, power button, sleep button, RTC and wake status.
 const STATUS_BITS: u16 = 0x8731;
@@ -34,7 +39,7 @@ pub(crate) trait PowerEvents: Send + Sync {
 }
 
 /// The power management block of an ICH9, as far as ACPI names it: PM1 event and control, and the PM timer.
-/// The general-purpose events and the SMI registers of the real block read as zero.
+/// The general-purpose events of the real block read as zero.
 pub(crate) struct PowerManagement {
     registers: Mutex<Registers>,
     sci: Arc<dyn IrqLine>,
@@ -88,6 +93,7 @@ impl PowerManagement {
             // The guest is always in ACPI mode: there is no SMI to switch with.
             PM1_CONTROL => u32::from(self.registers().control | SCI_ENABLE),
             PM_TIMER => self.timer(),
+            SMI_ENABLE => SMI_ENABLE_APMC,
             _ => 0,
         }
     }

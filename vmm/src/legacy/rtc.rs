@@ -59,6 +59,14 @@ impl Rtc {
         Self::with_clock(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
     }
 
+    /// Sets bytes of the memory beside the clock, by index.
+    pub(crate) fn with_memory(self, bytes: &[(u8, u8)]) -> Self {
+        let mut state = self.state();
+        bytes.iter().for_each(|(index, value)| state.store(*index, *value));
+        drop(state);
+        self
+    }
+
     fn with_clock(now: fn() -> Duration) -> Self {
         let mut state = State { index: 0, memory: [0; SIZE], offset: 0 };
         state.store(STATUS_A, STATUS_A_DEFAULT);

@@ -10,7 +10,7 @@ use super::windows::Windows;
 use super::{Address, Decoding, Function, Slot};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::irq::IrqPins;
-use crate::layout::PCI_CONFIG_PORT;
+use crate::layout::{PCI_CONFIG_PORT, RAM_ABOVE_4G};
 use crate::memory::RamRange;
 
 const HOST: Address = Address::root(0);
@@ -114,6 +114,11 @@ impl Root {
         *self.fabric.ecam.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the guest's firmware chooses on the bus, to be asked when it is needed.
+    pub fn programmed(&self) -> Programmed {
+        Programmed(self.fabric.clone())
+    }
+
     /// The window 64-bit BARs come from, for the root bridge's `_CRS`.
     pub fn window64(&self) -> BusRange {
         self.windows.high()
@@ -131,6 +136,44 @@ impl Root {
             function.stop();
         }
     }
+}
+
+/// Addresses on the bus as whoever runs in the guest has programmed them.
+#[derive(Clone)]
+pub struct Programmed(Arc<Fabric>);
+
+impl Programmed {
+    /// Where configuration space is mapped.
+    pub fn ecam(&self) -> Option<BusRange> {
+        *self.0.ecam.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// First addresses of the 64-bit memory BARs that lie above 4 GiB.
+    pub fn high_bars(&self) -> Vec<u64> {
+        self.0.functions().iter().flat_map(|function| high_bars(function.as_ref())).collect()
+    }
+}
+
+/// Of one function with a header of type 0 (PCI 3.0, section 6.2.5.1).
+fn high_bars(function: &dyn Function) -> Vec<u64> {
+    const BARS: [u16; 6] = [0x10, 0x14, 0x18, 0x1c, 0x20, 0x24];
+    const KIND: u32 = 0b111;
+    const MEMORY_64: u32 = 0b100;
+    let values = BARS.map(|register| {
+        let mut bytes = [0; 4];
+        function.read_config(register, &mut bytes);
+        u32::from_le_bytes(bytes)
+    });
+    let (mut found, mut rest) = (Vec::new(), values.as_slice());
+    while let [low, tail @ ..] = rest {
+        rest = tail;
+        if let (MEMORY_64, [high, tail @ ..]) = (low & KIND, tail) {
+            rest = tail;
+            found.push(u64::from(*high) << 32 | u64::from(low & !0xf));
+        }
+    }
+    found.retain(|address| *address >= RAM_ABOVE_4G);
+    found
 }
 
 /// The slots, as the ways to configuration space see them.

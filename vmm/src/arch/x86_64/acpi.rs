@@ -1,10 +1,11 @@
 //! The ACPI tables (ACPI 6.5, chapter 5), made once as relocatable blobs.
 //!
 //! Inside the blobs every pointer is an offset. [`Blobs::place`] turns them into a direct boot's tables at their
-//! addresses; the links and checksums are also just what firmware wants as loader commands.
+//! addresses; the links and checksums are also just what firmware wants as loader commands (`firmware::acpi`).
 
 mod dsdt;
 mod tables;
+mod windows;
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +15,7 @@ use acpi_tables::facs::FACS;
 
 use crate::layout;
 
-pub(crate) use dsdt::Windows;
+pub(crate) use windows::Windows;
 
 const OEM_ID: [u8; 6] = *b"VIREO ";
 const OEM_TABLE_ID: [u8; 8] = *b"VIREOPC ";
@@ -78,13 +79,13 @@ impl Blobs {
         let mut facs = Vec::new();
         FACS::new().to_aml_bytes(&mut facs);
         let facs = blobs.append(&facs);
-        let dsdt = blobs.append_table(dsdt::table(platform.windows).as_slice());
+        let dsdt = blobs.append_table(dsdt::table(&platform.windows).as_slice());
         let fadt = blobs.append_table(&tables::fadt(facs, dsdt));
         for (field, size) in tables::FADT_POINTERS {
             blobs.links.push(Link { blob: Blob::Tables, at: fadt + field, size });
         }
         let madt = blobs.append_table(tables::madt(platform.apic_ids).as_slice());
-        let mcfg = blobs.append_table(&tables::mcfg());
+        let mcfg = blobs.append_table(&tables::mcfg(platform.windows.config()));
         let entries = [fadt, madt, mcfg];
         let xsdt = blobs.append_table(&tables::xsdt(&entries));
         for index in 0..entries.len() {
@@ -97,7 +98,32 @@ impl Blobs {
         for (at, len) in [(tables::RSDP_CHECKSUM, short), (tables::RSDP_EXTENDED_CHECKSUM, whole)] {
             blobs.sums.push(Sum { blob: Blob::Rsdp, at, start: 0, len });
         }
+        blobs.clear_sums();
         blobs
+    }
+
+    /// Some firmware adds to what is in a checksum's place, and some does not look at it: so zeros are there.
+    fn clear_sums(&mut self) {
+        for Sum { blob, at, .. } in self.sums.clone() {
+            if let Some(checksum) = self.blob(blob).get_mut(at) {
+                *checksum = 0;
+            }
+        }
+    }
+
+    /// What holds an offset into the tables.
+    pub(crate) fn links(&self) -> &[Link] {
+        &self.links
+    }
+
+    /// What is summed up once all links are addresses, in this order.
+    pub(crate) fn sums(&self) -> &[Sum] {
+        &self.sums
+    }
+
+    /// The root pointer, and the tables.
+    pub(crate) fn bytes(&self) -> (&[u8], &[u8]) {
+        (&self.rsdp, &self.tables)
     }
 
     /// Both blobs as they have to be in memory with the RSDP anywhere and the tables at `tables_at`.
@@ -115,10 +141,9 @@ impl Blobs {
         }
         for Sum { blob, at, start, len } in std::mem::take(&mut self.sums) {
             let bytes = self.blob(blob);
-            let before = bytes.get(at).copied().unwrap_or(0);
             let sum = bytes.iter().skip(start).take(len).fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
             if let Some(checksum) = bytes.get_mut(at) {
-                *checksum = before.wrapping_sub(sum);
+                *checksum = sum.wrapping_neg();
             }
         }
         Ok(Placed { rsdp: self.rsdp, tables: self.tables })

@@ -11,6 +11,8 @@ const TABLE_OFFSET: u64 = 0x20;
 const AREA: usize = 0x1_0000;
 
 const VERSION: [u8; 3] = [3, 6, 0];
+/// What the 32-bit entry point can say.
+const VERSION_32: [u8; 2] = [2, 8];
 const VENDOR: &str = "Vireo";
 
 /// Handles. Types that refer to each other need them to be known.
@@ -21,19 +23,54 @@ const CHASSIS: u16 = 0x300;
 pub(crate) fn tables(identity: &Smbios, cpus: Cpus, memory: MemorySize) -> Option<Vec<u8>> {
     let mut table = Table::default();
     firmware(&mut table);
-    system(&mut table, identity);
-    chassis(&mut table, identity);
+    machine(&mut table, identity, cpus, memory);
+
+    let mut bytes = entry_point(u32::try_from(table.bytes.len()).ok()?);
+    bytes.resize(usize::try_from(TABLE_OFFSET).ok()?, 0);
+    bytes.append(&mut table.bytes);
+    (bytes.len() <= AREA).then_some(bytes)
+}
+
+/// An entry point and its table for firmware, which places both and tells about itself in them; `None` if the texts
+/// are too long.
+pub(crate) fn for_firmware(identity: &Smbios, cpus: Cpus, memory: MemorySize) -> Option<(Vec<u8>, Vec<u8>)> {
+    let mut table = Table::default();
+    machine(&mut table, identity, cpus, memory);
+    let anchor = entry_point_32(&table)?;
+    (table.bytes.len() <= AREA).then_some((anchor, table.bytes))
+}
+
+/// All but type 0.
+fn machine(table: &mut Table, identity: &Smbios, cpus: Cpus, memory: MemorySize) {
+    system(table, identity);
+    chassis(table, identity);
     for socket in 0..cpus.sockets() {
-        processor(&mut table, cpus, socket);
+        processor(table, cpus, socket);
     }
-    memory_modules(&mut table, memory);
+    memory_modules(table, memory);
     table.structure(32, 0x2000, &[0; 7], &[]);
     table.structure(127, 0x7f00, &[], &[]);
+}
 
-    let mut bytes = entry_point(u32::try_from(table.0.len()).ok()?);
-    bytes.resize(usize::try_from(TABLE_OFFSET).ok()?, 0);
-    bytes.append(&mut table.0);
-    (bytes.len() <= AREA).then_some(bytes)
+/// The 32-bit entry point (section 5.2.1), which firmware of any age takes. The table's address is firmware's to fill.
+fn entry_point_32(table: &Table) -> Option<Vec<u8>> {
+    const INTERMEDIATE: usize = 0x10;
+    let mut bytes = b"_SM_\0\x1f".to_vec();
+    bytes.extend(VERSION_32);
+    bytes.extend(u16::try_from(table.longest).ok()?.to_le_bytes());
+    bytes.extend([0; 6]);
+    bytes.extend(b"_DMI_\0");
+    bytes.extend(u16::try_from(table.bytes.len()).ok()?.to_le_bytes());
+    bytes.extend([0; 4]);
+    bytes.extend(table.count.to_le_bytes());
+    bytes.push(VERSION_32[0] << 4 | VERSION_32[1]);
+    for (start, at) in [(INTERMEDIATE, INTERMEDIATE + 5), (0, 4)] {
+        let sum = bytes.iter().skip(start).fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+        if let Some(checksum) = bytes.get_mut(at) {
+            *checksum = sum.wrapping_neg();
+        }
+    }
+    Some(bytes)
 }
 
 /// The 64-bit entry point (section 5.2.2).
@@ -51,25 +88,33 @@ fn entry_point(table_len: u32) -> Vec<u8> {
 }
 
 #[derive(Default)]
-struct Table(Vec<u8>);
+struct Table {
+    bytes: Vec<u8>,
+    /// Structures, and the longest of them with its strings.
+    count: u16,
+    longest: usize,
+}
 
 impl Table {
     /// A structure of `fields` behind the header, and its strings. In the fields strings are named by number: see
     /// [`Strings`].
     fn structure(&mut self, kind: u8, handle: u16, fields: &[u8], strings: &[String]) {
-        self.0.push(kind);
+        let start = self.bytes.len();
+        self.bytes.push(kind);
         // The longest structure here has under 100 bytes.
-        self.0.push(u8::try_from(fields.len() + 4).unwrap_or(u8::MAX));
-        self.0.extend(handle.to_le_bytes());
-        self.0.extend(fields);
+        self.bytes.push(u8::try_from(fields.len() + 4).unwrap_or(u8::MAX));
+        self.bytes.extend(handle.to_le_bytes());
+        self.bytes.extend(fields);
         for string in strings {
-            self.0.extend(string.as_bytes());
-            self.0.push(0);
+            self.bytes.extend(string.as_bytes());
+            self.bytes.push(0);
         }
         if strings.is_empty() {
-            self.0.push(0);
+            self.bytes.push(0);
         }
-        self.0.push(0);
+        self.bytes.push(0);
+        self.count = self.count.saturating_add(1);
+        self.longest = self.longest.max(self.bytes.len() - start);
     }
 }
 
@@ -299,6 +344,18 @@ mod tests {
             let mib = u32::from_le_bytes(module[28..32].try_into().unwrap());
             assert_eq!(u64::from(mib) << 20, bytes);
         }
+    }
+
+    #[test]
+    fn firmware_gets_an_entry_point_that_adds_up() {
+        let (cpus, memory) = (Cpus::new(2, 4, 2).unwrap(), MemorySize::from_bytes(4 << 30).unwrap());
+        let (anchor, table) = for_firmware(&identity(), cpus, memory).unwrap();
+        let sum = |bytes: &[u8]| bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+        assert_eq!((anchor.len(), &anchor[..4], &anchor[16..21]), (31, &b"_SM_"[..], &b"_DMI_"[..]));
+        assert_eq!((sum(&anchor), sum(&anchor[16..])), (0, 0));
+        assert_eq!(usize::from(u16::from_le_bytes([anchor[22], anchor[23]])), table.len());
+        assert_eq!(anchor[28], 10, "all structures but type 0");
+        assert_eq!(table[0], 1);
     }
 
     #[test]

@@ -5,10 +5,13 @@ use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmm::config::{Cpus, CpusError, MacAddr, MemorySize, MemorySizeError, ParseMacError};
 
 pub(crate) const HELP: &str = "\
-Boots a Linux kernel in a virtual machine on KVM.
+Boots a Linux kernel or a disk in a virtual machine on KVM.
 
 Usage: vmm --kernel FILE [OPTION]...
+       vmm --firmware FILE --disk path=FILE [OPTION]...
 
+  --firmware FILE                  BIOS image, such as /usr/share/seabios/bios-256k.bin; it shows itself on the
+                                   serial port, and starts from the first disk that has something to start
   --kernel FILE                    bzImage as a distribution ships it, or an ELF kernel
   --initrd FILE                    initial ramdisk
   --cmdline TEXT                   kernel command line (default: console=ttyS0)
@@ -42,14 +45,18 @@ pub(crate) enum Command {
 /// A machine as the command line names it.
 #[derive(Debug)]
 pub(crate) struct Args {
-    pub(crate) kernel: PathBuf,
-    pub(crate) initrd: Option<PathBuf>,
-    pub(crate) cmdline: String,
+    pub(crate) boot: BootArg,
     pub(crate) cpus: Cpus,
     pub(crate) memory: MemorySize,
     pub(crate) disks: Vec<DiskArg>,
     pub(crate) nets: Vec<NetArg>,
     pub(crate) serial: SerialArg,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum BootArg {
+    Kernel { kernel: PathBuf, initrd: Option<PathBuf>, cmdline: String },
+    Firmware(PathBuf),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -76,8 +83,10 @@ pub(crate) enum SerialArg {
 pub(crate) enum ArgsError {
     #[error("{0} (see vmm --help)")]
     Usage(#[from] lexopt::Error),
-    #[error("--kernel is missing: name a bzImage or an ELF kernel (see vmm --help)")]
-    NoKernel,
+    #[error("--kernel or --firmware is missing: name a bzImage, an ELF kernel or a BIOS (see vmm --help)")]
+    NoBoot,
+    #[error("{0} is of no use with --firmware, which finds what to start on the disks")]
+    NotWithFirmware(&'static str),
     #[error("{0} is given twice")]
     Twice(&'static str),
     #[error("--cpus")]
@@ -99,7 +108,7 @@ pub(crate) enum ArgsError {
 /// Reads a command line whose first word is the program.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
     let mut parser = Parser::from_iter(words);
-    let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
+    let (mut kernel, mut initrd, mut cmdline, mut firmware) = (None, None, None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let (mut disks, mut nets) = (Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
@@ -107,6 +116,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Arg::Long("kernel") => once(&mut kernel, "--kernel", PathBuf::from(parser.value()?))?,
             Arg::Long("initrd") => once(&mut initrd, "--initrd", PathBuf::from(parser.value()?))?,
             Arg::Long("cmdline") => once(&mut cmdline, "--cmdline", parser.value()?.string()?)?,
+            Arg::Long("firmware") => once(&mut firmware, "--firmware", PathBuf::from(parser.value()?))?,
             Arg::Long("cpus") => {
                 let count = parser.value()?.parse()?;
                 once(&mut cpus, "--cpus", Cpus::new(1, count, 1).map_err(ArgsError::Cpus)?)?;
@@ -124,15 +134,31 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         }
     }
     Ok(Command::Run(Box::new(Args {
-        kernel: kernel.ok_or(ArgsError::NoKernel)?,
-        initrd,
-        cmdline: cmdline.unwrap_or_else(|| "console=ttyS0".to_owned()),
+        boot: boot((kernel, initrd, cmdline), firmware)?,
         cpus: cpus.map_or_else(|| Cpus::new(1, 1, 1).map_err(ArgsError::Cpus), Ok)?,
         memory: memory.map_or_else(|| MemorySize::from_bytes(256 << 20).map_err(ArgsError::Memory), Ok)?,
         disks,
         nets,
         serial: serial.unwrap_or(SerialArg::Stdio),
     })))
+}
+
+type Kernel = (Option<PathBuf>, Option<PathBuf>, Option<String>);
+
+fn boot((kernel, initrd, cmdline): Kernel, firmware: Option<PathBuf>) -> Result<BootArg, ArgsError> {
+    let given =
+        [("--kernel", kernel.is_some()), ("--initrd", initrd.is_some()), ("--cmdline", cmdline.is_some())];
+    match (kernel, firmware) {
+        (Some(kernel), None) => {
+            let cmdline = cmdline.unwrap_or_else(|| "console=ttyS0".to_owned());
+            Ok(BootArg::Kernel { kernel, initrd, cmdline })
+        }
+        (_, Some(firmware)) => match given.into_iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(ArgsError::NotWithFirmware(option)),
+            None => Ok(BootArg::Firmware(firmware)),
+        },
+        (None, None) => Err(ArgsError::NoBoot),
+    }
 }
 
 fn once<T>(slot: &mut Option<T>, option: &'static str, value: T) -> Result<(), ArgsError> {
@@ -212,7 +238,8 @@ mod tests {
     fn a_kernel_is_enough() {
         let args = run("--kernel k");
         assert_eq!((args.cpus.count(), args.memory.bytes()), (1, 256 << 20));
-        assert_eq!((args.cmdline.as_str(), args.serial), ("console=ttyS0", SerialArg::Stdio));
+        let boot = BootArg::Kernel { kernel: "k".into(), initrd: None, cmdline: "console=ttyS0".into() };
+        assert_eq!((args.boot, args.serial), (boot, SerialArg::Stdio));
     }
 
     #[test]
@@ -220,7 +247,8 @@ mod tests {
         let args =
             run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
                         --disk path=b --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s");
-        assert_eq!((args.initrd, args.cmdline.as_str()), (Some("i".into()), "quiet"));
+        let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
+        assert_eq!(args.boot, boot);
         assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
         let disk = |path: &str, read_only| DiskArg { path: path.into(), read_only };
         assert_eq!(args.disks, [disk("a", true), disk("b", false)]);
@@ -230,9 +258,17 @@ mod tests {
     }
 
     #[test]
+    fn firmware_is_enough_too() {
+        assert_eq!(run("--firmware bios").boot, BootArg::Firmware("bios".into()));
+    }
+
+    #[test]
     fn mistakes_name_the_option() {
         for (line, named) in [
             ("", "--kernel"),
+            ("--firmware f --kernel k", "--kernel"),
+            ("--firmware f --cmdline quiet", "--cmdline"),
+            ("--firmware f --firmware f", "--firmware"),
             ("--kernel k --cpus 255", "--cpus"),
             ("--kernel k --cpus many", "many"),
             ("--kernel k --memory 1M", "--memory"),

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
 use vireo_vmm::config::{
-    Boot, Disk, DiskImage, KernelBoot, MacAddr, Machine, Net, ParseMacError, TooManyDevices,
+    Boot, Disk, DiskImage, Firmware, KernelBoot, MacAddr, Machine, Net, Notice, Notices, ParseMacError,
+    TooManyDevices,
 };
 
-use crate::args::{Args, DiskArg, NetArg};
+use crate::args::{Args, BootArg, DiskArg, NetArg};
 
 /// What cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +42,26 @@ pub(crate) enum OpenError {
 
 /// The machine that `args` describe, with all its files open.
 pub(crate) fn open(args: &Args) -> Result<Machine, OpenError> {
-    let boot = Boot::Kernel(KernelBoot {
-        kernel: read("--kernel", &args.kernel)?,
-        initrd: args.initrd.as_deref().map(|path| read("--initrd", path)).transpose()?,
-        command_line: args.cmdline.clone(),
-    });
+    let boot = boot(&args.boot)?;
     let disks = args.disks.iter().map(disk).collect::<Result<_, _>>()?;
     let nets = args.nets.iter().map(net).collect::<Result<_, _>>()?;
-    Ok(Machine::new(args.cpus, args.memory, boot).with_rng(true).with_devices(disks, nets)?)
+    let notices = Notices::new(|notice| match notice {
+        Notice::NoBootDevice => eprintln!("vmm: the firmware found no bootable device"),
+        other => tracing::info!(?other, "notice"),
+    });
+    let machine = Machine::new(args.cpus, args.memory, boot).with_rng(true).with_notices(notices);
+    Ok(machine.with_devices(disks, nets)?)
+}
+
+fn boot(arg: &BootArg) -> Result<Boot, OpenError> {
+    Ok(match arg {
+        BootArg::Kernel { kernel, initrd, cmdline } => Boot::Kernel(KernelBoot {
+            kernel: read("--kernel", kernel)?,
+            initrd: initrd.as_deref().map(|path| read("--initrd", path)).transpose()?,
+            command_line: cmdline.clone(),
+        }),
+        BootArg::Firmware(code) => Boot::Firmware(Firmware::new(read("--firmware", code)?).on_serial(true)),
+    })
 }
 
 fn read(option: &'static str, path: &Path) -> Result<File, OpenError> {

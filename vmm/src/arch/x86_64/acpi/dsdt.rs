@@ -8,7 +8,8 @@ use acpi_tables::aml::{
 };
 use acpi_tables::sdt::Sdt;
 
-use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID};
+use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, Windows};
+use crate::bus::BusRange;
 use crate::layout;
 use crate::pci::{Address, pirq};
 
@@ -23,29 +24,14 @@ const OSC_ALL_CONTROLS: u32 = 0x3f;
 const OSC_UNKNOWN_UUID: u32 = 1 << 2;
 const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
 
-/// The 64-bit addresses that PCI devices get. The others are in `layout`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Windows {
-    pub(crate) start64: u64,
-    pub(crate) size64: u64,
-}
-
-impl Windows {
-    /// For a machine whose RAM ends at `memory_end`.
-    pub(crate) fn above(memory_end: u64) -> Self {
-        let start64 = memory_end.max(layout::RAM_ABOVE_4G).next_multiple_of(layout::PCI64_ALIGN);
-        Self { start64, size64: layout::PCI64_SIZE }
-    }
-}
-
 /// The table.
-pub(super) fn table(windows: Windows) -> Sdt {
+pub(super) fn table(windows: &Windows) -> Sdt {
     let mut dsdt = Sdt::new(*b"DSDT", HEADER, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     let mut body = Vec::new();
     soft_off().to_aml_bytes(&mut body);
     interrupt_model(&mut body);
     pci_root(windows, &mut body);
-    motherboard(&mut body);
+    motherboard(windows, &mut body);
     serial(&mut body);
     rtc(&mut body);
     dsdt.append_slice(&body);
@@ -64,28 +50,24 @@ fn declare(name: &str, objects: &[(&str, &dyn Aml)], body: &mut Vec<u8>) {
     Scope::new(Path::new("_SB_"), vec![&device]).to_aml_bytes(body);
 }
 
-fn pci_root(windows: Windows, body: &mut Vec<u8>) {
+fn pci_root(windows: &Windows, body: &mut Vec<u8>) {
     let buses = AddressSpace::<u16>::new_bus_number(0, u16::from(layout::PCI_LAST_BUS));
     let config = IO::new(layout::PCI_CONFIG_PORT, layout::PCI_CONFIG_PORT, 1, 8);
     // All ports but those of the configuration space: the LPC bridge behind this root decodes the low ones.
     let low_ports = AddressSpace::<u16>::new_io(0, layout::PCI_CONFIG_PORT - 1, None);
     let ports = AddressSpace::<u16>::new_io(layout::PCI_CONFIG_PORT + 8, u16::MAX, None);
-    let low = |address: u64| u32::try_from(address).unwrap_or(u32::MAX);
-    let memory32 = AddressSpace::<u32>::new_memory(
-        AddressSpaceCacheable::NotCacheable,
-        true,
-        low(layout::PCI32_START),
-        low(layout::PCI32_START + layout::PCI32_SIZE - 1),
-        None,
-    );
+    let memory32: Vec<_> = windows.memory32().iter().map(|window| memory32(*window)).collect();
     let memory64 = AddressSpace::<u64>::new_memory(
         AddressSpaceCacheable::NotCacheable,
         true,
-        windows.start64,
-        windows.start64 + windows.size64 - 1,
+        windows.memory64().start(),
+        windows.memory64().last(),
         None,
     );
-    let resources = ResourceTemplate::new(vec![&buses, &config, &low_ports, &ports, &memory32, &memory64]);
+    let mut resources: Vec<&dyn Aml> = vec![&buses, &config, &low_ports, &ports];
+    resources.extend(memory32.iter().map(|window| window as &dyn Aml));
+    resources.push(&memory64);
+    let resources = ResourceTemplate::new(resources);
     declare(
         "PCI0",
         &[
@@ -137,6 +119,12 @@ fn interrupt_model(body: &mut Vec<u8>) {
     Method::new(Path::new("_PIC"), 1, false, vec![&Store::new(&mode, &Arg(0))]).to_aml_bytes(body);
 }
 
+fn memory32(window: BusRange) -> AddressSpace<u32> {
+    let low = |address: u64| u32::try_from(address).unwrap_or(u32::MAX);
+    let (start, last) = (low(window.start()), low(window.last()));
+    AddressSpace::<u32>::new_memory(AddressSpaceCacheable::NotCacheable, true, start, last, None)
+}
+
 /// `_OSC`: the guest may have every control it asks for.
 struct OperatingSystemCapabilities;
 
@@ -167,11 +155,12 @@ impl Aml for OperatingSystemCapabilities {
 }
 
 /// Addresses that no other device claims: without this a kernel does not trust the MCFG.
-fn motherboard(body: &mut Vec<u8>) {
+fn motherboard(windows: &Windows, body: &mut Vec<u8>) {
+    let config = windows.config();
     let ecam = Memory32Fixed::new(
         true,
-        u32::try_from(layout::ECAM_START).unwrap_or(u32::MAX),
-        u32::try_from(layout::ECAM_SIZE).unwrap_or(0),
+        u32::try_from(config.start()).unwrap_or(u32::MAX),
+        u32::try_from(config.last() - config.start() + 1).unwrap_or(0),
     );
     let power =
         IO::new(layout::PM_PORT, layout::PM_PORT, 1, u8::try_from(layout::PM_SIZE).unwrap_or(u8::MAX));

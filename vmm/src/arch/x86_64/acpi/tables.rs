@@ -9,6 +9,7 @@ use acpi_tables::sdt::Sdt;
 use acpi_tables::xsdt::XSDT;
 
 use super::{OEM_ID, OEM_REVISION, OEM_TABLE_ID, pm_port};
+use crate::bus::BusRange;
 use crate::layout;
 
 /// Length of the header that all tables share.
@@ -140,8 +141,8 @@ fn source_override(source: u8, gsi: u32, flags: u16) -> Vec<u8> {
 }
 
 /// Where the PCI configuration space is mapped.
-pub(super) fn mcfg() -> Vec<u8> {
+pub(super) fn mcfg(config: BusRange) -> Vec<u8> {
     let mut mcfg = MCFG::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
-    mcfg.add_ecam(layout::ECAM_START, 0, 0, layout::PCI_LAST_BUS);
+    mcfg.add_ecam(config.start(), 0, 0, layout::PCI_LAST_BUS);
     bytes_of(&mcfg)
 }

@@ -110,12 +110,3 @@ fn tables_out_of_reach_are_refused() {
     let refused = Blobs::new(&platform).place(u64::MAX).unwrap_err();
     assert_eq!(refused, PlaceError(u64::MAX));
 }
-
-#[test]
-fn the_64_bit_window_is_above_all_ram() {
-    for (end, start) in
-        [(1 << 30, 4 << 30), (0x1_0000_0000, 4 << 30), (0x1_0000_1000, 8 << 30), (66 << 30, 68 << 30)]
-    {
-        assert_eq!(Windows::above(end).start64, start, "{end:#x}");
-    }
-}

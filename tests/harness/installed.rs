@@ -1,0 +1,161 @@
+//! Guests that are a disk: the image of `hack/images`, started by firmware and used through its login prompt.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::guest::Monitor;
+use crate::host::{Host, HostBuilder, HostError};
+use crate::process::Process;
+
+/// The image, as a host has it. Guests get copies.
+const IMAGE: &str = "/in/guest.raw";
+/// From the start of the monitor to the login prompt, with the machine busy.
+const BOOT: Duration = Duration::from_secs(150);
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Debian's firmware, by the name it has in a host.
+const FIRMWARE: [(&str, &str); 3] = [
+    ("/usr/share/seabios/bios-256k.bin", "bios"),
+    ("/usr/share/OVMF/OVMF_CODE_4M.fd", "efi-code"),
+    ("/usr/share/OVMF/OVMF_VARS_4M.fd", "efi-variables"),
+];
+
+/// What starts the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Firmware {
+    /// SeaBIOS.
+    Bios,
+}
+
+/// A machine that starts from its disks.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// What starts it.
+    pub firmware: Firmware,
+    /// Processors.
+    pub cpus: u32,
+    /// RAM in MiB.
+    pub memory_mib: u32,
+    /// Raw images, by their paths in the host.
+    pub disks: Vec<String>,
+}
+
+impl Installed {
+    /// A small machine with a fresh copy of the image.
+    pub fn fresh(host: &Host, firmware: Firmware) -> Result<Self, HostError> {
+        let disk = "/tmp/installed.raw";
+        host.shell(&format!("cp --sparse=always {IMAGE} {disk}")).run()?.ok();
+        Ok(Self { firmware, cpus: 1, memory_mib: 256, disks: vec![disk.to_owned()] })
+    }
+
+    /// Starts it; it boots while the caller goes on.
+    pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Login<'h>, HostError> {
+        let words = match monitor {
+            Monitor::Vmm => self.vmm(),
+            Monitor::Qemu => self.qemu(),
+        };
+        let (program, args) = words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
+        let process = host.command(program).args(args.iter().cloned()).directory("/tmp").spawn()?;
+        Ok(Login { process, asked: 0 })
+    }
+
+    fn vmm(&self) -> Vec<String> {
+        let mut words: Vec<String> = vec!["/in/vmm".into()];
+        match self.firmware {
+            Firmware::Bios => words.extend(["--firmware".into(), "/in/bios".into()]),
+        }
+        words.extend(["--cpus".into(), self.cpus.to_string()]);
+        words.extend(["--memory".into(), format!("{}M", self.memory_mib)]);
+        for disk in &self.disks {
+            words.extend(["--disk".into(), format!("path={disk}")]);
+        }
+        words
+    }
+
+    fn qemu(&self) -> Vec<String> {
+        let fixed = "qemu-system-x86_64 -machine q35,graphics=off -accel kvm -cpu host -nodefaults -display none \
+            -serial stdio -device virtio-rng-pci";
+        let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+        match self.firmware {
+            Firmware::Bios => words.extend(["-bios".into(), "/in/bios".into()]),
+        }
+        words.extend(["-smp".into(), self.cpus.to_string(), "-m".into(), self.memory_mib.to_string()]);
+        for (n, disk) in self.disks.iter().enumerate() {
+            words.extend(["-drive".into(), format!("if=none,id=d{n},format=raw,file={disk}")]);
+            words.extend(["-device".into(), format!("virtio-blk-pci,drive=d{n}")]);
+        }
+        words
+    }
+}
+
+/// Gives a host the image and the firmware.
+pub fn provide(builder: HostBuilder) -> io::Result<HostBuilder> {
+    let image = images("raw")?.join("vireo-guest.raw");
+    let builder = builder.file_as(image, "guest.raw".to_owned());
+    Ok(FIRMWARE.iter().fold(builder, |builder, (path, name)| builder.file_as(path, (*name).to_owned())))
+}
+
+/// The directory in which `hack/images` has `target`, made now where it is not there.
+pub fn images(target: &str) -> io::Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hack/images");
+    let output = Command::new(script).arg(target).stdin(Stdio::null()).stderr(Stdio::inherit()).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(format!("hack/images {target}: {}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
+/// A guest at whose console one logs in. Dropping it kills its monitor.
+#[derive(Debug)]
+pub struct Login<'h> {
+    process: Process<'h>,
+    asked: u32,
+}
+
+impl<'h> Login<'h> {
+    /// A guest whose serial line is a running command's standard input and output.
+    pub fn over(process: Process<'h>) -> Self {
+        Self { process, asked: 0 }
+    }
+
+    /// Waits for the prompt and logs in, after the start and after every reboot. What the console showed until then.
+    pub fn log_in(&mut self) -> Result<String, HostError> {
+        let before = self.process.wait_for("login: ", BOOT)?;
+        self.send("vireo")?;
+        self.process.wait_for("Password: ", ANSWER)?;
+        self.send("vireo")?;
+        self.process.wait_for("# ", ANSWER)?;
+        Ok(before)
+    }
+
+    /// Runs a shell line in the guest that must succeed; what it printed.
+    ///
+    /// # Panics
+    /// If it fails.
+    #[track_caller]
+    pub fn run(&mut self, line: &str) -> Result<String, HostError> {
+        self.asked += 1;
+        // The console echoes the line: the marks in it are not yet those in the answer.
+        let n = self.asked;
+        self.send(&format!("echo \"BEGIN\"-{n}; {line}; echo \"END\"-{n}-$?"))?;
+        self.process.wait_for(&format!("BEGIN-{n}\r\n"), ANSWER)?;
+        let mark = format!("END-{n}-");
+        let text = self.process.wait_for(&mark, ANSWER)?;
+        let code = self.process.wait_for("\r\n", ANSWER)?;
+        let text = text.strip_suffix(&mark).unwrap_or(&text).replace('\r', "");
+        assert_eq!(code.trim(), "0", "in the guest: {line}\n{text}");
+        Ok(text)
+    }
+
+    /// Types a line and does not wait for anything.
+    pub fn send(&mut self, line: &str) -> Result<(), HostError> {
+        self.process.write(format!("{line}\r").as_bytes())
+    }
+
+    /// The monitor itself.
+    pub fn monitor(&mut self) -> &mut Process<'h> {
+        &mut self.process
+    }
+}

@@ -1,0 +1,90 @@
+//! Disks that firmware starts: to the login prompt, and again after a reboot.
+
+use std::time::Duration;
+
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::Monitor;
+use vireo_tests::installed::{self, Firmware, Installed, Login};
+use vireo_tests::{Host, HostBuilder, HostError, Status, programs, scenario};
+
+use crate::SOON;
+use crate::scenarios::boot::complaints;
+
+const LONG: Duration = Duration::from_secs(120);
+
+fn in_a_host(name: &str, host_mib: u32, load: impl Fn(&Host, Monitor) -> Result<(), HostError>) {
+    let host = || {
+        let nested = env!("CARGO_BIN_EXE_nested");
+        let builder = HostBuilder::new(nested).file(programs::directory(nested).join("vmm"));
+        let builder = installed::provide(builder).map_err(HostError::Start)?;
+        Ok(builder.memory_mib(host_mib))
+    };
+    scenario::run(name, host, load);
+}
+
+/// The same guest twice: what firmware changed of the machine is as before after a reset.
+fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Result<(), HostError> {
+    let mut guest = machine.start(host, monitor)?;
+    guest.log_in()?;
+    check(&mut guest, machine)?;
+    let first = boot_id(&mut guest)?;
+    guest.run("echo kept >/root/kept; sync")?;
+    guest.send("reboot")?;
+    guest.log_in()?;
+    assert_ne!(boot_id(&mut guest)?, first, "it did not reboot");
+    check(&mut guest, machine)?;
+    assert_eq!(guest.run("cat /root/kept")?, "kept\n");
+    guest.send("poweroff")?;
+    let output = guest.monitor().wait(LONG)?;
+    assert_eq!(output.status, Status::Code(0), "{}", output.stderr);
+    Ok(())
+}
+
+fn boot_id(guest: &mut Login<'_>) -> Result<String, HostError> {
+    guest.run("cat /proc/sys/kernel/random/boot_id")
+}
+
+fn check(guest: &mut Login<'_>, machine: &Installed) -> Result<(), HostError> {
+    let cpus = guest.run("grep -c ^processor /proc/cpuinfo")?;
+    assert_eq!(cpus.trim(), machine.cpus.to_string(), "processors");
+    let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?;
+    let (total, whole) = (total.trim().parse().unwrap_or(0), u64::from(machine.memory_mib) << 10);
+    assert!((whole - whole / 20 - (70 << 10)..=whole).contains(&total), "{total} KiB of {whole}");
+    let log = guest.run("dmesg -r")?;
+    let wrong = complaints(&log);
+    assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
+    Ok(())
+}
+
+#[test]
+fn nested_a_disk_boots_by_bios() {
+    in_a_host("a disk by BIOS", 2048, |host, monitor| {
+        boots_and_reboots(host, monitor, &Installed::fresh(host, Firmware::Bios)?)
+    });
+}
+
+#[test]
+fn nested_a_disk_boots_by_bios_on_four_cpus_with_ram_above_4_gib() {
+    in_a_host("a disk by BIOS, 4 CPUs, 6 GiB", 8 << 10, |host, monitor| {
+        let machine = Installed { cpus: 4, memory_mib: 6 << 10, ..Installed::fresh(host, Firmware::Bios)? };
+        boots_and_reboots(host, monitor, &machine)
+    });
+}
+
+#[test]
+fn nested_a_bios_without_a_bootable_disk_says_so() {
+    in_a_host("no bootable disk", 1024, |host, monitor| {
+        host.shell("rm -f /tmp/empty; truncate -s 16M /tmp/empty").run()?.ok();
+        let disks = vec!["/tmp/empty".to_owned()];
+        let machine = Installed { firmware: Firmware::Bios, cpus: 1, memory_mib: 256, disks };
+        let mut guest = machine.start(host, monitor)?;
+        guest.monitor().wait_for("No bootable device", LONG)?;
+        if monitor == Monitor::Vmm {
+            eventually("the monitor says so", SOON, || {
+                assert_eq!(guest.monitor().ended()?, None);
+                Ok(guest.monitor().stderr().contains("no bootable device"))
+            })?;
+        }
+        Ok(())
+    });
+}

@@ -1,0 +1,102 @@
+//! What a machine has on top when firmware starts it.
+
+use std::sync::Arc;
+
+use super::{Assembly, BuildError};
+use crate::arch::x86_64::acpi::{Blobs, Platform, Windows};
+use crate::arch::x86_64::smbios;
+use crate::config::{Firmware, Machine};
+use crate::firmware::{
+    AcpiFiles, BootOrder, Contents, DebugConsole, Dma, FwCfg, Image, Key, Ports, e820, shadow,
+};
+use crate::kvm::{Rom, RomSlot};
+use crate::layout::{self, COM1_PORT};
+use crate::memory::{GuestMemory, RamRange, ram_ranges};
+
+/// Puts firmware into `assembly`, and beside it all that it asks for. Returns what has to live as long as the machine.
+pub(super) fn install(
+    machine: &Machine,
+    firmware: &Firmware,
+    assembly: &Assembly,
+    (memory, apic_ids, boot_order): (&GuestMemory, &[u8], BootOrder),
+) -> Result<Rom, BuildError> {
+    let image = Image::at_reset_vector(&firmware.code)?;
+    shadow(&firmware.code, memory)?;
+    let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Code, image.start, image.region)?;
+
+    let mut contents = Contents::new();
+    processors(&mut contents, apic_ids);
+    contents.file("etc/e820", e820(machine.memory))?;
+    contents.file("bootorder", boot_order.file())?;
+    settings(&mut contents, firmware)?;
+    identity(&mut contents, machine)?;
+    acpi(&mut contents, machine, assembly, apic_ids)?;
+
+    let device = Arc::new(FwCfg::new(contents, memory.clone()));
+    let buses = &assembly.buses;
+    buses.port("firmware configuration", (layout::FW_CFG_PORT, 2), Arc::new(Ports(device.clone())))?;
+    buses.port("firmware configuration", (layout::FW_CFG_DMA_PORT, 8), Arc::new(Dma(device)))?;
+    let log = DebugConsole::new(machine.notices.clone());
+    buses.port("firmware log", (layout::FIRMWARE_LOG_PORT, 1), Arc::new(log))?;
+    Ok(rom)
+}
+
+fn processors(contents: &mut Contents, apic_ids: &[u8]) {
+    let count = u16::try_from(apic_ids.len()).unwrap_or(u16::MAX);
+    let limit = apic_ids.iter().max().map_or(1, |highest| u16::from(*highest) + 1);
+    contents.item(Key::Processors, &count.to_le_bytes());
+    contents.item(Key::MaxProcessors, &limit.to_le_bytes());
+}
+
+/// How firmware behaves: it does not wait for keys, and does not start over when there is nothing to start.
+fn settings(contents: &mut Contents, firmware: &Firmware) -> Result<(), BuildError> {
+    const FOR_EVER: u32 = u32::MAX;
+    contents.item(Key::BootMenu, &0_u16.to_le_bytes());
+    contents.item(Key::NoGraphics, &u16::from(firmware.on_serial).to_le_bytes());
+    contents.file("etc/show-boot-menu", vec![0])?;
+    contents.file("etc/boot-fail-wait", FOR_EVER.to_le_bytes().to_vec())?;
+    if firmware.on_serial {
+        contents.file("etc/sercon-port", COM1_PORT.to_le_bytes().to_vec())?;
+    }
+    Ok(())
+}
+
+fn identity(contents: &mut Contents, machine: &Machine) -> Result<(), BuildError> {
+    let identity = machine.smbios.clone().unwrap_or_default();
+    let (anchor, tables) =
+        smbios::for_firmware(&identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
+    contents.item(Key::Uuid, &identity.uuid);
+    contents.file("etc/smbios/smbios-anchor", anchor)?;
+    contents.file("etc/smbios/smbios-tables", tables)?;
+    Ok(())
+}
+
+/// The tables are made when they are first read: by then firmware has placed configuration space and BARs. Their
+/// sizes have to be told before that.
+fn acpi(
+    contents: &mut Contents,
+    machine: &Machine,
+    assembly: &Assembly,
+    apic_ids: &[u8],
+) -> Result<(), BuildError> {
+    let ranges = ram_ranges(machine.memory);
+    let end = |range: Option<&RamRange>| range.map_or(0, |range| range.start + range.len);
+    let (low_end, memory_end) = (end(ranges.first()), end(ranges.last()));
+    let apic_ids = apic_ids.to_vec();
+    let programmed = assembly.pci.programmed();
+    let make = move || {
+        let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
+        tracing::debug!(?windows, "what firmware has chosen");
+        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows }))
+    };
+    let sizes = make().sizes();
+    let late = move || {
+        let files = make();
+        if !files.fits(&sizes) {
+            tracing::error!("the ACPI tables have grown beyond the size that firmware was told");
+        }
+        files.into_files()
+    };
+    contents.files_made_late(&sizes, late)?;
+    Ok(())
+}

@@ -1,0 +1,78 @@
+use crate::pci::Address;
+
+/// What firmware starts from, in order: the file `bootorder` (Open Firmware paths, one a line).
+///
+/// Where nobody asks for an order, every device that can be started from takes part, as they come. Where somebody
+/// does, only the devices that ask do.
+#[derive(Debug, Default)]
+pub(crate) struct BootOrder {
+    asked: Vec<(u32, String)>,
+    others: Vec<String>,
+}
+
+impl BootOrder {
+    /// A virtio disk.
+    pub(crate) fn virtio_disk(&mut self, at: Address, order: Option<u32>) {
+        self.add(order, at, "scsi", "/disk@0,0", true);
+    }
+
+    /// A virtio network card. It takes part only if it asks.
+    pub(crate) fn network_card(&mut self, at: Address, order: Option<u32>) {
+        self.add(order, at, "ethernet", "/ethernet-phy@0", false);
+    }
+
+    /// `below` is what follows the controller at `at`, which Open Firmware calls `kind`.
+    fn add(&mut self, order: Option<u32>, at: Address, kind: &str, below: &str, unasked: bool) {
+        let slot = at.device();
+        let path = match at.function() {
+            0 => format!("/pci@i0cf8/{kind}@{slot:x}{below}"),
+            function => format!("/pci@i0cf8/{kind}@{slot:x},{function:x}{below}"),
+        };
+        match order {
+            Some(order) => self.asked.push((order, path)),
+            None if unasked => self.others.push(path),
+            None => {}
+        }
+    }
+
+    /// The file. Its last line keeps firmware from trying anything else.
+    pub(crate) fn file(mut self) -> Vec<u8> {
+        self.asked.sort_by_key(|(order, _)| *order);
+        let mut lines: Vec<_> = self.asked.into_iter().map(|(_, path)| path).collect();
+        if lines.is_empty() {
+            lines = self.others;
+        }
+        lines.push("HALT".to_owned());
+        let mut bytes = lines.join("\n").into_bytes();
+        bytes.push(0);
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(order: BootOrder) -> String {
+        String::from_utf8(order.file()).unwrap()
+    }
+
+    #[test]
+    fn disks_take_part_as_they_come_where_nobody_asks() {
+        let mut order = BootOrder::default();
+        order.virtio_disk(Address::root(1), None);
+        order.network_card(Address::root(2), None);
+        order.virtio_disk(Address::root(17), None);
+        assert_eq!(file(order), "/pci@i0cf8/scsi@1/disk@0,0\n/pci@i0cf8/scsi@11/disk@0,0\nHALT\0");
+    }
+
+    #[test]
+    fn only_who_asks_takes_part_where_somebody_asks() {
+        let mut order = BootOrder::default();
+        order.virtio_disk(Address::root(1), None);
+        order.virtio_disk(Address::root(2), Some(10));
+        order.network_card(Address::root(3), Some(9));
+        assert_eq!(file(order), "/pci@i0cf8/ethernet@3/ethernet-phy@0\n/pci@i0cf8/scsi@2/disk@0,0\nHALT\0");
+        assert_eq!(file(BootOrder::default()), "HALT\0");
+    }
+}
