@@ -1,6 +1,7 @@
 //! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
 
 mod firmware;
+mod graphics;
 
 use std::io;
 use std::sync::Arc;
@@ -183,6 +184,9 @@ pub(crate) fn build(
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
     let boot_order = pci_devices(machine, &assembly, &memory, Box::new(output))?;
+    if let Some(graphics) = &machine.graphics {
+        graphics::install(graphics, &assembly)?;
+    }
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {

@@ -7,6 +7,7 @@
 mod boot;
 mod cpu;
 mod disk;
+mod graphics;
 mod machine;
 mod memory;
 mod net;
@@ -16,6 +17,7 @@ mod smbios;
 pub use boot::{Boot, Firmware, KernelBoot};
 pub use cpu::{Cpus, CpusError};
 pub use disk::{Disk, DiskError, DiskImage, DiskSerial};
+pub use graphics::Graphics;
 pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};
 pub use net::{MacAddr, Net, ParseMacError};

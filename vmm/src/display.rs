@@ -7,6 +7,7 @@
 //! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A screen that
 //! nobody watches costs nothing.
 
+mod bochs;
 mod canvas;
 mod input;
 mod keys;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+pub(crate) use bochs::Bochs;
 pub use canvas::{Area, Canvas, Picture};
 pub use input::{Keyboard, Leds, Pointer, Pointing};
 pub use keys::Key;

@@ -4,7 +4,6 @@ mod doorbell;
 mod irq;
 mod probe;
 mod rom;
-#[expect(dead_code, reason = "no device has memory of its own yet")]
 mod slot;
 mod vm;
 
@@ -14,6 +13,5 @@ pub(crate) use doorbell::KvmDoorbells;
 pub(crate) use irq::{KvmLine, KvmPins, KvmRouter};
 pub(crate) use probe::open;
 pub(crate) use rom::{Rom, RomSlot};
-#[expect(unused_imports, reason = "as above")]
 pub(crate) use slot::KvmSlots;
 pub(crate) use vm::{KvmError, KvmMachine};

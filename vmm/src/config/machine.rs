@@ -1,4 +1,4 @@
-use super::{Boot, Cpus, Disk, MemorySize, Net, Notices, Smbios};
+use super::{Boot, Cpus, Disk, Graphics, MemorySize, Net, Notices, Smbios};
 
 /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
 const DEVICE_SLOTS: usize = 29;
@@ -13,6 +13,7 @@ pub struct Machine {
     pub(crate) nets: Vec<Net>,
     pub(crate) rng: bool,
     pub(crate) virtio_console: bool,
+    pub(crate) graphics: Option<Graphics>,
     pub(crate) smbios: Option<Smbios>,
     pub(crate) notices: Notices,
 }
@@ -33,6 +34,7 @@ impl Machine {
             nets: Vec::new(),
             rng: false,
             virtio_console: false,
+            graphics: None,
             smbios: None,
             notices: Notices::default(),
         }
@@ -40,7 +42,8 @@ impl Machine {
 
     /// Adds disks and cards, in slot order.
     pub fn with_devices(mut self, disks: Vec<Disk>, nets: Vec<Net>) -> Result<Self, TooManyDevices> {
-        let all = disks.len() + nets.len() + usize::from(self.rng) + usize::from(self.virtio_console);
+        let others = [self.rng, self.virtio_console, self.graphics.is_some()].map(usize::from);
+        let all = disks.len() + nets.len() + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices(all));
         }
@@ -67,6 +70,13 @@ impl Machine {
     #[must_use]
     pub fn with_notices(mut self, notices: Notices) -> Self {
         self.notices = notices;
+        self
+    }
+
+    /// Adds a screen.
+    #[must_use]
+    pub fn with_graphics(mut self, graphics: Option<Graphics>) -> Self {
+        self.graphics = graphics;
         self
     }
 

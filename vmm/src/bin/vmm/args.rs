@@ -3,6 +3,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmm::config::{Cpus, CpusError, MacAddr, MemorySize, MemorySizeError, ParseMacError};
+use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) const HELP: &str = "\
 Boots a Linux kernel or a disk in a virtual machine on KVM.
@@ -22,6 +23,7 @@ Usage: vmm --kernel FILE [OPTION]...
   --serial stdio                   serial port on this terminal; Ctrl+] leaves (default)
   --serial file=FILE               serial output into a file
   --serial socket=FILE             serial port on a unix socket that is made here
+  --vnc ADDRESS                    a screen for VNC viewers, at unix:PATH or 127.0.0.1:PORT
   --help, --version
 
 Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
@@ -51,6 +53,7 @@ pub(crate) struct Args {
     pub(crate) disks: Vec<DiskArg>,
     pub(crate) nets: Vec<NetArg>,
     pub(crate) serial: SerialArg,
+    pub(crate) vnc: Option<Address>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -95,6 +98,8 @@ pub(crate) enum ArgsError {
     Memory(#[source] MemorySizeError),
     #[error("--net: mac")]
     Mac(#[source] ParseMacError),
+    #[error("--vnc")]
+    Vnc(#[source] ParseAddressError),
     #[error("{option}: {key:?} is no key of it; it has {known}")]
     UnknownKey { option: &'static str, key: String, known: &'static str },
     #[error("{option}: {key}= is missing")]
@@ -110,6 +115,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let mut parser = Parser::from_iter(words);
     let (mut kernel, mut initrd, mut cmdline, mut firmware) = (None, None, None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
+    let mut vnc = None;
     let (mut disks, mut nets) = (Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -128,6 +134,10 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Arg::Long("disk") => disks.push(disk(&parser.value()?.string()?)?),
             Arg::Long("net") => nets.push(net(&parser.value()?.string()?)?),
             Arg::Long("serial") => once(&mut serial, "--serial", serial_arg(&parser.value()?.string()?)?)?,
+            Arg::Long("vnc") => {
+                let address = parser.value()?.string()?.parse().map_err(ArgsError::Vnc)?;
+                once(&mut vnc, "--vnc", address)?;
+            }
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
             Arg::Long(_) | Arg::Short(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
@@ -140,6 +150,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         disks,
         nets,
         serial: serial.unwrap_or(SerialArg::Stdio),
+        vnc,
     })))
 }
 
@@ -246,7 +257,8 @@ mod tests {
     fn everything_can_be_said() {
         let args =
             run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
-                        --disk path=b --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s");
+                        --disk path=b --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s \
+                        --vnc unix:v");
         let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
         assert_eq!(args.boot, boot);
         assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
@@ -255,6 +267,7 @@ mod tests {
         assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
         assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
         assert_eq!(args.serial, SerialArg::Socket("s".into()));
+        assert_eq!(args.vnc, Some(Address::Unix("v".into())));
     }
 
     #[test]
@@ -279,6 +292,7 @@ mod tests {
             ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
             ("--kernel k --net tap=t,mac=x", "--net"),
             ("--kernel k --serial tty", "--serial"),
+            ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),
             ("--kernel k --bogus", "bogus"),
             ("k", "k"),
         ] {

@@ -5,6 +5,7 @@ mod console;
 mod log;
 mod machine;
 mod resets;
+mod screen;
 mod spool;
 mod terminal;
 
@@ -17,6 +18,7 @@ use vireo_vmm::{Exit, Vm};
 use args::{Args, Command, HELP};
 use console::{Console, Ended};
 use resets::Resets;
+use screen::Screen;
 
 /// Exit codes, as `--help` documents them.
 const OK: u8 = 0;
@@ -71,7 +73,10 @@ fn chain(error: &dyn Error) -> String {
 fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     vireo_vmm::kvm::probe()?;
     let machine = machine::open(args)?;
+    // First: the signals it takes over are those of all threads.
     let console = Console::open(&args.serial)?;
+    let screen = args.vnc.as_ref().map(Screen::open).transpose()?;
+    let machine = machine.with_graphics(screen.as_ref().map(Screen::graphics).transpose()?);
     let mut resets = Resets::default();
     let code = loop {
         let vm = Vm::build(&machine, Box::new(console.output()))?.start()?;

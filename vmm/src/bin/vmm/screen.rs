@@ -1,0 +1,60 @@
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use vireo_vmm::config::Graphics;
+use vireo_vmm::display::Display;
+use vireo_vmm::rfb::{Address, Server};
+
+/// Where Debian's `seabios` has the video BIOS of the display adapter. Without it only drivers of their own draw.
+const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";
+
+/// Why there is no screen.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ScreenError {
+    #[error("--vnc: cannot listen at {address}")]
+    Listen {
+        address: Address,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--vnc: cannot open {path:?}")]
+    VideoBios {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// The screen of all the machines that a guest's resets make one after the other: its viewers stay.
+pub(crate) struct Screen {
+    display: Display,
+    _server: Server,
+}
+
+impl Screen {
+    /// Shows a screen at `address`.
+    pub(crate) fn open(address: &Address) -> Result<Self, ScreenError> {
+        let display = Display::default();
+        let server = Server::listen(address, display.clone())
+            .map_err(|source| ScreenError::Listen { address: address.clone(), source })?;
+        eprintln!("vmm: VNC at {}", server.address());
+        Ok(Self { display, _server: server })
+    }
+
+    /// For the machine.
+    pub(crate) fn graphics(&self) -> Result<Graphics, ScreenError> {
+        let graphics = Graphics::new(self.display.clone());
+        match File::open(VIDEO_BIOS) {
+            Ok(file) => Ok(graphics.with_video_bios(file)),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => {
+                tracing::info!(
+                    path = VIDEO_BIOS,
+                    "no video BIOS: firmware shows nothing (Debian package seabios)"
+                );
+                Ok(graphics)
+            }
+            Err(source) => Err(ScreenError::VideoBios { path: VIDEO_BIOS.into(), source }),
+        }
+    }
+}

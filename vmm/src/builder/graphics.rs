@@ -1,0 +1,47 @@
+//! A screen and what belongs to it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use super::{Assembly, BuildError, device, pci};
+use crate::config::Graphics;
+use crate::display::{Bochs, Source};
+use crate::kvm::KvmSlots;
+
+/// The first memory slot that RAM does not take.
+const FIRST_SLOT: u32 = 32;
+/// Of a video BIOS; one that is larger is refused by the adapter.
+const MAX_ROM: u64 = 1 << 20;
+
+/// Puts the adapter on the bus and its picture on the display.
+pub(super) fn install(graphics: &Graphics, assembly: &Assembly) -> Result<(), BuildError> {
+    let rom = graphics.video_bios.as_ref().map(read).transpose().map_err(device("video BIOS"))?;
+    let slots = KvmSlots::new(assembly.vm.fd.clone(), FIRST_SLOT);
+    let adapter = Bochs::new(&slots, rom.as_deref()).map_err(device("display adapter"))?;
+    assembly.pci.add(adapter.clone()).map_err(pci("display adapter"))?;
+    let source: Arc<dyn Source> = adapter;
+    graphics.display.attach(&source);
+    Ok(())
+}
+
+/// From its beginning, wherever it was left: after a reset of the guest it is read again.
+fn read(file: &File) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    At { file, offset: 0 }.take(MAX_ROM).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+struct At<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for At<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset = self.offset.saturating_add(u64::try_from(read).map_err(io::Error::other)?);
+        Ok(read)
+    }
+}
