@@ -1,6 +1,7 @@
 //! The kernel proper, an ELF image, into guest memory: out of a bzImage's payload or from a file.
 
 use std::io::BufRead;
+use std::time::Instant;
 
 use vm_memory::{Bytes, GuestAddress, GuestMemoryMmap};
 
@@ -44,11 +45,13 @@ pub(super) fn load_payload(
     let (payload, size) = bz.payload(image, compression)?;
     let place = Place { base: room.preferred, physical, size: room.size };
     let mut writer = Writer::new(memory, place, size);
+    let start = Instant::now();
     decompress::decompress(compression, image.part(payload), &mut |bytes| writer.take(bytes))?;
     let Some((elf, table)) = writer.finish()? else {
         tracing::warn!(%compression, "the kernel's payload is no ELF image: it decompresses itself");
         return Ok(None);
     };
+    tracing::debug!(%compression, bytes = size, elapsed = ?start.elapsed(), "decompressed the kernel");
     let entry = place.resolve(elf.entry, 1)?;
     if table.is_empty() || !randomise {
         return Ok(Some(Loaded { entry, randomised: false }));
@@ -58,7 +61,9 @@ pub(super) fn load_payload(
         return Ok(None);
     };
     let slide = kaslr::slide(room.preferred, room.size, room.align, draw)?;
+    let start = Instant::now();
     relocs.apply(memory, Placed { physical, preferred: room.preferred, size: room.size, slide })?;
+    tracing::debug!(words = table.len() / 4, elapsed = ?start.elapsed(), "relocated the kernel");
     Ok(Some(Loaded { entry, randomised: true }))
 }
 
