@@ -404,7 +404,8 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     // setpriv: a killed test must not leave an emulator behind.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
-    command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+    // Without fast string instructions: the emulation runs them byte by byte, so that clearing memory would cost seconds.
+    command.args(["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,-erms,-fsrm"]);
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
     command.arg("-smp").arg(wanted.cpus.to_string());
     command.arg("-m").arg(format!("{}M", wanted.memory_mib));

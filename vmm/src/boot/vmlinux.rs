@@ -271,13 +271,22 @@ fn write_sparse(memory: &GuestMemoryMmap, address: u64, bytes: &[u8]) -> Result<
     let mut at = address;
     let mut rest = bytes;
     while !rest.is_empty() {
-        let to_boundary = PAGE - usize::try_from(at % PAGE as u64).unwrap_or(0);
-        let (page, after) = rest.split_at(to_boundary.min(rest.len()));
-        if page != &[0; PAGE][..page.len()] {
-            memory.write_slice(page, GuestAddress(at)).map_err(LoadError::Memory)?;
+        let zeros = run(rest, at, true);
+        let (_, after) = rest.split_at(zeros);
+        let (content, after) = after.split_at(run(after, at + zeros as u64, false));
+        if !content.is_empty() {
+            memory.write_slice(content, GuestAddress(at + zeros as u64)).map_err(LoadError::Memory)?;
         }
-        at += page.len() as u64;
+        at += (zeros + content.len()) as u64;
         rest = after;
     }
     Ok(())
+}
+
+/// How many of `bytes`, which go to `address`, are pages of zeros at their beginning, or pages that are not.
+fn run(bytes: &[u8], address: u64, zeros: bool) -> usize {
+    let to_boundary = PAGE - usize::try_from(address % PAGE as u64).unwrap_or(0);
+    let (first, rest) = bytes.split_at(to_boundary.min(bytes.len()));
+    let pages = std::iter::once(first).chain(rest.chunks(PAGE));
+    pages.take_while(|page| (*page == &[0; PAGE][..page.len()]) == zeros).map(<[u8]>::len).sum()
 }
