@@ -27,7 +27,15 @@ const FIRMWARE: [(&str, &str); 3] = [
 pub enum Firmware {
     /// SeaBIOS.
     Bios,
+    /// OVMF.
+    Efi,
 }
+
+/// A copy of the variables that belong to OVMF.
+const VARIABLES: &str = "/tmp/installed.variables";
+/// OVMF restores CR8 in its timer's interrupt, and the emulation of SVM in QEMU 10.0 aborts when that happens while
+/// another interrupt waits. On a slow host the next tick comes so early, so the ticks are kept apart: microseconds.
+const TICKS_APART: &str = "echo 500000 >/sys/module/kvm/parameters/min_timer_period_us";
 
 /// A machine that starts from its disks.
 #[derive(Clone, Debug)]
@@ -47,6 +55,9 @@ impl Installed {
     pub fn fresh(host: &Host, firmware: Firmware) -> Result<Self, HostError> {
         let disk = "/tmp/installed.raw";
         host.shell(&format!("cp --sparse=always {IMAGE} {disk}")).run()?.ok();
+        if firmware == Firmware::Efi {
+            host.shell(&format!("{TICKS_APART}; cp /in/efi-variables {VARIABLES}")).run()?.ok();
+        }
         Ok(Self { firmware, cpus: 1, memory_mib: 256, disks: vec![disk.to_owned()] })
     }
 
@@ -64,7 +75,10 @@ impl Installed {
     fn vmm(&self) -> Vec<String> {
         let mut words: Vec<String> = vec!["/in/vmm".into()];
         match self.firmware {
-            Firmware::Bios => words.extend(["--firmware".into(), "/in/bios".into()]),
+            Firmware::Bios => words.extend(["--firmware", "/in/bios"].map(str::to_owned)),
+            Firmware::Efi => {
+                words.extend(["--firmware", "/in/efi-code", "--nvram", VARIABLES].map(str::to_owned))
+            }
         }
         words.extend(["--cpus".into(), self.cpus.to_string()]);
         words.extend(["--memory".into(), format!("{}M", self.memory_mib)]);
@@ -80,6 +94,11 @@ impl Installed {
         let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
         match self.firmware {
             Firmware::Bios => words.extend(["-bios".into(), "/in/bios".into()]),
+            Firmware::Efi => {
+                for (file, option) in [("/in/efi-code", ",readonly=on"), (VARIABLES, "")] {
+                    words.extend(["-drive".into(), format!("if=pflash,format=raw,file={file}{option}")]);
+                }
+            }
         }
         words.extend(["-smp".into(), self.cpus.to_string(), "-m".into(), self.memory_mib.to_string()]);
         for (n, disk) in self.disks.iter().enumerate() {

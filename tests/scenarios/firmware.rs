@@ -11,6 +11,8 @@ use crate::SOON;
 use crate::scenarios::boot::complaints;
 
 const LONG: Duration = Duration::from_secs(120);
+/// A variable of nobody's.
+const VARIABLE: &str = "/sys/firmware/efi/efivars/Vireo-6a3c1f0e-52c4-4f0e-9b0e-4e6f3d2a1b00";
 
 fn in_a_host(name: &str, host_mib: u32, load: impl Fn(&Host, Monitor) -> Result<(), HostError>) {
     let host = || {
@@ -27,6 +29,9 @@ fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Resu
     let mut guest = machine.start(host, monitor)?;
     guest.log_in()?;
     check(&mut guest, machine)?;
+    if machine.firmware == Firmware::Efi {
+        guest.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
+    }
     let first = boot_id(&mut guest)?;
     guest.run("echo kept >/root/kept; sync")?;
     guest.send("reboot")?;
@@ -34,6 +39,10 @@ fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Resu
     assert_ne!(boot_id(&mut guest)?, first, "it did not reboot");
     check(&mut guest, machine)?;
     assert_eq!(guest.run("cat /root/kept")?, "kept\n");
+    if machine.firmware == Firmware::Efi {
+        // A program that opens it would see the attributes first.
+        assert_eq!(guest.run(&format!("tail -c 4 {VARIABLE}; echo"))?, "kept\n");
+    }
     guest.send("poweroff")?;
     let output = guest.monitor().wait(LONG)?;
     assert_eq!(output.status, Status::Code(0), "{}", output.stderr);
@@ -68,6 +77,13 @@ fn nested_a_disk_boots_by_bios_on_four_cpus_with_ram_above_4_gib() {
     in_a_host("a disk by BIOS, 4 CPUs, 6 GiB", 8 << 10, |host, monitor| {
         let machine = Installed { cpus: 4, memory_mib: 6 << 10, ..Installed::fresh(host, Firmware::Bios)? };
         boots_and_reboots(host, monitor, &machine)
+    });
+}
+
+#[test]
+fn nested_a_disk_boots_by_efi_and_keeps_a_variable() {
+    in_a_host("a disk by EFI", 2048, |host, monitor| {
+        boots_and_reboots(host, monitor, &Installed::fresh(host, Firmware::Efi)?)
     });
 }
 

@@ -17,7 +17,7 @@ use crate::arch::x86_64::{msr, regs, smbios};
 use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
 use crate::config::{Boot, Machine};
-use crate::firmware::{BootOrder, FileError, ImageError as FirmwareError, cmos};
+use crate::firmware::{BootOrder, FileError, ImageError as FirmwareError, NothingToStart, Overheard, cmos};
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable, Rom};
 use crate::layout;
@@ -176,6 +176,11 @@ pub(crate) fn build(
     let vm = KvmMachine::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
+    let nothing = NothingToStart::new(machine.notices.clone());
+    let output: Box<dyn SerialOutput> = match &machine.boot {
+        Boot::Kernel(_) => output,
+        Boot::Firmware(_) => Box::new(Overheard::new(output, nothing.clone())),
+    };
     let output = SharedOutput::new(output);
     let (uart, power) = legacy_devices(machine, &vm, &buses, &outcome, Box::new(output.clone()))?;
     let pins = Arc::new(KvmPins(vm.fd.clone()));
@@ -200,7 +205,8 @@ pub(crate) fn build(
         }
         // The first processor starts at the reset vector, as KVM makes it.
         Boot::Firmware(firmware) => {
-            let rom = firmware::install(machine, firmware, &assembly, (&memory, &apic_ids, boot_order))?;
+            let rom =
+                firmware::install(machine, firmware, &assembly, (&memory, &apic_ids, boot_order, nothing))?;
             assembly.rom = Some(rom);
         }
     }

@@ -23,4 +23,5 @@ mod vcpu;
 mod vm;
 
 pub use builder::BuildError;
+pub use firmware::Talk as FirmwareTalk;
 pub use vm::{Controls, Exit, Paused, RunError, Running, StartError, Vm};

@@ -1,13 +1,16 @@
 //! What a machine has on top when firmware starts it.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use super::{Assembly, BuildError};
 use crate::arch::x86_64::acpi::{Blobs, Platform, Windows};
 use crate::arch::x86_64::smbios;
+use crate::bus::BusRange;
 use crate::config::{Firmware, Machine};
 use crate::firmware::{
-    AcpiFiles, BootOrder, Contents, DebugConsole, Dma, FwCfg, Image, Key, Ports, e820, shadow,
+    AcpiFiles, BootOrder, Contents, DebugConsole, Dma, Flash, FwCfg, Image, Key, NothingToStart, Ports, e820,
+    shadow,
 };
 use crate::kvm::{Rom, RomSlot};
 use crate::layout::{self, COM1_PORT};
@@ -18,10 +21,13 @@ pub(super) fn install(
     machine: &Machine,
     firmware: &Firmware,
     assembly: &Assembly,
-    (memory, apic_ids, boot_order): (&GuestMemory, &[u8], BootOrder),
+    (memory, apic_ids, boot_order, nothing): (&GuestMemory, &[u8], BootOrder, NothingToStart),
 ) -> Result<Rom, BuildError> {
     let image = Image::at_reset_vector(&firmware.code)?;
     shadow(&firmware.code, memory)?;
+    if let Some(file) = &firmware.variables {
+        variables(file, image.start, assembly)?;
+    }
     let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Code, image.start, image.region)?;
 
     let mut contents = Contents::new();
@@ -36,9 +42,22 @@ pub(super) fn install(
     let buses = &assembly.buses;
     buses.port("firmware configuration", (layout::FW_CFG_PORT, 2), Arc::new(Ports(device.clone())))?;
     buses.port("firmware configuration", (layout::FW_CFG_DMA_PORT, 8), Arc::new(Dma(device)))?;
-    let log = DebugConsole::new(machine.notices.clone());
+    let log = DebugConsole::new(nothing);
     buses.port("firmware log", (layout::FIRMWARE_LOG_PORT, 1), Arc::new(log))?;
     Ok(rom)
+}
+
+/// The flash with the variables, which ends where the code starts.
+fn variables(file: &File, end: u64, assembly: &Assembly) -> Result<(), BuildError> {
+    let Image { start, region } = Image::map(file, end)?;
+    let size = region.size();
+    let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Variables, start, region)?;
+    let file = file.try_clone().map_err(super::device("flash"))?;
+    let flash = Arc::new(Flash::new(file, size, Box::new(rom)));
+    match BusRange::new(start, end - start).map(|range| assembly.buses.mmio.insert(range, flash)) {
+        Some(Err(source)) => Err(BuildError::Place { device: "flash", source }),
+        Some(Ok(())) | None => Ok(()),
+    }
 }
 
 fn processors(contents: &mut Contents, apic_ids: &[u8]) {

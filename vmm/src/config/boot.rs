@@ -25,6 +25,7 @@ pub struct KernelBoot {
 #[derive(Debug)]
 pub struct Firmware {
     pub(crate) code: File,
+    pub(crate) variables: Option<File>,
     pub(crate) on_serial: bool,
 }
 
@@ -32,7 +33,15 @@ impl Firmware {
     /// `code` is an image that ends at 4 GiB and starts at its last 16 bytes, such as Debian's `bios-256k.bin`:
     /// whole pages, at most 16 MiB. What is in it must not change while a machine runs.
     pub fn new(code: File) -> Self {
-        Self { code, on_serial: false }
+        Self { code, variables: None, on_serial: false }
+    }
+
+    /// `variables` lies in the guest's memory right below the code, and is written as the guest writes it, such as a
+    /// copy of Debian's `OVMF_VARS_4M.fd`. Nobody else may write to it.
+    #[must_use]
+    pub fn variables(mut self, file: Option<File>) -> Self {
+        self.variables = file;
+        self
     }
 
     /// A BIOS shows itself on the serial port and takes keys from there. EFI does so in any case.

@@ -1,25 +1,44 @@
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use super::Talk;
 use crate::bus::BusDevice;
 use crate::config::{Notice, Notices};
+use crate::serial::SerialOutput;
 
 /// What a read tells: there is such a port.
 const PRESENT: u8 = 0xe9;
-/// Longer lines are cut.
-const LINE: usize = 200;
-/// What SeaBIOS says before it gives up or tries again.
-const NO_BOOT_DEVICE: &str = "No bootable device";
+
+/// Tells once, whoever finds out, that there is nothing to start.
+#[derive(Clone)]
+pub(crate) struct NothingToStart {
+    notices: Notices,
+    told: Arc<AtomicBool>,
+}
+
+impl NothingToStart {
+    /// Tells `notices`.
+    pub(crate) fn new(notices: Notices) -> Self {
+        Self { notices, told: Arc::default() }
+    }
+
+    fn tell(&self) {
+        if !self.told.swap(true, Ordering::Relaxed) {
+            self.notices.tell(Notice::NoBootDevice);
+        }
+    }
+}
 
 /// Port 0x402, where firmware writes what it does: goes to the log, line by line.
 pub(crate) struct DebugConsole {
-    line: Mutex<String>,
-    notices: Notices,
+    talk: Mutex<Talk>,
+    nothing: NothingToStart,
 }
 
 impl DebugConsole {
-    /// Tells `notices` when firmware has nothing to start.
-    pub(crate) fn new(notices: Notices) -> Self {
-        Self { line: Mutex::default(), notices }
+    /// Tells when firmware has nothing to start.
+    pub(crate) fn new(nothing: NothingToStart) -> Self {
+        Self { talk: Mutex::default(), nothing }
     }
 }
 
@@ -29,45 +48,57 @@ impl BusDevice for DebugConsole {
     }
 
     fn write(&self, _offset: u64, data: &[u8]) {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        for byte in data {
-            match byte {
-                b'\n' => {
-                    tracing::debug!(target: "vmm::firmware", "{line}");
-                    if line.starts_with(NO_BOOT_DEVICE) {
-                        self.notices.tell(Notice::NoBootDevice);
-                    }
-                    line.clear();
-                }
-                b' '..=b'~' if line.len() < LINE => line.push(char::from(*byte)),
-                _ => {}
-            }
+        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
+        if talk.hear_lines(data, |line| tracing::debug!(target: "vmm::firmware", "{line}")) {
+            self.nothing.tell();
+        }
+    }
+}
+
+/// A console's output, with an ear for firmware that has nothing to start.
+pub(crate) struct Overheard {
+    output: Box<dyn SerialOutput>,
+    talk: Talk,
+    nothing: NothingToStart,
+}
+
+impl Overheard {
+    /// Passes everything on to `output`.
+    pub(crate) fn new(output: Box<dyn SerialOutput>, nothing: NothingToStart) -> Self {
+        Self { output, talk: Talk::default(), nothing }
+    }
+}
+
+impl SerialOutput for Overheard {
+    fn write(&mut self, bytes: &[u8]) {
+        self.output.write(bytes);
+        if self.talk.hear(bytes) {
+            self.nothing.tell();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     #[test]
-    fn only_a_whole_line_of_the_firmware_is_a_notice() {
+    fn it_is_told_once_and_the_console_shows_all() {
         let told = Arc::new(Mutex::new(0));
-        let count = told.clone();
-        let notices = Notices::new(move |notice| {
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (count, screen) = (told.clone(), shown.clone());
+        let nothing = NothingToStart::new(Notices::new(move |notice| {
             assert_eq!(notice, Notice::NoBootDevice);
             *count.lock().unwrap() += 1;
-        });
-        let port = DebugConsole::new(notices);
-        let say = |text: &str| text.bytes().for_each(|byte| port.write(0, &[byte]));
-        say("Booting from Hard Disk...\r\nNo bootable device");
-        assert_eq!(*told.lock().unwrap(), 0);
-        say(".  Retrying in 60 seconds.\n");
-        say("echo No bootable device\n");
-        say(&"x".repeat(10_000));
-        say("\nNo bootable device.\n");
-        assert_eq!(*told.lock().unwrap(), 2);
+        }));
+        let port = DebugConsole::new(nothing.clone());
+        let output = move |bytes: &[u8]| screen.lock().unwrap().extend_from_slice(bytes);
+        let mut console = Overheard::new(Box::new(output), nothing);
+        for _ in 0..2 {
+            console.write(b"No bootable device.\n");
+            b"No bootable device.\n".iter().for_each(|byte| port.write(0, &[*byte]));
+        }
+        assert_eq!(*told.lock().unwrap(), 1);
+        assert_eq!(shown.lock().unwrap().len(), 40);
     }
 }

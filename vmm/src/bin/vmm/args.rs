@@ -11,8 +11,10 @@ Boots a Linux kernel or a disk in a virtual machine on KVM.
 Usage: vmm --kernel FILE [OPTION]...
        vmm --firmware FILE --disk path=FILE [OPTION]...
 
-  --firmware FILE                  BIOS image, such as /usr/share/seabios/bios-256k.bin; it shows itself on the
+  --firmware FILE                  BIOS or EFI, such as /usr/share/seabios/bios-256k.bin; it shows itself on the
                                    serial port, and starts from the first disk that has something to start
+  --nvram FILE                     variables of an EFI firmware, which is named by --firmware; written to. Begin
+                                   with a copy of what belongs to it, such as /usr/share/OVMF/OVMF_VARS_4M.fd
   --kernel FILE                    bzImage as a distribution ships it, or an ELF kernel
   --initrd FILE                    initial ramdisk
   --cmdline TEXT                   kernel command line (default: console=ttyS0)
@@ -59,7 +61,7 @@ pub(crate) struct Args {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BootArg {
     Kernel { kernel: PathBuf, initrd: Option<PathBuf>, cmdline: String },
-    Firmware(PathBuf),
+    Firmware { code: PathBuf, variables: Option<PathBuf> },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -88,6 +90,8 @@ pub(crate) enum ArgsError {
     Usage(#[from] lexopt::Error),
     #[error("--kernel or --firmware is missing: name a bzImage, an ELF kernel or a BIOS (see vmm --help)")]
     NoBoot,
+    #[error("--nvram is of no use without --firmware")]
+    NvramAlone,
     #[error("{0} is of no use with --firmware, which finds what to start on the disks")]
     NotWithFirmware(&'static str),
     #[error("{0} is given twice")]
@@ -113,7 +117,8 @@ pub(crate) enum ArgsError {
 /// Reads a command line whose first word is the program.
 pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, ArgsError> {
     let mut parser = Parser::from_iter(words);
-    let (mut kernel, mut initrd, mut cmdline, mut firmware) = (None, None, None, None);
+    let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
+    let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let mut vnc = None;
     let (mut disks, mut nets) = (Vec::new(), Vec::new());
@@ -123,6 +128,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
             Arg::Long("initrd") => once(&mut initrd, "--initrd", PathBuf::from(parser.value()?))?,
             Arg::Long("cmdline") => once(&mut cmdline, "--cmdline", parser.value()?.string()?)?,
             Arg::Long("firmware") => once(&mut firmware, "--firmware", PathBuf::from(parser.value()?))?,
+            Arg::Long("nvram") => once(&mut nvram, "--nvram", PathBuf::from(parser.value()?))?,
             Arg::Long("cpus") => {
                 let count = parser.value()?.parse()?;
                 once(&mut cpus, "--cpus", Cpus::new(1, count, 1).map_err(ArgsError::Cpus)?)?;
@@ -144,7 +150,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         }
     }
     Ok(Command::Run(Box::new(Args {
-        boot: boot((kernel, initrd, cmdline), firmware)?,
+        boot: boot((kernel, initrd, cmdline), (firmware, nvram))?,
         cpus: cpus.map_or_else(|| Cpus::new(1, 1, 1).map_err(ArgsError::Cpus), Ok)?,
         memory: memory.map_or_else(|| MemorySize::from_bytes(256 << 20).map_err(ArgsError::Memory), Ok)?,
         disks,
@@ -156,17 +162,21 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
 
 type Kernel = (Option<PathBuf>, Option<PathBuf>, Option<String>);
 
-fn boot((kernel, initrd, cmdline): Kernel, firmware: Option<PathBuf>) -> Result<BootArg, ArgsError> {
+fn boot(
+    (kernel, initrd, cmdline): Kernel,
+    (firmware, variables): (Option<PathBuf>, Option<PathBuf>),
+) -> Result<BootArg, ArgsError> {
     let given =
         [("--kernel", kernel.is_some()), ("--initrd", initrd.is_some()), ("--cmdline", cmdline.is_some())];
     match (kernel, firmware) {
+        (_, None) if variables.is_some() => Err(ArgsError::NvramAlone),
         (Some(kernel), None) => {
             let cmdline = cmdline.unwrap_or_else(|| "console=ttyS0".to_owned());
             Ok(BootArg::Kernel { kernel, initrd, cmdline })
         }
-        (_, Some(firmware)) => match given.into_iter().find(|(_, given)| *given) {
+        (_, Some(code)) => match given.into_iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(ArgsError::NotWithFirmware(option)),
-            None => Ok(BootArg::Firmware(firmware)),
+            None => Ok(BootArg::Firmware { code, variables }),
         },
         (None, None) => Err(ArgsError::NoBoot),
     }
@@ -272,7 +282,10 @@ mod tests {
 
     #[test]
     fn firmware_is_enough_too() {
-        assert_eq!(run("--firmware bios").boot, BootArg::Firmware("bios".into()));
+        let bios = BootArg::Firmware { code: "bios".into(), variables: None };
+        assert_eq!(run("--firmware bios").boot, bios);
+        let efi = BootArg::Firmware { code: "efi".into(), variables: Some("vars".into()) };
+        assert_eq!(run("--firmware efi --nvram vars").boot, efi);
     }
 
     #[test]
@@ -280,6 +293,7 @@ mod tests {
         for (line, named) in [
             ("", "--kernel"),
             ("--firmware f --kernel k", "--kernel"),
+            ("--kernel k --nvram n", "--nvram"),
             ("--firmware f --cmdline quiet", "--cmdline"),
             ("--firmware f --firmware f", "--firmware"),
             ("--kernel k --cpus 255", "--cpus"),

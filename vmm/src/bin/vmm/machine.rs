@@ -22,8 +22,8 @@ pub(crate) enum OpenError {
         #[source]
         source: io::Error,
     },
-    #[error("--disk: {0:?} is in use by another machine")]
-    InUse(PathBuf),
+    #[error("{option}: {path:?} is in use by another machine")]
+    InUse { option: &'static str, path: PathBuf },
     #[error("--net: cannot open the tap device {name:?}: make it first (ip tuntap add mode tap name {name})")]
     Tap {
         name: String,
@@ -60,7 +60,11 @@ fn boot(arg: &BootArg) -> Result<Boot, OpenError> {
             initrd: initrd.as_deref().map(|path| read("--initrd", path)).transpose()?,
             command_line: cmdline.clone(),
         }),
-        BootArg::Firmware(code) => Boot::Firmware(Firmware::new(read("--firmware", code)?).on_serial(true)),
+        BootArg::Firmware { code, variables } => {
+            let code = read("--firmware", code)?;
+            let variables = variables.as_deref().map(|path| exclusive("--nvram", path, true)).transpose()?;
+            Boot::Firmware(Firmware::new(code).variables(variables).on_serial(true))
+        }
     })
 }
 
@@ -68,18 +72,20 @@ fn read(option: &'static str, path: &Path) -> Result<File, OpenError> {
     File::open(path).map_err(|source| OpenError::File { option, path: path.to_owned(), source })
 }
 
-/// Locked for as long as it is open: two machines that write one disk destroy its file systems.
 fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
-    let file_error = |source| OpenError::File { option: "--disk", path: arg.path.clone(), source };
-    let file = File::options().read(true).write(!arg.read_only).open(&arg.path).map_err(file_error)?;
-    let lock = if arg.read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
+    let file = exclusive("--disk", &arg.path, !arg.read_only)?;
+    Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only))
+}
+
+/// Locked for as long as it is open: two machines that write one disk destroy its file systems.
+fn exclusive(option: &'static str, path: &Path, write: bool) -> Result<File, OpenError> {
+    let file_error = |source| OpenError::File { option, path: path.to_owned(), source };
+    let file = File::options().read(true).write(write).open(path).map_err(file_error)?;
+    let lock =
+        if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
     match rustix::fs::flock(&file, lock) {
-        Ok(()) => Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse(arg.path.clone())),
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse { option, path: path.to_owned() }),
         Err(errno) => Err(file_error(errno.into())),
     }
 }
@@ -117,12 +123,12 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let (write, read) = (arg(file.path(), false), arg(file.path(), true));
         let writer = disk(&write).unwrap();
-        assert!(matches!(disk(&write), Err(OpenError::InUse(_))));
-        assert!(matches!(disk(&read), Err(OpenError::InUse(_))));
+        assert!(matches!(disk(&write), Err(OpenError::InUse { .. })));
+        assert!(matches!(disk(&read), Err(OpenError::InUse { .. })));
         drop(writer);
         let _reader = disk(&read).unwrap();
         assert!(disk(&read).is_ok());
-        assert!(matches!(disk(&write), Err(OpenError::InUse(_))));
+        assert!(matches!(disk(&write), Err(OpenError::InUse { .. })));
     }
 
     #[test]
