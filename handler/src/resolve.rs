@@ -121,9 +121,10 @@ fn firmware(vm: &Vm, prepared: &Prepared) -> wire::Firmware {
             command_line: boot.command_line().to_owned(),
         }),
         BootSource::Bios { use_serial } => Boot::Bios(wire::Bios { use_serial: *use_serial }),
-        BootSource::Efi { secure_boot } => {
-            Boot::Efi(wire::Efi { secure_boot: *secure_boot, variables_path: String::new() })
-        }
+        BootSource::Efi { secure_boot, persistent: _ } => Boot::Efi(wire::Efi {
+            secure_boot: *secure_boot,
+            variables_path: prepared.variables.as_deref().map(text).unwrap_or_default(),
+        }),
     };
     wire::Firmware { boot: Some(boot) }
 }

@@ -94,7 +94,7 @@ impl StateDir {
         if let Some(by) = longest.checked_sub(LONGEST_SOCKET).filter(|by| *by > 0) {
             return Err(StateError::TooLong { path: self.root.clone(), by });
         }
-        for dir in [self.root.clone(), self.root.join("vmis"), self.images()] {
+        for dir in [self.root.clone(), self.root.join("vmis"), self.root.join("kept"), self.images()] {
             make_private(&dir)?;
         }
         let path = self.lock_file();
@@ -129,6 +129,11 @@ impl StateDir {
     /// The content-addressed image store.
     pub fn images(&self) -> PathBuf {
         self.root.join("images")
+    }
+
+    /// What a VM keeps when its VMI goes, for the next VMI of its name. Nothing removes it but its owner.
+    pub fn kept(&self, namespace: &str, name: &str) -> PathBuf {
+        self.root.join("kept").join(namespace).join(name)
     }
 
     /// What is wrong with the manifests, for `virt-handler status`.

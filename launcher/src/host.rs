@@ -16,6 +16,7 @@ use rustix::fs::FileType;
 use vireo_proto::launcher::Fault;
 
 use crate::fault::{Code, chain, fault_at};
+use crate::firmware::{self, Firmware};
 use crate::launch::{Boot, Interface, Kind, Launch, Source};
 
 /// Open files of one machine, in the order of its [`Launch`].
@@ -23,10 +24,21 @@ use crate::launch::{Boot, Interface, Kind, Launch, Source};
 pub struct Host {
     /// Kernel and initrd, for a machine that starts from them.
     pub kernel: Option<(File, Option<File>)>,
+    /// For a machine that starts through it.
+    pub firmware: Option<HostFirmware>,
     /// One for each disk.
     pub disks: Vec<DiskFiles>,
     /// One for each interface, for the monitor; QEMU attaches to taps by itself.
     pub taps: Vec<OwnedFd>,
+}
+
+/// Firmware, as the hypervisor wants it.
+#[derive(Debug)]
+pub enum HostFirmware {
+    /// Open, for the monitor: the code, and variables where there are any.
+    Files(File, Option<File>),
+    /// By path: QEMU opens and locks it.
+    Paths(Firmware),
 }
 
 /// A disk's open and locked files.
@@ -107,8 +119,12 @@ pub enum HostError {
 ///
 /// # Errors
 /// Every file and device that cannot be had, at once.
-pub fn open(launch: &Launch, kind: Kind) -> Result<Host, Fault> {
+pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<Host, Fault> {
     let mut errors = Vec::new();
+    let firmware = firmware.find(&launch.boot, &launch.runtime_dir)?.and_then(|found| match kind {
+        Kind::Native => keep(&mut errors, "spec.domain.firmware.bootloader", open_firmware(&found)),
+        Kind::Qemu => Some(HostFirmware::Paths(found)),
+    });
     let kernel = match &launch.boot {
         Boot::Kernel { kernel, initrd, .. } => {
             let kernel = open_file("the kernel", kernel, false);
@@ -141,11 +157,22 @@ pub fn open(launch: &Launch, kind: Kind) -> Result<Host, Fault> {
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
-    Ok(Host { kernel, disks, taps })
+    Ok(Host { kernel, firmware, disks, taps })
 }
 
 fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
     result.map_err(|error| errors.push((field.to_owned(), error))).ok()
+}
+
+fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
+    let code = open_file("the firmware", &firmware.code, false)?;
+    let variables = firmware.variables.as_deref().map(|path| {
+        let what = "the EFI variables";
+        let file = open_file(what, path, true)?;
+        lock(what, path, &file, true)?;
+        Ok(file)
+    });
+    Ok(HostFirmware::Files(code, variables.transpose()?))
 }
 
 fn open_disk(what: &str, source: &Source, write: bool) -> Result<DiskFiles, HostError> {
@@ -219,6 +246,11 @@ mod tests {
     use super::*;
     use crate::launch::sample;
 
+    /// Firmware that is there; QEMU would read it.
+    fn somewhere() -> firmware::Paths {
+        firmware::Paths { bios: std::env::current_exe().ok(), ..firmware::Paths::default() }
+    }
+
     fn launch_in(dir: &Path) -> Launch {
         let mut launch = sample::kernel_boot();
         launch.boot = Boot::Bios { use_serial: false };
@@ -234,8 +266,8 @@ mod tests {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
         let launch = launch_in(dir.path());
-        let first = open(&launch, Kind::Qemu).unwrap();
-        let fault = open(&launch, Kind::Qemu).unwrap_err();
+        let first = open(&launch, Kind::Qemu, &somewhere()).unwrap();
+        let fault = open(&launch, Kind::Qemu, &somewhere()).unwrap_err();
         assert_eq!(fault.code(), Code::HostResource);
         assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
         assert!(
@@ -246,13 +278,16 @@ mod tests {
         let mut other = launch.clone();
         other.disks[0].source =
             Source::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
-        let second = open(&other, Kind::Qemu).expect("the base is shared");
+        let second = open(&other, Kind::Qemu, &somewhere()).expect("the base is shared");
         let mut writer = launch.clone();
         writer.disks[0].source = Source::Raw(dir.path().join("base"));
-        assert!(open(&writer, Kind::Qemu).unwrap_err().detail.contains("base is in use"));
+        assert!(open(&writer, Kind::Qemu, &somewhere()).unwrap_err().detail.contains("base is in use"));
 
         drop((first, second));
-        assert!(open(&writer, Kind::Qemu).is_ok() && open(&launch, Kind::Qemu).is_ok());
+        assert!(
+            open(&writer, Kind::Qemu, &somewhere()).is_ok()
+                && open(&launch, Kind::Qemu, &somewhere()).is_ok()
+        );
     }
 
     #[test]
@@ -267,7 +302,7 @@ mod tests {
         directory.read_only = true;
         directory.source = Source::Raw(dir.path().to_owned());
         launch.disks.push(directory);
-        let fault = open(&launch, Kind::Qemu).unwrap_err();
+        let fault = open(&launch, Kind::Qemu, &somewhere()).unwrap_err();
         assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
         for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
             assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);

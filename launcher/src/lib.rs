@@ -10,6 +10,7 @@
 pub mod console;
 pub mod dhcp;
 pub mod fault;
+pub mod firmware;
 pub mod host;
 pub mod hypervisor;
 pub mod launch;

@@ -13,6 +13,7 @@ use tonic::transport::Server as Transport;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
 use vireo_launcher::fault::chain;
+use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::Here;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
@@ -32,6 +33,15 @@ struct Args {
     /// QEMU, for machines the monitor cannot run: a path, or a name to look up on PATH.
     #[arg(long, value_name = "PATH", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
+    /// SeaBIOS [default: where the package seabios has it].
+    #[arg(long, value_name = "PATH", env = "VIREO_BIOS")]
+    bios: Option<PathBuf>,
+    /// OVMF's code, without secure boot [default: where the package ovmf has it].
+    #[arg(long, value_name = "PATH", env = "VIREO_EFI_CODE", requires = "efi_variables")]
+    efi_code: Option<PathBuf>,
+    /// The variables that belong to that code, unchanged; machines get copies.
+    #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
+    efi_variables: Option<PathBuf>,
     /// Least important lines to log: error, warn, info, debug or trace.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log_level: LevelFilter,
@@ -67,7 +77,8 @@ fn run(args: Args) -> Result<(), LauncherError> {
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = socket::bind(&args.socket)?;
         info!(socket = %args.socket.display(), "waiting for a machine");
-        let (session, handle) = Session::new(Box::new(Here { qemu: args.qemu }));
+        let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
+        let (session, handle) = Session::new(Box::new(Here { qemu: args.qemu, firmware }));
         heed_signals(&handle).map_err(LauncherError::Runtime)?;
         serve(session, handle, listener).await.map_err(LauncherError::Serve)
     })

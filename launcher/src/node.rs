@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use vireo_vmm::kvm::KvmUnusable;
 
 use crate::fault::chain;
+use crate::firmware;
 use crate::hypervisor::native::Native;
 use crate::hypervisor::qemu::{Qemu, find_binary};
 use crate::hypervisor::{Hypervisor, KvmState, Probe};
@@ -16,11 +17,17 @@ use crate::session::Node;
 pub struct Here {
     /// QEMU: a path, or a name to look up.
     pub qemu: PathBuf,
+    /// Firmware that is not where distributions have it.
+    pub firmware: firmware::Paths,
 }
 
 impl Node for Here {
     fn probe(&self) -> Probe {
         Probe { kvm: kvm(), qemu: find_binary(&self.qemu).map(drop) }
+    }
+
+    fn firmware(&self) -> &firmware::Paths {
+        &self.firmware
     }
 
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor> {

@@ -1,15 +1,16 @@
 //! From a launch message and its open files to the monitor's machine: the single translation.
 
+use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
-    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, DiskSerial, KernelBoot, Machine,
-    MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
+    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, DiskSerial, Firmware, KernelBoot,
+    Machine, MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
 };
 
 use crate::fault::{Code, chain, fault_at};
-use crate::host::{DiskFiles, Host};
+use crate::host::{DiskFiles, Host, HostFirmware};
 use crate::launch::{Boot, Cache, Disk, Launch, Smbios, Source};
 
 /// Why a launch message is no machine of the monitor's.
@@ -18,9 +19,9 @@ pub enum PlanError {
     /// Not a size of guest memory.
     #[error("the monitor has no such amount of memory")]
     Memory(#[from] MemorySizeError),
-    /// Started by anything but a kernel.
-    #[error("the monitor starts kernels only")]
-    NoKernel,
+    /// What it starts from was not opened.
+    #[error("neither a kernel nor firmware was opened for the machine")]
+    NothingToStart,
     /// A disk it cannot have.
     #[error("the monitor has no such disk as {name}")]
     Disk {
@@ -41,7 +42,7 @@ impl From<PlanError> for Fault {
     fn from(error: PlanError) -> Self {
         let field = match &error {
             PlanError::Memory(_) => "spec.domain.memory.guest",
-            PlanError::NoKernel => "spec.domain.firmware",
+            PlanError::NothingToStart => "spec.domain.firmware",
             PlanError::Disk { field, .. } => field,
             PlanError::TooManyDevices(_) => "spec.domain.devices",
         };
@@ -55,10 +56,7 @@ impl From<PlanError> for Fault {
 /// The monitor reads and writes through the host's page cache, so [`Cache::None`] means write-back here: to the
 /// guest the two are the same.
 pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
-    let (Boot::Kernel { command_line, .. }, Some((kernel, initrd))) = (&launch.boot, host.kernel) else {
-        return Err(PlanError::NoKernel);
-    };
-    let boot = MachineBoot::Kernel(KernelBoot { kernel, initrd, command_line: command_line.clone() });
+    let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
     let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
     let disks = disks.collect::<Result<_, _>>()?;
@@ -66,13 +64,34 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
         .interfaces
         .iter()
         .zip(host.taps)
-        .map(|(wanted, tap): (_, OwnedFd)| Net::new(tap, wanted.mac).mtu(wanted.mtu))
+        .map(|(wanted, tap): (_, OwnedFd)| {
+            Net::new(tap, wanted.mac).mtu(wanted.mtu).boot_order(wanted.boot_order)
+        })
         .collect();
     let machine = Machine::new(launch.cpu.topology, memory, boot)
         .with_rng(launch.rng)
         .with_smbios(smbios(&launch.smbios))
         .with_devices(disks, nets)?;
     Ok(machine)
+}
+
+fn boot(
+    wanted: &Boot,
+    kernel: Option<(File, Option<File>)>,
+    firmware: Option<HostFirmware>,
+) -> Result<MachineBoot, PlanError> {
+    match (wanted, kernel, firmware) {
+        (Boot::Kernel { command_line, .. }, Some((kernel, initrd)), _) => {
+            Ok(MachineBoot::Kernel(KernelBoot { kernel, initrd, command_line: command_line.clone() }))
+        }
+        (Boot::Bios { use_serial }, _, Some(HostFirmware::Files(code, _))) => {
+            Ok(MachineBoot::Firmware(Firmware::new(code).on_serial(*use_serial)))
+        }
+        (Boot::Efi { secure_boot: false, .. }, _, Some(HostFirmware::Files(code, variables))) => {
+            Ok(MachineBoot::Firmware(Firmware::new(code).variables(variables)))
+        }
+        _ => Err(PlanError::NothingToStart),
+    }
 }
 
 fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
@@ -89,6 +108,7 @@ fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
     Ok(MachineDisk::new(image)
         .read_only(wanted.read_only)
         .serial(serial)
+        .boot_order(wanted.boot_order)
         .write_through(wanted.cache == Cache::WriteThrough))
 }
 
@@ -106,8 +126,6 @@ fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
     use super::*;
     use crate::launch::sample;
 
@@ -119,6 +137,7 @@ mod tests {
         let files = |_: &Disk| DiskFiles { image: any_file(), backing: Some(any_file()) };
         Host {
             kernel: Some((any_file(), None)),
+            firmware: None,
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
         }

@@ -24,6 +24,7 @@ pub use command::{Command, Handle};
 use crate::console::{self, Console};
 use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
+use crate::firmware::Paths;
 use crate::host;
 use crate::hypervisor::{Choice, Hypervisor, Probe, Starting, choose};
 use crate::launch::{Kind, Launch};
@@ -37,6 +38,8 @@ const UNCLAIMED: Duration = Duration::from_secs(24 * 60 * 60);
 pub trait Node: Send {
     /// What can be run here, looked at when a machine is launched.
     fn probe(&self) -> Probe;
+    /// Where this node's firmware is.
+    fn firmware(&self) -> &Paths;
     /// Somebody to run it.
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor>;
 }
@@ -149,7 +152,7 @@ impl Session {
             };
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
-        let host = host::open(&launch, kind)?;
+        let host = host::open(&launch, kind, self.node.firmware())?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
             let listener: UnixListener =

@@ -32,6 +32,8 @@ pub enum BootSource {
     Efi {
         /// Only signed code starts.
         secure_boot: bool,
+        /// Its variables outlive the machine, and are there when it is started again.
+        persistent: bool,
     },
 }
 
@@ -146,14 +148,13 @@ fn boot(
                 "secure boot needs system management mode: set spec.domain.features.smm.enabled to true, or this to false",
             );
         }
-        found.refuse_if(efi.persistent == Some(true), &at.at("persistent"), "keeping EFI variables");
         if firmware.kernel_boot.is_some() {
             found.not_supported(
                 &at,
                 "a kernel of kernelBoot is started without firmware: remove this field or kernelBoot",
             );
         }
-        return Some(BootSource::Efi { secure_boot });
+        return Some(BootSource::Efi { secure_boot, persistent: efi.persistent == Some(true) });
     }
     match &firmware.kernel_boot {
         Some(kernel) => self::kernel(kernel, &at.at("kernelBoot"), found).map(BootSource::Kernel),

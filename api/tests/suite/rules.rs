@@ -153,11 +153,6 @@ fn firmware() {
             (json!({"firmware": {"acpi": {"slicNameRef": "x"}}}), "acpi", NotSupported),
             (json!({"firmware": {"bootloader": {"bios": {}, "efi": {}}}}), "bootloader", Invalid),
             (json!({"firmware": {"bootloader": {"efi": {}}}}), "bootloader.efi.secureBoot", Invalid),
-            (
-                json!({"firmware": {"bootloader": {"efi": {"secureBoot": false, "persistent": true}}}}),
-                "bootloader.efi.persistent",
-                NotSupported,
-            ),
             (json!({"firmware": {"kernelBoot": {"kernelArgs": "quiet"}}}), "kernelBoot.container", Required),
             (kernel(json!({"kernelPath": "/k"})), "kernelBoot.container.image", Required),
             (kernel(json!({"image": "oci:/i"})), "kernelBoot.container.kernelPath", Required),

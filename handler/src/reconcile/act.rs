@@ -171,9 +171,10 @@ impl Machine {
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, Trouble> {
         let record = self.known()?;
         let images = self.node.state.images();
+        let kept = self.node.state.kept(vm.identity().namespace(), vm.identity().name());
         let vm = vm.clone();
         aside("FailedStorage", move || {
-            storage::prepare(&vm, record.dir.path(), &images).map_err(trouble("FailedStorage"))
+            storage::prepare(&vm, record.dir.path(), &kept, &images).map_err(trouble("FailedStorage"))
         })
         .await
     }

@@ -382,10 +382,15 @@ fn announce(before: &Record, after: &Record) {
         let reason = &after.vmi.status.reason;
         info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
     }
-    let changed = |record: &Record| {
-        record.vmi.status.conditions.iter().any(|condition| condition.r#type == status::MANIFEST_CHANGED)
+    let news = |kind: &str| {
+        let has =
+            |record: &Record| record.vmi.status.conditions.iter().any(|condition| condition.r#type == kind);
+        has(after) && !has(before)
     };
-    if changed(after) && !changed(before) {
+    if news(status::NO_BOOT_DEVICE) {
+        warn!("the firmware found nothing to start");
+    }
+    if news(status::MANIFEST_CHANGED) {
         warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
     }
 }

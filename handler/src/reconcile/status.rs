@@ -12,6 +12,9 @@ pub const HYPERVISOR: &str = "vireo.io/hypervisor";
 /// The condition that says that the manifest was changed under a running VMI.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
+/// The condition that says that the firmware found nothing to start.
+pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
+
 /// KubeVirt's phases, as far as a node reaches them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
@@ -174,6 +177,12 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
                        wait until it is gone, and create it again";
         (true, "SpecIsImmutable", message.to_owned())
+    }));
+    set(NO_BOOT_DEVICE, facts.state.is_some_and(|state| state.no_boot_device).then(|| {
+        let message = "the firmware found nothing to start: no disk that it tries has a boot loader for it; a disk \
+                       with a boot loader for EFI needs spec.domain.firmware.bootloader.efi, and where a device has \
+                       a bootOrder, only such devices are tried";
+        (true, "NoBootableDevice", message.to_owned())
     }));
     if let Some(chosen) = facts.state.and_then(|state| state.hypervisor.as_ref()) {
         let name = match chosen.kind() {

@@ -20,6 +20,8 @@ pub struct Prepared {
     pub disks: Vec<DiskSource>,
     /// The kernel to start, where firmware does not.
     pub kernel: Option<Kernel>,
+    /// Where EFI's variables are kept, for a machine that keeps them.
+    pub variables: Option<PathBuf>,
 }
 
 /// A kernel on this node.
@@ -118,16 +120,15 @@ fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
     }
 }
 
-/// Makes a VM's disks below `vmi_dir`, or finds them made; what comes out of images is kept in `images` for every VM
+/// Makes a VM's disks below `vmi_dir`, or finds them made; what is to outlive the VM is below `kept`; what comes out of images is kept in `images` for every VM
 /// of the node. Blocks, and takes long where an image is new. What exists is kept, except cloud-init's disk, which
 /// follows the manifest.
 ///
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
-pub fn prepare(vm: &Vm, vmi_dir: &Path, images: &Path) -> Result<Prepared, StorageError> {
+pub fn prepare(vm: &Vm, vmi_dir: &Path, kept: &Path, images: &Path) -> Result<Prepared, StorageError> {
     let volumes = vmi_dir.join("volumes");
-    fs::create_dir_all(&volumes)
-        .map_err(|source| StorageError::Directory { path: volumes.clone(), source })?;
+    directory(&volumes)?;
     let images = Images::new(images.to_owned());
     let disks = vm
         .disks()
@@ -138,7 +139,18 @@ pub fn prepare(vm: &Vm, vmi_dir: &Path, images: &Path) -> Result<Prepared, Stora
         BootSource::Kernel(boot) => Some(kernel(boot, &images)?),
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
-    Ok(Prepared { disks, kernel })
+    let variables = match vm.firmware().boot() {
+        BootSource::Efi { persistent: true, .. } => {
+            directory(kept)?;
+            Some(kept.join("efi-variables.fd"))
+        }
+        BootSource::Efi { persistent: false, .. } | BootSource::Bios { .. } | BootSource::Kernel(_) => None,
+    };
+    Ok(Prepared { disks, kernel, variables })
+}
+
+fn directory(path: &Path) -> Result<(), StorageError> {
+    fs::create_dir_all(path).map_err(|source| StorageError::Directory { path: path.to_owned(), source })
 }
 
 fn make(vm: &Vm, field: &Field, step: Step<'_>, images: &Images) -> Result<DiskSource, StorageError> {

@@ -120,12 +120,11 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         needs.push(Need::new("spec.domain.memory.guest", format!("a size outside its range ({error})")));
     }
     match launch.boot {
-        Boot::Kernel { .. } => {}
-        Boot::Bios { .. } => {
-            needs.push(Need::new("spec.domain.firmware", "a start through BIOS (no kernelBoot is given)"));
-        }
-        Boot::Efi { .. } => {
-            needs.push(Need::new("spec.domain.firmware.bootloader.efi", "a start through EFI"));
+        Boot::Kernel { .. } | Boot::Bios { .. } | Boot::Efi { secure_boot: false, .. } => {}
+        Boot::Efi { secure_boot: true, .. } => {
+            // Without it the guest could change what is to be trusted.
+            let what = "secure boot, which needs system management mode";
+            needs.push(Need::new("spec.domain.firmware.bootloader.efi.secureBoot", what));
         }
     }
     for disk in &launch.disks {
@@ -139,6 +138,10 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         }
     }
     for interface in &launch.interfaces {
+        if interface.boot_order.is_some() && matches!(launch.boot, Boot::Bios { .. }) {
+            let field = format!("{}.bootOrder", interface.field);
+            needs.push(Need::new(field, "a start from the network through BIOS"));
+        }
         if interface.model != NicModel::Virtio {
             let field = format!("{}.model", interface.field);
             needs.push(Need::new(field, format!("a {} card", interface.model.name())));

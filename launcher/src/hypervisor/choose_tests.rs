@@ -67,11 +67,18 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.disks[0].bus = Bus::Scsi, "spec.domain.devices.disks[0].disk.bus", "the bus scsi"),
         (|l| l.disks[0].cdrom = true, "spec.domain.devices.disks[0].disk.bus", "a CD drive"),
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),
-        (|l| l.boot = Boot::Bios { use_serial: false }, "spec.domain.firmware", "BIOS"),
         (
-            |l| l.boot = Boot::Efi { secure_boot: false, variables: None },
-            "spec.domain.firmware.bootloader.efi",
-            "EFI",
+            |l| {
+                l.boot = Boot::Bios { use_serial: false };
+                l.interfaces[0].boot_order = Some(1);
+            },
+            "spec.domain.devices.interfaces[0].bootOrder",
+            "network",
+        ),
+        (
+            |l| l.boot = Boot::Efi { secure_boot: true, variables: None },
+            "spec.domain.firmware.bootloader.efi.secureBoot",
+            "system management mode",
         ),
         (|l| l.graphics = true, "spec.domain.devices.autoattachGraphicsDevice", "a display"),
         (
@@ -96,6 +103,14 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
         assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
         assert!(fault.detail.contains(what), "{}", fault.detail);
+    }
+}
+
+#[test]
+fn a_disk_starts_through_firmware_on_either() {
+    for boot in [Boot::Bios { use_serial: true }, Boot::Efi { secure_boot: false, variables: None }] {
+        let launch = Launch { boot, ..sample::kernel_boot() };
+        assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Order {
 pub enum Event {
     /// The guest rebooted itself and runs again.
     Rebooted,
+    /// The firmware found nothing to start.
+    NoBootDevice,
     /// The CPUs stand still.
     Paused,
     /// The CPUs go on.

@@ -13,7 +13,7 @@ use std::thread;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use vireo_proto::launcher::Fault;
-use vireo_vmm::config::Machine;
+use vireo_vmm::config::{Machine, Notice, Notices};
 use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
 
 use super::{End, Event, Guest, Hypervisor, Starting, guest};
@@ -37,8 +37,8 @@ impl Hypervisor for Native {
 }
 
 async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, Fault> {
-    let machine = plan::machine(&launch, host)?;
     let (owner, end) = guest();
+    let machine = plan::machine(&launch, host)?.with_notices(notices(end.events.clone()));
     let (current, controls) = watch::channel(None);
     let (up, started) = oneshot::channel();
     let life = Life { machine, launch, output: port.output, events: end.events, current };
@@ -47,6 +47,17 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
     tokio::spawn(drive::drive(end.orders, controls.clone()));
     tokio::spawn(keys::forward(port.input, controls));
     Ok(owner)
+}
+
+/// What the machine tells becomes an event.
+fn notices(events: mpsc::UnboundedSender<Event>) -> Notices {
+    Notices::new(move |notice| match notice {
+        Notice::NoBootDevice => {
+            // The owner may have let go.
+            let _ = events.send(Event::NoBootDevice);
+        }
+        other => info!(?other, "the machine has news"),
+    })
 }
 
 fn no_thread(error: io::Error) -> Fault {
@@ -105,6 +116,7 @@ impl Life {
         let detail = chain(error);
         match error {
             BuildError::Kvm(_) => fault(Code::NoKvm, detail),
+            BuildError::Firmware(_) => fault_at(Code::BootSource, "spec.domain.firmware.bootloader", detail),
             BuildError::Load(_) => fault_at(Code::BootSource, "spec.domain.firmware.kernelBoot", detail),
             BuildError::Disk { number, .. } => {
                 let disk = number.checked_sub(1).and_then(|index| self.launch.disks.get(index));

@@ -8,7 +8,6 @@ mod args;
 mod blockdev;
 mod device;
 mod end;
-mod firmware;
 mod process;
 mod qmp;
 mod run;
@@ -22,8 +21,8 @@ pub use process::find_binary;
 
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
-use crate::host::Host;
-use crate::launch::{Boot, Launch};
+use crate::host::{Host, HostFirmware};
+use crate::launch::Launch;
 
 /// QEMU on this node.
 #[derive(Clone, Debug)]
@@ -43,18 +42,17 @@ impl Hypervisor for Qemu {
 
 impl Qemu {
     async fn bring_up(&self, launch: &Launch, host: Host, port: Port) -> Result<Guest, Fault> {
-        let firmware = match &launch.boot {
-            Boot::Efi { secure_boot, variables } => {
-                Some(firmware::find(*secure_boot, variables.as_deref(), &launch.runtime_dir)?)
-            }
-            Boot::Kernel { .. } | Boot::Bios { .. } => None,
+        let firmware = match &host.firmware {
+            Some(HostFirmware::Paths(firmware)) => Some(firmware),
+            Some(HostFirmware::Files(..)) | None => None,
         };
         let wiring = process::Wiring::new(launch, &host)?;
         let plan = args::Plan {
             kvm: self.kvm,
-            firmware: firmware.as_ref(),
+            firmware,
             files: wiring.files(),
             serial: wiring.serial_fd(),
+            log: wiring.firmware_fd(),
             qmp: wiring.qmp_fd(),
         };
         let arguments = args::arguments(launch, &plan);

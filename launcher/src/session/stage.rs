@@ -129,7 +129,14 @@ impl Session {
     /// Publishes what happened; `Some` when it was the end.
     fn happened(&self, machine: &Machine, event: Event, intent: Intent) -> Option<Outcome> {
         match event {
-            Event::Rebooted => self.publish(|state| state.reboots += 1),
+            Event::Rebooted => self.publish(|state| {
+                state.reboots += 1;
+                state.no_boot_device = false;
+            }),
+            Event::NoBootDevice => {
+                warn!("the firmware found nothing to start");
+                self.publish(|state| state.no_boot_device = true);
+            }
             Event::Paused if intent == Intent::None => self.enter(Phase::Paused),
             Event::Resumed if intent == Intent::None => self.enter(Phase::Running),
             // On the way out, that is all anybody wants to know.

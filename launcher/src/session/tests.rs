@@ -21,6 +21,11 @@ impl Node for Stagehand {
         Probe { kvm: KvmState::Usable, qemu: Ok(()) }
     }
 
+    fn firmware(&self) -> &Paths {
+        const NONE: Paths = Paths { bios: None, efi_code: None, efi_variables: None };
+        &NONE
+    }
+
     fn hypervisor(&self, _: Kind) -> Box<dyn Hypervisor> {
         Box::new(self.clone())
     }

@@ -53,6 +53,16 @@ fn ready_follows_the_guest_and_its_time_follows_its_status() {
 }
 
 #[test]
+fn a_machine_without_anything_to_start_is_told_apart() {
+    let stuck = State { phase: state::Phase::Running.into(), no_boot_device: true, ..State::default() };
+    let status = next(&Status::default(), &Facts { state: Some(&stuck), ..facts(Phase::Running) });
+    assert_eq!(condition(&status, NO_BOOT_DEVICE).unwrap().reason, "NoBootableDevice");
+    let started = State { no_boot_device: false, ..stuck };
+    let status = next(&status, &Facts { state: Some(&started), ..facts(Phase::Running) });
+    assert_eq!(condition(&status, NO_BOOT_DEVICE), None);
+}
+
+#[test]
 fn trouble_is_shown_while_it_lasts() {
     let trouble = Trouble { reason: "FailedStorage", message: "no such image".to_owned() };
     let bad = next(&Status::default(), &Facts { trouble: Some(&trouble), ..facts(Phase::Scheduling) });

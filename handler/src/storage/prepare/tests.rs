@@ -39,7 +39,7 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     let dir = built.path();
     let (vmi, images, host) = (dir.join("vmi"), dir.join("images/sha256"), dir.join("data.img"));
     let vm = vm(&spec(&dir.join("layout"), &host));
-    let prepared = prepare(&vm, &vmi, &images).unwrap();
+    let prepared = prepare(&vm, &vmi, &dir.join("kept"), &images).unwrap();
 
     let volume = |name: &str| vmi.join("volumes").join(name).to_str().unwrap().to_owned();
     let sources: Vec<_> = prepared.disks.iter().map(|disk| disk.source.clone().unwrap()).collect();
@@ -58,7 +58,7 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     // A handler that comes back keeps what the guest has written.
     fs::write(volume("root.qcow2"), "written").unwrap();
     fs::write(&host, "written").unwrap();
-    assert_eq!(prepare(&vm, &vmi, &images).unwrap(), prepared);
+    assert_eq!(prepare(&vm, &vmi, &dir.join("kept"), &images).unwrap(), prepared);
     assert_eq!(fs::read(volume("root.qcow2")).unwrap(), b"written");
     assert_eq!(fs::read(&host).unwrap(), b"written");
 }
@@ -67,7 +67,9 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
 fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
-    let prepare = |spec: &str| super::prepare(&vm(spec), &dir.join("vmi"), &dir.join("images/sha256"));
+    let prepare = |spec: &str| {
+        super::prepare(&vm(spec), &dir.join("vmi"), &dir.join("kept"), &dir.join("images/sha256"))
+    };
     let machine = "domain: {memory: {guest: 64Mi}, devices: {}}";
     let layout = dir.join("layout").display().to_string();
     for (volume, field, said) in [

@@ -1,20 +1,22 @@
 use serde_json::{Value, json};
 
 use super::blockdev::{self, DiskFds};
-use super::firmware::Firmware;
 use super::{device, escaped};
+use crate::firmware::Firmware;
 use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios};
 
 /// What is decided outside the launch message.
 pub(super) struct Plan<'a> {
     /// KVM runs the guest.
     pub kvm: bool,
-    /// For a start through EFI.
+    /// For a start through it.
     pub firmware: Option<&'a Firmware>,
     /// Inherited descriptors, one for each disk.
     pub files: Vec<DiskFds>,
     /// Inherited socket of the serial port.
     pub serial: Option<i32>,
+    /// Inherited socket of what firmware says.
+    pub log: Option<i32>,
     /// Inherited socket of the QMP monitor.
     pub qmp: i32,
 }
@@ -112,13 +114,17 @@ fn boot(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
         args.option("-append", command_line.as_str());
     }
     let Some(firmware) = plan.firmware else { return };
+    let Some(variables) = &firmware.variables else {
+        args.option("-bios", firmware.code.to_string_lossy());
+        return;
+    };
     let code = json!({
         "driver": "raw", "node-name": "efi-code", "read-only": true,
         "file": { "driver": "file", "filename": firmware.code.to_string_lossy(), "read-only": true },
     });
     let variables = json!({
         "driver": "raw", "node-name": "efi-variables",
-        "file": { "driver": "file", "filename": firmware.variables.to_string_lossy() },
+        "file": { "driver": "file", "filename": variables.to_string_lossy() },
     });
     args.json("-blockdev", &code);
     args.json("-blockdev", &variables);
@@ -153,6 +159,10 @@ fn wires(args: &mut Args, plan: &Plan<'_>) {
     if let Some(fd) = plan.serial {
         args.option("-chardev", format!("socket,id=serial,fd={fd}"));
         args.option("-serial", "chardev:serial");
+    }
+    if let Some(fd) = plan.log {
+        args.option("-chardev", format!("socket,id=firmware,fd={fd}"));
+        args.option("-device", "isa-debugcon,iobase=0x402,chardev=firmware");
     }
 }
 

@@ -16,7 +16,10 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
         image: file(10 + at),
         backing: matches!(disk.source, Source::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at)),
     });
-    arguments(launch, &Plan { kvm, firmware: None, files: files.collect(), serial: Some(8), qmp: 9 })
+    arguments(
+        launch,
+        &Plan { kvm, firmware: None, files: files.collect(), serial: Some(8), log: None, qmp: 9 },
+    )
 }
 
 /// The values of an option, in order.
@@ -231,11 +234,18 @@ fn every_card_model_is_one_of_qemus() {
 #[test]
 fn efi_brings_its_flash_and_secure_boot_its_lock() {
     for secure in [false, true] {
-        let firmware = Firmware { code: "/c,ode".into(), variables: "/v".into(), secure };
+        let firmware = Firmware { code: "/c,ode".into(), variables: Some("/v".into()), secure };
         let launch =
             Launch { boot: Boot::Efi { secure_boot: secure, variables: None }, ..sample::kernel_boot() };
         let launch = Launch { disks: Vec::new(), ..launch };
-        let plan = Plan { kvm: false, firmware: Some(&firmware), files: Vec::new(), serial: None, qmp: 9 };
+        let plan = Plan {
+            kvm: false,
+            firmware: Some(&firmware),
+            files: Vec::new(),
+            serial: None,
+            log: Some(7),
+            qmp: 9,
+        };
         let line = arguments(&launch, &plan);
         let smm = if secure { "on" } else { "off" };
         let machine = format!("q35,smm={smm},vmport=off");
@@ -243,5 +253,18 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
         assert!(values(&line, "-blockdev")[0].contains("\"/c,ode\""));
         assert_eq!(values(&line, "-global").len(), usize::from(secure));
         assert_eq!(values(&line, "-serial"), [""; 0]);
+        assert_eq!(values(&line, "-chardev"), ["socket,id=qmp,fd=9", "socket,id=firmware,fd=7"]);
+        assert!(values(&line, "-device").contains(&"isa-debugcon,iobase=0x402,chardev=firmware"));
     }
+}
+
+#[test]
+fn bios_is_the_one_that_was_found() {
+    let firmware = Firmware { code: "/bios".into(), variables: None, secure: false };
+    let launch = Launch { boot: Boot::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
+    let firmware = Some(&firmware);
+    let plan = Plan { kvm: true, firmware, files: Vec::new(), serial: None, log: Some(7), qmp: 9 };
+    let line = arguments(&launch, &plan);
+    assert_eq!(values(&line, "-bios"), ["/bios"]);
+    assert_eq!(values(&line, "-machine"), ["q35,smm=off,vmport=off,graphics=off"]);
 }

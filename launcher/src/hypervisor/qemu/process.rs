@@ -12,9 +12,11 @@ use rustix::process::{Pid, Signal};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, Command};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::Fault;
+use vireo_vmm::FirmwareTalk;
 
 use super::blockdev::{DiskFds, ImageFd};
 use crate::console::Port;
@@ -31,6 +33,8 @@ pub(super) struct Process {
     pub child: Child,
     /// Our end of its monitor.
     pub qmp: UnixStream,
+    /// Has something whenever firmware says that there is nothing to start.
+    pub nothing: mpsc::Receiver<()>,
     /// Ends with the tail of its stderr.
     pub stderr: JoinHandle<String>,
 }
@@ -40,6 +44,7 @@ pub(super) struct Wiring {
     disks: Vec<(OwnedImage, Option<OwnedImage>)>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
+    firmware: Option<(StdStream, StdStream)>,
 }
 
 struct OwnedImage {
@@ -70,6 +75,7 @@ impl Wiring {
                 disks: disks.collect::<io::Result<_>>()?,
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
+                firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
             })
         };
         wire().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
@@ -94,10 +100,15 @@ impl Wiring {
         self.serial.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
     }
 
+    /// Descriptor number of QEMU's end of what firmware says.
+    pub(super) fn firmware_fd(&self) -> Option<RawFd> {
+        self.firmware.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
+    }
+
     fn inherited(&self) -> Vec<RawFd> {
         let images = self.disks.iter().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
-        images.chain([self.qmp_fd()]).chain(self.serial_fd()).collect()
+        images.chain([self.qmp_fd()]).chain(self.serial_fd()).chain(self.firmware_fd()).collect()
     }
 }
 
@@ -147,11 +158,16 @@ pub(super) fn spawn(
         .stderr
         .take()
         .map_or_else(|| tokio::spawn(std::future::ready(String::new())), |pipe| tokio::spawn(tail(pipe)));
+    let (found, nothing) = mpsc::channel(1);
+    let ear = || Ear { talk: FirmwareTalk::default(), found: found.clone() };
     if let Some((ours, _)) = wiring.serial {
-        tokio::spawn(bridge(async_stream(ours).map_err(failed)?, port));
+        tokio::spawn(bridge(async_stream(ours).map_err(failed)?, port, ear()));
+    }
+    if let Some((ours, _)) = wiring.firmware {
+        tokio::spawn(listen(async_stream(ours).map_err(failed)?, ear()));
     }
     // Dropping the rest closes QEMU's ends here, so that its death closes ours.
-    Ok(Process { child, qmp: async_stream(wiring.qmp.0).map_err(failed)?, stderr })
+    Ok(Process { child, qmp: async_stream(wiring.qmp.0).map_err(failed)?, nothing, stderr })
 }
 
 fn async_stream(stream: StdStream) -> io::Result<UnixStream> {
@@ -209,12 +225,14 @@ async fn tail(pipe: ChildStderr) -> String {
 }
 
 /// Moves bytes between QEMU's serial port and the console until QEMU is gone.
-async fn bridge(serial: UnixStream, mut port: Port) {
+async fn bridge(serial: UnixStream, mut port: Port, mut ear: Ear) {
     let (mut from_guest, mut to_guest) = serial.into_split();
     let output = async {
         let mut chunk = vec![0; 4096];
         while let Ok(count @ 1..) = from_guest.read(&mut chunk).await {
-            port.output.write(chunk.get(..count).unwrap_or_default());
+            let said = chunk.get(..count).unwrap_or_default();
+            port.output.write(said);
+            ear.hear(said);
         }
     };
     let input = async {
@@ -229,6 +247,31 @@ async fn bridge(serial: UnixStream, mut port: Port) {
     tokio::select! {
         () = output => {}
         () = input => {}
+    }
+}
+
+/// Hears firmware say that there is nothing to start.
+struct Ear {
+    talk: FirmwareTalk,
+    found: mpsc::Sender<()>,
+}
+
+impl Ear {
+    fn hear(&mut self, bytes: &[u8]) {
+        if self.talk.hear(bytes) {
+            // After a reboot it may say so again.
+            self.talk = FirmwareTalk::default();
+            // Full: it was said and not heeded yet. Closed: nobody wants to know.
+            let _ = self.found.try_send(());
+        }
+    }
+}
+
+/// Hears what firmware writes to its debug port until QEMU is gone.
+async fn listen(mut port: UnixStream, mut ear: Ear) {
+    let mut chunk = vec![0; 4096];
+    while let Ok(count @ 1..) = port.read(&mut chunk).await {
+        ear.hear(chunk.get(..count).unwrap_or_default());
     }
 }
 

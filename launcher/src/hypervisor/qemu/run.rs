@@ -3,6 +3,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
@@ -39,8 +40,8 @@ pub(super) async fn drive(mut process: Process) -> Result<Guest, Fault> {
     if paused {
         tell(&end, Event::Paused);
     }
-    let machine =
-        Machine { process: Remains { child: process.child, stderr: process.stderr }, lines, writer };
+    let remains = Remains { child: process.child, stderr: process.stderr };
+    let machine = Machine { process: remains, lines, writer, nothing: process.nothing, told: false };
     tokio::spawn(machine.run(end));
     Ok(owner)
 }
@@ -96,6 +97,9 @@ struct Machine {
     process: Remains,
     lines: Lines,
     writer: OwnedWriteHalf,
+    nothing: mpsc::Receiver<()>,
+    /// That firmware found nothing is told once after each reset, however often the guest says it.
+    told: bool,
 }
 
 impl Machine {
@@ -112,6 +116,9 @@ impl Machine {
                     Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
                     Some(Message::Greeting | Message::Return { .. }) => {}
                     None => break,
+                },
+                Some(()) = self.nothing.recv() => if !std::mem::replace(&mut self.told, true) {
+                    tell(&end, Event::NoBootDevice);
                 },
                 order = end.orders.recv(), if deadline.is_none() => match order {
                     Some(Order::PowerButton) => send(&mut self.writer, "system_powerdown").await,
@@ -131,9 +138,12 @@ impl Machine {
         tell(&end, Event::Ended(story.end(status, &said)));
     }
 
-    fn heard(&self, end: &GuestEnd, event: QmpEvent) {
+    fn heard(&mut self, end: &GuestEnd, event: QmpEvent) {
         match event {
-            QmpEvent::Reset { by_guest: true } => tell(end, Event::Rebooted),
+            QmpEvent::Reset { by_guest: true } => {
+                self.told = false;
+                tell(end, Event::Rebooted);
+            }
             QmpEvent::Stop => tell(end, Event::Paused),
             QmpEvent::Resume => tell(end, Event::Resumed),
             QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),

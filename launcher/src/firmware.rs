@@ -1,0 +1,177 @@
+//! Firmware: where this node has it, and a machine's own copy of EFI's variables.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use vireo_proto::launcher::Fault;
+
+use crate::fault::{Code, fault, fault_at};
+use crate::launch::Boot;
+
+/// Where distributions put SeaBIOS.
+const BIOS: [&str; 3] = [
+    "/usr/share/seabios/bios-256k.bin",
+    "/usr/share/qemu/bios-256k.bin",
+    "/usr/share/seavgabios/bios-256k.bin",
+];
+/// Where distributions put OVMF.
+const EFI: [&str; 3] = ["/usr/share/OVMF", "/usr/share/edk2/ovmf", "/usr/share/edk2/x64"];
+
+const AT_BIOS: &str = "spec.domain.firmware.bootloader.bios";
+const AT_EFI: &str = "spec.domain.firmware.bootloader.efi";
+
+/// What is not where distributions have it.
+#[derive(Clone, Debug, Default)]
+pub struct Paths {
+    /// SeaBIOS, 256 KiB.
+    pub bios: Option<PathBuf>,
+    /// OVMF's code, without secure boot.
+    pub efi_code: Option<PathBuf>,
+    /// The variables that belong to that code, as they are before anybody changes them.
+    pub efi_variables: Option<PathBuf>,
+}
+
+/// Firmware for one machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Firmware {
+    /// Code, shared and read-only.
+    pub code: PathBuf,
+    /// Variables, this machine's own.
+    pub variables: Option<PathBuf>,
+    /// The variables are out of reach of the guest's operating system, and enrolled keys are enforced.
+    pub secure: bool,
+}
+
+impl Paths {
+    /// Firmware for a machine that starts so, with its variables: the ones it has, or fresh ones in `runtime`.
+    /// `None` for a machine without firmware.
+    ///
+    /// # Errors
+    /// Names what is missing, and the package that brings it.
+    pub fn find(&self, boot: &Boot, runtime: &Path) -> Result<Option<Firmware>, Fault> {
+        match boot {
+            Boot::Kernel { .. } => Ok(None),
+            Boot::Bios { .. } => Ok(Some(Firmware { code: self.bios()?, variables: None, secure: false })),
+            Boot::Efi { secure_boot, variables } => {
+                let (code, template) = self.efi(*secure_boot)?;
+                let own = own_variables(&template, variables.as_deref(), runtime)?;
+                Ok(Some(Firmware { code, variables: Some(own), secure: *secure_boot }))
+            }
+        }
+    }
+
+    fn bios(&self) -> Result<PathBuf, Fault> {
+        let candidates = match &self.bios {
+            Some(path) => vec![path.clone()],
+            None => BIOS.iter().map(PathBuf::from).collect(),
+        };
+        let found = candidates.iter().find(|path| path.is_file());
+        found.cloned().ok_or_else(|| {
+            missing(
+                AT_BIOS,
+                &format!("no BIOS on this node: {} is not there", listed(&candidates)),
+                "seabios",
+                "--bios",
+            )
+        })
+    }
+
+    fn efi(&self, secure: bool) -> Result<(PathBuf, PathBuf), Fault> {
+        let (code, template) = if secure {
+            ("OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.ms.fd")
+        } else {
+            ("OVMF_CODE_4M.fd", "OVMF_VARS_4M.fd")
+        };
+        let candidates = match (&self.efi_code, &self.efi_variables) {
+            (Some(code), Some(template)) if !secure => vec![(code.clone(), template.clone())],
+            _ => EFI.iter().map(|dir| (Path::new(dir).join(code), Path::new(dir).join(template))).collect(),
+        };
+        let found = candidates.iter().find(|(code, template)| code.is_file() && template.is_file());
+        found.cloned().ok_or_else(|| {
+            let looked: Vec<_> = candidates.iter().map(|(code, _)| code.clone()).collect();
+            let what =
+                format!("no EFI firmware on this node: {} with its {template} is not there", listed(&looked));
+            missing(AT_EFI, &what, "ovmf", "--efi-code and --efi-variables")
+        })
+    }
+}
+
+fn listed(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+}
+
+fn missing(field: &str, what: &str, package: &str, options: &str) -> Fault {
+    let detail = format!(
+        "{what}: install the Debian package {package}, or name another file with {options} of virt-launcher"
+    );
+    fault_at(Code::HostResource, field, detail)
+}
+
+/// Variables that are kept go on as they are; others begin as the template each time.
+fn own_variables(template: &Path, keep: Option<&Path>, runtime: &Path) -> Result<PathBuf, Fault> {
+    let own = keep.map_or_else(|| runtime.join("efi-variables.fd"), Path::to_owned);
+    if keep.is_none() || !own.exists() {
+        fresh(template, &own).map_err(|error| {
+            fault(Code::HostResource, format!("cannot make the EFI variables {}: {error}", own.display()))
+        })?;
+    }
+    Ok(own)
+}
+
+/// Whole or not at all: a half-written store would look like a kept one.
+fn fresh(template: &Path, to: &Path) -> io::Result<()> {
+    let part = to.with_extension("part");
+    std::fs::write(&part, std::fs::read(template)?)?;
+    std::fs::rename(part, to)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn efi(secure_boot: bool, variables: Option<PathBuf>) -> Boot {
+        Boot::Efi { secure_boot, variables }
+    }
+
+    #[test]
+    fn variables_that_are_kept_are_not_touched_and_others_begin_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (code, template) = (dir.path().join("code"), dir.path().join("template"));
+        std::fs::write(&code, b"code").unwrap();
+        std::fs::write(&template, b"vars").unwrap();
+        let paths = Paths { bios: None, efi_code: Some(code), efi_variables: Some(template) };
+        let kept = dir.path().join("kept.fd");
+        for (keep, after) in [(Some(kept.clone()), &b"mine"[..]), (None, b"vars")] {
+            let found = || paths.find(&efi(false, keep.clone()), dir.path()).unwrap().unwrap();
+            let own = found().variables.unwrap();
+            assert_eq!(std::fs::read(&own).unwrap(), b"vars");
+            std::fs::write(&own, b"mine").unwrap();
+            assert_eq!(found().variables, Some(own.clone()));
+            assert_eq!(std::fs::read(&own).unwrap(), after);
+        }
+        assert_eq!(std::fs::read(&kept).unwrap(), b"mine");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 4, "nothing half-written stays");
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package() {
+        let nowhere = PathBuf::from("/nowhere/firmware");
+        let paths = Paths {
+            bios: Some(nowhere.clone()),
+            efi_code: Some(nowhere.clone()),
+            efi_variables: Some(nowhere),
+        };
+        for (boot, package, field) in [
+            (Boot::Bios { use_serial: false }, "package seabios", AT_BIOS),
+            (efi(false, None), "package ovmf", AT_EFI),
+        ] {
+            let fault = paths.find(&boot, Path::new("/tmp")).unwrap_err();
+            assert!(
+                fault.detail.contains(package) && fault.detail.contains("/nowhere/firmware"),
+                "{}",
+                fault.detail
+            );
+            assert_eq!((fault.code(), fault.field.as_str()), (Code::HostResource, field));
+        }
+    }
+}
