@@ -195,7 +195,9 @@ pub(crate) fn build(
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {
-            write_acpi(&memory, &apic_ids, ram_end)?;
+            let ps2 = machine.graphics.is_some();
+            let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
+            write_acpi(&memory, &platform)?;
             write_smbios(machine, &memory)?;
             vcpus.iter().try_for_each(|vcpu| skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
@@ -257,9 +259,8 @@ fn pci_devices(
     Ok(boot_order)
 }
 
-fn write_acpi(memory: &GuestMemory, apic_ids: &[u8], ram_end: u64) -> Result<(), BuildError> {
-    let platform = Platform { apic_ids, windows: Windows::above(ram_end) };
-    let acpi = Blobs::new(&platform).place(acpi::TABLES_ADDRESS)?;
+fn write_acpi(memory: &GuestMemory, platform: &Platform<'_>) -> Result<(), BuildError> {
+    let acpi = Blobs::new(platform).place(acpi::TABLES_ADDRESS)?;
     for (what, bytes, at) in [
         ("ACPI root pointer", &acpi.rsdp, acpi::RSDP_ADDRESS),
         ("ACPI tables", &acpi.tables, acpi::TABLES_ADDRESS),
@@ -321,7 +322,11 @@ fn legacy_devices(
     buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
     buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;
     buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(clock))?;
-    buses.port("keyboard controller", (layout::I8042_PORT, 5), Arc::new(I8042::new(outcome.clone())))?;
+    let keys: Arc<dyn BusDevice> = match &machine.graphics {
+        Some(graphics) => graphics::keyboard(graphics, vm, outcome)?,
+        None => Arc::new(I8042::new(outcome.clone())),
+    };
+    buses.port("keyboard controller", (layout::I8042_PORT, 5), keys)?;
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
     Ok((uart, power))

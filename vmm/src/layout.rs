@@ -60,6 +60,8 @@ pub const COM1_IRQ: u32 = 4;
 pub const RTC_PORT: u16 = 0x70;
 /// Line of the RTC.
 pub const RTC_IRQ: u32 = 8;
+/// Lines of the PS/2 keyboard and mouse.
+pub const PS2_IRQS: (u32, u32) = (1, 12);
 /// i8042 data (0x60) and command (0x64).
 pub const I8042_PORT: u16 = 0x60;
 /// PCI configuration address (0xCF8) and data (0xCFC).

@@ -103,10 +103,11 @@ fn acpi(
     let (low_end, memory_end) = (end(ranges.first()), end(ranges.last()));
     let apic_ids = apic_ids.to_vec();
     let programmed = assembly.pci.programmed();
+    let ps2 = machine.graphics.is_some();
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");
-        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows }))
+        AcpiFiles::new(&Blobs::new(&Platform { apic_ids: &apic_ids, windows, ps2 }))
     };
     let sizes = make().sizes();
     let late = move || {

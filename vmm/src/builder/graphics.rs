@@ -6,9 +6,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use super::{Assembly, BuildError, device, pci};
+use crate::bus::BusDevice;
 use crate::config::Graphics;
-use crate::display::{Bochs, Source};
-use crate::kvm::KvmSlots;
+use crate::display::{Bochs, Keyboard, Pointer, Source};
+use crate::irq::IrqLine;
+use crate::kvm::{KvmLine, KvmMachine, KvmSlots};
+use crate::layout;
+use crate::legacy::Ps2;
+use crate::vm::Outcome;
 
 /// The first memory slot that RAM does not take.
 const FIRST_SLOT: u32 = 32;
@@ -24,6 +29,22 @@ pub(super) fn install(graphics: &Graphics, assembly: &Assembly) -> Result<(), Bu
     let source: Arc<dyn Source> = adapter;
     graphics.display.attach(&source);
     Ok(())
+}
+
+/// A keyboard controller with a keyboard and a mouse, which get what people do on the display.
+pub(super) fn keyboard(
+    graphics: &Graphics,
+    vm: &KvmMachine,
+    outcome: &Arc<Outcome>,
+) -> Result<Arc<dyn BusDevice>, BuildError> {
+    let line = |gsi| -> Result<Arc<dyn IrqLine>, BuildError> {
+        Ok(Arc::new(KvmLine::new(vm.fd.clone(), gsi).map_err(device("keyboard controller"))?))
+    };
+    let (keyboard, mouse) = layout::PS2_IRQS;
+    let ps2 = Ps2::new(outcome.clone(), (line(keyboard)?, line(mouse)?));
+    graphics.display.attach_keyboard(&(ps2.clone() as Arc<dyn Keyboard>));
+    graphics.display.attach_pointer(&(ps2.clone() as Arc<dyn Pointer>));
+    Ok(ps2)
 }
 
 /// From its beginning, wherever it was left: after a reset of the guest it is read again.

@@ -96,6 +96,12 @@ impl Key {
         SET2.get(usize::from(self.0 & !PREFIXED)).copied().unwrap_or(0)
     }
 
+    /// What the keyboard controller makes of a byte of set 2; `None` for bytes that it passes on as they are.
+    pub fn set1_of_set2(byte: u8) -> Option<u8> {
+        let at = SET2.iter().position(|set2| *set2 == byte).filter(|at| *at != 0)?;
+        u8::try_from(at).ok()
+    }
+
     /// Linux's code for it, which is virtio-input's too; `None` if it has none.
     pub fn evdev(self) -> Option<u16> {
         match self.0 {

@@ -32,6 +32,8 @@ pub(crate) struct Platform<'a> {
     pub(crate) apic_ids: &'a [u8],
     /// What the PCI root hands out.
     pub(crate) windows: Windows,
+    /// Whether there is a PS/2 keyboard and mouse.
+    pub(crate) ps2: bool,
 }
 
 /// One of the two blobs. Firmware wants them apart: the RSDP has to lie where it is searched for.
@@ -79,8 +81,8 @@ impl Blobs {
         let mut facs = Vec::new();
         FACS::new().to_aml_bytes(&mut facs);
         let facs = blobs.append(&facs);
-        let dsdt = blobs.append_table(dsdt::table(&platform.windows).as_slice());
-        let fadt = blobs.append_table(&tables::fadt(facs, dsdt));
+        let dsdt = blobs.append_table(dsdt::table(&platform.windows, platform.ps2).as_slice());
+        let fadt = blobs.append_table(&tables::fadt(facs, dsdt, platform.ps2));
         for (field, size) in tables::FADT_POINTERS {
             blobs.links.push(Link { blob: Blob::Tables, at: fadt + field, size });
         }

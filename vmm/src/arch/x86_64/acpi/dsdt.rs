@@ -24,8 +24,8 @@ const OSC_ALL_CONTROLS: u32 = 0x3f;
 const OSC_UNKNOWN_UUID: u32 = 1 << 2;
 const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
 
-/// The table.
-pub(super) fn table(windows: &Windows) -> Sdt {
+/// The table; with `ps2`, a keyboard and a mouse are in it.
+pub(super) fn table(windows: &Windows, ps2: bool) -> Sdt {
     let mut dsdt = Sdt::new(*b"DSDT", HEADER, DSDT_REVISION, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     let mut body = Vec::new();
     soft_off().to_aml_bytes(&mut body);
@@ -34,6 +34,9 @@ pub(super) fn table(windows: &Windows) -> Sdt {
     motherboard(windows, &mut body);
     serial(&mut body);
     rtc(&mut body);
+    if ps2 {
+        keyboard_and_mouse(&mut body);
+    }
     dsdt.append_slice(&body);
     dsdt
 }
@@ -173,6 +176,19 @@ fn serial(body: &mut Vec<u8>) {
     let line = Interrupt::new(true, true, false, false, layout::COM1_IRQ);
     let resources = ResourceTemplate::new(vec![&ports, &line]);
     declare("COM1", &[("_HID", &EISAName::new("PNP0501")), ("_UID", &ONE), ("_CRS", &resources)], body);
+}
+
+fn keyboard_and_mouse(body: &mut Vec<u8>) {
+    let (keyboard, mouse) = layout::PS2_IRQS;
+    let port = |offset: u16| IO::new(layout::I8042_PORT + offset, layout::I8042_PORT + offset, 1, 1);
+    let line = |gsi| Interrupt::new(true, true, false, false, gsi);
+    let (data, command) = (port(0), port(4));
+    let keyboard = line(keyboard);
+    let resources = ResourceTemplate::new(vec![&data, &command, &keyboard]);
+    declare("PS2K", &[("_HID", &EISAName::new("PNP0303")), ("_CRS", &resources)], body);
+    let mouse = line(mouse);
+    let resources = ResourceTemplate::new(vec![&mouse]);
+    declare("PS2M", &[("_HID", &EISAName::new("PNP0F13")), ("_CRS", &resources)], body);
 }
 
 /// Without its line: the alarm that would use it does nothing.

@@ -32,8 +32,9 @@ const PM_TIMER_LENGTH: u8 = 4;
 const NO_C2: u16 = 101;
 const NO_C3: u16 = 1001;
 /// IAPC_BOOT_ARCH: there are devices on ports that only ACPI or knowledge finds (the serial port, the RTC), and no
-/// VGA. The 8042 bit stays clear: a kernel then does not wait for a keyboard that is not there.
+/// VGA. Where the 8042 bit is clear, a kernel does not wait for a keyboard that is not there.
 const BOOT_ARCH: u16 = 1 << 0 | 1 << 2;
+const BOOT_ARCH_8042: u16 = 1 << 1;
 /// The value for the reset register: full reset through RST_CPU and SYS_RST.
 const RESET_VALUE: u8 = 0x06;
 /// CMOS index of the century.
@@ -71,7 +72,8 @@ fn offset(at: usize) -> u64 {
 }
 
 /// The fixed hardware: the power management block of an ICH9 and the reset register; `facs` and `dsdt` are offsets.
-pub(super) fn fadt(facs: usize, dsdt: usize) -> Vec<u8> {
+/// With `ps2`, also a keyboard controller.
+pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
     let mut fadt = FADTBuilder::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION)
         .preferred_pm_profile(PmProfile::EnterpriseServer)
         .flag(Flags::Wbinvd)
@@ -96,7 +98,7 @@ pub(super) fn fadt(facs: usize, dsdt: usize) -> Vec<u8> {
     fadt.p_lvl2_lat = NO_C2.into();
     fadt.p_lvl3_lat = NO_C3.into();
     fadt.century = RTC_CENTURY;
-    fadt.iapc_boot_arch = BOOT_ARCH.into();
+    fadt.iapc_boot_arch = if ps2 { BOOT_ARCH | BOOT_ARCH_8042 } else { BOOT_ARCH }.into();
     fadt.reset_reg = io(layout::RESET_PORT, 1, AccessSize::ByteAccess);
     fadt.reset_value = RESET_VALUE;
     bytes_of(&fadt.finalize())

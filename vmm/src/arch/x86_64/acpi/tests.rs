@@ -3,7 +3,7 @@ use super::*;
 const BASE: u64 = 0xe_0040;
 
 fn placed(apic_ids: &[u8]) -> Placed {
-    let platform = Platform { apic_ids, windows: Windows::above(6 << 30) };
+    let platform = Platform { apic_ids, windows: Windows::above(6 << 30), ps2: false };
     Blobs::new(&platform).place(BASE).unwrap()
 }
 
@@ -104,7 +104,7 @@ fn the_most_processors_leave_room_for_smbios() {
 
 #[test]
 fn tables_out_of_reach_are_refused() {
-    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30) };
+    let platform = Platform { apic_ids: &[0], windows: Windows::above(1 << 30), ps2: true };
     let refused = Blobs::new(&platform).place(0xffff_ff00).unwrap_err();
     assert_eq!(refused, PlaceError(0xffff_ff00));
     let refused = Blobs::new(&platform).place(u64::MAX).unwrap_err();

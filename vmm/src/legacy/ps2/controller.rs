@@ -1,0 +1,186 @@
+use super::keyboard::Keyboard;
+use super::mouse::Mouse;
+use crate::display::Key;
+
+/// Status register.
+const OUTPUT_FULL: u8 = 1 << 0;
+const SYSTEM: u8 = 1 << 2;
+const WAS_COMMAND: u8 = 1 << 3;
+const UNLOCKED: u8 = 1 << 4;
+const OUTPUT_IS_MOUSE: u8 = 1 << 5;
+
+/// Command byte.
+const KEYBOARD_INTERRUPT: u8 = 1 << 0;
+const MOUSE_INTERRUPT: u8 = 1 << 1;
+const KEYBOARD_OFF: u8 = 1 << 4;
+const MOUSE_OFF: u8 = 1 << 5;
+const TRANSLATE: u8 = 1 << 6;
+
+/// Output port: not in reset, A20 open.
+const OUTPUT_PORT: u8 = 0b11;
+const NOT_RESET: u8 = 1 << 0;
+const BREAK: u8 = 0xf0;
+
+/// What a write leads to outside of the controller. The A20 gate is always open: only code of the 1980s closes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    Reset,
+}
+
+/// Who sent a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum From {
+    Keyboard,
+    Mouse,
+}
+
+/// The controller and, on its wires, both devices. Knows nothing of interrupts but what they would be.
+pub(super) struct Controller {
+    pub(super) keyboard: Keyboard,
+    pub(super) mouse: Mouse,
+    command_byte: u8,
+    status: u8,
+    /// The command whose argument the next byte of data is.
+    awaited: Option<u8>,
+    output: Option<(u8, From)>,
+    /// What the controller itself answers, before anything the devices send.
+    answer: Option<(u8, From)>,
+    last: u8,
+    /// The byte before was the prefix of a key-up, which translation folds into the next.
+    breaking: bool,
+}
+
+impl Default for Controller {
+    fn default() -> Self {
+        Self {
+            keyboard: Keyboard::default(),
+            mouse: Mouse::default(),
+            command_byte: KEYBOARD_INTERRUPT | MOUSE_INTERRUPT | TRANSLATE | SYSTEM,
+            status: SYSTEM | UNLOCKED,
+            awaited: None,
+            output: None,
+            answer: None,
+            last: 0,
+            breaking: false,
+        }
+    }
+}
+
+impl Controller {
+    /// The status register.
+    pub(super) fn status(&self) -> u8 {
+        let output = match self.output {
+            None => 0,
+            Some((_, From::Keyboard)) => OUTPUT_FULL,
+            Some((_, From::Mouse)) => OUTPUT_FULL | OUTPUT_IS_MOUSE,
+        };
+        self.status | output
+    }
+
+    /// Whether the lines of the keyboard and the mouse are high.
+    pub(super) fn interrupts(&self) -> (bool, bool) {
+        let from = self.output.map(|(_, from)| from);
+        let on = |bit: u8| self.command_byte & bit != 0;
+        (
+            from == Some(From::Keyboard) && on(KEYBOARD_INTERRUPT),
+            from == Some(From::Mouse) && on(MOUSE_INTERRUPT),
+        )
+    }
+
+    /// Reads the output buffer; what was read last if it is empty.
+    pub(super) fn take(&mut self) -> u8 {
+        if let Some((byte, _)) = self.output.take() {
+            self.last = byte;
+        }
+        self.last
+    }
+
+    /// Fills the output buffer, if it is empty and somebody has something to send.
+    pub(super) fn load(&mut self) {
+        if self.output.is_none() {
+            self.output = self.answer.take();
+        }
+        while self.output.is_none() && self.command_byte & KEYBOARD_OFF == 0 {
+            let Some(byte) = self.keyboard.sender.next() else { break };
+            self.output = self.translated(byte).map(|byte| (byte, From::Keyboard));
+        }
+        if self.output.is_none() && self.command_byte & MOUSE_OFF == 0 {
+            self.mouse.report();
+            self.output = self.mouse.sender.next().map(|byte| (byte, From::Mouse));
+        }
+    }
+
+    /// Set 2 as set 1; `None` if the byte is part of the next one.
+    fn translated(&mut self, byte: u8) -> Option<u8> {
+        if self.command_byte & TRANSLATE == 0 {
+            return Some(byte);
+        }
+        if byte == BREAK {
+            self.breaking = true;
+            return None;
+        }
+        let bit = if std::mem::take(&mut self.breaking) { 0x80 } else { 0 };
+        Some(Key::set1_of_set2(byte).map_or(byte, |set1| set1 | bit))
+    }
+
+    /// A write to the command port.
+    pub(super) fn command(&mut self, command: u8) -> Effect {
+        self.status |= WAS_COMMAND;
+        self.awaited = None;
+        let mut answer = None;
+        match command {
+            0x20..=0x3f => answer = Some(if command == 0x20 { self.command_byte } else { 0 }),
+            0x60..=0x7f | 0xd1..=0xd4 => self.awaited = Some(command),
+            0xa7 => self.command_byte |= MOUSE_OFF,
+            0xa8 => self.command_byte &= !MOUSE_OFF,
+            // Tests of the mouse's and the keyboard's wires: nothing wrong.
+            0xa9 | 0xab => answer = Some(0),
+            0xaa => {
+                self.status |= SYSTEM;
+                answer = Some(0x55);
+            }
+            0xad => self.command_byte |= KEYBOARD_OFF,
+            0xae => self.command_byte &= !KEYBOARD_OFF,
+            // The input port: the keyboard is not locked.
+            0xc0 => answer = Some(0x80),
+            0xd0 => answer = Some(OUTPUT_PORT),
+            // Pulses the lines whose bits are clear; the lowest is wired to the reset of the machine.
+            0xf0..=0xff if command & NOT_RESET == 0 => return Effect::Reset,
+            _ => {}
+        }
+        if let Some(byte) = answer {
+            self.say(byte, From::Keyboard);
+        }
+        Effect::None
+    }
+
+    /// A write to the data port.
+    pub(super) fn data(&mut self, byte: u8) -> Effect {
+        self.status &= !WAS_COMMAND;
+        match self.awaited.take() {
+            Some(0x60) => self.command_byte = byte,
+            Some(0xd1) if byte & NOT_RESET == 0 => return Effect::Reset,
+            Some(0xd2) => self.say(byte, From::Keyboard),
+            Some(0xd3) => self.say(byte, From::Mouse),
+            Some(0xd4) => {
+                self.command_byte &= !MOUSE_OFF;
+                self.mouse.receive(byte);
+            }
+            // The controller's own memory, and the gate of A20.
+            Some(_) => {}
+            None => {
+                self.command_byte &= !KEYBOARD_OFF;
+                self.breaking = false;
+                self.keyboard.receive(byte);
+            }
+        }
+        Effect::None
+    }
+
+    /// The controller's answer takes the place of what was not read yet.
+    fn say(&mut self, byte: u8, from: From) {
+        self.output = None;
+        self.answer = Some((byte, from));
+    }
+}
