@@ -10,6 +10,7 @@ mod scenarios {
     mod hostile;
     mod net;
     mod node;
+    mod screen;
 }
 
 use std::path::Path;

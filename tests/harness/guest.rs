@@ -20,6 +20,7 @@ const MODULES: &[&str] = &[
     "crc32c_generic",
     "ext4",
     "evdev",
+    "psmouse",
     "button",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
@@ -67,6 +68,8 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Raw images, by their paths in the host.
     pub disks: Vec<String>,
+    /// Where in the host it shows its screen, if it has one: a socket's path.
+    pub vnc: Option<String>,
     /// A tap of the host.
     pub tap: Option<String>,
     /// Added to the kernel's command line.
@@ -80,6 +83,7 @@ impl Default for Machine {
             cpus: 1,
             memory_mib: 256,
             disks: Vec::new(),
+            vnc: None,
             tap: None,
             command_line: String::new(),
         }
@@ -146,6 +150,9 @@ impl Machine {
         if let Some(tap) = &self.tap {
             words.extend(["--net".into(), format!("tap={tap}")]);
         }
+        if let Some(path) = &self.vnc {
+            words.extend(["--vnc".into(), format!("unix:{path}")]);
+        }
         words
     }
 
@@ -163,6 +170,9 @@ impl Machine {
         if let Some(tap) = &self.tap {
             words.extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
             words.extend(["-device".into(), "virtio-net-pci,netdev=n".into()]);
+        }
+        if let Some(path) = &self.vnc {
+            words.extend(["-device".into(), "bochs-display".into(), "-vnc".into(), format!("unix:{path}")]);
         }
         words
     }

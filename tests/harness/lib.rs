@@ -52,6 +52,7 @@ pub mod oci;
 mod process;
 pub mod programs;
 pub mod scenario;
+pub mod screen;
 pub mod terminal;
 mod vmlinux;
 mod wire;

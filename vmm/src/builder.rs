@@ -189,9 +189,8 @@ pub(crate) fn build(
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
     let boot_order = pci_devices(machine, &assembly, &memory, Box::new(output))?;
-    if let Some(graphics) = &machine.graphics {
-        graphics::install(graphics, &assembly)?;
-    }
+    let adapter =
+        machine.graphics.as_ref().map(|graphics| graphics::install(graphics, &assembly)).transpose()?;
     let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {
@@ -201,6 +200,9 @@ pub(crate) fn build(
             write_smbios(machine, &memory)?;
             vcpus.iter().try_for_each(|vcpu| skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
+            if let (Some(adapter), Entry::Linux64 { boot_params, .. }) = (&adapter, entry) {
+                graphics::announce(adapter, &memory, boot_params)?;
+            }
             if let Some(first) = vcpus.first() {
                 enter_at(first.fd(), entry, &memory)?;
             }

@@ -5,6 +5,9 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use linux_loader::bootparam::{boot_params, screen_info};
+use vm_memory::{Bytes, GuestAddress};
+
 use super::{Assembly, BuildError, device, pci};
 use crate::bus::BusDevice;
 use crate::config::Graphics;
@@ -13,22 +16,63 @@ use crate::irq::IrqLine;
 use crate::kvm::{KvmLine, KvmMachine, KvmSlots};
 use crate::layout;
 use crate::legacy::Ps2;
+use crate::memory::GuestMemory;
 use crate::vm::Outcome;
 
 /// The first memory slot that RAM does not take.
 const FIRST_SLOT: u32 = 32;
+/// What is on the screen before a driver says otherwise: what SeaBIOS and OVMF choose too.
+const FIRST_MODE: (u16, u16) = (1024, 768);
+/// `orig_video_isVGA`: a VESA mode's linear framebuffer (Documentation/arch/x86/zero-page.rst).
+const LINEAR_FRAMEBUFFER: u8 = 0x23;
+/// `capabilities`: there are no VGA registers to program colours with.
+const NO_VGA: u32 = 1 << 1;
 /// Of a video BIOS; one that is larger is refused by the adapter.
 const MAX_ROM: u64 = 1 << 20;
 
 /// Puts the adapter on the bus and its picture on the display.
-pub(super) fn install(graphics: &Graphics, assembly: &Assembly) -> Result<(), BuildError> {
+pub(super) fn install(graphics: &Graphics, assembly: &Assembly) -> Result<Arc<Bochs>, BuildError> {
     let rom = graphics.video_bios.as_ref().map(read).transpose().map_err(device("video BIOS"))?;
     let slots = KvmSlots::new(assembly.vm.fd.clone(), FIRST_SLOT);
     let adapter = Bochs::new(&slots, rom.as_deref()).map_err(device("display adapter"))?;
     assembly.pci.add(adapter.clone()).map_err(pci("display adapter"))?;
-    let source: Arc<dyn Source> = adapter;
+    let source: Arc<dyn Source> = adapter.clone();
     graphics.display.attach(&source);
-    Ok(())
+    Ok(adapter)
+}
+
+/// Switches the adapter on, as a boot loader does, and tells the kernel: it then draws without a driver for it.
+pub(super) fn announce(
+    adapter: &Bochs,
+    memory: &GuestMemory,
+    parameters: GuestAddress,
+) -> Result<(), BuildError> {
+    let Some(framebuffer) = adapter.switch_on(FIRST_MODE.0, FIRST_MODE.1) else { return Ok(()) };
+    let failed = |source| BuildError::Write { what: "screen's place", source };
+    let mut page: boot_params = memory.read_obj(parameters).map_err(failed)?;
+    let channel = |position| (8, position);
+    let ((red, red_at), (green, green_at), (blue, blue_at)) = (channel(16), channel(8), channel(0));
+    page.screen_info = screen_info {
+        orig_video_isVGA: LINEAR_FRAMEBUFFER,
+        lfb_width: FIRST_MODE.0,
+        lfb_height: FIRST_MODE.1,
+        lfb_depth: 32,
+        lfb_base: framebuffer.address,
+        lfb_size: framebuffer.size >> 16,
+        lfb_linelength: FIRST_MODE.0 * 4,
+        red_size: red,
+        red_pos: red_at,
+        green_size: green,
+        green_pos: green_at,
+        blue_size: blue,
+        blue_pos: blue_at,
+        rsvd_size: 8,
+        rsvd_pos: 24,
+        pages: 1,
+        capabilities: NO_VGA,
+        ..Default::default()
+    };
+    memory.write_obj(page, parameters).map_err(failed)
 }
 
 /// A keyboard controller with a keyboard and a mouse, which get what people do on the display.

@@ -23,6 +23,9 @@ const REGISTERS: u64 = 4096;
 const PAGE: usize = 4096;
 /// No video BIOS is larger.
 const MAX_ROM: usize = 256 << 10;
+/// The COMMAND register, and its bit for accesses to memory.
+const COMMAND: u16 = 4;
+const MEMORY_ENABLE: u16 = 1 << 1;
 const FRAMEBUFFER_BAR: usize = 0;
 const REGISTER_BAR: usize = 2;
 
@@ -80,6 +83,27 @@ impl Bochs {
         }
         let space = Mutex::new(Space { config, bars });
         Ok(Arc::new(Self { space, registers, memory, slot, shown: Mutex::new(None), _rom: rom }))
+    }
+}
+
+/// Where a kernel finds the pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Framebuffer {
+    /// Guest-physical.
+    pub(crate) address: u32,
+    /// Bytes of video memory.
+    pub(crate) size: u32,
+}
+
+impl Bochs {
+    /// Sets a mode with 32 bits a pixel and makes the framebuffer reachable, in the place of firmware. For when it is
+    /// on a bus; `None` if it has no address there that a kernel can be told.
+    pub(crate) fn switch_on(&self, width: u16, height: u16) -> Option<Framebuffer> {
+        self.registers.set_mode(width, height);
+        self.write_config(COMMAND, &MEMORY_ENABLE.to_le_bytes());
+        let kind = BarKind::Memory32 { prefetchable: true };
+        let address = lock(&self.space).config.bar(FRAMEBUFFER_BAR, kind)?;
+        Some(Framebuffer { address: address.try_into().ok()?, size: VIDEO_MEMORY.try_into().ok()? })
     }
 }
 

@@ -54,6 +54,16 @@ impl Registers {
         Mode::new(wanted, self.memory)
     }
 
+    /// Sets a mode with 32 bits a pixel, as a driver does.
+    pub(super) fn set_mode(&self, width: u16, height: u16) {
+        let mut values = self.values.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, value) in
+            [(WIDTH, width), (HEIGHT, height), (BITS, 32), (VIRTUAL_WIDTH, width), (ENABLE, ENABLED)]
+        {
+            values[index] = value;
+        }
+    }
+
     fn byte(values: &[u16; COUNT], at: u64) -> u8 {
         let part = |offset: u64, size: u64| {
             let index = usize::try_from(offset / size).ok()?;

@@ -1,0 +1,83 @@
+//! What people see of a guest and do to it, through the monitor's own VNC server.
+
+use std::path::Path;
+use std::time::Duration;
+
+use vireo_tests::guest::{Flavour, Machine, Monitor};
+use vireo_tests::screen::Picture;
+use vireo_tests::{Host, HostBuilder, HostError, scenario};
+
+use crate::{SOON, host_for_guests, power_off};
+
+const SOCKET: &str = "/tmp/vnc";
+const LONG: Duration = Duration::from_secs(60);
+
+/// A host whose `/out` is `scratch`, with a viewer.
+fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
+    let builder = host_for_guests(scratch)?.file(env!("CARGO_BIN_EXE_look"));
+    Ok(builder.output(scratch).memory_mib(1024))
+}
+
+/// Looks at the screen, after doing what `actions` say; the picture is kept under `name`.
+fn look(host: &Host, name: &str, actions: &[&str]) -> Result<Picture, HostError> {
+    let picture = format!("/out/{name}.ppm");
+    let words = [&[SOCKET], actions, &["ppm", &picture]].concat();
+    host.command("/in/look").args(words).deadline(SOON).run()?.ok();
+    let picture = Picture::read(&host.output().join(format!("{name}.ppm"))).expect("a picture");
+    eprintln!("screen: {}", picture.keep(name).expect("room for a picture").display());
+    Ok(picture)
+}
+
+/// 256 lines of one colour each, blue lowest, onto the framebuffer.
+const STRIPES: &str = r"stripe() {
+    printf $1 >/tmp/a
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18; do cat /tmp/a /tmp/a >/tmp/b; mv /tmp/b /tmp/a; done
+    cat /tmp/a
+}; (stripe '\000\000\377\000'; stripe '\000\377\000\000'; stripe '\377\020\000\000') >/dev/fb0";
+
+fn check_stripes(picture: &Picture) {
+    assert_eq!((picture.width, picture.height), (1024, 768));
+    for (lines, colour) in [(0..256, [255, 0, 0]), (256..512, [0, 255, 0]), (512..768, [0, 16, 255])] {
+        for y in lines {
+            let wrong = (0..1024).find(|x| picture.at(*x, y) != Some(colour));
+            assert_eq!(wrong, None, "line {y}: {:?} instead of {colour:?}", wrong.map(|x| picture.at(x, y)));
+        }
+    }
+}
+
+#[test]
+fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let load = |host: &Host, monitor: Monitor| {
+        let machine = Machine {
+            kernel: Flavour::Full,
+            vnc: Some(SOCKET.into()),
+            command_line: "vt.global_cursor_default=0".into(),
+            ..Machine::default()
+        };
+        let mut guest = machine.start(host, monitor)?;
+        guest.ready()?;
+        guest.run(&STRIPES.replace('\n', ";").replace("{;", "{"), LONG)?;
+        check_stripes(&look(host, "stripes", &[])?);
+
+        // A line as a terminal hands it on: keys, shift and layout are all in it.
+        guest.run("(head -n 1 /dev/tty1 >/tmp/typed) & sleep 1", SOON)?;
+        look(host, "typed", &["type", "Hello, World_7!\\n"])?;
+        let typed = guest.run(
+            "for i in $(seq 50); do [ -s /tmp/typed ] && break; sleep 0.1; done; cat /tmp/typed",
+            SOON,
+        )?;
+        assert_eq!(typed.trim(), "Hello, World_7!");
+
+        guest.run(
+            "modprobe psmouse; for i in $(seq 50); do [ -e /dev/input/mouse0 ] && break; sleep 0.1; done",
+            SOON,
+        )?;
+        guest.run("(head -c 3 /dev/input/mouse0 >/tmp/moved) & sleep 1", SOON)?;
+        look(host, "moved", &["point", "100", "100", "0", "point", "120", "90", "0"])?;
+        let moved = guest.run("for i in $(seq 50); do [ -s /tmp/moved ] && break; sleep 0.1; done; hexdump -v -e '1/1 \"%d \"' /tmp/moved", SOON)?;
+        assert_eq!(moved.trim(), "8 20 10", "right and up");
+        power_off(guest)
+    };
+    scenario::run("screen and keys", || host(scratch.path()), load);
+}
