@@ -1,5 +1,6 @@
 //! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
 
+mod drives;
 mod firmware;
 mod graphics;
 
@@ -10,13 +11,15 @@ use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
 use kvm_ioctls::{Cap, Kvm, VcpuFd};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 
+use crate::ahci::{self, AhciError};
 use crate::arch::x86_64::acpi::{self, Blobs, PlaceError, Platform, Windows};
 use crate::arch::x86_64::cpuid::{self, HostFacts};
 use crate::arch::x86_64::topology::{Topology, TopologyError};
 use crate::arch::x86_64::{msr, regs, smbios};
+use crate::block::ImageError;
 use crate::boot::{self, Entry, LoadError};
 use crate::bus::{Bus, BusDevice, BusError, BusRange};
-use crate::config::{Boot, Machine};
+use crate::config::{Boot, DiskBus, Machine};
 use crate::firmware::{BootOrder, FileError, ImageError as FirmwareError, NothingToStart, Overheard, cmos};
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable, Rom};
@@ -26,7 +29,6 @@ use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
 use crate::pci::{Root, RootError};
 use crate::serial::{SerialOutput, SharedOutput};
 use crate::vcpu::Vcpu;
-use crate::virtio::block::ImageError;
 use crate::virtio::net::{NetCard, NetError};
 use crate::virtio::{self, DeviceError};
 use crate::vm::Outcome;
@@ -93,6 +95,9 @@ pub enum BuildError {
     /// A virtio device could not be made.
     #[error("cannot make a device")]
     Virtio(#[from] DeviceError),
+    /// The SATA controller could not be made.
+    #[error("cannot make the SATA drives")]
+    Sata(#[from] AhciError),
     /// A network card's tap device cannot be used.
     #[error("cannot make a network card")]
     Net(#[from] NetError),
@@ -243,10 +248,26 @@ fn pci_devices(
         assembly.pci.add(function).map_err(pci(name))
     };
     let mut boot_order = BootOrder::default();
+    drives::add_sata(machine, assembly, &host)?;
+    let scsi = drives::add_scsi(machine, &add)?;
+    let (mut sata_ports, mut scsi_targets) = (0.., 0..);
     for (number, disk) in machine.disks.iter().enumerate() {
-        let block = virtio::block::Block::new(disk)
-            .map_err(|source| BuildError::Disk { number: number + 1, source })?;
-        boot_order.virtio_disk(add("disk", Box::new(block))?, disk.boots_at());
+        match disk.bus() {
+            DiskBus::Virtio => {
+                let block = virtio::block::Block::new(disk)
+                    .map_err(|source| BuildError::Disk { number: number + 1, source })?;
+                boot_order.virtio_disk(add("disk", Box::new(block))?, disk.boots_at());
+            }
+            DiskBus::Sata(_) => {
+                let port = sata_ports.next().unwrap_or(0);
+                boot_order.sata_drive(ahci::ADDRESS, port, disk.boots_at());
+            }
+            DiskBus::Scsi(_) => {
+                if let (Some(at), Some(target)) = (scsi, scsi_targets.next()) {
+                    boot_order.scsi_drive(at, target, disk.boots_at());
+                }
+            }
+        }
     }
     for net in &machine.nets {
         boot_order.network_card(add("network card", Box::new(NetCard::new(net)?))?, net.boots_at());

@@ -16,7 +16,7 @@ mod smbios;
 
 pub use boot::{Boot, Firmware, KernelBoot};
 pub use cpu::{Cpus, CpusError};
-pub use disk::{Disk, DiskError, DiskImage, DiskSerial};
+pub use disk::{Disk, DiskBus, DiskError, DiskImage, DiskSerial, Medium};
 pub use graphics::Graphics;
 pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};

@@ -1,5 +1,6 @@
 //! A KVM monitor: one process, one machine an ordinary distribution boots on.
 
+pub mod block;
 pub mod boot;
 pub mod bus;
 pub mod config;
@@ -15,13 +16,16 @@ pub mod serial;
 pub mod sys;
 pub mod virtio;
 
+mod ahci;
 mod arch;
 mod builder;
 mod firmware;
 mod legacy;
+mod scsi;
 mod vcpu;
 mod vm;
 
+pub use ahci::AhciError;
 pub use builder::BuildError;
 pub use firmware::Talk as FirmwareTalk;
 pub use vm::{Controls, Exit, Paused, RunError, Running, StartError, Vm};

@@ -6,6 +6,9 @@
 //! an administrator said so. Nothing shares guest memory with another process yet.
 
 pub mod device;
+mod segments;
+
+pub use segments::{OutsideMemory, Segments};
 
 use rustix::mm::Advice;
 use vm_memory::mmap::{FromRangesError, MmapRegionError};

@@ -14,18 +14,19 @@ mod device;
 pub mod net;
 mod queue;
 pub mod rng;
+pub mod scsi;
 mod signals;
 #[cfg(test)]
 mod testing;
 mod transport;
 mod worker;
 
-pub use chain::{Chain, ChainError, Finished, Pending, Segments};
+pub use chain::{Chain, ChainError, Finished, Pending};
 pub use device::{Device, Model};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};
 
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, Segments};
 
 /// What a device needs of the machine around it.
 #[derive(Clone)]

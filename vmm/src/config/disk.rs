@@ -15,10 +15,33 @@ pub enum DiskImage {
     },
 }
 
-/// A virtio-blk disk.
+/// What a drive on a SATA or SCSI bus is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// A disk.
+    #[default]
+    Disk,
+    /// A CD/DVD drive with the image in it. Never written; the guest may eject it.
+    CdRom,
+}
+
+/// How a disk is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskBus {
+    /// virtio-blk, a PCI function of its own.
+    #[default]
+    Virtio,
+    /// A port of the SATA controller.
+    Sata(Medium),
+    /// A unit of the virtio SCSI controller.
+    Scsi(Medium),
+}
+
+/// A disk, or the image in a CD/DVD drive.
 #[derive(Debug)]
 pub struct Disk {
     image: DiskImage,
+    bus: DiskBus,
     read_only: bool,
     serial: DiskSerial,
     write_through: bool,
@@ -55,15 +78,23 @@ impl DiskSerial {
 }
 
 impl Disk {
-    /// A writable write-back disk without a serial.
+    /// A writable write-back virtio disk without a serial.
     pub fn new(image: DiskImage) -> Self {
         Self {
             image,
+            bus: DiskBus::Virtio,
             read_only: false,
             serial: DiskSerial::default(),
             write_through: false,
             boot_order: None,
         }
+    }
+
+    /// How it is attached.
+    #[must_use]
+    pub fn on(mut self, bus: DiskBus) -> Self {
+        self.bus = bus;
+        self
     }
 
     /// The guest may not write.
@@ -102,6 +133,11 @@ impl Disk {
     /// Where the content is.
     pub fn image(&self) -> &DiskImage {
         &self.image
+    }
+
+    /// How it is attached.
+    pub fn bus(&self) -> DiskBus {
+        self.bus
     }
 
     /// Whether the guest may not write.

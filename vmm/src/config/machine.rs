@@ -1,7 +1,10 @@
-use super::{Boot, Cpus, Disk, Graphics, MemorySize, Net, Notices, Smbios};
+use super::{Boot, Cpus, Disk, DiskBus, Graphics, MemorySize, Net, Notices, Smbios};
 
 /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
 const DEVICE_SLOTS: usize = 29;
+/// Of the SATA controller, which shares the slot of the LPC bridge.
+const SATA_PORTS: usize = crate::ahci::PORTS;
+const SCSI_TARGETS: usize = crate::virtio::scsi::TARGETS;
 
 /// A whole machine, ready to be built.
 #[derive(Debug)]
@@ -18,10 +21,19 @@ pub struct Machine {
     pub(crate) notices: Notices,
 }
 
-/// More devices than the root bus has slots.
+/// More devices than there is room for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0} devices do not fit on the {DEVICE_SLOTS} free slots of the machine")]
-pub struct TooManyDevices(usize);
+pub enum TooManyDevices {
+    /// On the root bus.
+    #[error("{0} devices do not fit on the {DEVICE_SLOTS} free slots of the machine")]
+    Slots(usize),
+    /// On the SATA controller.
+    #[error("{0} SATA drives do not fit on the {SATA_PORTS} ports of the machine")]
+    SataPorts(usize),
+    /// On the SCSI controller.
+    #[error("{0} SCSI drives do not fit on the {SCSI_TARGETS} targets of the machine")]
+    ScsiTargets(usize),
+}
 
 impl Machine {
     /// A machine with a serial port and nothing else.
@@ -40,12 +52,22 @@ impl Machine {
         }
     }
 
-    /// Adds disks and cards, in slot order.
+    /// Adds disks and cards, in the order of their slots and ports.
     pub fn with_devices(mut self, disks: Vec<Disk>, nets: Vec<Net>) -> Result<Self, TooManyDevices> {
-        let others = [self.rng, self.virtio_console, self.graphics.is_some()].map(usize::from);
-        let all = disks.len() + nets.len() + others.iter().sum::<usize>();
+        let count = |bus: fn(DiskBus) -> bool| disks.iter().filter(|disk| bus(disk.bus())).count();
+        let virtio = count(|bus| bus == DiskBus::Virtio);
+        let sata = count(|bus| matches!(bus, DiskBus::Sata(_)));
+        let scsi = count(|bus| matches!(bus, DiskBus::Scsi(_)));
+        let others = [self.rng, self.virtio_console, self.graphics.is_some(), scsi > 0].map(usize::from);
+        let all = virtio + nets.len() + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
-            return Err(TooManyDevices(all));
+            return Err(TooManyDevices::Slots(all));
+        }
+        if sata > SATA_PORTS {
+            return Err(TooManyDevices::SataPorts(sata));
+        }
+        if scsi > SCSI_TARGETS {
+            return Err(TooManyDevices::ScsiTargets(scsi));
         }
         self.disks = disks;
         self.nets = nets;

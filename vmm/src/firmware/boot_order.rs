@@ -16,6 +16,16 @@ impl BootOrder {
         self.add(order, at, "scsi", "/disk@0,0", true);
     }
 
+    /// What is at a port of the SATA controller.
+    pub(crate) fn sata_drive(&mut self, at: Address, port: usize, order: Option<u32>) {
+        self.add(order, at, "*", &format!("/drive@{port:x}/disk@0"), true);
+    }
+
+    /// A target of a virtio SCSI controller.
+    pub(crate) fn scsi_drive(&mut self, at: Address, target: usize, order: Option<u32>) {
+        self.add(order, at, "*", &format!("/*@0/*@{target:x},0"), true);
+    }
+
     /// A virtio network card. It takes part only if it asks.
     pub(crate) fn network_card(&mut self, at: Address, order: Option<u32>) {
         self.add(order, at, "ethernet", "/ethernet-phy@0", false);
@@ -63,7 +73,10 @@ mod tests {
         order.virtio_disk(Address::root(1), None);
         order.network_card(Address::root(2), None);
         order.virtio_disk(Address::root(17), None);
-        assert_eq!(file(order), "/pci@i0cf8/scsi@1/disk@0,0\n/pci@i0cf8/scsi@11/disk@0,0\nHALT\0");
+        order.sata_drive(Address::root_function(31, 2), 1, None);
+        let want = "/pci@i0cf8/scsi@1/disk@0,0\n/pci@i0cf8/scsi@11/disk@0,0\n\
+            /pci@i0cf8/*@1f,2/drive@1/disk@0\nHALT\0";
+        assert_eq!(file(order), want);
     }
 
     #[test]

@@ -2,7 +2,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
-use vireo_vmm::config::{Cpus, CpusError, MacAddr, MemorySize, MemorySizeError, ParseMacError};
+use vireo_vmm::config::{
+    Cpus, CpusError, DiskBus, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
+};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) const HELP: &str = "\
@@ -20,7 +22,11 @@ Usage: vmm --kernel FILE [OPTION]...
   --cmdline TEXT                   kernel command line (default: console=ttyS0)
   --cpus N                         processors, 1 to 254 (default: 1)
   --memory SIZE                    RAM: 512M, 4G, a bare number counts MiB (default: 256M)
-  --disk path=FILE[,readonly=on]   raw disk image or block device; may be given several times
+  --disk path=FILE[,readonly=on][,bus=BUS]
+                                   raw disk image or block device on the bus virtio (default), sata or scsi;
+                                   may be given several times
+  --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given
+                                   several times
   --net tap=NAME[,mac=MAC]         network card on an existing tap device; may be given several times
   --serial stdio                   serial port on this terminal; Ctrl+] leaves (default)
   --serial file=FILE               serial output into a file
@@ -68,6 +74,7 @@ pub(crate) enum BootArg {
 pub(crate) struct DiskArg {
     pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
+    pub(crate) bus: DiskBus,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -110,6 +117,8 @@ pub(crate) enum ArgsError {
     MissingKey { option: &'static str, key: &'static str },
     #[error("{option}: {value:?} is neither on nor off")]
     NoSwitch { option: &'static str, value: String },
+    #[error("{option}: {value:?} is no bus of it; write {known}")]
+    Bus { option: &'static str, value: String, known: &'static str },
     #[error("--serial {0:?}: write stdio, file=FILE or socket=FILE")]
     Serial(String),
 }
@@ -138,6 +147,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 once(&mut memory, "--memory", size)?;
             }
             Arg::Long("disk") => disks.push(disk(&parser.value()?.string()?)?),
+            Arg::Long("cdrom") => disks.push(cdrom(&parser.value()?.string()?)?),
             Arg::Long("net") => nets.push(net(&parser.value()?.string()?)?),
             Arg::Long("serial") => once(&mut serial, "--serial", serial_arg(&parser.value()?.string()?)?)?,
             Arg::Long("vnc") => {
@@ -190,16 +200,47 @@ fn once<T>(slot: &mut Option<T>, option: &'static str, value: T) -> Result<(), A
 }
 
 fn disk(text: &str) -> Result<DiskArg, ArgsError> {
-    let (mut path, mut read_only) = (None, None);
+    let (mut path, mut read_only, mut bus) = (None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
             "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
-            _ => return Err(unknown("--disk", key, "path and readonly")),
+            "bus" => once(&mut bus, "--disk: bus", disk_bus(value)?)?,
+            _ => return Err(unknown("--disk", key, "path, readonly and bus")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
-    Ok(DiskArg { path, read_only: read_only.unwrap_or(false) })
+    Ok(DiskArg { path, read_only: read_only.unwrap_or(false), bus: bus.unwrap_or_default() })
+}
+
+fn disk_bus(value: &str) -> Result<DiskBus, ArgsError> {
+    match value {
+        "virtio" => Ok(DiskBus::Virtio),
+        "sata" => Ok(DiskBus::Sata(Medium::Disk)),
+        "scsi" => Ok(DiskBus::Scsi(Medium::Disk)),
+        _ => Err(ArgsError::Bus { option: "--disk", value: value.to_owned(), known: "virtio, sata or scsi" }),
+    }
+}
+
+fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
+    let (mut path, mut bus) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "path" => once(&mut path, "--cdrom: path", PathBuf::from(value))?,
+            "bus" => once(&mut bus, "--cdrom: bus", cdrom_bus(value)?)?,
+            _ => return Err(unknown("--cdrom", key, "path and bus")),
+        }
+    }
+    let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
+    Ok(DiskArg { path, read_only: true, bus: bus.unwrap_or(DiskBus::Sata(Medium::CdRom)) })
+}
+
+fn cdrom_bus(value: &str) -> Result<DiskBus, ArgsError> {
+    match value {
+        "sata" => Ok(DiskBus::Sata(Medium::CdRom)),
+        "scsi" => Ok(DiskBus::Scsi(Medium::CdRom)),
+        _ => Err(ArgsError::Bus { option: "--cdrom", value: value.to_owned(), known: "sata or scsi" }),
+    }
 }
 
 fn net(text: &str) -> Result<NetArg, ArgsError> {
@@ -265,15 +306,18 @@ mod tests {
 
     #[test]
     fn everything_can_be_said() {
-        let args =
-            run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
-                        --disk path=b --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s \
-                        --vnc unix:v");
+        let args = run(
+            "--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
+                        --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s \
+                        --vnc unix:v",
+        );
         let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
         assert_eq!(args.boot, boot);
         assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
-        let disk = |path: &str, read_only| DiskArg { path: path.into(), read_only };
-        assert_eq!(args.disks, [disk("a", true), disk("b", false)]);
+        let disk = |path: &str, read_only, bus| DiskArg { path: path.into(), read_only, bus };
+        let (sata, cdrom) = (DiskBus::Sata(Medium::Disk), DiskBus::Scsi(Medium::CdRom));
+        let want = [disk("a", true, DiskBus::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
+        assert_eq!(args.disks, want);
         assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
         assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
         assert_eq!(args.serial, SerialArg::Socket("s".into()));
@@ -303,6 +347,9 @@ mod tests {
             ("--kernel k --disk readonly=on", "--disk"),
             ("--kernel k --disk path=a,readonly=yes", "readonly"),
             ("--kernel k --disk path=a,cache=none", "cache"),
+            ("--kernel k --disk path=a,bus=ide", "ide"),
+            ("--kernel k --cdrom path=a,bus=virtio", "virtio"),
+            ("--kernel k --cdrom readonly=on", "readonly"),
             ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
             ("--kernel k --net tap=t,mac=x", "--net"),
             ("--kernel k --serial tty", "--serial"),

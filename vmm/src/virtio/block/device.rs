@@ -6,8 +6,8 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
-use super::backend::{self, Backend, ImageError};
-use super::request::{Limits, MAX_RANGE_SECTORS, MAX_RANGES, Operation, Range, Refusal, Request, SECTOR};
+use super::request::{Limits, MAX_RANGE_SECTORS, MAX_RANGES, Operation, Range, Refusal, Request};
+use crate::block::{self, Backend, ImageError, SECTOR};
 use crate::config::{Disk, DiskSerial};
 
 /// Section 5.
@@ -36,7 +36,7 @@ pub struct Block {
 impl Block {
     /// Opens the image of `disk` on file descriptors of its own.
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
-        let backend = backend::open(disk.image(), disk.is_read_only())?;
+        let backend = block::open(disk.image(), disk.is_read_only())?;
         let sectors = backend.sectors();
         let limits = Limits { sectors, read_only: disk.is_read_only() };
         let write_through = disk.is_write_through();

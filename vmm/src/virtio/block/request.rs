@@ -1,8 +1,8 @@
 //! What a driver asks of a disk, checked whole before anything is done (section 5.2.6).
 
 use super::super::{Chain, GuestMemory, Segments};
+use crate::block::SECTOR;
 
-pub(super) const SECTOR: u64 = 512;
 /// The most a driver may discard or zero with one segment, and how many segments a request has.
 pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 22;
 pub(super) const MAX_RANGES: u32 = 16;

@@ -9,7 +9,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
 use super::Block;
-use super::backend::ImageError;
+use crate::block::ImageError;
 use crate::config::{Disk, DiskImage, DiskSerial};
 
 const FLUSH: u64 = 1 << 9;

@@ -1,13 +1,15 @@
-//! Where a disk's content is kept.
+//! Where a disk's content is kept, whatever bus the disk is on.
 
 mod qcow2;
 mod raw;
 
 use std::io;
 
-use super::super::{GuestMemory, Segments};
-use super::request::SECTOR;
 use crate::config::DiskImage;
+use crate::memory::{GuestMemory, Segments};
+
+/// Bytes of a sector.
+pub(crate) const SECTOR: u64 = 512;
 
 /// Why an image cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +29,7 @@ pub enum ImageError {
 }
 
 /// Sectors that can be read and written. The caller keeps to their number.
-pub(super) trait Backend: Send {
+pub(crate) trait Backend: Send {
     /// How many.
     fn sectors(&self) -> u64;
     fn read(&mut self, memory: &GuestMemory, to: &Segments, offset: u64) -> io::Result<()>;
@@ -40,7 +42,8 @@ pub(super) trait Backend: Send {
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
 }
 
-pub(super) fn open(image: &DiskImage, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
+/// Opens an image on file descriptors of its own.
+pub(crate) fn open(image: &DiskImage, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
     Ok(match image {
         DiskImage::Raw(file) => Box::new(raw::Raw::open(file)?),
         DiskImage::Qcow2 { image, backing } => {

@@ -1,0 +1,166 @@
+use super::command::Command;
+use super::{Cdb, Sense, cdrom, disk, inquiry};
+use crate::block::{self, Backend, ImageError, SECTOR};
+use crate::config::{Disk, DiskSerial};
+use crate::memory::{GuestMemory, Segments};
+
+/// What a unit is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A direct-access block device with blocks of 512 bytes.
+    Disk,
+    /// A CD/DVD drive with blocks of 2048 bytes; the guest may eject its medium, and load it again.
+    CdRom,
+}
+
+/// The buffers that come with a command.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    /// For data to the guest.
+    pub(crate) to_guest: Segments,
+    /// With data from the guest.
+    pub(crate) from_guest: Segments,
+}
+
+/// What came of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    /// Why it failed, if it did.
+    pub(crate) sense: Option<Sense>,
+    /// Bytes that went either way.
+    pub(crate) transferred: u64,
+}
+
+/// A logical unit.
+pub(crate) struct Unit {
+    pub(super) kind: Kind,
+    pub(super) image: Box<dyn Backend>,
+    pub(super) read_only: bool,
+    pub(super) write_through: bool,
+    pub(super) serial: DiskSerial,
+    pub(super) tray: cdrom::Tray,
+    /// Of the last command, for a transport that does not carry it by itself.
+    sense: Sense,
+}
+
+impl Unit {
+    /// Opens the image of `disk` on file descriptors of its own.
+    pub(crate) fn new(disk: &Disk, kind: Kind) -> Result<Self, ImageError> {
+        let read_only = disk.is_read_only() || kind == Kind::CdRom;
+        Ok(Self {
+            kind,
+            image: block::open(disk.image(), read_only)?,
+            read_only,
+            write_through: disk.is_write_through(),
+            serial: *disk.id(),
+            tray: cdrom::Tray::default(),
+            sense: Sense::NONE,
+        })
+    }
+
+    /// Bytes of a block.
+    pub(super) fn block_size(&self) -> u64 {
+        match self.kind {
+            Kind::Disk => SECTOR,
+            Kind::CdRom => 2048,
+        }
+    }
+
+    /// How many whole blocks the medium has.
+    pub(super) fn blocks(&self) -> u64 {
+        self.image.sectors() / (self.block_size() / SECTOR)
+    }
+
+    /// What the transport or a task management function reset: nothing but what is on the way.
+    pub(crate) fn reset(&mut self) {
+        self.sense = Sense::NONE;
+        self.tray.unlock();
+    }
+
+    /// Carries out one command.
+    pub(crate) fn execute(&mut self, memory: &GuestMemory, cdb: &Cdb, buffers: Buffers) -> Reply {
+        let outcome = Command::parse(cdb).and_then(|command| self.perform(memory, command, buffers));
+        match outcome {
+            Ok(transferred) => {
+                self.sense = Sense::NONE;
+                Reply { sense: None, transferred }
+            }
+            Err(sense) => {
+                tracing::trace!(?sense, opcode = cdb[0], "a SCSI command is refused");
+                self.sense = sense;
+                Reply { sense: Some(sense), transferred: 0 }
+            }
+        }
+    }
+
+    fn perform(&mut self, memory: &GuestMemory, command: Command, buffers: Buffers) -> Result<u64, Sense> {
+        let to = &buffers.to_guest;
+        match command {
+            Command::TestUnitReady => self.ready().map(|()| 0),
+            Command::RequestSense { len } => answer(memory, to, &self.sense.fixed(), len),
+            Command::Inquiry { page: None, len } => answer(memory, to, &inquiry::standard(self.kind), len),
+            Command::Inquiry { page: Some(page), len } => {
+                answer(memory, to, &inquiry::page(self, page).ok_or(Sense::INVALID_FIELD)?, len)
+            }
+            // This unit and no other.
+            Command::ReportLuns { len } => {
+                answer(memory, to, &[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], len)
+            }
+            Command::Read { lba, blocks } => self.read(memory, (lba, blocks), buffers.to_guest),
+            Command::ReadCapacity => {
+                self.ready()?;
+                let last = u32::try_from(self.blocks().saturating_sub(1)).unwrap_or(u32::MAX);
+                let size = u32::try_from(self.block_size()).unwrap_or(0);
+                answer(memory, to, &[last.to_be_bytes(), size.to_be_bytes()].concat(), 8)
+            }
+            Command::Verify { lba, blocks } => {
+                self.ready()?;
+                self.range(lba, blocks).map(|_| 0)
+            }
+            command => match self.kind {
+                Kind::Disk => disk::perform(self, memory, command, buffers),
+                Kind::CdRom => cdrom::perform(self, memory, command, &buffers.to_guest),
+            },
+        }
+    }
+
+    fn read(
+        &mut self,
+        memory: &GuestMemory,
+        (lba, blocks): (u64, u32),
+        mut to: Segments,
+    ) -> Result<u64, Sense> {
+        self.ready()?;
+        let (offset, len) = self.range(lba, blocks)?;
+        let len = len.min(to.len());
+        let to = to.take_front(len).ok_or(Sense::TRANSFER)?;
+        self.image.read(memory, &to, offset).map_err(|error| {
+            tracing::warn!(%error, offset, len, "a read failed");
+            Sense::READ_ERROR
+        })?;
+        Ok(len)
+    }
+
+    /// Offset and length in bytes of blocks that are on the medium.
+    pub(super) fn range(&self, lba: u64, blocks: u32) -> Result<(u64, u64), Sense> {
+        let end = lba.checked_add(blocks.into()).ok_or(Sense::OUT_OF_RANGE)?;
+        if end > self.blocks() {
+            return Err(Sense::OUT_OF_RANGE);
+        }
+        let size = self.block_size();
+        Ok((lba.saturating_mul(size), u64::from(blocks).saturating_mul(size)))
+    }
+
+    /// Whether there is a medium.
+    pub(super) fn ready(&self) -> Result<(), Sense> {
+        if self.tray.is_open() { Err(Sense::NO_MEDIUM) } else { Ok(()) }
+    }
+}
+
+/// Copies a reply out, as far as the guest has room for it.
+pub(super) fn answer(memory: &GuestMemory, to: &Segments, reply: &[u8], len: usize) -> Result<u64, Sense> {
+    let room = usize::try_from(to.len()).unwrap_or(usize::MAX);
+    let reply = reply.get(..len.min(room)).unwrap_or(reply);
+    to.write(memory, reply).map_err(|_| Sense::TRANSFER)?;
+    Ok(u64::try_from(reply.len()).unwrap_or(0))
+}
