@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
-    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, DiskSerial, Firmware, KernelBoot,
-    Machine, MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
+    Boot as MachineBoot, Disk as MachineDisk, DiskBus, DiskError, DiskImage, DiskSerial, Firmware,
+    KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
 };
 
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, Host, HostFirmware};
-use crate::launch::{Boot, Cache, Disk, Launch, Smbios, Source};
+use crate::launch::{Boot, Bus, Cache, Disk, Launch, Smbios, Source};
 
 /// Why a launch message is no machine of the monitor's.
 #[derive(Debug, thiserror::Error)]
@@ -106,10 +106,21 @@ fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
         source,
     })?;
     Ok(MachineDisk::new(image)
+        .on(attachment(wanted.bus, wanted.cdrom))
         .read_only(wanted.read_only)
         .serial(serial)
         .boot_order(wanted.boot_order)
         .write_through(wanted.cache == Cache::WriteThrough))
+}
+
+/// USB, and a CD drive on virtio, are refused before.
+fn attachment(bus: Bus, cdrom: bool) -> DiskBus {
+    let medium = if cdrom { Medium::CdRom } else { Medium::Disk };
+    match bus {
+        Bus::Sata => DiskBus::Sata(medium),
+        Bus::Scsi => DiskBus::Scsi(medium),
+        Bus::Virtio | Bus::Usb => DiskBus::Virtio,
+    }
 }
 
 fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
@@ -154,12 +165,17 @@ mod tests {
             cache: Cache::WriteThrough,
             ..launch.disks[0].clone()
         });
+        launch.disks.push(Disk { bus: Bus::Sata, ..launch.disks[0].clone() });
+        launch.disks.push(Disk { bus: Bus::Scsi, cdrom: true, ..launch.disks[0].clone() });
         let machine = machine(&launch, host(&launch)).unwrap();
         // The machine's parts are private to the monitor; what it prints shows that they arrived.
         let text = format!("{machine:?}");
         for part in [
             "Qcow2",
             "Raw",
+            "bus: Virtio",
+            "bus: Sata(Disk)",
+            "bus: Scsi(CdRom)",
             "read_only: true",
             "write_through: true",
             "mtu: Some(1450)",

@@ -4,6 +4,9 @@ use vireo_vmm::config::{DiskSerial, MemorySize};
 use crate::fault::{Code, fault_at};
 use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Wanted};
 
+/// Drives on the monitor's SATA controller.
+const SATA_PORTS: usize = 6;
+
 /// What this node can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
@@ -128,14 +131,21 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         }
     }
     for disk in &launch.disks {
-        if disk.bus != Bus::Virtio {
-            needs.push(Need::new(&disk.field, format!("the bus {}", disk.bus.name())));
-        } else if disk.cdrom {
-            needs.push(Need::new(&disk.field, "a CD drive"));
+        match (disk.bus, disk.cdrom) {
+            (Bus::Usb, _) => needs.push(Need::new(&disk.field, "the bus usb")),
+            (Bus::Virtio, true) => needs.push(Need::new(&disk.field, "a CD drive on the bus virtio")),
+            // An ATA disk has no way to say so.
+            (Bus::Sata, false) if disk.read_only => {
+                needs.push(Need::new(&disk.field, "a read-only disk on the bus sata"));
+            }
+            (Bus::Virtio | Bus::Sata | Bus::Scsi, _) => {}
         }
         if DiskSerial::new(&disk.serial).is_err() {
             needs.push(Need::new(&disk.field, "a serial number of more than 20 bytes"));
         }
+    }
+    if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == Bus::Sata).nth(SATA_PORTS) {
+        needs.push(Need::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
     }
     for interface in &launch.interfaces {
         if interface.boot_order.is_some() && matches!(launch.boot, Boot::Bios { .. }) {

@@ -1,7 +1,7 @@
 use vireo_proto::launcher::Demand;
 
 use super::*;
-use crate::launch::sample;
+use crate::launch::{Disk, sample};
 
 const NO_KVM: &str = "this host has no /dev/kvm";
 const SOFTWARE: &str = "this KVM runs guests in software";
@@ -58,14 +58,39 @@ fn the_host_decides_for_a_machine_both_can_run() {
     }
 }
 
+fn sata(disk: &Disk) -> Disk {
+    Disk { bus: Bus::Sata, ..disk.clone() }
+}
+
+#[test]
+fn drives_of_three_buses_run_on_native() {
+    let mut launch = sample::kernel_boot();
+    let scsi = Disk { bus: Bus::Scsi, ..launch.disks[0].clone() };
+    launch.disks.extend([
+        sata(&scsi),
+        Disk { cdrom: true, read_only: true, ..sata(&scsi) },
+        Disk { cdrom: true, read_only: true, ..scsi.clone() },
+        scsi,
+    ]);
+    let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+    assert_eq!(choice.kind, Kind::Native, "{}", choice.reason);
+    launch.disks[1].read_only = true;
+    let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
+    assert!(choice.reason.contains("read-only"), "an ATA disk has no way to say so: {}", choice.reason);
+}
+
 /// Each thing the monitor lacks, and the field that is named for it.
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
     let table: [(Change, &str, &str); 13] = [
-        (|l| l.disks[0].bus = Bus::Sata, "spec.domain.devices.disks[0].disk.bus", "the bus sata"),
-        (|l| l.disks[0].bus = Bus::Scsi, "spec.domain.devices.disks[0].disk.bus", "the bus scsi"),
-        (|l| l.disks[0].cdrom = true, "spec.domain.devices.disks[0].disk.bus", "a CD drive"),
+        (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
+        (
+            |l| l.disks[0].cdrom = true,
+            "spec.domain.devices.disks[0].disk.bus",
+            "a CD drive on the bus virtio",
+        ),
+        (|l| l.disks = vec![sata(&l.disks[0]); 7], "spec.domain.devices.disks[0].disk.bus", "6 drives"),
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),
         (
             |l| {
@@ -117,12 +142,12 @@ fn a_disk_starts_through_firmware_on_either() {
 #[test]
 fn a_refusal_speaks_of_everything_at_once() {
     let mut launch = sample::kernel_boot();
-    launch.disks[0].bus = Bus::Sata;
+    launch.disks[0].bus = Bus::Usb;
     launch.graphics = true;
     launch.hypervisor = forced(Kind::Native);
     let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
     assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
-    assert!(fault.detail.contains("sata") && fault.detail.contains("autoattachGraphicsDevice"));
+    assert!(fault.detail.contains("usb") && fault.detail.contains("autoattachGraphicsDevice"));
 }
 
 #[test]

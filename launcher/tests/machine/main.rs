@@ -251,7 +251,7 @@ async fn native_refuses_by_field() {
     let mut launcher = Launched::start().await;
     let disk = guest::disk(launcher.directory.path());
     let mut request = native(launcher.empty(), &disk);
-    request.disks = vec![launcher.disk("root", &disk, disk::Bus::Sata)];
+    request.disks = vec![launcher.disk("root", &disk, disk::Bus::Usb)];
     let fault = launcher.launch(request).await.fault.unwrap();
     if usable {
         assert_eq!(fault.code(), Code::Unsupported, "{fault:?}");
