@@ -4,6 +4,7 @@ mod scenarios {
     pub(crate) mod boot;
     pub(crate) mod broken;
     mod disk;
+    mod drives;
     mod exit;
     mod firmware;
     mod here;

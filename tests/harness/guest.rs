@@ -22,6 +22,11 @@ const MODULES: &[&str] = &[
     "evdev",
     "psmouse",
     "button",
+    "ahci",
+    "virtio_scsi",
+    "sd_mod",
+    "sr_mod",
+    "isofs",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, with the machine busy.
@@ -57,6 +62,40 @@ impl fmt::Display for Monitor {
     }
 }
 
+/// A disk or CD-ROM drive that is not on virtio-blk.
+#[derive(Clone, Debug)]
+pub struct Drive {
+    /// Of the raw image, in the host.
+    pub path: String,
+    /// `sata` or `scsi`.
+    pub bus: &'static str,
+    /// A CD-ROM drive with the image in it.
+    pub cdrom: bool,
+}
+
+impl Drive {
+    fn vmm(&self) -> [String; 2] {
+        let option = if self.cdrom { "--cdrom" } else { "--disk" };
+        [option.to_owned(), format!("path={},bus={}", self.path, self.bus)]
+    }
+
+    fn qemu(&self, number: usize) -> Vec<String> {
+        let media = if self.cdrom { "cdrom" } else { "disk" };
+        let kind = if self.cdrom { "cd" } else { "hd" };
+        let device = match self.bus {
+            "sata" => format!("ide-{kind},bus=ide.{number},drive=b{number}"),
+            _ => format!("scsi-{kind},drive=b{number}"),
+        };
+        let mut words = vec!["-drive".to_owned()];
+        words.push(format!("if=none,id=b{number},format=raw,media={media},file={}", self.path));
+        if self.bus == "scsi" && number == 0 {
+            words.extend(["-device".into(), "virtio-scsi-pci".into()]);
+        }
+        words.extend(["-device".into(), device]);
+        words
+    }
+}
+
 /// A test guest, the same under either monitor.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -66,10 +105,12 @@ pub struct Machine {
     pub cpus: u32,
     /// RAM in MiB.
     pub memory_mib: u32,
-    /// Raw images, by their paths in the host.
+    /// Raw images of virtio disks, by their paths in the host.
     pub disks: Vec<String>,
     /// Where in the host it shows its screen, if it has one: a socket's path.
     pub vnc: Option<String>,
+    /// Raw images of what is on other buses.
+    pub drives: Vec<Drive>,
     /// A tap of the host.
     pub tap: Option<String>,
     /// Added to the kernel's command line.
@@ -84,6 +125,7 @@ impl Default for Machine {
             memory_mib: 256,
             disks: Vec::new(),
             vnc: None,
+            drives: Vec::new(),
             tap: None,
             command_line: String::new(),
         }
@@ -147,6 +189,7 @@ impl Machine {
         for disk in &self.disks {
             words.extend(["--disk".into(), format!("path={disk}")]);
         }
+        words.extend(self.drives.iter().flat_map(Drive::vmm));
         if let Some(tap) = &self.tap {
             words.extend(["--net".into(), format!("tap={tap}")]);
         }
@@ -167,6 +210,7 @@ impl Machine {
             words.extend(["-drive".into(), format!("if=none,id=d{n},format=raw,file={disk}")]);
             words.extend(["-device".into(), format!("virtio-blk-pci,drive=d{n}")]);
         }
+        words.extend(self.drives.iter().enumerate().flat_map(|(number, drive)| drive.qemu(number)));
         if let Some(tap) = &self.tap {
             words.extend(["-netdev".into(), format!("tap,id=n,ifname={tap},script=no,downscript=no")]);
             words.extend(["-device".into(), "virtio-net-pci,netdev=n".into()]);
