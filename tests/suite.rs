@@ -10,7 +10,8 @@ mod scenarios {
     mod here;
     mod hostile;
     mod net;
-    mod node;
+    pub(crate) mod node;
+    mod node_disk;
     mod screen;
 }
 

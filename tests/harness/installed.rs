@@ -56,7 +56,8 @@ impl Installed {
         let disk = "/tmp/installed.raw";
         host.shell(&format!("cp --sparse=always {IMAGE} {disk}")).run()?.ok();
         if firmware == Firmware::Efi {
-            host.shell(&format!("{TICKS_APART}; cp /in/efi-variables {VARIABLES}")).run()?.ok();
+            keep_ticks_apart(host)?;
+            host.shell(&format!("cp /in/efi-variables {VARIABLES}")).run()?.ok();
         }
         Ok(Self { firmware, cpus: 1, memory_mib: 256, disks: vec![disk.to_owned()] })
     }
@@ -112,8 +113,18 @@ impl Installed {
 /// Gives a host the image and the firmware.
 pub fn provide(builder: HostBuilder) -> io::Result<HostBuilder> {
     let image = images("raw")?.join("vireo-guest.raw");
-    let builder = builder.file_as(image, "guest.raw".to_owned());
-    Ok(FIRMWARE.iter().fold(builder, |builder, (path, name)| builder.file_as(path, (*name).to_owned())))
+    Ok(provide_firmware(builder.file_as(image, "guest.raw".to_owned())))
+}
+
+/// Gives a host Debian's firmware: `bios`, `efi-code` and `efi-variables`.
+pub fn provide_firmware(builder: HostBuilder) -> HostBuilder {
+    FIRMWARE.iter().fold(builder, |builder, (path, name)| builder.file_as(path, (*name).to_owned()))
+}
+
+/// Makes a nested host ready for guests that start by EFI.
+pub fn keep_ticks_apart(host: &Host) -> Result<(), HostError> {
+    host.shell(TICKS_APART).run()?.ok();
+    Ok(())
 }
 
 /// The directory in which `hack/images` has `target`, made now where it is not there.

@@ -7,7 +7,7 @@ use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{self, Guest, Monitor, Ready};
 use vireo_tests::terminal::{LEAVE, Terminal};
-use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status, oci, programs, scenario};
+use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status, installed, oci, programs, scenario};
 
 use crate::SOON;
 use crate::scenarios::broken;
@@ -16,13 +16,19 @@ const BOOT: Duration = Duration::from_secs(120);
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A host with our programs, and a kernel in an OCI image.
-fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
+/// A host with our programs and firmware.
+pub(crate) fn host_with_programs() -> HostBuilder {
     let nested = env!("CARGO_BIN_EXE_nested");
-    let mut builder = HostBuilder::new(nested);
+    let mut builder = installed::provide_firmware(HostBuilder::new(nested));
     for program in ["virt-handler", "virt-launcher", "virtctl"] {
         builder = builder.file(programs::directory(nested).join(program));
     }
+    builder
+}
+
+/// A host with a kernel in an OCI image beside them.
+fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
+    let builder = host_with_programs();
     let image = Image::get()?;
     let kernel = image.cloud_kernel().map_err(HostError::Start)?;
     let (initrd, layout) = (scratch.join("initrd"), scratch.join("kernel-oci"));
@@ -55,7 +61,7 @@ fn one_manifest_one_guest_on_qemu_here() -> Result<(), HostError> {
 }
 
 /// A running `virt-handler` and where it looks.
-struct Node<'h> {
+pub(crate) struct Node<'h> {
     host: &'h Host,
     handler: Process<'h>,
     hypervisor: &'static str,
@@ -66,6 +72,9 @@ fn handler<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostErro
         .command(&host.input("virt-handler"))
         .args(["--manifests", &host.work("manifests"), "--state-dir", &host.work("state")])
         .args(["--hypervisor", if hypervisor == "qemu" { "qemu" } else { "auto" }])
+        .env("VIREO_BIOS", &host.input("bios"))
+        .env("VIREO_EFI_CODE", &host.input("efi-code"))
+        .env("VIREO_EFI_VARIABLES", &host.input("efi-variables"))
         .spawn()?;
     eventually("the handler listens", SOON, || {
         if let Some(status) = handler.ended()? {
@@ -78,14 +87,14 @@ fn handler<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostErro
 }
 
 impl<'h> Node<'h> {
-    fn start(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
+    pub(crate) fn start(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
         let fresh = format!("rm -rf {0} {1}; mkdir -p {0} {1}", host.work("state"), host.work("manifests"));
         host.shell(&fresh).run()?.ok();
         Ok(Self { host, handler: handler(host, hypervisor)?, hypervisor })
     }
 
     /// Puts a manifest in place in one step, as a handler that reads while it is written must not be what is tested.
-    fn apply(&self, file: &str, manifest: &str) -> Result<(), HostError> {
+    pub(crate) fn apply(&self, file: &str, manifest: &str) -> Result<(), HostError> {
         let line = format!("cat >{0}.new && mv {0}.new {0}", self.host.work(&format!("manifests/{file}")));
         let mut write = self.host.shell(&line).spawn()?;
         write.write(manifest.as_bytes())?;
@@ -94,7 +103,7 @@ impl<'h> Node<'h> {
         Ok(())
     }
 
-    fn delete(&self, file: &str) -> Result<(), HostError> {
+    pub(crate) fn delete(&self, file: &str) -> Result<(), HostError> {
         self.host.command("rm").arg(self.host.work(&format!("manifests/{file}"))).run()?.ok();
         Ok(())
     }
@@ -107,13 +116,18 @@ impl<'h> Node<'h> {
         Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
     }
 
-    fn vmi(&self, name: &str) -> Result<Option<Value>, HostError> {
+    pub(crate) fn vmi(&self, name: &str) -> Result<Option<Value>, HostError> {
         let mut status = self.status()?;
         let items = status["items"].as_array_mut().map(std::mem::take).unwrap_or_default();
         Ok(items.into_iter().find(|vmi| vmi["metadata"]["name"] == name))
     }
 
-    fn wait_for_phase(&self, name: &str, wanted: &str, deadline: Duration) -> Result<Value, HostError> {
+    pub(crate) fn wait_for_phase(
+        &self,
+        name: &str,
+        wanted: &str,
+        deadline: Duration,
+    ) -> Result<Value, HostError> {
         let mut last = None;
         let reached = eventually(&format!("{name} is {wanted}"), deadline, || {
             last = self.vmi(name)?;
@@ -146,6 +160,11 @@ impl<'h> Node<'h> {
     }
 
     fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
+        self.attach(name).map(Guest::over)
+    }
+
+    /// `virtctl console`, connected.
+    pub(crate) fn attach(&self, name: &str) -> Result<Process<'h>, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         let state = self.host.work("state");
         let mut process = virtctl.args(["console", name, "--state-dir", &state]).spawn()?;
@@ -155,7 +174,7 @@ impl<'h> Node<'h> {
             }
             Ok(process.stderr().contains("Successfully connected"))
         })?;
-        Ok(Guest::over(process))
+        Ok(process)
     }
 
     /// The handler dies without a word, and another takes its place.
