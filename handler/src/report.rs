@@ -10,7 +10,7 @@ use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use crate::launcher::link::chain;
 use crate::manifests::Refusal;
-use crate::reconcile::status::{HYPERVISOR, MANIFEST_CHANGED};
+use crate::reconcile::status::{HYPERVISOR, MANIFEST_CHANGED, NO_BOOT_DEVICE};
 use crate::state::{StateDir, StateError, read_json};
 
 /// What a user asks for.
@@ -198,6 +198,9 @@ fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> 
 /// The one thing to know about a VMI that is not as it should be.
 fn reason(vmi: &VirtualMachineInstance) -> String {
     let failed = condition(vmi, "Synchronized").filter(|condition| condition.status == "False");
+    if let (None, Some(stuck)) = (failed, condition(vmi, NO_BOOT_DEVICE)) {
+        return stuck.reason.clone();
+    }
     match (failed, condition(vmi, MANIFEST_CHANGED)) {
         (Some(failed), _) if failed.message.is_empty() => failed.reason.clone(),
         (Some(failed), _) => format!("{}: {}", failed.reason, failed.message),

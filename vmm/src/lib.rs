@@ -5,6 +5,8 @@ pub mod boot;
 pub mod bus;
 pub mod config;
 pub mod display;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 pub mod irq;
 pub mod kvm;
 /// Addresses and lines of the x86_64 machine.
