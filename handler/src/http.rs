@@ -2,6 +2,7 @@
 
 mod console;
 mod fault;
+mod vnc;
 
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,11 +45,14 @@ pub async fn serve(listener: UnixListener, node: Arc<Node>) -> io::Result<()> {
 fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
+    let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
     Router::new()
         .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
         .route(vmis, get(list))
         .route(&format!("{vmis}/{{name}}"), get(one))
         .route(console, get(console::attach))
+        .route(vnc, get(vnc::attach))
+        .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
         .fallback(nowhere)
         .method_not_allowed_fallback(only_get)
         .with_state(node)

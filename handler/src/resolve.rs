@@ -52,6 +52,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         graphics: vm.graphics(),
         memory_balloon: vm.balloon() != Balloon::Off,
         console_socket: text(&facts.dir.console_socket()),
+        vnc_socket: if vm.graphics() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),
         demands,
         smbios: Some(smbios(vm)),

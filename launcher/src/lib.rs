@@ -18,6 +18,7 @@ pub mod logging;
 pub mod node;
 pub mod plan;
 pub mod process;
+pub mod screenshot;
 pub mod server;
 pub mod session;
 pub mod socket;

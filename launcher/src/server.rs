@@ -10,9 +10,12 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
-    LaunchResponse, ShutdownRequest, ShutdownResponse, State, WatchRequest,
+    LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest, ShutdownResponse, State,
+    WatchRequest,
 };
 
+use crate::fault::{Code, chain, fault};
+use crate::screenshot;
 use crate::session::Handle;
 
 /// The service, for any number of connections.
@@ -68,6 +71,23 @@ impl Launcher for Server {
 
     async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
         Ok(Response::new(KillResponse { fault: self.session.kill().await }))
+    }
+
+    async fn screenshot(
+        &self,
+        request: Request<ScreenshotRequest>,
+    ) -> Result<Response<ScreenshotResponse>, Status> {
+        let Some(screen) = self.session.standing().borrow().screen.clone() else {
+            let fault = Some(fault(Code::Conflict, "the machine has no screen"));
+            return Ok(Response::new(ScreenshotResponse { fault, ..ScreenshotResponse::default() }));
+        };
+        let answer = match screenshot::take(&screen, request.into_inner().move_cursor).await {
+            Ok(png) => ScreenshotResponse { png, fault: None },
+            Err(error) => {
+                ScreenshotResponse { png: Vec::new(), fault: Some(fault(Code::Hypervisor, chain(&error))) }
+            }
+        };
+        Ok(Response::new(answer))
     }
 
     async fn dismiss(&self, _: Request<DismissRequest>) -> Result<Response<DismissResponse>, Status> {

@@ -8,6 +8,7 @@ mod command;
 mod outcome;
 mod stage;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub struct Standing {
     pub vmi: Option<Identity>,
     /// Where the machine stands.
     pub state: State,
+    /// Where its screen is shown.
+    pub screen: Option<PathBuf>,
 }
 
 /// The owner of the machine.
@@ -69,7 +72,7 @@ impl Session {
     pub fn new(node: Box<dyn Node>) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(8);
         let state = State { phase: Phase::Waiting.into(), ..State::default() };
-        let (standing, seen) = watch::channel(Standing { vmi: None, state });
+        let (standing, seen) = watch::channel(Standing { vmi: None, state, screen: None });
         let session = Self { node, commands, standing, servers: JoinSet::new(), leaving: false };
         (session, Handle::new(sender, seen))
     }
@@ -152,6 +155,7 @@ impl Session {
             };
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
+        self.standing.send_modify(|standing| standing.screen.clone_from(&launch.vnc_socket));
         let host = host::open(&launch, kind, self.node.firmware())?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {

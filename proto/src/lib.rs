@@ -14,5 +14,7 @@ pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 0 };
 
 /// The launcher's gRPC socket, below a machine's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";
+/// The guest's screen, below a machine's directory: RFB.
+pub const VNC_SOCKET: &str = "vnc.sock";
 /// The guest's serial console, below a machine's directory: raw bytes, history first.
 pub const CONSOLE_SOCKET: &str = "console.sock";

@@ -1,3 +1,4 @@
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -33,6 +34,8 @@ pub(crate) struct Server {
 pub(crate) enum Command {
     /// Connect to the serial console of a virtual machine instance
     Console(Console),
+    /// Look at the screen of a virtual machine instance
+    Vnc(Vnc),
     /// Print the versions of virtctl and of the server
     Version,
 }
@@ -44,4 +47,40 @@ pub(crate) struct Console {
     /// How many minutes to wait for the instance to run
     #[arg(long, default_value_t = 5, value_name = "MINUTES")]
     pub(crate) timeout: u64,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+pub(crate) struct Vnc {
+    #[command(subcommand)]
+    pub(crate) command: Option<VncCommand>,
+    /// Name of the virtual machine instance
+    pub(crate) vmi: Option<String>,
+    /// Start no viewer: print the port, as {"port": N}, and serve it until interrupted
+    #[arg(long)]
+    pub(crate) proxy_only: bool,
+    /// Port for the viewer; 0 finds a free one
+    #[arg(long, default_value_t = 0)]
+    pub(crate) port: u16,
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) address: IpAddr,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VncCommand {
+    /// Save what is on the screen as a PNG file
+    Screenshot(Screenshot),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Screenshot {
+    /// Name of the virtual machine instance
+    pub(crate) vmi: String,
+    /// Where to save it; - is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) file: String,
+    /// Move the pointer first, to wake a screen saver
+    #[arg(short, long)]
+    pub(crate) move_cursor: bool,
 }

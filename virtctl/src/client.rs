@@ -61,13 +61,19 @@ impl Client {
 
     /// GETs a JSON document.
     pub(crate) async fn get(&self, path: &str) -> Result<Value, ClientError> {
+        let body = self.get_bytes(path, "application/json").await?;
+        serde_json::from_slice(&body).map_err(ClientError::Json)
+    }
+
+    /// GETs anything, of the media type `accept`.
+    pub(crate) async fn get_bytes(&self, path: &str, accept: &str) -> Result<Bytes, ClientError> {
         let stream = TokioIo::new(self.connect().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(ClientError::Http)?;
         let connection = tokio::spawn(connection);
         let request = Request::get(path)
             .header(header::HOST, HOST)
-            .header(header::ACCEPT, "application/json")
+            .header(header::ACCEPT, accept)
             .body(Empty::<Bytes>::new())
             .map_err(ClientError::Request)?;
         let response = sender.send_request(request).await.map_err(ClientError::Http)?;
@@ -79,7 +85,7 @@ impl Client {
         if !code.is_success() {
             return Err(refused(code, &body));
         }
-        serde_json::from_slice(&body).map_err(ClientError::Json)
+        Ok(body)
     }
 
     /// Opens one of KubeVirt's byte streams.

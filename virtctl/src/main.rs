@@ -18,6 +18,7 @@ async fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match &cli.command {
         Command::Console(args) => cmd::console::run(&cli.server, args).await,
+        Command::Vnc(args) => cmd::vnc::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,
     };
     match done {

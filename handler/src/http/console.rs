@@ -23,7 +23,7 @@ use crate::node::Node;
 use crate::reconcile::status::Phase;
 
 /// The sub-protocol that says "opaque bytes in binary frames".
-const PLAIN: &str = "plain.kubevirt.io";
+pub(super) const PLAIN: &str = "plain.kubevirt.io";
 /// As KubeVirt's.
 const BUFFER: usize = 10240;
 
@@ -50,6 +50,11 @@ fn attachable(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
     if vmi.spec.domain.devices.autoattach_serial_console == Some(false) {
         return Err(Fault::bad_request("No serial consoles are present."));
     }
+    running(vmi)
+}
+
+/// Whether the guest runs, with KubeVirt's answers where not.
+pub(super) fn running(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
     match Phase::parse(&vmi.status.phase) {
         Phase::Running => Ok(()),
         Phase::Failed => {
@@ -65,7 +70,7 @@ fn attachable(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
 }
 
 /// Carries bytes both ways until either side ends.
-async fn splice(client: WebSocket, console: UnixStream) {
+pub(super) async fn splice(client: WebSocket, console: UnixStream) {
     let (to_client, from_client) = client.split();
     let (from_console, to_console) = console.into_split();
     tokio::select! {

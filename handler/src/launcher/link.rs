@@ -17,8 +17,8 @@ use tracing::{Instrument as _, Span, debug, warn};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
-    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ShutdownRequest, State,
-    WatchRequest, state::Phase,
+    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
+    ShutdownRequest, State, WatchRequest, state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -28,6 +28,8 @@ use super::socket;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Building a machine opens images and may start QEMU.
 const LAUNCH: Duration = Duration::from_secs(60);
+/// No picture of a screen is larger.
+const PICTURE: usize = 64 << 20;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
@@ -160,6 +162,16 @@ impl Link {
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
+}
+
+/// A PNG picture of the screen of the guest whose launcher is at `socket`.
+///
+/// # Errors
+/// When the launcher cannot be asked or has no picture.
+pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, LinkError> {
+    let mut client = connect(socket).await?.max_decoding_message_size(PICTURE);
+    let answer = within(ANSWER, client.screenshot(ScreenshotRequest { move_cursor })).await?;
+    refused(answer.fault).map(|()| answer.png)
 }
 
 fn refused(fault: Option<Fault>) -> Result<(), LinkError> {

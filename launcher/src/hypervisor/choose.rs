@@ -157,12 +157,6 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
             needs.push(Need::new(field, format!("a {} card", interface.model.name())));
         }
     }
-    if launch.graphics {
-        needs.push(Need::new(
-            "spec.domain.devices.autoattachGraphicsDevice",
-            "a display (also when it is not set)",
-        ));
-    }
     if launch.start_paused {
         needs.push(Need::new("spec.startStrategy", "a start with the CPUs stopped"));
     }

@@ -83,7 +83,7 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 13] = [
+    let table: [(Change, &str, &str); 12] = [
         (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].cdrom = true,
@@ -105,7 +105,6 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
             "spec.domain.firmware.bootloader.efi.secureBoot",
             "system management mode",
         ),
-        (|l| l.graphics = true, "spec.domain.devices.autoattachGraphicsDevice", "a display"),
         (
             |l| l.interfaces[0].model = NicModel::E1000,
             "spec.domain.devices.interfaces[0].model",
@@ -143,11 +142,11 @@ fn a_disk_starts_through_firmware_on_either() {
 fn a_refusal_speaks_of_everything_at_once() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].bus = Bus::Usb;
-    launch.graphics = true;
+    launch.start_paused = true;
     launch.hypervisor = forced(Kind::Native);
     let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
     assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
-    assert!(fault.detail.contains("usb") && fault.detail.contains("autoattachGraphicsDevice"));
+    assert!(fault.detail.contains("usb") && fault.detail.contains("spec.startStrategy"));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod drive;
 mod keys;
+mod screen;
 
 use std::io;
 use std::sync::Arc;
@@ -39,9 +40,11 @@ impl Hypervisor for Native {
 async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, Fault> {
     let (owner, end) = guest();
     let machine = plan::machine(&launch, host)?.with_notices(notices(end.events.clone()));
+    let screen = screen::open(&launch)?;
+    let machine = machine.with_graphics(screen.as_ref().map(screen::Screen::graphics).transpose()?);
     let (current, controls) = watch::channel(None);
     let (up, started) = oneshot::channel();
-    let life = Life { machine, launch, output: port.output, events: end.events, current };
+    let life = Life { machine, launch, output: port.output, events: end.events, current, _screen: screen };
     thread::Builder::new().name("machine".to_owned()).spawn(move || life.run(up)).map_err(no_thread)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the machine's thread died")))?;
     tokio::spawn(drive::drive(end.orders, controls.clone()));
@@ -71,6 +74,8 @@ struct Life {
     output: Output,
     events: mpsc::UnboundedSender<Event>,
     current: Current,
+    /// Shown until the guest's end, across its resets.
+    _screen: Option<screen::Screen>,
 }
 
 impl Life {

@@ -1,7 +1,7 @@
 //! QEMU, started directly and driven over QMP.
 //!
 //! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
-//! QMP monitor are socket pairs it inherits too, so no socket of it has a name anybody could connect to. It dies
+//! QMP monitor are socket pairs it inherits too; the one socket with a name is that of its screen, for us only. It dies
 //! with the launcher.
 
 mod args;

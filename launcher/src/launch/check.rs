@@ -63,6 +63,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let disks = each(p, request.disks, disk);
         let interfaces = each(p, request.interfaces, interface);
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
+        let wants_screen = request.graphics && !request.vnc_socket.is_empty();
+        let vnc_socket = wants_screen.then(|| p.path("vnc_socket", request.vnc_socket));
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
         let smbios = smbios(p, request.smbios.unwrap_or_default());
         let reboot = reboot(p, request.reboot_policy);
@@ -79,6 +81,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 console_socket,
                 rng: request.rng,
                 graphics: request.graphics,
+                vnc_socket,
                 memory_balloon: request.memory_balloon,
                 runtime_dir,
                 demands: request.demands,

@@ -46,6 +46,7 @@ pub(crate) fn kernel_boot() -> Launch {
         console_socket: Some("/vmi/console.sock".into()),
         rng: true,
         graphics: false,
+        vnc_socket: None,
         memory_balloon: false,
         runtime_dir: "/vmi/run".into(),
         demands: Vec::new(),

@@ -29,6 +29,8 @@ pub struct Launch {
     pub rng: bool,
     /// A display adapter.
     pub graphics: bool,
+    /// Where the screen is shown, if there is one and it is to be seen.
+    pub vnc_socket: Option<PathBuf>,
     /// A memory balloon, where the hypervisor has one.
     pub memory_balloon: bool,
     /// Private scratch directory; exists.

@@ -149,6 +149,7 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
         disks,
         rng: true,
         graphics: true,
+        vnc_socket: launcher.path("vnc.sock").to_string_lossy().into_owned(),
         memory_balloon: true,
         cpu: Some(Cpu { sockets: 2, cores: 1, threads: 2, ..Default::default() }),
         smbios: Some(Smbios {
@@ -162,6 +163,9 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
     let response = launcher.launch(request).await;
     assert_eq!(response.fault, None);
     launcher.until("the stopped machine", |state| state.phase() == state::Phase::Paused).await;
+    let screen =
+        launcher.client.screenshot(ScreenshotRequest { move_cursor: true }).await.unwrap().into_inner();
+    assert_eq!((screen.fault, screen.png.get(1..4)), (None, Some(&b"PNG"[..])));
     launcher.client.kill(KillRequest {}).await.unwrap();
     assert_eq!(launcher.outcome().await.kind(), Kind::Killed);
 }

@@ -5,7 +5,8 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::{
-    DismissResponse, HelloResponse, KillResponse, LaunchResponse, ShutdownResponse, Version, fault,
+    DismissResponse, HelloResponse, KillResponse, LaunchResponse, ScreenshotResponse, ShutdownResponse,
+    Version, fault,
 };
 
 use super::*;
@@ -43,6 +44,13 @@ impl Launcher for Puppet {
 
     async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
         Ok(Response::new(KillResponse { fault: None }))
+    }
+
+    async fn screenshot(
+        &self,
+        _: Request<ScreenshotRequest>,
+    ) -> Result<Response<ScreenshotResponse>, Status> {
+        Ok(Response::new(ScreenshotResponse { png: vec![0x89; 5 << 20], fault: None }))
     }
 
     async fn dismiss(&self, _: Request<DismissRequest>) -> Result<Response<DismissResponse>, Status> {
@@ -122,6 +130,7 @@ async fn a_broken_connection_is_silence_and_only_the_end_of_the_process_is_an_en
     until(&mut link, |seen| matches!(seen, Seen::Here(state) if state.phase() == Phase::Running)).await;
     assert!(matches!(link.shutdown(1).await, Err(LinkError::Refused(fault)) if fault.detail == "no machine"));
     link.dismiss().await.unwrap();
+    assert_eq!(screenshot(&stage.socket(), false).await.unwrap().len(), 5 << 20, "a large picture");
 
     // The end of every stream of the old server, as when the launcher hangs up.
     let (tell_again, told_again) = watch::channel(state(Phase::Running));

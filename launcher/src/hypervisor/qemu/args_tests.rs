@@ -152,7 +152,7 @@ fn what_users_name_cannot_add_options() {
 #[test]
 fn choices_show() {
     type Change = fn(&mut Launch);
-    let table: [(Change, bool, &[&str]); 9] = [
+    let table: [(Change, bool, &[&str]); 10] = [
         (|_| {}, true, &["-accel", "kvm"]),
         (|_| {}, true, &["-cpu", "host"]),
         (
@@ -167,6 +167,14 @@ fn choices_show() {
         (|l| l.reboot = Reboot::Terminate, false, &["-no-reboot"]),
         (|l| l.start_paused = true, false, &["-S"]),
         (|l| l.graphics = true, false, &["-device", r#"{"driver":"VGA"}"#]),
+        (
+            |l| {
+                l.graphics = true;
+                l.vnc_socket = Some("/vmi/a,b.sock".into());
+            },
+            false,
+            &["-vnc", "unix:/vmi/a,,b.sock,share=ignore"],
+        ),
         (
             |l| l.smbios.uuid = Some("0f0e0d0c-0b0a-4908-8706-050403020100".parse().unwrap()),
             false,

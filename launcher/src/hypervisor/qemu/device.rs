@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::args::Args;
+use super::escaped;
 use crate::launch::{Interface, Launch, NicModel};
 
 /// Network cards and all devices that are either there or not.
@@ -17,6 +18,10 @@ pub(super) fn others(args: &mut Args, launch: &Launch) {
     }
     if launch.graphics {
         args.json("-device", &json!({ "driver": "VGA" }));
+        if let Some(path) = &launch.vnc_socket {
+            // Nobody ends another's session by opening a second one, whatever viewers ask for.
+            args.option("-vnc", format!("unix:{},share=ignore", escaped(path)));
+        }
     }
 }
 

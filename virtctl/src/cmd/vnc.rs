@@ -1,0 +1,117 @@
+//! `virtctl vnc`: the screen of an instance, for a viewer on this machine.
+
+mod screenshot;
+mod viewer;
+
+use std::net::{IpAddr, SocketAddr};
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::Failure;
+use crate::cli::{Server, Vnc, VncCommand};
+use crate::client::{Client, ClientError};
+
+/// Bytes carried at once.
+const CHUNK: usize = 16 << 10;
+
+#[derive(Debug, thiserror::Error)]
+enum VncError {
+    #[error("name the virtual machine instance to look at")]
+    NoName,
+    #[error("cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("cannot take a viewer's connection")]
+    Accept(#[source] std::io::Error),
+    #[error(
+        "no viewer is installed (looked for {0}): install one, or use --proxy-only and connect one by hand"
+    )]
+    NoViewer(String),
+    #[error("cannot start {program}")]
+    Start {
+        program: String,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Opens a port for viewers and, unless only the port is wanted, starts one; ends with it.
+pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
+    let client = Client::new(server);
+    if let Some(VncCommand::Screenshot(args)) = &args.command {
+        return screenshot::run(&client, server, args).await;
+    }
+    let name = args.vmi.as_deref().ok_or(VncError::NoName)?;
+    let path = format!("/v1/namespaces/{}/virtualmachineinstances/{name}/vnc", server.namespace);
+    // Asked once before there is a port: a refusal is told here, not to a viewer.
+    drop(client.stream(&path).await?);
+    let (listener, address) = listen(args.address, args.port).await?;
+    if args.proxy_only {
+        println!("{}", json!({ "port": address.port() }));
+        return proxy(&client, &path, &listener).await;
+    }
+    let mut viewer = viewer::start(address)?;
+    tokio::select! {
+        ended = viewer.wait() => {
+            ended?;
+            Ok(())
+        }
+        failed = proxy(&client, &path, &listener) => failed,
+    }
+}
+
+async fn listen(address: IpAddr, port: u16) -> Result<(TcpListener, SocketAddr), VncError> {
+    let address = SocketAddr::new(address, port);
+    let failed = |source| VncError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// Every viewer gets a stream of its own, so there may be several.
+async fn proxy(client: &Client, path: &str, listener: &TcpListener) -> Result<(), Failure> {
+    loop {
+        let (viewer, _) = listener.accept().await.map_err(VncError::Accept)?;
+        match client.stream(path).await {
+            Ok(stream) => drop(tokio::spawn(splice(viewer, stream))),
+            Err(error @ ClientError::Refused { .. }) => eprintln!("virtctl: {error}"),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Carries bytes both ways until either side ends.
+async fn splice(viewer: TcpStream, guest: WebSocketStream<UnixStream>) {
+    let (mut from_viewer, mut to_viewer) = viewer.into_split();
+    let (mut to_guest, mut from_guest) = guest.split();
+    let down = async {
+        while let Some(Ok(message)) = from_guest.next().await {
+            match message {
+                Message::Binary(bytes) if to_viewer.write_all(&bytes).await.is_err() => return,
+                Message::Close(_) => return,
+                _ => {}
+            }
+        }
+    };
+    let up = async {
+        let mut chunk = vec![0; CHUNK];
+        while let Ok(count @ 1..) = from_viewer.read(&mut chunk).await {
+            let bytes = chunk.get(..count).unwrap_or_default().to_vec();
+            if to_guest.send(Message::binary(bytes)).await.is_err() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
+    }
+}

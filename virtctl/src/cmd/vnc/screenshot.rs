@@ -1,0 +1,32 @@
+use std::io::Write as _;
+
+use super::super::Failure;
+use crate::cli::{Screenshot, Server};
+use crate::client::Client;
+
+/// Stands for standard output.
+const STDOUT: &str = "-";
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {path}")]
+struct WriteError {
+    path: String,
+    #[source]
+    source: std::io::Error,
+}
+
+/// Saves what is on the screen now, as PNG.
+pub(super) async fn run(client: &Client, server: &Server, args: &Screenshot) -> Result<(), Failure> {
+    let (namespace, name) = (&server.namespace, &args.vmi);
+    let move_cursor = if args.move_cursor { "?moveCursor=true" } else { "" };
+    let path =
+        format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc/screenshot{move_cursor}");
+    let picture = client.get_bytes(&path, "image/png").await?;
+    let written = if args.file == STDOUT {
+        std::io::stdout().lock().write_all(&picture)
+    } else {
+        std::fs::write(&args.file, &picture)
+    };
+    written.map_err(|source| WriteError { path: args.file.clone(), source })?;
+    Ok(())
+}

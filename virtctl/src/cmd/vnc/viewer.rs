@@ -1,0 +1,59 @@
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use tokio::process::{Child, Command};
+
+use super::VncError;
+
+/// How a program is told where the screen is.
+type Argument = fn(SocketAddr) -> String;
+
+/// Programs that show a screen, the one with the most comfort first.
+const VIEWERS: [(&str, Argument); 4] = [
+    ("remote-viewer", url),
+    ("xtigervncviewer", two_colons),
+    ("vncviewer", two_colons),
+    ("gvncviewer", display),
+];
+
+fn url(address: SocketAddr) -> String {
+    format!("vnc://{address}")
+}
+
+/// With one colon it would be the number of a display.
+fn two_colons(address: SocketAddr) -> String {
+    format!("{}::{}", address.ip(), address.port())
+}
+
+/// The number of a display, which counts from 5900 and may be negative there.
+fn display(address: SocketAddr) -> String {
+    format!("{}:{}", address.ip(), i32::from(address.port()) - 5900)
+}
+
+/// Starts the first viewer that is installed.
+pub(super) fn start(address: SocketAddr) -> Result<Child, VncError> {
+    let found = VIEWERS.iter().find_map(|(name, argument)| Some((find(name)?, argument)));
+    let names = || VIEWERS.map(|(name, _)| name).join(", ");
+    let (program, argument) = found.ok_or_else(|| VncError::NoViewer(names()))?;
+    let started =
+        Command::new(&program).arg(argument(address)).stdin(Stdio::null()).kill_on_drop(true).spawn();
+    started.map_err(|source| VncError::Start { program: program.to_string_lossy().into_owned(), source })
+}
+
+fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|directory| directory.join(name)).find(|program| program.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_viewer_is_told_in_its_own_way() {
+        let address = "127.0.0.1:5911".parse().unwrap();
+        let told: Vec<_> = VIEWERS.iter().map(|(_, argument)| argument(address)).collect();
+        assert_eq!(told, ["vnc://127.0.0.1:5911", "127.0.0.1::5911", "127.0.0.1::5911", "127.0.0.1:11"]);
+    }
+}
