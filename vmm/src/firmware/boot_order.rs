@@ -3,7 +3,7 @@ use crate::pci::Address;
 /// What firmware starts from, in order: the file `bootorder` (Open Firmware paths, one a line).
 ///
 /// Where nobody asks for an order, every device that can be started from takes part, as they come. Where somebody
-/// does, only the devices that ask do.
+/// does, only the devices that ask do. SeaBIOS looks at addresses alone, OVMF at the names of nodes, too.
 #[derive(Debug, Default)]
 pub(crate) struct BootOrder {
     asked: Vec<(u32, String)>,
@@ -18,12 +18,12 @@ impl BootOrder {
 
     /// What is at a port of the SATA controller.
     pub(crate) fn sata_drive(&mut self, at: Address, port: usize, order: Option<u32>) {
-        self.add(order, at, "*", &format!("/drive@{port:x}/disk@0"), true);
+        self.add(order, at, "pci8086,2922", &format!("/drive@{port:x}/disk@0"), true);
     }
 
     /// A target of a virtio SCSI controller.
     pub(crate) fn scsi_drive(&mut self, at: Address, target: usize, order: Option<u32>) {
-        self.add(order, at, "*", &format!("/*@0/*@{target:x},0"), true);
+        self.add(order, at, "scsi", &format!("/channel@0/disk@{target:x},0"), true);
     }
 
     /// A virtio network card. It takes part only if it asks.
@@ -74,8 +74,9 @@ mod tests {
         order.network_card(Address::root(2), None);
         order.virtio_disk(Address::root(17), None);
         order.sata_drive(Address::root_function(31, 2), 1, None);
+        order.scsi_drive(Address::root(5), 3, None);
         let want = "/pci@i0cf8/scsi@1/disk@0,0\n/pci@i0cf8/scsi@11/disk@0,0\n\
-            /pci@i0cf8/*@1f,2/drive@1/disk@0\nHALT\0";
+            /pci@i0cf8/pci8086,2922@1f,2/drive@1/disk@0\n/pci@i0cf8/scsi@5/channel@0/disk@3,0\nHALT\0";
         assert_eq!(file(order), want);
     }
 
