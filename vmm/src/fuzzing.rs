@@ -3,6 +3,8 @@
 //! A script is a list of accesses: a byte that says whether to write (bit 0), which device where there are several
 //! (bit 1) and how many bytes (bits 2 to 4, plus one), two bytes of offset, and the bytes of a write.
 
+mod drives;
+
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
@@ -15,6 +17,8 @@ use crate::bus::BusDevice;
 use crate::config::MemorySize;
 use crate::firmware::{Contents, Dma, Flash, FwCfg, Ports, Window};
 use crate::memory::{self, GuestMemory};
+
+pub use drives::{ahci, scsi};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;
