@@ -220,6 +220,10 @@ spec:
       - name: scratch
         disk:
           bus: virtio
+      - name: second
+        serial: S3R1AL
+        disk:
+          bus: scsi
       interfaces:
       - name: default
         masquerade: {{}}
@@ -230,6 +234,9 @@ spec:
   - name: scratch
     emptyDisk:
       capacity: 64Mi
+  - name: second
+    emptyDisk:
+      capacity: 32Mi
 "#
     )
 }
@@ -304,6 +311,15 @@ fn in_the_guest(guest: &mut Guest<'_>) -> Result<(), HostError> {
     guest.run("mke2fs /dev/vda >/dev/null 2>&1 && mount -t ext4 /dev/vda /mnt", SOON)?;
     guest.run("head -c 4000000 /dev/urandom >/mnt/f; sha256sum /mnt/f >/tmp/sum; umount /mnt", SOON)?;
     guest.run("mount -t ext4 /dev/vda /mnt && sha256sum -c /tmp/sum && umount /mnt", SOON)?;
+    let modules = "scsi_common scsi_mod sd_mod virtio_scsi";
+    guest.run(&format!("for module in {modules}; do modprobe $module || exit 1; done"), SOON)?;
+    guest.run("for i in $(seq 100); do test -b /dev/sda && break; sleep 0.1; done", SOON)?;
+    assert_eq!(guest.run("cat /sys/block/sda/size", SOON)?.trim(), (32 * 2048).to_string(), "sectors");
+    let serial = guest.run("tail -c +5 /sys/block/sda/device/vpd_pg80", SOON)?;
+    assert_eq!(serial.trim(), "S3R1AL");
+    guest.run("mke2fs /dev/sda >/dev/null 2>&1 && mount -t ext4 /dev/sda /mnt", SOON)?;
+    guest.run("head -c 4000000 /dev/urandom >/mnt/f; sha256sum /mnt/f >/tmp/sum; umount /mnt", SOON)?;
+    guest.run("mount -t ext4 /dev/sda /mnt && sha256sum -c /tmp/sum && umount /mnt", SOON)?;
     Ok(())
 }
 
