@@ -105,23 +105,20 @@ fn by_bios(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     node.end("bios")
 }
 
-/// One machine keeps its variables when its VMI is deleted and made again, the other does not.
-fn by_efi(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+/// A machine keeps its variables when its VMI is deleted and made again, if it is to.
+fn by_efi(host: &Host, hypervisor: &'static str, persistent: bool) -> Result<(), HostError> {
     let node = Node::start(host, hypervisor)?;
-    for (name, persistent) in [("keeps", true), ("forgets", false)] {
-        let bootloader = format!("{{efi: {{secureBoot: false, persistent: {persistent}}}}}");
-        let mut guest = node.boot(host, (name, &bootloader), hypervisor)?;
-        assert_eq!(guest.run("cat /sys/class/dmi/id/product_uuid")?.trim(), UUID);
-        guest.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
-        drop(guest);
-        node.end(name)?;
-        let mut guest = node.boot(host, (name, &bootloader), hypervisor)?;
-        let there = guest.run(&format!("if [ -e {VARIABLE} ]; then tail -c 4 {VARIABLE}; fi"))?;
-        assert_eq!(there, if persistent { "kept" } else { "" }, "{name}");
-        drop(guest);
-        node.end(name)?;
-    }
-    Ok(())
+    let bootloader = format!("{{efi: {{secureBoot: false, persistent: {persistent}}}}}");
+    let mut guest = node.boot(host, ("efi", &bootloader), hypervisor)?;
+    assert_eq!(guest.run("cat /sys/class/dmi/id/product_uuid")?.trim(), UUID);
+    guest.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
+    drop(guest);
+    node.end("efi")?;
+    let mut guest = node.boot(host, ("efi", &bootloader), hypervisor)?;
+    let there = guest.run(&format!("if [ -e {VARIABLE} ]; then tail -c 4 {VARIABLE}; fi"))?;
+    assert_eq!(there, if persistent { "kept" } else { "" });
+    drop(guest);
+    node.end("efi")
 }
 
 /// What has nothing to start says so, and does not fail.
@@ -152,13 +149,23 @@ fn a_container_disk_starts_by_bios_on_qemu_here() -> Result<(), HostError> {
 }
 
 #[test]
-fn nested_efi_variables_live_as_long_as_asked_on_native() {
-    in_a_host("a container disk by EFI", by_efi);
+fn nested_efi_variables_are_kept_on_native() {
+    in_a_host("EFI variables that are kept", |host, hypervisor| by_efi(host, hypervisor, true));
 }
 
 #[test]
-fn efi_variables_live_as_long_as_asked_on_qemu_here() -> Result<(), HostError> {
-    by_efi(&host_with_a_disk()?.here()?, "qemu")
+fn nested_efi_variables_are_forgotten_on_native() {
+    in_a_host("EFI variables that are forgotten", |host, hypervisor| by_efi(host, hypervisor, false));
+}
+
+#[test]
+fn efi_variables_are_kept_on_qemu_here() -> Result<(), HostError> {
+    by_efi(&host_with_a_disk()?.here()?, "qemu", true)
+}
+
+#[test]
+fn efi_variables_are_forgotten_on_qemu_here() -> Result<(), HostError> {
+    by_efi(&host_with_a_disk()?.here()?, "qemu", false)
 }
 
 #[test]
