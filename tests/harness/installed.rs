@@ -35,7 +35,7 @@ pub enum Firmware {
 const VARIABLES: &str = "/tmp/installed.variables";
 /// OVMF restores CR8 in its timer's interrupt, and the emulation of SVM in QEMU 10.0 aborts when that happens while
 /// another interrupt waits. On a slow host the next tick comes so early, so the ticks are kept apart: microseconds.
-const TICKS_APART: &str = "echo 200000 >/sys/module/kvm/parameters/min_timer_period_us";
+pub const TICKS_APART: &str = "echo 200000 >/sys/module/kvm/parameters/min_timer_period_us";
 
 /// A machine that starts from its disks.
 #[derive(Clone, Debug)]

@@ -1,6 +1,7 @@
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -14,6 +15,9 @@ use crate::socket;
 
 /// What a client is sent at once, and what it may send at once.
 const CHUNK: usize = 4096;
+/// The guest writes a byte at a time: what comes within so long is sent at once, or each byte would wake us and the
+/// client, at the guest's cost where processors are few.
+const GATHER: Duration = Duration::from_millis(2);
 /// More terminals on one guest than anybody opens on purpose.
 const CLIENTS: usize = 32;
 
@@ -67,7 +71,10 @@ async fn follow(shared: &Shared, mut client: OwnedWriteHalf) -> io::Result<u64> 
         match chunk.get(..read.taken) {
             Some(bytes) if !bytes.is_empty() => client.write_all(bytes).await?,
             _ if ended => return client.shutdown().await.map(|()| missed),
-            _ => changed.await,
+            _ => {
+                changed.await;
+                tokio::time::sleep(GATHER).await;
+            }
         }
     }
 }

@@ -3,6 +3,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::inside::Plan;
+use crate::start::{DISK, Start, VARIABLES};
+use vireo_tests::installed::Firmware;
 
 /// What runs the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,20 +33,43 @@ impl Contender {
     /// The command whose serial line is its standard input and output; `None` for the launcher, which is told later.
     pub(crate) fn command(self, plan: &Plan) -> Option<Vec<String>> {
         let fixed = match self {
-            Self::Vmm => "/in/vmm --kernel /in/vmlinuz --initrd /in/initrd --cpus 1",
+            Self::Vmm => "/in/vmm --cpus 1",
             Self::Qemu => {
-                "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio \
-                 -kernel /in/vmlinuz -initrd /in/initrd -smp 1"
+                "qemu-system-x86_64 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp 1 -device virtio-rng-pci"
             }
             Self::Launcher => return None,
         };
-        let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
-        let line = plan.command_line.clone();
-        match self {
-            Self::Qemu => words.extend(["-m".into(), plan.memory_mib.to_string(), "-append".into(), line]),
-            Self::Vmm | Self::Launcher => {
-                words.extend(["--memory".into(), format!("{}M", plan.memory_mib), "--cmdline".into(), line])
+        let started = match (self, plan.start) {
+            (Self::Vmm, Start::Kernel { .. }) => {
+                "--kernel /in/vmlinuz --initrd /in/initrd --cmdline".to_owned()
             }
+            (Self::Vmm, Start::Disk(Firmware::Bios)) => format!("--firmware /in/bios --disk path={DISK}"),
+            (Self::Vmm, Start::Disk(Firmware::Efi)) => {
+                format!("--firmware /in/efi-code --nvram {VARIABLES} --disk path={DISK}")
+            }
+            (_, Start::Kernel { .. }) => {
+                "-machine q35 -kernel /in/vmlinuz -initrd /in/initrd -append".to_owned()
+            }
+            (_, Start::Disk(firmware)) => {
+                let flash = "-drive if=pflash,format=raw,readonly=on,file=/in/efi-code -drive if=pflash,format=raw,file=";
+                let firmware = match firmware {
+                    Firmware::Bios => "-bios /in/bios".to_owned(),
+                    Firmware::Efi => format!("{flash}{VARIABLES}"),
+                };
+                format!(
+                    "-machine q35,graphics=off {firmware} -drive if=none,id=d,format=raw,file={DISK} \
+                     -device virtio-blk-pci,drive=d"
+                )
+            }
+        };
+        let memory = match self {
+            Self::Qemu => format!("-m {}", plan.memory_mib),
+            Self::Vmm | Self::Launcher => format!("--memory {}M", plan.memory_mib),
+        };
+        let line = format!("{fixed} {memory} {started}");
+        let mut words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
+        if plan.start.takes_leave() {
+            words.push(plan.command_line.clone());
         }
         Some(words)
     }

@@ -9,10 +9,9 @@ use crate::Error;
 use crate::contender::Contender;
 use crate::launcher;
 use crate::report::Sample;
+use crate::start::Start;
 use vireo_tests::memory::{self, Ram};
 
-/// What the guest's first process prints.
-pub(crate) const MARK: &str = "GUEST-INIT-RUNS";
 /// One start, marker and power-off, with the emulated host at its slowest.
 const START: Duration = Duration::from_secs(180);
 
@@ -20,6 +19,7 @@ const START: Duration = Duration::from_secs(180);
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) runs: u32,
+    pub(crate) start: Start,
     pub(crate) memory_mib: u32,
     pub(crate) command_line: String,
     pub(crate) contenders: Vec<Contender>,
@@ -29,6 +29,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             runs: 5,
+            start: Start::Kernel { full: false },
             memory_mib: 256,
             command_line: "console=ttyS0 quiet panic=-1".to_owned(),
             contenders: Contender::ALL.to_vec(),
@@ -43,6 +44,7 @@ impl Plan {
         let words = [
             "inside".to_owned(),
             format!("--runs={}", self.runs),
+            format!("--start={}", self.start.name()),
             format!("--memory={}", self.memory_mib),
             format!("--cmdline={}", self.command_line),
             format!("--only={}", names.join(",")),
@@ -60,6 +62,7 @@ impl Plan {
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     for round in 0..=plan.runs {
         for contender in &plan.contenders {
+            plan.start.prepare()?;
             overwrite_free_memory()?;
             let sample = measure(*contender, plan).map_err(|error| format!("{contender}: {error}"))?;
             if round == 0 {
@@ -90,17 +93,19 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
     let mut child =
         Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let output = child.stdout.take().ok_or("no standard output")?;
-    let result = wait_for_mark(output, start).and_then(|elapsed| {
+    let result = wait_for_mark(output, start, plan.start.mark()).and_then(|elapsed| {
         let ram = match contender {
             Contender::Qemu => Ram::Anonymous { bytes: u64::from(plan.memory_mib) << 20 },
             Contender::Vmm | Contender::Launcher => Ram::Ours,
         };
         let kib = memory::beside(child.id(), ram)?;
-        let mut input = child.stdin.take().ok_or("no standard input")?;
-        input.write_all(b"\n")?;
+        if plan.start.takes_leave() {
+            let mut input = child.stdin.take().ok_or("no standard input")?;
+            input.write_all(b"\n")?;
+        }
         Ok(Sample { contender, millis: elapsed.as_secs_f64() * 1e3, kib })
     });
-    end(&mut child, result.is_ok())?;
+    end(&mut child, result.is_ok() && plan.start.takes_leave())?;
     result
 }
 
@@ -113,11 +118,12 @@ pub(crate) fn end(child: &mut Child, politely: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// How long after `start` the guest's mark came out of `serial`. What follows is read and dropped, so that the guest
+/// How long after `start` the guest's `mark` came out of `serial`. What follows is read and dropped, so that the guest
 /// never waits for us.
 pub(crate) fn wait_for_mark(
     mut serial: impl Read + Send + 'static,
     start: Instant,
+    mark: &'static str,
 ) -> Result<Duration, Error> {
     let (found, is_found) = mpsc::channel();
     std::thread::spawn(move || {
@@ -130,7 +136,7 @@ pub(crate) fn wait_for_mark(
                 continue;
             }
             seen.extend_from_slice(bytes);
-            if seen.windows(MARK.len()).any(|window| window == MARK.as_bytes()) {
+            if seen.windows(mark.len()).any(|window| window == mark.as_bytes()) {
                 done = true;
                 // The receiver may have given up at its deadline.
                 let _ = found.send(Ok(start.elapsed()));
@@ -142,7 +148,7 @@ pub(crate) fn wait_for_mark(
     });
     match is_found.recv_timeout(START) {
         Ok(Ok(elapsed)) => Ok(elapsed),
-        Ok(Err(seen)) => Err(format!("the guest's first process never ran; its console:\n{seen}").into()),
-        Err(_) => Err(format!("the guest's first process did not run within {} s", START.as_secs()).into()),
+        Ok(Err(seen)) => Err(format!("the guest never printed {mark:?}; its console:\n{seen}").into()),
+        Err(_) => Err(format!("the guest did not print {mark:?} within {} s", START.as_secs()).into()),
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use tonic::transport::{Channel, Endpoint};
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
-    Cpu, DismissRequest, Firmware, HelloRequest, HypervisorChoice, Identity, KernelBoot, LaunchRequest,
-    Smbios, WatchRequest, firmware, hypervisor_choice, state,
+    Bios, Cpu, Disk, DiskSource, DismissRequest, Efi, Firmware, HelloRequest, HypervisorChoice, Identity,
+    KernelBoot, LaunchRequest, Smbios, WatchRequest, disk, disk_source, firmware, hypervisor_choice, state,
 };
 use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSION};
 
@@ -18,6 +18,8 @@ use crate::Error;
 use crate::contender::Contender;
 use crate::inside::{Plan, end, wait_for_mark};
 use crate::report::Sample;
+use crate::start::{DISK, Start, VARIABLES};
+use vireo_tests::installed::Firmware as Kind;
 use vireo_tests::memory::{self, Ram};
 
 /// A process's start, up to its socket.
@@ -34,7 +36,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Sample, Error> {
         .stdout(Stdio::null())
         .spawn()?;
     let result = runtime.block_on(session(plan, directory.path(), &child, start));
-    end(&mut child, result.is_ok())?;
+    end(&mut child, result.is_ok() && plan.start.takes_leave())?;
     result
 }
 
@@ -47,10 +49,16 @@ async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -
     }
     let console = UnixStream::connect(directory.join(CONSOLE_SOCKET))?;
     let reader = console.try_clone()?;
-    let waiting =
-        tokio::task::spawn_blocking(move || wait_for_mark(reader, start).map_err(|error| error.to_string()));
+    let mark = plan.start.mark();
+    let waiting = tokio::task::spawn_blocking(move || {
+        wait_for_mark(reader, start, mark).map_err(|error| error.to_string())
+    });
     let elapsed = waiting.await??;
     let kib = memory::beside(child.id(), Ram::Ours)?;
+    let sample = Sample { contender: Contender::Launcher, millis: elapsed.as_secs_f64() * 1e3, kib };
+    if !plan.start.takes_leave() {
+        return Ok(sample);
+    }
     (&console).write_all(b"\n")?;
     let mut states = client.watch(WatchRequest {}).await?.into_inner();
     while let Some(state) = states.message().await? {
@@ -59,7 +67,7 @@ async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -
         }
     }
     client.dismiss(DismissRequest {}).await?;
-    Ok(Sample { contender: Contender::Launcher, millis: elapsed.as_secs_f64() * 1e3, kib })
+    Ok(sample)
 }
 
 /// Connects as soon as the launcher listens.
@@ -77,11 +85,25 @@ async fn connect(socket: &Path, start: Instant) -> Result<LauncherClient<Channel
 
 fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
     let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
-    let kernel = KernelBoot {
-        kernel_path: "/in/vmlinuz".into(),
-        initrd_path: "/in/initrd".into(),
-        command_line: plan.command_line.clone(),
+    let boot = match plan.start {
+        Start::Kernel { .. } => firmware::Boot::Kernel(KernelBoot {
+            kernel_path: "/in/vmlinuz".into(),
+            initrd_path: "/in/initrd".into(),
+            command_line: plan.command_line.clone(),
+        }),
+        Start::Disk(Kind::Bios) => firmware::Boot::Bios(Bios::default()),
+        Start::Disk(Kind::Efi) => {
+            firmware::Boot::Efi(Efi { variables_path: VARIABLES.into(), ..Efi::default() })
+        }
     };
+    let source = disk_source::Source::Raw(disk_source::Raw { path: DISK.into() });
+    let disk = Disk {
+        name: "system".into(),
+        bus: disk::Bus::Virtio.into(),
+        source: Some(DiskSource { source: Some(source) }),
+        ..Disk::default()
+    };
+    let disks = if plan.start.takes_leave() { Vec::new() } else { vec![disk] };
     let uid = "00000000-0000-4000-8000-000000000001";
     LaunchRequest {
         vmi: Some(Identity { namespace: "default".into(), name: "bench".into(), uid: uid.into() }),
@@ -91,8 +113,10 @@ fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
         }),
         cpu: Some(Cpu { sockets: 1, cores: 1, threads: 1, model: "host-model".into(), features: Vec::new() }),
         memory_bytes: u64::from(plan.memory_mib) << 20,
-        firmware: Some(Firmware { boot: Some(firmware::Boot::Kernel(kernel)) }),
+        firmware: Some(Firmware { boot: Some(boot) }),
+        disks,
         serial_console: true,
+        rng: true,
         console_socket: path(CONSOLE_SOCKET),
         runtime_dir: directory.to_string_lossy().into_owned(),
         smbios: Some(Smbios { uuid: uid.into(), ..Smbios::default() }),

@@ -1,27 +1,30 @@
-//! `bench boot`: how soon a guest's first process runs, and what its machine costs beside its RAM, under `vmm`, under
-//! the whole launcher and under QEMU's q35, in one nested host. `hack/bench` builds what this measures.
+//! `bench boot`: how soon a guest's first process runs (or a disk's login prompt shows), and what its machine costs
+//! beside its RAM, under `vmm`, under the whole launcher and under QEMU's q35, in one nested host. `hack/bench` builds what this measures.
 
 mod contender;
 mod inside;
 mod launcher;
 mod report;
+mod start;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use vireo_tests::{Host, HostBuilder, Image, Initrd, Kernel};
+use vireo_tests::{Host, HostBuilder};
 
 use self::contender::Contender;
 use self::inside::Plan;
 use self::report::Sample;
+use self::start::Start;
 
 const USAGE: &str = "\
-usage: bench boot [--runs N] [--kernel cloud|full] [--memory MIB] [--only vmm,launcher,qemu] [--cmdline TEXT]
+usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu] [--cmdline TEXT]
 
 Measures in one nested host, a round of all contenders after the other, and prints the medians.
   --runs     rounds (default 5)
-  --kernel   Debian's cloud kernel (default) or the full one
+  --start    cloud (default) or full: a kernel of Debian's; bios or efi: the guest image's disk by its firmware,
+             up to its login prompt
   --memory   RAM of the guest in MiB (default 256)
   --cmdline  kernel command line (default \"console=ttyS0 quiet panic=-1\")";
 
@@ -43,11 +46,6 @@ fn main() -> ExitCode {
     }
 }
 
-struct Options {
-    plan: Plan,
-    full_kernel: bool,
-}
-
 fn run() -> Result<(), Error> {
     use lexopt::prelude::*;
     let mut parser = lexopt::Parser::from_env();
@@ -59,47 +57,33 @@ fn run() -> Result<(), Error> {
         }
         Some(other) => return Err(other.unexpected().into()),
     };
-    let mut options = Options { plan: Plan::default(), full_kernel: false };
+    let mut plan = Plan::default();
     while let Some(argument) = parser.next()? {
         match argument {
-            Long("runs") => options.plan.runs = parser.value()?.parse()?,
-            Long("memory") => options.plan.memory_mib = parser.value()?.parse()?,
-            Long("cmdline") => options.plan.command_line = parser.value()?.string()?,
-            Long("kernel") => options.full_kernel = parser.value()?.parse_with(which_kernel)?,
-            Long("only") => options.plan.contenders = parser.value()?.parse_with(Contender::parse_list)?,
+            Long("runs") => plan.runs = parser.value()?.parse()?,
+            Long("memory") => plan.memory_mib = parser.value()?.parse()?,
+            Long("cmdline") => plan.command_line = parser.value()?.string()?,
+            Long("start") => plan.start = parser.value()?.parse_with(Start::parse)?,
+            Long("only") => plan.contenders = parser.value()?.parse_with(Contender::parse_list)?,
             other => return Err(other.unexpected().into()),
         }
     }
     match verb.as_str() {
-        "boot" => boot(&options),
-        "inside" => inside::run(&options.plan),
+        "boot" => boot(&plan),
+        "inside" => inside::run(&plan),
         other => Err(format!("no such benchmark: {other}\n{USAGE}").into()),
     }
 }
 
-fn which_kernel(text: &str) -> Result<bool, String> {
-    match text {
-        "cloud" => Ok(false),
-        "full" => Ok(true),
-        other => Err(format!("{other:?} is neither cloud nor full")),
-    }
-}
-
-fn boot(options: &Options) -> Result<(), Error> {
+fn boot(plan: &Plan) -> Result<(), Error> {
     let programs = std::env::current_exe()?.parent().map(Path::to_owned).unwrap_or_default();
-    let image = Image::get()?;
-    let kernel = if options.full_kernel { image.full_kernel()? } else { image.cloud_kernel()? };
     let scratch = tempfile::tempdir()?;
-    let initrd = scratch.path().join("initrd");
-    write_initrd(&image, &initrd)?;
-    let host = start_host(&programs, &kernel, &initrd, &options.plan)?;
-    let plan = &options.plan;
+    let host = start_host(&programs, scratch.path(), plan)?;
     eprintln!(
-        "bench: {} rounds, {} MiB, {} ({:.1} MiB), {:?}",
+        "bench: {}, {} rounds, {} MiB, {:?}",
+        plan.start.name(),
         plan.runs,
         plan.memory_mib,
-        kernel.version,
-        std::fs::metadata(&kernel.image)?.len() as f64 / f64::from(1 << 20),
         plan.command_line
     );
     let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
@@ -113,13 +97,11 @@ fn boot(options: &Options) -> Result<(), Error> {
     Ok(())
 }
 
-fn start_host(programs: &Path, kernel: &Kernel, initrd: &Path, plan: &Plan) -> Result<Host, Error> {
+fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Error> {
     let program = |name: &str| -> PathBuf { programs.join(name) };
     let mut builder = HostBuilder::new(program("nested"))
         .memory_mib(1536 + plan.memory_mib)
         .deadline(plan.deadline() + Duration::from_secs(120))
-        .file_as(&kernel.image, "vmlinuz")
-        .file_as(initrd, "initrd")
         .file(program("bench"));
     if plan.contenders.contains(&Contender::Vmm) {
         builder = builder.file(program("vmm"));
@@ -127,13 +109,5 @@ fn start_host(programs: &Path, kernel: &Kernel, initrd: &Path, plan: &Plan) -> R
     if plan.contenders.contains(&Contender::Launcher) {
         builder = builder.file(program("virt-launcher"));
     }
-    Ok(builder.start()?)
-}
-
-/// A RAM disk whose first process says so at once, waits for a line and powers off.
-fn write_initrd(image: &Image, path: &Path) -> std::io::Result<()> {
-    let mut initrd = Initrd::with_busybox(&image.busybox())?;
-    let init = format!("#!/bin/sh\necho {}\nread -r line\n/bin/busybox poweroff -f\n", inside::MARK);
-    initrd.file("init", init.as_bytes())?;
-    initrd.save(path)
+    Ok(plan.start.provide(builder, scratch)?.start()?)
 }
