@@ -10,6 +10,10 @@ use crate::memory::{GuestMemory, Segments};
 
 /// Bytes of a sector.
 pub(crate) const SECTOR: u64 = 512;
+/// Sectors that a guest may discard or zero as one range, and ranges in one request: they bound how long a disk's
+/// worker is away. SATA has limits of its own.
+pub(crate) const MAX_RANGE_SECTORS: u32 = 1 << 22;
+pub(crate) const MAX_RANGES: u32 = 16;
 
 /// Why an image cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -5,11 +5,9 @@ use std::io;
 use super::Sense;
 use super::command::Command;
 use super::unit::{Buffers, Unit, answer};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES};
 use crate::memory::{GuestMemory, Segments};
 
-/// The most blocks that one range of UNMAP, or WRITE SAME, covers; and the most ranges.
-pub(super) const MAX_RANGE_BLOCKS: u32 = 1 << 22;
-pub(super) const MAX_RANGES: u32 = 16;
 const UNMAP_HEADER: u64 = 8;
 const UNMAP_RANGE: usize = 16;
 const CACHING: u8 = 0x08;
@@ -37,7 +35,7 @@ pub(super) fn perform(
                 return Err(Sense::INVALID_FIELD);
             }
             writable(unit)?;
-            if blocks > MAX_RANGE_BLOCKS {
+            if blocks > MAX_RANGE_SECTORS {
                 return Err(Sense::INVALID_FIELD);
             }
             let (offset, len) = unit.range(lba, blocks)?;
@@ -92,7 +90,7 @@ fn unmap(unit: &mut Unit, memory: &GuestMemory, from: &Segments, len: usize) -> 
     let ranges = ranges.iter().map(|range| {
         let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = *range;
         let blocks = u32::from_be_bytes([i, j, k, l]);
-        if blocks > MAX_RANGE_BLOCKS {
+        if blocks > MAX_RANGE_SECTORS {
             return Err(Sense::INVALID_PARAMETER);
         }
         unit.range(u64::from_be_bytes([a, b, c, d, e, f, g, h]), blocks)

@@ -1,8 +1,8 @@
 //! What a unit says it is (SPC-4, sections 6.4 and 7.8; SBC-3, section 6.5).
 
-use super::disk::{MAX_RANGE_BLOCKS, MAX_RANGES};
 use super::unit::{Kind, Unit};
 use super::{padded, put};
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES};
 
 const VENDOR: &str = "VIREO";
 const SPC4: u8 = 6;
@@ -67,10 +67,10 @@ fn limits(read_only: bool) -> Vec<u8> {
     // Optimal transfer granularity: 4 KiB.
     page[2..4].copy_from_slice(&8_u16.to_be_bytes());
     if !read_only {
-        page[16..20].copy_from_slice(&MAX_RANGE_BLOCKS.to_be_bytes());
+        page[16..20].copy_from_slice(&MAX_RANGE_SECTORS.to_be_bytes());
         page[20..24].copy_from_slice(&MAX_RANGES.to_be_bytes());
         page[24..28].copy_from_slice(&8_u32.to_be_bytes());
-        page[32..40].copy_from_slice(&u64::from(MAX_RANGE_BLOCKS).to_be_bytes());
+        page[32..40].copy_from_slice(&u64::from(MAX_RANGE_SECTORS).to_be_bytes());
     }
     page
 }

@@ -6,8 +6,8 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
-use super::request::{Limits, MAX_RANGE_SECTORS, MAX_RANGES, Operation, Range, Refusal, Request};
-use crate::block::{self, Backend, ImageError, SECTOR};
+use super::request::{Limits, Operation, Range, Refusal, Request};
+use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
 use crate::config::{Disk, DiskSerial};
 
 /// Section 5.

@@ -1,11 +1,8 @@
 //! What a driver asks of a disk, checked whole before anything is done (section 5.2.6).
 
 use super::super::{Chain, GuestMemory, Segments};
-use crate::block::SECTOR;
+use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
 
-/// The most a driver may discard or zero with one segment, and how many segments a request has.
-pub(super) const MAX_RANGE_SECTORS: u32 = 1 << 22;
-pub(super) const MAX_RANGES: u32 = 16;
 const HEADER: u64 = 16;
 const RANGE: u64 = 16;
 const UNMAP: u32 = 1;
