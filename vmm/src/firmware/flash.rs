@@ -154,7 +154,12 @@ impl State {
                 }
             }
             Mode::BufferConfirm { writes } if first == command::CONFIRM => {
-                writes.iter().for_each(|(at, byte)| self.program(*at, &[*byte]));
+                for run in writes.chunk_by(|(at, _), (next, _)| at + 1 == *next) {
+                    let bytes: Vec<u8> = run.iter().map(|(_, byte)| *byte).collect();
+                    if let Some((at, _)) = run.first() {
+                        self.program(*at, &bytes);
+                    }
+                }
                 Mode::Status
             }
             Mode::BufferConfirm { .. } => self.wrong(),
