@@ -12,6 +12,7 @@ pub mod kvm;
 /// Addresses and lines of the x86_64 machine.
 pub mod layout;
 pub mod memory;
+pub mod pace;
 pub mod pci;
 pub mod rfb;
 pub mod serial;

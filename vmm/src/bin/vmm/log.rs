@@ -1,29 +1,34 @@
 //! Log lines on standard error: a subscriber small enough to sit beside a thousand guests.
 
 use std::fmt::{self, Write as _};
+use std::time::Instant;
 
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+use vireo_vmm::pace::Pace;
 
-struct Stderr(LevelFilter);
+struct Stderr {
+    level: LevelFilter,
+    pace: Pace,
+}
 
 /// Logs what `VMM_LOG` asks for, warnings and errors if it does not.
 pub(crate) fn install() {
     let level = std::env::var("VMM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::WARN);
-    if let Err(error) = tracing::subscriber::set_global_default(Stderr(level)) {
+    if let Err(error) = tracing::subscriber::set_global_default(Stderr { level, pace: Pace::default() }) {
         eprintln!("vmm: cannot log: {error}");
     }
 }
 
 impl Subscriber for Stderr {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.0
+        *metadata.level() <= self.level
     }
 
     fn max_level_hint(&self) -> Option<LevelFilter> {
-        Some(self.0)
+        Some(self.level)
     }
 
     /// Spans are not shown, so one id does for all.
@@ -37,8 +42,12 @@ impl Subscriber for Stderr {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
+        let Some(left_out) = self.pace.admit(metadata, Instant::now()) else { return };
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
+        if left_out > 0 {
+            line.field("left_out", &left_out);
+        }
         // The terminal may be in raw mode.
         eprint!("{}\r\n", line.0);
     }
@@ -50,12 +59,18 @@ impl Subscriber for Stderr {
 
 struct Line(String);
 
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+impl Line {
+    fn field(&mut self, name: &str, value: &dyn fmt::Debug) {
         // Writing to a string cannot fail.
-        let _written = match field.name() {
+        let _written = match name {
             "message" => write!(self.0, " {value:?}"),
             name => write!(self.0, " {name}={value:?}"),
         };
+    }
+}
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.field(field.name(), value);
     }
 }
