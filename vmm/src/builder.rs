@@ -1,131 +1,36 @@
 //! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
 
 mod drives;
+mod error;
 mod firmware;
 mod graphics;
+mod processors;
 
 use std::io;
 use std::sync::Arc;
 
-use kvm_bindings::KVM_MAX_CPUID_ENTRIES;
-use kvm_ioctls::{Cap, Kvm, VcpuFd};
-use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
+use vm_memory::{Bytes, GuestAddress};
 
-use crate::ahci::{self, AhciError};
-use crate::arch::x86_64::acpi::{self, Blobs, PlaceError, Platform, Windows};
-use crate::arch::x86_64::cpuid::{self, HostFacts};
-use crate::arch::x86_64::topology::{Topology, TopologyError};
-use crate::arch::x86_64::{msr, regs, smbios};
-use crate::block::ImageError;
-use crate::boot::{self, Entry, LoadError};
-use crate::bus::{Bus, BusDevice, BusError, BusRange};
+pub use self::error::BuildError;
+use crate::ahci;
+use crate::arch::x86_64::acpi::{self, Blobs, Platform, Windows};
+use crate::arch::x86_64::smbios;
+use crate::arch::x86_64::topology::Topology;
+use crate::boot::{self, Entry};
+use crate::bus::{Bus, BusDevice, BusRange};
 use crate::config::{Boot, DiskBus, Machine};
-use crate::firmware::{BootOrder, FileError, ImageError as FirmwareError, NothingToStart, Overheard, cmos};
+use crate::firmware::{BootOrder, NothingToStart, Overheard, cmos};
 use crate::irq::IrqLine;
-use crate::kvm::{self, KvmDoorbells, KvmError, KvmLine, KvmMachine, KvmPins, KvmRouter, KvmUnusable, Rom};
+use crate::kvm::{self, KvmDoorbells, KvmLine, KvmMachine, KvmPins, KvmRouter, Rom};
 use crate::layout;
 use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
-use crate::memory::{self, GuestMemory, MemoryError, ram_ranges};
+use crate::memory::{self, GuestMemory, ram_ranges};
 use crate::pci::{Root, RootError};
 use crate::serial::{SerialOutput, SharedOutput};
 use crate::vcpu::Vcpu;
-use crate::virtio::net::{NetCard, NetError};
-use crate::virtio::{self, DeviceError};
+use crate::virtio;
+use crate::virtio::net::NetCard;
 use crate::vm::Outcome;
-
-/// Why a machine cannot be built.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// This host cannot run machines.
-    #[error("KVM is not usable")]
-    Kvm(#[from] KvmUnusable),
-    /// The kernel refused a step.
-    #[error("cannot make the virtual machine")]
-    Machine(#[from] KvmError),
-    /// No guest memory.
-    #[error("cannot make the guest's memory")]
-    Memory(#[from] MemoryError),
-    /// The processors cannot be numbered.
-    #[error("cannot lay out the processors")]
-    Topology(#[from] TopologyError),
-    /// More processors than this host's KVM has.
-    #[error("{wanted} processors are more than the {max} this host's KVM has")]
-    TooManyProcessors {
-        /// Asked for.
-        wanted: u8,
-        /// KVM's limit.
-        max: usize,
-    },
-    /// A device could not be made.
-    #[error("cannot make the {device}")]
-    Device {
-        /// What it is to the user.
-        device: &'static str,
-        /// Why.
-        #[source]
-        source: io::Error,
-    },
-    /// Two devices claim an address.
-    #[error("cannot place the {device}")]
-    Place {
-        /// What it is to the user.
-        device: &'static str,
-        /// Which address.
-        #[source]
-        source: BusError,
-    },
-    /// The PCI bus, or a function on it.
-    #[error("cannot place the {device}")]
-    Pci {
-        /// What it is to the user.
-        device: &'static str,
-        /// Why.
-        #[source]
-        source: RootError,
-    },
-    /// A disk's image cannot be used.
-    #[error("cannot use disk number {number}")]
-    Disk {
-        /// Counted from 1, in the machine's order.
-        number: usize,
-        /// Why.
-        #[source]
-        source: ImageError,
-    },
-    /// A virtio device could not be made.
-    #[error("cannot make a device")]
-    Virtio(#[from] DeviceError),
-    /// The SATA controller could not be made.
-    #[error("cannot make the SATA drives")]
-    Sata(#[from] AhciError),
-    /// A network card's tap device cannot be used.
-    #[error("cannot make a network card")]
-    Net(#[from] NetError),
-    /// The kernel, its initrd or its command line.
-    #[error("cannot load the kernel")]
-    Load(#[from] LoadError),
-    /// The firmware's image.
-    #[error("cannot use the firmware")]
-    Firmware(#[from] FirmwareError),
-    /// What firmware would be told.
-    #[error("cannot tell the firmware of the machine")]
-    FirmwareFile(#[from] FileError),
-    /// ACPI tables cannot be placed.
-    #[error("cannot place the ACPI tables")]
-    Acpi(#[from] PlaceError),
-    /// The texts for SMBIOS leave no room for each other.
-    #[error("the SMBIOS texts are longer than 64 KiB in all")]
-    SmbiosTooLong,
-    /// Something outside guest memory was to be written there.
-    #[error("cannot write the {what} to guest memory")]
-    Write {
-        /// What was to be written.
-        what: &'static str,
-        /// Why.
-        #[source]
-        source: GuestMemoryError,
-    },
-}
 
 /// All of a machine but its processors.
 pub(crate) struct Assembly {
@@ -174,7 +79,7 @@ pub(crate) fn build(
     let kvm = kvm::open()?;
     let topology = Topology::new(machine.cpus)?;
     let apic_ids = topology.apic_ids();
-    check_processor_count(&kvm, machine, &apic_ids)?;
+    processors::check_count(&kvm, machine, &apic_ids)?;
 
     let memory = memory::create(machine.memory)?;
     let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
@@ -196,20 +101,20 @@ pub(crate) fn build(
     let boot_order = pci_devices(machine, &assembly, &memory, Box::new(output))?;
     let adapter =
         machine.graphics.as_ref().map(|graphics| graphics::install(graphics, &assembly)).transpose()?;
-    let vcpus = processors(&kvm, &assembly, topology, &apic_ids)?;
+    let vcpus = processors::create(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {
             let ps2 = machine.graphics.is_some();
             let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
             write_acpi(&memory, &platform)?;
             write_smbios(machine, &memory)?;
-            vcpus.iter().try_for_each(|vcpu| skip_firmware(vcpu.fd()))?;
+            vcpus.iter().try_for_each(|vcpu| processors::skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
             if let (Some(adapter), Entry::Linux64 { boot_params, .. }) = (&adapter, entry) {
                 graphics::announce(adapter, &memory, boot_params)?;
             }
             if let Some(first) = vcpus.first() {
-                enter_at(first.fd(), entry, &memory)?;
+                processors::enter_at(first.fd(), entry, &memory)?;
             }
         }
         // The first processor starts at the reset vector, as KVM makes it.
@@ -293,36 +198,12 @@ fn write_acpi(memory: &GuestMemory, platform: &Platform<'_>) -> Result<(), Build
     Ok(())
 }
 
-/// Sets the first processor to the kernel's entry point.
-fn enter_at(fd: &VcpuFd, entry: Entry, memory: &GuestMemory) -> Result<(), BuildError> {
-    let (mode, rip, argument) = match entry {
-        Entry::Linux64 { rip, boot_params } => (regs::Mode::Long, rip, boot_params),
-        Entry::Pvh { rip, start_info } => (regs::Mode::Protected, rip, start_info),
-    };
-    let reset = fd.get_sregs().map_err(KvmError::at("read the processor's registers"))?;
-    let sregs = regs::special(mode, reset, memory)
-        .map_err(|source| BuildError::Write { what: "descriptor and page tables", source })?;
-    fd.set_sregs(&sregs).map_err(KvmError::at("set the processor's special registers"))?;
-    fd.set_regs(&regs::general(mode, rip, argument))
-        .map_err(KvmError::at("set the processor's general registers"))?;
-    Ok(())
-}
-
 fn pci(device: &'static str) -> impl FnOnce(RootError) -> BuildError {
     move |source| BuildError::Pci { device, source }
 }
 
 fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
     move |source| BuildError::Device { device, source }
-}
-
-fn check_processor_count(kvm: &Kvm, machine: &Machine, apic_ids: &[u8]) -> Result<(), BuildError> {
-    let highest = apic_ids.last().copied().map_or(0, usize::from);
-    let max = kvm.get_max_vcpus().min(kvm.get_max_vcpu_id());
-    if highest >= max {
-        return Err(BuildError::TooManyProcessors { wanted: machine.cpus.count(), max });
-    }
-    Ok(())
 }
 
 fn legacy_devices(
@@ -353,46 +234,4 @@ fn legacy_devices(
     buses.port("debug port", (layout::DEBUG_PORT, 1), Arc::new(DebugPort::new()))?;
     buses.port("system control port", (0x92, 1), Arc::new(SystemControlA::new(outcome.clone())))?;
     Ok((uart, power))
-}
-
-fn processors(
-    kvm: &Kvm,
-    assembly: &Assembly,
-    topology: Topology,
-    apic_ids: &[u8],
-) -> Result<Vec<Vcpu>, BuildError> {
-    let supported =
-        kvm.get_supported_cpuid(KVM_MAX_CPUID_ENTRIES).map_err(KvmError::at("say what processors it has"))?;
-    let vm = &assembly.vm;
-    let mut vcpus = Vec::with_capacity(apic_ids.len());
-    for (cpu, apic_id) in (0..).zip(apic_ids.iter().copied()) {
-        let fd = vm.fd.create_vcpu(apic_id.into()).map_err(KvmError::at("create a processor"))?;
-        let host = HostFacts {
-            tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
-            tsc_khz: fd.get_tsc_khz().ok(),
-        };
-        let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
-        identify(&fd, &leaves)?;
-        let buses = (&assembly.buses.mmio, &assembly.buses.pio);
-        vcpus.push(Vcpu::new(fd, cpu, buses, assembly.outcome.clone()));
-    }
-    Ok(vcpus)
-}
-
-/// What a processor is, wherever it starts.
-fn identify(fd: &VcpuFd, leaves: &[kvm_bindings::kvm_cpuid_entry2]) -> Result<(), KvmError> {
-    let leaves = kvm_bindings::CpuId::from_entries(leaves).map_err(|error| {
-        KvmError::at("take the processor's identity")(io::Error::other(format!("{error:?}")))
-    })?;
-    fd.set_cpuid2(&leaves).map_err(KvmError::at("take the processor's identity"))
-}
-
-/// Sets what firmware would have set on every processor.
-fn skip_firmware(fd: &VcpuFd) -> Result<(), KvmError> {
-    msr::set_boot(fd);
-    fd.set_fpu(&regs::fpu()).map_err(KvmError::at("set the floating-point unit"))?;
-    let mut lapic = fd.get_lapic().map_err(KvmError::at("read the local interrupt controller"))?;
-    regs::wire_local_interrupts(&mut lapic);
-    fd.set_lapic(&lapic).map_err(KvmError::at("set the local interrupt controller"))?;
-    Ok(())
 }
