@@ -66,7 +66,7 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
     args.option("-display", "none");
     args.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     args.option("-msg", "timestamp=off");
-    let smm = if plan.firmware.is_some_and(|firmware| firmware.secure) { "on" } else { "off" };
+    let smm = if needs_smm(launch, plan) { "on" } else { "off" };
     // Without graphics, SeaBIOS talks on the serial port.
     let firmware_on_serial = matches!(launch.boot, Boot::Bios { use_serial: true });
     let graphics = if firmware_on_serial { ",graphics=off" } else { "" };
@@ -80,6 +80,13 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
     if launch.start_paused {
         args.flag("-S");
     }
+}
+
+/// Secure boot is nothing without system management mode. Nor is text on a VGA adapter: QEMU maps the adapter's window
+/// at 0xa0000 together with the ranges of that mode, and a q35 machine that lacks them has RAM there.
+fn needs_smm(launch: &Launch, plan: &Plan<'_>) -> bool {
+    let draws_text = launch.graphics && !matches!(launch.boot, Boot::Efi { .. });
+    draws_text || plan.firmware.is_some_and(|firmware| firmware.secure)
 }
 
 fn processors(args: &mut Args, launch: &Launch, kvm: bool) {

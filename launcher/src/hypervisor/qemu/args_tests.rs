@@ -267,6 +267,19 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
 }
 
 #[test]
+fn text_on_a_vga_adapter_needs_the_ranges_of_smm() {
+    let bios = Boot::Bios { use_serial: false };
+    let efi = Boot::Efi { secure_boot: false, variables: None };
+    for (boot, graphics, smm) in
+        [(bios.clone(), true, "on"), (bios, false, "off"), (efi.clone(), true, "off"), (efi, false, "off")]
+    {
+        let launch = Launch { boot, graphics, ..sample::kernel_boot() };
+        let machine = format!("q35,smm={smm},vmport=off");
+        assert_eq!(values(&line(&launch, true), "-machine"), [machine], "{:?}, {graphics}", launch.boot);
+    }
+}
+
+#[test]
 fn bios_is_the_one_that_was_found() {
     let firmware = Firmware { code: "/bios".into(), variables: None, secure: false };
     let launch = Launch { boot: Boot::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
