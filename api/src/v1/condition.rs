@@ -1,4 +1,7 @@
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
 use super::shape::{Shape, Stranger, null_is_default};
 
@@ -26,9 +29,23 @@ pub struct Condition {
     pub message: String,
     /// Fields unknown to this release, kept as they came.
     #[serde(flatten)]
-    pub extra: std::collections::BTreeMap<String, serde_json::Value>,
+    pub extra: BTreeMap<String, Value>,
 }
 
 impl Shape for Condition {
     fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
+        let text = |about: &str| json!({"type": "string", "description": about});
+        let definition = json!({"type": "object", "description": "One condition of an object.", "properties": {
+            "type": text("`Ready`, `AgentConnected`, ..."),
+            "status": text("`True`, `False` or `Unknown`."),
+            "lastProbeTime": text("RFC 3339."),
+            "lastTransitionTime": text("RFC 3339."),
+            "reason": text("One word, for programs."),
+            "message": text("For people."),
+        }});
+        definitions.insert("Condition".to_owned(), definition);
+        json!({ "$ref": "Condition" })
+    }
 }

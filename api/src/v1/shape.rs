@@ -1,8 +1,10 @@
-//! How a served object is declared: once, with everything that lenience and lossless round trips need.
+//! How a served object is declared: once, with everything that lenience and lossless round trips need, and the
+//! OpenAPI schema that tells clients of it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer};
+use serde_json::{Value, json};
 
 /// A field that this release does not know, found by [`Shape::strangers`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,27 @@ pub struct Stranger {
 pub trait Shape {
     /// Adds every unknown field at or below `at`.
     fn strangers(&self, at: &str, found: &mut Vec<Stranger>);
+
+    /// The OpenAPI schema of a field of this type. Objects are added to `definitions` by the name of their type and
+    /// referred to by it: `{"$ref": "DomainSpec"}`.
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value;
+}
+
+/// The words of a doc comment.
+pub(crate) fn words(lines: &[&str]) -> Value {
+    json!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "))
+}
+
+/// The schema of a field with its words.
+pub(crate) fn field<T: Shape>(definitions: &mut BTreeMap<String, Value>, lines: &[&str]) -> Value {
+    let mut schema = T::schema(definitions);
+    schema["description"] = words(lines);
+    schema
+}
+
+/// A number or a text, whichever the writer prefers.
+pub(crate) fn int_or_string() -> Value {
+    json!({ "x-kubernetes-int-or-string": true })
 }
 
 /// A name this similar is taken for a slip (Jaro-Winkler, 0 to 1).
@@ -73,6 +96,10 @@ impl<T: Shape> Shape for Option<T> {
             value.strangers(at, found);
         }
     }
+
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
+        T::schema(definitions)
+    }
 }
 
 impl<T: Shape> Shape for Vec<T> {
@@ -81,34 +108,55 @@ impl<T: Shape> Shape for Vec<T> {
             value.strangers(&format!("{at}[{index}]"), found);
         }
     }
+
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
+        json!({"type": "array", "items": T::schema(definitions)})
+    }
 }
 
-impl<T> Shape for BTreeMap<String, T> {
+impl<T: Shape> Shape for BTreeMap<String, T> {
     fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
+        json!({"type": "object", "additionalProperties": T::schema(definitions)})
+    }
 }
 
+/// Types without fields, with their schemas.
 macro_rules! leaves {
-    ($($leaf:ty),*) => {$(
+    ($($leaf:ty => $schema:expr),* $(,)?) => {$(
         impl Shape for $leaf {
             fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+
+            fn schema(_: &mut std::collections::BTreeMap<String, serde_json::Value>) -> serde_json::Value {
+                $schema
+            }
         }
     )*};
 }
-leaves!(bool, i32, i64, u32, u64, String, serde_json::Value);
+leaves!(
+    bool => json!({"type": "boolean"}),
+    i32 => json!({"type": "integer", "format": "int32"}),
+    i64 => json!({"type": "integer", "format": "int64"}),
+    u32 => json!({"type": "integer", "format": "int64"}),
+    u64 => json!({"type": "integer", "format": "int64"}),
+    String => json!({"type": "string"}),
+    Value => json!({"x-kubernetes-preserve-unknown-fields": true}),
+);
 pub(crate) use leaves;
 
 /// Declares served objects. A field is `name: Type`, written in camel case on the wire unless `= "literal"` says
 /// otherwise. Every field may be absent or null; what no field takes is kept in `extra`.
 macro_rules! shapes {
-    ($($(#[$meta:meta])* pub struct $name:ident {
-        $($(#[$field_meta:meta])* pub $field:ident: $type:ty $(= $wire:literal)?,)*
+    ($($(#[doc = $doc:literal])* pub struct $name:ident {
+        $($(#[doc = $field_doc:literal])* pub $field:ident: $type:ty $(= $wire:literal)?,)*
     })*) => {$(
-        $(#[$meta])*
+        $(#[doc = $doc])*
         #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "camelCase")]
         pub struct $name {
             $(
-                $(#[$field_meta])*
+                $(#[doc = $field_doc])*
                 $(#[serde(rename = $wire)])?
                 #[serde(
                     default,
@@ -132,6 +180,29 @@ macro_rules! shapes {
                     let name = crate::v1::shape::wire(stringify!($field), &[$($wire)?]);
                     self.$field.strangers(&crate::v1::shape::join(at, &name), found);
                 )*
+            }
+
+            fn schema(
+                definitions: &mut std::collections::BTreeMap<String, serde_json::Value>,
+            ) -> serde_json::Value {
+                use crate::v1::shape;
+                let name = stringify!($name);
+                if !definitions.contains_key(name) {
+                    // Before its fields, which may lead back here.
+                    definitions.insert(name.to_owned(), serde_json::Value::Null);
+                    let properties: serde_json::Map<_, _> = [$((
+                        shape::wire(stringify!($field), &[$($wire)?]),
+                        shape::field::<$type>(definitions, &[$($field_doc),*]),
+                    )),*]
+                    .into_iter()
+                    .collect();
+                    let about = shape::words(&[$($doc),*]);
+                    let object = serde_json::json!({
+                        "type": "object", "description": about, "properties": properties,
+                    });
+                    definitions.insert(name.to_owned(), object);
+                }
+                serde_json::json!({ "$ref": name })
             }
         }
     )*};
