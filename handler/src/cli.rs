@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use ipnet::Ipv4Net;
 use vireo_api::spec::HypervisorChoice;
 use vireo_handler::report::{Asked, Format};
-use vireo_handler::settings::Settings;
+use vireo_handler::settings::{Settings, beside_this_program, host_name};
 
 /// The node agent: runs the virtual machines that manifests describe.
 #[derive(Debug, Parser)]
@@ -102,12 +102,12 @@ impl From<Status> for Asked {
 
 impl Run {
     /// Makes the settings complete; paths absolute, since launchers are started elsewhere.
-    pub(crate) fn settings(self) -> Result<Settings, Box<dyn std::error::Error>> {
+    /// With the manifests directory.
+    pub(crate) fn settings(self) -> Result<(Settings, PathBuf), Box<dyn std::error::Error>> {
         let manifests = self.manifests.ok_or("--manifests is required")?;
         std::fs::create_dir_all(&self.state_dir)
             .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
-        Ok(Settings {
-            manifests: std::path::absolute(manifests)?,
+        let settings = Settings {
             state_dir: std::path::absolute(self.state_dir)?,
             hypervisor: match self.hypervisor {
                 Hypervisor::Auto => HypervisorChoice::Auto,
@@ -117,19 +117,14 @@ impl Run {
             vm_cidr: self.vm_cidr.trunc(),
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,
-                None => launcher()?,
+                None => beside_this_program()?,
             },
             qemu: self.qemu,
             node_name: match self.node_name {
                 Some(name) => name,
-                None => rustix::system::uname().nodename().to_string_lossy().into_owned(),
+                None => host_name(),
             },
-        })
+        };
+        Ok((settings, std::path::absolute(manifests)?))
     }
-}
-
-/// The launcher of this release lies beside the handler.
-fn launcher() -> std::io::Result<PathBuf> {
-    let beside = std::env::current_exe()?.with_file_name("virt-launcher");
-    Ok(if beside.exists() { beside } else { PathBuf::from("virt-launcher") })
 }

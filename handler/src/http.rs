@@ -42,7 +42,8 @@ pub async fn serve(listener: UnixListener, node: Arc<Node>) -> io::Result<()> {
     axum::serve(listener, router(node)).await
 }
 
-fn router(node: Arc<Node>) -> Router {
+/// The endpoint as a service: of VMIs and their consoles, by their paths.
+pub fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";

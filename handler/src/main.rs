@@ -3,6 +3,7 @@
 mod cli;
 
 use std::io::IsTerminal as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 use vireo_handler::launcher::link::chain;
+use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
@@ -26,7 +28,7 @@ fn main() -> ExitCode {
         (None, None) => Err("--manifests is required".into()),
     };
     log();
-    match settings.and_then(handle) {
+    match settings.and_then(|(settings, manifests)| handle(settings, &manifests)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", chain(error.as_ref()));
@@ -48,20 +50,20 @@ fn log() {
 
 type Failure = Box<dyn std::error::Error>;
 
-fn handle(settings: Settings) -> Result<(), Failure> {
+fn handle(settings: Settings, manifests: &Path) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(serve(settings));
+    let done = runtime.block_on(serve(settings, manifests));
     // What still blocks (an import, a namespace) is left to end by itself; everything it does may be repeated.
     runtime.shutdown_background();
     done
 }
 
-async fn serve(settings: Settings) -> Result<(), Failure> {
+async fn serve(settings: Settings, manifests: &Path) -> Result<(), Failure> {
     let node = Arc::new(Node::new(settings));
     let _lock = node.state.take()?;
     let listener = http::bind(&node.state.endpoint())?;
     info!(
-        manifests = %node.settings.manifests.display(),
+        manifests = %manifests.display(),
         state = %node.settings.state_dir.display(),
         node = node.settings.node_name,
         "virt-handler runs"
@@ -73,9 +75,12 @@ async fn serve(settings: Settings) -> Result<(), Failure> {
             _ = interrupt.recv() => {}
         }
     };
+    // Before anything is adopted.
+    let source = Directory::open(manifests)
+        .map_err(|error| format!("cannot watch the manifests directory {}: {error}", manifests.display()))?;
     let endpoint = http::serve(listener, Arc::clone(&node));
     tokio::select! {
-        done = supervise::run(Arc::clone(&node), told) => done?,
+        done = supervise::run(Arc::clone(&node), source, told) => done?,
         done = endpoint => done?,
     }
     info!("virt-handler stops; its guests go on");

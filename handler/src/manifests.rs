@@ -1,10 +1,38 @@
-//! Where VMIs come from: a directory of manifests, as a kubelet's static pods.
+//! What is wanted of a node's VMIs, and one place where that is written: a directory of manifests, as a kubelet's
+//! static pods. [`Source`] is what every such place gives; the Kubernetes API is another.
 
 pub mod catalog;
+pub mod directory;
 pub mod document;
 pub mod watch;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use catalog::Catalog;
+
+/// Where VMIs come from.
+pub trait Source: Send {
+    /// Everything that is wanted now. `owners` says which file each existing VMI came from.
+    fn catalog(&mut self, owners: &BTreeMap<Key, String>) -> Catalog;
+
+    /// Returns when what is wanted may have changed.
+    fn changed(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// Told after every look: of names for which `busy` is false, nothing is left on this node.
+    fn settle(&mut self, busy: &(dyn Fn(&Key) -> bool + Send + Sync));
+}
+
+/// What made a VMI wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A manifest in this file. The VMI gets its UID here.
+    File(String),
+    /// An object of the API, which has a UID already, and which never changes what it wants.
+    Object(Uuid),
+}
 
 /// What a VMI is called: the name under which manifests, records and users mean the same machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

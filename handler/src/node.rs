@@ -27,6 +27,7 @@ pub struct Node {
     picture: Mutex<Picture>,
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
+    news: tokio::sync::watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +59,7 @@ impl Node {
             picture: Mutex::default(),
             wires: Mutex::default(),
             host: Once::new(),
+            news: tokio::sync::watch::Sender::new(0),
         }
     }
 
@@ -78,6 +80,13 @@ impl Node {
             Some(vmi) => picture.vmis.insert(key.clone(), Arc::new(vmi)),
             None => picture.vmis.remove(key),
         };
+        drop(picture);
+        self.news.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes whenever a VMI is shown otherwise than before.
+    pub fn news(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.news.subscribe()
     }
 
     /// What is wrong with the manifests.

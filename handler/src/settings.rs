@@ -8,8 +8,6 @@ use vireo_api::spec::HypervisorChoice;
 /// Settings of one handler.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// `--manifests`.
-    pub manifests: PathBuf,
     /// `--state-dir`.
     pub state_dir: PathBuf,
     /// `--hypervisor`.
@@ -22,4 +20,18 @@ pub struct Settings {
     pub qemu: Option<PathBuf>,
     /// `--node-name`.
     pub node_name: String,
+}
+
+/// The launcher of this release lies beside its handler.
+///
+/// # Errors
+/// When this program cannot be found.
+pub fn beside_this_program() -> std::io::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name("virt-launcher");
+    Ok(if beside.exists() { beside } else { PathBuf::from("virt-launcher") })
+}
+
+/// What this machine is called.
+pub fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

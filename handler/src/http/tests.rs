@@ -7,7 +7,6 @@ use crate::settings::Settings;
 
 fn node(dir: &Path) -> Arc<Node> {
     Arc::new(Node::new(Settings {
-        manifests: dir.join("manifests"),
         state_dir: dir.to_owned(),
         hypervisor: vireo_api::spec::HypervisorChoice::Auto,
         vm_cidr: "10.201.0.0/16".parse().unwrap(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::document::{Accepted, Content, Document};
-use super::{Key, Problem, Refusal};
+use super::{Key, Origin, Problem, Refusal};
 
 /// What was found in one file.
 #[derive(Debug, Clone)]
@@ -23,7 +23,7 @@ pub enum Entry {
         /// The manifest.
         manifest: Arc<Accepted>,
         /// Where it was found.
-        file: String,
+        origin: Origin,
     },
     /// Its manifest is broken: leave what runs alone.
     Held,
@@ -113,7 +113,7 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
 fn entry(claim: &Claim<'_>) -> Entry {
     match claim.content {
         Content::Accepted(manifest) => {
-            Entry::Present { manifest: Arc::clone(manifest), file: claim.file.to_owned() }
+            Entry::Present { manifest: Arc::clone(manifest), origin: Origin::File(claim.file.to_owned()) }
         }
         Content::Refused(_) => Entry::Held,
     }

@@ -76,6 +76,18 @@ fn judge(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Document
     Document { index, key, content }
 }
 
+impl Accepted {
+    /// A VMI that an API gave its UID. Its status is left out: that is this node's to tell.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it; an API accepts no such VMI, but an older release may have.
+    pub fn object(mut vmi: VirtualMachineInstance) -> Result<Self, Report> {
+        vmi.status = Default::default();
+        let vm = Vm::try_from(&vmi)?;
+        Ok(Self { notices: notices(&vm), vmi })
+    }
+}
+
 fn notices(vm: &Vm) -> Vec<Problem> {
     let told = |notice: &vireo_api::spec::Notice| Problem {
         field: notice.field().as_str().to_owned(),

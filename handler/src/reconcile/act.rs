@@ -53,15 +53,15 @@ impl Machine {
     }
 
     fn accept(&mut self, want: &Want) -> Done {
-        let Some((manifest, file)) = want.manifest() else { return Ok(()) };
-        let mut record = Record::new(&self.node.state, manifest, file, &now());
+        let Some((manifest, origin)) = want.manifest() else { return Ok(()) };
+        let mut record = Record::new(&self.node.state, manifest, origin, &now());
         Phase::Pending.as_str().clone_into(&mut record.vmi.status.phase);
         if let Err(error) = record.dir.create().and_then(|()| record.write()) {
             // The next try has another UID; on a full disk nothing of this one may stay.
             let _ = record.dir.remove();
             return Err(trouble("FailedCreate")(error));
         }
-        info!(uid = %record.uid, file, "accepted");
+        info!(uid = %record.uid, ?origin, "accepted");
         for notice in &manifest.notices {
             warn!("{notice}");
         }

@@ -13,9 +13,9 @@ use super::record::{Record, now};
 use super::status::{self, Facts, Phase, Trouble};
 use crate::launcher::link::{Link, Seen, chain, summary};
 use crate::launcher::process::{self, Found};
-use crate::manifests::Key;
 use crate::manifests::catalog::Entry;
 use crate::manifests::document::Accepted;
+use crate::manifests::{Key, Origin};
 use crate::node::Node;
 use crate::resolve;
 
@@ -37,8 +37,14 @@ pub(super) enum Want {
 }
 
 impl Want {
-    fn decided(&self) -> Wanted {
+    /// What is wanted of the VMI that is recorded. Another object of the same name waits until that one is gone.
+    fn decided(&self, record: Option<&Record>) -> Wanted {
         match self {
+            Self::Entry(Entry::Present { origin: Origin::Object(uid), .. })
+                if record.is_some_and(|record| record.uid != *uid) =>
+            {
+                Wanted::Absent
+            }
             Self::Entry(Entry::Present { .. }) => Wanted::Present,
             Self::Entry(Entry::Held) => Wanted::Held,
             Self::Nothing => Wanted::Absent,
@@ -50,15 +56,23 @@ impl Want {
         match (self, other) {
             (Self::Nothing, Self::Nothing) | (Self::Entry(Entry::Held), Self::Entry(Entry::Held)) => true,
             _ => match (self.manifest(), other.manifest()) {
-                (Some((this, file)), Some((that, other))) => file == other && this.vmi == that.vmi,
+                (Some((this, here)), Some((that, there))) => here == there && this.vmi == that.vmi,
                 _ => false,
             },
         }
     }
 
-    pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &str)> {
+    /// Whether it says something else than what was accepted. Objects of an API cannot.
+    fn differs(&self, record: &Record) -> bool {
+        match self.manifest() {
+            Some((manifest, Origin::File(_))) => record.differs(manifest),
+            Some((_, Origin::Object(_))) | None => false,
+        }
+    }
+
+    pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &Origin)> {
         match self {
-            Self::Entry(Entry::Present { manifest, file }) => Some((manifest, file)),
+            Self::Entry(Entry::Present { manifest, origin }) => Some((manifest, origin)),
             Self::Entry(Entry::Held) | Self::Nothing => None,
         }
     }
@@ -177,7 +191,7 @@ impl Machine {
 
     async fn round(&mut self, want: &Want) -> Step {
         let seen = self.observe(want);
-        let action = decide(want.decided(), &seen);
+        let action = decide(want.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");
         let done = match action {
             Action::Wait => Ok(()),
@@ -257,7 +271,7 @@ impl Machine {
             is_final: record.phase().is_final(),
             leaving: record.leaving(),
             has_network: record.plan.is_some(),
-            outdated: want.manifest().is_some_and(|(manifest, _)| record.differs(manifest)),
+            outdated: want.differs(record),
         });
         Observed { record, launcher, stop }
     }
@@ -303,7 +317,7 @@ impl Machine {
         let vm = next.vm().ok();
         let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
         let address = alive.map(|plan| plan.wire().vm().to_string());
-        let changed = want.manifest().is_some_and(|(manifest, _)| record.differs(manifest));
+        let changed = want.differs(record);
         next.vmi.status = status::next(
             &record.vmi.status,
             &Facts {
@@ -317,7 +331,7 @@ impl Machine {
                 now: &now(),
             },
         );
-        if let Some((_, file)) = want.manifest() {
+        if let Some((_, Origin::File(file))) = want.manifest() {
             next.vmi
                 .metadata
                 .annotations

@@ -9,8 +9,8 @@ use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::status::Phase;
-use crate::manifests::Key;
 use crate::manifests::document::Accepted;
+use crate::manifests::{Key, Origin};
 use crate::network::Plan;
 use crate::state::{MachineDir, StateDir, StateError, read_json, write_json};
 
@@ -36,14 +36,20 @@ pub(super) enum RecordError {
 }
 
 impl Record {
-    /// Gives a manifest its UID. Nothing is on disk yet.
-    pub(super) fn new(state: &StateDir, manifest: &Accepted, file: &str, now: &str) -> Self {
-        let uid = Uuid::new_v4();
+    /// Gives a manifest its UID, if it has none. Nothing is on disk yet.
+    pub(super) fn new(state: &StateDir, manifest: &Accepted, origin: &Origin, now: &str) -> Self {
         let mut vmi = manifest.vmi.clone();
-        vmi.metadata.uid = uid.to_string();
-        vmi.metadata.creation_timestamp = Some(now.to_owned());
-        vmi.metadata.generation = Some(1);
-        vmi.metadata.annotations.insert(MANIFEST_ANNOTATION.to_owned(), file.to_owned());
+        let uid = match origin {
+            Origin::Object(uid) => *uid,
+            Origin::File(file) => {
+                let uid = Uuid::new_v4();
+                vmi.metadata.uid = uid.to_string();
+                vmi.metadata.creation_timestamp = Some(now.to_owned());
+                vmi.metadata.generation = Some(1);
+                vmi.metadata.annotations.insert(MANIFEST_ANNOTATION.to_owned(), file.clone());
+                uid
+            }
+        };
         Self { uid, dir: state.machine(uid), vmi, plan: None }
     }
 

@@ -1,42 +1,27 @@
-//! The node's loop: what the manifests say, told to the task of each name.
+//! The node's loop: what its source of VMIs says, told to the task of each name.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::act::remove_network;
 use super::machine::{Machine, Want};
 use super::record::Record;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
-use crate::manifests::Key;
-use crate::manifests::catalog::{Entry, catalog};
-use crate::manifests::watch::Watcher;
+use crate::manifests::catalog::{Catalog, Entry};
+use crate::manifests::{Key, Origin, Source};
 use crate::network::Plan;
 use crate::node::Node;
 use crate::state::{MachineDir, StateError, read_json};
 
-/// How soon a manifests directory that went away is looked for again.
-const DIRECTORY_RETRY: Duration = Duration::from_secs(5);
-
 /// Why the handler cannot work.
 #[derive(Debug, Error)]
 pub enum SuperviseError {
-    /// The manifests directory, at start. Later its loss is waited out.
-    #[error("cannot watch the manifests directory {directory}")]
-    Manifests {
-        /// `--manifests`.
-        directory: String,
-        /// The kernel's answer.
-        #[source]
-        source: io::Error,
-    },
     /// The state directory.
     #[error("cannot read what is known of the VMs")]
     State(#[from] StateError),
@@ -51,47 +36,26 @@ struct Tasks {
     running: JoinSet<Key>,
 }
 
-/// Runs the node until `stop`. Guests are left as they are.
+/// Runs the VMIs of a source until `stop`. Guests are left as they are.
 ///
 /// # Errors
-/// When manifests or state cannot be read at the start.
-pub async fn run(node: Arc<Node>, stop: impl Future<Output = ()>) -> Result<(), SuperviseError> {
-    let directory = node.settings.manifests.clone();
-    let failed = |source| SuperviseError::Manifests { directory: directory.display().to_string(), source };
-    // Before anything is adopted: a directory that cannot be read must not look like one without manifests.
-    let mut watcher = Watcher::open(&directory).map_err(failed)?;
-    let mut files = watcher.scan().map_err(failed)?;
+/// When the state cannot be read at the start.
+pub async fn run(
+    node: Arc<Node>,
+    mut source: impl Source,
+    stop: impl Future<Output = ()>,
+) -> Result<(), SuperviseError> {
     let mut tasks = Tasks { node, tell: BTreeMap::new(), owners: BTreeMap::new(), running: JoinSet::new() };
     tasks.adopt().await?;
     tokio::pin!(stop);
     loop {
-        tasks.apply(&files);
+        let catalog = source.catalog(&tasks.owners);
+        tasks.apply(catalog);
+        source.settle(&|key| tasks.tell.contains_key(key));
         tokio::select! {
             () = &mut stop => return Ok(()),
             Some(done) = tasks.running.join_next() => tasks.finished(done),
-            changed = watcher.changed() => {
-                if let Err(error) = changed {
-                    error!(%error, directory = %directory.display(), "the manifests directory is gone; VMs go on as they are");
-                    watcher = reopen(&directory).await;
-                }
-                match watcher.scan() {
-                    Ok(now) => files = now,
-                    Err(error) => warn!(%error, "the manifests directory cannot be listed; VMs go on as they are"),
-                }
-            }
-        }
-    }
-}
-
-async fn reopen(directory: &std::path::Path) -> Watcher {
-    loop {
-        match Watcher::open(directory) {
-            Ok(watcher) => {
-                info!(directory = %directory.display(), "the manifests directory is back");
-                return watcher;
-            }
-            // There is nothing to watch for it with: its parent may be gone, too.
-            Err(_) => tokio::time::sleep(DIRECTORY_RETRY).await,
+            () = source.changed() => {}
         }
     }
 }
@@ -126,17 +90,18 @@ impl Tasks {
         self.running.spawn(machine.run(told));
     }
 
-    /// Tells every task what its manifest says.
-    fn apply(&mut self, files: &BTreeMap<String, crate::manifests::catalog::FileRead>) {
-        let catalog = catalog(files, &self.owners);
+    /// Tells every task what is wanted of its name.
+    fn apply(&mut self, catalog: Catalog) {
         if catalog.refusals != self.node.refusals()
             && let Err(error) = self.node.refuse(catalog.refusals)
         {
             Node::complain("the refused manifests cannot be written down", &error);
         }
         for (key, entry) in &catalog.entries {
-            if let Entry::Present { file, .. } = entry {
-                self.owners.insert(key.clone(), file.clone());
+            if let Entry::Present { origin, .. } = entry {
+                if let Origin::File(file) = origin {
+                    self.owners.insert(key.clone(), file.clone());
+                }
                 if !self.tell.contains_key(key) {
                     let machine = Machine::new(Arc::clone(&self.node), key.clone());
                     self.spawn(machine, Want::Entry(entry.clone()));

@@ -28,7 +28,8 @@ fn owners(owners: &[(&str, &str)]) -> BTreeMap<Key, String> {
 /// "name@file" for what is present, "name?" for what is held.
 fn entries(catalog: &Catalog) -> Vec<String> {
     let tell = |(key, entry): (&Key, &Entry)| match entry {
-        Entry::Present { file, .. } => format!("{}@{file}", key.name),
+        Entry::Present { origin: Origin::File(file), .. } => format!("{}@{file}", key.name),
+        Entry::Present { origin: Origin::Object(uid), .. } => format!("{}@{uid}", key.name),
         Entry::Held => format!("{}?", key.name),
     };
     catalog.entries.iter().map(tell).collect()
