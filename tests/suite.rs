@@ -13,6 +13,7 @@ mod scenarios {
     pub(crate) mod node;
     mod node_disk;
     mod screen;
+    mod standalone;
 }
 
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The directory with `vmm`, `virt-launcher`, `virt-handler` and `virtctl`: `$VIREO_BIN_DIR`, or where `nested`
+/// The directory with `vmm`, `virt-launcher`, `virt-handler`, `virtctl` and `vireo`: `$VIREO_BIN_DIR`, or where `nested`
 /// (this crate's binary, `env!("CARGO_BIN_EXE_nested")`) is, built now.
 ///
 /// # Panics
@@ -19,7 +19,7 @@ pub fn directory(nested: &str) -> &'static Path {
         let mut build = Command::new(cargo);
         build.args(["build", "--quiet", "--bins", "--manifest-path"]);
         build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        for package in ["vireo-vmm", "vireo-launcher", "vireo-handler", "vireo-virtctl"] {
+        for package in ["vireo-vmm", "vireo-launcher", "vireo-handler", "vireo-virtctl", "vireo-standalone"] {
             build.args(["--package", package]);
         }
         let status = build.status().expect("cargo starts");

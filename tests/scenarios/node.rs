@@ -27,7 +27,7 @@ pub(crate) fn host_with_programs() -> HostBuilder {
 }
 
 /// A host with a kernel in an OCI image beside them.
-fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
+pub(crate) fn host_for_a_node(scratch: &Path) -> Result<HostBuilder, HostError> {
     let builder = host_with_programs();
     let image = Image::get()?;
     let kernel = image.cloud_kernel().map_err(HostError::Start)?;
@@ -192,7 +192,7 @@ fn lacks_storage(vmi: &Value) -> bool {
     conditions.into_iter().flatten().any(|condition| condition["reason"] == "FailedStorage")
 }
 
-fn manifest(host: &Host, name: &str) -> String {
+pub(crate) fn manifest(host: &Host, name: &str) -> String {
     let image = host.input("kernel-oci");
     format!(
         r#"apiVersion: kubevirt.io/v1

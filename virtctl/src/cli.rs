@@ -16,18 +16,18 @@ pub(crate) struct Cli {
 /// Where the machines are, and which namespace is meant.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// State directory of the virt-handler on this machine
-    #[arg(
-        long,
-        global = true,
-        env = "VIREO_STATE_DIR",
-        default_value = "/var/lib/vireo",
-        value_name = "DIR"
-    )]
-    pub(crate) state_dir: PathBuf,
-    /// Namespace of the virtual machine instance
-    #[arg(short, long, global = true, default_value = "default", value_name = "NAMESPACE")]
-    pub(crate) namespace: String,
+    /// Kubeconfig of the server to talk to [default: $KUBECONFIG; without one, the virt-handler of this machine]
+    #[arg(long, global = true, value_name = "FILE", conflicts_with = "state_dir")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig [default: its current one]
+    #[arg(long, global = true, value_name = "NAME", conflicts_with = "state_dir")]
+    pub(crate) context: Option<String>,
+    /// State directory of the virt-handler to talk to [default: $VIREO_STATE_DIR, else /var/lib/vireo]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Namespace of the virtual machine instance [default: that of the context, else default]
+    #[arg(short, long, global = true, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -1,4 +1,7 @@
-//! Requests to the virt-handler of this machine, over its unix socket.
+//! Requests: to the server that a kubeconfig names, or to the virt-handler of this machine over its unix socket.
+
+mod kubeconfig;
+mod tls;
 
 use std::io;
 use std::path::PathBuf;
@@ -8,12 +11,15 @@ use hyper::body::Bytes;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::{self, http::HeaderValue};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::cli::Server;
+use kubeconfig::{Cluster, ConfigError};
+use tls::Tls;
 
 /// The sub-protocol of KubeVirt's byte streams: raw bytes in binary frames.
 const PLAIN: &str = "plain.kubevirt.io";
@@ -21,11 +27,27 @@ const PLAIN: &str = "plain.kubevirt.io";
 const ANSWER_LIMIT: usize = 16 << 20;
 /// The host that requests name; a unix socket has none.
 const HOST: &str = "vireo.local";
+/// Where a virt-handler is when nobody says.
+const STATE_DIR: &str = "/var/lib/vireo";
 
-/// A virt-handler's endpoint.
-#[derive(Debug)]
+/// Bytes both ways.
+pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// A connection to whatever was asked for.
+pub(crate) type Connection = Box<dyn Io>;
+
+/// What answers.
 pub(crate) struct Client {
-    socket: PathBuf,
+    endpoint: Endpoint,
+    namespace: String,
+}
+
+enum Endpoint {
+    /// A virt-handler's socket.
+    Handler(PathBuf),
+    /// An API server.
+    Server(Box<Tls>),
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -34,13 +56,17 @@ pub(crate) enum ClientError {
         "no virt-handler answers at {socket}: is it running, and is --state-dir (VIREO_STATE_DIR) right?"
     )]
     Connect { socket: PathBuf, source: io::Error },
-    #[error("the request to virt-handler failed")]
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error("cannot connect to {server}")]
+    Server { server: String, source: io::Error },
+    #[error("the request failed")]
     Http(#[source] hyper::Error),
     #[error("the request cannot be made of these names")]
     Request(#[source] hyper::http::Error),
-    #[error("the answer of virt-handler could not be read")]
+    #[error("the answer could not be read")]
     Body(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("the answer of virt-handler is no JSON")]
+    #[error("the answer is no JSON")]
     Json(#[source] serde_json::Error),
     /// What the server says of it, a `metav1.Status`.
     #[error("{message}")]
@@ -50,13 +76,65 @@ pub(crate) enum ClientError {
 }
 
 impl Client {
-    pub(crate) fn new(server: &Server) -> Self {
-        Self { socket: server.state_dir.join("handler.sock") }
+    /// Chooses: a kubeconfig or a state directory on the command line, else `KUBECONFIG`, else the virt-handler of this
+    /// machine.
+    pub(crate) fn new(server: &Server) -> Result<Self, ClientError> {
+        let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let wanted = match (&server.kubeconfig, &server.state_dir) {
+            (Some(file), _) => Some(file.clone().into_os_string()),
+            (None, Some(_)) => None,
+            (None, None) => variable("KUBECONFIG"),
+        };
+        let given = server.namespace.clone();
+        if let Some(files) = wanted {
+            let cluster = Cluster::read(&files, server.context.as_deref())?;
+            let namespace =
+                given.or_else(|| cluster.namespace.clone()).unwrap_or_else(|| "default".to_owned());
+            return Ok(Self { endpoint: Endpoint::Server(Box::new(Tls::of(cluster)?)), namespace });
+        }
+        let directory = server.state_dir.clone().or_else(|| variable("VIREO_STATE_DIR").map(PathBuf::from));
+        let socket = directory.unwrap_or_else(|| STATE_DIR.into()).join("handler.sock");
+        Ok(Self {
+            endpoint: Endpoint::Handler(socket),
+            namespace: given.unwrap_or_else(|| "default".to_owned()),
+        })
     }
 
-    async fn connect(&self) -> Result<UnixStream, ClientError> {
-        let connected = UnixStream::connect(&self.socket).await;
-        connected.map_err(|source| ClientError::Connect { socket: self.socket.clone(), source })
+    /// The path of a virtual machine instance.
+    pub(crate) fn instance(&self, name: &str) -> String {
+        format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{name}", self.namespace)
+    }
+
+    /// The path of a part of it: `console`, `vnc`.
+    pub(crate) fn part(&self, name: &str, part: &str) -> String {
+        let base = match self.endpoint {
+            Endpoint::Handler(_) => "/v1",
+            Endpoint::Server(_) => "/apis/subresources.kubevirt.io/v1",
+        };
+        format!("{base}/namespaces/{}/virtualmachineinstances/{name}/{part}", self.namespace)
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
+        match &self.endpoint {
+            Endpoint::Handler(socket) => match UnixStream::connect(socket).await {
+                Ok(stream) => Ok(Box::new(stream)),
+                Err(source) => Err(ClientError::Connect { socket: socket.clone(), source }),
+            },
+            Endpoint::Server(tls) => {
+                let failed = |source| ClientError::Server { server: tls.url(), source };
+                let stream = TcpStream::connect((tls.host(), tls.port())).await.map_err(failed)?;
+                stream.set_nodelay(true).map_err(failed)?;
+                Ok(Box::new(tls.connect(stream).await.map_err(failed)?))
+            }
+        }
+    }
+
+    /// The host that requests name, and what lets them in beside a certificate.
+    fn head(&self) -> (String, Option<HeaderValue>) {
+        match &self.endpoint {
+            Endpoint::Handler(_) => (HOST.to_owned(), None),
+            Endpoint::Server(tls) => (tls.authority(), tls.authorization()),
+        }
     }
 
     /// GETs a JSON document.
@@ -71,11 +149,13 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(ClientError::Http)?;
         let connection = tokio::spawn(connection);
-        let request = Request::get(path)
-            .header(header::HOST, HOST)
+        let (host, authorization) = self.head();
+        let mut request = Request::get(path)
+            .header(header::HOST, host)
             .header(header::ACCEPT, accept)
             .body(Empty::<Bytes>::new())
             .map_err(ClientError::Request)?;
+        request.headers_mut().extend(authorization.map(|value| (header::AUTHORIZATION, value)));
         let response = sender.send_request(request).await.map_err(ClientError::Http)?;
         let code = response.status();
         let body =
@@ -89,9 +169,11 @@ impl Client {
     }
 
     /// Opens one of KubeVirt's byte streams.
-    pub(crate) async fn stream(&self, path: &str) -> Result<WebSocketStream<UnixStream>, ClientError> {
+    pub(crate) async fn stream(&self, path: &str) -> Result<WebSocketStream<Connection>, ClientError> {
         let websocket = |error| ClientError::WebSocket(Box::new(error));
-        let mut request = format!("ws://{HOST}{path}").into_client_request().map_err(websocket)?;
+        let (host, authorization) = self.head();
+        let mut request = format!("ws://{host}{path}").into_client_request().map_err(websocket)?;
+        request.headers_mut().extend(authorization.map(|value| (header::AUTHORIZATION, value)));
         request.headers_mut().insert(header::SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(PLAIN));
         match client_async(request, self.connect().await?).await {
             Ok((stream, _response)) => Ok(stream),
@@ -106,7 +188,7 @@ impl Client {
 fn refused(code: StatusCode, body: &[u8]) -> ClientError {
     let status: Option<Value> = serde_json::from_slice(body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str()).map(str::to_owned);
-    let message = message.unwrap_or_else(|| format!("virt-handler answered {code}"));
+    let message = message.unwrap_or_else(|| format!("the server answered {code}"));
     ClientError::Refused { code, message }
 }
 

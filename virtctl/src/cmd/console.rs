@@ -6,7 +6,6 @@ use std::time::Duration;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value;
-use tokio::net::UnixStream;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -16,7 +15,7 @@ use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::Failure;
 use crate::cli::{Console, Server};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Connection};
 use crate::term::RawTerminal;
 
 /// Ctrl+], which a terminal also sends for Ctrl+5.
@@ -40,8 +39,8 @@ enum ConsoleError {
 
 /// Connects, waiting for the instance to run if need be, and stays until the user leaves or the guest is gone.
 pub(crate) async fn run(server: &Server, args: &Console) -> Result<(), Failure> {
-    let client = Client::new(server);
-    let stream = connect(&client, server, args).await?;
+    let client = Client::new(server)?;
+    let stream = connect(&client, args).await?;
     let raw = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
     eprint!("Successfully connected to {} console. Press Ctrl+] or Ctrl+5 to exit console.\r\n", args.vmi);
     let ended = attach(stream).await;
@@ -51,14 +50,9 @@ pub(crate) async fn run(server: &Server, args: &Console) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn connect(
-    client: &Client,
-    server: &Server,
-    args: &Console,
-) -> Result<WebSocketStream<UnixStream>, Failure> {
-    let (namespace, name) = (&server.namespace, &args.vmi);
-    let console = format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console");
-    let object = format!("/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances/{name}");
+async fn connect(client: &Client, args: &Console) -> Result<WebSocketStream<Connection>, Failure> {
+    let name = &args.vmi;
+    let (object, console) = (client.instance(name), client.part(name, "console"));
     let deadline = Instant::now() + Duration::from_secs(args.timeout.saturating_mul(60));
     loop {
         match phase(&client.get(&object).await?) {
@@ -86,7 +80,7 @@ fn phase(object: &Value) -> &str {
 
 /// Output and keys go their own ways: a guest that reads no keys must not keep its output from being shown, nor the
 /// user from leaving.
-async fn attach(stream: WebSocketStream<UnixStream>) -> Result<(), ConsoleError> {
+async fn attach(stream: WebSocketStream<Connection>) -> Result<(), ConsoleError> {
     let (to_guest, from_guest) = stream.split();
     let (keys, left) = keyboard();
     let mut signals = Signals::new().map_err(ConsoleError::Terminal)?;
@@ -101,7 +95,7 @@ async fn attach(stream: WebSocketStream<UnixStream>) -> Result<(), ConsoleError>
 }
 
 /// Shows what the guest says, until it is gone.
-async fn view(mut from_guest: SplitStream<WebSocketStream<UnixStream>>) -> Result<(), ConsoleError> {
+async fn view(mut from_guest: SplitStream<WebSocketStream<Connection>>) -> Result<(), ConsoleError> {
     loop {
         match from_guest.next().await {
             Some(Ok(Message::Binary(bytes))) => show(&bytes).map_err(ConsoleError::Terminal)?,
@@ -115,7 +109,7 @@ async fn view(mut from_guest: SplitStream<WebSocketStream<UnixStream>>) -> Resul
 /// Sends keys to the guest. Input that ends (a pipe) does not end the view: the guest's answers are still to come.
 async fn forward(
     mut keys: mpsc::Receiver<Vec<u8>>,
-    mut to_guest: SplitSink<WebSocketStream<UnixStream>, Message>,
+    mut to_guest: SplitSink<WebSocketStream<Connection>, Message>,
 ) -> Result<(), ConsoleError> {
     while let Some(bytes) = keys.recv().await {
         to_guest.send(Message::binary(bytes)).await.map_err(ConsoleError::BrokenOff)?;

@@ -8,13 +8,13 @@ use std::net::{IpAddr, SocketAddr};
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 
 use super::Failure;
 use crate::cli::{Server, Vnc, VncCommand};
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientError, Connection};
 
 /// Bytes carried at once.
 const CHUNK: usize = 16 << 10;
@@ -45,12 +45,12 @@ enum VncError {
 
 /// Opens a port for viewers and, unless only the port is wanted, starts one; ends with it.
 pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
-    let client = Client::new(server);
+    let client = Client::new(server)?;
     if let Some(VncCommand::Screenshot(args)) = &args.command {
-        return screenshot::run(&client, server, args).await;
+        return screenshot::run(&client, args).await;
     }
     let name = args.vmi.as_deref().ok_or(VncError::NoName)?;
-    let path = format!("/v1/namespaces/{}/virtualmachineinstances/{name}/vnc", server.namespace);
+    let path = client.part(name, "vnc");
     // Asked once before there is a port: a refusal is told here, not to a viewer.
     drop(client.stream(&path).await?);
     let (listener, address) = listen(args.address, args.port).await?;
@@ -89,7 +89,7 @@ async fn proxy(client: &Client, path: &str, listener: &TcpListener) -> Result<()
 }
 
 /// Carries bytes both ways until either side ends.
-async fn splice(viewer: TcpStream, guest: WebSocketStream<UnixStream>) {
+async fn splice(viewer: TcpStream, guest: WebSocketStream<Connection>) {
     let (mut from_viewer, mut to_viewer) = viewer.into_split();
     let (mut to_guest, mut from_guest) = guest.split();
     let down = async {

@@ -1,7 +1,7 @@
 use std::io::Write as _;
 
 use super::super::Failure;
-use crate::cli::{Screenshot, Server};
+use crate::cli::Screenshot;
 use crate::client::Client;
 
 /// Stands for standard output.
@@ -16,11 +16,9 @@ struct WriteError {
 }
 
 /// Saves what is on the screen now, as PNG.
-pub(super) async fn run(client: &Client, server: &Server, args: &Screenshot) -> Result<(), Failure> {
-    let (namespace, name) = (&server.namespace, &args.vmi);
+pub(super) async fn run(client: &Client, args: &Screenshot) -> Result<(), Failure> {
     let move_cursor = if args.move_cursor { "?moveCursor=true" } else { "" };
-    let path =
-        format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc/screenshot{move_cursor}");
+    let path = format!("{}{move_cursor}", client.part(&args.vmi, "vnc/screenshot"));
     let picture = client.get_bytes(&path, "image/png").await?;
     let written = if args.file == STDOUT {
         std::io::stdout().lock().write_all(&picture)

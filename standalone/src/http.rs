@@ -1,0 +1,129 @@
+//! Requests and answers, as those of a Kubernetes API server.
+//!
+//! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`write`] serve objects
+//! of every resource in the table alike; [`discovery`] tells clients what there is.
+
+mod body;
+mod discovery;
+mod query;
+mod read;
+mod refusal;
+mod subresource;
+mod table;
+mod target;
+mod watch;
+mod write;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{Method, StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+
+pub use refusal::{Refusal, status};
+
+use crate::store::Store;
+use query::Query;
+use target::{Object, Target};
+
+/// What requests are answered from.
+#[derive(Debug)]
+pub struct Server {
+    /// The objects.
+    pub store: Arc<Store>,
+    /// The node agent's own endpoint, for consoles and screens.
+    pub node: Router,
+}
+
+/// Answers a request of somebody who may make it.
+pub async fn answer(server: Arc<Server>, request: Request) -> Response {
+    match serve(&server, request).await {
+        Ok(response) => response,
+        Err(refusal) => refusal.into_response(),
+    }
+}
+
+/// Whether a request is answered without credentials, as a Kubernetes API server does.
+pub fn is_public(request: &Request) -> bool {
+    let path = request.uri().path();
+    request.method() == Method::GET
+        && (["/version", "/version/", "/healthz", "/livez", "/readyz"].contains(&path))
+}
+
+async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refusal> {
+    let target = Target::parse(request.uri().path())?;
+    let query = Query::parse(request.uri().query().unwrap_or_default())?;
+    match target {
+        Target::Object(object) => objects(server, object, &query, request).await,
+        Target::Stream(stream) => subresource::serve(server, stream, request).await,
+        target => {
+            if request.method() != Method::GET && request.method() != Method::HEAD {
+                return Err(Refusal::method_not_allowed());
+            }
+            documents(server, &target, &request)
+        }
+    }
+}
+
+async fn objects(
+    server: &Arc<Server>,
+    object: Object,
+    query: &Query,
+    request: Request,
+) -> Result<Response, Refusal> {
+    let form = table::Form::negotiate(&request, query)?;
+    match (request.method().clone(), &object.name) {
+        (Method::GET | Method::HEAD, None) if query.watch => watch::serve(server, &object, query, form),
+        (Method::GET | Method::HEAD, None) => read::list(server, &object, query, form),
+        // Deprecated, and still what some clients do: a watch of one name.
+        (Method::GET, Some(_)) if query.watch && object.status.is_none() => {
+            watch::serve(server, &object, query, form)
+        }
+        (Method::GET | Method::HEAD, Some(_)) => read::one(server, &object, form),
+        (Method::POST, None) => write::create(server, object, query, request, form).await,
+        (Method::PUT, Some(_)) => write::replace(server, object, query, request, form).await,
+        (Method::PATCH, Some(_)) => write::patch(server, object, query, request, form).await,
+        (Method::DELETE, Some(_)) if object.status.is_none() => {
+            write::delete(server, object, query, request, form).await
+        }
+        (Method::DELETE, None) => write::delete_all(server, object, query, request).await,
+        _ => Err(Refusal::method_not_allowed()),
+    }
+}
+
+fn documents(server: &Server, target: &Target, request: &Request) -> Result<Response, Refusal> {
+    let accept =
+        request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    Ok(match target {
+        Target::Version => json_of(StatusCode::OK, &discovery::version()),
+        Target::Health => Response::new(Body::from("ok")),
+        Target::Core => discovery::legacy_or_aggregated(accept, true),
+        Target::Groups => discovery::legacy_or_aggregated(accept, false),
+        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(group)?),
+        Target::Resources(group, version) => json_of(StatusCode::OK, &discovery::resources(group, version)?),
+        Target::OpenApiV2 => discovery::openapi_v2(accept),
+        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index()),
+        Target::OpenApiV3(place) => {
+            let document = crate::schema::openapi::v3(place).ok_or_else(Refusal::nowhere)?;
+            json_of(StatusCode::OK, &document)
+        }
+        Target::Root => json_of(StatusCode::OK, &discovery::paths(server)),
+        Target::Object(_) | Target::Stream(_) => return Err(Refusal::nowhere()),
+    })
+}
+
+/// A JSON answer.
+fn json_of(code: StatusCode, value: &Value) -> Response {
+    (code, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+}
+
+/// `metav1.Status` of a success.
+fn success(details: Value) -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! What a request carries.
+
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::http::header;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::Value;
+
+use super::Refusal;
+use crate::patch::Kind;
+
+/// The largest body; as a Kubernetes API server's.
+pub(super) const LIMIT: usize = 3 << 20;
+/// How long a body may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The media type, without parameters.
+fn media_type(request: &Request) -> String {
+    let value = request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    value.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
+}
+
+async fn bytes(request: Request) -> Result<Bytes, Refusal> {
+    let reading = Limited::new(request.into_body(), LIMIT).collect();
+    match tokio::time::timeout(PATIENCE, reading).await {
+        Err(_) => Err(Refusal::too_slow()),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(LIMIT)),
+        Ok(Err(error)) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+    }
+}
+
+fn json(bytes: &[u8]) -> Result<Value, Refusal> {
+    serde_json::from_slice(bytes)
+        .map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+}
+
+fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
+    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is no UTF-8"))?;
+    let documents =
+        vireo_api::decode::documents(text).map_err(|error| Refusal::bad_request(error.to_string()))?;
+    match <[Value; 1]>::try_from(documents) {
+        Ok([document]) => Ok(document),
+        Err(_) => Err(Refusal::bad_request("the body must be one YAML document")),
+    }
+}
+
+/// An object. None where there is no body.
+pub(super) async fn object(request: Request) -> Result<Option<Value>, Refusal> {
+    let kind = media_type(&request);
+    let bytes = bytes(request).await?;
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    let value = match kind.as_str() {
+        "" | "application/json" => json(&bytes)?,
+        "application/yaml" | "application/x-yaml" => yaml(&bytes)?,
+        other => {
+            return Err(Refusal::unsupported(format!(
+                "the body of the request was in an unknown format: {other}; accepted media types include: application/json, application/yaml"
+            )));
+        }
+    };
+    if value.is_object() { Ok(Some(value)) } else { Err(Refusal::bad_request("the body is no object")) }
+}
+
+/// A patch and how it is written. `strategic` is whether the resource has that kind.
+pub(super) async fn patch(request: Request, strategic: bool) -> Result<(Kind, Value), Refusal> {
+    let kind = match media_type(&request).as_str() {
+        "application/json-patch+json" => Kind::Json,
+        "application/merge-patch+json" => Kind::Merge,
+        "application/strategic-merge-patch+json" if strategic => Kind::Strategic,
+        "application/apply-patch+yaml" => {
+            return Err(Refusal::unsupported(
+                "server-side apply is not available: use kubectl apply without --server-side",
+            ));
+        }
+        other => {
+            let strategic = if strategic { ", application/strategic-merge-patch+json" } else { "" };
+            return Err(Refusal::unsupported(format!(
+                "the body of the request was in an unknown format: {other}; accepted media types include: application/json-patch+json, application/merge-patch+json{strategic}"
+            )));
+        }
+    };
+    Ok((kind, json(&bytes(request).await?)?))
+}

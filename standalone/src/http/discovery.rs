@@ -1,0 +1,179 @@
+//! What there is: for clients that ask before they speak.
+
+use axum::body::Body;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+
+use super::target::STREAMS;
+use super::{Refusal, Server, json_of};
+use crate::resource::{ALL, Resource};
+use crate::schema::openapi;
+
+/// The Kubernetes API that this is like.
+const MINOR: &str = "32";
+/// Clients ask for it by two spellings; `@` may not stand in an answer.
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_ASKED: [&str; 2] = [PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
+const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
+const STREAM_NAMES: [&str; 3] = [
+    "virtualmachineinstances/console",
+    "virtualmachineinstances/vnc",
+    "virtualmachineinstances/vnc/screenshot",
+];
+const STREAM_VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
+
+/// `/version`
+pub(super) fn version() -> Value {
+    json!({
+        "major": "1", "minor": MINOR,
+        "gitVersion": format!("v1.{MINOR}.0+vireo-{}", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "rustc",
+        "platform": "linux/amd64",
+    })
+}
+
+/// `/`
+pub(super) fn paths(_: &Server) -> Value {
+    let documents = [
+        "/api",
+        "/api/v1",
+        "/apis",
+        "/healthz",
+        "/livez",
+        "/openapi/v2",
+        "/openapi/v3",
+        "/readyz",
+        "/version",
+    ];
+    let groups = groups().into_iter().flat_map(|(group, versions)| {
+        let versions: Vec<String> =
+            versions.iter().map(|version| format!("/apis/{group}/{version}")).collect();
+        std::iter::once(format!("/apis/{group}")).chain(versions)
+    });
+    let paths: Vec<String> = documents.iter().map(|path| (*path).to_owned()).chain(groups).collect();
+    json!({ "paths": paths })
+}
+
+/// Groups beside the core's, with their versions, the preferred one first.
+fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
+    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in ALL.iter().filter(|row| !row.group.is_empty()) {
+        match groups.iter_mut().find(|(group, _)| *group == row.group) {
+            Some((_, versions)) if versions.contains(&row.version) => {}
+            Some((_, versions)) => versions.push(row.version),
+            None => groups.push((row.group, vec![row.version])),
+        }
+    }
+    groups.push((STREAMS, STREAM_VERSIONS.to_vec()));
+    groups
+}
+
+fn group_of(name: &str, versions: &[&str]) -> Value {
+    let version = |version: &&str| json!({"groupVersion": format!("{name}/{version}"), "version": version});
+    let versions: Vec<Value> = versions.iter().map(version).collect();
+    json!({"name": name, "versions": versions, "preferredVersion": versions.first()})
+}
+
+/// `/apis/group`
+pub(super) fn group(name: &str) -> Result<Value, Refusal> {
+    let (_, versions) =
+        groups().into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
+    let mut group = group_of(name, &versions);
+    group["kind"] = json!("APIGroup");
+    group["apiVersion"] = json!("v1");
+    Ok(group)
+}
+
+/// `/apis/group/version`, or `/api/version`
+pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
+    let mut resources = Vec::new();
+    if group == STREAMS && STREAM_VERSIONS.contains(&version) {
+        let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
+        resources.extend(STREAM_NAMES.iter().map(stream));
+    }
+    for row in ALL.iter().filter(|row| row.group == group && row.version == version) {
+        resources.push(json!({
+            "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced, "kind": row.kind,
+            "verbs": VERBS, "shortNames": row.short_names, "categories": row.categories,
+        }));
+        if row.status {
+            resources.push(json!({
+                "name": format!("{}/status", row.plural), "singularName": "", "namespaced": row.namespaced,
+                "kind": row.kind, "verbs": STATUS_VERBS,
+            }));
+        }
+    }
+    if resources.is_empty() {
+        return Err(Refusal::nowhere());
+    }
+    let place = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": resources}))
+}
+
+/// `/api` and `/apis`: everything at once for clients that know how, else the old way.
+pub(super) fn legacy_or_aggregated(accept: &str, core: bool) -> Response {
+    for kind in accept.split(',').map(str::trim) {
+        let asked = kind.contains("g=apidiscovery.k8s.io") && kind.contains("as=APIGroupDiscoveryList");
+        let version = ["v2", "v2beta1"]
+            .into_iter()
+            .find(|version| kind.split(';').any(|part| part.trim() == format!("v={version}")));
+        if let Some(version) = version.filter(|_| asked) {
+            let media =
+                format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+            let body = aggregated(version, core).to_string();
+            return ([(header::CONTENT_TYPE, media)], body).into_response();
+        }
+    }
+    let answer = if core {
+        json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
+    } else {
+        let groups: Vec<Value> = groups().iter().map(|(name, versions)| group_of(name, versions)).collect();
+        json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+    };
+    json_of(StatusCode::OK, &answer)
+}
+
+fn aggregated(version: &str, core: bool) -> Value {
+    let groups = if core { vec![("", vec!["v1"])] } else { groups() };
+    let items: Vec<Value> = groups
+        .iter()
+        .map(|(group, versions)| {
+            let version = |version: &&str| {
+                let rows = ALL.iter().filter(|row| row.group == *group && row.version == *version);
+                let resources: Vec<Value> = rows.map(described).collect();
+                json!({"version": version, "resources": resources, "freshness": "Current"})
+            };
+            let versions: Vec<Value> = versions.iter().map(version).collect();
+            json!({"metadata": {"name": group, "creationTimestamp": null}, "versions": versions})
+        })
+        .collect();
+    json!({
+        "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {}, "items": items,
+    })
+}
+
+fn described(row: &Resource) -> Value {
+    let kind = json!({"group": row.group, "version": row.version, "kind": row.kind});
+    let mut described = json!({
+        "resource": row.plural, "responseKind": kind, "singularResource": row.singular, "verbs": VERBS,
+        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
+        "shortNames": row.short_names, "categories": row.categories,
+    });
+    if row.status {
+        described["subresources"] =
+            json!([{"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}]);
+    }
+    described
+}
+
+/// `/openapi/v2`
+pub(super) fn openapi_v2(accept: &str) -> Response {
+    let wanted =
+        accept.split(',').any(|kind| PROTOBUF_ASKED.iter().any(|asked| kind.trim().starts_with(asked)));
+    if wanted {
+        return ([(header::CONTENT_TYPE, PROTOBUF)], Body::from(openapi::v2_protobuf())).into_response();
+    }
+    json_of(StatusCode::OK, &openapi::v2())
+}

@@ -1,0 +1,193 @@
+//! Errors as the Kubernetes API answers them: `metav1.Status`.
+
+use axum::Json;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+
+use crate::resource::{Cause, Resource};
+use crate::store::{DiskError, Expired, WriteError};
+
+/// KubeVirt tells so many causes in its message.
+const TOLD: usize = 10;
+
+/// A refused request.
+#[derive(Debug, Clone)]
+pub struct Refusal {
+    code: StatusCode,
+    reason: &'static str,
+    message: String,
+    details: Option<Value>,
+}
+
+/// A `metav1.Status` of a failure.
+pub fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {},
+        "status": "Failure", "message": message, "reason": reason, "code": code,
+    })
+}
+
+impl Refusal {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None }
+    }
+
+    fn about(mut self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        let mut details = json!({"name": name, "group": resource.group, "kind": resource.plural});
+        if !causes.is_empty() {
+            details["kind"] = json!(resource.kind);
+            let told = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
+            details["causes"] = causes.iter().map(told).collect();
+        }
+        self.details = Some(details);
+        self
+    }
+
+    /// 404: there is no such path.
+    pub fn nowhere() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// 404: there is no such object.
+    pub fn not_found(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} {name:?} not found", resource.name());
+        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name, &[])
+    }
+
+    /// 409: the name is taken.
+    pub fn exists(resource: &Resource, name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", resource.name());
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name, &[])
+    }
+
+    /// 409: somebody else was faster, or it is another object.
+    pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.name());
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name, &[])
+    }
+
+    /// 403: it is not allowed now.
+    pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+        let message = format!("{} {name:?} is forbidden: {why}", resource.name());
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name, &[])
+    }
+
+    /// 422: the object does not hold together.
+    pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        let told: Vec<String> =
+            causes.iter().take(TOLD).map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
+        let mut told = told.join(", ");
+        if causes.len() > TOLD {
+            told.push_str(&format!(", and {} more", causes.len() - TOLD));
+        }
+        let subject = match resource.group {
+            "" => resource.kind.to_owned(),
+            group => format!("{}.{group}", resource.kind),
+        };
+        let message = format!("{subject} {name:?} is invalid: {told}");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(resource, name, causes)
+    }
+
+    /// 422: a patch does not fit.
+    pub fn unfit(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
+    /// 400: the request means nothing.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 401: who are you?
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 405: not on this.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message)
+    }
+
+    /// 406: none of the forms that the client accepts is served.
+    pub fn not_acceptable() -> Self {
+        let message = "only the following media types are accepted: application/json, application/json;as=Table;v=v1;g=meta.k8s.io";
+        Self::new(StatusCode::NOT_ACCEPTABLE, "NotAcceptable", message)
+    }
+
+    /// 415: the body is of a kind that is not read.
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
+    }
+
+    /// 413: too much.
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("Request entity too large: limit is {limit}");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
+    }
+
+    /// 408: the body did not come.
+    pub fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the request's body did not arrive in time")
+    }
+
+    /// 504: that has not happened yet.
+    pub fn too_early(asked: u64, now: u64) -> Self {
+        let mut refusal = Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            format!("Too large resource version: {asked}, current: {now}"),
+        );
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        refusal.details = Some(json!({"retryAfterSeconds": 1, "causes": [cause]}));
+        refusal
+    }
+
+    /// 500.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+    }
+
+    /// The same as a value.
+    pub fn to_value(&self) -> Value {
+        let mut value = status(self.code.as_u16(), self.reason, &self.message);
+        if let Some(details) = &self.details {
+            value["details"] = details.clone();
+        }
+        value
+    }
+}
+
+impl From<Expired> for Refusal {
+    fn from(expired: Expired) -> Self {
+        Self::new(StatusCode::GONE, "Expired", expired.to_string())
+    }
+}
+
+impl From<DiskError> for Refusal {
+    fn from(error: DiskError) -> Self {
+        tracing::error!(error = vireo_handler::launcher::link::chain(&error), "a write failed");
+        Self::internal(format!("the write was not done: {}", vireo_handler::launcher::link::chain(&error)))
+    }
+}
+
+impl From<WriteError<Refusal>> for Refusal {
+    fn from(error: WriteError<Self>) -> Self {
+        match error {
+            WriteError::Refused(refusal) => refusal,
+            WriteError::Disk(error) => error.into(),
+        }
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let mut response = (self.code, Json(self.to_value())).into_response();
+        if self.code == StatusCode::UNAUTHORIZED {
+            let value = header::HeaderValue::from_static("Bearer");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        response
+    }
+}

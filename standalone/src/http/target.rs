@@ -1,0 +1,215 @@
+//! What a path means.
+
+use percent_encoding::percent_decode_str;
+
+use super::Refusal;
+use crate::resource::{self, Resource};
+
+/// The group of consoles and screens.
+pub(super) const STREAMS: &str = "subresources.kubevirt.io";
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Target {
+    Root,
+    Version,
+    Health,
+    /// `/api`
+    Core,
+    /// `/apis`
+    Groups,
+    Group(String),
+    Resources(String, String),
+    OpenApiV2,
+    OpenApiV3Index,
+    OpenApiV3(String),
+    Object(Object),
+    Stream(Stream),
+}
+
+/// Objects of a resource: all, those of a namespace, or one.
+#[derive(Debug, Clone)]
+pub(super) struct Object {
+    pub(super) resource: &'static Resource,
+    /// Absent: of all namespaces, or of none.
+    pub(super) namespace: Option<String>,
+    pub(super) name: Option<String>,
+    /// Its status apart.
+    pub(super) status: Option<Status>,
+}
+
+/// The `/status` of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Status;
+
+impl PartialEq for Object {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.resource, other.resource)
+            && (&self.namespace, &self.name, self.status) == (&other.namespace, &other.name, other.status)
+    }
+}
+
+impl Eq for Object {}
+
+impl Object {
+    /// The key of one object.
+    pub(super) fn key(&self, name: &str) -> crate::store::Key {
+        self.resource.key(self.namespace.as_deref().unwrap_or_default(), name)
+    }
+}
+
+/// A subresource of a running machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stream {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// `console`, `vnc`, `vnc/screenshot`.
+    pub(super) what: String,
+}
+
+impl Target {
+    /// Reads a path. A segment that is empty, or that names a directory when decoded, means nothing.
+    pub(super) fn parse(path: &str) -> Result<Self, Refusal> {
+        let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
+        let path = path.strip_suffix('/').unwrap_or(path);
+        if path.is_empty() {
+            return Ok(Self::Root);
+        }
+        let segments: Vec<String> =
+            path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)?;
+        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        Ok(match segments.as_slice() {
+            ["version"] => Self::Version,
+            ["healthz" | "livez" | "readyz"] => Self::Health,
+            ["openapi", "v2"] => Self::OpenApiV2,
+            ["openapi", "v3"] => Self::OpenApiV3Index,
+            ["openapi", "v3", place @ ..] => Self::OpenApiV3(place.join("/")),
+            ["api"] => Self::Core,
+            ["apis"] => Self::Groups,
+            ["apis", group] => Self::Group((*group).to_owned()),
+            ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
+            ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["api", version, rest @ ..] => Self::Object(object("", version, rest)?),
+            ["apis", STREAMS, "v1" | "v1alpha3", rest @ ..] => Self::Stream(stream(rest)?),
+            ["apis", group, version, rest @ ..] => Self::Object(object(group, version, rest)?),
+            _ => return Err(Refusal::nowhere()),
+        })
+    }
+}
+
+fn segment(text: &str) -> Option<String> {
+    let text = percent_decode_str(text).decode_utf8().ok()?;
+    let odd = text.is_empty() || text == "." || text == ".." || text.contains(['/', '\\', '\0']);
+    (!odd).then(|| text.into_owned())
+}
+
+fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
+    let (namespace, rest) = match rest {
+        // `/api/v1/namespaces/x` and its status are the namespace itself.
+        ["namespaces", namespace, rest @ ..] if !(group.is_empty() && matches!(rest, [] | ["status"])) => {
+            (Some((*namespace).to_owned()), rest)
+        }
+        rest => (None, rest),
+    };
+    let (plural, name, status) = match rest {
+        [plural] => (*plural, None, None),
+        [plural, name] => (*plural, Some((*name).to_owned()), None),
+        [plural, name, "status"] => (*plural, Some((*name).to_owned()), Some(Status)),
+        _ => return Err(Refusal::nowhere()),
+    };
+    let resource = resource::at(group, version, plural).ok_or_else(Refusal::nowhere)?;
+    let in_place = match (resource.namespaced, &namespace, &name) {
+        (true, None, Some(_)) => false,
+        (namespaced, namespace, _) => namespaced || namespace.is_none(),
+    };
+    if !in_place || (status.is_some() && !resource.status) {
+        return Err(Refusal::nowhere());
+    }
+    Ok(Object { resource, namespace, name, status })
+}
+
+fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
+    match rest {
+        ["namespaces", namespace, "virtualmachineinstances", name, what @ ("console" | "vnc")] => {
+            Ok(Stream {
+                namespace: (*namespace).to_owned(),
+                name: (*name).to_owned(),
+                what: (*what).to_owned(),
+            })
+        }
+        ["namespaces", namespace, "virtualmachineinstances", name, "vnc", "screenshot"] => Ok(Stream {
+            namespace: (*namespace).to_owned(),
+            name: (*name).to_owned(),
+            what: "vnc/screenshot".to_owned(),
+        }),
+        _ => Err(Refusal::nowhere()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
+        match Target::parse(path) {
+            Ok(Target::Object(object)) => {
+                Some((object.resource.name(), object.namespace, object.name, object.status.is_some()))
+            }
+            _ => None,
+        }
+    }
+
+    fn of(
+        resource: &str,
+        namespace: &str,
+        name: &str,
+        status: bool,
+    ) -> Option<(String, Option<String>, Option<String>, bool)> {
+        let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        Some((resource.to_owned(), some(namespace), some(name), status))
+    }
+
+    #[test]
+    fn objects_are_found_by_their_paths() {
+        for (path, expected) in [
+            ("/api/v1/namespaces", of("namespaces", "", "", false)),
+            ("/api/v1/namespaces/a", of("namespaces", "", "a", false)),
+            ("/api/v1/namespaces/a/status", of("namespaces", "", "a", true)),
+            ("/api/v1/namespaces/a/configmaps", of("configmaps", "a", "", false)),
+            ("/api/v1/namespaces/a/configmaps/b", of("configmaps", "a", "b", false)),
+            ("/api/v1/configmaps", of("configmaps", "", "", false)),
+            ("/api/v1/nodes/n/status", of("nodes", "", "n", true)),
+            (
+                "/apis/kubevirt.io/v1/virtualmachineinstances/",
+                of("virtualmachineinstances.kubevirt.io", "", "", false),
+            ),
+            ("/api/v1/namespaces/a/configmaps/b%2Dc", of("configmaps", "a", "b-c", false)),
+        ] {
+            assert_eq!(told(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_is_nowhere() {
+        for path in [
+            "/api/v1/pods",
+            "/api/v2/configmaps",
+            "/api/v1/configmaps/b",
+            "/api/v1/namespaces/a/nodes",
+            "/api/v1/namespaces/a/configmaps/b/status",
+            "/api/v1/namespaces/a/configmaps/b/c/d",
+            "/api/v1/namespaces//configmaps",
+            "/api/v1/namespaces/a/configmaps/..",
+            "/api/v1/namespaces/a/configmaps/%2e%2e",
+            "/api/v1/namespaces/a/configmaps/x%2fy",
+            "/api/v1/namespaces/a/configmaps/%ff",
+            "/api/v1/namespaces/a/configmaps/x%00",
+            "/../etc/passwd",
+            "//version",
+            "nothing",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/pause",
+        ] {
+            assert!(Target::parse(path).is_err(), "{path}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
+//!
+//! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
+//! fields are; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
+//! [`machines`] runs the node agent on it, in this process, and [`collect`] removes what was left behind.
+
+pub mod collect;
+pub mod http;
+pub mod kubeconfig;
+pub mod machines;
+pub mod meta;
+pub mod patch;
+pub mod pki;
+pub mod place;
+pub mod resource;
+pub mod run;
+pub mod schema;
+pub mod selector;
+pub mod server;
+pub mod store;

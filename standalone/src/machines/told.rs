@@ -1,0 +1,192 @@
+//! What a user would want to know of a machine, as events.
+
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use vireo_api::v1::{Condition, VirtualMachineInstance};
+use vireo_handler::reconcile::status::{HYPERVISOR, NO_BOOT_DEVICE};
+
+use crate::store::{Change, DiskError, Store, WriteError};
+use crate::{meta, place};
+
+/// One thing to tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) warning: bool,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Event {
+    fn new(warning: bool, reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { warning, reason: reason.into(), message: message.into() }
+    }
+}
+
+fn condition<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<&'a Condition> {
+    vmi.status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+/// What is new: against the status that the API has, and against what the node said before.
+pub(super) fn events(
+    was: &Value,
+    before: Option<&VirtualMachineInstance>,
+    now: &VirtualMachineInstance,
+) -> Vec<Event> {
+    let mut events = Vec::new();
+    let had = |kind: &str, field: &str| {
+        let list = was.get("conditions").and_then(Value::as_array);
+        let found =
+            list.into_iter().flatten().find(|condition| condition.get("type").is_some_and(|has| has == kind));
+        found.and_then(|condition| condition.get(field)?.as_str()).unwrap_or_default().to_owned()
+    };
+    if let Some(chosen) =
+        condition(now, HYPERVISOR).filter(|chosen| chosen.message != had(HYPERVISOR, "message"))
+    {
+        events.push(Event::new(false, "HypervisorChosen", format!("{}: {}", chosen.reason, chosen.message)));
+    }
+    if condition(now, NO_BOOT_DEVICE).is_some() && had(NO_BOOT_DEVICE, "status").is_empty() {
+        events.push(Event::new(true, "NoBootableDevice", "The firmware found nothing to start."));
+    }
+    let trouble = condition(now, "Synchronized").filter(|trouble| trouble.status == "False");
+    if let Some(trouble) = trouble.filter(|trouble| trouble.message != had("Synchronized", "message")) {
+        events.push(Event::new(true, trouble.reason.clone(), trouble.message.clone()));
+    }
+    let leaving = |vmi: &VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_some();
+    if before.is_some_and(|before| !leaving(before)) && leaving(now) && now.status.phase == "Running" {
+        events.push(Event::new(false, "ShuttingDown", "Signaled Graceful Shutdown"));
+    }
+    if was.get("phase").is_none_or(|phase| *phase != now.status.phase) {
+        match now.status.phase.as_str() {
+            "Scheduled" => events.push(Event::new(false, "Created", "VirtualMachineInstance defined.")),
+            "Running" => events.push(Event::new(false, "Started", "VirtualMachineInstance started.")),
+            "Succeeded" => {
+                events.push(Event::new(false, "Stopped", "The VirtualMachineInstance was shut down."));
+            }
+            "Failed" => events.push(Event::new(true, "Stopped", "The VirtualMachineInstance crashed.")),
+            _ => {}
+        }
+    }
+    events
+}
+
+/// Writes an event, or counts it where it was told before. Blocks.
+pub(super) fn write(store: &Store, vmi: &VirtualMachineInstance, event: &Event) -> Result<(), DiskError> {
+    let metadata = &vmi.metadata;
+    let mut hash = Sha256::new();
+    for part in [&metadata.uid, &event.reason, &event.message] {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let tail: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+    let name = format!("{}.{tail}", metadata.name.chars().take(230).collect::<String>());
+    let now = meta::now();
+    let written: Result<_, WriteError<std::convert::Infallible>> =
+        store.write(&place::events().key(&metadata.namespace, &name), |before, store| {
+            // A namespace that goes takes no news.
+            if place::namespace(store, &metadata.namespace)
+                .is_none_or(|namespace| meta::is_leaving(&namespace.value))
+            {
+                return Ok(Change::Nothing);
+            }
+            let mut value = match before {
+                Some(before) => before.value.clone(),
+                None => fresh(vmi, event, &name, &now),
+            };
+            let count = value.get("count").and_then(Value::as_i64).unwrap_or_default();
+            value["count"] = json!(count + 1);
+            value["lastTimestamp"] = json!(now);
+            Ok(Change::Put(value))
+        });
+    match written {
+        Ok(_) => Ok(()),
+        Err(WriteError::Refused(never)) => match never {},
+        Err(WriteError::Disk(error)) => Err(error),
+    }
+}
+
+fn fresh(vmi: &VirtualMachineInstance, event: &Event, name: &str, now: &str) -> Value {
+    let metadata = &vmi.metadata;
+    let mut value = json!({
+        "apiVersion": "v1", "kind": "Event", "metadata": {},
+        "involvedObject": {
+            "apiVersion": vireo_api::v1::API_VERSION, "kind": vireo_api::v1::VMI_KIND,
+            "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
+        },
+        "reason": event.reason, "message": event.message,
+        "type": if event.warning { "Warning" } else { "Normal" },
+        "source": {"component": "virt-handler", "host": vmi.status.node_name},
+        "reportingComponent": "virt-handler", "reportingInstance": vmi.status.node_name,
+        "firstTimestamp": now,
+    });
+    meta::create(&mut value, &metadata.namespace, name);
+    value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vmi(phase: &str) -> VirtualMachineInstance {
+        let mut vmi = VirtualMachineInstance::default();
+        vmi.metadata.uid = "u".to_owned();
+        vmi.metadata.name = "x".to_owned();
+        vmi.metadata.namespace = "default".to_owned();
+        vmi.status.phase = phase.to_owned();
+        vmi
+    }
+
+    fn reasons(
+        was: &Value,
+        before: Option<&VirtualMachineInstance>,
+        now: &VirtualMachineInstance,
+    ) -> Vec<String> {
+        events(was, before, now).into_iter().map(|event| event.reason).collect()
+    }
+
+    #[test]
+    fn what_is_known_is_not_told_again() {
+        let mut running = vmi("Running");
+        let chosen =
+            Condition { r#type: HYPERVISOR.to_owned(), message: "why".to_owned(), ..Condition::default() };
+        let trouble = Condition {
+            r#type: "Synchronized".to_owned(),
+            status: "False".to_owned(),
+            reason: "FailedNetwork".to_owned(),
+            message: "no".to_owned(),
+            ..Condition::default()
+        };
+        running.status.conditions = vec![chosen, trouble];
+        let scheduled = serde_json::to_value(&vmi("Scheduled").status).unwrap();
+        assert_eq!(reasons(&scheduled, None, &running), ["HypervisorChosen", "FailedNetwork", "Started"]);
+        let known = serde_json::to_value(&running.status).unwrap();
+        assert!(reasons(&known, None, &running).is_empty(), "after a restart");
+        let mut leaving = running.clone();
+        leaving.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+        assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);
+        assert!(reasons(&known, Some(&leaving), &leaving).is_empty());
+        assert_eq!(reasons(&known, Some(&leaving), &vmi("Failed")), ["Stopped"]);
+    }
+
+    #[test]
+    fn the_same_news_are_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        place::prepare(&store, "node1").unwrap();
+        for message in ["a", "a", "b"] {
+            write(&store, &vmi("Running"), &Event::new(true, "Reason", message)).unwrap();
+        }
+        let counts: Vec<(String, i64)> = store
+            .list("events", None)
+            .objects
+            .iter()
+            .map(|object| {
+                (
+                    object.value["message"].as_str().unwrap().to_owned(),
+                    object.value["count"].as_i64().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(counts.len(), 2);
+        assert!(counts.contains(&("a".to_owned(), 2)) && counts.contains(&("b".to_owned(), 1)), "{counts:?}");
+    }
+}

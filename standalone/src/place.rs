@@ -1,0 +1,225 @@
+//! The places that are always there, and how objects leave theirs.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::meta;
+use crate::resource::{self, Resource};
+use crate::store::{Change, DiskError, Object, Store, WriteError};
+
+/// Namespaces that are made at the start and cannot be deleted.
+const PERMANENT: [&str; 2] = ["default", "kube-system"];
+
+/// Whether an object that was deleted is still there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaving {
+    /// Somebody holds it by a finalizer.
+    Held,
+    /// It goes at once.
+    Free,
+}
+
+/// The row of namespaces.
+pub fn namespaces() -> &'static Resource {
+    row("namespaces")
+}
+
+/// The row of events.
+pub fn events() -> &'static Resource {
+    row("events")
+}
+
+/// The row of VMIs.
+pub fn vmis() -> &'static Resource {
+    row("virtualmachineinstances.kubevirt.io")
+}
+
+fn row(name: &str) -> &'static Resource {
+    // The first row stands in for one that the table does not have; a test sees that it has these.
+    resource::named(name).unwrap_or(&resource::ALL[0])
+}
+
+/// One namespace.
+pub fn namespace(store: &Store, name: &str) -> Option<Arc<Object>> {
+    store.get(&namespaces().key("", name))
+}
+
+/// Whether an object cannot be deleted.
+pub fn is_permanent(resource: &Resource, name: &str) -> bool {
+    std::ptr::eq(resource, namespaces()) && PERMANENT.contains(&name)
+}
+
+/// Whether somebody holds an object.
+pub fn is_held(value: &Value) -> bool {
+    let inner = value.get("kind").is_some_and(|kind| kind == "Namespace")
+        && value.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
+    inner || !meta::finalizers(value).is_empty()
+}
+
+/// Marks an object as leaving, if it is held.
+pub fn leave(value: &mut Value) -> Leaving {
+    if !is_held(value) {
+        return Leaving::Free;
+    }
+    if !meta::is_leaving(value) {
+        let metadata = meta::of(value);
+        metadata.insert("deletionTimestamp".to_owned(), json!(meta::now()));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        if value.get("kind").is_some_and(|kind| kind == "Namespace") {
+            value["status"] = json!({"phase": "Terminating"});
+        }
+    }
+    Leaving::Held
+}
+
+/// Deletes an object as a request without options would. What is gone already is no error. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn remove(store: &Store, object: &Object) -> Result<(), DiskError> {
+    change(store, object, |value| leave(value) == Leaving::Held)
+}
+
+/// Changes an object that is still the same one; `stays` says whether it is kept. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn change(
+    store: &Store,
+    object: &Object,
+    stays: impl FnOnce(&mut Value) -> bool,
+) -> Result<(), DiskError> {
+    let uid = meta::text(&object.value, "uid");
+    let changed = store.write(&object.key, |now, _| {
+        let Some(now) = now.filter(|now| meta::text(&now.value, "uid") == uid) else {
+            return Ok(Change::Nothing);
+        };
+        let mut value = now.value.clone();
+        Ok(if stays(&mut value) { Change::Put(value) } else { Change::Remove(value) })
+    });
+    done(changed)
+}
+
+/// For writers that refuse nothing.
+fn done<T>(result: Result<T, WriteError<std::convert::Infallible>>) -> Result<(), DiskError> {
+    match result {
+        Ok(_) => Ok(()),
+        Err(WriteError::Refused(never)) => match never {},
+        Err(WriteError::Disk(error)) => Err(error),
+    }
+}
+
+/// Makes what must be there: the permanent namespaces and this node. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn prepare(store: &Store, node: &str) -> Result<(), DiskError> {
+    for name in PERMANENT {
+        make(store, namespaces(), name, |value| {
+            (namespaces().admit)(value, None);
+        })?;
+    }
+    make(store, row("nodes"), node, |value| describe_node(value, node))
+}
+
+/// Makes an object if it is not there, and brings it up to date.
+fn make(
+    store: &Store,
+    resource: &'static Resource,
+    name: &str,
+    complete: impl FnOnce(&mut Value),
+) -> Result<(), DiskError> {
+    let written = store.write(&resource.key("", name), |before, _| {
+        let mut value = match before {
+            Some(before) => before.value.clone(),
+            None => {
+                let mut fresh =
+                    json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {}});
+                meta::create(&mut fresh, "", name);
+                fresh
+            }
+        };
+        complete(&mut value);
+        Ok(Change::Put(value))
+    });
+    done(written)
+}
+
+fn describe_node(value: &mut Value, name: &str) {
+    let uname = rustix::system::uname();
+    let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let pretty = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let information = rustix::system::sysinfo();
+    let memory = u128::from(information.totalram) * u128::from(information.mem_unit) / 1024;
+    let capacity = json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki")});
+    let labels = meta::of(value).entry("labels").or_insert_with(|| json!({}));
+    for (label, text) in [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubevirt.io/schedulable", "true"),
+    ] {
+        labels[label] = json!(text);
+    }
+    let since = value
+        .pointer("/status/conditions/0/lastTransitionTime")
+        .cloned()
+        .unwrap_or_else(|| json!(meta::now()));
+    value["status"] = json!({
+        "capacity": capacity, "allocatable": capacity,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "NodeAgentReady",
+            "message": "the node agent runs in the same process", "lastTransitionTime": since}],
+        "addresses": [{"type": "Hostname", "address": name}],
+        "nodeInfo": {
+            "kubeletVersion": format!("vireo-{}", env!("CARGO_PKG_VERSION")), "operatingSystem": "linux",
+            "architecture": "amd64", "osImage": pretty.trim_matches('"'),
+            "kernelVersion": uname.release().to_string_lossy(),
+        },
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_that_the_server_itself_needs_are_there() {
+        for (row, kind) in [
+            (namespaces(), "Namespace"),
+            (events(), "Event"),
+            (vmis(), "VirtualMachineInstance"),
+            (row("nodes"), "Node"),
+        ] {
+            assert_eq!(row.kind, kind);
+        }
+    }
+
+    #[test]
+    fn what_is_held_is_marked_once_and_what_is_not_goes() {
+        let mut free = json!({"metadata": {"name": "x"}});
+        assert_eq!(leave(&mut free), Leaving::Free);
+        let mut held = json!({"metadata": {"name": "x", "finalizers": ["a"]}});
+        assert_eq!(leave(&mut held), Leaving::Held);
+        let marked = held.clone();
+        assert!(meta::is_leaving(&marked));
+        assert_eq!(leave(&mut held), Leaving::Held);
+        assert_eq!(held, marked);
+        let mut namespace =
+            json!({"kind": "Namespace", "metadata": {}, "spec": {"finalizers": ["kubernetes"]}});
+        assert_eq!(leave(&mut namespace), Leaving::Held);
+        assert_eq!(namespace["status"]["phase"], "Terminating");
+    }
+
+    #[test]
+    fn preparing_again_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        prepare(&store, "node1").unwrap();
+        let revision = store.revision();
+        prepare(&store, "node1").unwrap();
+        assert_eq!(store.revision(), revision);
+        assert_eq!(namespace(&store, "default").unwrap().value["status"]["phase"], "Active");
+    }
+}

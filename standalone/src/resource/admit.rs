@@ -1,0 +1,222 @@
+//! What is completed and judged before an object is stored.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+use vireo_api::decode;
+use vireo_api::v1::VirtualMachineInstance;
+
+use crate::meta;
+
+/// Held by the node until the machine is gone; KubeVirt's.
+pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+
+/// One reason to refuse an object.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cause {
+    /// As `metav1.CauseType`.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// The path of the field.
+    pub field: String,
+}
+
+impl Cause {
+    fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
+    }
+}
+
+pub(super) fn nothing(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
+    Vec::new()
+}
+
+pub(super) fn namespace(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    let name = meta::text(new, "name").to_owned();
+    let metadata = meta::of(new);
+    let labels = metadata.entry("labels").or_insert_with(|| json!({}));
+    if let Some(labels) = labels.as_object_mut() {
+        labels.insert("kubernetes.io/metadata.name".to_owned(), json!(name));
+    }
+    if old.is_none() {
+        new["spec"] = json!({"finalizers": ["kubernetes"]});
+        new["status"] = json!({"phase": "Active"});
+    }
+    Vec::new()
+}
+
+/// Keys of configmaps and secrets.
+fn data_keys(object: &Value, field: &str) -> Vec<Cause> {
+    let fits = |key: &str| {
+        !key.is_empty()
+            && key.len() <= 253
+            && key != "."
+            && key != ".."
+            && key.chars().all(|letter| letter.is_ascii_alphanumeric() || "-_.".contains(letter))
+    };
+    let keys = object.get(field).and_then(Value::as_object).into_iter().flat_map(Map::keys);
+    let wrong = keys.filter(|key| !fits(key));
+    wrong
+        .map(|key| {
+            let message = format!("Invalid value: {key:?}: a valid config key must consist of alphanumeric characters, '-', '_' or '.'");
+            Cause::invalid(format!("{field}[{key}]"), message)
+        })
+        .collect()
+}
+
+/// Fields in which text must be base64.
+fn base64(object: &Value, field: &str) -> Vec<Cause> {
+    let entries = object.get(field).and_then(Value::as_object).into_iter().flatten();
+    let wrong =
+        entries.filter(|(_, value)| value.as_str().is_some_and(|text| STANDARD.decode(text).is_err()));
+    wrong
+        .map(|(key, _)| Cause::invalid(format!("{field}[{key}]"), "Invalid value: this is no base64"))
+        .collect()
+}
+
+/// What was made immutable stays.
+fn immutable(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
+    let Some(old) = old.filter(|old| old.get("immutable") == Some(&json!(true))) else { return Vec::new() };
+    let changed = fields.iter().filter(|field| new.get(**field) != old.get(**field));
+    changed
+        .map(|field| Cause {
+            reason: "FieldValueForbidden",
+            ..Cause::invalid(*field, "Forbidden: field is immutable when `immutable` is set")
+        })
+        .collect()
+}
+
+pub(super) fn config_map(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = data_keys(new, "data");
+    causes.extend(data_keys(new, "binaryData"));
+    causes.extend(base64(new, "binaryData"));
+    causes.extend(immutable(new, old, &["data", "binaryData", "immutable"]));
+    causes
+}
+
+pub(super) fn secret(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = data_keys(new, "stringData");
+    let texts = new.as_object_mut().and_then(|fields| fields.remove("stringData"));
+    if let Some(Value::Object(texts)) = texts {
+        if !new["data"].is_object() {
+            new["data"] = json!({});
+        }
+        for (key, text) in texts {
+            new["data"][key] = json!(STANDARD.encode(text.as_str().unwrap_or_default()));
+        }
+    }
+    if new.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        new["type"] = json!("Opaque");
+    }
+    causes.extend(data_keys(new, "data"));
+    causes.extend(base64(new, "data"));
+    causes.extend(immutable(new, old, &["data", "immutable"]));
+    if old.is_some_and(|old| old.get("type") != new.get("type")) {
+        causes.push(Cause::invalid("type", "Invalid value: field is immutable"));
+    }
+    causes
+}
+
+pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
+    let about = new.pointer("/involvedObject/namespace").and_then(Value::as_str).unwrap_or_default();
+    let lives = meta::text(new, "namespace");
+    let fits = about == lives || (about.is_empty() && lives == "default");
+    if fits {
+        return Vec::new();
+    }
+    let message = format!("Invalid value: {about:?}: does not match event.namespace");
+    vec![Cause::invalid("involvedObject.namespace", message)]
+}
+
+/// As KubeVirt's webhooks: judged by the one validation there is; later only `metadata` may change.
+pub(super) fn vmi(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    match old {
+        None => {
+            let now = meta::now();
+            let transition = json!([{"phase": "Pending", "phaseTransitionTimestamp": now}]);
+            new["status"] = json!({"phase": "Pending", "phaseTransitionTimestamps": transition});
+            let mut finalizers = meta::finalizers(new);
+            if !finalizers.iter().any(|one| one == VMI_FINALIZER) {
+                finalizers.push(VMI_FINALIZER.to_owned());
+            }
+            meta::of(new).insert("finalizers".to_owned(), json!(finalizers));
+            judge(new)
+        }
+        Some(old) => {
+            if let Some(fields) = new.as_object_mut() {
+                match old.get("status") {
+                    Some(status) => fields.insert("status".to_owned(), status.clone()),
+                    None => fields.remove("status"),
+                };
+            }
+            if new.get("spec") == old.get("spec") {
+                return Vec::new();
+            }
+            let message = "update of VMI object is restricted: delete it and create it again";
+            vec![Cause { reason: "FieldValueForbidden", ..Cause::invalid("spec", message) }]
+        }
+    }
+}
+
+fn judge(vmi: &Value) -> Vec<Cause> {
+    let decoded = decode::object::<VirtualMachineInstance>(vmi.clone());
+    let Err(report) = decoded.check() else { return Vec::new() };
+    let cause = |problem: &vireo_api::spec::Problem| Cause {
+        reason: problem.cause().as_str(),
+        message: problem.message().to_owned(),
+        field: problem.field().as_str().to_owned(),
+    };
+    report.problems().iter().map(cause).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vmi_of(spec: Value) -> Value {
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"}, "spec": spec})
+    }
+
+    #[test]
+    fn a_vmi_is_judged_by_the_one_validation() {
+        let mut good = vmi_of(json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}));
+        assert_eq!(vmi(&mut good, None), []);
+        assert_eq!(good["status"]["phase"], "Pending");
+        assert_eq!(good["metadata"]["finalizers"], json!([VMI_FINALIZER]));
+        let mut bad =
+            vmi_of(json!({"domain": {"cpu": {"cores": "many"}, "devices": {"disks": [{"name": "root"}]}}}));
+        let causes = vmi(&mut bad, None);
+        for field in ["spec.domain.cpu.cores", "spec.domain.memory.guest", "spec.domain.devices.disks[0]"] {
+            assert!(causes.iter().any(|cause| cause.field.starts_with(field)), "{field} in {causes:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_vmi_is_and_says_is_not_the_users_to_change() {
+        let mut old = vmi_of(json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}));
+        vmi(&mut old, None);
+        let mut new = old.clone();
+        new["status"] = json!({"phase": "Running"});
+        new["metadata"]["labels"] = json!({"a": "b"});
+        assert_eq!(vmi(&mut new, Some(&old)), []);
+        assert_eq!((&new["status"], &new["metadata"]["labels"]["a"]), (&old["status"], &json!("b")));
+        new["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
+        assert_eq!(vmi(&mut new, Some(&old))[0].reason, "FieldValueForbidden");
+    }
+
+    #[test]
+    fn texts_of_secrets_become_base64_and_what_is_not_is_refused() {
+        let mut new = json!({"metadata": {}, "stringData": {"a": "hello"}, "data": {"b": "!!"}});
+        let causes = secret(&mut new, None);
+        assert_eq!((&new["data"]["a"], &new["type"]), (&json!("aGVsbG8="), &json!("Opaque")));
+        assert!(new.get("stringData").is_none());
+        assert_eq!(causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), ["data[b]"]);
+        let mut odd = json!({"metadata": {}, "data": {"../x": "y"}});
+        assert_eq!(config_map(&mut odd, None)[0].field, "data[../x]");
+        let mut fixed = json!({"immutable": true, "data": {"a": "1"}});
+        let old = json!({"immutable": true, "data": {"a": "2"}});
+        assert_eq!(config_map(&mut fixed, Some(&old))[0].field, "data");
+    }
+}

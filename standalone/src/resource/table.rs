@@ -1,0 +1,187 @@
+//! The rows.
+
+use serde_json::{Value, json};
+
+use super::admit;
+use super::path;
+use super::{Column, Resource, Source};
+use crate::meta::{is_dns_label, is_dns_name};
+
+const AGE: Column = column("Age", "date", 0, Source::Since(".metadata.creationTimestamp"));
+/// Lists of every object that a strategic merge patch merges.
+const OF_METADATA: [(&str, &str); 2] = [("metadata.finalizers", ""), ("metadata.ownerReferences", "uid")];
+const PLAIN: Option<&[(&str, &str)]> = Some(&OF_METADATA);
+
+const fn column(name: &'static str, kind: &'static str, priority: u8, source: Source) -> Column {
+    Column { name, kind, priority, description: "", source }
+}
+
+/// Everything that is served.
+pub static ALL: &[Resource] = &[
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "namespaces",
+        singular: "namespace",
+        kind: "Namespace",
+        short_names: &["ns"],
+        categories: &[],
+        namespaced: false,
+        status: true,
+        columns: &[column("Status", "string", 0, Source::Path(".status.phase")), AGE],
+        fields: &["status.phase"],
+        merge: PLAIN,
+        admit: admit::namespace,
+        name_fits: is_dns_label,
+    },
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "configmaps",
+        singular: "configmap",
+        kind: "ConfigMap",
+        short_names: &["cm"],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[column("Data", "integer", 0, Source::Made(data)), AGE],
+        fields: &[],
+        merge: PLAIN,
+        admit: admit::config_map,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "secrets",
+        singular: "secret",
+        kind: "Secret",
+        short_names: &[],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[
+            column("Type", "string", 0, Source::Path(".type")),
+            column("Data", "integer", 0, Source::Made(data)),
+            AGE,
+        ],
+        fields: &["type"],
+        merge: PLAIN,
+        admit: admit::secret,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "events",
+        singular: "event",
+        kind: "Event",
+        short_names: &["ev"],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[
+            column("Last Seen", "string", 0, Source::Since(".lastTimestamp")),
+            column("Type", "string", 0, Source::Path(".type")),
+            column("Reason", "string", 0, Source::Path(".reason")),
+            column("Object", "string", 0, Source::Made(involved)),
+            column("Message", "string", 0, Source::Path(".message")),
+            column("Count", "integer", 1, Source::Path(".count")),
+            column("Name", "string", 1, Source::Path(".metadata.name")),
+        ],
+        fields: &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        merge: PLAIN,
+        admit: admit::event,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "nodes",
+        singular: "node",
+        kind: "Node",
+        short_names: &["no"],
+        categories: &[],
+        namespaced: false,
+        status: true,
+        columns: &[
+            column("Status", "string", 0, Source::Made(readiness)),
+            column("Roles", "string", 0, Source::Made(|_| json!("<none>"))),
+            AGE,
+            column("Version", "string", 0, Source::Path(".status.nodeInfo.kubeletVersion")),
+            column("OS-Image", "string", 1, Source::Path(".status.nodeInfo.osImage")),
+            column("Kernel-Version", "string", 1, Source::Path(".status.nodeInfo.kernelVersion")),
+        ],
+        fields: &["spec.unschedulable"],
+        merge: Some(&[
+            OF_METADATA[0],
+            OF_METADATA[1],
+            ("spec.taints", "key"),
+            ("status.addresses", "type"),
+            ("status.conditions", "type"),
+        ]),
+        admit: admit::nothing,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "kubevirt.io",
+        version: "v1",
+        plural: "virtualmachineinstances",
+        singular: "virtualmachineinstance",
+        kind: "VirtualMachineInstance",
+        short_names: &["vmi", "vmis"],
+        categories: &["all"],
+        namespaced: true,
+        // As KubeVirt's: what users write there is put back.
+        status: false,
+        columns: &[
+            AGE,
+            column("Phase", "string", 0, Source::Path(".status.phase")),
+            column("IP", "string", 0, Source::Path(".status.interfaces[0].ipAddress")),
+            column("NodeName", "string", 0, Source::Path(".status.nodeName")),
+            column("Ready", "string", 0, Source::Path(".status.conditions[?(@.type=='Ready')].status")),
+            column(
+                "Live-Migratable",
+                "string",
+                1,
+                Source::Path(".status.conditions[?(@.type=='LiveMigratable')].status"),
+            ),
+            column("Paused", "string", 1, Source::Path(".status.conditions[?(@.type=='Paused')].status")),
+        ],
+        fields: &[],
+        merge: None,
+        admit: admit::vmi,
+        name_fits: is_dns_name,
+    },
+];
+
+fn data(object: &Value) -> Value {
+    let count = |field| object.get(field).and_then(Value::as_object).map_or(0, serde_json::Map::len);
+    json!(count("data") + count("binaryData"))
+}
+
+fn involved(object: &Value) -> Value {
+    let kind = path::text(object, ".involvedObject.kind").to_lowercase();
+    json!(format!("{kind}/{}", path::text(object, ".involvedObject.name")))
+}
+
+fn readiness(object: &Value) -> Value {
+    let ready = path::text(object, ".status.conditions[?(@.type=='Ready')].status") == "True";
+    let word = if ready { "Ready" } else { "NotReady" };
+    json!(match path::text(object, ".spec.unschedulable").as_str() {
+        "true" => format!("{word},SchedulingDisabled"),
+        _ => word.to_owned(),
+    })
+}

@@ -1,0 +1,143 @@
+//! One server from start to stop.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tracing::info;
+use vireo_handler::node::Node;
+use vireo_handler::reconcile::supervise::{self, SuperviseError};
+use vireo_handler::settings::Settings;
+use vireo_handler::state::{StateError, read_json, write_json};
+
+use crate::http::Server;
+use crate::machines::{self, Vmis};
+use crate::pki::{Authority, PkiError};
+use crate::server::{self, Door};
+use crate::store::{DiskError, Store};
+use crate::{collect, kubeconfig, place};
+
+/// What a server is told.
+#[derive(Debug)]
+pub struct Options {
+    /// The node agent's part.
+    pub node: Settings,
+    /// Where it listens; port 0 takes any.
+    pub listen: SocketAddr,
+}
+
+/// Why it cannot run.
+#[derive(Debug, Error)]
+pub enum RunError {
+    /// The state directory.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// The store.
+    #[error("cannot open the store")]
+    Store(#[from] DiskError),
+    /// The certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// The address.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// `--listen`.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Something that should go on until the end did not.
+    #[error("cannot serve")]
+    Serve(#[from] io::Error),
+    /// The node agent.
+    #[error(transparent)]
+    Node(#[from] SuperviseError),
+}
+
+/// Where a server keeps what is the API's.
+fn directory(state: &Path) -> PathBuf {
+    state.join("api")
+}
+
+/// Runs until `stop`. `ready` is told the URL and the kubeconfig. Guests go on when it returns.
+///
+/// # Errors
+/// When it cannot start, or cannot go on.
+pub async fn run(
+    options: Options,
+    ready: impl FnOnce(&str, &Path),
+    stop: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    let node = Arc::new(Node::new(options.node));
+    let _lock = node.state.take()?;
+    let directory = directory(&node.settings.state_dir);
+    make_private(&directory)?;
+    let store = Arc::new(Store::open(&directory.join("store.redb"))?);
+    place::prepare(&store, &node.settings.node_name)?;
+    let authority = Authority::of(&directory)?;
+    let listening = |source| RunError::Listen { address: options.listen, source };
+    let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
+    let address = listener.local_addr().map_err(listening)?;
+    let door = door(&authority, address, &node.settings.node_name, token(&directory)?)?;
+    let local = vireo_handler::http::bind(&node.state.endpoint())?;
+
+    let url = format!("https://{}", reachable(address));
+    let config = directory.join("kubeconfig");
+    kubeconfig::write(&config, &url, &authority.certificate(), &authority.administrator()?)?;
+    info!(url, state = %node.settings.state_dir.display(), node = node.settings.node_name, "vireo runs");
+    ready(&url, &config);
+
+    let router = vireo_handler::http::router(Arc::clone(&node));
+    let api = Arc::new(Server { store: Arc::clone(&store), node: router });
+    let vmis = Vmis::of(Arc::clone(&store));
+    tokio::select! {
+        done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
+        done = server::serve(listener, door, api) => done?,
+        done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
+        () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
+        () = collect::run(Arc::clone(&store)) => {}
+    }
+    info!("vireo stops; its guests go on");
+    Ok(())
+}
+
+fn make_private(directory: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// The address under which this machine reaches it.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(std::net::Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn door(authority: &Authority, address: SocketAddr, node: &str, token: String) -> Result<Door, PkiError> {
+    let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
+    let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+    let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
+    if !address.ip().is_unspecified() {
+        addresses.push(address.ip());
+    }
+    let tls = authority.server(&names, &addresses)?;
+    Ok(Door { tls: Arc::new(tls), token })
+}
+
+/// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.
+fn token(directory: &Path) -> Result<String, StateError> {
+    let path = directory.join("token.json");
+    if let Some(token) = read_json::<String>(&path)? {
+        return Ok(token);
+    }
+    let token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
+    write_json(&path, &token)?;
+    Ok(token)
+}

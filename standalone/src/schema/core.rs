@@ -1,0 +1,201 @@
+//! The kinds of Kubernetes' core group that are served, as tables.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::reference;
+
+/// Name, what it is, and its fields: name, type, what it is.
+type Definition = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
+
+/// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `[]T` is a list, `{}T` a map.
+const DEFINITIONS: &[Definition] = &[
+    (
+        "ObjectMeta",
+        "What every object says of itself.",
+        &[
+            ("name", "string", "Unique among the objects of its kind in its namespace."),
+            ("generateName", "string", "Beginning of a name that the server makes up."),
+            ("namespace", "string", "Where it lives."),
+            ("uid", "string", "Unique in time and space; the server's."),
+            ("resourceVersion", "string", "Changes with every write; the server's."),
+            ("generation", "integer", "Counts the changes of what is wanted; the server's."),
+            ("creationTimestamp", "time", "The server's."),
+            ("deletionTimestamp", "time", "When deletion was asked for; the server's."),
+            ("deletionGracePeriodSeconds", "integer", "The server's."),
+            ("labels", "{}string", "For selection."),
+            ("annotations", "{}string", "For everything else."),
+            ("finalizers", "[]string", "Who must let go before it is removed."),
+            ("ownerReferences", "[]OwnerReference", "What it belongs to; it goes when all of them are gone."),
+            ("managedFields", "[]any", "Not kept by this server."),
+            ("selfLink", "string", "No longer used."),
+        ],
+    ),
+    (
+        "OwnerReference",
+        "What an object belongs to.",
+        &[
+            ("apiVersion", "string", "Group and version of the owner."),
+            ("kind", "string", "Kind of the owner."),
+            ("name", "string", "Name of the owner."),
+            ("uid", "string", "UID of the owner."),
+            ("controller", "boolean", "Whether it manages this object."),
+            ("blockOwnerDeletion", "boolean", "Whether its deletion waits for this object's."),
+        ],
+    ),
+    (
+        "ListMeta",
+        "What a list says of itself.",
+        &[
+            ("resourceVersion", "string", "The moment it shows."),
+            ("continue", "string", "Where to read on; empty at the end."),
+            ("remainingItemCount", "integer", "How many are left."),
+        ],
+    ),
+    (
+        "Namespace",
+        "A room for names.",
+        &[("spec", "NamespaceSpec", "How it goes."), ("status", "NamespaceStatus", "How it is.")],
+    ),
+    (
+        "NamespaceSpec",
+        "How a namespace goes.",
+        &[("finalizers", "[]string", "Who must let go before it is removed.")],
+    ),
+    (
+        "NamespaceStatus",
+        "How a namespace is.",
+        &[("phase", "string", "Active or Terminating."), ("conditions", "[]any", "What keeps it.")],
+    ),
+    (
+        "ConfigMap",
+        "Text for programs to read.",
+        &[
+            ("data", "{}string", "Text by name."),
+            ("binaryData", "{}bytes", "Bytes by name, in base64."),
+            ("immutable", "boolean", "Whether it can never change."),
+        ],
+    ),
+    (
+        "Secret",
+        "Text that not everybody may read.",
+        &[
+            ("data", "{}bytes", "Bytes by name, in base64."),
+            ("stringData", "{}string", "Text by name; becomes data when written."),
+            ("type", "string", "What it is for; Opaque when nothing else."),
+            ("immutable", "boolean", "Whether it can never change."),
+        ],
+    ),
+    (
+        "Event",
+        "Something that happened to an object.",
+        &[
+            ("involvedObject", "ObjectReference", "To what."),
+            ("reason", "string", "One word, for programs."),
+            ("message", "string", "For people."),
+            ("source", "EventSource", "Who says so."),
+            ("firstTimestamp", "time", "When it happened first."),
+            ("lastTimestamp", "time", "When it happened last."),
+            ("eventTime", "time", "When it happened, in microseconds."),
+            ("count", "integer", "How often it happened."),
+            ("type", "string", "Normal or Warning."),
+            ("action", "string", "What was done about it."),
+            ("related", "ObjectReference", "Another object that has to do with it."),
+            ("series", "any", "How it goes on happening."),
+            ("reportingComponent", "string", "Who says so."),
+            ("reportingInstance", "string", "Which of them."),
+        ],
+    ),
+    (
+        "EventSource",
+        "Who says so.",
+        &[("component", "string", "The program."), ("host", "string", "The node.")],
+    ),
+    (
+        "ObjectReference",
+        "Names an object.",
+        &[
+            ("apiVersion", "string", "Its group and version."),
+            ("kind", "string", "Its kind."),
+            ("namespace", "string", "Its namespace."),
+            ("name", "string", "Its name."),
+            ("uid", "string", "Its UID."),
+            ("resourceVersion", "string", "One state of it."),
+            ("fieldPath", "string", "A part of it."),
+        ],
+    ),
+    (
+        "Node",
+        "A machine that runs guests: this one.",
+        &[("spec", "NodeSpec", "What is wanted of it."), ("status", "NodeStatus", "How it is.")],
+    ),
+    (
+        "NodeSpec",
+        "What is wanted of a node.",
+        &[
+            ("unschedulable", "boolean", "Whether it takes nothing new. Without effect here."),
+            ("taints", "[]any", "What keeps work away. Without effect here."),
+            ("podCIDR", "string", "Not used."),
+            ("podCIDRs", "[]string", "Not used."),
+            ("providerID", "string", "Not used."),
+        ],
+    ),
+    (
+        "NodeStatus",
+        "How a node is.",
+        &[
+            ("capacity", "{}any", "What it has."),
+            ("allocatable", "{}any", "What guests may have of it."),
+            ("conditions", "[]any", "Whether it works."),
+            ("addresses", "[]any", "How it is called."),
+            ("nodeInfo", "any", "What runs on it."),
+            ("phase", "string", "No longer used."),
+            ("daemonEndpoints", "any", "Not used."),
+            ("images", "[]any", "Not used."),
+        ],
+    ),
+];
+
+/// Whether a definition comes from here.
+pub(super) fn has(name: &str) -> bool {
+    DEFINITIONS.iter().any(|(known, ..)| *known == name)
+}
+
+/// All of them, as OpenAPI schemas.
+pub(super) fn definitions() -> BTreeMap<String, Value> {
+    DEFINITIONS.iter().map(|row| (row.0.to_owned(), definition(row))).collect()
+}
+
+fn definition((name, about, fields): &Definition) -> Value {
+    let field = |(name, kind, about): &(&str, &str, &str)| {
+        let mut schema = schema(kind);
+        schema["description"] = json!(about);
+        ((*name).to_owned(), schema)
+    };
+    let mut properties: serde_json::Map<String, Value> = fields.iter().map(field).collect();
+    if crate::resource::ALL.iter().any(|resource| resource.kind == *name) {
+        let metadata = ("metadata", "ObjectMeta", "What every object says of itself.");
+        let version = ("apiVersion", "string", "Group and version.");
+        let kind = ("kind", "string", "Which kind of object this is.");
+        properties.extend([metadata, version, kind].iter().map(field));
+    }
+    json!({"type": "object", "description": about, "properties": properties})
+}
+
+fn schema(kind: &str) -> Value {
+    if let Some(items) = kind.strip_prefix("[]") {
+        return json!({"type": "array", "items": schema(items)});
+    }
+    if let Some(values) = kind.strip_prefix("{}") {
+        return json!({"type": "object", "additionalProperties": schema(values)});
+    }
+    match kind {
+        "string" | "boolean" => json!({ "type": kind }),
+        "integer" => json!({"type": "integer", "format": "int64"}),
+        "time" => json!({"type": "string", "format": "date-time"}),
+        "bytes" => json!({"type": "string", "format": "byte"}),
+        "any" => json!({"x-kubernetes-preserve-unknown-fields": true}),
+        name => reference(name),
+    }
+}

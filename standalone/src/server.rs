@@ -1,0 +1,150 @@
+//! The listener: TLS, who is asking, and limits on what strangers may hold.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header;
+use axum::response::{IntoResponse as _, Response};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tracing::{debug, warn};
+
+use crate::http::{self, Refusal, Server};
+
+/// Connections at the same time.
+const MOST_CONNECTIONS: usize = 2048;
+/// How long a client may take to agree on TLS, and to send the head of a request.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How soon it is tried again when no connection can be taken, as when no file descriptor is left.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// Who is let in.
+#[derive(Debug)]
+pub struct Door {
+    /// TLS with the authority whose clients are administrators.
+    pub tls: Arc<ServerConfig>,
+    /// What others show.
+    pub token: String,
+}
+
+/// Serves until the listener is dropped.
+pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io::Result<()> {
+    let acceptor = TlsAcceptor::from(Arc::clone(&door.tls));
+    let door = Arc::new(door);
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    loop {
+        // Whoever comes when all places are taken waits in the kernel's queue.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "no connection can be taken");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let (acceptor, door, server) = (acceptor.clone(), Arc::clone(&door), Arc::clone(&server));
+        tokio::spawn(async move {
+            if let Err(error) = connection(stream, &acceptor, door, server).await {
+                debug!(error, "a connection ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    acceptor: &TlsAcceptor,
+    door: Arc<Door>,
+    server: Arc<Server>,
+) -> Result<(), String> {
+    // Small frames of a console must not wait for each other.
+    stream.set_nodelay(true).map_err(|error| error.to_string())?;
+    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
+    let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
+    // Only certificates of our own authority come this far, and those are administrators'.
+    let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        let (door, server) = (Arc::clone(&door), Arc::clone(&server));
+        async move { Ok::<_, Infallible>(answer(&door, certified, server, request.map(Body::new)).await) }
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await
+        .map_err(|error| error.to_string())
+}
+
+async fn answer(door: &Door, certified: bool, server: Arc<Server>, request: Request) -> Response {
+    if !may(door, certified, &request) {
+        return Refusal::unauthorized().into_response();
+    }
+    http::answer(server, request).await
+}
+
+fn may(door: &Door, certified: bool, request: &Request) -> bool {
+    if certified {
+        return true;
+    }
+    match request.headers().get(header::AUTHORIZATION) {
+        None => http::is_public(request),
+        Some(value) => {
+            let shown = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
+            shown.is_some_and(|shown| same(shown.as_bytes(), door.token.as_bytes()))
+        }
+    }
+}
+
+/// Compares in a time that does not tell how much fits.
+fn same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_shows_nothing_right_stays_out() {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let tls = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new()));
+        let door = Door { tls: Arc::new(tls), token: "right".to_owned() };
+        let request = |path: &str, token: Option<&str>| {
+            let request = Request::builder().uri(path);
+            let request = match token {
+                Some(token) => request.header("Authorization", token),
+                None => request,
+            };
+            request.body(Body::empty()).unwrap()
+        };
+        for (path, token, certified, expected) in [
+            ("/api", None, true, true),
+            ("/api", None, false, false),
+            ("/version", None, false, true),
+            ("/healthz", None, false, true),
+            ("/api", Some("Bearer right"), false, true),
+            ("/api", Some("Bearer wrong"), false, false),
+            ("/api", Some("Bearer "), false, false),
+            ("/api", Some("right"), false, false),
+            ("/version", Some("Bearer wrong"), false, false),
+        ] {
+            assert_eq!(may(&door, certified, &request(path, token)), expected, "{path} {token:?}");
+        }
+    }
+}

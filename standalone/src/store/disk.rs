@@ -1,0 +1,138 @@
+//! The objects and the last revision in a redb file.
+
+use std::path::{Path, PathBuf};
+
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use serde_json::Value;
+use thiserror::Error;
+
+use super::{Key, Object};
+
+/// `resource \0 namespace \0 name` to revision and JSON.
+const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("objects");
+/// `revision`: the last write; `format`: how all this is laid out.
+const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
+const FORMAT: u64 = 1;
+
+/// Why the file cannot be used.
+#[derive(Debug, Error)]
+pub enum DiskError {
+    /// It is locked, unreadable, unwritable or full.
+    #[error("{path}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What redb says.
+        #[source]
+        source: Box<redb::Error>,
+    },
+    /// It holds what this release does not write.
+    #[error("{path} is not from this release: {what}", path = path.display())]
+    Strange {
+        /// The file.
+        path: PathBuf,
+        /// Where it stops making sense.
+        what: String,
+    },
+}
+
+/// The file.
+#[derive(Debug)]
+pub(super) struct Disk {
+    path: PathBuf,
+    /// Absent after a failed write, until it can be opened again.
+    database: Option<Database>,
+}
+
+impl Disk {
+    /// The file with the last revision and all objects.
+    pub(super) fn open(path: &Path) -> Result<(Self, u64, Vec<Object>), DiskError> {
+        let disk = Self { path: path.to_owned(), database: Some(create(path).map_err(failed(path))?) };
+        let (format, revision, rows) = disk.rows().map_err(failed(path))?;
+        let strange = |what| DiskError::Strange { path: path.to_owned(), what };
+        if format != FORMAT {
+            return Err(strange(format!("its format is {format}, not {FORMAT}")));
+        }
+        let objects = rows.into_iter().map(|(name, revision, json)| {
+            object(&name, revision, &json).ok_or_else(|| strange(format!("the object {name:?}")))
+        });
+        let objects = objects.collect::<Result<_, _>>()?;
+        Ok((disk, revision, objects))
+    }
+
+    #[expect(clippy::type_complexity, reason = "used once, just above")]
+    fn rows(&self) -> Result<(u64, u64, Vec<(String, u64, Vec<u8>)>), redb::Error> {
+        let Some(database) = &self.database else { return Ok((FORMAT, 0, Vec::new())) };
+        let reading = database.begin_read()?;
+        let facts = reading.open_table(FACTS)?;
+        let fact = |name| Ok::<_, redb::Error>(facts.get(name)?.map(|value| value.value()));
+        let mut rows = Vec::new();
+        for row in reading.open_table(OBJECTS)?.iter()? {
+            let (name, row) = row?;
+            let (revision, json) = row.value();
+            rows.push((name.value().to_owned(), revision, json.to_vec()));
+        }
+        Ok((fact("format")?.unwrap_or_default(), fact("revision")?.unwrap_or_default(), rows))
+    }
+
+    /// Writes an object or its removal, with its revision as the last one.
+    pub(super) fn write(&mut self, object: &Object, stays: bool) -> Result<(), DiskError> {
+        let path = self.path.clone();
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => Database::open(&path).map_err(|error| failed(&path)(error.into()))?,
+        };
+        // redb serves nothing after an input or output error until it is opened again.
+        write(&database, object, stays).map_err(failed(&path))?;
+        self.database = Some(database);
+        Ok(())
+    }
+}
+
+fn failed(path: &Path) -> impl FnOnce(redb::Error) -> DiskError {
+    let path = path.to_owned();
+    move |source| DiskError::File { path, source: Box::new(source) }
+}
+
+fn create(path: &Path) -> Result<Database, redb::Error> {
+    let database = Database::create(path)?;
+    let writing = database.begin_write()?;
+    {
+        writing.open_table(OBJECTS)?;
+        let mut facts = writing.open_table(FACTS)?;
+        if facts.get("format")?.is_none() {
+            facts.insert("format", FORMAT)?;
+        }
+    }
+    writing.commit()?;
+    Ok(database)
+}
+
+fn write(database: &Database, object: &Object, stays: bool) -> Result<(), redb::Error> {
+    // Durability::Immediate is redb's default: the commit returns when it is on disk.
+    let writing = database.begin_write()?;
+    {
+        let name = name(&object.key);
+        let mut objects = writing.open_table(OBJECTS)?;
+        if stays {
+            let json = object.value.to_string();
+            objects.insert(name.as_str(), (object.revision, json.as_bytes()))?;
+        } else {
+            objects.remove(name.as_str())?;
+        }
+        writing.open_table(FACTS)?.insert("revision", object.revision)?;
+    }
+    writing.commit()?;
+    Ok(())
+}
+
+fn name(key: &Key) -> String {
+    format!("{}\0{}\0{}", key.resource, key.namespace, key.name)
+}
+
+fn object(name: &str, revision: u64, json: &[u8]) -> Option<Object> {
+    let mut parts = name.split('\0');
+    let key = Key::new(parts.next()?, parts.next()?, parts.next()?);
+    let value: Value = serde_json::from_slice(json).ok()?;
+    Some(Object::new(key, revision, value))
+}

@@ -1,0 +1,167 @@
+//! The KubeVirt API on this machine, through Debian's `kubectl` and our `virtctl`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::Guest;
+use vireo_tests::{Host, HostError, Output, Process, Status};
+
+use crate::SOON;
+use crate::scenarios::broken;
+use crate::scenarios::node::{host_for_a_node, manifest};
+
+const BOOT: Duration = Duration::from_secs(120);
+const SIGKILL: i32 = 9;
+
+/// A running `vireo` and those who talk to it.
+struct Standalone<'h> {
+    host: &'h Host,
+    vireo: Process<'h>,
+}
+
+fn vireo(host: &Host) -> Result<Process<'_>, HostError> {
+    let mut vireo = host
+        .command(&host.input("vireo"))
+        .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", "qemu"])
+        .args(["--node-name", "here"])
+        .env("VIREO_BIOS", &host.input("bios"))
+        .spawn()?;
+    let told = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);
+    assert!(told.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
+    Ok(vireo)
+}
+
+impl<'h> Standalone<'h> {
+    fn start(host: &'h Host) -> Result<Self, HostError> {
+        host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
+        Ok(Self { host, vireo: vireo(host)? })
+    }
+
+    fn kubeconfig(&self) -> String {
+        self.host.work("state/api/kubeconfig")
+    }
+
+    /// Runs `kubectl`, with something to read if it is given.
+    fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
+        let command = self.host.shell(&format!("kubectl {line}")).env("KUBECONFIG", &self.kubeconfig());
+        let command = command.env("HOME", &self.host.work("state"));
+        let mut kubectl = command.spawn()?;
+        if let Some(input) = input {
+            kubectl.write(input.as_bytes())?;
+        }
+        kubectl.close_stdin()?;
+        kubectl.wait(BOOT)
+    }
+
+    fn json(&self, line: &str) -> Result<Value, HostError> {
+        let told = self.kubectl(&format!("{line} -o json"), None)?.ok();
+        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+    }
+
+    fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
+        let virtctl = self.host.command(&self.host.input("virtctl"));
+        let mut process = virtctl.args(["console", name]).env("KUBECONFIG", &self.kubeconfig()).spawn()?;
+        eventually("virtctl is connected", BOOT, || {
+            if let Some(status) = process.ended()? {
+                panic!("virtctl ended with {status:?}:\n{}", process.stderr());
+            }
+            Ok(process.stderr().contains("Successfully connected"))
+        })?;
+        Ok(Guest::over(process))
+    }
+
+    /// `vireo` dies without a word, and another takes its place.
+    fn lose(&mut self) -> Result<(), HostError> {
+        self.vireo.signal(SIGKILL)?;
+        assert_eq!(self.vireo.wait(SOON)?.status, Status::Signal(SIGKILL));
+        self.vireo = vireo(self.host)?;
+        Ok(())
+    }
+
+    fn launchers(&self) -> Result<String, HostError> {
+        let line = format!("grep -lz '^{}' /proc/[0-9]*/cmdline | wc -l", self.host.input("virt-launcher"));
+        Ok(self.host.shell(&line).run()?.stdout.trim().to_owned())
+    }
+}
+
+#[test]
+fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let mut standalone = Standalone::start(&host)?;
+    refuses(&standalone)?;
+    keeps_plain_objects(&standalone)?;
+
+    standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
+    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    let table = standalone.kubectl("get vmi", None)?.ok();
+    let (head, row) = table.split_once('\n').unwrap_or_default();
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+    assert_eq!(words(head), "NAME AGE PHASE IP NODENAME READY");
+    assert!(words(row).ends_with("Running 10.201.0.2 here True"), "{table}");
+    let described = standalone.kubectl("describe vmi one", None)?.ok();
+    for told in ["Started", "HypervisorChosen", "kubevirt.io/nodeName=here"] {
+        assert!(described.contains(told), "{told} is missing in:\n{described}");
+    }
+
+    let mut guest = standalone.console("one")?;
+    let first = guest.ready()?;
+    guest.run("echo kept >/tmp/kept", SOON)?;
+    standalone.lose()?;
+    let seen = standalone.json("get vmi one")?;
+    assert_eq!(seen["status"]["phase"], "Running", "acknowledged before the kill");
+    let mut guest = standalone.console("one")?;
+    assert_eq!(guest.ready()?.boot_id, first.boot_id, "the same guest, told by the console's history");
+    assert_eq!(guest.run("cat /tmp/kept", SOON)?.trim(), "kept");
+
+    standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
+    let gone = standalone.kubectl("get vmi one", None)?;
+    assert!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
+    assert_eq!(standalone.launchers()?, "0");
+    assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
+    Ok(())
+}
+
+/// What a server refuses, and how `kubectl` tells it.
+fn refuses(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    // What only the node finds out is told in the status; that is the node's scenario.
+    let by_the_node = ["no-such-image", "no-kernel-path"];
+    for case in broken::CASES.iter().filter(|case| !by_the_node.contains(&case.name)) {
+        let manifest = case.manifest("/nowhere");
+        let told = standalone.kubectl("apply --validate=false -f -", Some(&manifest))?;
+        assert_ne!(told.status, Status::Code(0), "{} is accepted", case.name);
+        let missing: Vec<_> = case.fields.iter().filter(|field| !told.stderr.contains(**field)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?} are not named in:\n{}", case.name, told.stderr);
+    }
+    let state = standalone.host.work("state");
+    let stranger = format!(
+        "--kubeconfig /dev/null --server https://127.0.0.1:6443 --certificate-authority {state}/api/ca.crt --token wrong get nodes"
+    );
+    let told = standalone.kubectl(&stranger, None)?;
+    assert!(told.stderr.contains("Unauthorized"), "{}", told.stderr);
+    let applied = standalone.kubectl("apply --server-side -f -", Some(MAP))?;
+    assert!(applied.stderr.contains("server-side apply is not available"), "{}", applied.stderr);
+    Ok(())
+}
+
+const MAP: &str =
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: words, labels: {tier: web}}\ndata: {a: one}\n";
+
+/// What `kubectl` does with any object.
+fn keeps_plain_objects(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    standalone.kubectl("apply -f -", Some(MAP))?.ok();
+    assert!(standalone.kubectl("apply -f -", Some(MAP))?.ok().contains("unchanged"));
+    let changed = MAP.replace("one", "two");
+    let told = standalone.kubectl("apply --dry-run=server -f -", Some(&changed))?.ok();
+    assert!(told.contains("configured"), "{told}");
+    assert_eq!(standalone.json("get cm words")?["data"]["a"], "one");
+    standalone.kubectl("apply -f -", Some(&changed))?.ok();
+    assert_eq!(standalone.json("get cm -l tier=web")?["items"][0]["data"]["a"], "two");
+    let explained = standalone.kubectl("explain vmi.spec.domain.cpu.cores", None)?.ok();
+    assert!(explained.contains("Cores in a socket"), "{explained}");
+    standalone.kubectl("delete cm words", None)?.ok();
+    assert!(standalone.kubectl("get cm -A", None)?.stderr.contains("No resources found"));
+    Ok(())
+}
