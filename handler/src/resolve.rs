@@ -4,7 +4,7 @@ use std::path::Path;
 
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Cache, Disk, DiskBus, DiskTarget, HYPERVISOR_ANNOTATION, HypervisorChoice,
-    Interface, InterfaceModel, RebootPolicy, Vm,
+    Interface, InterfaceModel, RebootPolicy, Video, Vm,
 };
 use vireo_proto::launcher as wire;
 
@@ -49,10 +49,12 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         interfaces: vm.interfaces().iter().map(|interface| self::interface(vm, interface, facts)).collect(),
         serial_console: vm.serial_console(),
         rng: vm.rng(),
-        graphics: vm.graphics(),
+        graphics: vm.video().is_some(),
+        video: vm.video().map_or(wire::Video::Unspecified, video).into(),
+        tablets: vm.tablets(),
         memory_balloon: vm.balloon() != Balloon::Off,
         console_socket: text(&facts.dir.console_socket()),
-        vnc_socket: if vm.graphics() { text(&facts.dir.vnc_socket()) } else { String::new() },
+        vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),
         demands,
         smbios: Some(smbios(vm)),
@@ -105,6 +107,16 @@ fn cpu(vm: &Vm) -> wire::Cpu {
         threads: cpu.threads(),
         model: cpu.model().as_str().to_owned(),
         features: cpu.features().iter().map(feature).collect(),
+    }
+}
+
+fn video(video: Video) -> wire::Video {
+    match video {
+        Video::Vga => wire::Video::Vga,
+        Video::Bochs => wire::Video::Bochs,
+        Video::Virtio => wire::Video::Virtio,
+        Video::Cirrus => wire::Video::Cirrus,
+        Video::Ramfb => wire::Video::Ramfb,
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
-    Boot as MachineBoot, Disk as MachineDisk, DiskBus, DiskError, DiskImage, DiskSerial, Firmware,
+    Boot as MachineBoot, Disk as MachineDisk, DiskBus, DiskError, DiskImage, DiskSerial, Firmware, Input,
     KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
 };
 
@@ -70,6 +70,7 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
         .collect();
     let machine = Machine::new(launch.cpu.topology, memory, boot)
         .with_rng(launch.rng)
+        .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(smbios(&launch.smbios))
         .with_devices(disks, nets)?;
     Ok(machine)
@@ -158,6 +159,7 @@ mod tests {
     fn everything_asked_for_is_in_the_machine() {
         let mut launch = sample::kernel_boot();
         launch.smbios.product = "Vireo".into();
+        launch.tablets = 1;
         launch.disks.push(Disk {
             source: Source::Raw("/x".into()),
             read_only: true,
@@ -180,6 +182,7 @@ mod tests {
             "write_through: true",
             "mtu: Some(1450)",
             "rng: true",
+            "inputs: [Tablet]",
             "MemorySize(268435456)",
             "cores: 2",
             "product: \"Vireo\"",

@@ -21,6 +21,7 @@ const MODULES: &[&str] = &[
     "ext4",
     "evdev",
     "psmouse",
+    "virtio_input",
     "button",
     "ahci",
     "virtio_scsi",
@@ -217,6 +218,7 @@ impl Machine {
         }
         if let Some(path) = &self.vnc {
             words.extend(["-device".into(), "bochs-display".into(), "-vnc".into(), format!("unix:{path}")]);
+            words.extend(["-device".into(), "virtio-tablet-pci".into()]);
         }
         words
     }

@@ -35,6 +35,13 @@ const STRIPES: &str = r"stripe() {
     cat /tmp/a
 }; (stripe '\000\000\377\000'; stripe '\000\377\000\000'; stripe '\377\020\000\000') >/dev/fb0";
 
+/// A shell line that waits for what a reader in the guest keeps as `/tmp/NAME`, and prints it.
+fn bytes_of(name: &str, format: &str) -> String {
+    format!(
+        "for i in $(seq 50); do [ -s /tmp/{name} ] && break; sleep 0.1; done; hexdump -v -e '{format}' /tmp/{name}"
+    )
+}
+
 fn check_stripes(picture: &Picture) {
     assert_eq!((picture.width, picture.height), (1024, 768));
     for (lines, colour) in [(0..256, [255, 0, 0]), (256..512, [0, 255, 0]), (512..768, [0, 16, 255])] {
@@ -69,14 +76,26 @@ fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
         )?;
         assert_eq!(typed.trim(), "Hello, World_7!");
 
-        guest.run(
-            "modprobe psmouse; for i in $(seq 50); do [ -e /dev/input/mouse0 ] && break; sleep 0.1; done",
-            SOON,
-        )?;
+        let mouse =
+            "modprobe psmouse; for i in $(seq 50); do [ -e /dev/input/mouse0 ] && break; sleep 0.1; done";
+        guest.run(mouse, SOON)?;
         guest.run("(head -c 3 /dev/input/mouse0 >/tmp/moved) & sleep 1", SOON)?;
         look(host, "moved", &["point", "100", "100", "0", "point", "120", "90", "0"])?;
-        let moved = guest.run("for i in $(seq 50); do [ -s /tmp/moved ] && break; sleep 0.1; done; hexdump -v -e '1/1 \"%d \"' /tmp/moved", SOON)?;
+        let moved = guest.run(&bytes_of("moved", "1/1 \"%d \""), SOON)?;
         assert_eq!(moved.trim(), "8 20 10", "right and up");
+
+        // With its driver the tablet takes over: places of the screen, of 32767.
+        let driver = "modprobe virtio_input; grep -l -i tablet /sys/class/input/event*/device/name";
+        let event = guest.run(driver, SOON)?;
+        let event = event.split('/').nth(4).expect("an event device").to_owned();
+        guest.run(&format!("(head -c 72 /dev/input/{event} >/tmp/pointed) & sleep 1"), SOON)?;
+        look(host, "pointed", &["point", "1023", "0", "1"])?;
+        let events = guest.run(&bytes_of("pointed", "4/4 \"%u \" 2/2 \"%u \" 1/4 \"%u \" \"\\n\""), SOON)?;
+        let told =
+            |line: &str| line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
+        let told: Vec<Vec<u32>> = events.lines().map(told).collect();
+        // The vertical axis was at 0 before, which Linux says nothing about.
+        assert_eq!(told[..3], [[3, 0, 32767], [1, 0x110, 1], [0, 0, 0]], "{events}");
         power_off(guest)
     };
     scenario::run("screen and keys", || host(scratch.path()), load);

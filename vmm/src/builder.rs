@@ -184,6 +184,9 @@ fn pci_devices(
     if machine.rng {
         add("entropy device", Box::new(virtio::rng::Rng))?;
     }
+    for input in &machine.inputs {
+        add("input device", Box::new(graphics::input(*input, machine.graphics.as_ref())?))?;
+    }
     Ok(boot_order)
 }
 

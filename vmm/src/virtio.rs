@@ -7,10 +7,12 @@
 //! What the guest says is never believed: a chain that makes no sense fails alone; a ring that lies stops its device,
 //! which then asks to be reset (section 2.1.2).
 
+mod bell;
 pub mod block;
 mod chain;
 pub mod console;
 mod device;
+pub mod input;
 pub mod net;
 mod queue;
 pub mod rng;
@@ -22,7 +24,7 @@ mod transport;
 mod worker;
 
 pub use chain::{Chain, ChainError, Finished, Pending};
-pub use device::{Device, Model};
+pub use device::{Device, DeviceConfig, Model};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};
 

@@ -1,4 +1,4 @@
-//! Devices other than disks and cards.
+//! Devices other than disks, cards and screens.
 
 use super::Field;
 use super::report::Findings;
@@ -22,7 +22,6 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     if let Some(watchdog) = &devices.watchdog {
         self::watchdog(watchdog, &at.at("watchdog"), found);
     }
-    inputs(devices, &at, found);
     if let Some(sound) = &devices.sound {
         self::sound(sound, &at.at("sound"), found);
     }
@@ -35,19 +34,6 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
             Some(other) => {
                 found.invalid(&at, format!("{other:?} is no model: write isa, pvpanic or hyperv"));
             }
-        }
-    }
-    if let Some(video) = &devices.video {
-        let at = at.at("video").at("type");
-        if devices.autoattach_graphics_device == Some(false) {
-            found.invalid(&at, "there is no screen with autoattachGraphicsDevice false: remove one of them");
-        }
-        match video.r#type.as_str() {
-            "" | "vga" => {}
-            other @ ("virtio" | "bochs" | "cirrus" | "ramfb") => {
-                found.not_supported(&at, format!("{other} is not available yet: write vga"));
-            }
-            other => found.invalid(&at, format!("{other:?} is no graphics adapter: write vga")),
         }
     }
 }
@@ -104,37 +90,6 @@ fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
         }
     };
     found.demand(at, "an i6300esb watchdog", &["-device", "i6300esb", "-action", action]);
-}
-
-fn inputs(devices: &v1::Devices, at: &Field, found: &mut Findings) {
-    let auto = devices.autoattach_input_device == Some(true) && devices.inputs.is_empty();
-    if auto {
-        tablet(&at.at("autoattachInputDevice"), "usb", 0, found);
-    }
-    for (index, input) in devices.inputs.iter().enumerate() {
-        let at = at.at("inputs").index(index);
-        if input.r#type != "tablet" {
-            found.not_supported(
-                &at.at("type"),
-                format!("{:?} is no input device that can be had: write tablet", input.r#type),
-            );
-        }
-        tablet(&at, &input.bus, index, found);
-    }
-}
-
-fn tablet(at: &Field, bus: &str, index: usize, found: &mut Findings) {
-    match bus {
-        "" | "usb" => {
-            let controller = format!("qemu-xhci,id=input{index}");
-            let tablet = format!("usb-tablet,bus=input{index}.0");
-            found.demand(at, "a USB tablet", &["-device", &controller, "-device", &tablet]);
-        }
-        "virtio" => found.demand(at, "a virtio tablet", &["-device", "virtio-tablet-pci"]),
-        other => {
-            found.not_supported(&at.at("bus"), format!("{other:?} is no input bus: write usb or virtio"))
-        }
-    }
 }
 
 fn sound(sound: &v1::SoundDevice, at: &Field, found: &mut Findings) {

@@ -1,7 +1,8 @@
 use super::report::Findings;
+use super::screen::Screen;
 use super::{
-    Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory,
-    Notice, Probe, Problem, Report, Resources,
+    BootSource, Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle,
+    Memory, Notice, Probe, Problem, Report, Resources, Video,
 };
 use crate::v1::{self, Shape};
 
@@ -20,7 +21,7 @@ pub struct Vm {
     interfaces: Vec<Interface>,
     serial_console: bool,
     rng: bool,
-    graphics: bool,
+    screen: Screen,
     balloon: Balloon,
     lifecycle: Lifecycle,
     liveness: Option<Probe>,
@@ -101,9 +102,14 @@ impl Vm {
         self.rng
     }
 
-    /// There is a screen. KubeVirt's default is yes.
-    pub fn graphics(&self) -> bool {
-        self.graphics
+    /// The display adapter, if there is a screen. KubeVirt's default is yes.
+    pub fn video(&self) -> Option<Video> {
+        self.screen.video
+    }
+
+    /// How many virtio tablets there are.
+    pub fn tablets(&self) -> u32 {
+        self.screen.tablets
     }
 
     /// Whether there is a memory balloon.
@@ -180,6 +186,8 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     super::device::read(devices, found);
+    let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
+    let screen = super::screen::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);
     let has_network = !devices.interfaces.is_empty() || devices.autoattach_pod_interface != Some(false);
     let at = Field::new("spec");
@@ -201,7 +209,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         interfaces,
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
-        graphics: devices.autoattach_graphics_device != Some(false),
+        screen,
         balloon: match devices.autoattach_mem_balloon {
             None => Balloon::Default,
             Some(true) => Balloon::Wanted,

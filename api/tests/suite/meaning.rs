@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Bytes, CpuModel, DiskBus, DiskTarget, HostDiskCreate, HypervisorChoice,
-    InterfaceModel, RebootPolicy, VolumeSource,
+    InterfaceModel, RebootPolicy, Video, VolumeSource,
 };
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
@@ -21,7 +21,7 @@ fn a_small_manifest_has_kubevirts_defaults() {
     assert_eq!(vm.firmware().boot(), &BootSource::Bios { use_serial: false });
     assert_eq!(vm.lifecycle().grace_period(), Duration::from_secs(30));
     assert_eq!(vm.lifecycle().reboot(), RebootPolicy::Reboot);
-    assert!(vm.serial_console() && !vm.graphics() && !vm.rng());
+    assert!(vm.serial_console() && vm.video().is_none() && vm.tablets() == 0 && !vm.rng());
     assert_eq!(vm.balloon(), Balloon::Default);
     assert_eq!((vm.demands(), vm.notices()), ([].as_slice(), [].as_slice()));
 }
@@ -159,10 +159,38 @@ fn a_kernel_is_taken_from_its_image() {
 }
 
 #[test]
+fn a_screen_is_what_firmware_knows_and_has_a_tablet() {
+    let efi = json!({"bootloader": {"efi": {"secureBoot": false}}});
+    for (devices, firmware, video, tablets) in [
+        (json!({}), json!({}), Some(Video::Vga), 1),
+        (json!({}), efi.clone(), Some(Video::Bochs), 1),
+        (json!({"video": {"type": "virtio"}}), efi, Some(Video::Virtio), 1),
+        (
+            json!({"video": {"type": "cirrus"}, "autoattachInputDevice": true}),
+            json!({}),
+            Some(Video::Cirrus),
+            0,
+        ),
+        (json!({"inputs": [{"name": "a", "type": "tablet", "bus": "usb"}]}), json!({}), Some(Video::Vga), 0),
+        (
+            json!({"autoattachGraphicsDevice": false, "inputs": [{"name": "a", "type": "tablet", "bus": "virtio"}]}),
+            json!({}),
+            None,
+            1,
+        ),
+    ] {
+        let mut all = json!({"autoattachGraphicsDevice": true});
+        all.as_object_mut().unwrap().extend(devices.as_object().unwrap().clone());
+        let vm = with_domain(json!({"devices": all, "firmware": firmware})).unwrap();
+        assert_eq!((vm.video(), vm.tablets()), (video, tablets), "{devices}");
+    }
+}
+
+#[test]
 fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
     let vm = with_devices(json!({
         "watchdog": {"name": "dog", "i6300esb": {"action": "poweroff"}},
-        "inputs": [{"name": "pen", "type": "tablet", "bus": "virtio"}],
+        "inputs": [{"name": "pen", "type": "tablet", "bus": "virtio"}, {"name": "mouse", "type": "tablet"}],
         "sound": {"name": "noise"},
         "panicDevices": [{"model": "pvpanic"}],
     }))
@@ -173,12 +201,15 @@ fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
         demands,
         [
             ("spec.domain.devices.watchdog", "-device i6300esb -action watchdog=poweroff".to_owned()),
-            ("spec.domain.devices.inputs[0]", "-device virtio-tablet-pci".to_owned()),
             (
                 "spec.domain.devices.sound",
                 "-audiodev none,id=sound -device ich9-intel-hda -device hda-duplex,audiodev=sound".to_owned()
             ),
             ("spec.domain.devices.panicDevices[0].model", "-device pvpanic-pci".to_owned()),
+            (
+                "spec.domain.devices.inputs[1]",
+                "-device qemu-xhci,id=input1 -device usb-tablet,bus=input1.0".to_owned()
+            ),
         ]
     );
     let chassis = with_domain(json!({"chassis": {"manufacturer": "A, B", "sku": "7"}})).unwrap();

@@ -483,11 +483,7 @@ fn other_devices() {
             (json!({"sound": {"model": "ac97"}}), "sound.name", Required),
             (json!({"sound": {"name": "s", "model": "sb16"}}), "sound.model", NotSupported),
             (json!({"video": {"type": "vga"}}), "video.type", Invalid),
-            (
-                json!({"autoattachGraphicsDevice": true, "video": {"type": "virtio"}}),
-                "video.type",
-                NotSupported,
-            ),
+            (json!({"autoattachGraphicsDevice": true, "video": {"type": "voodoo"}}), "video.type", Invalid),
             (json!({"panicDevices": [{"model": "hyperv"}]}), "panicDevices[0].model", NotSupported),
             (json!({"panicDevices": [{"model": "loud"}]}), "panicDevices[0].model", Invalid),
             (json!({"disk": []}), "disk", NotSupported),

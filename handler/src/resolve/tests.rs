@@ -58,7 +58,13 @@ fn a_small_machine_in_full() {
         (request.console_socket, request.runtime_dir),
         (format!("{dir}/console.sock"), format!("{dir}/run"))
     );
-    assert!(request.serial_console && request.rng && !request.graphics && request.memory_balloon);
+    assert!(
+        request.serial_console
+            && request.rng
+            && !request.graphics
+            && request.tablets == 0
+            && request.memory_balloon
+    );
     assert_eq!(request.demands, []);
     assert_eq!(
         request.disks,

@@ -2,7 +2,7 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, MemorySize};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Wanted};
+use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Video, Wanted};
 
 /// Drives on the monitor's SATA controller.
 const SATA_PORTS: usize = 6;
@@ -156,6 +156,10 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
             let field = format!("{}.model", interface.field);
             needs.push(Need::new(field, format!("a {} card", interface.model.name())));
         }
+    }
+    if let Some(video @ (Video::Virtio | Video::Cirrus | Video::Ramfb)) = launch.video {
+        let what = format!("a {} display adapter", video.name());
+        needs.push(Need::new("spec.domain.devices.video.type", what));
     }
     if launch.start_paused {
         needs.push(Need::new("spec.startStrategy", "a start with the CPUs stopped"));

@@ -83,7 +83,7 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 12] = [
+    let table: [(Change, &str, &str); 14] = [
         (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].cdrom = true,
@@ -113,6 +113,8 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.cpu.model = CpuModel::Named("Skylake-Client".into()), "spec.domain.cpu.model", "Skylake"),
         (|l| l.cpu.features.push(("avx".into(), false)), "spec.domain.cpu.features", "avx"),
         (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
+        (|l| l.video = Some(Video::Virtio), "spec.domain.devices.video.type", "a virtio display"),
+        (|l| l.video = Some(Video::Ramfb), "spec.domain.devices.video.type", "a ramfb display"),
         (|l| l.start_paused = true, "spec.startStrategy", "stopped"),
         (|l| l.demands.push(demand(&["-device", "x"])), "spec.domain.devices.watchdog", "i6300esb"),
     ];
@@ -134,6 +136,14 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
 fn a_disk_starts_through_firmware_on_either() {
     for boot in [Boot::Bios { use_serial: true }, Boot::Efi { secure_boot: false, variables: None }] {
         let launch = Launch { boot, ..sample::kernel_boot() };
+        assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
+    }
+}
+
+#[test]
+fn a_screen_with_a_tablet_is_shown_by_either() {
+    for video in [Video::Vga, Video::Bochs] {
+        let launch = Launch { video: Some(video), tablets: 1, ..sample::kernel_boot() };
         assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
     }
 }

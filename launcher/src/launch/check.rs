@@ -12,6 +12,9 @@ use super::types::*;
 /// What an absent termination grace means, as in a pod.
 const DEFAULT_GRACE_SECONDS: u64 = 30;
 
+/// More than anybody points with.
+const MAX_TABLETS: u32 = 8;
+
 /// Everything wrong with a launch message.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the launch message does not hold together: {}", .0.join("; "))]
@@ -65,6 +68,10 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
         let wants_screen = request.graphics && !request.vnc_socket.is_empty();
         let vnc_socket = wants_screen.then(|| p.path("vnc_socket", request.vnc_socket));
+        let video = request.graphics.then(|| video(p, request.video));
+        if request.tablets > MAX_TABLETS {
+            p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));
+        }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
         let smbios = smbios(p, request.smbios.unwrap_or_default());
         let reboot = reboot(p, request.reboot_policy);
@@ -80,7 +87,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 interfaces,
                 console_socket,
                 rng: request.rng,
-                graphics: request.graphics,
+                video,
+                tablets: request.tablets,
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
                 runtime_dir,
@@ -161,6 +169,16 @@ fn boot(p: &mut Problems, firmware: Option<wire::Firmware>) -> Option<Boot> {
                 command_line: boot.command_line,
             })
         }
+    }
+}
+
+fn video(p: &mut Problems, kind: i32) -> Video {
+    match p.kind("video", kind) {
+        Some(wire::Video::Unspecified | wire::Video::Vga) | None => Video::Vga,
+        Some(wire::Video::Bochs) => Video::Bochs,
+        Some(wire::Video::Virtio) => Video::Virtio,
+        Some(wire::Video::Cirrus) => Video::Cirrus,
+        Some(wire::Video::Ramfb) => Video::Ramfb,
     }
 }
 
@@ -312,6 +330,9 @@ mod tests {
     fn every_problem_is_named_at_once() {
         let request = wire::LaunchRequest {
             cpu: Some(wire::Cpu { model: "Has,Comma".into(), ..Default::default() }),
+            graphics: true,
+            video: 77,
+            tablets: 9,
             disks: vec![wire::Disk { bus: 77, ..Default::default() }, wire::Disk::default()],
             interfaces: vec![wire::Interface {
                 mac: "nonsense".into(),
@@ -335,6 +356,8 @@ mod tests {
             "interfaces[0].lease.address",
             "interfaces[0].lease.gateway",
             "runtime_dir",
+            "tablets",
+            "video",
         ] {
             assert!(error.contains(&format!("{part}: ")), "{part} is missing in {error}");
         }
@@ -349,6 +372,7 @@ mod tests {
                 boot: Some(wire::firmware::Boot::Bios(wire::Bios { use_serial: true })),
             }),
             runtime_dir: "/run".into(),
+            graphics: true,
             ..Default::default()
         })
         .unwrap();
@@ -358,5 +382,6 @@ mod tests {
         assert_eq!(launch.reboot, Reboot::Restart);
         assert_eq!(launch.termination_grace, Duration::from_secs(30));
         assert_eq!(launch.console_socket, None);
+        assert_eq!(launch.video, Some(Video::Vga));
     }
 }

@@ -27,8 +27,10 @@ pub struct Launch {
     pub console_socket: Option<PathBuf>,
     /// An entropy device.
     pub rng: bool,
-    /// A display adapter.
-    pub graphics: bool,
+    /// The display adapter, if there is one.
+    pub video: Option<Video>,
+    /// Virtio tablets.
+    pub tablets: u32,
     /// Where the screen is shown, if there is one and it is to be seen.
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon, where the hypervisor has one.
@@ -114,6 +116,34 @@ pub enum Boot {
         /// Where variables live; absent: forgotten at power-off.
         variables: Option<PathBuf>,
     },
+}
+
+/// A display adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Video {
+    /// Standard VGA.
+    Vga,
+    /// A linear framebuffer without VGA.
+    Bochs,
+    /// virtio-gpu.
+    Virtio,
+    /// Cirrus Logic GD5446.
+    Cirrus,
+    /// A framebuffer in the guest's own memory.
+    Ramfb,
+}
+
+impl Video {
+    /// As manifests call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Vga => "vga",
+            Self::Bochs => "bochs",
+            Self::Virtio => "virtio",
+            Self::Cirrus => "cirrus",
+            Self::Ramfb => "ramfb",
+        }
+    }
 }
 
 /// A disk.

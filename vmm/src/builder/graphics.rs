@@ -10,13 +10,14 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::{Assembly, BuildError, device, pci};
 use crate::bus::BusDevice;
-use crate::config::Graphics;
+use crate::config::{self, Graphics};
 use crate::display::{Bochs, Keyboard, Pointer, Source};
 use crate::irq::IrqLine;
 use crate::kvm::{KvmLine, KvmMachine, KvmSlots};
 use crate::layout;
 use crate::legacy::Ps2;
 use crate::memory::GuestMemory;
+use crate::virtio;
 use crate::vm::Outcome;
 
 /// The first memory slot that RAM does not take.
@@ -89,6 +90,25 @@ pub(super) fn keyboard(
     graphics.display.attach_keyboard(&(ps2.clone() as Arc<dyn Keyboard>));
     graphics.display.attach_pointer(&(ps2.clone() as Arc<dyn Pointer>));
     Ok(ps2)
+}
+
+/// An input device, which people on the display act on.
+pub(super) fn input(
+    kind: config::Input,
+    graphics: Option<&Graphics>,
+) -> Result<virtio::input::Input, BuildError> {
+    let display = graphics.map(|graphics| &graphics.display);
+    let made = match kind {
+        config::Input::Tablet => virtio::input::Input::tablet().map(|(device, pointer)| {
+            display.inspect(|display| display.attach_pointer(&pointer));
+            device
+        }),
+        config::Input::Keyboard => virtio::input::Input::keyboard().map(|(device, keyboard)| {
+            display.inspect(|display| display.attach_keyboard(&keyboard));
+            device
+        }),
+    };
+    made.map_err(device("input device"))
 }
 
 /// From its beginning, wherever it was left: after a reset of the guest it is read again.

@@ -1,4 +1,4 @@
-use super::{Boot, Cpus, Disk, DiskBus, Graphics, MemorySize, Net, Notices, Smbios};
+use super::{Boot, Cpus, Disk, DiskBus, Graphics, Input, MemorySize, Net, Notices, Smbios};
 
 /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
 const DEVICE_SLOTS: usize = 29;
@@ -17,6 +17,7 @@ pub struct Machine {
     pub(crate) rng: bool,
     pub(crate) virtio_console: bool,
     pub(crate) graphics: Option<Graphics>,
+    pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
     pub(crate) notices: Notices,
 }
@@ -47,6 +48,7 @@ impl Machine {
             rng: false,
             virtio_console: false,
             graphics: None,
+            inputs: Vec::new(),
             smbios: None,
             notices: Notices::default(),
         }
@@ -59,7 +61,7 @@ impl Machine {
         let sata = count(|bus| matches!(bus, DiskBus::Sata(_)));
         let scsi = count(|bus| matches!(bus, DiskBus::Scsi(_)));
         let others = [self.rng, self.virtio_console, self.graphics.is_some(), scsi > 0].map(usize::from);
-        let all = virtio + nets.len() + others.iter().sum::<usize>();
+        let all = virtio + nets.len() + self.inputs.len() + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
         }
@@ -99,6 +101,13 @@ impl Machine {
     #[must_use]
     pub fn with_graphics(mut self, graphics: Option<Graphics>) -> Self {
         self.graphics = graphics;
+        self
+    }
+
+    /// Adds virtio input devices. Without a screen nobody acts on them.
+    #[must_use]
+    pub fn with_inputs(mut self, inputs: Vec<Input>) -> Self {
+        self.inputs = inputs;
         self
     }
 

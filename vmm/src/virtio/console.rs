@@ -2,11 +2,10 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use super::bell::Bell;
 use super::{Chain, Device, GuestMemory, Model, Queues, Request, RingError, Segments, VirtQueue};
 use crate::serial::SerialOutput;
 
@@ -33,8 +32,8 @@ pub struct ConsoleInput(Arc<Shared>);
 
 struct Shared {
     waiting: Mutex<VecDeque<u8>>,
-    /// Readable while something waits.
-    ready: OwnedFd,
+    /// Rings when something waits.
+    ready: Bell,
 }
 
 impl ConsoleInput {
@@ -44,17 +43,10 @@ impl ConsoleInput {
         let count = bytes.len().min(INPUT_ROOM.saturating_sub(waiting.len()));
         waiting.extend(bytes.iter().take(count));
         drop(waiting);
-        if count > 0
-            && let Err(error) = rustix::io::write(&self.0.ready, &1_u64.to_ne_bytes())
-        {
-            tracing::error!(%error, "a console's worker could not be woken");
+        if count > 0 {
+            self.0.ready.ring();
         }
         count
-    }
-
-    /// Empties the eventfd: what comes from now on makes it readable again.
-    fn settle(&self) {
-        let _ = rustix::io::read(&self.0.ready, &mut [0_u8; 8]);
     }
 
     fn waiting(&self) -> MutexGuard<'_, VecDeque<u8>> {
@@ -65,7 +57,7 @@ impl ConsoleInput {
 impl Console {
     /// A console whose output goes to `output`, and the way to its input.
     pub fn new(output: Box<dyn SerialOutput>) -> io::Result<(Self, ConsoleInput)> {
-        let ready = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let ready = Bell::new()?;
         let input = ConsoleInput(Arc::new(Shared { waiting: Mutex::default(), ready }));
         Ok((Self { output, input: input.clone() }, input))
     }
@@ -87,7 +79,7 @@ impl Console {
 
     /// Gives the guest what waits, as far as it has buffers.
     fn feed(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
-        self.input.settle();
+        self.input.0.ready.settle();
         let mut waiting = self.input.waiting();
         while !waiting.is_empty() {
             let Some(Request { pending, chain }) = queue.pop()? else { break };
@@ -120,7 +112,7 @@ impl Device for Console {
             features: 0,
             queues: vec![QUEUE_SIZE; 2],
             // cols, rows, max_nr_ports, emerg_wr: none of them offered.
-            config: vec![0; 12],
+            config: Arc::new(vec![0; 12]),
         }
     }
 
@@ -148,7 +140,7 @@ impl Device for Console {
             Ok(queue) => self.feed(queue),
             Err(_) => {
                 // Nobody to give it to; the bytes wait.
-                self.input.settle();
+                self.input.0.ready.settle();
                 Ok(())
             }
         }

@@ -1,5 +1,7 @@
+use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use super::{Queues, RingError};
 
@@ -16,8 +18,41 @@ pub struct Model {
     pub features: u64,
     /// The largest size of each queue, powers of two.
     pub queues: Vec<u16>,
-    /// The device's configuration space. The driver reads it; no device here lets it be written.
-    pub config: Vec<u8>,
+    /// The device's configuration space.
+    pub config: Arc<dyn DeviceConfig>,
+}
+
+/// A device's configuration space (section 2.5). Accessed on vCPU threads: nothing here may block.
+pub trait DeviceConfig: fmt::Debug + Send + Sync {
+    /// In bytes. Never changes.
+    fn size(&self) -> usize;
+
+    /// Reads from `offset`; what lies beyond the end is zero.
+    fn read(&self, offset: usize, data: &mut [u8]);
+
+    /// The driver writes. What it may not write stays as it is.
+    fn write(&self, offset: usize, data: &[u8]) {
+        let _ = (offset, data);
+    }
+}
+
+/// One that never changes.
+impl DeviceConfig for Vec<u8> {
+    fn size(&self) -> usize {
+        self.len()
+    }
+
+    fn read(&self, offset: usize, data: &mut [u8]) {
+        copy_from(self, offset, data);
+    }
+}
+
+/// Copies from `offset` of `bytes`, which zeroes follow.
+pub(super) fn copy_from(bytes: &[u8], offset: usize, data: &mut [u8]) {
+    let rest = bytes.get(offset..).unwrap_or_default();
+    for (at, byte) in data.iter_mut().enumerate() {
+        *byte = rest.get(at).copied().unwrap_or(0);
+    }
 }
 
 /// A virtio device, without the transport.
@@ -32,6 +67,9 @@ pub trait Device: Send {
         let _ = features;
         Ok(())
     }
+
+    /// The driver let go, or the rings are of no use. On the worker thread, which ends.
+    fn deactivate(&mut self) {}
 
     /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the device
     /// until it is reset.

@@ -9,7 +9,7 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::signals::QueueSignal;
+use super::signals::{QueueSignal, Signals};
 use super::{Chain, ChainError, Finished, GuestMemory, Pending};
 
 /// How many chains [`VirtQueue::drain`] serves before it lets the worker look at everything else.
@@ -69,21 +69,32 @@ pub struct VirtQueue {
 }
 
 /// The queues of a device.
-pub struct Queues(Vec<Option<VirtQueue>>);
+pub struct Queues {
+    queues: Vec<Option<VirtQueue>>,
+    signals: Arc<Signals>,
+}
 
 impl Queues {
-    pub(super) fn new(queues: Vec<Option<VirtQueue>>) -> Self {
-        Self(queues)
+    pub(super) fn new(queues: Vec<Option<VirtQueue>>, signals: Arc<Signals>) -> Self {
+        Self { queues, signals }
+    }
+
+    /// Tells the driver that the device's configuration changed (section 2.5).
+    pub fn config_changed(&self) {
+        self.signals.config_changed();
     }
 
     /// A queue the driver enabled.
     pub fn get(&mut self, index: usize) -> Result<&mut VirtQueue, RingError> {
-        self.0.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
+        self.queues.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
     }
 
     /// The enabled ones with their kicks.
     pub(super) fn kicks(&self) -> impl Iterator<Item = (usize, Arc<EventFd>)> {
-        self.0.iter().enumerate().filter_map(|(index, queue)| Some((index, queue.as_ref()?.kick.clone())))
+        self.queues
+            .iter()
+            .enumerate()
+            .filter_map(|(index, queue)| Some((index, queue.as_ref()?.kick.clone())))
     }
 }
 

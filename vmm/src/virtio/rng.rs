@@ -1,5 +1,7 @@
 //! The entropy device (section 5.4): fills buffers from the host's generator.
 
+use std::sync::Arc;
+
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
@@ -22,7 +24,7 @@ impl Device for Rng {
             class: 0x00_ff_00,
             features: 0,
             queues: vec![QUEUE_SIZE],
-            config: Vec::new(),
+            config: Arc::new(Vec::new()),
         }
     }
 

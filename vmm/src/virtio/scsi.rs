@@ -6,6 +6,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError, Segments};
 use crate::block::ImageError;
 use crate::config::{Disk, Medium};
@@ -180,7 +182,7 @@ impl Device for Scsi {
             class: 0x01_00_00,
             features: 0,
             queues: vec![QUEUE_SIZE; 3],
-            config: config(self.units.len()),
+            config: Arc::new(config(self.units.len())),
         }
     }
 

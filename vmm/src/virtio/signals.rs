@@ -64,9 +64,14 @@ impl Signals {
     /// The device can do nothing more for the driver.
     pub(super) fn ask_for_reset(&self) {
         if !self.needs_reset.swap(true, Ordering::SeqCst) {
-            self.generation.fetch_add(1, Ordering::SeqCst);
-            self.raise(Some(&self.config_vector), ISR_CONFIG);
+            self.config_changed();
         }
+    }
+
+    /// The device's configuration is another one now.
+    pub(super) fn config_changed(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.raise(Some(&self.config_vector), ISR_CONFIG);
     }
 
     pub(super) fn needs_reset(&self) -> bool {

@@ -17,7 +17,7 @@ use self::capability::{BAR_SIZE, Region, Window};
 use self::common::{Common, Effect};
 use self::doorbell::BoundDoorbells;
 use super::signals::Signals;
-use super::{Device, Host};
+use super::{Device, DeviceConfig, Host};
 use crate::bus::BusDevice;
 use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msix, RootError, Slot};
 
@@ -56,7 +56,7 @@ pub enum DeviceError {
 pub struct PciDevice {
     name: &'static str,
     host: Host,
-    device_config: Vec<u8>,
+    device_config: Arc<dyn DeviceConfig>,
     signals: Arc<Signals>,
     kicks: Vec<Arc<EventFd>>,
     config: Mutex<Config>,
@@ -100,7 +100,7 @@ impl PciDevice {
             subsystem: (VENDOR, 0x1100),
         });
         space.set_interrupt_pin();
-        let window = capability::add_all(&mut space, model.config.len());
+        let window = capability::add_all(&mut space, model.config.size());
         let msix_at =
             usize::from(msix.add_capability(&mut space, capability::MSIX_TABLE, capability::MSIX_PENDING));
         let signals = Arc::new(Signals::new(msix, kicks.len()));
@@ -159,13 +159,6 @@ impl PciDevice {
         }
     }
 
-    fn read_device_config(&self, offset: u64, data: &mut [u8]) {
-        for (step, byte) in (0..).zip(data) {
-            let at = usize::try_from(offset.saturating_add(step)).ok();
-            *byte = at.and_then(|at| self.device_config.get(at)).copied().unwrap_or(0);
-        }
-    }
-
     /// The function may access memory from now on, or must not. Does not wait for the chain that is being served:
     /// this is a vCPU thread.
     fn set_bus_master(&self, yes: bool) {
@@ -195,7 +188,7 @@ impl BusDevice for PciDevice {
                     *first = self.signals.take_isr();
                 }
             }
-            Some((Region::Device, at)) => self.read_device_config(at, data),
+            Some((Region::Device, at)) => self.device_config.read(index(at), data),
             Some((Region::MsixTable, at)) => self.signals.msix.read_table(at, data),
             Some((Region::MsixPending, at)) => self.signals.msix.read_pending(at, data),
             Some((Region::Notify, _)) => data.fill(0),
@@ -207,8 +200,9 @@ impl BusDevice for PciDevice {
         match Region::at(offset) {
             Some((Region::Common, at)) => self.write_common(at, data),
             Some((Region::Notify, at)) => self.notify(at),
+            Some((Region::Device, at)) => self.device_config.write(index(at), data),
             Some((Region::MsixTable, at)) => self.signals.msix.write_table(at, data),
-            Some((Region::Isr | Region::Device | Region::MsixPending, _)) | None => {}
+            Some((Region::Isr | Region::MsixPending, _)) | None => {}
         }
     }
 }
@@ -272,6 +266,11 @@ fn wake(kick: &EventFd) {
     if let Err(error) = kick.write(1) {
         tracing::error!(%error, "a queue could not be kicked");
     }
+}
+
+/// Of a page's bytes.
+fn index(offset: u64) -> usize {
+    usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
 /// Whether an access of `len` bytes at `register` touches `count` bytes at `at`.

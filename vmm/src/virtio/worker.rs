@@ -102,6 +102,7 @@ impl Worker {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a device asks to be reset");
                     signals.ask_for_reset();
                 }
+                device.deactivate();
                 theirs.end();
                 device
             });
@@ -160,7 +161,8 @@ struct Nothing;
 
 impl Device for Nothing {
     fn model(&self) -> super::Model {
-        super::Model { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config: Vec::new() }
+        let config = Arc::new(Vec::new());
+        super::Model { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config }
     }
 
     fn serve(&mut self, queue: usize, _queues: &mut Queues) -> Result<(), RingError> {

@@ -23,7 +23,7 @@ pub(super) struct Screen {
 
 /// Opens the screen that `launch` asks for. One without a socket is there for the guest alone.
 pub(super) fn open(launch: &Launch) -> Result<Option<Screen>, Fault> {
-    if !launch.graphics {
+    if launch.video.is_none() {
         return Ok(None);
     }
     let display = Display::default();

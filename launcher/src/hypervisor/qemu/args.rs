@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::blockdev::{self, DiskFds};
 use super::{device, escaped};
 use crate::firmware::Firmware;
-use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios};
+use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios, Video};
 
 /// What is decided outside the launch message.
 pub(super) struct Plan<'a> {
@@ -85,7 +85,8 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
 /// Secure boot is nothing without system management mode. Nor is text on a VGA adapter: QEMU maps the adapter's window
 /// at 0xa0000 together with the ranges of that mode, and a q35 machine that lacks them has RAM there.
 fn needs_smm(launch: &Launch, plan: &Plan<'_>) -> bool {
-    let draws_text = launch.graphics && !matches!(launch.boot, Boot::Efi { .. });
+    let is_vga = matches!(launch.video, Some(Video::Vga | Video::Virtio | Video::Cirrus));
+    let draws_text = is_vga && !matches!(launch.boot, Boot::Efi { .. });
     draws_text || plan.firmware.is_some_and(|firmware| firmware.secure)
 }
 

@@ -152,7 +152,7 @@ fn what_users_name_cannot_add_options() {
 #[test]
 fn choices_show() {
     type Change = fn(&mut Launch);
-    let table: [(Change, bool, &[&str]); 10] = [
+    let table: [(Change, bool, &[&str]); 12] = [
         (|_| {}, true, &["-accel", "kvm"]),
         (|_| {}, true, &["-cpu", "host"]),
         (
@@ -166,10 +166,12 @@ fn choices_show() {
         (|l| l.boot = Boot::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
         (|l| l.reboot = Reboot::Terminate, false, &["-no-reboot"]),
         (|l| l.start_paused = true, false, &["-S"]),
-        (|l| l.graphics = true, false, &["-device", r#"{"driver":"VGA"}"#]),
+        (|l| l.video = Some(Video::Vga), false, &["-device", r#"{"driver":"VGA"}"#]),
+        (|l| l.video = Some(Video::Virtio), false, &["-device", r#"{"driver":"virtio-vga"}"#]),
+        (|l| l.tablets = 1, false, &["-device", r#"{"driver":"virtio-tablet-pci"}"#]),
         (
             |l| {
-                l.graphics = true;
+                l.video = Some(Video::Bochs);
                 l.vnc_socket = Some("/vmi/a,b.sock".into());
             },
             false,
@@ -270,12 +272,16 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
 fn text_on_a_vga_adapter_needs_the_ranges_of_smm() {
     let bios = Boot::Bios { use_serial: false };
     let efi = Boot::Efi { secure_boot: false, variables: None };
-    for (boot, graphics, smm) in
-        [(bios.clone(), true, "on"), (bios, false, "off"), (efi.clone(), true, "off"), (efi, false, "off")]
-    {
-        let launch = Launch { boot, graphics, ..sample::kernel_boot() };
+    for (boot, video, smm) in [
+        (bios.clone(), Some(Video::Vga), "on"),
+        (bios.clone(), Some(Video::Bochs), "off"),
+        (bios, None, "off"),
+        (efi.clone(), Some(Video::Vga), "off"),
+        (efi, None, "off"),
+    ] {
+        let launch = Launch { boot, video, ..sample::kernel_boot() };
         let machine = format!("q35,smm={smm},vmport=off");
-        assert_eq!(values(&line(&launch, true), "-machine"), [machine], "{:?}, {graphics}", launch.boot);
+        assert_eq!(values(&line(&launch, true), "-machine"), [machine], "{:?}, {video:?}", launch.boot);
     }
 }
 

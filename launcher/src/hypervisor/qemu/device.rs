@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::args::Args;
 use super::escaped;
-use crate::launch::{Interface, Launch, NicModel};
+use crate::launch::{Interface, Launch, NicModel, Video};
 
 /// Network cards and all devices that are either there or not.
 pub(super) fn others(args: &mut Args, launch: &Launch) {
@@ -16,8 +16,18 @@ pub(super) fn others(args: &mut Args, launch: &Launch) {
     if launch.memory_balloon {
         args.json("-device", &json!({ "driver": "virtio-balloon-pci", "free-page-reporting": true }));
     }
-    if launch.graphics {
-        args.json("-device", &json!({ "driver": "VGA" }));
+    for _ in 0..launch.tablets {
+        args.json("-device", &json!({ "driver": "virtio-tablet-pci" }));
+    }
+    if let Some(video) = launch.video {
+        let driver = match video {
+            Video::Vga => "VGA",
+            Video::Bochs => "bochs-display",
+            Video::Virtio => "virtio-vga",
+            Video::Cirrus => "cirrus-vga",
+            Video::Ramfb => "ramfb",
+        };
+        args.json("-device", &json!({ "driver": driver }));
         if let Some(path) = &launch.vnc_socket {
             // Nobody ends another's session by opening a second one, whatever viewers ask for.
             args.option("-vnc", format!("unix:{},share=ignore", escaped(path)));

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmm::config::{
-    Cpus, CpusError, DiskBus, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
+    Cpus, CpusError, DiskBus, Input, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
 };
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
@@ -32,6 +32,8 @@ Usage: vmm --kernel FILE [OPTION]...
   --serial file=FILE               serial output into a file
   --serial socket=FILE             serial port on a unix socket that is made here
   --vnc ADDRESS                    a screen for VNC viewers, at unix:PATH or 127.0.0.1:PORT
+  --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
+                                   and keyboard that --vnc brings; may be given several times
   --help, --version
 
 Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
@@ -62,6 +64,7 @@ pub(crate) struct Args {
     pub(crate) nets: Vec<NetArg>,
     pub(crate) serial: SerialArg,
     pub(crate) vnc: Option<Address>,
+    pub(crate) inputs: Vec<Input>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -119,6 +122,8 @@ pub(crate) enum ArgsError {
     NoSwitch { option: &'static str, value: String },
     #[error("{option}: {value:?} is no bus of it; write {known}")]
     Bus { option: &'static str, value: String, known: &'static str },
+    #[error("--input {0:?}: write tablet or keyboard")]
+    Input(String),
     #[error("--serial {0:?}: write stdio, file=FILE or socket=FILE")]
     Serial(String),
 }
@@ -130,7 +135,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
     let mut vnc = None;
-    let (mut disks, mut nets) = (Vec::new(), Vec::new());
+    let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
             Arg::Long("kernel") => once(&mut kernel, "--kernel", PathBuf::from(parser.value()?))?,
@@ -154,10 +159,14 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 let address = parser.value()?.string()?.parse().map_err(ArgsError::Vnc)?;
                 once(&mut vnc, "--vnc", address)?;
             }
+            Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
             Arg::Long(_) | Arg::Short(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
         }
+    }
+    if inputs.is_empty() && vnc.is_some() {
+        inputs.push(Input::Tablet);
     }
     Ok(Command::Run(Box::new(Args {
         boot: boot((kernel, initrd, cmdline), (firmware, nvram))?,
@@ -167,6 +176,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         nets,
         serial: serial.unwrap_or(SerialArg::Stdio),
         vnc,
+        inputs,
     })))
 }
 
@@ -255,6 +265,14 @@ fn net(text: &str) -> Result<NetArg, ArgsError> {
     Ok(NetArg { tap: tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?, mac })
 }
 
+fn input(text: &str) -> Result<Input, ArgsError> {
+    match text {
+        "tablet" => Ok(Input::Tablet),
+        "keyboard" => Ok(Input::Keyboard),
+        _ => Err(ArgsError::Input(text.to_owned())),
+    }
+}
+
 fn serial_arg(text: &str) -> Result<SerialArg, ArgsError> {
     match text.split_once('=') {
         None if text == "stdio" => Ok(SerialArg::Stdio),
@@ -322,6 +340,9 @@ mod tests {
         assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
         assert_eq!(args.serial, SerialArg::Socket("s".into()));
         assert_eq!(args.vnc, Some(Address::Unix("v".into())));
+        assert_eq!(args.inputs, [Input::Tablet]);
+        assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
+        assert_eq!(run("--kernel k").inputs, []);
     }
 
     #[test]
@@ -353,6 +374,7 @@ mod tests {
             ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
             ("--kernel k --net tap=t,mac=x", "--net"),
             ("--kernel k --serial tty", "--serial"),
+            ("--kernel k --input mouse", "mouse"),
             ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),
             ("--kernel k --bogus", "bogus"),
             ("k", "k"),

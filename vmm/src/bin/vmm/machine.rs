@@ -49,7 +49,10 @@ pub(crate) fn open(args: &Args) -> Result<Machine, OpenError> {
         Notice::NoBootDevice => eprintln!("vmm: the firmware found no bootable device"),
         other => tracing::info!(?other, "notice"),
     });
-    let machine = Machine::new(args.cpus, args.memory, boot).with_rng(true).with_notices(notices);
+    let machine = Machine::new(args.cpus, args.memory, boot)
+        .with_rng(true)
+        .with_notices(notices)
+        .with_inputs(args.inputs.clone());
     Ok(machine.with_devices(disks, nets)?)
 }
 

@@ -1,4 +1,5 @@
 use std::io;
+use std::sync::Arc;
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
@@ -134,7 +135,7 @@ impl Device for Block {
             class: 0x01_00_00,
             features,
             queues: vec![QUEUE_SIZE],
-            config: config(self.limits.sectors),
+            config: Arc::new(config(self.limits.sectors)),
         }
     }
 

@@ -1,5 +1,6 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use super::super::{Device, Model, Queues, RingError};
 use super::offload::{self, MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
@@ -69,7 +70,7 @@ impl Device for NetCard {
             class: 0x02_00_00,
             features: OFFERED | MAC | MRG_RXBUF | STATUS | mtu,
             queues: vec![QUEUE_SIZE; 2],
-            config,
+            config: Arc::new(config),
         }
     }
 

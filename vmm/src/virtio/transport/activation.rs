@@ -133,6 +133,7 @@ impl PciDevice {
                 let signal = QueueSignal::new(self.signals.clone(), index);
                 Some(Some(VirtQueue::new(queue, self.host.memory.clone(), Arc::clone(kick), signal)))
             });
-        queues.collect::<Option<Vec<_>>>().map(Queues::new)
+        let queues = queues.collect::<Option<Vec<_>>>()?;
+        Some(Queues::new(queues, self.signals.clone()))
     }
 }

@@ -1,0 +1,95 @@
+//! What a guest shows and where people point.
+
+use super::Field;
+use super::report::Findings;
+use crate::v1;
+
+/// A display adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Video {
+    /// Standard VGA.
+    Vga,
+    /// A linear framebuffer without VGA.
+    Bochs,
+    /// Virtio, whose driver follows the size of the viewer's window.
+    Virtio,
+    /// Cirrus Logic GD5446.
+    Cirrus,
+    /// A framebuffer in the guest's own memory.
+    Ramfb,
+}
+
+/// What there is of a screen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Screen {
+    pub(super) video: Option<Video>,
+    /// Virtio tablets; others are demands.
+    pub(super) tablets: u32,
+}
+
+/// `efi`: the machine starts through EFI, for which KubeVirt has another default.
+pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Screen {
+    let at = Field::new("spec.domain.devices");
+    let default = if efi { Video::Bochs } else { Video::Vga };
+    let asked = devices.video.as_ref().and_then(|video| kind(video, &at.at("video").at("type"), found));
+    let graphics = devices.autoattach_graphics_device != Some(false);
+    if devices.video.is_some() && !graphics {
+        let advice = "there is no screen with autoattachGraphicsDevice false: remove one of them";
+        found.invalid(&at.at("video").at("type"), advice);
+    }
+    let tablets = tablets(devices, graphics, &at, found);
+    Screen { video: graphics.then(|| asked.unwrap_or(default)), tablets }
+}
+
+fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Video> {
+    match video.r#type.as_str() {
+        "" => None,
+        "vga" => Some(Video::Vga),
+        "bochs" => Some(Video::Bochs),
+        "virtio" => Some(Video::Virtio),
+        "cirrus" => Some(Video::Cirrus),
+        "ramfb" => Some(Video::Ramfb),
+        other => {
+            let known = "write vga, bochs, virtio, cirrus or ramfb";
+            found.invalid(at, format!("{other:?} is no graphics adapter: {known}"));
+            None
+        }
+    }
+}
+
+/// A screen has a virtio tablet unless the manifest says where people point: beside it there is only a mouse, whose
+/// pointer strays from the viewer's.
+fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findings) -> u32 {
+    if devices.inputs.is_empty() {
+        if devices.autoattach_input_device == Some(true) {
+            usb(&at.at("autoattachInputDevice"), 0, found);
+            return 0;
+        }
+        return u32::from(graphics);
+    }
+    let mut virtio = 0;
+    for (index, input) in devices.inputs.iter().enumerate() {
+        let at = at.at("inputs").index(index);
+        if input.r#type != "tablet" {
+            found.not_supported(
+                &at.at("type"),
+                format!("{:?} is no input device that can be had: write tablet", input.r#type),
+            );
+        }
+        match input.bus.as_str() {
+            "" | "usb" => usb(&at, index, found),
+            "virtio" => virtio += 1,
+            other => {
+                let known = "write usb or virtio";
+                found.not_supported(&at.at("bus"), format!("{other:?} is no input bus: {known}"));
+            }
+        }
+    }
+    virtio
+}
+
+fn usb(at: &Field, index: usize, found: &mut Findings) {
+    let controller = format!("qemu-xhci,id=input{index}");
+    let tablet = format!("usb-tablet,bus=input{index}.0");
+    found.demand(at, "a USB tablet", &["-device", &controller, "-device", &tablet]);
+}

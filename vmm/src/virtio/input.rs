@@ -1,0 +1,200 @@
+//! Input devices (section 5.8): a tablet, which is where people point, and a keyboard.
+//!
+//! What people do waits in a bounded queue for buffers of the guest. A guest that gives none loses events, always
+//! whole packets, and never the letting go of a key that it was told of.
+
+mod config;
+mod events;
+#[cfg(test)]
+mod tests;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use self::config::{Config, Kind};
+use self::events::{Event, Events, SIZE};
+use super::bell::Bell;
+use super::{Chain, Device, GuestMemory, Model, Queues, Request, RingError, Segments, VirtQueue};
+use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
+
+/// Section 5.
+const DEVICE_ID: u16 = 18;
+const QUEUE_SIZE: u16 = 64;
+const EVENTS: usize = 0;
+const STATUS: usize = 1;
+/// How many buffers are used before the worker looks at everything else.
+const BUDGET: usize = 256;
+/// How much of one status buffer is listened to: more events than there are lights.
+const MAX_STATUS: u64 = 64 * SIZE as u64;
+
+/// A tablet or keyboard.
+pub struct Input {
+    kind: Kind,
+    shared: Arc<Shared>,
+}
+
+/// Where people act on it.
+struct Shared {
+    state: Mutex<State>,
+    bell: Bell,
+}
+
+#[derive(Default)]
+struct State {
+    /// A driver is there.
+    active: bool,
+    events: Events,
+    leds: Leds,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has what people did become events, if a driver is there.
+    fn happen(&self, tell: impl FnOnce(&mut Events)) {
+        let mut state = self.state();
+        if state.active {
+            tell(&mut state.events);
+            drop(state);
+            self.bell.ring();
+        }
+    }
+}
+
+impl Pointer for Shared {
+    fn active(&self) -> bool {
+        self.state().active
+    }
+
+    fn point(&self, pointing: Pointing) {
+        self.happen(|events| events.point(pointing));
+    }
+}
+
+impl Keyboard for Shared {
+    fn active(&self) -> bool {
+        self.state().active
+    }
+
+    fn key(&self, key: Key, down: bool) {
+        self.happen(|events| events.key(key, down));
+    }
+
+    fn leds(&self) -> Leds {
+        self.state().leds
+    }
+}
+
+impl Input {
+    /// A tablet, and where it is pointed.
+    pub fn tablet() -> io::Result<(Self, Arc<dyn Pointer>)> {
+        let input = Self::new(Kind::Tablet)?;
+        let pointer = input.shared.clone();
+        Ok((input, pointer))
+    }
+
+    /// A keyboard, and where its keys are pressed.
+    pub fn keyboard() -> io::Result<(Self, Arc<dyn Keyboard>)> {
+        let input = Self::new(Kind::Keyboard)?;
+        let keyboard = input.shared.clone();
+        Ok((input, keyboard))
+    }
+
+    fn new(kind: Kind) -> io::Result<Self> {
+        Ok(Self { kind, shared: Arc::new(Shared { state: Mutex::default(), bell: Bell::new()? }) })
+    }
+
+    /// Gives the guest what waits, as far as it has buffers.
+    fn feed(&self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        self.shared.bell.settle();
+        for _ in 0..BUDGET {
+            if !self.feed_one(queue)? {
+                return queue.publish();
+            }
+        }
+        queue.again();
+        queue.publish()
+    }
+
+    /// Each event has a buffer of its own. `false` if there is no more of one or the other.
+    fn feed_one(&self, queue: &mut VirtQueue) -> Result<bool, RingError> {
+        let mut state = self.shared.state();
+        let Some(event) = state.events.front() else { return Ok(false) };
+        let Some(Request { pending, chain }) = queue.pop()? else { return Ok(false) };
+        let written =
+            chain.is_ok_and(|chain| chain.writable.write(queue.memory(), &event.to_bytes()).is_ok());
+        if written {
+            state.events.pop();
+        } else {
+            tracing::debug!("a buffer that holds no event is refused");
+        }
+        queue.push(pending.finish(if written { SIZE } else { 0 }))?;
+        Ok(true)
+    }
+
+    fn set_status(&self, memory: &GuestMemory, mut events: Segments) {
+        let count = events.len().min(MAX_STATUS) / u64::from(SIZE);
+        for _ in 0..count {
+            let mut bytes = [0; SIZE as usize];
+            let Some(event) = events.take_front(SIZE.into()) else { return };
+            if event.read(memory, &mut bytes).is_ok() {
+                Event::from_bytes(bytes).light(&mut self.shared.state().leds);
+            }
+        }
+    }
+}
+
+impl Device for Input {
+    fn model(&self) -> Model {
+        Model {
+            name: self.kind.name(),
+            id: DEVICE_ID,
+            class: self.kind.class(),
+            features: 0,
+            queues: vec![QUEUE_SIZE; 2],
+            config: Arc::new(Config::new(self.kind)),
+        }
+    }
+
+    fn activate(&mut self, _features: u64) -> io::Result<()> {
+        *self.shared.state() = State { active: true, ..State::default() };
+        Ok(())
+    }
+
+    fn deactivate(&mut self) {
+        *self.shared.state() = State::default();
+    }
+
+    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+        let ring = queues.get(queue)?;
+        match queue {
+            EVENTS => self.feed(ring),
+            STATUS => ring.drain(|memory, pending, chain| {
+                match chain {
+                    Ok(Chain { readable, .. }) => self.set_status(memory, readable),
+                    Err(error) => tracing::debug!(%error, "a chain is refused"),
+                }
+                pending.finish(0)
+            }),
+            other => Err(RingError::Absent(other)),
+        }
+    }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.shared.bell.as_fd())
+    }
+
+    fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        match queues.get(EVENTS) {
+            Ok(queue) => self.feed(queue),
+            Err(_) => {
+                // Nobody to give them to; they wait.
+                self.shared.bell.settle();
+                Ok(())
+            }
+        }
+    }
+}
