@@ -22,6 +22,7 @@ const MODULES: &[&str] = &[
     "evdev",
     "psmouse",
     "virtio_input",
+    "virtio_gpu",
     "button",
     "ahci",
     "virtio_scsi",
@@ -97,6 +98,15 @@ impl Drive {
     }
 }
 
+/// A display adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Video {
+    /// A linear framebuffer.
+    Bochs,
+    /// The same with virtio-gpu beside it.
+    Virtio,
+}
+
 /// A test guest, the same under either monitor.
 #[derive(Clone, Debug)]
 pub struct Machine {
@@ -110,6 +120,8 @@ pub struct Machine {
     pub disks: Vec<String>,
     /// Where in the host it shows its screen, if it has one: a socket's path.
     pub vnc: Option<String>,
+    /// What draws on it.
+    pub video: Video,
     /// Raw images of what is on other buses.
     pub drives: Vec<Drive>,
     /// A tap of the host.
@@ -126,6 +138,7 @@ impl Default for Machine {
             memory_mib: 256,
             disks: Vec::new(),
             vnc: None,
+            video: Video::Bochs,
             drives: Vec::new(),
             tap: None,
             command_line: String::new(),
@@ -195,7 +208,11 @@ impl Machine {
             words.extend(["--net".into(), format!("tap={tap}")]);
         }
         if let Some(path) = &self.vnc {
-            words.extend(["--vnc".into(), format!("unix:{path}")]);
+            let video = match self.video {
+                Video::Bochs => "bochs",
+                Video::Virtio => "virtio",
+            };
+            words.extend(["--vnc".into(), format!("unix:{path}"), "--video".into(), video.into()]);
         }
         words
     }
@@ -217,7 +234,11 @@ impl Machine {
             words.extend(["-device".into(), "virtio-net-pci,netdev=n".into()]);
         }
         if let Some(path) = &self.vnc {
-            words.extend(["-device".into(), "bochs-display".into(), "-vnc".into(), format!("unix:{path}")]);
+            let video = match self.video {
+                Video::Bochs => "bochs-display",
+                Video::Virtio => "virtio-vga",
+            };
+            words.extend(["-device".into(), video.into(), "-vnc".into(), format!("unix:{path}")]);
             words.extend(["-device".into(), "virtio-tablet-pci".into()]);
         }
         words

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use vireo_tests::guest::{Flavour, Machine, Monitor};
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::{Flavour, Machine, Monitor, Video};
 use vireo_tests::screen::Picture;
 use vireo_tests::{Host, HostBuilder, HostError, scenario};
 
@@ -35,6 +36,9 @@ const STRIPES: &str = r"stripe() {
     cat /tmp/a
 }; (stripe '\000\000\377\000'; stripe '\000\377\000\000'; stripe '\377\020\000\000') >/dev/fb0";
 
+/// Prints whose framebuffer the first is.
+const NAME: &str = "cat /sys/class/graphics/fb0/name";
+
 /// A shell line that waits for what a reader in the guest keeps as `/tmp/NAME`, and prints it.
 fn bytes_of(name: &str, format: &str) -> String {
     format!(
@@ -50,6 +54,35 @@ fn check_stripes(picture: &Picture) {
             assert_eq!(wrong, None, "line {y}: {:?} instead of {colour:?}", wrong.map(|x| picture.at(x, y)));
         }
     }
+}
+
+/// The driver of virtio-gpu takes the screen from the firmware's framebuffer, and follows the viewer's wish for a size.
+fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
+    host.shell(&format!("rm -f {SOCKET}")).run()?.ok();
+    let machine = Machine {
+        kernel: Flavour::Full,
+        vnc: Some(SOCKET.into()),
+        video: Video::Virtio,
+        command_line: "vt.global_cursor_default=0".into(),
+        ..Machine::default()
+    };
+    let mut guest = machine.start(host, monitor)?;
+    guest.ready()?;
+    assert_eq!(guest.run(NAME, SOON)?.trim(), "VESA VGA", "what a boot loader would have set up");
+    guest.run("modprobe virtio_gpu", LONG)?;
+    assert_eq!(guest.run(NAME, SOON)?.trim(), "virtio_gpudrmfb");
+    guest.run(&STRIPES.replace('\n', ";").replace("{;", "{"), LONG)?;
+    check_stripes(&look(host, "stripes-of-virtio", &[])?);
+
+    let modes = "head -n 1 /sys/class/drm/card*-Virtual-1/modes";
+    assert_eq!(guest.run(modes, SOON)?.trim(), "1024x768");
+    look(host, "resized", &["resize", "800", "600"])?;
+    eventually("the guest follows", SOON, || {
+        let picture = look(host, "resized", &[])?;
+        Ok((picture.width, picture.height) == (800, 600) && picture.at(799, 599) == Some([0, 16, 255]))
+    })?;
+    assert_eq!(guest.run(modes, SOON)?.trim(), "800x600");
+    power_off(guest)
 }
 
 #[test]
@@ -90,13 +123,15 @@ fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
         let event = event.split('/').nth(4).expect("an event device").to_owned();
         guest.run(&format!("(head -c 72 /dev/input/{event} >/tmp/pointed) & sleep 1"), SOON)?;
         look(host, "pointed", &["point", "1023", "0", "1"])?;
-        let events = guest.run(&bytes_of("pointed", "4/4 \"%u \" 2/2 \"%u \" 1/4 \"%u \" \"\\n\""), SOON)?;
+        let events = guest
+            .run(&bytes_of("pointed", "4/4 \"%u \" \" \" 2/2 \"%u \" \" \" 1/4 \"%u\" \"\\n\""), SOON)?;
         let told =
             |line: &str| line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
         let told: Vec<Vec<u32>> = events.lines().map(told).collect();
         // The vertical axis was at 0 before, which Linux says nothing about.
         assert_eq!(told[..3], [[3, 0, 32767], [1, 0x110, 1], [0, 0, 0]], "{events}");
-        power_off(guest)
+        power_off(guest)?;
+        with_a_driver(host, monitor)
     };
     scenario::run("screen and keys", || host(scratch.path()), load);
 }

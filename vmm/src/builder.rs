@@ -5,6 +5,7 @@ mod error;
 mod firmware;
 mod graphics;
 mod processors;
+mod video_bios;
 
 use std::io;
 use std::sync::Arc;
@@ -98,9 +99,10 @@ pub(crate) fn build(
         Root::new((&buses.mmio, &buses.pio), &ram_ranges(machine.memory), pins).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
-    let boot_order = pci_devices(machine, &assembly, &memory, Box::new(output))?;
-    let adapter =
-        machine.graphics.as_ref().map(|graphics| graphics::install(graphics, &assembly)).transpose()?;
+    let host = virtio_host(&assembly.vm, &memory)?;
+    let boot_order = pci_devices(machine, &assembly, &host, Box::new(output))?;
+    let graphics = machine.graphics.as_ref();
+    let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
     let vcpus = processors::create(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {
@@ -135,25 +137,28 @@ fn write_smbios(machine: &Machine, memory: &GuestMemory) -> Result<(), BuildErro
         .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })
 }
 
+/// What virtio devices need of the machine around them.
+fn virtio_host(vm: &KvmMachine, memory: &GuestMemory) -> Result<virtio::Host, BuildError> {
+    Ok(virtio::Host {
+        memory: memory.clone(),
+        router: Arc::new(KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?),
+        doorbells: Arc::new(KvmDoorbells(vm.fd.clone())),
+    })
+}
+
 /// The functions on the PCI bus, in slot order. Says what firmware may start from.
 fn pci_devices(
     machine: &Machine,
     assembly: &Assembly,
-    memory: &GuestMemory,
+    host: &virtio::Host,
     output: Box<dyn SerialOutput>,
 ) -> Result<BootOrder, BuildError> {
-    let vm = &assembly.vm;
-    let host = virtio::Host {
-        memory: memory.clone(),
-        router: Arc::new(KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?),
-        doorbells: Arc::new(KvmDoorbells(vm.fd.clone())),
-    };
     let add = |name, model: Box<dyn virtio::Device>| {
         let function = virtio::PciDevice::new(model, host.clone())?;
         assembly.pci.add(function).map_err(pci(name))
     };
     let mut boot_order = BootOrder::default();
-    drives::add_sata(machine, assembly, &host)?;
+    drives::add_sata(machine, assembly, host)?;
     let scsi = drives::add_scsi(machine, &add)?;
     let (mut sata_ports, mut scsi_targets) = (0.., 0..);
     for (number, disk) in machine.disks.iter().enumerate() {

@@ -18,7 +18,7 @@ mod smbios;
 pub use boot::{Boot, Firmware, KernelBoot};
 pub use cpu::{Cpus, CpusError};
 pub use disk::{Disk, DiskBus, DiskError, DiskImage, DiskSerial, Medium};
-pub use graphics::Graphics;
+pub use graphics::{Adapter, Graphics};
 pub use input::Input;
 pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};

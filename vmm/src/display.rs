@@ -9,6 +9,7 @@
 
 mod bochs;
 mod canvas;
+mod cursor;
 mod input;
 mod keys;
 mod keysym;
@@ -18,8 +19,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use bochs::Bochs;
+pub(crate) use bochs::{Bochs, Head};
 pub use canvas::{Area, Canvas, Picture};
+pub use cursor::Cursor;
 pub use input::{Keyboard, Leds, Pointer, Pointing};
 pub use keys::Key;
 pub use keysym::Stroke;
@@ -38,11 +40,22 @@ pub trait Source: Send + Sync {
     /// them. Called on viewers' threads, one at a time.
     fn refresh(&self, canvas: &mut Canvas, whole: bool);
 
-    /// Somebody would like the screen to be so large. `false` if that is not this device's to decide.
-    fn suggest(&self, width: u16, height: u16) -> bool {
+    /// Somebody would like the screen to be so large.
+    fn suggest(&self, width: u16, height: u16) -> Suggestion {
         let _ = (width, height);
-        false
+        Suggestion::NotMine
     }
+}
+
+/// What becomes of a wish for another size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suggestion {
+    /// The guest was told, and may or may not follow.
+    Taken,
+    /// Nobody in the guest could be told.
+    NotMine,
+    /// No screen here has such a size.
+    Impossible,
 }
 
 /// A screen with its keyboard and pointer. Clones are the same display.
@@ -115,10 +128,10 @@ impl Display {
         lock(&self.0.seat).leds()
     }
 
-    /// Somebody would like another size; `false` if the device does not do that.
-    pub fn suggest_size(&self, width: u16, height: u16) -> bool {
+    /// Somebody would like another size.
+    pub fn suggest_size(&self, width: u16, height: u16) -> Suggestion {
         let source = lock(&self.0.state).source.as_ref().and_then(Weak::upgrade);
-        let taken = source.is_some_and(|source| source.suggest(width, height));
+        let taken = source.map_or(Suggestion::NotMine, |source| source.suggest(width, height));
         self.expect_change();
         taken
     }

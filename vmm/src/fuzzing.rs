@@ -4,6 +4,7 @@
 //! (bit 1) and how many bytes (bits 2 to 4, plus one), two bytes of offset, and the bytes of a write.
 
 mod drives;
+mod screens;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,6 +20,7 @@ use crate::firmware::{Contents, Dma, Flash, FwCfg, Ports, Window};
 use crate::memory::{self, GuestMemory};
 
 pub use drives::{ahci, scsi};
+pub use screens::{rfb, virtio_gpu, virtio_input};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;

@@ -8,15 +8,65 @@
 //! only when it asked, and what it is sent is taken from the screen at that moment: who is slow skips pictures and
 //! holds up nobody, least of all the guest.
 
+mod compose;
 mod encode;
 mod format;
 mod handshake;
 mod message;
 mod server;
 mod stream;
+mod tight;
 mod update;
 mod viewer;
 mod zrle;
 
 pub use server::{Address, ParseAddressError, Server};
 pub use stream::Stream;
+
+/// For fuzzing: a viewer that says `script` from its first byte on, and is answered after each message.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(script: &[u8]) {
+    use crate::display::{Canvas, Cursor, Display, Next};
+
+    struct Wire<'a>(&'a [u8]);
+    impl std::io::Read for Wire<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            self.0.read(buffer)
+        }
+    }
+    impl std::io::Write for Wire<'_> {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    let mut wire = Wire(script);
+    if handshake::greet(&mut wire).is_err() {
+        return;
+    }
+    let wishes = viewer::SharedWishes::default();
+    let mut ear = viewer::Ear::new(Display::default(), wishes.clone());
+    let (mut session, mut composer) = (update::Session::default(), compose::Composer::new());
+    let (mut canvas, mut seen) = (Canvas::default(), 0);
+    let mut round = 0;
+    while let Ok(message) = message::read(&mut wire) {
+        ear.hear(message);
+        round += 1;
+        // Sizes, colours and cursors come and go.
+        canvas.begin();
+        canvas.resize(100 + round % 3, 40);
+        let row: Vec<u32> = (0..100).map(|x| (x * u32::from(round)) & 0xff_ffff).collect();
+        canvas.put(0, usize::from(round % 40), &row);
+        let cursor =
+            Cursor { width: round % 9, height: 1, hot: (0, 0), pixels: vec![!0; usize::from(round % 9)] };
+        canvas.set_cursor(Some(&std::sync::Arc::new(cursor)));
+        let next = session.next(&canvas, seen, &mut viewer::lock(&wishes));
+        if let Next::Done { seen: now, value } = next {
+            seen = now;
+            composer.send(value, &mut wire).expect("a wire that takes everything");
+        }
+    }
+}

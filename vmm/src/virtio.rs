@@ -12,6 +12,7 @@ pub mod block;
 mod chain;
 pub mod console;
 mod device;
+pub mod gpu;
 pub mod input;
 pub mod net;
 mod queue;

@@ -157,7 +157,7 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
             needs.push(Need::new(field, format!("a {} card", interface.model.name())));
         }
     }
-    if let Some(video @ (Video::Virtio | Video::Cirrus | Video::Ramfb)) = launch.video {
+    if let Some(video @ (Video::Cirrus | Video::Ramfb)) = launch.video {
         let what = format!("a {} display adapter", video.name());
         needs.push(Need::new("spec.domain.devices.video.type", what));
     }

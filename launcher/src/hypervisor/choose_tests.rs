@@ -113,7 +113,7 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.cpu.model = CpuModel::Named("Skylake-Client".into()), "spec.domain.cpu.model", "Skylake"),
         (|l| l.cpu.features.push(("avx".into(), false)), "spec.domain.cpu.features", "avx"),
         (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
-        (|l| l.video = Some(Video::Virtio), "spec.domain.devices.video.type", "a virtio display"),
+        (|l| l.video = Some(Video::Cirrus), "spec.domain.devices.video.type", "a cirrus display"),
         (|l| l.video = Some(Video::Ramfb), "spec.domain.devices.video.type", "a ramfb display"),
         (|l| l.start_paused = true, "spec.startStrategy", "stopped"),
         (|l| l.demands.push(demand(&["-device", "x"])), "spec.domain.devices.watchdog", "i6300esb"),
@@ -142,7 +142,7 @@ fn a_disk_starts_through_firmware_on_either() {
 
 #[test]
 fn a_screen_with_a_tablet_is_shown_by_either() {
-    for video in [Video::Vga, Video::Bochs] {
+    for video in [Video::Vga, Video::Bochs, Video::Virtio] {
         let launch = Launch { video: Some(video), tablets: 1, ..sample::kernel_boot() };
         assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
     }

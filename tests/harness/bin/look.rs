@@ -12,7 +12,8 @@ usage: look SOCKET ACTION...
   ppm FILE        writes what is on the screen
   type TEXT       types it, each character as its keysym; \\n is return
   code HEX        presses and lets go of the key with this XT scan code (extended key event)
-  point X Y MASK  moves the pointer";
+  point X Y MASK  moves the pointer
+  resize W H      asks for another size of the screen";
 /// For one answer of the server.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RETURN: u32 = 0xff0d;
@@ -35,6 +36,7 @@ fn run(words: &[String]) -> io::Result<()> {
         let count = match action.as_str() {
             "ppm" | "type" | "code" => 1,
             "point" => 3,
+            "resize" => 2,
             _ => return Err(usage()),
         };
         let arguments = after.get(..count).ok_or_else(usage)?;
@@ -43,6 +45,7 @@ fn run(words: &[String]) -> io::Result<()> {
             ("type", [text]) => text.replace("\\n", "\n").chars().try_for_each(|key| viewer.stroke(key))?,
             ("code", [hex]) => viewer.code(u32::from_str_radix(hex, 16).map_err(io::Error::other)?)?,
             ("point", [x, y, mask]) => viewer.point(number(x)?, number(y)?, number(mask)?)?,
+            ("resize", [width, height]) => viewer.resize(number(width)?, number(height)?)?,
             _ => return Err(usage()),
         }
         rest = after.get(count..).unwrap_or_default();
@@ -195,6 +198,13 @@ impl Viewer {
     fn point(&mut self, x: u16, y: u16, mask: u16) -> io::Result<()> {
         let mask = u8::try_from(mask).map_err(io::Error::other)?;
         self.stream.write_all(&[&[5, mask][..], &x.to_be_bytes(), &y.to_be_bytes()].concat())
+    }
+
+    /// `SetDesktopSize`, with one screen.
+    fn resize(&mut self, width: u16, height: u16) -> io::Result<()> {
+        let (width, height) = (width.to_be_bytes(), height.to_be_bytes());
+        let message = [&[251, 0][..], &width, &height, &[1, 0], &[0; 8], &width, &height, &[0; 4]];
+        self.stream.write_all(&message.concat())
     }
 
     fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {

@@ -8,20 +8,24 @@ use std::sync::Arc;
 use linux_loader::bootparam::{boot_params, screen_info};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::{Assembly, BuildError, device, pci};
+use super::{Assembly, BuildError, device, pci, video_bios};
 use crate::bus::BusDevice;
-use crate::config::{self, Graphics};
-use crate::display::{Bochs, Keyboard, Pointer, Source};
+use crate::config::{self, Adapter, Graphics};
+use crate::display::{Bochs, Head, Keyboard, Pointer, Source};
 use crate::irq::IrqLine;
 use crate::kvm::{KvmLine, KvmMachine, KvmSlots};
 use crate::layout;
 use crate::legacy::Ps2;
 use crate::memory::GuestMemory;
-use crate::virtio;
+use crate::pci::{Bars, ConfigSpace, Function};
+use crate::virtio::gpu::Gpu;
+use crate::virtio::{self, PciDevice};
 use crate::vm::Outcome;
 
 /// The first memory slot that RAM does not take.
 const FIRST_SLOT: u32 = 32;
+/// Of virtio-gpu's registers: BARs 0 and 2 are where bochs' own drivers look for theirs.
+const VIRTIO_BAR: u8 = 4;
 /// What is on the screen before a driver says otherwise: what SeaBIOS and OVMF choose too.
 const FIRST_MODE: (u16, u16) = (1024, 768);
 /// `orig_video_isVGA`: a VESA mode's linear framebuffer (Documentation/arch/x86/zero-page.rst).
@@ -31,24 +35,48 @@ const NO_VGA: u32 = 1 << 1;
 /// Of a video BIOS; one that is larger is refused by the adapter.
 const MAX_ROM: u64 = 1 << 20;
 
+/// The adapter on the bus.
+pub(super) struct Installed {
+    head: Arc<Head>,
+    function: Arc<dyn Function>,
+}
+
 /// Puts the adapter on the bus and its picture on the display.
-pub(super) fn install(graphics: &Graphics, assembly: &Assembly) -> Result<Arc<Bochs>, BuildError> {
-    let rom = graphics.video_bios.as_ref().map(read).transpose().map_err(device("video BIOS"))?;
+pub(super) fn install(
+    graphics: &Graphics,
+    assembly: &Assembly,
+    host: &virtio::Host,
+) -> Result<Installed, BuildError> {
     let slots = KvmSlots::new(assembly.vm.fd.clone(), FIRST_SLOT);
-    let adapter = Bochs::new(&slots, rom.as_deref()).map_err(device("display adapter"))?;
-    assembly.pci.add(adapter.clone()).map_err(pci("display adapter"))?;
-    let source: Arc<dyn Source> = adapter.clone();
+    let mut rom = graphics.video_bios.as_ref().map(read).transpose().map_err(device("video BIOS"))?;
+    if let (Some(rom), Adapter::Virtio) = (&mut rom, graphics.adapter) {
+        video_bios::adopt(rom, virtio::gpu::IDS);
+    }
+    let head = Head::new(&slots, rom.as_deref()).map_err(device("display adapter"))?;
+    let firmware: Arc<dyn Source> = head.clone();
+    let (function, source): (Arc<dyn Function>, _) = match graphics.adapter {
+        Adapter::Bochs => (Bochs::new(head.clone()), firmware),
+        Adapter::Virtio => {
+            let (gpu, source) = Gpu::new(Some(firmware)).map_err(device("display adapter"))?;
+            let beside = |config: &mut ConfigSpace, bars: &mut Bars| head.add_bars(config, bars);
+            (PciDevice::beside(Box::new(gpu), host.clone(), VIRTIO_BAR, beside)?, source)
+        }
+    };
+    assembly.pci.add(function.clone()).map_err(pci("display adapter"))?;
     graphics.display.attach(&source);
-    Ok(adapter)
+    Ok(Installed { head, function })
 }
 
 /// Switches the adapter on, as a boot loader does, and tells the kernel: it then draws without a driver for it.
 pub(super) fn announce(
-    adapter: &Bochs,
+    adapter: &Installed,
     memory: &GuestMemory,
     parameters: GuestAddress,
 ) -> Result<(), BuildError> {
-    let Some(framebuffer) = adapter.switch_on(FIRST_MODE.0, FIRST_MODE.1) else { return Ok(()) };
+    let Installed { head, function } = adapter;
+    let Some(framebuffer) = head.switch_on(function.as_ref(), FIRST_MODE.0, FIRST_MODE.1) else {
+        return Ok(());
+    };
     let failed = |source| BuildError::Write { what: "screen's place", source };
     let mut page: boot_params = memory.read_obj(parameters).map_err(failed)?;
     let channel = |position| (8, position);

@@ -26,19 +26,19 @@ const MAX_ROM: usize = 256 << 10;
 /// The COMMAND register, and its bit for accesses to memory.
 const COMMAND: u16 = 4;
 const MEMORY_ENABLE: u16 = 1 << 1;
+/// The first BAR's register, and those of its bits that are no address.
+const FIRST_BAR: u16 = 0x10;
+const BAR_TYPE: u32 = 0xf;
+/// Vendor and device, of the function that is nothing else.
+const IDS: (u16, u16) = (0x1234, 0x1111);
 const FRAMEBUFFER_BAR: usize = 0;
 const REGISTER_BAR: usize = 2;
 
-/// The adapter.
+/// The adapter as a PCI function of its own.
 pub(crate) struct Bochs {
     space: Mutex<Space>,
-    registers: Arc<Registers>,
-    memory: Arc<DeviceMemory>,
-    slot: Arc<dyn MemorySlot>,
-    /// What was on the screen when it was looked at last.
-    shown: Mutex<Option<Mode>>,
     /// The BARs know it weakly.
-    _rom: Option<Arc<DeviceMemory>>,
+    _head: Arc<Head>,
 }
 
 struct Space {
@@ -46,43 +46,64 @@ struct Space {
     bars: Bars,
 }
 
+/// The adapter without the function that it is reached through.
+pub(crate) struct Head {
+    registers: Arc<Registers>,
+    memory: Arc<DeviceMemory>,
+    slot: Arc<dyn MemorySlot>,
+    /// What was on the screen when it was looked at last.
+    shown: Mutex<Option<Mode>>,
+    /// The video BIOS, and its place.
+    rom: Option<(Arc<DeviceMemory>, Arc<dyn MemorySlot>)>,
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Bochs {
-    /// An adapter whose video BIOS is `rom`; without one, only drivers of its own draw on it.
-    pub(crate) fn new(slots: &dyn MemorySlots, rom: Option<&[u8]>) -> io::Result<Arc<Self>> {
+    /// The function that is nothing but `head`.
+    pub(crate) fn new(head: Arc<Head>) -> Arc<Self> {
         let mut config = ConfigSpace::new(Identity {
-            vendor: 0x1234,
-            device: 0x1111,
+            vendor: IDS.0,
+            device: IDS.1,
             revision: 2,
             class: 0x03_80_00,
             subsystem: (0x1af4, 0x1100),
         });
         let mut bars = Bars::default();
+        head.add_bars(&mut config, &mut bars);
+        Arc::new(Self { space: Mutex::new(Space { config, bars }), _head: head })
+    }
+}
+
+impl Head {
+    /// An adapter whose video BIOS is `rom`; without one, only drivers of its own draw on it.
+    pub(crate) fn new(slots: &dyn MemorySlots, rom: Option<&[u8]>) -> io::Result<Arc<Self>> {
         let memory = DeviceMemory::new(VIDEO_MEMORY, false).map_err(io::Error::other)?;
         let slot = slots.claim(memory.clone())?;
-        let weak: Arc<dyn BusDevice> = memory.clone();
-        let followed = (Arc::downgrade(&weak), Box::new(SlotFollower(slot.clone())) as _);
-        let framebuffer = (FRAMEBUFFER_BAR, BarKind::Memory32 { prefetchable: true });
-        bars.add_followed(&mut config, framebuffer, wide(VIDEO_MEMORY), followed);
-
         let registers = Arc::new(Registers::new(VIDEO_MEMORY));
-        let weak: Arc<dyn BusDevice> = registers.clone();
-        let kind = BarKind::Memory32 { prefetchable: false };
-        bars.add(&mut config, (REGISTER_BAR, kind), REGISTERS, Arc::downgrade(&weak));
-
         let rom = rom.map(load).transpose()?;
-        if let Some(rom) = &rom {
+        let rom = rom.map(|rom| Ok::<_, io::Error>((rom.clone(), slots.claim(rom)?))).transpose()?;
+        Ok(Arc::new(Self { registers, memory, slot, shown: Mutex::default(), rom }))
+    }
+
+    /// Adds what it is reached through: BARs 0 and 2, and the ROM. They know it weakly.
+    pub(crate) fn add_bars(&self, config: &mut ConfigSpace, bars: &mut Bars) {
+        let weak: Arc<dyn BusDevice> = self.memory.clone();
+        let followed = (Arc::downgrade(&weak), Box::new(SlotFollower(self.slot.clone())) as _);
+        let framebuffer = (FRAMEBUFFER_BAR, BarKind::Memory32 { prefetchable: true });
+        bars.add_followed(config, framebuffer, wide(VIDEO_MEMORY), followed);
+
+        let weak: Arc<dyn BusDevice> = self.registers.clone();
+        let kind = BarKind::Memory32 { prefetchable: false };
+        bars.add(config, (REGISTER_BAR, kind), REGISTERS, Arc::downgrade(&weak));
+
+        if let Some((rom, slot)) = &self.rom {
             let weak: Arc<dyn BusDevice> = rom.clone();
-            let follower = SlotFollower(slots.claim(rom.clone())?);
-            let size = wide(rom.bytes().len());
-            let followed = (Arc::downgrade(&weak), Box::new(follower) as _);
-            bars.add_followed(&mut config, (ConfigSpace::ROM, BarKind::Rom), size, followed);
+            let followed = (Arc::downgrade(&weak), Box::new(SlotFollower(slot.clone())) as _);
+            bars.add_followed(config, (ConfigSpace::ROM, BarKind::Rom), wide(rom.bytes().len()), followed);
         }
-        let space = Mutex::new(Space { config, bars });
-        Ok(Arc::new(Self { space, registers, memory, slot, shown: Mutex::new(None), _rom: rom }))
     }
 }
 
@@ -95,15 +116,16 @@ pub(crate) struct Framebuffer {
     pub(crate) size: u32,
 }
 
-impl Bochs {
-    /// Sets a mode with 32 bits a pixel and makes the framebuffer reachable, in the place of firmware. For when it is
-    /// on a bus; `None` if it has no address there that a kernel can be told.
-    pub(crate) fn switch_on(&self, width: u16, height: u16) -> Option<Framebuffer> {
+impl Head {
+    /// Sets a mode with 32 bits a pixel and makes the framebuffer reachable through `function`, in the place of
+    /// firmware. For when that is on a bus; `None` if it has no address there that a kernel can be told.
+    pub(crate) fn switch_on(&self, function: &dyn Function, width: u16, height: u16) -> Option<Framebuffer> {
         self.registers.set_mode(width, height);
-        self.write_config(COMMAND, &MEMORY_ENABLE.to_le_bytes());
-        let kind = BarKind::Memory32 { prefetchable: true };
-        let address = lock(&self.space).config.bar(FRAMEBUFFER_BAR, kind)?;
-        Some(Framebuffer { address: address.try_into().ok()?, size: VIDEO_MEMORY.try_into().ok()? })
+        function.write_config(COMMAND, &MEMORY_ENABLE.to_le_bytes());
+        let mut address = [0; 4];
+        function.read_config(FIRST_BAR, &mut address);
+        let address = u32::from_le_bytes(address) & !BAR_TYPE;
+        (address != 0).then(|| Some(Framebuffer { address, size: VIDEO_MEMORY.try_into().ok()? }))?
     }
 }
 
@@ -122,7 +144,7 @@ fn wide(size: usize) -> u64 {
     u64::try_from(size).unwrap_or(u64::MAX)
 }
 
-impl Source for Bochs {
+impl Source for Head {
     fn refresh(&self, canvas: &mut Canvas, whole: bool) {
         // Asked first: what is drawn while it is copied counts for the next time.
         let dirty = self.slot.take_dirty().unwrap_or_else(|error| {

@@ -1,4 +1,7 @@
 use std::ops::Range;
+use std::sync::Arc;
+
+use super::Cursor;
 
 /// Changes are noted in tiles of so many pixels.
 const TILE_WIDTH: usize = 64;
@@ -89,6 +92,9 @@ pub struct Canvas {
     /// Of the last change.
     generation: u64,
     touched: bool,
+    /// What the source says, and the generation it last changed in.
+    cursor: Option<Arc<Cursor>>,
+    cursor_stamp: u64,
 }
 
 impl Default for Canvas {
@@ -100,6 +106,8 @@ impl Default for Canvas {
             stamps: Vec::new(),
             generation: 1,
             touched: false,
+            cursor: None,
+            cursor_stamp: 0,
         };
         canvas.resize(BLANK.0, BLANK.1);
         canvas
@@ -123,7 +131,7 @@ impl Canvas {
     }
 
     /// What is drawn from now on is one change.
-    pub(super) fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.generation += 1;
         self.touched = false;
     }
@@ -181,6 +189,20 @@ impl Canvas {
             }
             from = until;
         }
+    }
+
+    /// Says what the pointer looks like; `None` if the source draws it itself, or has none.
+    pub fn set_cursor(&mut self, cursor: Option<&Arc<Cursor>>) {
+        if self.cursor.as_ref() != cursor {
+            self.cursor = cursor.cloned();
+            self.cursor_stamp = self.generation;
+            self.touched = true;
+        }
+    }
+
+    /// What the pointer looks like, if that changed after generation `seen`.
+    pub fn cursor_since(&self, seen: u64) -> Option<&Arc<Cursor>> {
+        self.cursor.as_ref().filter(|_| self.cursor_stamp > seen)
     }
 
     /// Everything.

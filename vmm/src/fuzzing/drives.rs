@@ -20,7 +20,7 @@ fn disk() -> Disk {
     Disk::new(DiskImage::Raw(file))
 }
 
-fn ram() -> GuestMemory {
+pub(super) fn ram() -> GuestMemory {
     GuestMemory::from_ranges(&[(GuestAddress(0), RAM)]).expect("address space")
 }
 

@@ -19,7 +19,7 @@ struct Segment {
 }
 
 /// Buffers in a row, each non-empty and inside RAM.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Segments(Vec<Segment>);
 
 impl Segments {

@@ -70,6 +70,11 @@ impl PixelFormat {
         Some(message)
     }
 
+    /// Whether it is 24 bits of colour in 32, for which Tight has an order of its own.
+    fn is_rgb(self) -> bool {
+        self.bits == 32 && self.depth == 24 && self.channels.iter().all(|(max, _)| *max == 0xff)
+    }
+
     /// Which of a pixel's bytes are sent where it is compressed (RFC 6143, section 7.7.5): three of four, if all
     /// colours are in them.
     fn compact(self) -> std::ops::Range<usize> {
@@ -118,6 +123,20 @@ impl Converter {
     /// Appends `pixel` without the byte that no colour is in.
     pub(super) fn push_compact(&self, out: &mut Vec<u8>, pixel: u32) {
         self.append(out, pixel, &self.compact);
+    }
+
+    /// Appends `pixel` as Tight has it: red, green and blue, if these are all of a pixel.
+    pub(super) fn push_tight(&self, out: &mut Vec<u8>, pixel: u32) {
+        if self.format.is_rgb() {
+            out.extend_from_slice(pixel.to_be_bytes().get(1..).unwrap_or_default());
+        } else {
+            self.push(out, pixel);
+        }
+    }
+
+    /// Bytes of a pixel as Tight has it.
+    pub(super) fn tight_size(&self) -> usize {
+        if self.format.is_rgb() { 3 } else { self.whole.len() }
     }
 
     /// Bytes of a compact pixel.

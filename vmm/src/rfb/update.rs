@@ -1,6 +1,8 @@
-use super::encode::BAND;
+use std::sync::Arc;
+
+use super::encode::{self, BAND, CURSOR, MAX_WIDTH};
 use super::format::PixelFormat;
-use crate::display::{Area, Canvas, Next};
+use crate::display::{Area, Canvas, Cursor, Next, Suggestion};
 
 /// Pseudo-encodings: what a viewer understands beside pixels (`rfbproto`).
 const DESKTOP_SIZE: i32 = -223;
@@ -11,6 +13,7 @@ const EXTENDED_KEYS: i32 = -258;
 const BY_SERVER: u16 = 0;
 const BY_THIS_VIEWER: u16 = 1;
 const PROHIBITED: u16 = 1;
+const NO_LAYOUT: u16 = 3;
 /// The guest was asked, and may or may not follow.
 const FORWARDED: u16 = 4;
 
@@ -21,8 +24,8 @@ pub(super) struct Wishes {
     pub(super) encodings: Option<Vec<i32>>,
     /// An update of what changed, and of this area even if it did not.
     pub(super) update: Option<Area>,
-    /// The answer to its wish for another size: whether the guest was asked.
-    pub(super) resize: Option<bool>,
+    /// The answer to its wish for another size.
+    pub(super) resize: Option<Suggestion>,
     /// The size it believes the screen has.
     pub(super) size: (u16, u16),
     /// It is gone.
@@ -36,7 +39,9 @@ pub(super) struct Step {
     pub(super) encodings: Option<Vec<i32>>,
     /// Rectangles without pixels, whole.
     pub(super) notes: Vec<Vec<u8>>,
-    /// Rectangles with pixels, none of them higher than a band.
+    /// What the pointer looks like now.
+    pub(super) cursor: Option<Arc<Cursor>>,
+    /// Rectangles with pixels, none of them higher than a band or wider than may be.
     pub(super) areas: Vec<(Area, Vec<u32>)>,
     /// Nothing more will come.
     pub(super) over: bool,
@@ -50,6 +55,9 @@ pub(super) struct Session {
     /// What has to be confirmed once: the pseudo-encoding was named and nothing was sent yet.
     confirm_keys: bool,
     confirm_size: bool,
+    /// It draws the pointer, which it was last sent as of this generation.
+    cursor: bool,
+    cursor_seen: u64,
     /// Size of the screen that the viewer was last sent.
     drawn: (u16, u16),
 }
@@ -70,14 +78,16 @@ impl Session {
         step.notes = self.notes(size, moved, wishes.resize);
         if step.notes.is_empty() {
             step.areas = self.pixels(canvas, seen, also, wishes.size);
+            step.cursor = canvas.cursor_since(self.cursor_seen).filter(|_| self.cursor).cloned();
         }
-        if step.notes.is_empty() && step.areas.is_empty() {
+        if step.notes.is_empty() && step.areas.is_empty() && step.cursor.is_none() {
             return Next::News;
         }
         step.format = wishes.format.take();
         step.encodings = wishes.encodings.take();
         wishes.update = None;
         if step.notes.is_empty() {
+            self.cursor_seen = canvas.generation();
             return Next::Done { seen: canvas.generation(), value: step };
         }
         (self.confirm_keys, self.confirm_size, wishes.resize) = (false, false, None);
@@ -92,17 +102,26 @@ impl Session {
         let (well, keys) = (encodings.contains(&EXTENDED_DESKTOP_SIZE), encodings.contains(&EXTENDED_KEYS));
         self.confirm_size |= well && !self.resizes_well;
         self.confirm_keys |= keys;
+        let cursor = encodings.contains(&CURSOR);
+        if cursor && !self.cursor {
+            self.cursor_seen = 0;
+        }
+        self.cursor = cursor;
         self.resizes_well = well;
         self.resizes = well || encodings.contains(&DESKTOP_SIZE);
     }
 
-    fn notes(&self, size: (u16, u16), moved: bool, resize: Option<bool>) -> Vec<Vec<u8>> {
+    fn notes(&self, size: (u16, u16), moved: bool, resize: Option<Suggestion>) -> Vec<Vec<u8>> {
         let mut notes = Vec::new();
         if self.confirm_keys {
             notes.push(rectangle((0, 0), (0, 0), EXTENDED_KEYS));
         }
         if let Some(asked) = resize.filter(|_| self.resizes_well) {
-            let status = if asked { FORWARDED } else { PROHIBITED };
+            let status = match asked {
+                Suggestion::Taken => FORWARDED,
+                Suggestion::NotMine => PROHIBITED,
+                Suggestion::Impossible => NO_LAYOUT,
+            };
             notes.push(extended_size((BY_THIS_VIEWER, status), size));
         } else if self.confirm_size || (moved && self.resizes_well) {
             notes.push(extended_size((BY_SERVER, 0), size));
@@ -132,17 +151,17 @@ impl Session {
 /// `area` in pieces that are encoded one at a time.
 fn bands(area: Area) -> impl Iterator<Item = Area> {
     let end = area.y.saturating_add(area.height);
-    let tops = (area.y..end).step_by(usize::from(BAND)).filter(move |_| area.width > 0);
-    tops.map(move |y| Area { y, height: (end - y).min(BAND), ..area })
+    let right = area.x.saturating_add(area.width);
+    (area.y..end).step_by(usize::from(BAND)).flat_map(move |y| {
+        let lefts = (area.x..right).step_by(usize::from(MAX_WIDTH));
+        lefts.map(move |x| Area { x, y, width: (right - x).min(MAX_WIDTH), height: (end - y).min(BAND) })
+    })
 }
 
 /// The header of a rectangle, which is all of most pseudo-rectangles.
 fn rectangle(at: (u16, u16), size: (u16, u16), encoding: i32) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(12);
-    for value in [at.0, at.1, size.0, size.1] {
-        bytes.extend(value.to_be_bytes());
-    }
-    bytes.extend(encoding.to_be_bytes());
+    encode::header(&mut bytes, Area { x: at.0, y: at.1, width: size.0, height: size.1 }, encoding);
     bytes
 }
 
@@ -210,6 +229,28 @@ mod tests {
     }
 
     #[test]
+    fn rectangles_are_no_wider_than_tight_allows() {
+        let (_, step) = done(Session::default().next(&canvas(5000, 64), 0, &mut wishes((5000, 64))));
+        let columns: Vec<_> = areas(&step).iter().map(|area| (area.x, area.width)).collect();
+        assert_eq!(columns, [(0, 2048), (2048, 2048), (4096, 904)]);
+    }
+
+    #[test]
+    fn a_cursor_is_sent_once_to_who_draws_it() {
+        let mut canvas = canvas(64, 16);
+        canvas.begin();
+        canvas.set_cursor(Some(&Arc::new(Cursor::default())));
+        for (encodings, sent) in [(vec![0], false), (vec![CURSOR], true)] {
+            let (mut session, mut wishes) = (Session::default(), wishes((64, 16)));
+            wishes.encodings = Some(encodings);
+            let (seen, step) = done(session.next(&canvas, 0, &mut wishes));
+            assert_eq!((step.cursor.is_some(), step.areas.len()), (sent, 1));
+            wishes.update = Some(Area::default());
+            assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::News));
+        }
+    }
+
+    #[test]
     fn a_viewer_that_follows_is_told_the_size_and_then_sent_everything() {
         for (encoding, len) in [(DESKTOP_SIZE, 12), (EXTENDED_DESKTOP_SIZE, 12 + 4 + 16)] {
             let (mut session, mut wishes) = (Session::default(), wishes((640, 480)));
@@ -249,7 +290,11 @@ mod tests {
 
     #[test]
     fn a_wish_for_a_size_is_answered() {
-        for (asked, status) in [(false, PROHIBITED), (true, FORWARDED)] {
+        for (asked, status) in [
+            (Suggestion::NotMine, PROHIBITED),
+            (Suggestion::Taken, FORWARDED),
+            (Suggestion::Impossible, NO_LAYOUT),
+        ] {
             let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
             wishes.encodings = Some(vec![EXTENDED_DESKTOP_SIZE]);
             wishes.resize = Some(asked);

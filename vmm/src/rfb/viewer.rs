@@ -2,19 +2,17 @@ use std::io::{self, BufReader, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::encode::Encoder;
+use super::compose::Composer;
 use super::handshake::{self, HandshakeError};
 use super::message::{self, Message, MessageError};
 use super::stream::Stream;
-use super::update::{Session, Step, Wishes};
+use super::update::{Session, Wishes};
 use crate::display::{Area, Display, Key, Pointing, Typist, Watch};
 
 /// How long a viewer may take to introduce itself, and to take what it asked for.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Zlib wants the most of it.
 const STACK: usize = 256 << 10;
-/// So much is encoded before it is sent.
-const PACKET: usize = 64 << 10;
 
 /// Why a viewer's connection is over.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +25,9 @@ pub(super) enum ViewerError {
     Io(#[from] io::Error),
 }
 
-type SharedWishes = Arc<Mutex<Wishes>>;
+pub(super) type SharedWishes = Arc<Mutex<Wishes>>;
 
-fn lock(wishes: &SharedWishes) -> MutexGuard<'_, Wishes> {
+pub(super) fn lock(wishes: &SharedWishes) -> MutexGuard<'_, Wishes> {
     wishes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -45,7 +43,7 @@ pub(super) fn serve(mut stream: Stream, display: &Display) -> Result<(), ViewerE
 
     let wishes = Arc::new(Mutex::new(Wishes { size, ..Wishes::default() }));
     let mut writer =
-        Writer { stream: stream.try_clone()?, session: Session::default(), encoder: Encoder::new() };
+        Writer { stream: stream.try_clone()?, session: Session::default(), composer: Composer::new() };
     let theirs = wishes.clone();
     let builder = std::thread::Builder::new().name("vnc-out".to_owned()).stack_size(STACK);
     let writing = builder.spawn(move || {
@@ -66,37 +64,54 @@ pub(super) fn serve(mut stream: Stream, display: &Display) -> Result<(), ViewerE
 }
 
 fn listen(stream: &Stream, display: &Display, wishes: &SharedWishes) -> Result<(), ViewerError> {
-    let mut typist = Typist::new(display.clone());
+    let mut ear = Ear::new(display.clone(), wishes.clone());
     let mut reader = BufReader::with_capacity(4096, stream.try_clone()?);
     loop {
-        let message = match message::read(&mut reader) {
+        match message::read(&mut reader) {
             Err(MessageError::Io(error)) if left(&error) => return Ok(()),
-            message => message?,
-        };
+            message => ear.hear(message?),
+        }
+    }
+}
+
+/// Takes to heart what a viewer says.
+pub(super) struct Ear {
+    display: Display,
+    wishes: SharedWishes,
+    typist: Typist,
+}
+
+impl Ear {
+    pub(super) fn new(display: Display, wishes: SharedWishes) -> Self {
+        Self { typist: Typist::new(display.clone()), display, wishes }
+    }
+
+    pub(super) fn hear(&mut self, message: Message) {
+        let wishes = || lock(&self.wishes);
         match message {
-            Message::SetPixelFormat(format) => lock(wishes).format = Some(format),
-            Message::SetEncodings(encodings) => lock(wishes).encodings = Some(encodings),
+            Message::SetPixelFormat(format) => wishes().format = Some(format),
+            Message::SetEncodings(encodings) => wishes().encodings = Some(encodings),
             Message::UpdateRequest { incremental, area } => {
                 let area = if incremental { Area::default() } else { area };
-                let mut wishes = lock(wishes);
+                let mut wishes = wishes();
                 wishes.update = Some(wishes.update.map_or(area, |before| before.or(area)));
                 drop(wishes);
-                Watch::alarm(display);
+                Watch::alarm(&self.display);
             }
-            Message::Key { symbol, down } => typist.symbol(symbol, down),
+            Message::Key { symbol, down } => self.typist.symbol(symbol, down),
             Message::PlacedKey { symbol, code, down } => match Key::from_xt(code) {
-                Some(key) => typist.key(key, down),
-                None => typist.symbol(symbol, down),
+                Some(key) => self.typist.key(key, down),
+                None => self.typist.symbol(symbol, down),
             },
             Message::Pointer { x, y, buttons } => {
-                let (width, height) = lock(wishes).size;
+                let (width, height) = wishes().size;
                 let (x, y) = (x.min(width.saturating_sub(1)), y.min(height.saturating_sub(1)));
-                typist.point(Pointing { x, y, width, height, buttons });
+                self.typist.point(Pointing { x, y, width, height, buttons });
             }
             Message::SetDesktopSize { width, height } => {
-                let asked = display.suggest_size(width, height);
-                lock(wishes).resize = Some(asked);
-                Watch::alarm(display);
+                let asked = self.display.suggest_size(width, height);
+                wishes().resize = Some(asked);
+                Watch::alarm(&self.display);
             }
             Message::Nothing => {}
         }
@@ -112,7 +127,7 @@ fn left(error: &io::Error) -> bool {
 struct Writer {
     stream: Stream,
     session: Session,
-    encoder: Encoder,
+    composer: Composer,
 }
 
 impl Writer {
@@ -123,32 +138,7 @@ impl Writer {
             if step.over {
                 return Ok(());
             }
-            self.send(step)?;
+            self.composer.send(step, &mut self.stream)?;
         }
-    }
-
-    /// One `FramebufferUpdate` (RFC 6143, section 7.6.1).
-    fn send(&mut self, step: Step) -> io::Result<()> {
-        let mut out = Vec::new();
-        if let Some(encodings) = step.encodings {
-            self.encoder.choose(&encodings);
-        }
-        if let Some(format) = step.format {
-            self.encoder.set_format(format);
-            out.extend(format.colour_map().unwrap_or_default());
-        }
-        // There are never so many: a screen has less than 2^16 tiles.
-        let count = u16::try_from(step.notes.len() + step.areas.len()).unwrap_or(u16::MAX);
-        out.extend([0, 0]);
-        out.extend(count.to_be_bytes());
-        step.notes.iter().for_each(|note| out.extend(note));
-        for (area, pixels) in step.areas {
-            self.encoder.rectangle(&mut out, area, &pixels);
-            if out.len() >= PACKET {
-                self.stream.write_all(&out)?;
-                out.clear();
-            }
-        }
-        self.stream.write_all(&out)
     }
 }

@@ -198,3 +198,26 @@ impl Device for Input {
         }
     }
 }
+
+/// For fuzzing: accesses to the configuration, what people do, and a buffer of the status queue.
+#[cfg(fuzzing)]
+pub(crate) fn fuzz(memory: &GuestMemory, script: &[u8], status: Segments) {
+    use super::DeviceConfig;
+
+    for kind in [Kind::Tablet, Kind::Keyboard] {
+        let mut input = Input::new(kind).expect("an eventfd");
+        input.activate(0).expect("it starts");
+        let config = Config::new(kind);
+        for pair in script.chunks_exact(2) {
+            config.write(usize::from(pair[0] % 4), &pair[1..]);
+            let mut answer = [0; 136];
+            config.read(0, &mut answer);
+            assert!(answer[2] <= 128 && answer[8 + usize::from(answer[2])..].iter().all(|byte| *byte == 0));
+            let (x, y) = (u16::from(pair[0]), u16::from(pair[1]));
+            input.shared.point(Pointing { x, y, width: 200, height: 0, buttons: pair[0] ^ pair[1] });
+            Key::from_xt(x.into()).into_iter().for_each(|key| input.shared.key(key, y & 1 == 0));
+        }
+        input.shared.state().events.check();
+        input.set_status(memory, status.clone());
+    }
+}

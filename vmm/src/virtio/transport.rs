@@ -25,7 +25,7 @@ const VENDOR: u16 = 0x1af4;
 /// Modern device ids are this plus the device type (section 4.1.2).
 const DEVICE_BASE: u16 = 0x1040;
 const COMMAND: usize = 4;
-const BAR: (usize, BarKind) = (0, BarKind::Memory64 { prefetchable: false });
+const BAR: BarKind = BarKind::Memory64 { prefetchable: false };
 
 /// Why a device could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +80,17 @@ struct State {
 impl PciDevice {
     /// Wraps `device`: a vector for each queue and one for configuration changes.
     pub fn new(device: Box<dyn Device>, host: Host) -> Result<Arc<Self>, DeviceError> {
+        Self::beside(device, host, 0, |_, _| {})
+    }
+
+    /// Wraps `device` in a function that is something else as well: virtio has its registers in BAR `index` and the
+    /// next, and `other` adds the BARs of the other.
+    pub(crate) fn beside(
+        device: Box<dyn Device>,
+        host: Host,
+        index: u8,
+        other: impl FnOnce(&mut ConfigSpace, &mut Bars),
+    ) -> Result<Arc<Self>, DeviceError> {
         let model = device.model();
         let name = model.name;
         let count = u16::try_from(model.queues.len()).unwrap_or(u16::MAX);
@@ -100,16 +111,17 @@ impl PciDevice {
             subsystem: (VENDOR, 0x1100),
         });
         space.set_interrupt_pin();
-        let window = capability::add_all(&mut space, model.config.size());
-        let msix_at =
-            usize::from(msix.add_capability(&mut space, capability::MSIX_TABLE, capability::MSIX_PENDING));
+        let window = capability::add_all(&mut space, index, model.config.size());
+        let msix_at = usize::from(capability::add_messages(&msix, &mut space, index));
         let signals = Arc::new(Signals::new(msix, kicks.len()));
         let common = Common::new(model.features, &model.queues, signals.clone());
         let doorbells = BoundDoorbells::new(host.doorbells.clone(), kicks.clone());
 
         Ok(Arc::new_cyclic(|me: &Weak<Self>| {
             let mut bars = Bars::default();
-            bars.add_followed(&mut space, BAR, BAR_SIZE, (me.clone(), Box::new(doorbells)));
+            other(&mut space, &mut bars);
+            let bar = (usize::from(index), BAR);
+            bars.add_followed(&mut space, bar, BAR_SIZE, (me.clone(), Box::new(doorbells)));
             Self {
                 name,
                 host,

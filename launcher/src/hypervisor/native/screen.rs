@@ -5,12 +5,12 @@ use std::io;
 
 use tracing::warn;
 use vireo_proto::launcher::Fault;
-use vireo_vmm::config::Graphics;
+use vireo_vmm::config::{Adapter, Graphics};
 use vireo_vmm::display::Display;
 use vireo_vmm::rfb::{Address, Server};
 
 use crate::fault::{Code, fault};
-use crate::launch::Launch;
+use crate::launch::{Launch, Video};
 
 /// Where Debian's `seabios` has the video BIOS of the display adapter.
 const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";
@@ -18,14 +18,18 @@ const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";
 /// A display and who shows it.
 pub(super) struct Screen {
     display: Display,
+    adapter: Adapter,
     _server: Option<Server>,
 }
 
 /// Opens the screen that `launch` asks for. One without a socket is there for the guest alone.
 pub(super) fn open(launch: &Launch) -> Result<Option<Screen>, Fault> {
-    if launch.video.is_none() {
-        return Ok(None);
-    }
+    let Some(video) = launch.video else { return Ok(None) };
+    // Cirrus and ramfb are refused before.
+    let adapter = match video {
+        Video::Virtio => Adapter::Virtio,
+        Video::Vga | Video::Bochs | Video::Cirrus | Video::Ramfb => Adapter::Bochs,
+    };
     let display = Display::default();
     let server = match &launch.vnc_socket {
         None => None,
@@ -39,7 +43,7 @@ pub(super) fn open(launch: &Launch) -> Result<Option<Screen>, Fault> {
             Some(listening.map_err(|error| no_socket(path, &error))?)
         }
     };
-    Ok(Some(Screen { display, _server: server }))
+    Ok(Some(Screen { display, adapter, _server: server }))
 }
 
 fn no_socket(path: &std::path::Path, error: &io::Error) -> Fault {
@@ -49,7 +53,7 @@ fn no_socket(path: &std::path::Path, error: &io::Error) -> Fault {
 impl Screen {
     /// For the machine.
     pub(super) fn graphics(&self) -> Result<Graphics, Fault> {
-        let graphics = Graphics::new(self.display.clone());
+        let graphics = Graphics::new(self.display.clone(), self.adapter);
         match File::open(VIDEO_BIOS) {
             Ok(file) => Ok(graphics.with_video_bios(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmm::config::{
-    Cpus, CpusError, DiskBus, Input, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
+    Adapter, Cpus, CpusError, DiskBus, Input, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
 };
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
@@ -32,6 +32,7 @@ Usage: vmm --kernel FILE [OPTION]...
   --serial file=FILE               serial output into a file
   --serial socket=FILE             serial port on a unix socket that is made here
   --vnc ADDRESS                    a screen for VNC viewers, at unix:PATH or 127.0.0.1:PORT
+  --video ADAPTER                  what draws on it: bochs (default) or virtio
   --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
                                    and keyboard that --vnc brings; may be given several times
   --help, --version
@@ -64,6 +65,7 @@ pub(crate) struct Args {
     pub(crate) nets: Vec<NetArg>,
     pub(crate) serial: SerialArg,
     pub(crate) vnc: Option<Address>,
+    pub(crate) video: Adapter,
     pub(crate) inputs: Vec<Input>,
 }
 
@@ -122,6 +124,10 @@ pub(crate) enum ArgsError {
     NoSwitch { option: &'static str, value: String },
     #[error("{option}: {value:?} is no bus of it; write {known}")]
     Bus { option: &'static str, value: String, known: &'static str },
+    #[error("--video {0:?}: write bochs or virtio")]
+    Video(String),
+    #[error("--video is of no use without --vnc")]
+    VideoAlone,
     #[error("--input {0:?}: write tablet or keyboard")]
     Input(String),
     #[error("--serial {0:?}: write stdio, file=FILE or socket=FILE")]
@@ -134,7 +140,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
-    let mut vnc = None;
+    let (mut vnc, mut video) = (None, None);
     let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -159,11 +165,15 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 let address = parser.value()?.string()?.parse().map_err(ArgsError::Vnc)?;
                 once(&mut vnc, "--vnc", address)?;
             }
+            Arg::Long("video") => once(&mut video, "--video", adapter(&parser.value()?.string()?)?)?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
             Arg::Long(_) | Arg::Short(_) | Arg::Value(_) => return Err(arg.unexpected().into()),
         }
+    }
+    if vnc.is_none() && video.is_some() {
+        return Err(ArgsError::VideoAlone);
     }
     if inputs.is_empty() && vnc.is_some() {
         inputs.push(Input::Tablet);
@@ -176,6 +186,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         nets,
         serial: serial.unwrap_or(SerialArg::Stdio),
         vnc,
+        video: video.unwrap_or_default(),
         inputs,
     })))
 }
@@ -265,6 +276,14 @@ fn net(text: &str) -> Result<NetArg, ArgsError> {
     Ok(NetArg { tap: tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?, mac })
 }
 
+fn adapter(text: &str) -> Result<Adapter, ArgsError> {
+    match text {
+        "bochs" => Ok(Adapter::Bochs),
+        "virtio" => Ok(Adapter::Virtio),
+        _ => Err(ArgsError::Video(text.to_owned())),
+    }
+}
+
 fn input(text: &str) -> Result<Input, ArgsError> {
     match text {
         "tablet" => Ok(Input::Tablet),
@@ -340,7 +359,8 @@ mod tests {
         assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
         assert_eq!(args.serial, SerialArg::Socket("s".into()));
         assert_eq!(args.vnc, Some(Address::Unix("v".into())));
-        assert_eq!(args.inputs, [Input::Tablet]);
+        assert_eq!((args.video, args.inputs), (Adapter::Bochs, vec![Input::Tablet]));
+        assert_eq!(run("--kernel k --vnc unix:v --video virtio").video, Adapter::Virtio);
         assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
         assert_eq!(run("--kernel k").inputs, []);
     }
@@ -375,6 +395,8 @@ mod tests {
             ("--kernel k --net tap=t,mac=x", "--net"),
             ("--kernel k --serial tty", "--serial"),
             ("--kernel k --input mouse", "mouse"),
+            ("--kernel k --vnc unix:v --video vga", "vga"),
+            ("--kernel k --video virtio", "--vnc"),
             ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),
             ("--kernel k --bogus", "bogus"),
             ("k", "k"),

@@ -75,7 +75,7 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     let machine = machine::open(args)?;
     // First: the signals it takes over are those of all threads.
     let console = Console::open(&args.serial)?;
-    let screen = args.vnc.as_ref().map(Screen::open).transpose()?;
+    let screen = args.vnc.as_ref().map(|address| Screen::open(address, args.video)).transpose()?;
     let machine = machine.with_graphics(screen.as_ref().map(Screen::graphics).transpose()?);
     let mut resets = Resets::default();
     let code = loop {

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io;
 use std::path::PathBuf;
 
-use vireo_vmm::config::Graphics;
+use vireo_vmm::config::{Adapter, Graphics};
 use vireo_vmm::display::Display;
 use vireo_vmm::rfb::{Address, Server};
 
@@ -29,22 +29,23 @@ pub(crate) enum ScreenError {
 /// The screen of all the machines that a guest's resets make one after the other: its viewers stay.
 pub(crate) struct Screen {
     display: Display,
+    adapter: Adapter,
     _server: Server,
 }
 
 impl Screen {
     /// Shows a screen at `address`.
-    pub(crate) fn open(address: &Address) -> Result<Self, ScreenError> {
+    pub(crate) fn open(address: &Address, adapter: Adapter) -> Result<Self, ScreenError> {
         let display = Display::default();
         let server = Server::listen(address, display.clone())
             .map_err(|source| ScreenError::Listen { address: address.clone(), source })?;
         eprintln!("vmm: VNC at {}", server.address());
-        Ok(Self { display, _server: server })
+        Ok(Self { display, adapter, _server: server })
     }
 
     /// For the machine.
     pub(crate) fn graphics(&self) -> Result<Graphics, ScreenError> {
-        let graphics = Graphics::new(self.display.clone());
+        let graphics = Graphics::new(self.display.clone(), self.adapter);
         match File::open(VIDEO_BIOS) {
             Ok(file) => Ok(graphics.with_video_bios(file)),
             Err(source) if source.kind() == io::ErrorKind::NotFound => {

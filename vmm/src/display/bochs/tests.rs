@@ -28,25 +28,25 @@ impl MemorySlot for Log {
 }
 
 struct Scene {
-    bochs: Arc<Bochs>,
+    head: Arc<Head>,
     slots: Slots,
     canvas: Canvas,
 }
 
 fn scene() -> Scene {
     let slots = Slots::default();
-    Scene { bochs: Bochs::new(&slots, None).unwrap(), slots, canvas: Canvas::default() }
+    Scene { head: Head::new(&slots, None).unwrap(), slots, canvas: Canvas::default() }
 }
 
 impl Scene {
     fn set_mode(&self, width: u16, height: u16, bits: u16) {
         for (index, value) in [(4, 0), (1, width), (2, height), (3, bits), (4, 0x41)] {
-            self.bochs.registers.write(0x500 + index * 2, &value.to_le_bytes());
+            self.head.registers.write(0x500 + index * 2, &value.to_le_bytes());
         }
     }
 
     fn draw(&self, at: usize, pixel: u32) {
-        self.bochs.memory.write(at as u64, &pixel.to_le_bytes());
+        self.head.memory.write(at as u64, &pixel.to_le_bytes());
     }
 
     fn mark(&self, at: usize) {
@@ -54,7 +54,7 @@ impl Scene {
     }
 
     fn refresh(&mut self) -> Vec<u32> {
-        self.bochs.refresh(&mut self.canvas, false);
+        self.head.refresh(&mut self.canvas, false);
         self.canvas.picture().pixels
     }
 }
@@ -95,7 +95,7 @@ fn without_a_mode_the_picture_stays() {
 #[test]
 fn its_registers_say_what_it_is() {
     let rom = [0x55, 0xaa, 1];
-    let bochs = Bochs::new(&Slots::default(), Some(&rom)).unwrap();
+    let bochs = Bochs::new(Head::new(&Slots::default(), Some(&rom)).unwrap());
     let read = |register| {
         let mut data = [0; 4];
         bochs.read_config(register, &mut data);
@@ -109,6 +109,6 @@ fn its_registers_say_what_it_is() {
     assert_eq!((size(0x10), size(0x18)), (16 << 20, 4096));
     bochs.write_config(0x30, &[0xfe, 0xff, 0xff, 0xff]);
     assert_eq!(read(0x30), 0xffff_f000, "a ROM of one page");
-    assert!(Bochs::new(&Slots::default(), Some(&[])).is_err());
-    assert!(Bochs::new(&Slots::default(), Some(&vec![0; MAX_ROM + 1])).is_err());
+    assert!(Head::new(&Slots::default(), Some(&[])).is_err());
+    assert!(Head::new(&Slots::default(), Some(&vec![0; MAX_ROM + 1])).is_err());
 }

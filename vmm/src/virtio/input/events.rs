@@ -131,6 +131,13 @@ impl Events {
         self.waiting.push_back(Event::new(EV_SYN, 0, 0));
     }
 
+    /// What waits is bounded, and ends with the mark of a packet's end.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        assert!(self.waiting.len() <= ROOM + 2 * 256);
+        assert!(self.waiting.back().is_none_or(|last| last.kind == EV_SYN));
+    }
+
     /// How many packets were lost.
     #[cfg(test)]
     pub(super) fn dropped(&self) -> u64 {
@@ -225,7 +232,7 @@ mod tests {
                     all.extend(events.front().map(|event| (event.kind, event.code, event.value.cast_signed())));
                     events.pop();
                 }
-                prop_assert!(events.waiting.len() <= ROOM + 2 * 256);
+                events.check();
             }
             for code in 0..=u8::MAX {
                 if let Some(key) = Key::from_xt(code.into()) {

@@ -1,0 +1,4 @@
+//! What a VNC viewer says.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|script: &[u8]| vireo_vmm::fuzzing::rfb(script));

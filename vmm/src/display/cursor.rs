@@ -1,0 +1,12 @@
+/// What viewers draw where their pointer is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cursor {
+    /// Columns; none if it is hidden.
+    pub width: u16,
+    /// Lines.
+    pub height: u16,
+    /// The place in it that points.
+    pub hot: (u16, u16),
+    /// `0xAARRGGBB`, line by line.
+    pub pixels: Vec<u32>,
+}

@@ -1,0 +1,51 @@
+use std::io::{self, Write};
+
+use super::encode::Encoder;
+use super::update::Step;
+
+/// So much is encoded before it is sent.
+const PACKET: usize = 64 << 10;
+/// The number of rectangles of an update whose end is marked by one (`rfbproto`, `LastRect`).
+const UNTIL_LAST: u16 = 0xffff;
+
+/// Makes messages for one viewer.
+pub(super) struct Composer(Encoder);
+
+impl Composer {
+    pub(super) fn new() -> Self {
+        Self(Encoder::new())
+    }
+
+    /// Sends one `FramebufferUpdate` (RFC 6143, section 7.6.1).
+    pub(super) fn send(&mut self, step: Step, to: &mut impl Write) -> io::Result<()> {
+        let encoder = &mut self.0;
+        let mut out = Vec::new();
+        if let Some(encodings) = step.encodings {
+            encoder.choose(&encodings);
+        }
+        if let Some(format) = step.format {
+            encoder.set_format(format);
+            out.extend(format.colour_map().unwrap_or_default());
+        }
+        let count = step.notes.len() + step.areas.len() + usize::from(step.cursor.is_some());
+        // There are never so many: a screen has less than 2^16 tiles.
+        let count = if encoder.marks_end() { UNTIL_LAST } else { u16::try_from(count).unwrap_or(u16::MAX) };
+        out.extend([0, 0]);
+        out.extend(count.to_be_bytes());
+        step.notes.iter().for_each(|note| out.extend(note));
+        if let Some(cursor) = step.cursor {
+            encoder.cursor(&mut out, &cursor);
+        }
+        for (area, pixels) in step.areas {
+            encoder.rectangles(&mut out, area, &pixels);
+            if out.len() >= PACKET {
+                to.write_all(&out)?;
+                out.clear();
+            }
+        }
+        if encoder.marks_end() {
+            encoder.end(&mut out);
+        }
+        to.write_all(&out)
+    }
+}

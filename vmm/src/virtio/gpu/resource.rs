@@ -1,0 +1,222 @@
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vm_memory::{Bytes, GuestAddress, GuestMemoryBackend};
+
+use super::super::GuestMemory;
+use super::command::{Code, Entries, Rect};
+use super::format::Format;
+use crate::display::Area;
+
+/// No picture is larger; a screen of the display is not either.
+const MAX_SIDE: u32 = 8192;
+/// Of all pictures together: three screens of 4K, and more than enough cursors.
+const MAX_BYTES: usize = 128 << 20;
+const MAX_RESOURCES: usize = 512;
+/// Entries of all backings together: each page of the pictures one of its own, twice.
+const MAX_ENTRIES: usize = 64 << 10;
+const PIXEL: usize = 4;
+
+/// The host's copy of a picture.
+pub(super) struct Pixels {
+    pub(super) width: u16,
+    pub(super) height: u16,
+    pub(super) format: Format,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl Pixels {
+    fn bytes(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stride(&self) -> usize {
+        usize::from(self.width) * PIXEL
+    }
+
+    /// Hands each line of `area` to `draw`, with its number in the picture.
+    pub(super) fn lines(&self, area: Area, mut draw: impl FnMut(u16, &[u8])) {
+        let bytes = self.bytes();
+        let from = usize::from(area.x) * PIXEL;
+        let len = usize::from(area.width) * PIXEL;
+        for y in area.y..area.y.saturating_add(area.height) {
+            let start = usize::from(y) * self.stride() + from;
+            if let Some(line) = bytes.get(start..start + len) {
+                draw(y, line);
+            }
+        }
+    }
+
+    /// All pixels as `0xAARRGGBB`.
+    pub(super) fn argb(&self) -> Vec<u32> {
+        let mut pixels = Vec::with_capacity(usize::from(self.width) * usize::from(self.height));
+        self.lines(Area::sized(self.width, self.height), |_, line| {
+            pixels.extend(line.as_chunks().0.iter().map(|pixel| self.format.argb(*pixel)));
+        });
+        pixels
+    }
+}
+
+/// Where in the guest's memory a picture is, in pieces.
+struct Backing {
+    pieces: Vec<(GuestAddress, u32)>,
+    /// Where each piece ends in the picture.
+    ends: Vec<u64>,
+}
+
+impl Backing {
+    /// `None` if a piece is not in RAM.
+    fn new(memory: &GuestMemory, entries: &[(u64, u32)]) -> Option<Self> {
+        let (mut pieces, mut ends, mut end) = (Vec::new(), Vec::new(), 0_u64);
+        for (address, len) in entries.iter().copied().filter(|(_, len)| *len > 0) {
+            let address = GuestAddress(address);
+            if !memory.check_range(address, usize::try_from(len).ok()?) {
+                return None;
+            }
+            end += u64::from(len);
+            pieces.push((address, len));
+            ends.push(end);
+        }
+        Some(Self { pieces, ends })
+    }
+
+    /// Copies from `offset`: all of `data`, or nothing is said of what is in it and the answer is `false`.
+    fn read(&self, memory: &GuestMemory, mut offset: u64, mut data: &mut [u8]) -> bool {
+        let first = self.ends.partition_point(|end| *end <= offset);
+        let pieces = self.pieces.iter().zip(&self.ends).skip(first);
+        for ((address, len), end) in pieces {
+            let rest = end.saturating_sub(offset);
+            let skip = u64::from(*len).saturating_sub(rest);
+            let count = data.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+            let (part, behind) = std::mem::take(&mut data).split_at_mut(count);
+            // Checked to lie in RAM whole: the sum does not wrap.
+            if memory.read_slice(part, GuestAddress(address.0.wrapping_add(skip))).is_err() {
+                return false;
+            }
+            data = behind;
+            offset = *end;
+            if data.is_empty() {
+                return true;
+            }
+        }
+        data.is_empty()
+    }
+}
+
+struct Resource {
+    pixels: Arc<Pixels>,
+    backing: Option<Backing>,
+}
+
+/// The driver's pictures.
+#[derive(Default)]
+pub(super) struct Resources {
+    all: BTreeMap<u32, Resource>,
+    bytes: usize,
+    entries: usize,
+}
+
+impl Resources {
+    fn get(&mut self, number: u32) -> Result<&mut Resource, Code> {
+        self.all.get_mut(&number).ok_or(Code::InvalidResource)
+    }
+
+    pub(super) fn pixels(&mut self, number: u32) -> Result<Arc<Pixels>, Code> {
+        self.get(number).map(|resource| resource.pixels.clone())
+    }
+
+    pub(super) fn create(
+        &mut self,
+        number: u32,
+        format: Option<Format>,
+        size: (u32, u32),
+    ) -> Result<(), Code> {
+        if number == 0 || self.all.contains_key(&number) {
+            return Err(Code::InvalidResource);
+        }
+        let side = |side: u32| {
+            u16::try_from(side).ok().filter(|_| (1..=MAX_SIDE).contains(&side)).ok_or(Code::InvalidParameter)
+        };
+        let (width, height) = (side(size.0)?, side(size.1)?);
+        let format = format.ok_or(Code::InvalidParameter)?;
+        let size = usize::from(width) * usize::from(height) * PIXEL;
+        if self.all.len() >= MAX_RESOURCES || self.bytes + size > MAX_BYTES {
+            return Err(Code::OutOfMemory);
+        }
+        self.bytes += size;
+        let pixels = Arc::new(Pixels { width, height, format, bytes: Mutex::new(vec![0; size]) });
+        self.all.insert(number, Resource { pixels, backing: None });
+        Ok(())
+    }
+
+    /// Takes a picture away, and hands back what it was.
+    pub(super) fn unref(&mut self, number: u32) -> Result<Arc<Pixels>, Code> {
+        let resource = self.all.remove(&number).ok_or(Code::InvalidResource)?;
+        let size = resource.pixels.stride() * usize::from(resource.pixels.height);
+        self.bytes -= size.min(self.bytes);
+        self.forget(resource.backing);
+        Ok(resource.pixels)
+    }
+
+    fn forget(&mut self, backing: Option<Backing>) {
+        let count = backing.map_or(0, |backing| backing.pieces.len());
+        self.entries -= count.min(self.entries);
+    }
+
+    pub(super) fn attach(&mut self, memory: &GuestMemory, number: u32, entries: Entries) -> Result<(), Code> {
+        if self.get(number)?.backing.is_some() {
+            return Err(Code::Unspecified);
+        }
+        let count = usize::try_from(entries.count).unwrap_or(usize::MAX);
+        if count > MAX_ENTRIES - self.entries.min(MAX_ENTRIES) {
+            return Err(Code::OutOfMemory);
+        }
+        let entries = entries.read(memory).ok_or(Code::InvalidParameter)?;
+        let backing = Backing::new(memory, &entries).ok_or(Code::InvalidParameter)?;
+        self.entries += backing.pieces.len();
+        self.get(number)?.backing = Some(backing);
+        Ok(())
+    }
+
+    pub(super) fn detach(&mut self, number: u32) -> Result<(), Code> {
+        let backing = self.get(number)?.backing.take().ok_or(Code::Unspecified)?;
+        self.forget(Some(backing));
+        Ok(())
+    }
+
+    /// Copies `rect` from the guest's memory, where it begins at `offset`.
+    pub(super) fn transfer(
+        &mut self,
+        memory: &GuestMemory,
+        number: u32,
+        (rect, offset): (Rect, u64),
+    ) -> Result<(), Code> {
+        let Resource { pixels, backing } = self.get(number)?;
+        let backing = backing.as_ref().ok_or(Code::Unspecified)?;
+        let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
+        let stride = pixels.stride();
+        let at = usize::from(area.y) * stride + usize::from(area.x) * PIXEL;
+        let len = usize::from(area.width) * PIXEL;
+        let lines = usize::from(area.height);
+        let mut bytes = pixels.bytes();
+        let copy = |to: Option<&mut [u8]>, line: usize| {
+            let from = u64::try_from(line * stride).ok().and_then(|skip| offset.checked_add(skip));
+            to.zip(from).is_some_and(|(to, from)| backing.read(memory, from, to))
+        };
+        let whole = if len == stride {
+            copy(bytes.get_mut(at..at + lines * stride), 0)
+        } else {
+            (0..lines).all(|line| copy(bytes.get_mut(at + line * stride..at + line * stride + len), line))
+        };
+        if whole { Ok(()) } else { Err(Code::InvalidParameter) }
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn check(&self) {
+        assert!(self.bytes <= MAX_BYTES && self.entries <= MAX_ENTRIES && self.all.len() <= MAX_RESOURCES);
+        let bytes: usize = self.all.values().map(|resource| resource.pixels.bytes().len()).sum();
+        let backings = self.all.values().filter_map(|resource| resource.backing.as_ref());
+        let entries: usize = backings.map(|backing| backing.pieces.len()).sum();
+        assert_eq!((self.bytes, self.entries), (bytes, entries));
+    }
+}
