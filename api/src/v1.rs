@@ -25,6 +25,7 @@ mod quantity;
 mod security;
 pub(crate) mod shape;
 mod status;
+mod vm;
 mod vmi;
 mod volume;
 
@@ -48,6 +49,7 @@ pub use quantity::{IntOrString, Quantity};
 pub use security::*;
 pub use shape::{Shape, Stranger};
 pub use status::*;
+pub use vm::*;
 pub use vmi::*;
 pub use volume::*;
 
@@ -55,3 +57,5 @@ pub use volume::*;
 pub const API_VERSION: &str = "kubevirt.io/v1";
 /// The kind of [`VirtualMachineInstance`].
 pub const VMI_KIND: &str = "VirtualMachineInstance";
+/// The kind of [`VirtualMachine`].
+pub const VM_KIND: &str = "VirtualMachine";

@@ -1,0 +1,23 @@
+//! `VirtualMachine`: which instance it has, by its run strategy and by what users ask for.
+
+mod backoff;
+mod conditions;
+mod decide;
+mod instance;
+mod life;
+mod printable;
+mod requests;
+mod strategy;
+
+pub use decide::{Seen, Step, Verdict, decide};
+pub use instance::{Revision, Start};
+pub use requests::{Asked, Change, Refusal, RestartOptions, StartOptions, StopOptions, restart, start, stop};
+pub use strategy::{RunStrategy, StrategyError};
+
+/// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
+pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";
+/// Of an instance: the generation of the `VirtualMachine` it was made from.
+pub const GENERATION_ANNOTATION: &str = "kubevirt.io/vm-generation";
+
+#[cfg(test)]
+mod tests;

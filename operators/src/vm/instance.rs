@@ -1,0 +1,126 @@
+//! The instance that a machine is started as.
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use uuid::Uuid;
+use vireo_api::v1::{
+    API_VERSION, ObjectMeta, OwnerReference, VM_KIND, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineSpec,
+};
+
+use super::{FINALIZER, GENERATION_ANNOTATION};
+
+/// The namespace of the UUIDs that firmware shows where the template names none: KubeVirt's.
+const UUIDS: Uuid = Uuid::from_u128(0x6a1a_24a1_4061_4607_8bf4_a396_3d0c_5895);
+
+/// What to create to start a machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Start {
+    /// First, so that every instance has one: what it was made from.
+    pub revision: Revision,
+    /// The instance.
+    pub instance: VirtualMachineInstance,
+}
+
+/// A machine's spec as it was at a start: an `apps/v1` `ControllerRevision` that the machine owns.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revision {
+    /// Its name.
+    pub name: String,
+    /// Its `revision`: the machine's generation.
+    pub generation: i64,
+    /// Its `data`.
+    pub data: Value,
+}
+
+/// What stands in the way of a start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StartError {
+    #[error("spec.template is missing: say what to run")]
+    NoTemplate,
+    #[error("{0}: there are no instance types and preferences yet; write what they say into spec.template")]
+    Expansion(&'static str),
+    #[error("spec.dataVolumeTemplates: there are no DataVolumes yet; use a volume that exists")]
+    DataVolumes,
+}
+
+impl Start {
+    pub(super) fn of(vm: &VirtualMachine, paused: bool) -> Result<Self, StartError> {
+        let template = vm.spec.template.as_ref().ok_or(StartError::NoTemplate)?;
+        for (field, given) in
+            [("spec.instancetype", &vm.spec.instancetype), ("spec.preference", &vm.spec.preference)]
+        {
+            if given.is_some() {
+                return Err(StartError::Expansion(field));
+            }
+        }
+        if !vm.spec.data_volume_templates.is_empty() {
+            return Err(StartError::DataVolumes);
+        }
+        let generation = vm.metadata.generation.unwrap_or(0);
+        let mut spec = template.spec.clone();
+        let uuid = &mut spec.domain.firmware.get_or_insert_default().uuid;
+        if uuid.is_empty() {
+            *uuid = Uuid::new_v5(&UUIDS, vm.metadata.name.as_bytes()).to_string();
+        }
+        if paused {
+            spec.start_strategy = Some("Paused".to_owned());
+        }
+        let mut annotations = template.metadata.annotations.clone();
+        annotations.insert(GENERATION_ANNOTATION.to_owned(), generation.to_string());
+        let metadata = ObjectMeta {
+            name: vm.metadata.name.clone(),
+            namespace: vm.metadata.namespace.clone(),
+            labels: template.metadata.labels.clone(),
+            annotations,
+            finalizers: vec![FINALIZER.to_owned()],
+            owner_references: vec![owner(vm)],
+            ..ObjectMeta::default()
+        };
+        let instance = VirtualMachineInstance {
+            api_version: API_VERSION.to_owned(),
+            kind: VMI_KIND.to_owned(),
+            metadata,
+            spec,
+            ..VirtualMachineInstance::default()
+        };
+        let revision =
+            Revision { name: Revision::name(vm, generation), generation, data: json!({ "spec": vm.spec }) };
+        Ok(Self { revision, instance })
+    }
+}
+
+impl Revision {
+    fn name(vm: &VirtualMachine, generation: i64) -> String {
+        format!("revision-start-vm-{}-{generation}", vm.metadata.uid)
+    }
+
+    /// The name of the revision that an instance was made from.
+    pub fn name_for(vm: &VirtualMachine, instance: &VirtualMachineInstance) -> Option<String> {
+        made_from(instance).map(|generation| Self::name(vm, generation))
+    }
+}
+
+/// The generation of the machine that an instance was made from.
+pub(super) fn made_from(instance: &VirtualMachineInstance) -> Option<i64> {
+    instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
+}
+
+fn owner(vm: &VirtualMachine) -> OwnerReference {
+    OwnerReference {
+        api_version: API_VERSION.to_owned(),
+        kind: VM_KIND.to_owned(),
+        name: vm.metadata.name.clone(),
+        uid: vm.metadata.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+        ..OwnerReference::default()
+    }
+}
+
+/// Whether the template says something else than when the instance was made from it.
+pub(super) fn is_outdated(vm: &VirtualMachine, made_from: &Value) -> bool {
+    let then = made_from.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
+    let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| template.spec.clone());
+    then.is_some_and(|then| template(&then) != template(&vm.spec))
+}

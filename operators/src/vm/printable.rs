@@ -1,0 +1,54 @@
+use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
+
+use super::decide::Step;
+use super::life::{Life, holds, lacks};
+use super::strategy::RunStrategy;
+
+/// The status for people: the first that fits, in KubeVirt's order. What it says of DataVolumes and claims that are not
+/// bound has no place yet.
+pub(super) fn printable(
+    vm: &VirtualMachine,
+    instance: Option<&VirtualMachineInstance>,
+    step: &Step,
+    (strategy, failing): (Option<RunStrategy>, bool),
+) -> &'static str {
+    let life = Life::of(instance);
+    if vm.metadata.deletion_timestamp.is_some() {
+        return "Terminating";
+    }
+    if life == Life::Stopping || life == Life::Alive && *step == Step::Delete {
+        return "Stopping";
+    }
+    if let Some(instance) = instance.filter(|_| !life.is_over())
+        && let Some(status) = of_alive(instance)
+    {
+        return status;
+    }
+    if matches!(step, Step::Create(_)) || life == Life::Alive {
+        return "Starting";
+    }
+    if failing && strategy.is_some_and(RunStrategy::backs_off) {
+        return "CrashLoopBackOff";
+    }
+    "Stopped"
+}
+
+fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
+    let status = &instance.status;
+    let migration = status.migration_state.as_ref();
+    let migrating =
+        migration.is_some_and(|state| state.start_timestamp.is_some() && state.end_timestamp.is_none());
+    let lacks = |reason: &str| lacks(instance, "Synchronized", reason);
+    match status.phase.as_str() {
+        _ if migrating => Some("Migrating"),
+        "Running" if holds(instance, "Paused") => Some("Paused"),
+        "Running" => Some("Running"),
+        _ if lacks("FailedPvcNotFound") => Some("ErrorPvcNotFound"),
+        _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
+        _ if holds(instance, "Provisioning") => Some("Provisioning"),
+        _ if lacks("ErrImagePull") => Some("ErrImagePull"),
+        _ if lacks("ImagePullBackOff") => Some("ImagePullBackOff"),
+        "" | "Pending" | "Scheduling" | "Scheduled" => Some("Starting"),
+        _ => Some("Unknown"),
+    }
+}

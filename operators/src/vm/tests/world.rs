@@ -1,0 +1,164 @@
+use jiff::Timestamp;
+use serde_json::Value;
+use vireo_api::v1::{
+    Condition, PhaseTransitionTimestamp, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceTemplateSpec,
+};
+
+use super::super::*;
+
+/// One machine, and what a cluster does with it.
+pub(super) struct World {
+    pub(super) vm: VirtualMachine,
+    pub(super) instance: Option<VirtualMachineInstance>,
+    pub(super) revision: Option<Value>,
+    pub(super) now: Timestamp,
+    pub(super) again: Option<Timestamp>,
+    /// Whether guests come as far as running; else they fail on the way.
+    pub(super) guests_run: bool,
+    /// Instances so far.
+    pub(super) created: u32,
+}
+
+impl World {
+    pub(super) fn new(strategy: &str) -> Self {
+        let mut vm = VirtualMachine::default();
+        vm.metadata.name = "web".to_owned();
+        vm.metadata.uid = "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1".to_owned();
+        vm.metadata.generation = Some(3);
+        vm.spec.run_strategy = Some(strategy.to_owned());
+        vm.spec.template = Some(VirtualMachineInstanceTemplateSpec::default());
+        let now = "2026-11-21T12:00:00Z".parse().unwrap();
+        Self { vm, instance: None, revision: None, now, again: None, guests_run: true, created: 0 }
+    }
+
+    /// Decides once and does it; whether there was anything to do.
+    pub(super) fn step(&mut self) -> bool {
+        let (vm, instance, made_from) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
+        let verdict = decide(Seen { vm, instance, made_from, now: self.now, chance: 1.0 });
+        self.again = verdict.again;
+        let changed = self.vm.status != verdict.status;
+        self.vm.status = verdict.status;
+        let waits = verdict.step == Step::Wait;
+        self.perform(verdict.step);
+        let lived = self.live();
+        changed || !waits || lived
+    }
+
+    /// Until there is nothing more to do now.
+    pub(super) fn settle(&mut self) {
+        for _ in 0..200 {
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("it never settles: {:#?}", self.vm.status);
+    }
+
+    fn perform(&mut self, step: Step) {
+        match step {
+            Step::Wait => {}
+            Step::Claim => self.vm.metadata.finalizers.push(FINALIZER.to_owned()),
+            Step::Create(start) => {
+                assert!(self.instance.is_none(), "there is one already");
+                let Start { revision, mut instance } = *start;
+                self.created += 1;
+                instance.metadata.uid = format!("instance-{}", self.created);
+                assert_eq!(Revision::name_for(&self.vm, &instance), Some(revision.name));
+                self.revision = Some(revision.data);
+                self.instance = Some(instance);
+            }
+            Step::Delete => {
+                assert!(self.instance.is_some(), "there is none");
+                self.delete_instance();
+            }
+            Step::Release => {
+                let instance = self.instance.as_mut().unwrap();
+                instance.metadata.finalizers.retain(|one| one != FINALIZER);
+            }
+            Step::Choose(strategy) => self.vm.spec.run_strategy = Some(strategy.to_string()),
+            Step::Finalize => self.vm.metadata.finalizers.retain(|one| one != FINALIZER),
+        }
+    }
+
+    /// What the node does: whether anything.
+    fn live(&mut self) -> bool {
+        let Some(instance) = &mut self.instance else { return false };
+        let deleting = instance.metadata.deletion_timestamp.is_some();
+        let next = match (instance.status.phase.as_str(), deleting) {
+            ("Succeeded" | "Failed", true) if instance.metadata.finalizers.is_empty() => {
+                self.instance = None;
+                return true;
+            }
+            ("Succeeded" | "Failed", _) | ("Running", false) => return false,
+            ("Running", true) => "Succeeded",
+            (_, true) => "Failed",
+            ("", false) => "Scheduled",
+            (_, false) if self.guests_run => "Running",
+            (_, false) => "Failed",
+        };
+        reach(instance, next);
+        true
+    }
+
+    pub(super) fn runs(&self) -> bool {
+        self.phase() == Some("Running")
+    }
+
+    pub(super) fn phase(&self) -> Option<&str> {
+        self.instance.as_ref().map(|instance| instance.status.phase.as_str())
+    }
+
+    pub(super) fn uid(&self) -> String {
+        self.instance.as_ref().unwrap().metadata.uid.clone()
+    }
+
+    /// The guest ends, if there is one.
+    pub(super) fn ends(&mut self, phase: &str) {
+        if let Some(instance) = self.instance.as_mut().filter(|one| one.status.phase == "Running") {
+            reach(instance, phase);
+        }
+    }
+
+    pub(super) fn delete_instance(&mut self) {
+        if let Some(instance) = &mut self.instance {
+            instance.metadata.deletion_timestamp = Some(self.now.to_string());
+        }
+    }
+
+    pub(super) fn delete_machine(&mut self) {
+        self.vm.metadata.deletion_timestamp = Some(self.now.to_string());
+    }
+
+    pub(super) fn start(&mut self, options: StartOptions) -> Result<Asked, Refusal> {
+        start(&mut self.vm, self.instance.as_ref(), options)
+    }
+
+    pub(super) fn stop(&mut self, options: StopOptions) -> Result<Asked, Refusal> {
+        let asked = stop(&mut self.vm, self.instance.as_ref(), options)?;
+        self.hurry(asked);
+        Ok(asked)
+    }
+
+    pub(super) fn restart(&mut self, options: RestartOptions) -> Result<Asked, Refusal> {
+        let asked = restart(&mut self.vm, self.instance.as_ref(), options)?;
+        self.hurry(asked);
+        Ok(asked)
+    }
+
+    fn hurry(&mut self, asked: Asked) {
+        if let Some(seconds) = asked.grace_period {
+            self.instance.as_mut().unwrap().spec.termination_grace_period_seconds = Some(seconds);
+        }
+    }
+}
+
+fn reach(instance: &mut VirtualMachineInstance, phase: &str) {
+    let status = &mut instance.status;
+    status.phase = phase.to_owned();
+    let transition = PhaseTransitionTimestamp { phase: phase.to_owned(), ..Default::default() };
+    status.phase_transition_timestamps.push(transition);
+    let ready = if phase == "Running" { "True" } else { "False" };
+    let ready = Condition { r#type: "Ready".into(), status: ready.into(), ..Condition::default() };
+    status.conditions = vec![ready];
+}
