@@ -3,6 +3,7 @@
 //! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`write`] serve objects
 //! of every resource in the table alike; [`discovery`] tells clients what there is.
 
+mod ask;
 mod body;
 mod discovery;
 mod query;
@@ -58,6 +59,7 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
         Target::Object(object) => objects(server, object, &query, request).await,
+        Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -111,7 +113,7 @@ fn documents(server: &Server, target: &Target, request: &Request) -> Result<Resp
             json_of(StatusCode::OK, &document)
         }
         Target::Root => json_of(StatusCode::OK, &discovery::paths(server)),
-        Target::Object(_) | Target::Stream(_) => return Err(Refusal::nowhere()),
+        Target::Object(_) | Target::Stream(_) | Target::Ask(_) => return Err(Refusal::nowhere()),
     })
 }
 

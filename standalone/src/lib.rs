@@ -2,7 +2,8 @@
 //!
 //! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
 //! fields are; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
-//! [`machines`] runs the node agent on it, in this process, and [`collect`] removes what was left behind.
+//! [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those who own them,
+//! and [`collect`] removes what was left behind.
 
 pub mod collect;
 pub mod http;
@@ -18,3 +19,4 @@ pub mod schema;
 pub mod selector;
 pub mod server;
 pub mod store;
+pub mod vms;

@@ -1,6 +1,6 @@
 //! The node agent on this API: VMIs become machines, and what becomes of machines is written to VMIs.
 
-mod told;
+pub(crate) mod told;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +20,8 @@ use crate::resource::VMI_FINALIZER;
 use crate::store::{Change, DiskError, Object, Store, WriteError};
 use crate::{meta, place};
 
+/// Of a status: what the instance was made from.
+const REVISION: &str = "virtualMachineRevisionName";
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -104,6 +106,7 @@ impl Source for Vmis {
             tokio::task::spawn_blocking(move || {
                 let released = place::change(&store, &object, |value| {
                     meta::remove_finalizer(value, VMI_FINALIZER);
+                    end(value);
                     place::is_held(value)
                 });
                 if let Err(error) = released {
@@ -114,6 +117,15 @@ impl Source for Vmis {
                 }
             });
         }
+    }
+}
+
+/// What is let go of has ended, also where its machine was gone before anybody wrote how, or never was.
+fn end(value: &mut Value) {
+    let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    if !Phase::parse(phase).is_final() {
+        let last = if phase == Phase::Running.as_str() { Phase::Succeeded } else { Phase::Failed };
+        value["status"]["phase"] = json!(last.as_str());
     }
 }
 
@@ -185,6 +197,10 @@ fn write(
         events = told::events(&was, before, now);
         let mut value = object.value.clone();
         value["status"].clone_from(&status);
+        // The one thing in it that the node does not know.
+        if let Some(revision) = was.get(REVISION) {
+            value["status"][REVISION].clone_from(revision);
+        }
         if !now.status.node_name.is_empty()
             && now.status.phase != "Pending"
             && now.status.phase != "Scheduling"
@@ -199,8 +215,10 @@ fn write(
         Err(WriteError::Refused(never)) => match never {},
         Err(WriteError::Disk(error)) => return Err(error),
     }
+    let (kind, host) = (vireo_api::v1::VMI_KIND, now.status.node_name.as_str());
+    let about = told::About { kind, metadata: &now.metadata, component: "virt-handler", host };
     for event in events {
-        told::write(store, now, &event)?;
+        told::write(store, &about, &event)?;
     }
     Ok(())
 }

@@ -35,6 +35,16 @@ pub fn vmis() -> &'static Resource {
     row("virtualmachineinstances.kubevirt.io")
 }
 
+/// The row of VirtualMachines.
+pub fn vms() -> &'static Resource {
+    row("virtualmachines.kubevirt.io")
+}
+
+/// The row of ControllerRevisions.
+pub fn revisions() -> &'static Resource {
+    row("controllerrevisions.apps")
+}
+
 fn row(name: &str) -> &'static Resource {
     // The first row stands in for one that the table does not have; a test sees that it has these.
     resource::named(name).unwrap_or(&resource::ALL[0])
@@ -102,7 +112,10 @@ pub fn change(
 }
 
 /// For writers that refuse nothing.
-fn done<T>(result: Result<T, WriteError<std::convert::Infallible>>) -> Result<(), DiskError> {
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn done<T>(result: Result<T, WriteError<std::convert::Infallible>>) -> Result<(), DiskError> {
     match result {
         Ok(_) => Ok(()),
         Err(WriteError::Refused(never)) => match never {},
@@ -190,6 +203,8 @@ mod tests {
             (namespaces(), "Namespace"),
             (events(), "Event"),
             (vmis(), "VirtualMachineInstance"),
+            (vms(), "VirtualMachine"),
+            (revisions(), "ControllerRevision"),
             (row("nodes"), "Node"),
         ] {
             assert_eq!(row.kind, kind);

@@ -2,6 +2,7 @@
 
 mod admit;
 mod duration;
+mod machine;
 pub mod path;
 mod table;
 

@@ -18,7 +18,7 @@ use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{collect, kubeconfig, place};
+use crate::{collect, kubeconfig, place, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -99,6 +99,7 @@ pub async fn run(
         done = server::serve(listener, door, api) => done?,
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
+        () = vms::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }
     info!("vireo stops; its guests go on");

@@ -79,6 +79,25 @@ impl<'h> Standalone<'h> {
         Ok(())
     }
 
+    fn virtctl(&self, line: &str) -> Result<Output, HostError> {
+        let virtctl = self.host.command(&self.host.input("virtctl"));
+        virtctl.args(line.split(' ')).env("KUBECONFIG", &self.kubeconfig()).run()
+    }
+
+    /// The UID of an instance.
+    fn uid(&self, name: &str) -> Result<String, HostError> {
+        Ok(self.json(&format!("get vmi {name}"))?["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
+    }
+
+    fn printable(&self, name: &str, wanted: &str) -> Result<(), HostError> {
+        let mut last = Value::Null;
+        let reached = eventually(&format!("{name} is {wanted}"), BOOT, || {
+            last = self.json(&format!("get vm {name}"))?["status"].clone();
+            Ok(last["printableStatus"] == wanted)
+        });
+        reached.inspect_err(|_| eprintln!("{name} as last seen: {last:#}\n{}", self.vireo.stderr()))
+    }
+
     fn launchers(&self) -> Result<String, HostError> {
         let line = format!("grep -lz '^{}' /proc/[0-9]*/cmdline | wc -l", self.host.input("virt-launcher"));
         Ok(self.host.shell(&line).run()?.stdout.trim().to_owned())
@@ -121,6 +140,41 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
     assert_eq!(standalone.launchers()?, "0");
     assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
+    owns_a_machine(&standalone)
+}
+
+/// A VirtualMachine from its first start to its end.
+fn owns_a_machine(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let template = manifest(standalone.host, "two");
+    let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
+    let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
+    let vm = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: two}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
+    );
+    standalone.kubectl("apply -f -", Some(&vm))?.ok();
+    standalone.printable("two", "Stopped")?;
+    let told = standalone.virtctl("stop two")?;
+    assert!(told.stderr.contains("VM is not running"), "{}", told.stderr);
+    standalone.virtctl("start two")?.ok();
+    standalone.printable("two", "Running")?;
+    // The power button works once the guest's system is up.
+    standalone.console("two")?.ready()?;
+    let first = standalone.uid("two")?;
+    standalone.virtctl("restart two")?.ok();
+    eventually("another instance runs", BOOT, || {
+        let seen =
+            standalone.kubectl("get vmi two -o jsonpath={.metadata.uid},{.status.phase}", None)?.stdout;
+        Ok(seen.ends_with(",Running") && !seen.starts_with(&first))
+    })?;
+    standalone.console("two")?.ready()?;
+    standalone.virtctl("stop two")?.ok();
+    standalone.printable("two", "Stopped")?;
+    assert!(standalone.kubectl("get vmi two", None)?.stderr.contains("NotFound"));
+    standalone.kubectl("delete vm two --timeout=90s", None)?.ok();
+    assert!(
+        standalone.kubectl("get vm,vmi,controllerrevisions", None)?.stderr.contains("No resources found")
+    );
+    assert_eq!(standalone.launchers()?, "0");
     Ok(())
 }
 

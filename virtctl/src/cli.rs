@@ -36,8 +36,23 @@ pub(crate) enum Command {
     Console(Console),
     /// Look at the screen of a virtual machine instance
     Vnc(Vnc),
+    /// Start a virtual machine
+    Start(Machine),
+    /// Stop a virtual machine
+    Stop(Machine),
+    /// Restart a virtual machine
+    Restart(Machine),
     /// Print the versions of virtctl and of the server
     Version,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Machine {
+    /// Name of the virtual machine
+    pub(crate) vm: String,
+    /// Only say whether it could be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 #[derive(Debug, Args)]

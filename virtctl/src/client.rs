@@ -6,7 +6,7 @@ mod tls;
 use std::io;
 use std::path::PathBuf;
 
-use http_body_util::{BodyExt as _, Empty, Limited};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::{Request, StatusCode, header};
 use hyper_util::rt::TokioIo;
@@ -60,6 +60,8 @@ pub(crate) enum ClientError {
     Config(#[from] ConfigError),
     #[error("cannot connect to {server}")]
     Server { server: String, source: io::Error },
+    #[error("virt-handler alone has no virtual machines: name the server by --kubeconfig or KUBECONFIG")]
+    NoMachines,
     #[error("the request failed")]
     Http(#[source] hyper::Error),
     #[error("the request cannot be made of these names")]
@@ -145,16 +147,31 @@ impl Client {
 
     /// GETs anything, of the media type `accept`.
     pub(crate) async fn get_bytes(&self, path: &str, accept: &str) -> Result<Bytes, ClientError> {
+        let request = Request::get(path).header(header::ACCEPT, accept).body(Full::default());
+        self.send(request.map_err(ClientError::Request)?).await
+    }
+
+    /// Asks something of a virtual machine: `start`, `stop`.
+    pub(crate) async fn ask(&self, name: &str, what: &str, options: &Value) -> Result<(), ClientError> {
+        if matches!(self.endpoint, Endpoint::Handler(_)) {
+            return Err(ClientError::NoMachines);
+        }
+        let namespace = &self.namespace;
+        let path =
+            format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{what}");
+        let request = Request::put(path).header(header::CONTENT_TYPE, "application/json");
+        let request = request.body(Full::from(options.to_string())).map_err(ClientError::Request)?;
+        self.send(request).await.map(drop)
+    }
+
+    async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Bytes, ClientError> {
         let stream = TokioIo::new(self.connect().await?);
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(stream).await.map_err(ClientError::Http)?;
         let connection = tokio::spawn(connection);
         let (host, authorization) = self.head();
-        let mut request = Request::get(path)
-            .header(header::HOST, host)
-            .header(header::ACCEPT, accept)
-            .body(Empty::<Bytes>::new())
-            .map_err(ClientError::Request)?;
+        let host = HeaderValue::from_str(&host).map_err(|error| ClientError::Request(error.into()))?;
+        request.headers_mut().insert(header::HOST, host);
         request.headers_mut().extend(authorization.map(|value| (header::AUTHORIZATION, value)));
         let response = sender.send_request(request).await.map_err(ClientError::Http)?;
         let code = response.status();

@@ -19,6 +19,9 @@ async fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Console(args) => cmd::console::run(&cli.server, args).await,
         Command::Vnc(args) => cmd::vnc::run(&cli.server, args).await,
+        Command::Start(args) => cmd::lifecycle::run(&cli.server, args, "start").await,
+        Command::Stop(args) => cmd::lifecycle::run(&cli.server, args, "stop").await,
+        Command::Restart(args) => cmd::lifecycle::run(&cli.server, args, "restart").await,
         Command::Version => cmd::version::run(&cli.server).await,
     };
     match done {

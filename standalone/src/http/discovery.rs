@@ -22,6 +22,7 @@ const STREAM_NAMES: [&str; 3] = [
     "virtualmachineinstances/vnc",
     "virtualmachineinstances/vnc/screenshot",
 ];
+const ASKED: [&str; 3] = ["virtualmachines/restart", "virtualmachines/start", "virtualmachines/stop"];
 const STREAM_VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 
 /// `/version`
@@ -92,6 +93,8 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
     if group == STREAMS && STREAM_VERSIONS.contains(&version) {
         let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
         resources.extend(STREAM_NAMES.iter().map(stream));
+        let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
+        resources.extend(ASKED.iter().map(asked));
     }
     for row in ALL.iter().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({

@@ -25,6 +25,7 @@ pub(super) enum Target {
     OpenApiV3(String),
     Object(Object),
     Stream(Stream),
+    Ask(Ask),
 }
 
 /// Objects of a resource: all, those of a namespace, or one.
@@ -56,6 +57,15 @@ impl Object {
     pub(super) fn key(&self, name: &str) -> crate::store::Key {
         self.resource.key(self.namespace.as_deref().unwrap_or_default(), name)
     }
+}
+
+/// What is asked of a VirtualMachine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Ask {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// `start`, `stop` or `restart`.
+    pub(super) what: String,
 }
 
 /// A subresource of a running machine.
@@ -90,6 +100,20 @@ impl Target {
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
             ["api", version, rest @ ..] => Self::Object(object("", version, rest)?),
+            [
+                "apis",
+                STREAMS,
+                "v1" | "v1alpha3",
+                "namespaces",
+                namespace,
+                "virtualmachines",
+                name,
+                what @ ("start" | "stop" | "restart"),
+            ] => Self::Ask(Ask {
+                namespace: (*namespace).to_owned(),
+                name: (*name).to_owned(),
+                what: (*what).to_owned(),
+            }),
             ["apis", STREAMS, "v1" | "v1alpha3", rest @ ..] => Self::Stream(stream(rest)?),
             ["apis", group, version, rest @ ..] => Self::Object(object(group, version, rest)?),
             _ => return Err(Refusal::nowhere()),

@@ -196,7 +196,7 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
         ("GET", format!("{MAPS}?resourceVersion=1&resourceVersionMatch=Exact"), json, String::new(), 200),
         ("GET", format!("{MAPS}?resourceVersion=999999"), json, String::new(), 504),
         ("GET", "/api/v1/namespaces/default/configmaps/%2e%2e".into(), json, String::new(), 404),
-        ("GET", "/apis/kubevirt.io/v1/virtualmachines".into(), json, String::new(), 404),
+        ("GET", "/apis/kubevirt.io/v1/virtualmachinepools".into(), json, String::new(), 404),
         ("DELETE", "/api/v1/configmaps".into(), json, String::new(), 405),
         ("DELETE", "/api/v1/namespaces/default".into(), json, String::new(), 403),
         ("PUT", "/version".into(), json, String::new(), 405),
@@ -325,4 +325,42 @@ async fn unknown_fields_are_refused_where_that_was_asked_for() {
     assert!(status["message"].as_str().unwrap().contains("unknown field \"dota\""), "{status}");
     let (code, made) = world.ask("POST", MAPS, odd).await;
     assert_eq!((code, made.get("dota")), (201, None));
+}
+
+#[tokio::test]
+async fn a_machine_is_started_and_stopped_by_asking() {
+    let world = World::new();
+    let machines = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+    let mut vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "web"},
+        "spec": {"runStrategy": "Sometimes", "template": {"spec": {"domain": {"memory": {"guest": "0"}, "devices": {}}}}}});
+    let (code, status) = world.ask("POST", machines, vm.clone()).await;
+    let fields: Vec<&str> = status["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| cause["field"].as_str().unwrap())
+        .collect();
+    assert_eq!((code, fields), (422, vec!["spec.runStrategy", "spec.template.spec.domain.memory.guest"]));
+    vm["spec"]["runStrategy"] = json!("Halted");
+    vm["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("64Mi");
+    assert_eq!(world.ask("POST", machines, vm).await.0, 201);
+    let asks = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines";
+    let send = async |what: &str, body: &str| {
+        let request =
+            Request::builder().method("PUT").uri(format!("{asks}/{what}")).body(Body::from(body.to_owned()));
+        answer(Arc::clone(&world.server), request.unwrap()).await.status().as_u16()
+    };
+    assert_eq!(send("web/stop", "").await, 409, "it does not run");
+    assert_eq!(send("none/start", "").await, 404);
+    assert_eq!(send("web/start", "{\"dryRun\": [\"All\"]}").await, 202);
+    let strategy = async || {
+        world.ask("GET", &format!("{machines}/web"), Value::Null).await.1["spec"]["runStrategy"].clone()
+    };
+    assert_eq!(strategy().await, "Halted");
+    assert_eq!(send("web/start", "{}").await, 202);
+    assert_eq!(strategy().await, "Always");
+    assert_eq!(send("web/start", "").await, 409, "Always does not");
+    assert_eq!(send("web/restart", "{\"gracePeriodSeconds\": 5}").await, 400);
+    assert_eq!(send("web/stop", "").await, 202);
+    assert_eq!(strategy().await, "Halted");
 }

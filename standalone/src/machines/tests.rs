@@ -73,3 +73,23 @@ fn a_status_is_written_to_its_own_object_only() {
     assert_eq!(events[0].value["reason"], "Started");
     assert_eq!(events[0].value["involvedObject"]["uid"], UID);
 }
+
+#[tokio::test]
+async fn whoever_waits_for_an_end_sees_one() {
+    for (phase, expected) in [("Pending", "Failed"), ("Running", "Succeeded"), ("Failed", "Failed")] {
+        let more = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VMI_FINALIZER, "other"]},
+            "status": {"phase": phase}});
+        let (_dir, store, key) = world(more);
+        let mut vmis = Vmis::of(Arc::clone(&store));
+        vmis.catalog(&BTreeMap::new());
+        let mut news = store.news();
+        news.borrow_and_update();
+        vmis.settle(&|_| false);
+        news.changed().await.unwrap();
+        let value = &store.get(&key).unwrap().value;
+        assert_eq!(
+            (&value["status"]["phase"], &value["metadata"]["finalizers"]),
+            (&json!(expected), &json!(["other"]))
+        );
+    }
+}

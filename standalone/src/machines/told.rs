@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use vireo_api::v1::{Condition, VirtualMachineInstance};
+use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance};
 use vireo_handler::reconcile::status::{HYPERVISOR, NO_BOOT_DEVICE};
 
 use crate::store::{Change, DiskError, Store, WriteError};
@@ -10,14 +10,27 @@ use crate::{meta, place};
 
 /// One thing to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
-    pub(super) warning: bool,
-    pub(super) reason: String,
-    pub(super) message: String,
+pub(crate) struct Event {
+    warning: bool,
+    reason: String,
+    message: String,
+}
+
+/// Whom it is about, and who says so.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct About<'a> {
+    /// Of `kubevirt.io/v1`.
+    pub(crate) kind: &'a str,
+    /// Its name, namespace and UID.
+    pub(crate) metadata: &'a ObjectMeta,
+    /// The program that says so.
+    pub(crate) component: &'a str,
+    /// And its node.
+    pub(crate) host: &'a str,
 }
 
 impl Event {
-    fn new(warning: bool, reason: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn new(warning: bool, reason: impl Into<String>, message: impl Into<String>) -> Self {
         Self { warning, reason: reason.into(), message: message.into() }
     }
 }
@@ -70,8 +83,8 @@ pub(super) fn events(
 }
 
 /// Writes an event, or counts it where it was told before. Blocks.
-pub(super) fn write(store: &Store, vmi: &VirtualMachineInstance, event: &Event) -> Result<(), DiskError> {
-    let metadata = &vmi.metadata;
+pub(crate) fn write(store: &Store, about: &About<'_>, event: &Event) -> Result<(), DiskError> {
+    let metadata = about.metadata;
     let mut hash = Sha256::new();
     for part in [&metadata.uid, &event.reason, &event.message] {
         hash.update(part.as_bytes());
@@ -90,7 +103,7 @@ pub(super) fn write(store: &Store, vmi: &VirtualMachineInstance, event: &Event) 
             }
             let mut value = match before {
                 Some(before) => before.value.clone(),
-                None => fresh(vmi, event, &name, &now),
+                None => fresh(about, event, &name, &now),
             };
             let count = value.get("count").and_then(Value::as_i64).unwrap_or_default();
             value["count"] = json!(count + 1);
@@ -104,18 +117,18 @@ pub(super) fn write(store: &Store, vmi: &VirtualMachineInstance, event: &Event) 
     }
 }
 
-fn fresh(vmi: &VirtualMachineInstance, event: &Event, name: &str, now: &str) -> Value {
-    let metadata = &vmi.metadata;
+fn fresh(about: &About<'_>, event: &Event, name: &str, now: &str) -> Value {
+    let metadata = about.metadata;
     let mut value = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {},
         "involvedObject": {
-            "apiVersion": vireo_api::v1::API_VERSION, "kind": vireo_api::v1::VMI_KIND,
+            "apiVersion": vireo_api::v1::API_VERSION, "kind": about.kind,
             "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
         },
         "reason": event.reason, "message": event.message,
         "type": if event.warning { "Warning" } else { "Normal" },
-        "source": {"component": "virt-handler", "host": vmi.status.node_name},
-        "reportingComponent": "virt-handler", "reportingInstance": vmi.status.node_name,
+        "source": {"component": about.component, "host": about.host},
+        "reportingComponent": about.component, "reportingInstance": about.host,
         "firstTimestamp": now,
     });
     meta::create(&mut value, &metadata.namespace, name);
@@ -172,8 +185,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         place::prepare(&store, "node1").unwrap();
+        let vmi = vmi("Running");
+        let about = About {
+            kind: "VirtualMachineInstance",
+            metadata: &vmi.metadata,
+            component: "virt-handler",
+            host: "",
+        };
         for message in ["a", "a", "b"] {
-            write(&store, &vmi("Running"), &Event::new(true, "Reason", message)).unwrap();
+            write(&store, &about, &Event::new(true, "Reason", message)).unwrap();
         }
         let counts: Vec<(String, i64)> = store
             .list("events", None)

@@ -23,7 +23,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(super) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
     }
 }

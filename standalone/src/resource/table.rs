@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::admit;
+use super::machine;
 use super::path;
 use super::{Column, Resource, Source};
 use crate::meta::{is_dns_label, is_dns_name};
@@ -163,6 +164,49 @@ pub static ALL: &[Resource] = &[
         fields: &[],
         merge: None,
         admit: admit::vmi,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "kubevirt.io",
+        version: "v1",
+        plural: "virtualmachines",
+        singular: "virtualmachine",
+        kind: "VirtualMachine",
+        short_names: &["vm", "vms"],
+        categories: &["all"],
+        namespaced: true,
+        status: true,
+        columns: &[
+            AGE,
+            Column {
+                description: "Human Readable Status",
+                ..column("Status", "string", 0, Source::Path(".status.printableStatus"))
+            },
+            column("Ready", "string", 0, Source::Path(".status.conditions[?(@.type=='Ready')].status")),
+        ],
+        fields: &[],
+        merge: None,
+        admit: machine::admit,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "apps",
+        version: "v1",
+        plural: "controllerrevisions",
+        singular: "controllerrevision",
+        kind: "ControllerRevision",
+        short_names: &[],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[
+            column("Controller", "string", 0, Source::Path(".metadata.ownerReferences[0].name")),
+            column("Revision", "integer", 0, Source::Path(".revision")),
+            AGE,
+        ],
+        fields: &[],
+        merge: PLAIN,
+        admit: admit::nothing,
         name_fits: is_dns_name,
     },
 ];

@@ -126,6 +126,11 @@ const DEFINITIONS: &[Definition] = &[
         ],
     ),
     (
+        "ControllerRevision",
+        "What something was made from.",
+        &[("data", "any", "It, as it was."), ("revision", "integer", "The generation it had.")],
+    ),
+    (
         "Node",
         "A machine that runs guests: this one.",
         &[("spec", "NodeSpec", "What is wanted of it."), ("status", "NodeStatus", "How it is.")],

@@ -116,6 +116,7 @@ fn operation_v3(row: &Resource, action: &str) -> Value {
 fn full(name: &str) -> String {
     let home = match name {
         "ObjectMeta" | "ListMeta" | "OwnerReference" => "io.k8s.apimachinery.pkg.apis.meta.v1",
+        "ControllerRevision" => "io.k8s.api.apps.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",
     };

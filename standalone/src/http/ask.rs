@@ -1,0 +1,95 @@
+//! `start`, `stop` and `restart` of a VirtualMachine.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+use vireo_api::v1::VirtualMachine;
+use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
+
+use super::query::dry_run;
+use super::target::Ask;
+use super::{Refusal, Server, body};
+use crate::store::{Change, Store};
+use crate::{meta, place, vms};
+
+/// Writes down what is asked; the controller does it.
+pub(super) async fn serve(server: &Arc<Server>, ask: Ask, request: Request) -> Result<Response, Refusal> {
+    if request.method() != Method::PUT {
+        return Err(Refusal::method_not_allowed());
+    }
+    let options = body::object(request).await?.unwrap_or_default();
+    let store = Arc::clone(&server.store);
+    let done = tokio::task::spawn_blocking(move || write(&store, &ask, &options)).await;
+    done.map_err(|error| Refusal::internal(format!("the write broke off: {error}")))??;
+    let mut response = Response::new(Body::empty());
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
+}
+
+fn number(options: &Value, field: &str) -> Result<Option<i64>, Refusal> {
+    match options.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => value
+            .as_i64()
+            .map(Some)
+            .ok_or_else(|| Refusal::bad_request(format!("{field}: this is no number"))),
+    }
+}
+
+fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
+    let mut dry = false;
+    for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
+        dry |= dry_run(word.as_str().unwrap_or("?"))?;
+    }
+    let row = place::vms();
+    store.write(&row.key(&ask.namespace, &ask.name), |before, store| {
+        let before = before.ok_or_else(|| Refusal::not_found(row, &ask.name))?;
+        let mut machine: VirtualMachine = serde_json::from_value(before.value.clone())
+            .map_err(|error| Refusal::internal(format!("the VirtualMachine cannot be read: {error}")))?;
+        let asked = decide(store, &mut machine, ask, options)?;
+        if asked.grace_period.is_some() {
+            return Err(Refusal::bad_request(
+                "another grace period than that of the instance is not available yet: leave it out",
+            ));
+        }
+        let mut value = before.value.clone();
+        match asked.machine {
+            Some(vm::Change::Spec) => {
+                if let Ok(strategy) = vm::RunStrategy::of(&machine.spec) {
+                    vms::choose(&mut value, strategy.as_str());
+                }
+            }
+            Some(vm::Change::Status) => value["status"] = json!(machine.status),
+            None => {}
+        }
+        meta::count_generation(&mut value, &before.value);
+        Ok(if dry { Change::Nothing } else { Change::Put(value) })
+    })?;
+    Ok(())
+}
+
+fn decide(store: &Store, machine: &mut VirtualMachine, ask: &Ask, options: &Value) -> Result<Asked, Refusal> {
+    let instance = vms::instance_of(store, machine).map(|(_, instance)| instance);
+    let asked = match ask.what.as_str() {
+        "start" => {
+            let paused = options.get("paused").and_then(Value::as_bool).unwrap_or_default();
+            vm::start(machine, instance.as_ref(), StartOptions { paused })
+        }
+        "stop" => {
+            let grace_period = number(options, "gracePeriod")?;
+            vm::stop(machine, instance.as_ref(), StopOptions { grace_period })
+        }
+        _ => {
+            let grace_period_seconds = number(options, "gracePeriodSeconds")?;
+            vm::restart(machine, instance.as_ref(), RestartOptions { grace_period_seconds })
+        }
+    };
+    asked.map_err(|refusal| match refusal {
+        vm::Refusal::BadRequest(message) => Refusal::bad_request(message),
+        vm::Refusal::Conflict(message) => Refusal::conflict(place::vms(), &ask.name, &message),
+    })
+}

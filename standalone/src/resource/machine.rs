@@ -1,0 +1,135 @@
+//! VirtualMachines before they are stored: what every instance of them would be refused for, by its own field.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+use vireo_api::decode;
+use vireo_api::spec::Vm;
+use vireo_api::v1::{
+    API_VERSION, ObjectMeta, Shape as _, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceTemplateSpec,
+};
+use vireo_operators::vm::RunStrategy;
+
+use super::Cause;
+
+const TEMPLATE: &str = "spec.template";
+
+pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    if old.is_none() {
+        new["status"] = json!({"printableStatus": "Stopped"});
+    }
+    // Its status is its controller's business, also when an older release wrote it.
+    let mut wanted = new.clone();
+    if let Some(fields) = wanted.as_object_mut() {
+        fields.remove("status");
+    }
+    let decoded = decode::object::<VirtualMachine>(wanted);
+    let mut causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
+    if !causes.is_empty() {
+        return causes;
+    }
+    let machine = decoded.object;
+    if let Err(error) = RunStrategy::of(&machine.spec) {
+        causes.push(Cause::invalid("spec.runStrategy", error.to_string()));
+    }
+    let expansions = [("instancetype", &machine.spec.instancetype), ("preference", &machine.spec.preference)];
+    for (field, _) in expansions.iter().filter(|(_, given)| given.is_some()) {
+        causes.push(unsupported(field, "write what it says into spec.template"));
+    }
+    if !machine.spec.data_volume_templates.is_empty() {
+        causes.push(unsupported("dataVolumeTemplates", "use a volume that exists"));
+    }
+    let mut strangers = Vec::new();
+    machine.strangers("", &mut strangers);
+    let inside = format!("{TEMPLATE}.spec.");
+    for stranger in strangers
+        .iter()
+        .filter(|stranger| stranger.field.starts_with("spec.") && !stranger.field.starts_with(&inside))
+    {
+        let similar = stranger.similar.as_ref().map(|similar| format!(": did you mean {similar}?"));
+        let message = format!("unknown field {:?}{}", stranger.name, similar.unwrap_or_default());
+        causes.push(Cause::invalid(stranger.field.clone(), message));
+    }
+    match &machine.spec.template {
+        None => causes.push(Cause {
+            reason: "FieldValueRequired",
+            ..Cause::invalid(TEMPLATE, "is needed: say what to run")
+        }),
+        Some(template) => causes.extend(of_template(&machine.metadata, template)),
+    }
+    causes
+}
+
+fn unsupported(field: &str, instead: &str) -> Cause {
+    let message = format!("is not available yet: {instead}");
+    Cause { reason: "FieldValueNotSupported", ..Cause::invalid(format!("spec.{field}"), message) }
+}
+
+fn of_template(machine: &ObjectMeta, template: &VirtualMachineInstanceTemplateSpec) -> Vec<Cause> {
+    let metadata = ObjectMeta {
+        name: machine.name.clone(),
+        namespace: machine.namespace.clone(),
+        // An instance has one; which does not matter here.
+        uid: Uuid::nil().to_string(),
+        labels: template.metadata.labels.clone(),
+        annotations: template.metadata.annotations.clone(),
+        ..ObjectMeta::default()
+    };
+    let instance = VirtualMachineInstance {
+        api_version: API_VERSION.to_owned(),
+        kind: VMI_KIND.to_owned(),
+        metadata,
+        spec: template.spec.clone(),
+        ..VirtualMachineInstance::default()
+    };
+    match Vm::try_from(&instance) {
+        Ok(_) => Vec::new(),
+        Err(report) => report.problems().iter().map(|problem| cause(problem, TEMPLATE)).collect(),
+    }
+}
+
+fn cause(problem: &vireo_api::spec::Problem, below: &str) -> Cause {
+    let field = problem.field().as_str();
+    let field = if below.is_empty() { field.to_owned() } else { format!("{below}.{field}") };
+    Cause { reason: problem.cause().as_str(), message: problem.message().to_owned(), field }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(spec: Value) -> Vec<String> {
+        let mut vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "x", "namespace": "n"}, "spec": spec});
+        admit(&mut vm, None).into_iter().map(|cause| cause.field).collect()
+    }
+
+    #[test]
+    fn what_an_instance_would_be_refused_for_is_told_of_the_template() {
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}});
+        assert!(fields(json!({"runStrategy": "Always", "template": template})).is_empty());
+        assert!(fields(json!({"running": true, "template": template})).is_empty());
+        assert_eq!(
+            fields(json!({"running": true, "runStrategy": "Always", "template": template})),
+            ["spec.runStrategy"]
+        );
+        assert_eq!(
+            fields(json!({"instancetype": {"name": "small"}, "template": template})),
+            ["spec.instancetype"]
+        );
+        assert_eq!(fields(json!({"runstrategy": "Always", "template": template})), ["spec.runstrategy"]);
+        assert_eq!(fields(json!({"runStrategy": "Always"})), ["spec.template"]);
+        let broken = json!({"spec": {"domain": {"devices": {"disks": [{"name": "root"}]}}}});
+        let told = fields(json!({"template": broken}));
+        assert!(told.contains(&"spec.template.spec.domain.memory.guest".to_owned()), "{told:?}");
+        let mistyped = json!({"spec": {"domain": {"cpu": {"cores": "many"}}}});
+        assert_eq!(fields(json!({"template": mistyped})), ["spec.template.spec.domain.cpu.cores"]);
+    }
+
+    #[test]
+    fn the_example_is_a_machine() {
+        let text = include_str!("../../../examples/standalone/vm.yaml");
+        let mut vm = decode::documents(text).unwrap().remove(0);
+        assert_eq!(admit(&mut vm, None), []);
+    }
+}

@@ -1,0 +1,260 @@
+//! The controller of VirtualMachines: carries out what [`vireo_operators::vm`] decides.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
+use vireo_operators::vm::{self, Revision, Seen, Start, Step};
+
+use crate::machines::told::{About, Event, write as tell};
+use crate::store::{Change, DiskError, Key, Object, Store, WriteError};
+use crate::{meta, place};
+
+/// How soon an instance that could not be created is tried again, and what could not be written.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Machines whose instance could not be created, and when that was tried.
+type Failed = BTreeMap<Key, Instant>;
+
+/// Controls until the store is gone.
+pub async fn run(store: Arc<Store>) {
+    let mut news = store.news();
+    let mut failed = Failed::new();
+    loop {
+        news.borrow_and_update();
+        let there = Arc::clone(&store);
+        let mut tried = std::mem::take(&mut failed);
+        let round = tokio::task::spawn_blocking(move || {
+            let again = round(&there, &mut tried);
+            (again, tried)
+        });
+        let wait = match round.await {
+            Ok((Ok(again), tried)) => {
+                failed = tried;
+                let retry = (!failed.is_empty()).then_some(RETRY);
+                [again, retry].into_iter().flatten().min()
+            }
+            Ok((Err(error), _)) => {
+                tracing::warn!(%error, "a VirtualMachine cannot be written; it is tried again");
+                Some(RETRY)
+            }
+            Err(error) => {
+                tracing::error!(%error, "the controller of VirtualMachines broke off; it is tried again");
+                Some(RETRY)
+            }
+        };
+        let clock = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            changed = news.changed() => if changed.is_err() { return },
+            () = clock => {}
+        }
+    }
+}
+
+/// Looks at every machine once; how long nothing is to be done if nothing changes. Blocks.
+fn round(store: &Store, failed: &mut Failed) -> Result<Option<Duration>, DiskError> {
+    let machines = store.list(&place::vms().name(), None).objects;
+    failed.retain(|key, _| machines.iter().any(|machine| machine.key == *key));
+    let now = Timestamp::now();
+    let mut again: Option<Timestamp> = None;
+    for object in &machines {
+        let next = control(store, object, now, failed)?;
+        again = [again, next].into_iter().flatten().min();
+    }
+    Ok(again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(RETRY)))
+}
+
+/// The instance of a machine's name, if it is the machine's.
+pub fn instance_of(store: &Store, vm: &VirtualMachine) -> Option<(Arc<Object>, VirtualMachineInstance)> {
+    let object = store.get(&place::vmis().key(&vm.metadata.namespace, &vm.metadata.name))?;
+    let instance: VirtualMachineInstance = serde_json::from_value(object.value.clone()).ok()?;
+    let owned = instance.metadata.owner_references.iter().any(|owner| owner.uid == vm.metadata.uid);
+    owned.then_some((object, instance))
+}
+
+fn control(
+    store: &Store,
+    object: &Arc<Object>,
+    now: Timestamp,
+    failed: &mut Failed,
+) -> Result<Option<Timestamp>, DiskError> {
+    // What is stored was read when it was admitted; a later release may read it otherwise.
+    let Ok(vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else { return Ok(None) };
+    let instance = instance_of(store, &vm);
+    let revision = instance.as_ref().and_then(|(_, instance)| Revision::name_for(&vm, instance));
+    let revision =
+        revision.and_then(|name| store.get(&place::revisions().key(&vm.metadata.namespace, &name)));
+    let chance = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
+    let verdict = vm::decide(Seen {
+        vm: &vm,
+        instance: instance.as_ref().map(|(_, instance)| instance),
+        made_from: revision.as_ref().and_then(|revision| revision.value.get("data")),
+        now,
+        chance,
+    });
+    let status = serde_json::to_value(&verdict.status).unwrap_or_default();
+    if !write_status(store, object, status)? {
+        // It changed meanwhile: there is news.
+        return Ok(None);
+    }
+    let instance = instance.map(|(object, _)| object);
+    match verdict.step {
+        Step::Create(start) => {
+            let soon = failed.get(&object.key).is_some_and(|at| at.elapsed() < RETRY);
+            if !soon {
+                create(store, (object, &vm), *start, failed)?;
+            }
+        }
+        step => {
+            failed.remove(&object.key);
+            act(store, (object, &vm), instance.as_deref(), step)?;
+        }
+    }
+    Ok(verdict.again)
+}
+
+/// Writes the status of a machine that is still as it was; whether it is.
+fn write_status(store: &Store, object: &Object, status: Value) -> Result<bool, DiskError> {
+    let mut same = false;
+    let written: Result<_, WriteError<Infallible>> = store.write(&object.key, |now, _| {
+        let Some(now) = now.filter(|now| now.revision == object.revision) else { return Ok(Change::Nothing) };
+        same = true;
+        let mut value = now.value.clone();
+        value["status"] = status;
+        Ok(Change::Put(value))
+    });
+    place::done(written)?;
+    Ok(same)
+}
+
+fn about(vm: &VirtualMachine) -> About<'_> {
+    About {
+        kind: vireo_api::v1::VM_KIND,
+        metadata: &vm.metadata,
+        component: "virtualmachine-controller",
+        host: "",
+    }
+}
+
+fn create(
+    store: &Store,
+    (object, vm): (&Object, &VirtualMachine),
+    start: Start,
+    failed: &mut Failed,
+) -> Result<(), DiskError> {
+    let Start { revision, instance } = start;
+    let (namespace, name) = (&vm.metadata.namespace, &vm.metadata.name);
+    keep(store, vm, &revision)?;
+    let mut value = serde_json::to_value(&instance).unwrap_or_default();
+    meta::create(&mut value, namespace, name);
+    let causes = (place::vmis().admit)(&mut value, None);
+    let mut refused = causes.first().map(|cause| format!("{}: {}", cause.field, cause.message));
+    value["status"]["virtualMachineRevisionName"] = json!(revision.name);
+    let written: Result<_, WriteError<Infallible>> =
+        store.write(&place::vmis().key(namespace, name), |before, _| {
+            if before.is_some() && refused.is_none() {
+                refused = Some(format!("virtualmachineinstances.kubevirt.io {name:?} already exists"));
+            }
+            Ok(if refused.is_some() { Change::Nothing } else { Change::Put(value) })
+        });
+    place::done(written)?;
+    let event = match refused {
+        None => {
+            failed.remove(&object.key);
+            let text =
+                format!("Started the virtual machine by creating the new virtual machine instance {name}");
+            Event::new(false, "SuccessfulCreate", text)
+        }
+        Some(why) => {
+            failed.insert(object.key.clone(), Instant::now());
+            Event::new(true, "FailedCreate", format!("Error creating virtual machine instance: {why}"))
+        }
+    };
+    tell(store, &about(vm), &event)
+}
+
+/// Keeps what an instance is made from.
+fn keep(store: &Store, vm: &VirtualMachine, revision: &Revision) -> Result<(), DiskError> {
+    let row = place::revisions();
+    let written: Result<_, WriteError<Infallible>> =
+        store.write(&row.key(&vm.metadata.namespace, &revision.name), |before, _| {
+            if before.is_some() {
+                return Ok(Change::Nothing);
+            }
+            let owner = json!({
+                "apiVersion": vireo_api::v1::API_VERSION, "kind": vireo_api::v1::VM_KIND,
+                "name": vm.metadata.name, "uid": vm.metadata.uid, "controller": true, "blockOwnerDeletion": true,
+            });
+            let mut value = json!({
+                "apiVersion": row.api_version(), "kind": row.kind, "metadata": {"ownerReferences": [owner]},
+                "data": revision.data, "revision": revision.generation,
+            });
+            meta::create(&mut value, &vm.metadata.namespace, &revision.name);
+            Ok(Change::Put(value))
+        });
+    place::done(written)
+}
+
+fn act(
+    store: &Store,
+    (object, vm): (&Object, &VirtualMachine),
+    instance: Option<&Object>,
+    step: Step,
+) -> Result<(), DiskError> {
+    let keep = |value: &Value| !meta::is_leaving(value) || place::is_held(value);
+    match (step, instance) {
+        (Step::Claim, _) => place::change(store, object, |value| {
+            let mut finalizers = meta::finalizers(value);
+            if !meta::is_leaving(value) && !finalizers.iter().any(|one| one == vm::FINALIZER) {
+                finalizers.push(vm::FINALIZER.to_owned());
+                meta::of(value).insert("finalizers".to_owned(), json!(finalizers));
+            }
+            keep(value)
+        }),
+        (Step::Finalize, _) => place::change(store, object, |value| {
+            meta::remove_finalizer(value, vm::FINALIZER);
+            keep(value)
+        }),
+        (Step::Choose(strategy), _) => place::change(store, object, |value| {
+            let before = value.clone();
+            choose(value, strategy.as_str());
+            meta::count_generation(value, &before);
+            keep(value)
+        }),
+        (Step::Delete, Some(instance)) => {
+            place::remove(store, instance)?;
+            let uid = meta::text(&instance.value, "uid");
+            let text = format!(
+                "Stopped the virtual machine by deleting the virtual machine instance with uid {uid}"
+            );
+            tell(store, &about(vm), &Event::new(false, "SuccessfulDelete", text))
+        }
+        (Step::Release, Some(instance)) => place::change(store, instance, |value| {
+            meta::remove_finalizer(value, vm::FINALIZER);
+            keep(value)
+        }),
+        (Step::Wait | Step::Create(_) | Step::Delete | Step::Release, _) => Ok(()),
+    }
+}
+
+/// Writes a run strategy in the form that the spec has it in.
+pub fn choose(value: &mut Value, strategy: &str) {
+    let running = value.pointer("/spec/running").is_some_and(Value::is_boolean);
+    match (running, strategy) {
+        (true, "Always") => value["spec"]["running"] = json!(true),
+        (true, "Halted") => value["spec"]["running"] = json!(false),
+        _ => value["spec"]["runStrategy"] = json!(strategy),
+    }
+}
+
+#[cfg(test)]
+mod tests;
