@@ -16,12 +16,12 @@ pub struct CloudInit {
 }
 
 impl CloudInit {
-    /// The file `user-data`.
+    /// The file `user-data` of NoCloud, or `user_data` of a config drive.
     pub fn user_data(&self) -> Option<&[u8]> {
         self.user_data.as_deref()
     }
 
-    /// The file `network-config`.
+    /// The file `network-config` of NoCloud, or `network_data.json` of a config drive.
     pub fn network_data(&self) -> Option<&[u8]> {
         self.network_data.as_deref()
     }

@@ -203,6 +203,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
     volume.field.at(match source {
         VolumeSource::ContainerDisk { .. } => "containerDisk",
         VolumeSource::CloudInitNoCloud(_) => "cloudInitNoCloud",
+        VolumeSource::CloudInitConfigDrive(_) => "cloudInitConfigDrive",
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::HostDisk { .. } => "hostDisk",
     })
@@ -327,7 +328,7 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
             format!("{other:?} is no policy: write stop, ignore, report or enospace"),
         ),
     }
-    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "tags are told in config drives only");
+    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");
     found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between machines");
     found.refuse_if(

@@ -21,6 +21,8 @@ pub enum VolumeSource {
     },
     /// A NoCloud disk made at start.
     CloudInitNoCloud(CloudInit),
+    /// An OpenStack config drive made at start.
+    CloudInitConfigDrive(CloudInit),
     /// An empty disk, gone with the machine.
     EmptyDisk {
         /// How large.
@@ -78,12 +80,11 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are refused by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 12] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 11] {
     [
         ("persistentVolumeClaim", volume.persistent_volume_claim.is_some(), "a persistent volume claim"),
         ("dataVolume", volume.data_volume.is_some(), "a data volume"),
         ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
-        ("cloudInitConfigDrive", volume.cloud_init_config_drive.is_some(), "a config drive"),
         ("sysprep", volume.sysprep.is_some(), "a disk with answer files"),
         ("configMap", volume.config_map.is_some(), "a disk with a config map"),
         ("secret", volume.secret.is_some(), "a disk with a secret"),
@@ -99,6 +100,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     let available = [
         volume.container_disk.is_some(),
         volume.cloud_init_no_cloud.is_some(),
+        volume.cloud_init_config_drive.is_some(),
         volume.empty_disk.is_some(),
         volume.host_disk.is_some(),
     ];
@@ -121,7 +123,8 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
             found.not_supported(
                 &at.at(name),
                 format!(
-                    "{what} is not available yet: use containerDisk, cloudInitNoCloud, emptyDisk or hostDisk"
+                    "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
+                     emptyDisk or hostDisk"
                 ),
             );
         }
@@ -132,6 +135,10 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     if let Some(cloud_init) = &volume.cloud_init_no_cloud {
         return cloud_init::read(cloud_init, &at.at("cloudInitNoCloud"), found)
             .map(VolumeSource::CloudInitNoCloud);
+    }
+    if let Some(cloud_init) = &volume.cloud_init_config_drive {
+        return cloud_init::read(cloud_init, &at.at("cloudInitConfigDrive"), found)
+            .map(VolumeSource::CloudInitConfigDrive);
     }
     if let Some(disk) = &volume.empty_disk {
         let capacity = capacity(disk.capacity.as_ref(), &at.at("emptyDisk").at("capacity"), found)?;

@@ -79,6 +79,7 @@ fn disks_are_joined_with_their_volumes() {
             "+",
             {"name": "tools", "hostDisk": {"path": "/srv/tools.iso", "type": "Disk"}},
             {"name": "scratch", "emptyDisk": {"capacity": "2Gi"}},
+            {"name": "drive", "cloudInitConfigDrive": {"userDataBase64": "eA==", "networkData": "{}"}},
         ],
     }))
     .unwrap();
@@ -92,6 +93,7 @@ fn disks_are_joined_with_their_volumes() {
             ("tools", 2, DiskBus::Sata),
             // No disk names this volume: it becomes one, as KubeVirt's defaulting has it.
             ("scratch", 3, DiskBus::Sata),
+            ("drive", 4, DiskBus::Sata),
         ]
     );
     let VolumeSource::ContainerDisk { image, path } = disks[0].source() else { panic!("{disks:?}") };
@@ -109,6 +111,9 @@ fn disks_are_joined_with_their_volumes() {
         VolumeSource::HostDisk { path: "/srv/tools.iso".into(), create: HostDiskCreate::No, shared: false };
     assert_eq!(tools.source(), &source);
     assert_eq!(disks[3].source(), &VolumeSource::EmptyDisk { capacity: Bytes::new(2 << 30) });
+    let VolumeSource::CloudInitConfigDrive(data) = disks[4].source() else { panic!("{disks:?}") };
+    assert_eq!((data.user_data(), data.network_data()), (Some(b"x".as_slice()), Some(b"{}".as_slice())));
+    assert_eq!(disks[4].source_field().as_str(), "spec.volumes[4].cloudInitConfigDrive");
 }
 
 #[test]

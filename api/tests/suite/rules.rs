@@ -284,6 +284,7 @@ fn volumes() {
         json!({"volumes": ["+", volume]})
     };
     let cloud = |data: Value| source(json!({"cloudInitNoCloud": data}));
+    let drive = |data: Value| source(json!({"cloudInitConfigDrive": data}));
     let host = |disk: Value| source(json!({"hostDisk": disk}));
     let mut rows = vec![
         (
@@ -332,6 +333,19 @@ fn volumes() {
             Invalid,
         ),
         (cloud(json!({"secretRef": {"name": "s"}})), "[2].cloudInitNoCloud.secretRef", NotSupported),
+        (drive(json!({})), "[2].cloudInitConfigDrive", Required),
+        (drive(json!({"networkData": "x".repeat(2049)})), "[2].cloudInitConfigDrive.networkData", Invalid),
+        (drive(json!({"userDataBase64": "%"})), "[2].cloudInitConfigDrive.userDataBase64", Invalid),
+        (
+            drive(json!({"userData": "x", "networkDataSecretRef": {"name": "s"}})),
+            "[2].cloudInitConfigDrive.networkDataSecretRef",
+            NotSupported,
+        ),
+        (
+            source(json!({"cloudInitNoCloud": {"userData": "x"}, "cloudInitConfigDrive": {"userData": "x"}})),
+            "[2]",
+            Invalid,
+        ),
         (host(json!({"type": "Disk"})), "[2].hostDisk.path", Required),
         (host(json!({"path": "/a/../b", "type": "Disk"})), "[2].hostDisk.path", Invalid),
         (host(json!({"path": "/a"})), "[2].hostDisk.type", Invalid),
@@ -342,7 +356,6 @@ fn volumes() {
         "persistentVolumeClaim",
         "dataVolume",
         "ephemeral",
-        "cloudInitConfigDrive",
         "sysprep",
         "configMap",
         "secret",

@@ -1,4 +1,4 @@
-//! The `cidata` disk that cloud-init's NoCloud source reads.
+//! The disk that cloud-init's NoCloud or ConfigDrive source reads.
 
 use std::fs;
 use std::io::{self, Cursor};
@@ -12,22 +12,48 @@ use hadris_iso::write::options::{BaseIsoLevel, CreationFeatures, IsoFormatOption
 use hadris_iso::write::{File as IsoFile, InputFiles, IsoImageWriter};
 use serde::Serialize;
 
+/// Where a guest looks for the data, and what the files are called there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Files at the top of a volume `cidata`.
+    NoCloud,
+    /// Files below `openstack/latest` of a volume `config-2`.
+    ConfigDrive,
+}
+
+impl Layout {
+    /// The volume's name: lower case as cloud-init looks for it, although ISO 9660 asks for upper case.
+    fn label(self) -> &'static str {
+        match self {
+            Self::NoCloud => "cidata",
+            Self::ConfigDrive => "config-2",
+        }
+    }
+}
+
 /// What a guest reads about itself and what it is told to do.
 #[derive(Clone, Debug)]
-pub struct NoCloud<'a> {
-    /// Changes when the machine is another one: the firmware's UUID.
-    pub instance_id: &'a str,
+pub struct Seed<'a> {
+    /// How the guest reads it.
+    pub layout: Layout,
+    /// The firmware's: another one makes the guest take itself for another machine.
+    pub uuid: String,
+    /// The VMI's name and namespace, with a dot between.
+    pub name: String,
     /// The guest's host name.
     pub hostname: &'a str,
-    /// `user-data`, as given.
+    /// What the user gave for the guest to do.
     pub user_data: &'a [u8],
-    /// `network-config`, as given.
+    /// What the user gave about networks.
     pub network_data: Option<&'a [u8]>,
 }
 
 /// Why the disk could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudInitError {
+    /// What the guest reads about itself.
+    #[error("cannot write the cloud-init metadata")]
+    MetaData(#[from] serde_json::Error),
     /// The file system.
     #[error("cannot lay out the cloud-init disk")]
     Iso(#[source] hadris_iso::write::Error),
@@ -42,17 +68,25 @@ pub enum CloudInitError {
 }
 
 #[derive(Serialize)]
-struct MetaData<'a> {
-    #[serde(rename = "instance-id")]
+#[serde(rename_all = "kebab-case")]
+struct NoCloud<'a> {
     instance_id: &'a str,
-    #[serde(rename = "local-hostname")]
     local_hostname: &'a str,
 }
 
+/// OpenStack's `meta_data.json`, as far as KubeVirt fills it.
+#[derive(Serialize)]
+struct ConfigDrive<'a> {
+    instance_id: &'a str,
+    local_hostname: &'a str,
+    hostname: &'a str,
+    uuid: &'a str,
+}
+
 /// Writes the disk, replacing an older one: the manifest is what counts.
-pub fn write(at: &Path, data: &NoCloud<'_>) -> Result<(), CloudInitError> {
+pub fn write(at: &Path, seed: &Seed<'_>) -> Result<(), CloudInitError> {
     let write = |source| CloudInitError::Write { path: at.to_owned(), source };
-    let image = image(data)?;
+    let image = image(seed.layout.label(), files(seed)?)?;
     let partial = at.with_extension("partial");
     fs::write(&partial, image).and_then(|()| fs::rename(&partial, at)).map_err(|error| {
         // Nothing half-written stays; that it may not exist at all is fine.
@@ -61,18 +95,38 @@ pub fn write(at: &Path, data: &NoCloud<'_>) -> Result<(), CloudInitError> {
     })
 }
 
-fn image(data: &NoCloud<'_>) -> Result<Vec<u8>, CloudInitError> {
-    let meta = MetaData { instance_id: data.instance_id, local_hostname: data.hostname };
-    let meta = serde_json::to_vec(&meta).unwrap_or_default();
-    let file = |name: &str, contents: &[u8]| IsoFile::File {
-        name: Arc::new(name.to_owned()),
-        contents: contents.to_vec(),
+fn files(seed: &Seed<'_>) -> Result<Vec<IsoFile>, CloudInitError> {
+    let hostname = seed.hostname;
+    let (meta, [meta_name, user_name, network_name]) = match seed.layout {
+        Layout::NoCloud => (
+            serde_json::to_vec(&NoCloud { instance_id: &seed.uuid, local_hostname: hostname })?,
+            ["meta-data", "user-data", "network-config"],
+        ),
+        Layout::ConfigDrive => {
+            let (instance_id, uuid) = (&seed.name, &seed.uuid);
+            let meta = ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid };
+            (serde_json::to_vec(&meta)?, ["meta_data.json", "user_data", "network_data.json"])
+        }
     };
-    let mut files = vec![file("meta-data", &meta), file("user-data", data.user_data)];
-    files.extend(data.network_data.map(|network| file("network-config", network)));
+    let mut files = vec![file(meta_name, &meta), file(user_name, seed.user_data)];
+    files.extend(seed.network_data.map(|network| file(network_name, network)));
+    Ok(match seed.layout {
+        Layout::NoCloud => files,
+        Layout::ConfigDrive => vec![directory("openstack", vec![directory("latest", files)])],
+    })
+}
+
+fn file(name: &str, contents: &[u8]) -> IsoFile {
+    IsoFile::File { name: Arc::new(name.to_owned()), contents: contents.to_vec() }
+}
+
+fn directory(name: &str, children: Vec<IsoFile>) -> IsoFile {
+    IsoFile::Directory { name: Arc::new(name.to_owned()), children }
+}
+
+fn image(label: &str, files: Vec<IsoFile>) -> Result<Vec<u8>, CloudInitError> {
     let options = IsoFormatOptions {
-        // Lower case as cloud-init looks for it, although ISO 9660 asks for upper case.
-        volume_name: "cidata".to_owned(),
+        volume_name: label.to_owned(),
         strict_charset: false,
         sector_size: 2048,
         path_separator: PathSeparator::ForwardSlash,
@@ -98,27 +152,25 @@ fn image(data: &NoCloud<'_>) -> Result<Vec<u8>, CloudInitError> {
 mod tests {
     use super::*;
 
-    /// By the names that a guest's kernel shows; the demo's guest reads them by Linux's own driver.
-    #[test]
-    fn the_files_are_found_by_their_names() {
+    /// What the files hold by the names that a guest's kernel shows. Guests of the scenarios read them by Linux's own
+    /// driver.
+    fn read(layout: Layout, names: [&str; 3], network: &[u8]) -> [Vec<u8>; 3] {
         let dir = tempfile::tempdir().unwrap();
-        let at = dir.path().join("ci.iso");
-        let network = vec![b'n'; 5000];
-        let data = NoCloud {
-            instance_id: "8a1c",
+        let at = dir.path().join("seed.iso");
+        let seed = Seed {
+            layout,
+            uuid: "8a1c".to_owned(),
+            name: "web.default".to_owned(),
             hostname: "web",
             user_data: b"#cloud-config\n",
-            network_data: Some(&network),
+            network_data: Some(network),
         };
-        write(&at, &data).unwrap();
+        write(&at, &seed).unwrap();
         let image = fs::read(&at).unwrap();
-        assert_eq!(&image[16 * 2048 + 40..16 * 2048 + 46], b"cidata", "the primary volume's name");
+        let label = &image[16 * 2048 + 40..16 * 2048 + 72];
+        assert_eq!(String::from_utf8_lossy(label).trim_end(), layout.label(), "the primary volume's name");
         let mut read = hadris_iso::read::IsoReader::open(Cursor::new(image)).unwrap();
-        for (name, content) in [
-            ("user-data", b"#cloud-config\n".as_slice()),
-            ("meta-data", br#"{"instance-id":"8a1c","local-hostname":"web"}"#),
-            ("network-config", &network),
-        ] {
+        names.map(|name| {
             let entry = read.find_path(name).unwrap().unwrap_or_else(|| panic!("no {name}"));
             let mut file = read.open_file(&entry).unwrap();
             let mut bytes = Vec::new();
@@ -126,11 +178,27 @@ mod tests {
             loop {
                 let n = file.read_chunk(&mut chunk).unwrap();
                 if n == 0 {
-                    break;
+                    return bytes;
                 }
                 bytes.extend_from_slice(&chunk[..n]);
             }
-            assert_eq!(bytes, content, "{name}");
-        }
+        })
+    }
+
+    #[test]
+    fn no_cloud_has_its_files_at_the_top() {
+        let network = vec![b'n'; 5000];
+        let files = read(Layout::NoCloud, ["meta-data", "user-data", "network-config"], &network);
+        let meta = br#"{"instance-id":"8a1c","local-hostname":"web"}"#;
+        assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), network]);
+    }
+
+    #[test]
+    fn a_config_drive_has_its_files_where_openstack_has_them() {
+        let names = ["meta_data.json", "user_data", "network_data.json"];
+        let names = names.map(|name| format!("openstack/latest/{name}"));
+        let files = read(Layout::ConfigDrive, names.each_ref().map(String::as_str), b"{}");
+        let meta = br#"{"instance_id":"web.default","local_hostname":"web","hostname":"web","uuid":"8a1c"}"#;
+        assert_eq!(files, [meta.to_vec(), b"#cloud-config\n".to_vec(), b"{}".to_vec()]);
     }
 }

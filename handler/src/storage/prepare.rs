@@ -9,7 +9,7 @@ use vireo_api::spec::{
 };
 use vireo_proto::launcher::{DiskSource, disk_source};
 
-use super::cloud_init::{self, CloudInitError, NoCloud};
+use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::images::{ImageError, Images, Layout};
 use super::volumes::{self, VolumeError};
 
@@ -57,7 +57,7 @@ pub enum StorageError {
     /// cloud-init's disk could not be made.
     #[error("{field}: the disk cannot be made")]
     CloudInit {
-        /// `spec.volumes[0].cloudInitNoCloud`
+        /// `spec.volumes[0].cloudInitNoCloud`, ...
         field: Field,
         /// Why.
         source: CloudInitError,
@@ -93,7 +93,7 @@ enum Step<'a> {
     /// A layer of the VM's own over a disk in an image.
     Overlay { image: &'a ImageRef, path: Option<&'a str>, at: PathBuf },
     /// cloud-init's disk.
-    Seed { data: &'a CloudInit, at: PathBuf },
+    Seed { layout: SeedLayout, data: &'a CloudInit, at: PathBuf },
     /// An empty disk.
     Empty { capacity: u64, at: PathBuf },
     /// A file of the node.
@@ -108,7 +108,12 @@ fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
         VolumeSource::ContainerDisk { image, path } => {
             Step::Overlay { image, path: path.as_deref(), at: at("qcow2") }
         }
-        VolumeSource::CloudInitNoCloud(data) => Step::Seed { data, at: at("iso") },
+        VolumeSource::CloudInitNoCloud(data) => {
+            Step::Seed { layout: SeedLayout::NoCloud, data, at: at("iso") }
+        }
+        VolumeSource::CloudInitConfigDrive(data) => {
+            Step::Seed { layout: SeedLayout::ConfigDrive, data, at: at("iso") }
+        }
         VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
         VolumeSource::HostDisk { path, create, shared: _ } => Step::Host {
             path,
@@ -164,10 +169,11 @@ fn make(vm: &Vm, field: &Field, step: Step<'_>, images: &Images) -> Result<DiskS
             let (path, backing_raw_path) = (text(&at)?, text(&backing)?);
             disk_source::Source::Overlay(disk_source::Overlay { path, backing_raw_path })
         }
-        Step::Seed { data, at } => {
-            let instance_id = vm.firmware().uuid().to_string();
-            let data = NoCloud {
-                instance_id: &instance_id,
+        Step::Seed { layout, data, at } => {
+            let data = Seed {
+                layout,
+                uuid: vm.firmware().uuid().to_string(),
+                name: format!("{}.{}", vm.identity().name(), vm.identity().namespace()),
                 hostname: vm.hostname(),
                 user_data: data.user_data().unwrap_or_default(),
                 network_data: data.network_data(),
