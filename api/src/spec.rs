@@ -6,6 +6,7 @@
 //! [`Vm::demands`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
 //! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
 
+mod chassis;
 mod cloud_init;
 mod cpu;
 mod demand;
@@ -29,6 +30,7 @@ mod units;
 mod vm;
 mod volume;
 
+pub use chassis::Chassis;
 pub use cloud_init::CloudInit;
 pub use cpu::{Cpu, CpuFeature, CpuFeaturePolicy, CpuModel};
 pub use demand::{Demand, Notice};

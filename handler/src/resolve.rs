@@ -152,6 +152,13 @@ fn smbios(vm: &Vm) -> wire::Smbios {
         family: "KubeVirt".to_owned(),
         version: String::new(),
         sku: String::new(),
+        chassis: Some(wire::Chassis {
+            manufacturer: vm.chassis().manufacturer().to_owned(),
+            version: vm.chassis().version().to_owned(),
+            serial: vm.chassis().serial().to_owned(),
+            asset: vm.chassis().asset().to_owned(),
+            sku: vm.chassis().sku().to_owned(),
+        }),
     }
 }
 

@@ -5,8 +5,9 @@ use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
-    Boot as MachineBoot, Disk as MachineDisk, DiskBus, DiskError, DiskImage, DiskSerial, Firmware, Input,
-    KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net, Smbios as MachineSmbios, TooManyDevices,
+    Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskBus, DiskError, DiskImage,
+    DiskSerial, Firmware, Input, KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net,
+    Smbios as MachineSmbios, TooManyDevices,
 };
 
 use crate::fault::{Code, chain, fault_at};
@@ -133,6 +134,13 @@ fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
         version: wanted.version.clone(),
         sku: wanted.sku.clone(),
         family: wanted.family.clone(),
+        chassis: MachineChassis {
+            manufacturer: wanted.chassis.manufacturer.clone(),
+            version: wanted.chassis.version.clone(),
+            serial: wanted.chassis.serial.clone(),
+            asset: wanted.chassis.asset.clone(),
+            sku: wanted.chassis.sku.clone(),
+        },
     })
 }
 
@@ -160,6 +168,7 @@ mod tests {
         let mut launch = sample::kernel_boot();
         launch.smbios.product = "Vireo".into();
         launch.tablets = 1;
+        launch.smbios.chassis.asset = "A-1".into();
         launch.disks.push(Disk {
             source: Source::Raw("/x".into()),
             read_only: true,
@@ -186,6 +195,7 @@ mod tests {
             "MemorySize(268435456)",
             "cores: 2",
             "product: \"Vireo\"",
+            "asset: \"A-1\"",
             "a=b,c",
         ] {
             assert!(text.contains(part), "{part} is missing in {text}");

@@ -24,4 +24,4 @@ pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};
 pub use net::{MacAddr, Net, ParseMacError};
 pub use notice::{Notice, Notices};
-pub use smbios::Smbios;
+pub use smbios::{Chassis, Smbios};

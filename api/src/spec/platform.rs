@@ -2,7 +2,6 @@
 
 use super::Field;
 use super::report::Findings;
-use super::syntax::is_one_line;
 use crate::v1;
 
 /// Whether a feature that is named is on.
@@ -45,9 +44,6 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
     }
     if let Some(features) = &domain.features {
         self::features(features, &at.at("features"), found);
-    }
-    if let Some(chassis) = &domain.chassis {
-        self::chassis(chassis, &at.at("chassis"), found);
     }
     if let Some(security) = &domain.launch_security {
         let at = at.at("launchSecurity");
@@ -149,27 +145,5 @@ fn clock(clock: &v1::Clock, at: &Field, found: &mut Findings) {
     }
     if let Some(hyperv) = &timer.hyperv {
         found.refuse_if(!absent(hyperv.present), &at.at("hyperv"), "the Hyper-V reference clock");
-    }
-}
-
-fn chassis(chassis: &v1::Chassis, at: &Field, found: &mut Findings) {
-    let fields = [
-        ("manufacturer", &chassis.manufacturer),
-        ("version", &chassis.version),
-        ("serial", &chassis.serial),
-        ("asset", &chassis.asset),
-        ("sku", &chassis.sku),
-    ];
-    let mut table = "type=3".to_owned();
-    for (name, text) in fields {
-        if !is_one_line(text, 256) {
-            found.invalid(&at.at(name), "write one line of at most 256 bytes");
-        } else if !text.is_empty() {
-            // QEMU reads two commas as one that does not end a value.
-            table.push_str(&format!(",{name}={}", text.replace(',', ",,")));
-        }
-    }
-    if table != "type=3" {
-        found.demand(at, "a described case", &["-smbios", &table]);
     }
 }

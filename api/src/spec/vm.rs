@@ -1,8 +1,8 @@
 use super::report::Findings;
 use super::screen::Screen;
 use super::{
-    BootSource, Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle,
-    Memory, Notice, Probe, Problem, Report, Resources, Video,
+    BootSource, Chassis, Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface,
+    Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, Video,
 };
 use crate::v1::{self, Shape};
 
@@ -17,6 +17,7 @@ pub struct Vm {
     memory: Memory,
     resources: Resources,
     firmware: Firmware,
+    chassis: Chassis,
     disks: Vec<Disk>,
     interfaces: Vec<Interface>,
     serial_console: bool,
@@ -80,6 +81,11 @@ impl Vm {
     /// What starts first, and what the guest reads about the board.
     pub fn firmware(&self) -> &Firmware {
         &self.firmware
+    }
+
+    /// What the guest reads about the machine's case.
+    pub fn chassis(&self) -> &Chassis {
+        &self.chassis
     }
 
     /// Disks, in the manifest's order; those added for volumes without a disk come last.
@@ -180,6 +186,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let cpu = super::cpu::read(domain.cpu.as_ref(), &resources, found);
     let memory = super::memory::read(domain.memory.as_ref(), &domain.resources, &resources, found);
     let firmware = super::firmware::read(domain, uid, found);
+    let chassis = super::chassis::read(domain, found);
     super::platform::read(spec, found);
     let mut boot_orders = super::disk::BootOrders::new();
     let volumes = super::volume::read(&spec.volumes, found);
@@ -205,6 +212,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         memory: memory?,
         resources,
         firmware: firmware?,
+        chassis,
         disks,
         interfaces,
         serial_console: devices.autoattach_serial_console != Some(false),

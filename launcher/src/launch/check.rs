@@ -304,6 +304,7 @@ fn is_domain(name: &str) -> bool {
 }
 
 fn smbios(p: &mut Problems, smbios: wire::Smbios) -> Smbios {
+    let chassis = smbios.chassis.unwrap_or_default();
     Smbios {
         uuid: (!smbios.uuid.is_empty()).then(|| p.parse("smbios.uuid", &smbios.uuid)).flatten(),
         serial: smbios.serial,
@@ -312,6 +313,13 @@ fn smbios(p: &mut Problems, smbios: wire::Smbios) -> Smbios {
         version: smbios.version,
         sku: smbios.sku,
         family: smbios.family,
+        chassis: Chassis {
+            manufacturer: chassis.manufacturer,
+            version: chassis.version,
+            serial: chassis.serial,
+            asset: chassis.asset,
+            sku: chassis.sku,
+        },
     }
 }
 

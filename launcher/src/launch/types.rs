@@ -318,6 +318,23 @@ pub struct Smbios {
     pub sku: String,
     /// Family.
     pub family: String,
+    /// The case.
+    pub chassis: Chassis,
+}
+
+/// What the guest reads about the machine's case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chassis {
+    /// Manufacturer.
+    pub manufacturer: String,
+    /// Version.
+    pub version: String,
+    /// Serial number.
+    pub serial: String,
+    /// Asset tag.
+    pub asset: String,
+    /// SKU.
+    pub sku: String,
 }
 
 /// What the guest's own reboot means.

@@ -15,4 +15,22 @@ pub struct Smbios {
     pub sku: String,
     /// System family.
     pub family: String,
+    /// The case.
+    pub chassis: Chassis,
+}
+
+/// What the guest reads about the machine's case. Empty texts are not told, but for the manufacturer, which is then the
+/// system's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chassis {
+    /// Manufacturer.
+    pub manufacturer: String,
+    /// Version.
+    pub version: String,
+    /// Serial number.
+    pub serial: String,
+    /// Asset tag.
+    pub asset: String,
+    /// SKU.
+    pub sku: String,
 }

@@ -146,7 +146,7 @@ fn smbios(args: &mut Args, smbios: &Smbios) {
     if let Some(uuid) = smbios.uuid {
         args.option("-uuid", uuid.to_string());
     }
-    let fields = [
+    let system = [
         ("manufacturer", &smbios.manufacturer),
         ("product", &smbios.product),
         ("version", &smbios.version),
@@ -154,10 +154,24 @@ fn smbios(args: &mut Args, smbios: &Smbios) {
         ("sku", &smbios.sku),
         ("family", &smbios.family),
     ];
+    let chassis = &smbios.chassis;
+    let chassis = [
+        ("manufacturer", &chassis.manufacturer),
+        ("version", &chassis.version),
+        ("serial", &chassis.serial),
+        ("asset", &chassis.asset),
+        ("sku", &chassis.sku),
+    ];
+    smbios_table(args, 1, &system);
+    smbios_table(args, 3, &chassis);
+}
+
+/// One of SMBIOS' types with the texts that are given.
+fn smbios_table(args: &mut Args, kind: u8, fields: &[(&str, &String)]) {
     let given = fields.iter().filter(|(_, value)| !value.is_empty());
     let given: String = given.map(|(name, value)| format!(",{name}={}", value.replace(',', ",,"))).collect();
     if !given.is_empty() {
-        args.option("-smbios", format!("type=1{given}"));
+        args.option("-smbios", format!("type={kind}{given}"));
     }
 }
 

@@ -132,6 +132,7 @@ fn what_users_name_cannot_add_options() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].serial = "a,readonly=on\"}".into();
     launch.smbios.product = "x,uuid=y".into();
+    launch.smbios.chassis.asset = "a,b".into();
     launch.interfaces[0].tap = "t,script=/x".into();
     launch.boot = Boot::Kernel {
         kernel: "/k,1".into(),
@@ -140,7 +141,7 @@ fn what_users_name_cannot_add_options() {
     };
     let line = line(&launch, false);
     assert_eq!(device(&line, "virtio-blk-pci")["serial"], "a,readonly=on\"}");
-    assert_eq!(values(&line, "-smbios"), ["type=1,product=x,,uuid=y"]);
+    assert_eq!(values(&line, "-smbios"), ["type=1,product=x,,uuid=y", "type=3,asset=a,,b"]);
     let net: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
     assert_eq!((&net["ifname"], &net["script"]), (&json!("t,script=/x"), &json!("no")));
     // Plain strings to QEMU, except for the initrd, which is a list.

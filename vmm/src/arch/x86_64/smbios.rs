@@ -179,9 +179,15 @@ fn chassis(table: &mut Table, identity: &Smbios) {
     const SAFE: u8 = 3;
     const NO_SECURITY: u8 = 3;
     let mut strings = Strings::default();
-    let mut fields = vec![strings.add(or_default(&identity.manufacturer)), OTHER, 0, 0, 0];
+    let case = &identity.chassis;
+    let manufacturer =
+        if case.manufacturer.is_empty() { or_default(&identity.manufacturer) } else { &case.manufacturer };
+    let mut fields = vec![strings.add(manufacturer), OTHER];
+    fields.extend([&case.version, &case.serial, &case.asset].map(|text| strings.add(text)));
     fields.extend([SAFE, SAFE, SAFE, NO_SECURITY]);
+    // Nothing of the maker's own, no height, no power cords, no contained elements.
     fields.extend([0; 8]);
+    fields.push(strings.add(&case.sku));
     table.structure(3, CHASSIS, &fields, &strings.0);
 }
 
@@ -262,12 +268,20 @@ fn memory_modules(table: &mut Table, memory: MemorySize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Chassis;
 
     fn identity() -> Smbios {
         Smbios {
             uuid: *b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff",
             serial: "ds=nocloud".into(),
             product: "None\0sense".into(),
+            chassis: Chassis {
+                manufacturer: "Case & Co".into(),
+                version: "v".into(),
+                serial: "s".into(),
+                asset: "a".into(),
+                sku: "k".into(),
+            },
             ..Smbios::default()
         }
     }
@@ -312,7 +326,7 @@ mod tests {
         let want = [
             (0, 26),
             (1, 27),
-            (3, 21),
+            (3, 22),
             (4, 48),
             (4, 48),
             (16, 23),
@@ -333,6 +347,10 @@ mod tests {
         assert_eq!(system.formatted[4..8], [1, 2, 0, 3]);
         assert_eq!(system.formatted[8..16], [0x33, 0x22, 0x11, 0x00, 0x55, 0x44, 0x77, 0x66]);
         assert_eq!(system.formatted[16..24], [0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff]);
+        let case = &found[2];
+        assert_eq!(case.strings, ["Case & Co", "v", "s", "a", "k"]);
+        // Section 7.4: manufacturer, version, serial number, asset tag; the SKU is behind the contained elements.
+        assert_eq!((&case.formatted[4..9], case.formatted[21]), (&[1, 1, 2, 3, 4][..], 5));
     }
 
     #[test]

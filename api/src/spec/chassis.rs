@@ -1,0 +1,63 @@
+use super::Field;
+use super::report::Findings;
+use super::syntax::is_one_line;
+use crate::v1;
+
+/// The longest text that is taken, in bytes.
+const LONGEST: usize = 256;
+
+/// What the guest reads about the machine's case; texts that are empty are not told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chassis {
+    manufacturer: String,
+    version: String,
+    serial: String,
+    asset: String,
+    sku: String,
+}
+
+impl Chassis {
+    /// Who made it.
+    pub fn manufacturer(&self) -> &str {
+        &self.manufacturer
+    }
+
+    /// Its version.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Its serial number.
+    pub fn serial(&self) -> &str {
+        &self.serial
+    }
+
+    /// Its asset tag.
+    pub fn asset(&self) -> &str {
+        &self.asset
+    }
+
+    /// Its stock keeping unit.
+    pub fn sku(&self) -> &str {
+        &self.sku
+    }
+}
+
+pub(super) fn read(domain: &v1::DomainSpec, found: &mut Findings) -> Chassis {
+    let at = Field::new("spec.domain.chassis");
+    let empty = v1::Chassis::default();
+    let given = domain.chassis.as_ref().unwrap_or(&empty);
+    let mut text = |name: &str, text: &str| {
+        if !is_one_line(text, LONGEST) {
+            found.invalid(&at.at(name), format!("write one line of at most {LONGEST} bytes"));
+        }
+        text.to_owned()
+    };
+    Chassis {
+        manufacturer: text("manufacturer", &given.manufacturer),
+        version: text("version", &given.version),
+        serial: text("serial", &given.serial),
+        asset: text("asset", &given.asset),
+        sku: text("sku", &given.sku),
+    }
+}
