@@ -76,12 +76,12 @@ pub struct Drive {
 }
 
 impl Drive {
-    fn vmm(&self) -> [String; 2] {
+    pub(crate) fn vmm(&self) -> [String; 2] {
         let option = if self.cdrom { "--cdrom" } else { "--disk" };
         [option.to_owned(), format!("path={},bus={}", self.path, self.bus)]
     }
 
-    fn qemu(&self, number: usize) -> Vec<String> {
+    pub(crate) fn qemu(&self, number: usize) -> Vec<String> {
         let media = if self.cdrom { "cdrom" } else { "disk" };
         let kind = if self.cdrom { "cd" } else { "hd" };
         let device = match self.bus {

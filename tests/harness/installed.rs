@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::guest::Monitor;
+use crate::guest::{Drive, Monitor};
 use crate::host::{Host, HostBuilder, HostError};
 use crate::process::Process;
 
@@ -46,8 +46,10 @@ pub struct Installed {
     pub cpus: u32,
     /// RAM in MiB.
     pub memory_mib: u32,
-    /// Raw images, by their paths in the host.
+    /// Raw images of virtio disks, by their paths in the host.
     pub disks: Vec<String>,
+    /// What is on other buses.
+    pub drives: Vec<Drive>,
 }
 
 impl Installed {
@@ -59,7 +61,15 @@ impl Installed {
             keep_ticks_apart(host)?;
             host.shell(&format!("cp /in/efi-variables {VARIABLES}")).run()?.ok();
         }
-        Ok(Self { firmware, cpus: 1, memory_mib: 256, disks: vec![disk.to_owned()] })
+        Ok(Self { firmware, cpus: 1, memory_mib: 256, disks: vec![disk.to_owned()], drives: Vec::new() })
+    }
+
+    /// The same with its disks on another bus, `sata` or `scsi`.
+    #[must_use]
+    pub fn on(mut self, bus: &'static str) -> Self {
+        let drive = |path| Drive { path, bus, cdrom: false };
+        self.drives.extend(self.disks.drain(..).map(drive));
+        self
     }
 
     /// Starts it; it boots while the caller goes on.
@@ -86,6 +96,7 @@ impl Installed {
         for disk in &self.disks {
             words.extend(["--disk".into(), format!("path={disk}")]);
         }
+        words.extend(self.drives.iter().flat_map(Drive::vmm));
         words
     }
 
@@ -106,6 +117,7 @@ impl Installed {
             words.extend(["-drive".into(), format!("if=none,id=d{n},format=raw,file={disk}")]);
             words.extend(["-device".into(), format!("virtio-blk-pci,drive=d{n}")]);
         }
+        words.extend(self.drives.iter().enumerate().flat_map(|(number, drive)| drive.qemu(number)));
         words
     }
 }
@@ -113,6 +125,12 @@ impl Installed {
 /// Gives a host the image and the firmware.
 pub fn provide(builder: HostBuilder) -> io::Result<HostBuilder> {
     let image = images("raw")?.join("vireo-guest.raw");
+    Ok(provide_firmware(builder.file_as(image, "guest.raw".to_owned())))
+}
+
+/// The same with the image whose kernel knows SATA.
+pub fn provide_full(builder: HostBuilder) -> io::Result<HostBuilder> {
+    let image = images("full-raw")?.join("full/vireo-guest.raw");
     Ok(provide_firmware(builder.file_as(image, "guest.raw".to_owned())))
 }
 

@@ -87,12 +87,32 @@ fn nested_a_disk_boots_by_efi_and_keeps_a_variable() {
     });
 }
 
+/// The BIOS finds the disk, and so does the guest's kernel.
+#[test]
+fn nested_a_disk_on_sata_boots_by_bios() {
+    let host = || {
+        let nested = env!("CARGO_BIN_EXE_nested");
+        let builder = HostBuilder::new(nested).file(programs::directory(nested).join("vmm"));
+        Ok(installed::provide_full(builder).map_err(HostError::Start)?.memory_mib(2048))
+    };
+    scenario::run("a disk on SATA by BIOS", host, |host, monitor| {
+        let mut guest = Installed::fresh(host, Firmware::Bios)?.on("sata").start(host, monitor)?;
+        guest.log_in()?;
+        assert_eq!(guest.run("awk '$2 == \"/\" { print $1 }' /proc/mounts")?.trim(), "/dev/sda3");
+        guest.send("poweroff")?;
+        let output = guest.monitor().wait(LONG)?;
+        assert_eq!(output.status, Status::Code(0), "{}", output.stderr);
+        Ok(())
+    });
+}
+
 #[test]
 fn nested_a_bios_without_a_bootable_disk_says_so() {
     in_a_host("no bootable disk", 1024, |host, monitor| {
         host.shell("rm -f /tmp/empty; truncate -s 16M /tmp/empty").run()?.ok();
         let disks = vec!["/tmp/empty".to_owned()];
-        let machine = Installed { firmware: Firmware::Bios, cpus: 1, memory_mib: 256, disks };
+        let machine =
+            Installed { firmware: Firmware::Bios, cpus: 1, memory_mib: 256, disks, drives: Vec::new() };
         let mut guest = machine.start(host, monitor)?;
         guest.monitor().wait_for("No bootable device", LONG)?;
         if monitor == Monitor::Vmm {
