@@ -3,6 +3,7 @@
 mod scenarios {
     pub(crate) mod boot;
     pub(crate) mod broken;
+    mod debian;
     mod disk;
     mod drives;
     mod exit;

@@ -18,7 +18,7 @@ const HOST_RUN: &str = include_str!("image/host-run");
 const ROOT_MIB: &str = "900";
 
 const PACKAGES: &str = "bash,bsdutils,busybox-static,ca-certificates,coreutils,curl,dash,e2fsprogs,iproute2,iputils-ping,kmod,\
-    linux-image-amd64,linux-image-cloud-amd64,nftables,procps,qemu-system-x86,qemu-utils,seabios,util-linux";
+    linux-image-amd64,linux-image-cloud-amd64,nftables,openssh-client,procps,qemu-system-x86,qemu-utils,seabios,util-linux";
 
 /// QEMU 7.2's emulated SVM double-faults guests under load: where the release has it, backports replaces it.
 const PIN: &str = "Package: qemu* seabios ipxe-qemu\nPin: release n=*-backports\nPin-Priority: 900\n";

@@ -1,0 +1,260 @@
+//! A real Debian from a disk, set up by cloud-init: the same on native (in a nested host) and on QEMU (here).
+
+use std::time::Duration;
+
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::Monitor;
+use vireo_tests::installed::{self, Firmware};
+use vireo_tests::{Host, HostBuilder, HostError, Status, scenario};
+
+use crate::SOON;
+use crate::scenarios::node::{Node, host_with_programs};
+
+/// systemd and cloud-init take minutes on an emulated processor.
+const BOOT: Duration = Duration::from_secs(420);
+const UUID: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
+const MAC: &str = "52:54:00:4d:7a:01";
+
+fn host_with_debian() -> Result<HostBuilder, HostError> {
+    let images = installed::images("debian-disk").map_err(HostError::Start)?;
+    Ok(host_with_programs().tree(images.join("debian/disk-oci"), "disk-oci")?.deadline(2 * BOOT))
+}
+
+fn in_a_host(name: &str, firmware: Firmware) {
+    scenario::run(
+        name,
+        || Ok(host_with_debian()?.memory_mib(4096)),
+        |host, monitor| {
+            installed::keep_ticks_apart(host)?;
+            a_debian(host, if monitor == Monitor::Vmm { "native" } else { "qemu" }, firmware)
+        },
+    );
+}
+
+/// cloud-init's disk: one source for each kind of firmware, each with another way to describe the network.
+fn seed(firmware: Firmware, key: &str) -> String {
+    let user_data = format!(
+        r#"#cloud-config
+      users:
+      - name: ada
+        sudo: ALL=(ALL) NOPASSWD:ALL
+        shell: /bin/bash
+        ssh_authorized_keys: ["{key}"]
+      write_files:
+      - path: /etc/written
+        content: by cloud-init"#
+    );
+    match firmware {
+        Firmware::Bios => format!(
+            r#"cloudInitNoCloud:
+      userData: |
+        {}
+      networkData: |
+        version: 2
+        ethernets:
+          uplink:
+            match: {{macaddress: "{MAC}"}}
+            set-name: lan7
+            dhcp4: true"#,
+            user_data.replace('\n', "\n  ")
+        ),
+        Firmware::Efi => format!(
+            r#"cloudInitConfigDrive:
+      userData: |
+        {}
+      networkData: |
+        {{"links": [{{"id": "a", "type": "phy", "ethernet_mac_address": "{MAC}", "mtu": 1404}}],
+         "networks": [{{"id": "b", "link": "a", "type": "ipv4", "ip_address": "10.0.2.2", "netmask": "255.255.255.0",
+           "routes": [{{"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.0.2.1"}}]}}],
+         "services": []}}"#,
+            user_data.replace('\n', "\n  ")
+        ),
+    }
+}
+
+fn manifest(host: &Host, firmware: Firmware, key: &str) -> String {
+    let bootloader = match firmware {
+        Firmware::Bios => "bios: {}",
+        Firmware::Efi => "efi: {secureBoot: false}",
+    };
+    format!(
+        r#"apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: debian
+spec:
+  hostname: analyst
+  terminationGracePeriodSeconds: 300
+  domain:
+    memory:
+      guest: 512Mi
+    firmware:
+      uuid: {UUID}
+      serial: S-4711
+      bootloader: {{{bootloader}}}
+    chassis:
+      manufacturer: Cases & Sons
+      version: V-2
+      serial: C-12
+      asset: A-9
+      sku: K-3
+    devices:
+      autoattachGraphicsDevice: false
+      rng: {{}}
+      disks:
+      - name: root
+        disk:
+          bus: virtio
+      - name: seed
+        disk:
+          bus: virtio
+      interfaces:
+      - name: default
+        macAddress: "{MAC}"
+        masquerade: {{}}
+  networks:
+  - name: default
+    pod: {{}}
+  volumes:
+  - name: root
+    containerDisk:
+      image: oci:{}
+  - name: seed
+    {}
+"#,
+        host.input("disk-oci"),
+        seed(firmware, key)
+    )
+}
+
+/// Debian's SSH client, into the guest.
+struct Shell<'h> {
+    host: &'h Host,
+    address: String,
+}
+
+impl<'h> Shell<'h> {
+    /// Makes a key; its public half.
+    fn make_key(host: &Host) -> Result<String, HostError> {
+        let key = host.work("key");
+        let line =
+            format!("rm -f {key} {key}.pub; ssh-keygen -q -t ed25519 -N '' -C ada -f {key}; cat {key}.pub");
+        Ok(host.shell(&line).run()?.ok().trim().to_owned())
+    }
+
+    fn ssh(&self, line: &str) -> vireo_tests::Invocation<'h> {
+        let ssh = self.host.command("ssh").args(["-i", &self.host.work("key"), "-l", "ada"]);
+        let options = [
+            "BatchMode=yes",
+            "ConnectTimeout=20",
+            "StrictHostKeyChecking=no",
+            "UserKnownHostsFile=/dev/null",
+        ];
+        let ssh = options.iter().fold(ssh, |ssh, option| ssh.args(["-o", option]));
+        ssh.args(["-o", "LogLevel=ERROR", &self.address, line]).deadline(BOOT)
+    }
+
+    /// Runs a line in the guest that must succeed; what it printed, without white space around.
+    fn run(&self, line: &str) -> Result<String, HostError> {
+        Ok(self.ssh(line).run()?.ok().trim().to_owned())
+    }
+
+    fn ready(&self) -> Result<(), HostError> {
+        eventually("the guest lets ada in", BOOT, || Ok(self.ssh("true").run()?.status == Status::Code(0)))
+    }
+}
+
+fn a_debian(host: &Host, hypervisor: &'static str, firmware: Firmware) -> Result<(), HostError> {
+    let node = Node::start(host, hypervisor)?;
+    let key = Shell::make_key(host)?;
+    node.apply("debian.yaml", &manifest(host, firmware, &key))?;
+    let vmi = node.wait_for_phase("debian", "Running", BOOT)?;
+    assert!(vmi.to_string().contains(&format!("\"{hypervisor}\"")), "not on {hypervisor}: {vmi:#}");
+    let address = vmi["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
+    assert!(!address.is_empty(), "no address in {vmi:#}");
+
+    let mut console = node.attach("debian")?;
+    // Its name is what the prompt begins with.
+    console.wait_for("analyst login: ", BOOT)?;
+    let guest = Shell { host, address };
+    guest.ready()?;
+    cloud_init_did_all(&guest, firmware)?;
+    identity(&guest)?;
+    eprintln!("debian by {firmware:?} on {hypervisor}: {}", guest.run("systemd-analyze time")?);
+
+    // Deleting the manifest presses the power button, which systemd hears.
+    node.delete("debian.yaml")?;
+    console.wait_for("reboot: Power down", BOOT)?;
+    eventually("the VMI is gone", SOON, || Ok(node.vmi("debian")?.is_none()))
+}
+
+fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Result<(), HostError> {
+    let status = guest.run("cloud-init status --wait --format json")?;
+    let status: serde_json::Value =
+        serde_json::from_str(&status).unwrap_or_else(|error| panic!("{error}: {status}"));
+    assert_eq!(
+        (&status["status"], &status["errors"]),
+        (&"done".into(), &serde_json::json!([])),
+        "{status:#}"
+    );
+    assert_eq!(guest.run("hostname")?, "analyst");
+    assert_eq!(guest.run("cat /etc/written")?, "by cloud-init");
+    assert_eq!(guest.run("cat /var/lib/cloud/data/instance-id")?, UUID);
+    assert_eq!(guest.run("sudo id -u")?, "0");
+    let failed = guest.run("systemctl list-units --failed --no-legend")?;
+    assert_eq!(failed, "", "units that failed");
+    let (source, card) = match firmware {
+        Firmware::Bios => ("nocloud", "ip -4 -o address show lan7"),
+        Firmware::Efi => {
+            ("configdrive", "ip -4 -o address show scope global | grep -v dynamic; cat /sys/class/net/e*/mtu")
+        }
+    };
+    assert_eq!(status["datasource"], source, "{status:#}");
+    let card = guest.run(card)?;
+    assert!(card.contains("inet 10.0.2.2/24"), "{card}");
+    if firmware == Firmware::Efi {
+        assert!(card.ends_with("\n1404"), "{card}");
+        guest.run("test -d /sys/firmware/efi/efivars")?;
+    }
+    Ok(())
+}
+
+/// By `dmidecode`, as people and tools read it.
+fn identity(guest: &Shell<'_>) -> Result<(), HostError> {
+    for (keyword, value) in [
+        ("system-uuid", UUID),
+        ("system-serial-number", "S-4711"),
+        ("system-manufacturer", "KubeVirt"),
+        ("system-product-name", "None"),
+        ("system-family", "KubeVirt"),
+        ("chassis-manufacturer", "Cases & Sons"),
+        ("chassis-version", "V-2"),
+        ("chassis-serial-number", "C-12"),
+        ("chassis-asset-tag", "A-9"),
+    ] {
+        assert_eq!(guest.run(&format!("sudo dmidecode -s {keyword}"))?, value, "{keyword}");
+    }
+    let chassis = guest.run("sudo dmidecode -t chassis")?;
+    assert!(chassis.contains("SKU Number: K-3"), "{chassis}");
+    Ok(())
+}
+
+#[test]
+fn nested_a_debian_starts_by_bios_with_no_cloud_on_native() {
+    in_a_host("a Debian by BIOS, NoCloud", Firmware::Bios);
+}
+
+#[test]
+fn nested_a_debian_starts_by_efi_with_a_config_drive_on_native() {
+    in_a_host("a Debian by EFI, config drive", Firmware::Efi);
+}
+
+#[test]
+fn a_debian_starts_by_bios_with_no_cloud_on_qemu_here() -> Result<(), HostError> {
+    a_debian(&host_with_debian()?.here()?, "qemu", Firmware::Bios)
+}
+
+#[test]
+fn a_debian_starts_by_efi_with_a_config_drive_on_qemu_here() -> Result<(), HostError> {
+    a_debian(&host_with_debian()?.here()?, "qemu", Firmware::Efi)
+}
