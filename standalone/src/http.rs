@@ -6,6 +6,7 @@
 mod ask;
 mod body;
 mod discovery;
+mod protobuf;
 mod query;
 mod read;
 mod refusal;

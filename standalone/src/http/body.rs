@@ -57,6 +57,7 @@ pub(super) async fn object(request: Request) -> Result<Option<Value>, Refusal> {
     let value = match kind.as_str() {
         "" | "application/json" => json(&bytes)?,
         "application/yaml" | "application/x-yaml" => yaml(&bytes)?,
+        "application/vnd.kubernetes.protobuf" => super::protobuf::object(&bytes)?,
         other => {
             return Err(Refusal::unsupported(format!(
                 "the body of the request was in an unknown format: {other}; accepted media types include: application/json, application/yaml"
