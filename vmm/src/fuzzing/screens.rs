@@ -46,7 +46,7 @@ pub fn virtio_input(script: &[u8]) {
     crate::virtio::input::fuzz(&memory, script, segments(&memory, 0, script.len()));
 }
 
-/// What a viewer says, from its first byte on.
+/// What a viewer says.
 pub fn rfb(script: &[u8]) {
     crate::rfb::fuzz(script);
 }
