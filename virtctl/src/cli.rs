@@ -65,11 +65,12 @@ pub(crate) struct Console {
 }
 
 #[derive(Debug, Args)]
-#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Vnc {
     #[command(subcommand)]
     pub(crate) command: Option<VncCommand>,
     /// Name of the virtual machine instance
+    #[arg(required = true)]
     pub(crate) vmi: Option<String>,
     /// Start no viewer: print the port, as {"port": N}, and serve it until interrupted
     #[arg(long)]

@@ -41,6 +41,10 @@ enum VncError {
         #[source]
         source: std::io::Error,
     },
+    #[error("{program} ended with {status}")]
+    Viewer { program: String, status: std::process::ExitStatus },
+    #[error("lost track of the viewer")]
+    Lost(#[source] std::io::Error),
 }
 
 /// Opens a port for viewers and, unless only the port is wanted, starts one; ends with it.
@@ -60,10 +64,7 @@ pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
     }
     let mut viewer = viewer::start(address)?;
     tokio::select! {
-        ended = viewer.wait() => {
-            ended?;
-            Ok(())
-        }
+        ended = viewer.ended() => ended.map_err(Failure::from),
         failed = proxy(&client, &path, &listener) => failed,
     }
 }

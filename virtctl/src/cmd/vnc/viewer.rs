@@ -31,14 +31,35 @@ fn display(address: SocketAddr) -> String {
     format!("{}:{}", address.ip(), i32::from(address.port()) - 5900)
 }
 
+/// A viewer, running. Dropping it ends it.
+pub(super) struct Viewer {
+    program: String,
+    child: Child,
+}
+
+impl Viewer {
+    /// Waits until it is closed; one that fails is an error.
+    pub(super) async fn ended(&mut self) -> Result<(), VncError> {
+        let status = self.child.wait().await.map_err(VncError::Lost)?;
+        if status.success() {
+            return Ok(());
+        }
+        Err(VncError::Viewer { program: self.program.clone(), status })
+    }
+}
+
 /// Starts the first viewer that is installed.
-pub(super) fn start(address: SocketAddr) -> Result<Child, VncError> {
+pub(super) fn start(address: SocketAddr) -> Result<Viewer, VncError> {
     let found = VIEWERS.iter().find_map(|(name, argument)| Some((find(name)?, argument)));
     let names = || VIEWERS.map(|(name, _)| name).join(", ");
     let (program, argument) = found.ok_or_else(|| VncError::NoViewer(names()))?;
     let started =
         Command::new(&program).arg(argument(address)).stdin(Stdio::null()).kill_on_drop(true).spawn();
-    started.map_err(|source| VncError::Start { program: program.to_string_lossy().into_owned(), source })
+    let program = program.to_string_lossy().into_owned();
+    match started {
+        Ok(child) => Ok(Viewer { program, child }),
+        Err(source) => Err(VncError::Start { program, source }),
+    }
 }
 
 fn find(name: &str) -> Option<PathBuf> {

@@ -1,0 +1,68 @@
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Child;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::handler::{Handler, finish, virtctl};
+
+fn console(handler: &Handler) -> Child {
+    virtctl(&handler.state, &["console", "web", "-n", "prod"])
+}
+
+#[tokio::test]
+async fn keys_and_output_pass_after_the_instance_runs() {
+    let handler = Handler::start();
+    let mut child = console(&handler);
+    let first = handler.answer("200 OK", r#"{"status":{"phase":"Scheduled"}}"#).await;
+    assert_eq!(first, "GET /apis/kubevirt.io/v1/namespaces/prod/virtualmachineinstances/web HTTP/1.1");
+    handler.answer("200 OK", r#"{"status":{"phase":"Running"}}"#).await;
+    let mut guest = handler.websocket("console").await;
+    guest.send(Message::binary("login: ")).await.expect("virtctl reads");
+    let mut keys = child.stdin.take().expect("its stdin");
+    keys.write_all(b"root\n").await.expect("virtctl reads");
+    // The end of a pipe is not the end of the session.
+    drop(keys);
+    let typed = guest.next().await.expect("keys").expect("a frame");
+    assert_eq!(typed, Message::binary("root\n"));
+    guest.send(Message::binary("welcome")).await.expect("virtctl is still there");
+    guest.close(None).await.expect("virtctl is still there");
+    let output = finish(child).await;
+    assert!(output.status.success());
+    assert_eq!(output.stdout, b"login: welcome");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("Successfully connected to web console. Press Ctrl+] or Ctrl+5 to exit console."));
+}
+
+#[tokio::test]
+async fn the_escape_leaves_though_the_guest_reads_nothing() {
+    let handler = Handler::start();
+    let mut child = console(&handler);
+    handler.answer("200 OK", r#"{"status":{"phase":"Running"}}"#).await;
+    let _guest = handler.websocket("console").await;
+    let mut keys = child.stdin.take().expect("its stdin");
+    keys.write_all(b"\x1d").await.expect("virtctl reads");
+    assert!(finish(child).await.status.success());
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said() {
+    let handler = Handler::start();
+    let child = console(&handler);
+    let status = r#"{"kind":"Status","message":"virtualmachineinstances \"web\" not found","code":404}"#;
+    handler.answer("404 Not Found", status).await;
+    let output = finish(child).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"web\" not found"));
+
+    let child = console(&handler);
+    handler.answer("200 OK", r#"{"status":{"phase":"Failed"}}"#).await;
+    let output = finish(child).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is Failed"));
+
+    let nobody = tempfile::tempdir().expect("a scratch directory");
+    let output = finish(virtctl(&nobody, &["console", "web"])).await;
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("handler.sock") && said.contains("--state-dir"), "{said}");
+}
