@@ -8,8 +8,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// For all of it; a screen answers at once.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// For all of it; a screen answers at once, but a busy node has little time for it.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// No screen is larger, whatever the server says.
 const MAX_PIXELS: usize = 16 << 20;
 /// More rounds than a screen takes that changes its size while it is looked at.
@@ -60,7 +60,9 @@ fn png((width, height): (u16, u16), pixels: &[u8]) -> Result<Vec<u8>, Screenshot
     encoder.set_color(png::ColorType::Rgb);
     encoder.set_compression(png::Compression::Fast);
     let mut writer = encoder.write_header()?;
-    let rgb: Vec<u8> = pixels.chunks_exact(4).flat_map(|pixel| pixel.iter().rev().skip(1)).copied().collect();
+    let mut rgb = Vec::with_capacity(pixels.len() / 4 * 3);
+    let (pixels, _) = pixels.as_chunks::<4>();
+    pixels.iter().for_each(|[blue, green, red, _]| rgb.extend([red, green, blue]));
     writer.write_image_data(&rgb)?;
     writer.finish()?;
     Ok(file)

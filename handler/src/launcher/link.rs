@@ -28,6 +28,8 @@ use super::socket;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Building a machine opens images and may start QEMU.
 const LAUNCH: Duration = Duration::from_secs(60);
+/// For a picture; the launcher gives up before, and says why.
+const LOOK: Duration = Duration::from_secs(40);
 /// No picture of a screen is larger.
 const PICTURE: usize = 64 << 20;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
@@ -170,7 +172,7 @@ impl Link {
 /// When the launcher cannot be asked or has no picture.
 pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, LinkError> {
     let mut client = connect(socket).await?.max_decoding_message_size(PICTURE);
-    let answer = within(ANSWER, client.screenshot(ScreenshotRequest { move_cursor })).await?;
+    let answer = within(LOOK, client.screenshot(ScreenshotRequest { move_cursor })).await?;
     refused(answer.fault).map(|()| answer.png)
 }
 
