@@ -90,7 +90,8 @@ async fn what_is_wrong_is_said() {
         }
     }
     let nobody = tempfile::tempdir().expect("a scratch directory");
-    for words in [&["vnc"][..], &["vnc", "--proxy-only"], &["vnc", "screenshot", "web"], &["vnc", "web", "x"]] {
+    for words in [&["vnc"][..], &["vnc", "--proxy-only"], &["vnc", "screenshot", "web"], &["vnc", "web", "x"]]
+    {
         assert_eq!(finish(virtctl(&nobody, words)).await.status.code(), Some(2), "{words:?}");
     }
 }
