@@ -121,8 +121,8 @@ pub(crate) fn build(
         }
         // The first processor starts at the reset vector, as KVM makes it.
         Boot::Firmware(firmware) => {
-            let rom =
-                firmware::install(machine, firmware, &assembly, (&memory, &apic_ids, boot_order, nothing))?;
+            let facts = firmware::Facts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
+            let rom = firmware::install(machine, firmware, &assembly, facts)?;
             assembly.rom = Some(rom);
         }
     }

@@ -16,12 +16,21 @@ use crate::kvm::{Rom, RomSlot};
 use crate::layout::{self, COM1_PORT};
 use crate::memory::{GuestMemory, RamRange, ram_ranges};
 
+/// What is already there of the machine, for firmware to learn.
+pub(super) struct Facts<'a> {
+    pub(super) memory: &'a GuestMemory,
+    pub(super) apic_ids: &'a [u8],
+    pub(super) boot_order: BootOrder,
+    /// Who is told when firmware finds nothing to start.
+    pub(super) nothing: NothingToStart,
+}
+
 /// Puts firmware into `assembly`, and beside it all that it asks for. Returns what has to live as long as the machine.
 pub(super) fn install(
     machine: &Machine,
     firmware: &Firmware,
     assembly: &Assembly,
-    (memory, apic_ids, boot_order, nothing): (&GuestMemory, &[u8], BootOrder, NothingToStart),
+    Facts { memory, apic_ids, boot_order, nothing }: Facts<'_>,
 ) -> Result<Rom, BuildError> {
     let image = Image::at_reset_vector(&firmware.code)?;
     shadow(&firmware.code, memory)?;
