@@ -1,7 +1,7 @@
 //! Requests and answers, as those of a Kubernetes API server.
 //!
-//! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`write`] serve objects
-//! of every resource in the table alike; [`discovery`] tells clients what there is.
+//! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`mod@write`] serve
+//! objects of every resource in the table alike; [`discovery`] tells clients what there is.
 
 mod ask;
 mod body;
