@@ -3,6 +3,7 @@
 mod scenarios {
     pub(crate) mod boot;
     pub(crate) mod broken;
+    mod cdrom;
     mod debian;
     mod disk;
     mod drives;
@@ -10,11 +11,13 @@ mod scenarios {
     mod firmware;
     mod here;
     mod hostile;
+    pub(crate) mod looking;
     mod net;
     pub(crate) mod node;
     mod node_disk;
     mod screen;
     mod standalone;
+    mod vnc;
 }
 
 use std::path::Path;

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -63,6 +64,29 @@ pub fn serve(channel: Channel) -> io::Result<()> {
                 }
             }
             other => return Err(io::Error::other(format!("not for an agent: {other:?}"))),
+        }
+    }
+}
+
+/// Carries standard input to `address` and what comes back to standard output, until the other side is done.
+pub fn relay(address: &str) -> io::Result<()> {
+    let stream = TcpStream::connect(address)?;
+    let mut up = stream.try_clone()?;
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    thread::spawn(move || {
+        // Ends with either side; the other direction tells.
+        let _ = pump(&input, &mut up).and_then(|()| up.shutdown(Shutdown::Write));
+    });
+    pump(&stream, &mut File::from(io::stdout().as_fd().try_clone_to_owned()?))
+}
+
+/// Hands on what comes as it comes; [`io::copy`] would splice, and the kernel then waits for more to send.
+fn pump(mut from: impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut bytes = vec![0; PIECE];
+    loop {
+        match from.read(&mut bytes)? {
+            0 => return Ok(()),
+            count => to.write_all(bytes.get(..count).unwrap_or_default())?,
         }
     }
 }

@@ -155,7 +155,7 @@ impl HostBuilder {
         image.write_host_initrd(&scratch.path().join("initrd")).map_err(HostError::Start)?;
         let output = self.output.clone().unwrap_or_else(|| scratch.path().join("out"));
         let qemu = qemu(&self, &image, scratch.path(), &output);
-        let places = Places { input: "/in".into(), work: "/tmp".into(), output };
+        let places = Places { input: "/in".into(), work: "/tmp".into(), out: "/out".into(), output };
         Host::start(qemu, scratch, places, self.deadline)
     }
 
@@ -168,7 +168,8 @@ impl HostBuilder {
         fs::create_dir_all(&work).map_err(HostError::Start)?;
         let output = self.output.clone().unwrap_or_else(|| scratch.path().join("out"));
         let text = |path: &Path| path.to_string_lossy().into_owned();
-        let places = Places { input: text(&scratch.path().join("in")), work: text(&work), output };
+        let places =
+            Places { input: text(&scratch.path().join("in")), work: text(&work), out: text(&output), output };
         let mut agent = Command::new("unshare");
         if !rustix::process::geteuid().is_root() {
             agent.arg("--map-root-user");
@@ -199,7 +200,6 @@ pub struct Host {
     stop_watchdog: Option<Sender<()>>,
     scratch: TempDir,
     places: Places,
-    next_id: AtomicU32,
 }
 
 /// Where a host's commands find things.
@@ -207,6 +207,7 @@ pub struct Host {
 struct Places {
     input: String,
     work: String,
+    out: String,
     output: PathBuf,
 }
 
@@ -215,6 +216,7 @@ struct Places {
 pub(crate) struct Link {
     to_agent: Mutex<ChildStdin>,
     routes: Mutex<Routes>,
+    next_id: AtomicU32,
 }
 
 /// Who hears about which command; none once the host is gone.
@@ -229,6 +231,12 @@ impl Link {
         if let Some(routes) = &mut *self.routes.lock().unwrap_or_else(PoisonError::into_inner) {
             routes.remove(&id);
         }
+    }
+
+    /// A number for a command to be started, and what will be heard of it.
+    pub(crate) fn attach(&self) -> (u32, Receiver<Event>) {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        (id, self.listen(id))
     }
 
     fn listen(&self, id: u32) -> Receiver<Event> {
@@ -275,8 +283,11 @@ impl Host {
         let mut qemu = command.spawn().map_err(HostError::Start)?;
         let pipes = qemu.stdin.take().zip(qemu.stdout.take());
         let (to_agent, from_agent) = pipes.ok_or_else(|| HostError::Start(io::Error::other("no pipes")))?;
-        let link =
-            Arc::new(Link { to_agent: Mutex::new(to_agent), routes: Mutex::new(Some(HashMap::new())) });
+        let link = Arc::new(Link {
+            to_agent: Mutex::new(to_agent),
+            routes: Mutex::new(Some(HashMap::new())),
+            next_id: AtomicU32::new(1),
+        });
         let (ready, is_ready) = mpsc::channel();
         let (stop_watchdog, watched) = mpsc::channel();
         let reader = thread::spawn({
@@ -295,7 +306,6 @@ impl Host {
             stop_watchdog: Some(stop_watchdog),
             scratch,
             places,
-            next_id: AtomicU32::new(1),
         };
         match is_ready.recv_timeout(BOOT_DEADLINE) {
             Ok(()) => {}
@@ -323,6 +333,11 @@ impl Host {
         &self.places.output
     }
 
+    /// What the host's commands call the file `name` of [`Host::output`].
+    pub fn out(&self, name: &str) -> String {
+        format!("{}/{name}", self.places.out)
+    }
+
     /// Where the host has the file given to it as `name`: `/in/name`.
     pub fn input(&self, name: &str) -> String {
         format!("{}/{name}", self.places.input)
@@ -333,9 +348,8 @@ impl Host {
         format!("{}/{name}", self.places.work)
     }
 
-    pub(crate) fn attach(&self) -> (u32, Receiver<Event>, Arc<Link>) {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        (id, self.link.listen(id), Arc::clone(&self.link))
+    pub(crate) fn link(&self) -> Arc<Link> {
+        Arc::clone(&self.link)
     }
 
     /// Prints what the host's console last said, and passes the error on.

@@ -75,7 +75,8 @@ impl<'h> Invocation<'h> {
 
     /// Starts it and leaves it running, its standard input open.
     pub fn spawn(self) -> Result<Process<'h>, HostError> {
-        let (id, events, link) = self.host.attach();
+        let link = self.host.link();
+        let (id, events) = link.attach();
         let process = Process {
             host: self.host,
             link,

@@ -33,6 +33,23 @@ impl Picture {
         Ok(Self { width, height, pixels })
     }
 
+    /// Reads a PNG of eight bits a channel, as `virtctl vnc screenshot` and VNC clients write it.
+    pub fn png(file: impl io::BufRead + io::Seek) -> io::Result<Self> {
+        let mut decoder = png::Decoder::new(file);
+        decoder.set_transformations(png::Transformations::normalize_to_color8());
+        let mut reader = decoder.read_info().map_err(io::Error::other)?;
+        let mut bytes = vec![0; reader.output_buffer_size().ok_or_else(|| io::Error::other("too large"))?];
+        let info = reader.next_frame(&mut bytes).map_err(io::Error::other)?;
+        let colours = match info.color_type {
+            png::ColorType::Rgb | png::ColorType::Rgba => info.color_type.samples(),
+            other => return Err(io::Error::other(format!("a PNG with colours as {other:?}"))),
+        };
+        let pixels =
+            bytes.chunks_exact(colours).filter_map(|pixel| pixel.get(..3)?.try_into().ok()).collect();
+        let side = |pixels: u32| usize::try_from(pixels).map_err(io::Error::other);
+        Ok(Self { width: side(info.width)?, height: side(info.height)?, pixels })
+    }
+
     /// Red, green and blue at a place; `None` beyond the edge.
     pub fn at(&self, x: usize, y: usize) -> Option<[u8; 3]> {
         let inside = x < self.width && y < self.height;
@@ -59,5 +76,20 @@ impl Picture {
         let mut writer = encoder.write_header().map_err(io::Error::other)?;
         writer.write_image_data(self.pixels.as_flattened()).map_err(io::Error::other)?;
         Ok(path)
+    }
+
+    /// One colour everywhere.
+    #[cfg(test)]
+    pub(crate) fn blank(width: usize, height: usize, colour: [u8; 3]) -> Self {
+        Self { width, height, pixels: vec![colour; width * height] }
+    }
+
+    /// Changes one pixel.
+    #[cfg(test)]
+    pub(crate) fn set(&mut self, x: usize, y: usize, colour: [u8; 3]) {
+        let width = self.width;
+        if let Some(pixel) = self.pixels.get_mut(y * width + x).filter(|_| x < width) {
+            *pixel = colour;
+        }
     }
 }

@@ -88,8 +88,8 @@ impl<'h> Node<'h> {
         Ok(found.map(|one| one["reason"].as_str().map_or_else(|| Value::Null.to_string(), str::to_owned)))
     }
 
-    /// Deletes the manifest: the power button is pressed, and nothing of the VMI stays but what it keeps.
-    fn end(&self, name: &str) -> Result<(), HostError> {
+    /// Deletes the manifest, `disk.yaml`: the power button is pressed, and nothing of the VMI stays but what it keeps.
+    pub(crate) fn end(&self, name: &str) -> Result<(), HostError> {
         self.delete("disk.yaml")?;
         eventually("the VMI is gone", LONG, || Ok(self.vmi(name)?.is_none()))
     }

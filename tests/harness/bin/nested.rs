@@ -24,6 +24,10 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         },
+        Ok(Arguments::Relay(address)) => match agent::relay(&address) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
         Ok(Arguments::Run(run)) => run.go().unwrap_or_else(|error| fail(&error)),
         Ok(Arguments::Help) => {
             println!("{USAGE}");
@@ -50,6 +54,7 @@ fn fail(error: &dyn std::error::Error) -> ExitCode {
 enum Arguments {
     Help,
     Agent(Channel),
+    Relay(String),
     Run(Run),
 }
 
@@ -78,6 +83,7 @@ impl Arguments {
             match argument {
                 Long("agent") => return Ok(Self::Agent(Channel::Port)),
                 Long("agent-here") => return Ok(Self::Agent(Channel::Stdio)),
+                Long("relay") => return Ok(Self::Relay(parser.value()?.string()?)),
                 Long("help") | Short('h') => return Ok(Self::Help),
                 Long("smp") => run.cpus = parser.value()?.parse()?,
                 Long("memory") => run.memory_mib = parser.value()?.parse()?,

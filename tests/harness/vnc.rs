@@ -1,0 +1,56 @@
+//! A VNC client that others wrote: PyPI's `vncdotool`, in an environment of its own.
+
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::cache;
+use crate::screen::Picture;
+
+const PACKAGE: &str = "vncdotool==1.4.2";
+/// Its command; the script beside Python names the directory it was installed in.
+const RUN: &str = "import sys; from vncdotool.command import vncdo; sys.exit(vncdo())";
+/// For one run, in seconds.
+const PATIENCE: &str = "90";
+
+/// The client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    python: PathBuf,
+}
+
+impl Client {
+    /// The client, installed first if need be.
+    pub fn get() -> io::Result<Self> {
+        let environment = cache::once("python", &cache::key(&[PACKAGE]), install)?;
+        Ok(Self { python: environment.join("bin/python") })
+    }
+
+    /// Connects, acts (`type TEXT`, `key NAME`, `move X Y`, `click N`), looks and leaves: what it saw at last. The server
+    /// answers in order, so by then it has read what was typed.
+    pub fn act(&self, server: SocketAddr, actions: &[&str]) -> io::Result<Picture> {
+        let scratch = tempfile::tempdir()?;
+        let path = scratch.path().join("seen.png");
+        let mut vncdo = Command::new(&self.python);
+        vncdo.args(["-c", RUN, "-t", PATIENCE, "-s"]).arg(format!("{}::{}", server.ip(), server.port()));
+        let output = vncdo.args(actions).arg("capture").arg(&path).output()?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            return Err(io::Error::other(format!("vncdo {actions:?}: {}\n{said}", output.status)));
+        }
+        Picture::png(BufReader::new(File::open(path)?))
+    }
+}
+
+fn install(directory: &Path) -> io::Result<()> {
+    run(Command::new("virtualenv").arg("--quiet").arg(directory))?;
+    run(Command::new(directory.join("bin/python")).args(["-m", "pip", "install", "--quiet", PACKAGE]))
+}
+
+fn run(command: &mut Command) -> io::Result<()> {
+    let failed = |what: String| io::Error::other(format!("cannot install {PACKAGE}: {what}"));
+    let status = command.status().map_err(|error| failed(format!("{error} (hack/setup test)")))?;
+    if status.success() { Ok(()) } else { Err(failed(status.to_string())) }
+}
