@@ -101,7 +101,8 @@ const DRIVES: [Case; 3] = [
 fn installer(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let case = Case { name: "installer", bootloader: BIOS, drive: "cdrom", bus: "sata" };
     let node = Node::start(host, hypervisor)?;
-    node.apply("disk.yaml", &manifest(host, &case, "512Mi"))?;
+    // With less it asks first whether that is meant.
+    node.apply("disk.yaml", &manifest(host, &case, "1Gi"))?;
     node.wait_for_phase(case.name, "Running", LONG)?;
     let mut serial = node.attach(case.name)?;
     serial.wait_for("Select a language", LONG)?;
