@@ -5,6 +5,7 @@
 //! also by a restart, is [`Expired`]: readers start over, as with a Kubernetes API server.
 
 mod disk;
+mod follow;
 mod object;
 mod past;
 
@@ -17,8 +18,9 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::watch;
 
-use disk::Disk;
 pub use disk::DiskError;
+use disk::{Attempt, Disk};
+pub use follow::{Follower, News};
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};
@@ -75,10 +77,13 @@ impl Store {
     /// # Errors
     /// When it cannot be read, or another process has it open.
     pub fn open(path: &Path) -> Result<Self, DiskError> {
-        let (disk, revision, objects) = Disk::open(path)?;
+        Ok(Self::over(Disk::open(path)?))
+    }
+
+    fn over((disk, revision, objects): (Disk, u64, Vec<Object>)) -> Self {
         let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
-        Ok(Self { present: RwLock::new(present), disk: Mutex::new(disk), news: watch::Sender::new(revision) })
+        Self { present: RwLock::new(present), disk: Mutex::new(disk), news: watch::Sender::new(revision) }
     }
 
     fn present(&self) -> std::sync::RwLockReadGuard<'_, Present> {
@@ -149,17 +154,36 @@ impl Store {
         Ok((present.revision, events))
     }
 
+    /// The same of all resources.
+    ///
+    /// # Errors
+    /// When that is too long ago, or has not been yet.
+    pub fn events_of_all(&self, after: u64) -> Result<(u64, Vec<Arc<Event>>), Expired> {
+        let present = self.present();
+        let events = present.past.after(after, present.revision)?.cloned().collect();
+        Ok((present.revision, events))
+    }
+
+    /// Whether a namespace has objects of a resource.
+    pub fn has_any(&self, resource: &str, namespace: &str) -> bool {
+        self.present().of(resource, Some(namespace)).next().is_some()
+    }
+
     /// Writes one object: `decide` sees it as it is and says what becomes of it, while nobody else writes. It is on
     /// disk when this returns. Blocks.
     ///
     /// # Errors
-    /// What `decide` refuses with, or the disk; nothing has changed then.
+    /// What `decide` refuses with; nothing has changed then. Or the disk: then nobody knows until the next write, which
+    /// looks first.
     pub fn write<R>(
         &self,
         key: &Key,
         decide: impl FnOnce(Option<&Arc<Object>>, &Self) -> Result<Change, R>,
     ) -> Result<Option<Arc<Object>>, WriteError<R>> {
         let mut disk = self.lock();
+        if let Some(landed) = disk.settle()? {
+            self.publish(self.get(&landed.object.key), &landed);
+        }
         let before = self.get(key);
         let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
         let (value, stays) = match change {
@@ -170,18 +194,19 @@ impl Store {
         if stays && before.as_ref().is_some_and(|before| before.is_same(&value)) {
             return Ok(before);
         }
-        let revision = self.revision() + 1;
-        let object = Arc::new(Object::new(key.clone(), revision, value));
-        disk.write(&object, stays)?;
-        self.publish(before, &object, stays);
-        Ok(Some(object))
+        let object = Arc::new(Object::new(key.clone(), disk.next_revision(), value));
+        let attempt = Attempt { object, stays };
+        disk.write(&attempt)?;
+        self.publish(before, &attempt);
+        Ok(Some(attempt.object))
     }
 
     fn lock(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, before: Option<Arc<Object>>, object: &Arc<Object>, stays: bool) {
+    fn publish(&self, before: Option<Arc<Object>>, Attempt { object, stays }: &Attempt) {
+        let stays = *stays;
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
         present.revision = object.revision;
         if stays {

@@ -1,6 +1,7 @@
 //! The objects and the last revision in a redb file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde_json::Value;
@@ -36,19 +37,34 @@ pub enum DiskError {
     },
 }
 
+/// A write of an object, or of its removal.
+#[derive(Debug, Clone)]
+pub(super) struct Attempt {
+    pub(super) object: Arc<Object>,
+    pub(super) stays: bool,
+}
+
 /// The file.
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
     /// Absent after a failed write, until it can be opened again.
     database: Option<Database>,
+    /// The last revision that a write was tried with, whatever became of it.
+    attempted: u64,
+    /// A write that failed, and may be on disk all the same.
+    doubt: Option<Attempt>,
 }
 
 impl Disk {
     /// The file with the last revision and all objects.
     pub(super) fn open(path: &Path) -> Result<(Self, u64, Vec<Object>), DiskError> {
-        let disk = Self { path: path.to_owned(), database: Some(create(path).map_err(failed(path))?) };
-        let (format, revision, rows) = disk.rows().map_err(failed(path))?;
+        Self::over(path, create(path).map_err(failed(path))?)
+    }
+
+    /// The same with a database that is open already.
+    pub(super) fn over(path: &Path, database: Database) -> Result<(Self, u64, Vec<Object>), DiskError> {
+        let (format, revision, rows) = rows(&database).map_err(failed(path))?;
         let strange = |what| DiskError::Strange { path: path.to_owned(), what };
         if format != FORMAT {
             return Err(strange(format!("its format is {format}, not {FORMAT}")));
@@ -57,36 +73,58 @@ impl Disk {
             object(&name, revision, &json).ok_or_else(|| strange(format!("the object {name:?}")))
         });
         let objects = objects.collect::<Result<_, _>>()?;
-        Ok((disk, revision, objects))
+        let path = path.to_owned();
+        Ok((Self { path, database: Some(database), attempted: revision, doubt: None }, revision, objects))
     }
 
-    #[expect(clippy::type_complexity, reason = "used once, just above")]
-    fn rows(&self) -> Result<(u64, u64, Vec<(String, u64, Vec<u8>)>), redb::Error> {
-        let Some(database) = &self.database else { return Ok((FORMAT, 0, Vec::new())) };
-        let reading = database.begin_read()?;
-        let facts = reading.open_table(FACTS)?;
-        let fact = |name| Ok::<_, redb::Error>(facts.get(name)?.map(|value| value.value()));
-        let mut rows = Vec::new();
-        for row in reading.open_table(OBJECTS)?.iter()? {
-            let (name, row) = row?;
-            let (revision, json) = row.value();
-            rows.push((name.value().to_owned(), revision, json.to_vec()));
+    /// The revision of the next write. One that was tried is never used again: readers may have seen it on disk.
+    pub(super) fn next_revision(&self) -> u64 {
+        self.attempted + 1
+    }
+
+    /// Opens the file again if a write failed. That write, if it is there all the same.
+    pub(super) fn settle(&mut self) -> Result<Option<Attempt>, DiskError> {
+        if self.database.is_some() {
+            return Ok(None);
         }
-        Ok((fact("format")?.unwrap_or_default(), fact("revision")?.unwrap_or_default(), rows))
+        let database = Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?;
+        let revision = revision(&database).map_err(failed(&self.path))?;
+        self.database = Some(database);
+        Ok(self.doubt.take().filter(|doubt| doubt.object.revision == revision))
     }
 
     /// Writes an object or its removal, with its revision as the last one.
-    pub(super) fn write(&mut self, object: &Object, stays: bool) -> Result<(), DiskError> {
-        let path = self.path.clone();
+    pub(super) fn write(&mut self, attempt: &Attempt) -> Result<(), DiskError> {
+        // redb serves nothing after an input or output error until it is opened again.
         let database = match self.database.take() {
             Some(database) => database,
-            None => Database::open(&path).map_err(|error| failed(&path)(error.into()))?,
+            None => Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?,
         };
-        // redb serves nothing after an input or output error until it is opened again.
-        write(&database, object, stays).map_err(failed(&path))?;
+        self.attempted = attempt.object.revision;
+        self.doubt = Some(attempt.clone());
+        write(&database, &attempt.object, attempt.stays).map_err(failed(&self.path))?;
+        self.doubt = None;
         self.database = Some(database);
         Ok(())
     }
+}
+
+#[expect(clippy::type_complexity, reason = "used once, just above")]
+fn rows(database: &Database) -> Result<(u64, u64, Vec<(String, u64, Vec<u8>)>), redb::Error> {
+    let reading = database.begin_read()?;
+    let format = reading.open_table(FACTS)?.get("format")?.map(|value| value.value());
+    let mut rows = Vec::new();
+    for row in reading.open_table(OBJECTS)?.iter()? {
+        let (name, row) = row?;
+        let (revision, json) = row.value();
+        rows.push((name.value().to_owned(), revision, json.to_vec()));
+    }
+    Ok((format.unwrap_or_default(), revision(database)?, rows))
+}
+
+fn revision(database: &Database) -> Result<u64, redb::Error> {
+    let facts = database.begin_read()?.open_table(FACTS)?;
+    Ok(facts.get("revision")?.map(|value| value.value()).unwrap_or_default())
 }
 
 fn failed(path: &Path) -> impl FnOnce(redb::Error) -> DiskError {

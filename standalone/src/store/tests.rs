@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use redb::StorageBackend;
+use redb::backends::FileBackend;
 use serde_json::json;
 
 use super::*;
@@ -65,6 +67,89 @@ fn namespaces_and_resources_are_kept_apart() {
     assert_eq!(store.list("ra", None).objects.len(), 1);
     assert_eq!(store.list("r", Some("c")).objects.len(), 0);
     assert_eq!(store.events("r", Some("a"), 0).unwrap().1.len(), 1);
+}
+
+/// A file whose next synchronization is done, or not even its writes, and fails either way.
+#[derive(Debug)]
+struct Shaky {
+    file: FileBackend,
+    trouble: Arc<Mutex<Trouble>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Trouble {
+    None,
+    AfterSync,
+    BeforeWrite,
+}
+
+impl Shaky {
+    fn now(&self, trouble: Trouble) -> std::io::Result<()> {
+        if *self.trouble.lock().unwrap() == trouble { Err(std::io::Error::other("shaky")) } else { Ok(()) }
+    }
+}
+
+impl StorageBackend for Shaky {
+    fn len(&self) -> std::io::Result<u64> {
+        self.file.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.file.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.file.set_len(len)
+    }
+    fn sync_data(&self) -> std::io::Result<()> {
+        self.file.sync_data()?;
+        self.now(Trouble::AfterSync)
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
+        self.now(Trouble::BeforeWrite)?;
+        self.file.write(offset, data)
+    }
+    fn close(&self) -> std::io::Result<()> {
+        self.file.close()
+    }
+}
+
+fn shaky(path: &Path) -> (Store, Arc<Mutex<Trouble>>) {
+    drop(Store::open(path).unwrap());
+    let trouble = Arc::new(Mutex::new(Trouble::None));
+    let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    let backend = Shaky { file: FileBackend::new(file).unwrap(), trouble: Arc::clone(&trouble) };
+    let database = redb::Database::builder().create_with_backend(backend).unwrap();
+    (Store::over(Disk::over(path, database).unwrap()), trouble)
+}
+
+#[test]
+fn a_revision_that_was_tried_is_never_used_again() {
+    for (trouble, landed) in [(Trouble::AfterSync, true), (Trouble::BeforeWrite, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (store, switch) = shaky(&path);
+        assert_eq!(put(&store, "a", "1"), 1);
+        *switch.lock().unwrap() = trouble;
+        let key = Key::new("r", "n", "b");
+        let lost = |_: Option<&Arc<Object>>, _: &Store| {
+            Ok::<_, ()>(Change::Put(json!({"metadata": {}, "text": "?"})))
+        };
+        assert!(matches!(store.write(&key, lost), Err(WriteError::Disk(_))), "{trouble:?}");
+        assert_eq!((store.revision(), store.get(&key).is_some()), (1, false), "nothing was acknowledged");
+        *switch.lock().unwrap() = Trouble::None;
+        assert_eq!(put(&store, "c", "1"), 3, "{trouble:?}: 2 was tried");
+        assert_eq!(store.get(&key).map(|object| object.revision), landed.then_some(2), "{trouble:?}");
+        let told: Vec<_> =
+            store.events("r", None, 1).unwrap().1.iter().map(|event| event.object.revision).collect();
+        assert_eq!(told, if landed { vec![2, 3] } else { vec![3] }, "{trouble:?}");
+        let names = texts(&store.list("r", None));
+        drop(store);
+        let store = Store::open(&path).unwrap();
+        assert_eq!(
+            (store.revision(), texts(&store.list("r", None))),
+            (3, names),
+            "{trouble:?}: memory told the truth"
+        );
+    }
 }
 
 proptest! {
