@@ -1,6 +1,9 @@
 //! Removing what was left behind: dependents of owners that are gone, what is in namespaces that go, old events.
 //!
-//! Level-triggered: after every write that may matter, the whole store is looked at again.
+//! It follows the store: a write makes it look at the object, at what belongs to it and at what it belongs to. Only at
+//! the start, and when it has fallen behind what the store remembers, it looks at everything.
+
+mod family;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,13 +13,15 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::store::{DiskError, Object, Store};
+use crate::resource::ALL;
+use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
 use crate::{meta, place};
+use family::{Dependents, Owner, owners};
 
 /// Put on by a deletion that waits for dependents.
-const FOREGROUND: &str = "foregroundDeletion";
+pub const FOREGROUND: &str = "foregroundDeletion";
 /// Put on by a deletion that leaves dependents alone.
-const ORPHAN: &str = "orphan";
+pub const ORPHAN: &str = "orphan";
 /// How long events are kept; as a Kubernetes API server does.
 const EVENTS_KEPT: i64 = 3600;
 /// How often old events are looked for, and what could not be written is tried again.
@@ -38,101 +43,169 @@ enum Task {
 /// Collects until the store is gone.
 pub async fn run(store: Arc<Store>) {
     let mut news = store.news();
+    let mut collector = Collector::default();
+    let mut old = Instant::now();
     loop {
         news.borrow_and_update();
         let there = Arc::clone(&store);
-        let collected =
-            tokio::task::spawn_blocking(move || collect(&there, Timestamp::now().as_second())).await;
-        match collected {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "what was left behind cannot be removed; it is tried again")
+        let mut taken = std::mem::take(&mut collector);
+        let time = (old <= Instant::now()).then(|| Timestamp::now().as_second());
+        old = if time.is_some() { Instant::now() + ROUND } else { old };
+        match tokio::task::spawn_blocking(move || (taken.round(&there, time), taken)).await {
+            Ok((done, taken)) => {
+                collector = taken;
+                if let Err(error) = done {
+                    tracing::warn!(%error, "what was left behind cannot be removed; it is tried again");
+                }
             }
-            Err(error) => tracing::error!(%error, "collecting broke off; it is tried again"),
+            Err(error) => tracing::error!(%error, "collecting broke off; it begins anew"),
         }
-        let deadline = Instant::now() + ROUND;
         tokio::select! {
             changed = news.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep_until(deadline) => {}
+            () = tokio::time::sleep_until(old) => {}
         }
     }
 }
 
-/// Does everything there is to do now. Blocks.
-fn collect(store: &Store, now: i64) -> Result<(), DiskError> {
-    let objects: Vec<Arc<Object>> =
-        crate::resource::ALL.iter().flat_map(|row| store.list(&row.name(), None).objects).collect();
-    for (object, task) in decide(&objects, now) {
-        place::change(store, object, |value| {
-            match task {
-                Task::Remove => return place::leave(value) == place::Leaving::Held,
-                Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
-                Task::Disown(ref owner) => {
-                    let references =
-                        value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
-                    if let Some(references) = references {
-                        references.retain(|reference| reference.get("uid").is_none_or(|uid| uid != owner));
-                    }
+/// Who collects, and how far.
+#[derive(Debug, Default)]
+struct Collector {
+    follower: Follower,
+    dependents: Dependents,
+    /// To look at.
+    open: BTreeSet<Key>,
+}
+
+impl Collector {
+    /// Does everything there is to do now; with a time, also what only time makes due. Blocks.
+    fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
+        match self.follower.look(store) {
+            News::Everything => {
+                self.dependents = Dependents::default();
+                for object in ALL.iter().flat_map(|row| store.list(&row.name(), None).objects) {
+                    self.dependents.add(&object);
+                    self.open.insert(object.key.clone());
                 }
-                Task::Close => value["spec"] = json!({}),
             }
-            !meta::is_leaving(value) || place::is_held(value)
-        })?;
+            News::These(events) => events.iter().for_each(|event| self.hear(store, event)),
+        }
+        if let Some(now) = time {
+            let events = store.list(&place::events().name(), None).objects;
+            self.open
+                .extend(events.iter().filter(|event| is_stale(event, now)).map(|event| event.key.clone()));
+        }
+        while let Some(key) = self.open.first().cloned() {
+            if let Some(object) = store.get(&key) {
+                for task in self.tasks(store, &object, time) {
+                    carry_out(store, &object, &task)?;
+                }
+            }
+            self.open.remove(&key);
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// What a write may have made due.
+    fn hear(&mut self, store: &Store, event: &Event) {
+        let object = &event.object;
+        if let Some(before) = &event.before {
+            self.dependents.remove(before);
+            self.open.extend(owners(before).filter_map(|owner| owner.key(&before.key.namespace)));
+        }
+        if event.stays {
+            self.dependents.add(object);
+            self.open.insert(event.key.clone());
+        }
+        if event.stays && !meta::is_leaving(&object.value) {
+            return;
+        }
+        self.open.extend(self.dependents.of(meta::text(&object.value, "uid")).cloned());
+        if event.key.resource == place::namespaces().name() {
+            let inside = ALL.iter().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
+            self.open.extend(
+                inside.filter(|object| !object.key.namespace.is_empty()).map(|object| object.key.clone()),
+            );
+        }
+        if !event.key.namespace.is_empty() {
+            self.open.insert(place::namespaces().key("", &event.key.namespace));
+        }
+    }
+
+    /// What there is to do about an object.
+    fn tasks(&self, store: &Store, object: &Object, time: Option<i64>) -> Vec<Task> {
+        let fates: Vec<(Owner, Fate)> =
+            owners(object).map(|owner| (owner, fate(store, &owner, &object.key.namespace))).collect();
+        if let Some((owner, _)) = fates.iter().find(|(_, fate)| *fate == Fate::Frees) {
+            return vec![Task::Disown(owner.uid.to_owned())];
+        }
+        if !meta::is_leaving(&object.value) {
+            let orphaned = !fates.is_empty() && fates.iter().all(|(_, fate)| *fate == Fate::Takes);
+            let stale = time.is_some_and(|now| is_stale(object, now));
+            let due = orphaned || stale || is_closing(store, &object.key.namespace);
+            return due.then_some(Task::Remove).into_iter().collect();
+        }
+        let finalizers = meta::finalizers(&object.value);
+        let childless = self.dependents.of(meta::text(&object.value, "uid")).next().is_none();
+        let held = [FOREGROUND, ORPHAN].into_iter().filter(|one| finalizers.iter().any(|has| has == one));
+        let mut tasks: Vec<Task> = held.filter(|_| childless).map(Task::Release).collect();
+        let name = &object.key.name;
+        let empty = || !ALL.iter().any(|row| row.namespaced && store.has_any(&row.name(), name));
+        if object.key.resource == place::namespaces().name() && empty() {
+            tasks.push(Task::Close);
+        }
+        tasks
+    }
 }
 
-fn owners(object: &Object) -> impl Iterator<Item = &str> {
-    let references = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    references.into_iter().flatten().filter_map(|reference| reference.get("uid").and_then(Value::as_str))
+/// What becomes of dependents because of one owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// They stay.
+    Keeps,
+    /// They go.
+    Takes,
+    /// They are no longer its.
+    Frees,
 }
 
-/// What there is to do about a moment of the store.
-fn decide(objects: &[Arc<Object>], now: i64) -> Vec<(&Arc<Object>, Task)> {
-    let alive: BTreeSet<&str> = objects.iter().map(|object| meta::text(&object.value, "uid")).collect();
-    let mut tasks = Vec::new();
-    let leaving_by = |finalizer: &str| -> BTreeSet<&str> {
-        let held = |object: &&Arc<Object>| {
-            meta::is_leaving(&object.value)
-                && meta::finalizers(&object.value).iter().any(|one| one == finalizer)
-        };
-        objects.iter().filter(held).map(|object| meta::text(&object.value, "uid")).collect()
+fn fate(store: &Store, owner: &Owner<'_>, namespace: &str) -> Fate {
+    // Of what is not served nobody knows whether it is gone.
+    let Some(key) = owner.key(namespace) else { return Fate::Keeps };
+    let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
+        return Fate::Takes;
     };
-    let (foreground, orphaning) = (leaving_by(FOREGROUND), leaving_by(ORPHAN));
-    let owned: BTreeSet<&str> = objects.iter().flat_map(|object| owners(object)).collect();
-    let closing: BTreeSet<&str> = objects
-        .iter()
-        .filter(|object| object.key.resource == "namespaces" && meta::is_leaving(&object.value))
-        .map(|object| object.key.name.as_str())
-        .collect();
-    let mut filled: BTreeSet<&str> = BTreeSet::new();
-    for object in objects {
-        filled.insert(&object.key.namespace);
-        if let Some(owner) = owners(object).find(|owner| orphaning.contains(owner)) {
-            tasks.push((object, Task::Disown(owner.to_owned())));
-            continue;
-        }
-        let mut of = owners(object).peekable();
-        let owned_by_none =
-            of.peek().is_some() && of.all(|owner| !alive.contains(owner) || foreground.contains(owner));
-        let in_closing = closing.contains(object.key.namespace.as_str());
-        if (owned_by_none || in_closing || is_stale(object, now)) && !meta::is_leaving(&object.value) {
-            tasks.push((object, Task::Remove));
-        }
-        let uid = meta::text(&object.value, "uid");
-        for (held, finalizer) in [(&foreground, FOREGROUND), (&orphaning, ORPHAN)] {
-            if held.contains(uid) && !owned.contains(uid) {
-                tasks.push((object, Task::Release(finalizer)));
+    if !meta::is_leaving(&there.value) {
+        return Fate::Keeps;
+    }
+    let finalizers = meta::finalizers(&there.value);
+    let has = |finalizer: &str| finalizers.iter().any(|one| one == finalizer);
+    match (has(ORPHAN), has(FOREGROUND)) {
+        (true, _) => Fate::Frees,
+        (false, true) => Fate::Takes,
+        (false, false) => Fate::Keeps,
+    }
+}
+
+fn is_closing(store: &Store, namespace: &str) -> bool {
+    !namespace.is_empty()
+        && place::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value))
+}
+
+fn carry_out(store: &Store, object: &Object, task: &Task) -> Result<(), DiskError> {
+    place::change(store, object, |value| {
+        match task {
+            Task::Remove => return place::leave(value) == place::Leaving::Held,
+            Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
+            Task::Disown(owner) => {
+                let references = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
+                if let Some(references) = references {
+                    references.retain(|reference| reference.get("uid").is_none_or(|uid| uid != owner));
+                }
             }
+            Task::Close => value["spec"] = json!({}),
         }
-    }
-    for object in objects.iter().filter(|object| object.key.resource == "namespaces") {
-        let name = object.key.name.as_str();
-        if closing.contains(name) && !filled.contains(name) {
-            tasks.push((object, Task::Close));
-        }
-    }
-    tasks
+        !meta::is_leaving(value) || place::is_held(value)
+    })
 }
 
 fn is_stale(object: &Object, now: i64) -> bool {
@@ -145,112 +218,4 @@ fn is_stale(object: &Object, now: i64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::store::{Change, Key};
-
-    struct World {
-        _dir: tempfile::TempDir,
-        store: Store,
-    }
-
-    impl World {
-        fn new() -> Self {
-            let dir = tempfile::tempdir().unwrap();
-            let store = Store::open(&dir.path().join("store")).unwrap();
-            place::prepare(&store, "node1").unwrap();
-            Self { _dir: dir, store }
-        }
-
-        fn put(&self, namespace: &str, name: &str, more: Value) {
-            let mut value = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "uid": name, "namespace": namespace}});
-            json_patch::merge(&mut value, &more);
-            let resource = if namespace.is_empty() { "namespaces" } else { "configmaps" };
-            self.store
-                .write(&Key::new(resource, namespace, name), |_, _| Ok::<_, ()>(Change::Put(value)))
-                .unwrap();
-        }
-
-        /// Names of what is left, leaving ones with a dash.
-        fn left(&self) -> Vec<String> {
-            for _ in 0..4 {
-                collect(&self.store, 1_000_000_000).unwrap();
-            }
-            let mut left: Vec<String> = self
-                .store
-                .list("configmaps", None)
-                .objects
-                .iter()
-                .map(|object| {
-                    let dash = if meta::is_leaving(&object.value) { "-" } else { "" };
-                    format!("{dash}{}", object.key.name)
-                })
-                .collect();
-            left.sort();
-            left
-        }
-    }
-
-    fn owned_by(owners: &[&str]) -> Value {
-        let references: Vec<Value> = owners.iter().map(|owner| json!({"uid": owner})).collect();
-        json!({"metadata": {"ownerReferences": references}})
-    }
-
-    fn leaving(finalizer: &str) -> Value {
-        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer]}})
-    }
-
-    #[test]
-    fn dependents_go_when_all_their_owners_are_gone() {
-        let world = World::new();
-        world.put("default", "owner", json!({}));
-        world.put("default", "a", owned_by(&["owner", "gone"]));
-        world.put("default", "b", owned_by(&["gone"]));
-        world.put("default", "c", owned_by(&["b"]));
-        let mut held = owned_by(&["gone"]);
-        held["metadata"]["finalizers"] = json!(["x"]);
-        world.put("default", "d", held);
-        assert_eq!(world.left(), ["-d", "a", "owner"]);
-    }
-
-    #[test]
-    fn a_foreground_deletion_waits_for_dependents_and_an_orphaning_one_frees_them() {
-        let world = World::new();
-        world.put("default", "fore", leaving(FOREGROUND));
-        world.put("default", "a", owned_by(&["fore"]));
-        let mut slow = owned_by(&["fore"]);
-        slow["metadata"]["finalizers"] = json!(["x"]);
-        world.put("default", "slow", slow);
-        world.put("default", "orphaning", leaving(ORPHAN));
-        world.put("default", "b", owned_by(&["orphaning"]));
-        assert_eq!(world.left(), ["-fore", "-slow", "b"]);
-        let slow = world.store.get(&Key::new("configmaps", "default", "slow")).unwrap();
-        place::change(&world.store, &slow, |_| false).unwrap();
-        assert_eq!(world.left(), ["b"]);
-    }
-
-    #[test]
-    fn a_namespace_goes_when_it_is_empty() {
-        let world = World::new();
-        world.put("", "room", json!({"kind": "Namespace", "spec": {"finalizers": ["kubernetes"]}, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-        world.put("room", "a", json!({}));
-        world.put("room", "held", json!({"metadata": {"finalizers": ["x"]}}));
-        assert_eq!(world.left(), ["-held"]);
-        assert!(place::namespace(&world.store, "room").is_some());
-        let held = world.store.get(&Key::new("configmaps", "room", "held")).unwrap();
-        place::change(&world.store, &held, |_| false).unwrap();
-        assert!(world.left().is_empty());
-        assert!(place::namespace(&world.store, "room").is_none());
-        assert!(place::namespace(&world.store, "default").is_some());
-    }
-
-    #[test]
-    fn events_grow_old() {
-        let event = |time: &str| {
-            Object::new(Key::new("events", "default", "e"), 1, json!({"metadata": {}, "lastTimestamp": time}))
-        };
-        assert!(is_stale(&event("2001-09-09T00:00:00Z"), 1_000_000_000));
-        assert!(!is_stale(&event("2001-09-09T01:40:00Z"), 1_000_000_000));
-        assert!(!is_stale(&event("nonsense"), 1_000_000_000));
-    }
-}
+mod tests;

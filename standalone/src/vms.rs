@@ -1,6 +1,6 @@
 //! The controller of VirtualMachines: carries out what [`vireo_operators::vm`] decides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
-use crate::store::{Change, DiskError, Key, Object, Store, WriteError};
+use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
 use crate::{meta, place};
 
 /// How soon an instance that could not be created is tried again, and what could not be written.
@@ -20,27 +20,28 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Machines whose instance could not be created, and when that was tried.
 type Failed = BTreeMap<Key, Instant>;
 
+/// What is remembered from round to round.
+#[derive(Debug, Default)]
+struct Rounds {
+    follower: Follower,
+    failed: Failed,
+    /// When to look at a machine again though nothing changes.
+    due: BTreeMap<Key, Timestamp>,
+}
+
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
     let mut news = store.news();
-    let mut failed = Failed::new();
+    let mut rounds = Rounds::default();
     loop {
         news.borrow_and_update();
         let there = Arc::clone(&store);
-        let mut tried = std::mem::take(&mut failed);
-        let round = tokio::task::spawn_blocking(move || {
-            let again = round(&there, &mut tried);
-            (again, tried)
-        });
+        let mut taken = std::mem::take(&mut rounds);
+        let round = tokio::task::spawn_blocking(move || (round(&there, &mut taken), taken));
         let wait = match round.await {
-            Ok((Ok(again), tried)) => {
-                failed = tried;
-                let retry = (!failed.is_empty()).then_some(RETRY);
-                [again, retry].into_iter().flatten().min()
-            }
-            Ok((Err(error), _)) => {
-                tracing::warn!(%error, "a VirtualMachine cannot be written; it is tried again");
-                Some(RETRY)
+            Ok((again, taken)) => {
+                rounds = taken;
+                again
             }
             Err(error) => {
                 tracing::error!(%error, "the controller of VirtualMachines broke off; it is tried again");
@@ -60,17 +61,45 @@ pub async fn run(store: Arc<Store>) {
     }
 }
 
-/// Looks at every machine once; how long nothing is to be done if nothing changes. Blocks.
-fn round(store: &Store, failed: &mut Failed) -> Result<Option<Duration>, DiskError> {
-    let machines = store.list(&place::vms().name(), None).objects;
-    failed.retain(|key, _| machines.iter().any(|machine| machine.key == *key));
+/// Looks at every machine that changed, or whose instance did, or whose time has come; how long nothing is to be done
+/// if nothing changes. Blocks.
+fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
     let now = Timestamp::now();
-    let mut again: Option<Timestamp> = None;
-    for object in &machines {
-        let next = control(store, object, now, failed)?;
-        again = [again, next].into_iter().flatten().min();
+    let soon = now.checked_add(RETRY).unwrap_or(now);
+    for key in changed(store, rounds, now) {
+        let Some(object) = store.get(&key) else {
+            rounds.failed.remove(&key);
+            continue;
+        };
+        let next = control(store, &object, now, &mut rounds.failed).unwrap_or_else(|error| {
+            tracing::warn!(%error, "a VirtualMachine cannot be written; it is tried again");
+            Some(soon)
+        });
+        let retry = rounds.failed.contains_key(&key).then_some(soon);
+        if let Some(at) = [next, retry].into_iter().flatten().min() {
+            rounds.due.insert(key, at);
+        }
     }
-    Ok(again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(RETRY)))
+    let first = rounds.due.values().min()?;
+    Some(Duration::try_from(first.duration_since(now)).unwrap_or_default())
+}
+
+/// The machines to look at now; they are no longer due then.
+fn changed(store: &Store, rounds: &mut Rounds, now: Timestamp) -> BTreeSet<Key> {
+    let (machines, instances) = (place::vms().name(), place::vmis().name());
+    let mut keys: BTreeSet<Key> = match rounds.follower.look(store) {
+        News::Everything => {
+            store.list(&machines, None).objects.iter().map(|object| object.key.clone()).collect()
+        }
+        News::These(events) => events
+            .iter()
+            .filter(|event| [&machines, &instances].contains(&&event.key.resource))
+            .map(|event| place::vms().key(&event.key.namespace, &event.key.name))
+            .collect(),
+    };
+    keys.extend(rounds.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
+    rounds.due.retain(|key, _| !keys.contains(key));
+    keys
 }
 
 /// The instance of a machine's name, if it is the machine's.

@@ -1,0 +1,67 @@
+//! Who belongs to whom.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::resource;
+use crate::store::{Key, Object};
+
+/// An owner as its dependent names it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner<'a> {
+    pub(super) uid: &'a str,
+    api_version: &'a str,
+    kind: &'a str,
+    name: &'a str,
+}
+
+impl Owner<'_> {
+    /// Where it is, for a dependent in this namespace. None for a kind that is not served.
+    pub(super) fn key(&self, namespace: &str) -> Option<Key> {
+        let row = resource::of_kind(self.api_version, self.kind)?;
+        Some(row.key(if row.namespaced { namespace } else { "" }, self.name))
+    }
+}
+
+/// The owners of an object.
+pub(super) fn owners(object: &Object) -> impl Iterator<Item = Owner<'_>> {
+    let references = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    references.into_iter().flatten().map(|reference| {
+        let text = |field| reference.get(field).and_then(Value::as_str).unwrap_or_default();
+        Owner { uid: text("uid"), api_version: text("apiVersion"), kind: text("kind"), name: text("name") }
+    })
+}
+
+/// Owners that can be found: nobody waits for dependents of others.
+fn followed(object: &Object) -> impl Iterator<Item = Owner<'_>> {
+    owners(object).filter(|owner| owner.key(&object.key.namespace).is_some())
+}
+
+/// Dependents by the UIDs of their owners.
+#[derive(Debug, Default)]
+pub(super) struct Dependents(BTreeMap<String, BTreeSet<Key>>);
+
+impl Dependents {
+    pub(super) fn add(&mut self, object: &Object) {
+        for owner in followed(object) {
+            self.0.entry(owner.uid.to_owned()).or_default().insert(object.key.clone());
+        }
+    }
+
+    pub(super) fn remove(&mut self, object: &Object) {
+        for owner in followed(object) {
+            if let Some(keys) = self.0.get_mut(owner.uid) {
+                keys.remove(&object.key);
+                if keys.is_empty() {
+                    self.0.remove(owner.uid);
+                }
+            }
+        }
+    }
+
+    /// What belongs to an owner.
+    pub(super) fn of(&self, uid: &str) -> impl Iterator<Item = &Key> {
+        self.0.get(uid).into_iter().flatten()
+    }
+}
