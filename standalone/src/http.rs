@@ -59,7 +59,7 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
     let target = Target::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
-        Target::Object(object) => objects(server, object, &query, request).await,
+        Target::Object(object) => objects(server, object, query, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
@@ -74,25 +74,31 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
 async fn objects(
     server: &Arc<Server>,
     object: Object,
-    query: &Query,
+    query: Query,
     request: Request,
 ) -> Result<Response, Refusal> {
-    let form = table::Form::negotiate(&request, query)?;
+    let form = table::Form::negotiate(&request, &query)?;
     match (request.method().clone(), &object.name) {
-        (Method::GET | Method::HEAD, None) if query.watch => watch::serve(server, &object, query, form),
-        (Method::GET | Method::HEAD, None) => read::list(server, &object, query, form),
+        (Method::GET | Method::HEAD, None) if query.watch => {
+            return watch::serve(server, &object, &query, form);
+        }
+        (Method::GET | Method::HEAD, None) => return read::list(server, &object, &query, form),
         // Deprecated, and still what some clients do: a watch of one name.
         (Method::GET, Some(_)) if query.watch && object.status.is_none() => {
-            watch::serve(server, &object, query, form)
+            return watch::serve(server, &object, &query, form);
         }
-        (Method::GET | Method::HEAD, Some(_)) => read::one(server, &object, form),
-        (Method::POST, None) => write::create(server, object, query, request, form).await,
-        (Method::PUT, Some(_)) => write::replace(server, object, query, request, form).await,
-        (Method::PATCH, Some(_)) => write::patch(server, object, query, request, form).await,
-        (Method::DELETE, Some(_)) if object.status.is_none() => {
-            write::delete(server, object, query, request, form).await
-        }
-        (Method::DELETE, None) => write::delete_all(server, object, query, request).await,
+        (Method::GET | Method::HEAD, Some(_)) => return read::one(server, &object, form),
+        _ => {}
+    }
+    let (method, named) = (request.method().clone(), object.name.is_some());
+    let whole = object.status.is_none();
+    let asked = write::Asked { server: Arc::clone(server), object, query, form, request };
+    match method {
+        Method::POST if !named => write::create(asked).await,
+        Method::PUT if named => write::replace(asked).await,
+        Method::PATCH if named => write::patch(asked).await,
+        Method::DELETE if named && whole => write::delete(asked).await,
+        Method::DELETE if !named => write::delete_all(asked).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }

@@ -1,0 +1,141 @@
+//! PUT and PATCH.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::judge::belongs;
+use super::{Asked, Writer, Written, given};
+use crate::http::{Refusal, body};
+use crate::resource::Cause;
+use crate::store::Change;
+use crate::{meta, patch as patching, place};
+
+/// PUT of an object or its status.
+pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> {
+    let (writer, form, request) = asked.split();
+    let value = given(request).await?;
+    belongs(&writer.object, &value)?;
+    let (has, name) = (meta::text(&value, "name"), writer.name());
+    if has != name {
+        return Err(Refusal::bad_request(format!(
+            "the name of the object ({has}) does not match the name on the URL ({name})"
+        )));
+    }
+    writer.answer(form, move |writer| writer.change(|_| Ok(value))).await
+}
+
+/// PATCH of an object or its status.
+pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
+    let (writer, form, request) = asked.split();
+    let keys = writer.object.resource.merge;
+    let (kind, patch) = body::patch(request, keys.is_some()).await?;
+    let patched = move |before: &Value| {
+        patching::apply(kind, before, patch, keys.unwrap_or_default()).map_err(|error| match error {
+            patching::PatchError::Malformed(message) => Refusal::bad_request(message),
+            patching::PatchError::Unfit(message) => Refusal::unfit(message),
+        })
+    };
+    writer.answer(form, move |writer| writer.change(patched)).await
+}
+
+impl Writer {
+    fn name(&self) -> &str {
+        self.object.name.as_deref().unwrap_or_default()
+    }
+
+    /// Changes an object to what `make` makes of it.
+    fn change(&self, make: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
+        let mut done: Option<Written> = None;
+        let stored = self.store.write(&self.object.key(self.name()), |before, _| {
+            let before = before.ok_or_else(|| Refusal::not_found(self.object.resource, self.name()))?;
+            let mut value = make(&before.value)?;
+            let warnings = self.update(&mut value, &before.value)?;
+            done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
+            Ok(if self.dry {
+                Change::Nothing
+            } else if meta::is_leaving(&value) && !place::is_held(&value) {
+                Change::Remove(value)
+            } else {
+                Change::Put(value)
+            })
+        })?;
+        let mut written = done.ok_or_else(|| Refusal::internal("the write was not decided"))?;
+        if let Some(stored) = stored.filter(|_| !self.dry) {
+            written.value = stored.value.clone();
+        }
+        Ok(written)
+    }
+
+    /// Makes of a new value what an update of `before` may be. Warnings for the user.
+    fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, Refusal> {
+        if !value.is_object() {
+            return Err(Refusal::bad_request("what the patch makes of it is no object"));
+        }
+        self.check_identity(value, before)?;
+        for field in ["apiVersion", "kind"] {
+            value[field] = before[field].clone();
+        }
+        match self.object.status {
+            Some(_) => {
+                let status = value.get("status").cloned();
+                value.clone_from(before);
+                set_status(value, status);
+            }
+            None if self.object.resource.status => set_status(value, before.get("status").cloned()),
+            None => {}
+        }
+        meta::update(value, before);
+        let warnings = self.judge(value, Some(before))?;
+        self.check_finalizers(value, before)?;
+        meta::count_generation(value, before);
+        Ok(warnings)
+    }
+
+    /// What the client says of revision and UID must still hold.
+    fn check_identity(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
+        let differs = |field: &str| {
+            let has = meta::text(value, field);
+            !has.is_empty() && has != meta::text(before, field)
+        };
+        let conflict = |why: &str| Err(Refusal::conflict(self.object.resource, self.name(), why));
+        if differs("resourceVersion") {
+            return conflict(
+                "the object has been modified; please apply your changes to the latest version and try again",
+            );
+        }
+        if differs("uid") {
+            return conflict(&format!(
+                "Precondition failed: UID in precondition: {}, UID in object meta: {}",
+                meta::text(value, "uid"),
+                meta::text(before, "uid")
+            ));
+        }
+        Ok(())
+    }
+
+    /// Nobody takes hold of what is leaving.
+    fn check_finalizers(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
+        if !meta::is_leaving(before) {
+            return Ok(());
+        }
+        let had = meta::finalizers(before);
+        let Some(fresh) = meta::finalizers(value).into_iter().find(|one| !had.contains(one)) else {
+            return Ok(());
+        };
+        let message = format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizer {fresh:?}"
+        );
+        let cause = Cause { reason: "FieldValueForbidden", message, field: "metadata.finalizers".to_owned() };
+        Err(Refusal::invalid(self.object.resource, self.name(), &[cause]))
+    }
+}
+
+fn set_status(value: &mut Value, status: Option<Value>) {
+    if let Some(fields) = value.as_object_mut() {
+        match status {
+            Some(status) => fields.insert("status".to_owned(), status),
+            None => fields.remove("status"),
+        };
+    }
+}

@@ -1,0 +1,75 @@
+//! POST.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::Value;
+
+use super::judge::{belongs, room};
+use super::{Asked, Writer, Written, given};
+use crate::http::Refusal;
+use crate::meta;
+use crate::resource::Cause;
+use crate::store::Change;
+
+/// How often a made-up name may be taken.
+const NAMES_TRIED: usize = 8;
+
+/// POST of a collection.
+pub(in crate::http) async fn create(asked: Asked) -> Result<Response, Refusal> {
+    let (writer, form, request) = asked.split();
+    if writer.object.resource.namespaced && writer.object.namespace.is_none() {
+        return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
+    }
+    let value = given(request).await?;
+    belongs(&writer.object, &value)?;
+    writer.answer(form, move |writer| writer.create(value)).await
+}
+
+impl Writer {
+    fn create(&self, value: Value) -> Result<Written, Refusal> {
+        let given = meta::text(&value, "name").to_owned();
+        if !given.is_empty() {
+            return self.create_as(value, &given);
+        }
+        let prefix = meta::text(&value, "generateName").to_owned();
+        if prefix.is_empty() {
+            let cause = Cause {
+                reason: "FieldValueRequired",
+                message: "Required value: name or generateName is required".to_owned(),
+                field: "metadata.name".to_owned(),
+            };
+            return Err(Refusal::invalid(self.object.resource, "", &[cause]));
+        }
+        let mut names = (0..NAMES_TRIED).map(|_| meta::made_up(&prefix));
+        let free = names.find(|name| self.store.get(&self.object.key(name)).is_none());
+        self.create_as(value, &free.unwrap_or_else(|| meta::made_up(&prefix)))
+    }
+
+    fn create_as(&self, mut value: Value, name: &str) -> Result<Written, Refusal> {
+        self.check_name(name)?;
+        room(&self.store, &self.object, name)?;
+        meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
+        let warnings = self.judge(&mut value, None)?;
+        let stored = self.store.write(&self.object.key(name), |before, store| {
+            if before.is_some() {
+                return Err(Refusal::exists(self.object.resource, name));
+            }
+            // Again, now that nobody else writes.
+            room(store, &self.object, name)?;
+            Ok(if self.dry { Change::Nothing } else { Change::Put(value.clone()) })
+        })?;
+        let value = stored.map_or(value, |stored| stored.value.clone());
+        Ok(Written { code: StatusCode::CREATED, value, warnings })
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), Refusal> {
+        if (self.object.resource.name_fits)(name) {
+            return Ok(());
+        }
+        let message = format!(
+            "Invalid value: {name:?}: a lowercase RFC 1123 name must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"
+        );
+        let cause = Cause { reason: "FieldValueInvalid", message, field: "metadata.name".to_owned() };
+        Err(Refusal::invalid(self.object.resource, name, &[cause]))
+    }
+}

@@ -1,0 +1,154 @@
+//! DELETE.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::{Asked, Writer, aside};
+use crate::collect::{FOREGROUND, ORPHAN};
+use crate::http::query::{Query, dry_run};
+use crate::http::table::shown;
+use crate::http::{Refusal, body, json_of, success};
+use crate::selector::Selector;
+use crate::store::{Change, Object};
+use crate::{meta, place};
+
+/// How a deletion is wanted.
+#[derive(Debug, Clone, Default)]
+struct Wishes {
+    dry: bool,
+    uid: String,
+    revision: String,
+    finalizer: Option<&'static str>,
+}
+
+impl Wishes {
+    fn read(query: &Query, options: Option<Value>) -> Result<Self, Refusal> {
+        let options = options.unwrap_or_default();
+        let mut dry = query.dry_run;
+        for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
+            dry |= dry_run(word.as_str().unwrap_or("?"))?;
+        }
+        let asked = options.get("propagationPolicy").and_then(Value::as_str).or(query.propagation.as_deref());
+        let finalizer = match asked {
+            None | Some("" | "Background") => None,
+            Some("Foreground") => Some(FOREGROUND),
+            Some("Orphan") => Some(ORPHAN),
+            Some(other) => {
+                return Err(Refusal::bad_request(format!(
+                    "invalid value for propagationPolicy: {other:?}: use Background, Foreground or Orphan"
+                )));
+            }
+        };
+        let demand = |field: &str| {
+            let value = options.pointer(&format!("/preconditions/{field}")).and_then(Value::as_str);
+            value.unwrap_or_default().to_owned()
+        };
+        if query.grace.is_some_and(|grace| grace < 0) {
+            return Err(Refusal::bad_request("gracePeriodSeconds must not be negative"));
+        }
+        Ok(Self { dry, uid: demand("uid"), revision: demand("resourceVersion"), finalizer })
+    }
+}
+
+/// DELETE of an object.
+pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
+    let query = asked.query.clone();
+    let (writer, form, request) = asked.split();
+    let wishes = Wishes::read(&query, body::object(request).await?)?;
+    let resource = writer.object.resource;
+    let name = writer.object.name.clone().unwrap_or_default();
+    Ok(match aside(move || writer.remove(&name, &wishes)).await? {
+        Left::Going(value) => json_of(StatusCode::OK, &shown(resource, &value, form)),
+        Left::Gone(value) => {
+            let details = json!({
+                "name": meta::text(&value, "name"), "group": resource.group, "kind": resource.plural,
+                "uid": meta::text(&value, "uid"),
+            });
+            json_of(StatusCode::OK, &success(details))
+        }
+    })
+}
+
+/// DELETE of a collection: each of it, as if by itself.
+pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, Refusal> {
+    let query = asked.query.clone();
+    let (writer, _, request) = asked.split();
+    let resource = writer.object.resource;
+    if resource.namespaced && writer.object.namespace.is_none() {
+        return Err(Refusal::method_not_allowed());
+    }
+    let selector = Selector::read(resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+    let wishes = Wishes::read(&query, body::object(request).await?)?;
+    let answer = aside(move || writer.remove_all(&selector, &wishes)).await?;
+    Ok(json_of(StatusCode::OK, &answer))
+}
+
+enum Left {
+    Going(Value),
+    Gone(Value),
+}
+
+impl Writer {
+    fn remove(&self, name: &str, wishes: &Wishes) -> Result<Left, Refusal> {
+        let resource = self.object.resource;
+        let mut left = None;
+        self.store.write(&self.object.key(name), |before, _| {
+            let before = before.ok_or_else(|| Refusal::not_found(resource, name))?;
+            self.check_wishes(before, wishes)?;
+            let mut value = before.value.clone();
+            if let Some(finalizer) = wishes.finalizer.filter(|_| !meta::is_leaving(&value)) {
+                let mut finalizers = meta::finalizers(&value);
+                if !finalizers.iter().any(|one| one == finalizer) {
+                    finalizers.push(finalizer.to_owned());
+                }
+                meta::of(&mut value).insert("finalizers".to_owned(), json!(finalizers));
+            }
+            let change = place::leave(&mut value);
+            left = Some(match change {
+                place::Leaving::Held => Left::Going(value.clone()),
+                place::Leaving::Free => Left::Gone(value.clone()),
+            });
+            Ok(match (wishes.dry, change) {
+                (true, _) => Change::Nothing,
+                (false, place::Leaving::Held) => Change::Put(value),
+                (false, place::Leaving::Free) => Change::Remove(value),
+            })
+        })?;
+        left.ok_or_else(|| Refusal::internal("the deletion was not decided"))
+    }
+
+    fn check_wishes(&self, before: &Object, wishes: &Wishes) -> Result<(), Refusal> {
+        let (resource, name) = (self.object.resource, before.key.name.as_str());
+        for (wanted, field) in [(&wishes.uid, "uid"), (&wishes.revision, "resourceVersion")] {
+            let has = meta::text(&before.value, field);
+            if !wanted.is_empty() && wanted != has {
+                let why =
+                    format!("Precondition failed: {field} in precondition: {wanted}, in object meta: {has}");
+                return Err(Refusal::conflict(resource, name, &why));
+            }
+        }
+        if place::is_permanent(resource, name) {
+            return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
+        }
+        Ok(())
+    }
+
+    fn remove_all(&self, selector: &Selector, wishes: &Wishes) -> Result<Value, Refusal> {
+        let Self { store, object, .. } = self;
+        let listing = store.list(&object.resource.name(), object.namespace.as_deref());
+        let mut items = Vec::new();
+        for found in listing.objects.iter().filter(|found| selector.selects(&found.value)) {
+            match self.remove(&found.key.name, wishes) {
+                Ok(Left::Going(value) | Left::Gone(value)) => items.push(value),
+                // Somebody else was faster.
+                Err(_) if store.get(&found.key).is_none() => {}
+                Err(refusal) => return Err(refusal),
+            }
+        }
+        Ok(json!({
+            "kind": format!("{}List", object.resource.kind), "apiVersion": object.resource.api_version(),
+            "metadata": {"resourceVersion": store.revision().to_string()}, "items": items,
+        }))
+    }
+}

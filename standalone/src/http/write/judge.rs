@@ -1,0 +1,78 @@
+//! Whether an object may be stored.
+
+use serde_json::Value;
+
+use super::Writer;
+use crate::http::Refusal;
+use crate::http::query::Unknown;
+use crate::http::target::Object;
+use crate::resource::Cause;
+use crate::store::Store;
+use crate::{meta, place, schema};
+
+/// Whether an object is of the kind and place that the path says.
+pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
+    for (field, expected) in
+        [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.to_owned())]
+    {
+        let has = value.get(field).and_then(Value::as_str).unwrap_or_default();
+        if has != expected {
+            let message = format!(
+                "the {field} in the data ({has:?}) does not match the expected {field} ({expected:?})"
+            );
+            return Err(Refusal::bad_request(message));
+        }
+    }
+    let namespace = meta::text(value, "namespace");
+    if !namespace.is_empty() && Some(namespace) != object.namespace.as_deref() {
+        return Err(Refusal::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+impl Writer {
+    /// Checks types, labels and what the resource itself demands. Warnings for the user.
+    pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Refusal> {
+        let resource = self.object.resource;
+        let findings = schema::check(resource.kind, value);
+        if !findings.mistyped.is_empty() {
+            let told = findings.mistyped.join(", ");
+            return Err(Refusal::bad_request(format!("{} cannot be read: {told}", resource.kind)));
+        }
+        let strangers: Vec<String> =
+            findings.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
+        if self.unknown == Unknown::Refuse && !strangers.is_empty() {
+            return Err(Refusal::bad_request(format!("strict decoding error: {}", strangers.join(", "))));
+        }
+        let labels = meta::problems(value).into_iter().map(|(field, message)| Cause {
+            reason: "FieldValueInvalid",
+            message,
+            field,
+        });
+        let mut causes: Vec<Cause> = labels.collect();
+        if causes.is_empty() {
+            causes = (resource.admit)(value, old);
+        }
+        if !causes.is_empty() {
+            return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));
+        }
+        Ok(if self.unknown == Unknown::Warn { strangers } else { Vec::new() })
+    }
+}
+
+/// Whether something may be made in a namespace.
+pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), Refusal> {
+    let Some(namespace) = &object.namespace else { return Ok(()) };
+    match place::namespace(store, namespace) {
+        None => Err(Refusal::not_found(place::namespaces(), namespace)),
+        Some(found) if meta::is_leaving(&found.value) => {
+            let why = format!(
+                "unable to create new content in namespace {namespace} because it is being terminated"
+            );
+            Err(Refusal::forbidden(object.resource, name, &why))
+        }
+        Some(_) => Ok(()),
+    }
+}
