@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ipnet::Ipv4Net;
-use vireo_api::spec::HypervisorChoice;
+use vireo_handler::command::NodeArgs;
 use vireo_handler::report::{Asked, Format};
-use vireo_handler::settings::{Settings, beside_this_program, host_name};
 
 /// The node agent: runs the virtual machines that manifests describe.
 #[derive(Debug, Parser)]
@@ -35,31 +33,8 @@ pub(crate) struct Run {
     // Not required by clap: it would be required of `status` too wherever the environment names the state directory.
     #[arg(long, value_name = "DIR")]
     manifests: Option<PathBuf>,
-    /// Where everything about the VMs is kept.
-    #[arg(long, value_name = "DIR", env = "VIREO_STATE_DIR", default_value = "/var/lib/vireo")]
-    state_dir: PathBuf,
-    /// Which hypervisor runs VMs that do not choose one themselves.
-    #[arg(long, value_enum, default_value_t = Hypervisor::Auto)]
-    hypervisor: Hypervisor,
-    /// Range of the VMs' own addresses; each takes a /30.
-    #[arg(long, value_name = "CIDR", default_value = "10.201.0.0/16")]
-    vm_cidr: Ipv4Net,
-    /// The virt-launcher to start [default: beside this program, else on PATH].
-    #[arg(long, value_name = "PATH")]
-    launcher: Option<PathBuf>,
-    /// The QEMU that launchers use [default: qemu-system-x86_64 on PATH].
-    #[arg(long, value_name = "PATH")]
-    qemu: Option<PathBuf>,
-    /// What this node is called in the VMIs' status [default: the host's name].
-    #[arg(long, value_name = "NAME")]
-    node_name: Option<String>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Hypervisor {
-    Auto,
-    Native,
-    Qemu,
+    #[command(flatten)]
+    node: NodeArgs,
 }
 
 #[derive(Debug, Args)]
@@ -101,30 +76,8 @@ impl From<Status> for Asked {
 }
 
 impl Run {
-    /// Makes the settings complete; paths absolute, since launchers are started elsewhere.
-    /// With the manifests directory.
-    pub(crate) fn settings(self) -> Result<(Settings, PathBuf), Box<dyn std::error::Error>> {
-        let manifests = self.manifests.ok_or("--manifests is required")?;
-        std::fs::create_dir_all(&self.state_dir)
-            .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
-        let settings = Settings {
-            state_dir: std::path::absolute(self.state_dir)?,
-            hypervisor: match self.hypervisor {
-                Hypervisor::Auto => HypervisorChoice::Auto,
-                Hypervisor::Native => HypervisorChoice::Native,
-                Hypervisor::Qemu => HypervisorChoice::Qemu,
-            },
-            vm_cidr: self.vm_cidr.trunc(),
-            launcher: match self.launcher {
-                Some(path) => std::path::absolute(path)?,
-                None => beside_this_program()?,
-            },
-            qemu: self.qemu,
-            node_name: match self.node_name {
-                Some(name) => name,
-                None => host_name(),
-            },
-        };
-        Ok((settings, std::path::absolute(manifests)?))
+    /// The node's options and the manifests directory, if that is there.
+    pub(crate) fn parts(self) -> Option<(NodeArgs, PathBuf)> {
+        Some((self.node, self.manifests?))
     }
 }

@@ -84,7 +84,7 @@ fn hypervisor(manifest: HypervisorChoice, node: HypervisorChoice) -> wire::Hyper
     let annotation = format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]");
     let (choice, by) = match (manifest, node) {
         (HypervisorChoice::Auto, HypervisorChoice::Auto) => (HypervisorChoice::Auto, String::new()),
-        (HypervisorChoice::Auto, node) => (node, "virt-handler --hypervisor".to_owned()),
+        (HypervisorChoice::Auto, node) => (node, "the node's --hypervisor".to_owned()),
         (manifest, _) => (manifest, annotation),
     };
     let kind = match choice {

@@ -33,7 +33,7 @@ pub enum StateError {
         source: io::Error,
     },
     /// Another handler holds the lock.
-    #[error("{path} is in use by another virt-handler; give this one its own --state-dir", path = path.display())]
+    #[error("{path} is in use by another virt-handler or vireo; give this one its own --state-dir", path = path.display())]
     InUse {
         /// The state directory.
         path: PathBuf,

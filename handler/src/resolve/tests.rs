@@ -104,7 +104,7 @@ fn who_forces_a_hypervisor() {
     let annotation = "metadata.annotations[vireo.io/hypervisor]";
     let rows = [
         (Auto, Auto, Kind::Auto, ""),
-        (Auto, Qemu, Kind::Qemu, "virt-handler --hypervisor"),
+        (Auto, Qemu, Kind::Qemu, "the node's --hypervisor"),
         (Native, Auto, Kind::Native, annotation),
         (Native, Qemu, Kind::Native, annotation),
     ];
