@@ -12,8 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use vireo_tests::memory::{self, Ram};
 
-const USAGE: &str =
-    "usage: demo-check --bin DIR --manifest FILE --manifests DIR     (VIREO_STATE_DIR names the handler)";
+const USAGE: &str = "usage: demo-check --bin DIR --manifest FILE     (KUBECONFIG names the server, VIREO_STATE_DIR its state)";
 /// The instance in examples/demo.yaml, its user, and its memory.
 const NAME: &str = "demo";
 const USER: &str = "vireo";
@@ -69,7 +68,6 @@ fn main() -> ExitCode {
 struct Check {
     bin: PathBuf,
     manifest: PathBuf,
-    manifests: PathBuf,
     state: PathBuf,
     step: &'static str,
     console: Option<Console>,
@@ -78,20 +76,18 @@ struct Check {
 impl Check {
     fn from_args() -> Result<Self, Error> {
         use lexopt::prelude::*;
-        let (mut bin, mut manifest, mut manifests) = (None, None, None);
+        let (mut bin, mut manifest) = (None, None);
         let mut parser = lexopt::Parser::from_env();
         while let Some(argument) = parser.next()? {
             match argument {
                 Long("bin") => bin = Some(PathBuf::from(parser.value()?)),
                 Long("manifest") => manifest = Some(PathBuf::from(parser.value()?)),
-                Long("manifests") => manifests = Some(PathBuf::from(parser.value()?)),
                 other => return Err(other.unexpected().into()),
             }
         }
         Ok(Self {
             bin: bin.ok_or("--bin is missing")?,
             manifest: manifest.ok_or("--manifest is missing")?,
-            manifests: manifests.ok_or("--manifests is missing")?,
             state: std::env::var_os("VIREO_STATE_DIR").ok_or("VIREO_STATE_DIR is not set")?.into(),
             step: "start",
             console: None,
@@ -101,10 +97,10 @@ impl Check {
     fn run(&mut self) -> Result<String, Error> {
         self.begin("apply the manifest");
         let start = Instant::now();
-        std::fs::rename(&self.manifest, self.manifests.join("demo.yaml"))?;
-        self.wait_for("the handler takes it", ANSWER, |_| true)?;
+        kubectl(&["apply", "-f", &self.manifest.to_string_lossy()])?;
 
         self.begin("wait for the guest's login prompt");
+        kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", &format!("vmi/{NAME}")])?;
         self.console = Some(Console::open(&self.bin)?);
         // The seed is read and its script run before anybody may log in.
         self.expect("user-data: hello from demo", BOOT)?;
@@ -123,14 +119,13 @@ impl Check {
         self.expect("Linux says 42", ANSWER)?;
 
         self.begin("read the status");
-        let vmi = self.status()?;
+        let vmi = status()?;
         let hypervisor = hypervisor(&vmi)?;
         let memory = self.memory_beside_the_guest(&hypervisor)?;
 
         self.begin("shut the guest down");
         self.type_line("poweroff")?;
-        let vmi =
-            self.wait_for("the guest is off", ANSWER, |phase| matches!(phase, "Succeeded" | "Failed"))?;
+        let vmi = wait_for("the guest is off", ANSWER, |phase| matches!(phase, "Succeeded" | "Failed"))?;
         if phase(&vmi) != "Succeeded" {
             return Err(format!("the instance is {}", vmi["status"]).into());
         }
@@ -156,38 +151,6 @@ impl Check {
         Ok(console.keys.flush()?)
     }
 
-    /// The instance as `virt-handler status` tells it.
-    fn status(&self) -> Result<Value, Error> {
-        let output =
-            Command::new(self.bin.join("virt-handler")).args(["status", NAME, "-o", "json"]).output()?;
-        if !output.status.success() {
-            return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into());
-        }
-        Ok(serde_json::from_slice(&output.stdout)?)
-    }
-
-    /// Asks for the status until the phase is a wanted one.
-    fn wait_for(
-        &self,
-        what: &str,
-        deadline: Duration,
-        wanted: impl Fn(&str) -> bool,
-    ) -> Result<Value, Error> {
-        let end = Instant::now() + deadline;
-        loop {
-            let seen = self.status();
-            match &seen {
-                Ok(vmi) if vmi.get("refused").is_some() => {
-                    return Err(format!("the handler refused the manifest: {}", vmi["refused"]).into());
-                }
-                Ok(vmi) if wanted(phase(vmi)) => return seen,
-                _ if Instant::now() < end => thread::sleep(Duration::from_millis(100)),
-                Ok(vmi) => return Err(format!("{what}: not within {deadline:?}: {}", vmi["status"]).into()),
-                Err(error) => return Err(format!("{what}: not within {deadline:?}: {error}").into()),
-            }
-        }
-    }
-
     /// KiB that the launcher and the QEMU it may have started hold beside the guest's RAM.
     fn memory_beside_the_guest(&self, hypervisor: &str) -> Result<u64, Error> {
         let sockets = self.state.join("vmis");
@@ -203,6 +166,34 @@ impl Check {
             total += memory::beside(child, Ram::Anonymous { bytes: GUEST_RAM })?;
         }
         Ok(total)
+    }
+}
+
+/// What `kubectl` prints when it is content.
+fn kubectl(line: &[&str]) -> Result<Vec<u8>, Error> {
+    let output = Command::new("kubectl").args(line).output()?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_owned().into());
+    }
+    Ok(output.stdout)
+}
+
+/// The instance as the API has it.
+fn status() -> Result<Value, Error> {
+    Ok(serde_json::from_slice(&kubectl(&["get", "vmi", NAME, "-o", "json"])?)?)
+}
+
+/// Asks for the status until the phase is a wanted one.
+fn wait_for(what: &str, deadline: Duration, wanted: impl Fn(&str) -> bool) -> Result<Value, Error> {
+    let end = Instant::now() + deadline;
+    loop {
+        let seen = status();
+        match &seen {
+            Ok(vmi) if wanted(phase(vmi)) => return seen,
+            _ if Instant::now() < end => thread::sleep(Duration::from_millis(100)),
+            Ok(vmi) => return Err(format!("{what}: not within {deadline:?}: {}", vmi["status"]).into()),
+            Err(error) => return Err(format!("{what}: not within {deadline:?}: {error}").into()),
+        }
     }
 }
 
