@@ -1,16 +1,18 @@
 //! `virtctl vnc`: a VNC client of others sees GRUB's menu and the login on a VMI's screen, and types into its text
-//! console, while another viewer never reads. How native shows screens is in `cdrom.rs`.
+//! console, while another viewer never reads. The same on native (in a nested host) and on QEMU (here).
 
 use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
-use vireo_tests::{Host, HostBuilder, HostError, installed};
+use vireo_tests::guest::Monitor;
+use vireo_tests::{Host, HostBuilder, HostError, installed, scenario};
 
 use crate::scenarios::looking::{Looker, Screen};
 use crate::scenarios::node::{Node, host_with_programs};
 
 const LONG: Duration = Duration::from_secs(240);
-const NAME: &str = "bios";
+const BIOS: (&str, &str) = ("bios", "{bios: {}}");
+const EFI: (&str, &str) = ("efi", "{efi: {secureBoot: false}}");
 
 fn host_with_a_disk() -> Result<HostBuilder, HostError> {
     // The cloud kernel does not draw where a BIOS started it without VGA.
@@ -20,20 +22,21 @@ fn host_with_a_disk() -> Result<HostBuilder, HostError> {
         .deadline(Duration::from_secs(500)))
 }
 
-fn manifest(host: &Host) -> String {
+/// In 256 MiB, GRUB by EFI has no room for a screen and this kernel.
+fn manifest(host: &Host, (name, bootloader): (&str, &str)) -> String {
     let image = host.input("disk-oci");
     format!(
         r#"apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata:
-  name: {NAME}
+  name: {name}
 spec:
   terminationGracePeriodSeconds: 0
   domain:
     memory:
-      guest: 256Mi
+      guest: 512Mi
     firmware:
-      bootloader: {{bios: {{}}}}
+      bootloader: {bootloader}
     devices:
       autoattachPodInterface: false
       disks:
@@ -47,17 +50,17 @@ spec:
     )
 }
 
-fn on_the_screen(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
-    let keep = |what: &str| format!("{what}-{NAME}-{hypervisor}");
+fn on_the_screen(host: &Host, hypervisor: &'static str, firmware: (&str, &str)) -> Result<(), HostError> {
+    let keep = |what: &str| format!("{what}-{}-{hypervisor}", firmware.0);
     let looker = Looker::new()?;
     let node = Node::start(host, hypervisor)?;
-    node.apply("disk.yaml", &manifest(host))?;
-    node.wait_for_phase(NAME, "Running", LONG)?;
-    let mut serial = node.attach(NAME)?;
+    node.apply("disk.yaml", &manifest(host, firmware))?;
+    node.wait_for_phase(firmware.0, "Running", LONG)?;
+    let mut serial = node.attach(firmware.0)?;
     serial.wait_for("GNU GRUB", LONG)?;
     // The first key ends the countdown.
     serial.write(b" ")?;
-    let screen = Screen::open(&looker, host, NAME)?;
+    let screen = Screen::open(&looker, host, firmware.0)?;
     screen.shows(&keep("grub"), &["GNU GRUB", "Vireo guest", "Use the"])?;
     screen.act(&["key", "enter"])?;
 
@@ -72,10 +75,33 @@ fn on_the_screen(host: &Host, hypervisor: &'static str) -> Result<(), HostError>
         let seen = screen.seen_by_client(&keep("typed"))?;
         Ok(seen.contains("# expr 54321 - 12345\n41976\n"))
     })?;
-    node.end(NAME)
+    node.end(firmware.0)
+}
+
+fn in_a_host(name: &str, firmware: (&str, &str)) {
+    let host = || Ok(host_with_a_disk()?.memory_mib(2048));
+    scenario::run(name, host, |host, monitor| {
+        installed::keep_ticks_apart(host)?;
+        on_the_screen(host, if monitor == Monitor::Vmm { "native" } else { "qemu" }, firmware)
+    });
+}
+
+#[test]
+fn nested_a_screen_by_bios_on_native() {
+    in_a_host("a screen by BIOS", BIOS);
+}
+
+#[test]
+fn nested_a_screen_by_efi_on_native() {
+    in_a_host("a screen by EFI", EFI);
 }
 
 #[test]
 fn a_screen_by_bios_on_qemu_here() -> Result<(), HostError> {
-    on_the_screen(&host_with_a_disk()?.here()?, "qemu")
+    on_the_screen(&host_with_a_disk()?.here()?, "qemu", BIOS)
+}
+
+#[test]
+fn a_screen_by_efi_on_qemu_here() -> Result<(), HostError> {
+    on_the_screen(&host_with_a_disk()?.here()?, "qemu", EFI)
 }
