@@ -9,7 +9,7 @@ use crate::builder::{self, Assembly, BuildError};
 use crate::config::Machine;
 use crate::legacy::PowerEvents;
 use crate::serial::{SerialInput, SerialOutput};
-use crate::vcpu::{Processors, Vcpu};
+use crate::vcpu::{Crew, Processors, Vcpu};
 
 pub use crate::vcpu::{RunError, StartError};
 pub use outcome::Exit;
@@ -49,8 +49,17 @@ impl Vm<Paused> {
 
     /// Lets the guest run: one thread for each processor.
     pub fn start(self) -> Result<Vm<Running>, StartError> {
+        self.start_as(false)
+    }
+
+    /// The same, where each processor waits for [`Controls::resume`] before its first instruction.
+    pub fn start_paused(self) -> Result<Vm<Running>, StartError> {
+        self.start_as(true)
+    }
+
+    fn start_as(self, paused: bool) -> Result<Vm<Running>, StartError> {
         let Paused { vcpus, assembly } = self.state;
-        let processors = Processors::start(vcpus, assembly.outcome.clone())?;
+        let processors = Processors::start(vcpus, assembly.outcome.clone(), paused)?;
         Ok(Vm { state: Running { processors, assembly }, not_sync: PhantomData })
     }
 }
@@ -62,6 +71,7 @@ impl Vm<Running> {
         Controls {
             outcome: self.state.assembly.outcome.clone(),
             power: Arc::downgrade(&power),
+            crew: Arc::downgrade(self.state.processors.crew()),
             serial: SerialInput::new(self.state.assembly.uart.clone()),
         }
     }
@@ -81,6 +91,7 @@ impl Vm<Running> {
 pub struct Controls {
     outcome: Arc<Outcome>,
     power: Weak<dyn PowerEvents>,
+    crew: Weak<Crew>,
     serial: SerialInput,
 }
 
@@ -95,6 +106,25 @@ impl Controls {
     /// Ends the machine now, as pulling the plug does.
     pub fn kill(&self) {
         self.outcome.report(Exit::Killed);
+    }
+
+    /// Presses the reset button: the machine is over, as by the guest's own reset.
+    pub fn reset(&self) {
+        self.outcome.report(Exit::Reset);
+    }
+
+    /// Stops the processors; blocks until none of them runs. Devices go on with what they were asked for.
+    pub fn pause(&self) {
+        if let Some(crew) = self.crew.upgrade() {
+            crew.pause();
+        }
+    }
+
+    /// Lets the processors go on.
+    pub fn resume(&self) {
+        if let Some(crew) = self.crew.upgrade() {
+            crew.resume();
+        }
     }
 
     /// The gate of the serial port.

@@ -7,6 +7,8 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
+use super::gate::Gate;
+use super::kick;
 use crate::bus::Bus;
 use crate::vm::{Exit, Outcome};
 
@@ -102,14 +104,23 @@ impl Vcpu {
         &mut self.fd
     }
 
-    /// Runs the guest until the machine is over.
-    pub(crate) fn run(&mut self) {
+    /// Runs the guest until the machine is over, but for the times at which the gate is closed.
+    pub(super) fn run(&mut self, gate: &Gate) {
         while !self.outcome.is_over() {
+            if gate.is_closed() {
+                // Tells a guest with KVM's clock why so much time has passed. Others cannot be told.
+                let _untold = self.fd.kvmclock_ctrl();
+                gate.wait(&self.outcome);
+                continue;
+            }
             let exit = match self.enter() {
                 Ok(Next::Continue) => continue,
                 Ok(Next::End(exit)) => exit,
                 Ok(Next::Fail(failure)) => Exit::Failed(self.explain(failure)),
-                Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => continue,
+                Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
+                    kick::lower(self);
+                    continue;
+                }
                 Err(error) => Exit::Failed(RunError::Kvm { cpu: self.cpu, source: error.into() }),
             };
             self.outcome.report(exit);
