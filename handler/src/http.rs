@@ -2,6 +2,7 @@
 
 mod console;
 mod fault;
+mod steer;
 mod vnc;
 
 use std::io;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path as Segments, State};
 use axum::http::Uri;
-use axum::routing::get;
+use axum::routing::{get, put};
 use axum::{Json, Router};
 use tokio::net::UnixListener;
 use vireo_api::v1::{API_VERSION, ListMeta, VirtualMachineInstance, VirtualMachineInstanceList};
@@ -47,6 +48,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
+    let steer = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{steering}";
     Router::new()
         .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
         .route(vmis, get(list))
@@ -54,8 +56,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(console, get(console::attach))
         .route(vnc, get(vnc::attach))
         .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
+        .route(steer, put(steer::steer))
         .fallback(nowhere)
-        .method_not_allowed_fallback(only_get)
+        .method_not_allowed_fallback(other_method)
         .with_state(node)
 }
 
@@ -89,8 +92,8 @@ async fn one(
     find(&node, namespace, name).map(|vmi| Json(VirtualMachineInstance::clone(&vmi)))
 }
 
-async fn only_get() -> Fault {
-    Fault::method_not_allowed("VMIs are changed through their manifests; this endpoint only shows them")
+async fn other_method() -> Fault {
+    Fault::method_not_allowed("VMIs are changed through their manifests; this endpoint shows and steers them")
 }
 
 async fn nowhere(uri: Uri) -> Fault {

@@ -11,10 +11,11 @@ use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
     LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest, ShutdownResponse, State,
-    WatchRequest,
+    SteerRequest, SteerResponse, Steering, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
+use crate::hypervisor::Order;
 use crate::screenshot;
 use crate::session::Handle;
 
@@ -71,6 +72,20 @@ impl Launcher for Server {
 
     async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
         Ok(Response::new(KillResponse { fault: self.session.kill().await }))
+    }
+
+    async fn steer(&self, request: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
+        let order = match request.into_inner().steering() {
+            Steering::Pause => Order::Pause,
+            Steering::Unpause => Order::Resume,
+            Steering::Reset => Order::Reset,
+            Steering::SoftReboot => Order::SoftReboot,
+            Steering::Unspecified => {
+                let fault = fault(Code::Invalid, "this launcher does not know what to do");
+                return Ok(Response::new(SteerResponse { fault: Some(fault) }));
+            }
+        };
+        Ok(Response::new(SteerResponse { fault: self.session.steer(order).await }))
     }
 
     async fn screenshot(

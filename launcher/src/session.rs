@@ -7,6 +7,7 @@
 mod command;
 mod outcome;
 mod stage;
+mod steer;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -117,6 +118,7 @@ impl Session {
                 Some(Command::Shutdown(_, reply) | Command::Kill(reply)) => {
                     answer(reply, Some(fault(Code::Conflict, "no machine was launched")));
                 }
+                Some(other @ Command::Steer(..)) => refuse(other, &self.state()),
                 Some(Command::Dismiss(reply)) => {
                     answer(reply, None);
                     return Stage::Gone;
@@ -255,7 +257,7 @@ impl Session {
                     answer(reply, None);
                     return Stage::Gone;
                 }
-                Some(other @ Command::Launch(..)) => refuse(other, &self.state()),
+                Some(other @ (Command::Launch(..) | Command::Steer(..))) => refuse(other, &self.state()),
                 Some(Command::Leave) | None => return Stage::Gone,
             }
         }
@@ -307,6 +309,7 @@ fn refuse(command: Command, state: &State) {
         Command::Dismiss(reply) => {
             answer(reply, Some(fault(Code::Conflict, "the guest still runs")));
         }
+        Command::Steer(_, reply) => answer(reply, Some(fault(Code::Conflict, "VMI is not running"))),
         Command::Shutdown(_, reply) | Command::Kill(reply) => answer(reply, None),
         Command::Leave => {}
     }

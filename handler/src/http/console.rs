@@ -57,12 +57,7 @@ fn attachable(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
 pub(super) fn running(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
     match Phase::parse(&vmi.status.phase) {
         Phase::Running => Ok(()),
-        Phase::Failed => {
-            let name = &vmi.metadata.name;
-            Err(Fault::conflict(format!(
-                "Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io \"{name}\": VMI is in failed status"
-            )))
-        }
+        Phase::Failed => Err(Fault::not_now(&vmi.metadata.name, "VMI is in failed status")),
         Phase::Pending | Phase::Scheduling | Phase::Scheduled | Phase::Succeeded => {
             Err(Fault::bad_request("VMI is not running"))
         }

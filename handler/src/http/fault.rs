@@ -26,6 +26,17 @@ impl Fault {
         Self { code: StatusCode::CONFLICT, reason: "Conflict", message: message.into() }
     }
 
+    /// Something that cannot be done to this VMI now, as a Kubernetes API server says it.
+    pub(super) fn not_now(name: &str, why: &str) -> Self {
+        Self::conflict(format!(
+            "Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io \"{name}\": {why}"
+        ))
+    }
+
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self { code: StatusCode::FORBIDDEN, reason: "Forbidden", message: message.into() }
+    }
+
     pub(super) fn method_not_allowed(message: impl Into<String>) -> Self {
         Self { code: StatusCode::METHOD_NOT_ALLOWED, reason: "MethodNotAllowed", message: message.into() }
     }

@@ -18,7 +18,7 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
-    ShutdownRequest, State, WatchRequest, state::Phase,
+    ShutdownRequest, State, SteerRequest, Steering, WatchRequest, state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -28,6 +28,8 @@ use super::socket;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Building a machine opens images and may start QEMU.
 const LAUNCH: Duration = Duration::from_secs(60);
+/// For a pause, which waits for the processors.
+const STEER: Duration = Duration::from_secs(30);
 /// For a picture; the launcher gives up before, and says why.
 const LOOK: Duration = Duration::from_secs(40);
 /// No picture of a screen is larger.
@@ -174,6 +176,15 @@ pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, Lin
     let mut client = connect(socket).await?.max_decoding_message_size(PICTURE);
     let answer = within(LOOK, client.screenshot(ScreenshotRequest { move_cursor })).await?;
     refused(answer.fault).map(|()| answer.png)
+}
+
+/// Pauses, resets, ... the guest whose launcher is at `socket`; returns once it is done.
+///
+/// # Errors
+/// When the launcher cannot be asked or refuses.
+pub async fn steer(socket: &Path, steering: Steering) -> Result<(), LinkError> {
+    let mut client = connect(socket).await?;
+    refused(within(STEER, client.steer(SteerRequest { steering: steering.into() })).await?.fault)
 }
 
 fn refused(fault: Option<Fault>) -> Result<(), LinkError> {

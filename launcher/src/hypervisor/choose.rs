@@ -161,9 +161,6 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         let what = format!("a {} display adapter", video.name());
         needs.push(Need::new("spec.domain.devices.video.type", what));
     }
-    if launch.start_paused {
-        needs.push(Need::new("spec.startStrategy", "a start with the CPUs stopped"));
-    }
     needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
     needs
 }

@@ -83,7 +83,7 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 14] = [
+    let table: [(Change, &str, &str); 13] = [
         (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].cdrom = true,
@@ -115,7 +115,6 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
         (|l| l.video = Some(Video::Cirrus), "spec.domain.devices.video.type", "a cirrus display"),
         (|l| l.video = Some(Video::Ramfb), "spec.domain.devices.video.type", "a ramfb display"),
-        (|l| l.start_paused = true, "spec.startStrategy", "stopped"),
         (|l| l.demands.push(demand(&["-device", "x"])), "spec.domain.devices.watchdog", "i6300esb"),
     ];
     for (change, field, what) in table {
@@ -152,11 +151,11 @@ fn a_screen_with_a_tablet_is_shown_by_either() {
 fn a_refusal_speaks_of_everything_at_once() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].bus = Bus::Usb;
-    launch.start_paused = true;
+    launch.video = Some(Video::Ramfb);
     launch.hypervisor = forced(Kind::Native);
     let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
     assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
-    assert!(fault.detail.contains("usb") && fault.detail.contains("spec.startStrategy"));
+    assert!(fault.detail.contains("usb") && fault.detail.contains("spec.domain.devices.video.type"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use tokio::sync::mpsc;
 use vireo_proto::launcher::Fault;
@@ -7,11 +8,23 @@ use vireo_proto::launcher::Fault;
 /// A machine on its way up.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
 
+/// How long after [`Order::SoftReboot`] a guest that switches itself off is thought to follow it.
+pub const SOFT_REBOOT: Duration = Duration::from_secs(300);
+
 /// What a running machine can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Press the ACPI power button.
     PowerButton,
+    /// Press it, and start again if the guest switches itself off within [`SOFT_REBOOT`]. [`Order::PowerButton`] takes
+    /// that back.
+    SoftReboot,
+    /// Press the reset button.
+    Reset,
+    /// Stop the CPUs; answered by [`Event::Paused`], also where they stand still already.
+    Pause,
+    /// Let them go on; answered by [`Event::Resumed`].
+    Resume,
     /// Die now.
     Kill,
 }

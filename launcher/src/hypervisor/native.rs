@@ -6,6 +6,7 @@
 mod drive;
 mod keys;
 mod screen;
+mod wishes;
 
 use std::io;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::Host;
 use crate::launch::{Launch, Reboot};
 use crate::plan;
+use wishes::Wishes;
 
 /// The monitor.
 #[derive(Debug)]
@@ -44,10 +46,18 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
     let machine = machine.with_graphics(screen.as_ref().map(screen::Screen::graphics).transpose()?);
     let (current, controls) = watch::channel(None);
     let (up, started) = oneshot::channel();
-    let life = Life { machine, launch, output: port.output, events: end.events, current, _screen: screen };
+    let wishes = Arc::new(Wishes::new(launch.start_paused));
+    if launch.start_paused {
+        // Nobody can have let go of it yet.
+        let _ = end.events.send(Event::Paused);
+    }
+    let events = end.events.clone();
+    let driven =
+        drive::Driven { wishes: wishes.clone(), events: end.events.clone(), current: controls.clone() };
+    let life = Life { machine, launch, output: port.output, events, current, wishes, _screen: screen };
     thread::Builder::new().name("machine".to_owned()).spawn(move || life.run(up)).map_err(no_thread)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the machine's thread died")))?;
-    tokio::spawn(drive::drive(end.orders, controls.clone()));
+    tokio::spawn(driven.run(end.orders));
     tokio::spawn(keys::forward(port.input, controls));
     Ok(owner)
 }
@@ -74,6 +84,7 @@ struct Life {
     output: Output,
     events: mpsc::UnboundedSender<Event>,
     current: Current,
+    wishes: Arc<Wishes>,
     /// Shown until the guest's end, across its resets.
     _screen: Option<screen::Screen>,
 }
@@ -93,12 +104,12 @@ impl Life {
             return;
         }
         let end = loop {
-            let exit = vm.wait();
+            let exit = self.wishes.applied(vm.wait());
             self.current.send_replace(None);
             if let Some(end) = ended(exit, self.launch.reboot) {
                 break end;
             }
-            info!("the guest reset itself");
+            info!("the guest was reset");
             vm = match self.start() {
                 Ok(vm) => vm,
                 Err(fault) => break End::Failed(fault),
@@ -112,7 +123,8 @@ impl Life {
         let output = self.output.clone();
         let output = Box::new(move |bytes: &[u8]| output.write(bytes));
         let vm = Vm::build(&self.machine, output).map_err(|error| self.not_built(&error))?;
-        let vm = vm.start().map_err(|error| fault(Code::Hypervisor, chain(&error)))?;
+        let started = if self.wishes.paused() { vm.start_paused() } else { vm.start() };
+        let vm = started.map_err(|error| fault(Code::Hypervisor, chain(&error)))?;
         self.current.send_replace(Some(vm.controls()));
         Ok(vm)
     }

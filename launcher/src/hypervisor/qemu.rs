@@ -11,6 +11,7 @@ mod end;
 mod process;
 mod qmp;
 mod run;
+mod soft;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,6 +5,7 @@ use vireo_proto::launcher::{Fault, LaunchRequest, State};
 
 use super::{Launched, Standing};
 use crate::fault::{Code, fault};
+use crate::hypervisor::Order;
 
 /// What a session can be asked.
 pub enum Command {
@@ -14,6 +15,8 @@ pub enum Command {
     Shutdown(Duration, oneshot::Sender<Option<Fault>>),
     /// End it now.
     Kill(oneshot::Sender<Option<Fault>>),
+    /// Pause it, let it go on, reset it.
+    Steer(Order, oneshot::Sender<Option<Fault>>),
     /// The outcome is recorded.
     Dismiss(oneshot::Sender<Option<Fault>>),
     /// The launcher itself was told to go.
@@ -55,6 +58,11 @@ impl Handle {
     /// Asks for an end now.
     pub async fn kill(&self) -> Option<Fault> {
         self.ask(Command::Kill).await
+    }
+
+    /// Tells a guest that runs something that does not end it; returns once it is done.
+    pub async fn steer(&self, order: Order) -> Option<Fault> {
+        self.ask(|reply| Command::Steer(order, reply)).await
     }
 
     /// Lets the launcher go.

@@ -6,6 +6,7 @@ use tracing::{info, warn};
 use vireo_proto::launcher::{Outcome, state::Phase};
 
 use super::outcome::{Intent, outcome};
+use super::steer::Awaited;
 use super::{Command, Session, Up, answer, refuse, sooner};
 use crate::console::Console;
 use crate::hypervisor::{Event, Guest, Order};
@@ -37,12 +38,14 @@ pub(super) enum Stage {
 pub(super) struct Machine {
     launch: Arc<Launch>,
     console: Console,
-    guest: Guest,
+    pub(super) guest: Guest,
+    /// Who waits for the guest to stand still, or to go on.
+    pub(super) awaited: Option<Awaited>,
 }
 
 impl Machine {
     pub(super) fn new(launch: Arc<Launch>, console: Console, guest: Guest) -> Self {
-        Self { launch, console, guest }
+        Self { launch, console, guest, awaited: None }
     }
 }
 
@@ -51,7 +54,7 @@ impl Session {
         loop {
             tokio::select! {
                 event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&machine, event, Intent::None) {
+                    if let Some(outcome) = self.happened(&mut machine, event, Intent::None) {
                         return self.exit(outcome);
                     }
                 }
@@ -69,6 +72,7 @@ impl Session {
                         answer(reply, None);
                         return Stage::Killing(machine, Intent::Killed);
                     }
+                    Some(Command::Steer(order, reply)) => machine.steer(order, self.state().phase(), reply),
                     Some(other) => refuse(other, &self.state()),
                 }
             }
@@ -76,6 +80,10 @@ impl Session {
     }
 
     pub(super) async fn stopping(&mut self, mut machine: Machine, mut deadline: Instant) -> Stage {
+        if self.state().phase() == Phase::Paused || machine.awaits(Phase::Paused) {
+            // One that stands still hears no button.
+            machine.guest.order(Order::Resume);
+        }
         self.enter(Phase::Stopping);
         info!(grace = ?deadline.duration_since(Instant::now()), "asking the guest to shut down");
         let mut presses = interval(PRESS_AGAIN);
@@ -83,7 +91,7 @@ impl Session {
         loop {
             tokio::select! {
                 event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&machine, event, Intent::Asked) {
+                    if let Some(outcome) = self.happened(&mut machine, event, Intent::Asked) {
                         return self.exit(outcome);
                     }
                 }
@@ -114,7 +122,7 @@ impl Session {
         loop {
             tokio::select! {
                 event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&machine, event, why) {
+                    if let Some(outcome) = self.happened(&mut machine, event, why) {
                         return self.exit(outcome);
                     }
                 }
@@ -127,7 +135,7 @@ impl Session {
     }
 
     /// Publishes what happened; `Some` when it was the end.
-    fn happened(&self, machine: &Machine, event: Event, intent: Intent) -> Option<Outcome> {
+    fn happened(&self, machine: &mut Machine, event: Event, intent: Intent) -> Option<Outcome> {
         match event {
             Event::Rebooted => self.publish(|state| {
                 state.reboots += 1;
@@ -137,10 +145,14 @@ impl Session {
                 warn!("the firmware found nothing to start");
                 self.publish(|state| state.no_boot_device = true);
             }
-            Event::Paused if intent == Intent::None => self.enter(Phase::Paused),
-            Event::Resumed if intent == Intent::None => self.enter(Phase::Running),
-            // On the way out, that is all anybody wants to know.
-            Event::Paused | Event::Resumed => {}
+            Event::Paused | Event::Resumed => {
+                let phase = if event == Event::Paused { Phase::Paused } else { Phase::Running };
+                // On the way out, that is all anybody wants to know.
+                if intent == Intent::None {
+                    self.enter(phase);
+                }
+                machine.settled(phase);
+            }
             Event::Ended(end) => {
                 machine.console.end();
                 return Some(outcome(end, intent));

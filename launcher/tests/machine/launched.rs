@@ -137,6 +137,11 @@ impl Launched {
         assert_eq!(response.into_inner().fault, None);
     }
 
+    pub(crate) async fn steer(&mut self, steering: Steering) -> Option<Fault> {
+        let request = SteerRequest { steering: steering.into() };
+        soon("an answer to Steer", self.client.steer(request)).await.unwrap().into_inner().fault
+    }
+
     pub(crate) async fn console(&self) -> UnixStream {
         UnixStream::connect(self.path("console.sock")).await.unwrap()
     }

@@ -58,6 +58,40 @@ async fn a_guest_lives_and_powers_off() {
     launcher.dismiss().await;
 }
 
+/// Starts stopped, goes on, stands still, is reset while it does, and reboots by its power button; then a stop finds it
+/// paused.
+#[tokio::test]
+async fn a_guest_is_steered() {
+    let mut launcher = Launched::start().await;
+    let disk = guest::disk(launcher.directory.path());
+    let request = LaunchRequest { start_paused: true, ..launcher.request(&disk) };
+    assert_eq!(launcher.launch(request).await.fault, None);
+    launcher.until("the stopped machine", |state| state.phase() == state::Phase::Paused).await;
+    let refused = launcher.steer(Steering::Pause).await.unwrap();
+    assert_eq!((refused.code(), refused.detail.as_str()), (Code::Conflict, "VMI is already paused"));
+    assert_eq!(launcher.steer(Steering::Unpause).await, None);
+    launcher.until("the guest", |state| state.phase() == state::Phase::Running).await;
+    let mut console = launcher.console().await;
+    read_until(&mut console, guest::READY).await;
+
+    assert_eq!(launcher.steer(Steering::Pause).await, None);
+    launcher.until("a pause", |state| state.phase() == state::Phase::Paused).await;
+    assert_eq!(launcher.steer(Steering::Reset).await, None);
+    let reset = launcher.until("a reset", |state| state.reboots == 1).await;
+    assert_eq!(reset.phase(), state::Phase::Paused);
+    assert_eq!(launcher.steer(Steering::Unpause).await, None);
+    read_until(&mut console, guest::READY).await;
+
+    assert_eq!(launcher.steer(Steering::SoftReboot).await, None);
+    launcher.until("a reboot", |state| state.reboots == 2).await;
+    read_until(&mut console, guest::READY).await;
+    assert_eq!(launcher.steer(Steering::Pause).await, None);
+    launcher.shut_down(50).await;
+    assert_eq!(launcher.outcome().await.kind(), Kind::ShutDown, "its button is heard again");
+    assert_eq!(launcher.steer(Steering::Reset).await.unwrap().detail, "VMI is not running");
+    launcher.dismiss().await;
+}
+
 #[tokio::test]
 async fn a_guest_that_ignores_its_button_dies_after_the_grace() {
     let mut launcher = Launched::start().await;

@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::{
     DismissResponse, HelloResponse, KillResponse, LaunchResponse, ScreenshotResponse, ShutdownResponse,
-    Version, fault,
+    SteerResponse, Version, fault,
 };
 
 use super::*;
@@ -44,6 +44,10 @@ impl Launcher for Puppet {
 
     async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
         Ok(Response::new(KillResponse { fault: None }))
+    }
+
+    async fn steer(&self, _: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
+        Ok(Response::new(SteerResponse { fault: None }))
     }
 
     async fn screenshot(

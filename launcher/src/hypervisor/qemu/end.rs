@@ -37,7 +37,7 @@ impl Story {
         }
         match self.shutdown.as_deref() {
             Some("guest-shutdown") => End::PoweredOff,
-            Some("guest-reset") => End::Rebooted,
+            Some("guest-reset" | "host-qmp-system-reset") => End::Rebooted,
             Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
             _ if self.killed => End::Killed,
             Some(reason) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
@@ -81,6 +81,7 @@ mod tests {
             (story(false, Some("guest-shutdown"), None), End::PoweredOff),
             (story(true, Some("guest-shutdown"), None), End::PoweredOff),
             (story(false, Some("guest-reset"), None), End::Rebooted),
+            (story(false, Some("host-qmp-system-reset"), None), End::Rebooted),
             (story(false, Some("guest-panic"), Some("")), End::Crashed("the guest's kernel panicked".into())),
             (story(true, Some("host-qmp-quit"), None), End::Killed),
             (story(true, None, None), End::Killed),

@@ -48,6 +48,15 @@ pub(super) fn command(name: &str) -> String {
     format!("{}\n", json!({ "execute": name, "id": name }))
 }
 
+/// What QEMU does when the guest switches itself off: end, or wait for a reset.
+pub(super) fn at_power_off(wait: bool) -> String {
+    let action = if wait { "pause" } else { "poweroff" };
+    format!(
+        "{}\n",
+        json!({ "execute": "set-action", "id": "set-action", "arguments": { "shutdown": action } })
+    )
+}
+
 /// Reads one line.
 pub(super) fn parse(line: &str) -> Result<Message, QmpError> {
     let value: Value = serde_json::from_str(line)?;
@@ -131,6 +140,7 @@ mod tests {
         assert!(matches!(parse("{"), Err(QmpError::Syntax(_))));
         assert!(matches!(parse("{}"), Err(QmpError::Shape(_))));
         assert_eq!(command("quit"), "{\"execute\":\"quit\",\"id\":\"quit\"}\n");
+        assert!(at_power_off(true).contains(r#"{"shutdown":"pause"}"#));
     }
 
     proptest! {

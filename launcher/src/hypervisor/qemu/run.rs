@@ -12,6 +12,7 @@ use vireo_proto::launcher::Fault;
 use super::end::{Story, gone, with_stderr};
 use super::process::{Process, kill_now};
 use super::qmp::{self, Event as QmpEvent, Message};
+use super::soft::{SoftReboot, Step};
 use crate::fault::{Code, fault};
 use crate::hypervisor::{Event, Guest, GuestEnd, Order, guest};
 
@@ -41,7 +42,9 @@ pub(super) async fn drive(mut process: Process) -> Result<Guest, Fault> {
         tell(&end, Event::Paused);
     }
     let remains = Remains { child: process.child, stderr: process.stderr };
-    let machine = Machine { process: remains, lines, writer, nothing: process.nothing, told: false };
+    let nothing = process.nothing;
+    let machine =
+        Machine { process: remains, lines, writer, nothing, told: false, soft: SoftReboot::default() };
     tokio::spawn(machine.run(end));
     Ok(owner)
 }
@@ -79,8 +82,12 @@ async fn message(lines: &mut Lines) -> Option<Message> {
 }
 
 async fn send(writer: &mut OwnedWriteHalf, command: &str) {
+    say(writer, &qmp::command(command)).await;
+}
+
+async fn say(writer: &mut OwnedWriteHalf, line: &str) {
     // If QEMU is gone, its monitor's end says so to whoever reads it.
-    let _ = writer.write_all(qmp::command(command).as_bytes()).await;
+    let _ = writer.write_all(line.as_bytes()).await;
 }
 
 fn tell(end: &GuestEnd, event: Event) {
@@ -100,6 +107,7 @@ struct Machine {
     nothing: mpsc::Receiver<()>,
     /// That firmware found nothing is told once after each reset, however often the guest says it.
     told: bool,
+    soft: SoftReboot,
 }
 
 impl Machine {
@@ -109,10 +117,17 @@ impl Machine {
         loop {
             tokio::select! {
                 message = message(&mut self.lines) => match message {
-                    Some(Message::Event(event)) => {
-                        story.hear(&event);
-                        self.heard(&end, event);
-                    }
+                    Some(Message::Event(event)) => match self.soft.hear(&event, Instant::now()) {
+                        Some(step) => self.reboot_softly(&end, step, &mut story).await,
+                        None => {
+                            // A guest that rebooted by itself has done what was asked.
+                            if matches!(event, QmpEvent::Reset { .. }) && self.soft.forget() {
+                                say(&mut self.writer, &qmp::at_power_off(false)).await;
+                            }
+                            story.hear(&event);
+                            self.heard(&end, event);
+                        }
+                    },
                     Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
                     Some(Message::Greeting | Message::Return { .. }) => {}
                     None => break,
@@ -121,12 +136,12 @@ impl Machine {
                     tell(&end, Event::NoBootDevice);
                 },
                 order = end.orders.recv(), if deadline.is_none() => match order {
-                    Some(Order::PowerButton) => send(&mut self.writer, "system_powerdown").await,
                     Some(Order::Kill) | None => {
                         story.killed = true;
                         deadline = Some(Instant::now() + FLUSH);
                         send(&mut self.writer, "quit").await;
                     }
+                    Some(order) => self.follow(order).await,
                 },
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     warn!("QEMU does not quit: killing it");
@@ -138,9 +153,51 @@ impl Machine {
         tell(&end, Event::Ended(story.end(status, &said)));
     }
 
+    async fn follow(&mut self, order: Order) {
+        let command = match order {
+            Order::PowerButton => {
+                if self.soft.forget() {
+                    say(&mut self.writer, &qmp::at_power_off(false)).await;
+                }
+                "system_powerdown"
+            }
+            Order::SoftReboot => {
+                self.soft.begin(Instant::now());
+                say(&mut self.writer, &qmp::at_power_off(true)).await;
+                "system_powerdown"
+            }
+            Order::Reset => "system_reset",
+            Order::Pause => "stop",
+            Order::Resume => "cont",
+            Order::Kill => "quit",
+        };
+        send(&mut self.writer, command).await;
+    }
+
+    async fn reboot_softly(&mut self, end: &GuestEnd, step: Step, story: &mut Story) {
+        match step {
+            Step::Nothing => {}
+            Step::Reset => {
+                info!("the guest switched itself off for a reboot");
+                say(&mut self.writer, &qmp::at_power_off(false)).await;
+                send(&mut self.writer, "system_reset").await;
+            }
+            Step::GoOn => {
+                self.told = false;
+                tell(end, Event::Rebooted);
+                send(&mut self.writer, "cont").await;
+            }
+            Step::End(event) => {
+                story.hear(&event);
+                send(&mut self.writer, "quit").await;
+            }
+        }
+    }
+
     fn heard(&mut self, end: &GuestEnd, event: QmpEvent) {
         match event {
-            QmpEvent::Reset { by_guest: true } => {
+            QmpEvent::Reset { by_guest } => {
+                info!(by_guest, "the machine was reset");
                 self.told = false;
                 tell(end, Event::Rebooted);
             }
@@ -149,7 +206,6 @@ impl Machine {
             QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),
             QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
             QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
-            QmpEvent::Reset { by_guest: false } => info!("the machine was reset from outside"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),
         }
     }
