@@ -22,6 +22,8 @@ use crate::{meta, place};
 
 /// Of a status: what the instance was made from.
 const REVISION: &str = "virtualMachineRevisionName";
+/// Of a spec: what `virtctl stop` may have shortened since it was accepted.
+const GRACE: &str = "/spec/terminationGracePeriodSeconds";
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -70,6 +72,9 @@ impl Source for Vmis {
         self.leaving.clear();
         for object in listing.objects {
             if meta::is_leaving(&object.value) {
+                if let Some(seconds) = object.value.pointer(GRACE).and_then(Value::as_i64) {
+                    catalog.graces.insert(key(&object), u64::try_from(seconds).unwrap_or(0));
+                }
                 self.leaving.push(object);
                 continue;
             }

@@ -36,6 +36,8 @@ pub struct Catalog {
     pub entries: BTreeMap<Key, Entry>,
     /// What was refused, in order of file and document.
     pub refusals: Vec<Refusal>,
+    /// Seconds that guests which are wanted no more get to shut down, where that is not what was accepted.
+    pub graces: BTreeMap<Key, u64>,
 }
 
 /// One document that names a VMI.
@@ -107,7 +109,7 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
         }
     }
     refusals.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
-    Catalog { entries, refusals }
+    Catalog { entries, refusals, graces: BTreeMap::new() }
 }
 
 fn entry(claim: &Claim<'_>) -> Entry {

@@ -213,6 +213,27 @@ impl Machine {
         Ok(())
     }
 
+    /// Gives the guest another time to shut down. One that was asked already is asked again: the launcher heeds the
+    /// shorter time.
+    pub(super) fn hurry(&mut self, grace: u64) -> Done {
+        let Some(record) = self.record.as_ref().filter(|record| record.grace() != grace) else {
+            return Ok(());
+        };
+        let shorter = grace < record.grace();
+        self.change(|record| {
+            let seconds = i64::try_from(grace).ok();
+            record.vmi.spec.termination_grace_period_seconds = seconds;
+            if record.leaving() {
+                record.vmi.metadata.deletion_grace_period_seconds = seconds;
+            }
+        })?;
+        if shorter {
+            self.asked = self.asked.take().filter(|(stage, _)| *stage != Launcher::Alive);
+            self.patience = self.patience.map(|_| Instant::now() + Duration::from_secs(grace) + MARGIN);
+        }
+        Ok(())
+    }
+
     async fn ask_shutdown(&mut self) -> Done {
         let grace = self.known()?.grace();
         self.link()?.shutdown(grace).await.map_err(trouble("FailedShutdown"))?;

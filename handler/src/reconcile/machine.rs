@@ -34,6 +34,8 @@ pub(super) enum Want {
     Entry(Entry),
     #[default]
     Nothing,
+    /// Nothing, and the guest gets so many seconds to shut down.
+    Gone(u64),
 }
 
 impl Want {
@@ -47,13 +49,22 @@ impl Want {
             }
             Self::Entry(Entry::Present { .. }) => Wanted::Present,
             Self::Entry(Entry::Held) => Wanted::Held,
-            Self::Nothing => Wanted::Absent,
+            Self::Nothing | Self::Gone(_) => Wanted::Absent,
+        }
+    }
+
+    /// How long the guest gets to shut down, if that was said.
+    fn grace(&self) -> Option<u64> {
+        match self {
+            Self::Gone(seconds) => Some(*seconds),
+            Self::Entry(_) | Self::Nothing => None,
         }
     }
 
     /// Whether a task that was told this need not be told that.
     pub(super) fn same(&self, other: &Self) -> bool {
         match (self, other) {
+            (Self::Gone(this), Self::Gone(that)) => this == that,
             (Self::Nothing, Self::Nothing) | (Self::Entry(Entry::Held), Self::Entry(Entry::Held)) => true,
             _ => match (self.manifest(), other.manifest()) {
                 (Some((this, here)), Some((that, there))) => here == there && this.vmi == that.vmi,
@@ -73,7 +84,7 @@ impl Want {
     pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &Origin)> {
         match self {
             Self::Entry(Entry::Present { manifest, origin }) => Some((manifest, origin)),
-            Self::Entry(Entry::Held) | Self::Nothing => None,
+            Self::Entry(Entry::Held) | Self::Nothing | Self::Gone(_) => None,
         }
     }
 }
@@ -190,6 +201,12 @@ impl Machine {
     }
 
     async fn round(&mut self, want: &Want) -> Step {
+        if let Some(grace) = want.grace()
+            && let Err(trouble) = self.hurry(grace)
+        {
+            // It is tried again by the next round; until then, what was known before holds.
+            warn!(reason = trouble.reason, "{}", trouble.message);
+        }
         let seen = self.observe(want);
         let action = decide(want.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");

@@ -109,7 +109,8 @@ impl Tasks {
             }
         }
         for (key, tell) in &self.tell {
-            let want = catalog.entries.get(key).cloned().map_or(Want::Nothing, Want::Entry);
+            let gone = || catalog.graces.get(key).map_or(Want::Nothing, |seconds| Want::Gone(*seconds));
+            let want = catalog.entries.get(key).cloned().map_or_else(gone, Want::Entry);
             tell.send_if_modified(|known| {
                 let differs = !known.same(&want);
                 if differs {

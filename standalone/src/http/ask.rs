@@ -13,7 +13,7 @@ use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions
 use super::query::dry_run;
 use super::target::Ask;
 use super::{Refusal, Server, body};
-use crate::store::{Change, Store};
+use crate::store::{Change, Object, Store};
 use crate::{meta, place, vms};
 
 /// Writes down what is asked; the controller does it.
@@ -46,16 +46,21 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
         dry |= dry_run(word.as_str().unwrap_or("?"))?;
     }
     let row = place::vms();
-    store.write(&row.key(&ask.namespace, &ask.name), |before, store| {
+    let key = row.key(&ask.namespace, &ask.name);
+    let read = |before: Option<&Arc<Object>>| {
         let before = before.ok_or_else(|| Refusal::not_found(row, &ask.name))?;
-        let mut machine: VirtualMachine = serde_json::from_value(before.value.clone())
-            .map_err(|error| Refusal::internal(format!("the VirtualMachine cannot be read: {error}")))?;
+        serde_json::from_value::<VirtualMachine>(before.value.clone())
+            .map(|machine| (Arc::clone(before), machine))
+            .map_err(|error| Refusal::internal(format!("the VirtualMachine cannot be read: {error}")))
+    };
+    let (_, mut machine) = read(store.get(&key).as_ref())?;
+    // Before anything else: an instance that is deleted next takes it along.
+    if let Some(seconds) = decide(store, &mut machine, ask, options)?.grace_period.filter(|_| !dry) {
+        give_time(store, &machine, seconds)?;
+    }
+    store.write(&key, |before, store| {
+        let (before, mut machine) = read(before)?;
         let asked = decide(store, &mut machine, ask, options)?;
-        if asked.grace_period.is_some() {
-            return Err(Refusal::bad_request(
-                "another grace period than that of the instance is not available yet: leave it out",
-            ));
-        }
         let mut value = before.value.clone();
         match asked.machine {
             Some(vm::Change::Spec) => {
@@ -70,6 +75,17 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
         Ok(if dry { Change::Nothing } else { Change::Put(value) })
     })?;
     Ok(())
+}
+
+/// Writes how long the guest of a machine gets to shut down.
+fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<(), Refusal> {
+    let Some((instance, _)) = vms::instance_of(store, machine) else { return Ok(()) };
+    Ok(place::change(store, &instance, |value| {
+        let before = value.clone();
+        value["spec"]["terminationGracePeriodSeconds"] = json!(seconds);
+        meta::count_generation(value, &before);
+        true
+    })?)
 }
 
 fn decide(store: &Store, machine: &mut VirtualMachine, ask: &Ask, options: &Value) -> Result<Asked, Refusal> {
