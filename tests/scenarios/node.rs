@@ -265,6 +265,7 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let boot_id = guest.run("cat /proc/sys/kernel/random/boot_id", SOON)?;
     assert_eq!(boot_id.trim(), ready.boot_id, "the guest was started again");
 
+    is_steered(&node, &mut guest)?;
     refuses_what_is_broken(&node)?;
     let boot_id = guest.run("cat /proc/sys/kernel/random/boot_id", SOON)?;
     assert_eq!(boot_id.trim(), ready.boot_id, "a broken manifest disturbed the guest");
@@ -283,6 +284,31 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     node.handler.signal(SIGTERM)?;
     let ended = node.handler.wait(SOON)?;
     assert_eq!(ended.status, Status::Code(0), "{}", ended.stderr);
+    Ok(())
+}
+
+/// A pause stops the guest and loses nothing, not even what is typed meanwhile.
+fn is_steered(node: &Node<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let virtctl = |line: &str| {
+        let virtctl = node.host.command(&node.host.input("virtctl"));
+        virtctl.args(line.split(' ')).args(["--state-dir", &node.host.work("state")]).run()
+    };
+    let paused = |wanted: bool| {
+        let what = if wanted { "the VMI is paused" } else { "the VMI goes on" };
+        eventually(what, SOON, || {
+            let vmi = node.vmi("one")?.unwrap_or_default();
+            let conditions = vmi["status"]["conditions"].as_array();
+            Ok(conditions.into_iter().flatten().any(|one| one["type"] == "Paused") == wanted)
+        })
+    };
+    virtctl("pause vmi one")?.ok();
+    paused(true)?;
+    let refused = virtctl("pause vmi one")?;
+    assert!(refused.stderr.contains("VMI is already paused"), "{}", refused.stderr);
+    guest.monitor().write(b"0 echo typed while it was paused >/tmp/typed\n")?;
+    virtctl("unpause vmi one")?.ok();
+    paused(false)?;
+    assert_eq!(guest.run("cat /tmp/typed", SOON)?.trim(), "typed while it was paused");
     Ok(())
 }
 

@@ -166,8 +166,8 @@ fn owns_a_machine(standalone: &Standalone<'_>) -> Result<(), HostError> {
             standalone.kubectl("get vmi two -o jsonpath={.metadata.uid},{.status.phase}", None)?.stdout;
         Ok(seen.ends_with(",Running") && !seen.starts_with(&first))
     })?;
-    standalone.console("two")?.ready()?;
-    standalone.virtctl("stop two")?.ok();
+    is_steered(standalone)?;
+    standalone.virtctl("stop two --grace-period 0 --force")?.ok();
     standalone.printable("two", "Stopped")?;
     assert!(standalone.kubectl("get vmi two", None)?.stderr.contains("NotFound"));
     standalone.kubectl("delete vm two --timeout=90s", None)?.ok();
@@ -175,6 +175,25 @@ fn owns_a_machine(standalone: &Standalone<'_>) -> Result<(), HostError> {
         standalone.kubectl("get vm,vmi,controllerrevisions", None)?.stderr.contains("No resources found")
     );
     assert_eq!(standalone.launchers()?, "0");
+    Ok(())
+}
+
+/// Paused and let go on, and rebooted by its power button, all as the machine `two`.
+fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let mut guest = standalone.console("two")?;
+    let first = guest.ready()?;
+    standalone.virtctl("pause vm two")?.ok();
+    standalone.printable("two", "Paused")?;
+    let told = standalone.virtctl("soft-reboot two")?;
+    assert!(told.stderr.contains("VMI is paused"), "{}", told.stderr);
+    standalone.virtctl("unpause vm two")?.ok();
+    standalone.printable("two", "Running")?;
+    standalone.virtctl("soft-reboot two")?.ok();
+    assert_ne!(guest.ready()?.boot_id, first.boot_id, "it has started again");
+    let events = standalone.kubectl("get events", None)?.ok();
+    for reason in ["Paused", "Unpaused", "SoftRebooted"] {
+        assert!(events.contains(reason), "{reason} is not among {events}");
+    }
     Ok(())
 }
 

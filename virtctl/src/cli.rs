@@ -37,11 +37,20 @@ pub(crate) enum Command {
     /// Look at the screen of a virtual machine instance
     Vnc(Vnc),
     /// Start a virtual machine
-    Start(Machine),
+    Start(Start),
     /// Stop a virtual machine
-    Stop(Machine),
+    Stop(Stop),
     /// Restart a virtual machine
-    Restart(Machine),
+    Restart(Stop),
+    /// Pause a virtual machine
+    Pause(Steered),
+    /// Let a paused virtual machine go on
+    Unpause(Steered),
+    /// Reset a virtual machine, as its reset button does
+    Reset(Steered),
+    /// Ask a virtual machine to reboot, by its power button
+    #[command(visible_alias = "softreboot")]
+    SoftReboot(Steered),
     /// Print the versions of virtctl and of the server
     Version,
 }
@@ -50,6 +59,37 @@ pub(crate) enum Command {
 pub(crate) struct Machine {
     /// Name of the virtual machine
     pub(crate) vm: String,
+    /// Only say whether it could be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Start {
+    #[command(flatten)]
+    pub(crate) machine: Machine,
+    /// Start with halted processors, which wait for virtctl unpause
+    #[arg(long)]
+    pub(crate) paused: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Stop {
+    #[command(flatten)]
+    pub(crate) machine: Machine,
+    /// Seconds that the guest gets to shut down, in place of what its spec says; with --force, 0
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) grace_period: Option<i64>,
+    /// Do not wait for the guest; needs --grace-period=0
+    #[arg(long, requires = "grace_period")]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Steered {
+    /// What is named: vm or vmi, then the name; a name alone is that of an instance
+    #[arg(required = true, num_args = 1..=2, value_names = ["KIND", "NAME"])]
+    pub(crate) target: Vec<String>,
     /// Only say whether it could be done
     #[arg(long)]
     pub(crate) dry_run: bool,

@@ -107,6 +107,17 @@ impl Client {
         format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{name}", self.namespace)
     }
 
+    /// The path of a virtual machine.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn machine(&self, name: &str) -> Result<String, ClientError> {
+        if matches!(self.endpoint, Endpoint::Handler(_)) {
+            return Err(ClientError::NoMachines);
+        }
+        Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines/{name}", self.namespace))
+    }
+
     /// The path of a part of it: `console`, `vnc`.
     pub(crate) fn part(&self, name: &str, part: &str) -> String {
         let base = match self.endpoint {
@@ -153,15 +164,15 @@ impl Client {
 
     /// Asks something of a virtual machine: `start`, `stop`.
     pub(crate) async fn ask(&self, name: &str, what: &str, options: &Value) -> Result<(), ClientError> {
-        if matches!(self.endpoint, Endpoint::Handler(_)) {
-            return Err(ClientError::NoMachines);
-        }
-        let namespace = &self.namespace;
-        let path =
-            format!("/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{what}");
+        let path = self.machine(name)?.replace("/apis/kubevirt.io/", "/apis/subresources.kubevirt.io/");
+        self.put(&format!("{path}/{what}"), options).await.map(drop)
+    }
+
+    /// PUTs a JSON document.
+    pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Bytes, ClientError> {
         let request = Request::put(path).header(header::CONTENT_TYPE, "application/json");
-        let request = request.body(Full::from(options.to_string())).map_err(ClientError::Request)?;
-        self.send(request).await.map(drop)
+        let request = request.body(Full::from(body.to_string())).map_err(ClientError::Request)?;
+        self.send(request).await
     }
 
     async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Bytes, ClientError> {

@@ -2,8 +2,14 @@
 
 pub(crate) mod console;
 pub(crate) mod lifecycle;
+pub(crate) mod steer;
 pub(crate) mod version;
 pub(crate) mod vnc;
+
+/// The body of a request that changes something.
+fn options(dry_run: bool) -> serde_json::Value {
+    if dry_run { serde_json::json!({"dryRun": ["All"]}) } else { serde_json::json!({}) }
+}
 
 /// What a verb ends with when it does not succeed.
 pub(crate) type Failure = Box<dyn std::error::Error>;

@@ -19,9 +19,13 @@ async fn main() -> ExitCode {
     let done = match &cli.command {
         Command::Console(args) => cmd::console::run(&cli.server, args).await,
         Command::Vnc(args) => cmd::vnc::run(&cli.server, args).await,
-        Command::Start(args) => cmd::lifecycle::run(&cli.server, args, "start").await,
-        Command::Stop(args) => cmd::lifecycle::run(&cli.server, args, "stop").await,
-        Command::Restart(args) => cmd::lifecycle::run(&cli.server, args, "restart").await,
+        Command::Start(args) => cmd::lifecycle::start(&cli.server, args).await,
+        Command::Stop(args) => cmd::lifecycle::stop(&cli.server, args).await,
+        Command::Restart(args) => cmd::lifecycle::restart(&cli.server, args).await,
+        Command::Pause(args) => cmd::steer::run(&cli.server, args, "pause").await,
+        Command::Unpause(args) => cmd::steer::run(&cli.server, args, "unpause").await,
+        Command::Reset(args) => cmd::steer::run(&cli.server, args, "reset").await,
+        Command::SoftReboot(args) => cmd::steer::run(&cli.server, args, "softreboot").await,
         Command::Version => cmd::version::run(&cli.server).await,
     };
     match done {

@@ -5,7 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
-use super::target::STREAMS;
+use super::target::{STEERING, STREAMS};
 use super::{Refusal, Server, json_of};
 use crate::resource::{ALL, Resource};
 use crate::schema::openapi;
@@ -93,6 +93,11 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
     if group == STREAMS && STREAM_VERSIONS.contains(&version) {
         let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
         resources.extend(STREAM_NAMES.iter().map(stream));
+        let steered = |what: &&str| {
+            let name = format!("virtualmachineinstances/{what}");
+            json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["update"]})
+        };
+        resources.extend(STEERING.iter().map(steered));
         let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
         resources.extend(ASKED.iter().map(asked));
     }

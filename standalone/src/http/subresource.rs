@@ -1,13 +1,19 @@
-//! Consoles and screens: asked of the node agent, whose answers are KubeVirt's already.
+//! Consoles, screens, pauses and resets: asked of the node agent, whose answers are KubeVirt's already.
+
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use tower::ServiceExt as _;
+use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
 
-use super::target::Stream;
+use super::target::{STEERING, Stream};
 use super::{Refusal, Server};
+use crate::machines::told::{self, About, Event};
 use crate::meta::is_dns_name;
+use crate::place;
+use crate::store::Store;
 
 /// Passes the request on to the node agent.
 pub(super) async fn serve(
@@ -15,10 +21,11 @@ pub(super) async fn serve(
     stream: Stream,
     mut request: Request,
 ) -> Result<Response, Refusal> {
-    if request.method() != Method::GET {
+    let Stream { namespace, name, what } = stream;
+    let expected = if STEERING.contains(&what.as_str()) { Method::PUT } else { Method::GET };
+    if request.method() != expected {
         return Err(Refusal::method_not_allowed());
     }
-    let Stream { namespace, name, what } = stream;
     // Then they need no escape in a path.
     if !is_dns_name(&namespace) || !is_dns_name(&name) {
         return Err(Refusal::nowhere());
@@ -27,8 +34,35 @@ pub(super) async fn serve(
     let path = format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{what}{query}");
     let uri: Uri = path.parse().map_err(|_| Refusal::bad_request("the query cannot be passed on"))?;
     *request.uri_mut() = uri;
-    match server.node.clone().oneshot(request).await {
-        Ok(response) => Ok(response),
+    let response = match server.node.clone().oneshot(request).await {
+        Ok(response) => response,
         Err(never) => match never {},
+    };
+    if response.status().is_success() {
+        // Of a pause, the status tells.
+        let (store, event) = (Arc::clone(&server.store), news(&what));
+        let told = tokio::task::spawn_blocking(move || tell(&store, &namespace, &name, event));
+        told.await.map_err(|error| Refusal::internal(format!("the event broke off: {error}")))??;
     }
+    Ok(response)
+}
+
+/// What happened to an instance that leaves no trace in its status.
+fn news(what: &str) -> Option<Event> {
+    let (reason, message) = match what {
+        "reset" => ("Reset", "VirtualMachineInstance reset"),
+        "softreboot" => ("SoftRebooted", "VirtualMachineInstance was asked to reboot"),
+        _ => return None,
+    };
+    Some(Event::new(false, reason, message))
+}
+
+fn tell(store: &Store, namespace: &str, name: &str, event: Option<Event>) -> Result<(), Refusal> {
+    let instance = store.get(&place::vmis().key(namespace, name));
+    let (Some(event), Some(instance)) = (event, instance) else { return Ok(()) };
+    let instance: VirtualMachineInstance = serde_json::from_value(instance.value.clone())
+        .map_err(|error| Refusal::internal(format!("the VMI cannot be read: {error}")))?;
+    let host = instance.status.node_name.as_str();
+    let about = About { kind: VMI_KIND, metadata: &instance.metadata, component: "virt-handler", host };
+    Ok(told::write(store, &about, &event)?)
 }

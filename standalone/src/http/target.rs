@@ -8,6 +8,9 @@ use crate::resource::{self, Resource};
 /// The group of consoles and screens.
 pub(super) const STREAMS: &str = "subresources.kubevirt.io";
 
+/// What steers a running machine, by `PUT`.
+pub(super) const STEERING: [&str; 4] = ["pause", "reset", "softreboot", "unpause"];
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
@@ -73,7 +76,7 @@ pub(super) struct Ask {
 pub(super) struct Stream {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `console`, `vnc`, `vnc/screenshot`.
+    /// `console`, `vnc`, `vnc/screenshot`, or one of [`STEERING`].
     pub(super) what: String,
 }
 
@@ -153,21 +156,16 @@ fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> 
 }
 
 fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
-    match rest {
-        ["namespaces", namespace, "virtualmachineinstances", name, what @ ("console" | "vnc")] => {
-            Ok(Stream {
-                namespace: (*namespace).to_owned(),
-                name: (*name).to_owned(),
-                what: (*what).to_owned(),
-            })
-        }
-        ["namespaces", namespace, "virtualmachineinstances", name, "vnc", "screenshot"] => Ok(Stream {
-            namespace: (*namespace).to_owned(),
-            name: (*name).to_owned(),
-            what: "vnc/screenshot".to_owned(),
-        }),
-        _ => Err(Refusal::nowhere()),
+    let ["namespaces", namespace, "virtualmachineinstances", name, what @ ..] = rest else {
+        return Err(Refusal::nowhere());
+    };
+    let what = what.join("/");
+    let served =
+        ["console", "vnc", "vnc/screenshot"].contains(&what.as_str()) || STEERING.contains(&what.as_str());
+    if !served {
+        return Err(Refusal::nowhere());
     }
+    Ok(Stream { namespace: (*namespace).to_owned(), name: (*name).to_owned(), what })
 }
 
 #[cfg(test)]
@@ -231,7 +229,7 @@ mod tests {
             "/../etc/passwd",
             "//version",
             "nothing",
-            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/pause",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/freeze",
         ] {
             assert!(Target::parse(path).is_err(), "{path}");
         }

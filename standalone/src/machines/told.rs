@@ -60,6 +60,14 @@ pub(super) fn events(
     if condition(now, NO_BOOT_DEVICE).is_some() && had(NO_BOOT_DEVICE, "status").is_empty() {
         events.push(Event::new(true, "NoBootableDevice", "The firmware found nothing to start."));
     }
+    let running = now.status.phase == "Running";
+    match (condition(now, "Paused").is_some(), !had("Paused", "status").is_empty()) {
+        (true, false) => events.push(Event::new(false, "Paused", "VirtualMachineInstance paused")),
+        (false, true) if running => {
+            events.push(Event::new(false, "Unpaused", "VirtualMachineInstance unpaused"));
+        }
+        _ => {}
+    }
     let trouble = condition(now, "Synchronized").filter(|trouble| trouble.status == "False");
     if let Some(trouble) = trouble.filter(|trouble| trouble.message != had("Synchronized", "message")) {
         events.push(Event::new(true, trouble.reason.clone(), trouble.message.clone()));
@@ -173,6 +181,16 @@ mod tests {
         assert_eq!(reasons(&scheduled, None, &running), ["HypervisorChosen", "FailedNetwork", "Started"]);
         let known = serde_json::to_value(&running.status).unwrap();
         assert!(reasons(&known, None, &running).is_empty(), "after a restart");
+        let mut paused = running.clone();
+        paused.status.conditions.push(Condition {
+            r#type: "Paused".to_owned(),
+            status: "True".to_owned(),
+            ..Condition::default()
+        });
+        assert_eq!(reasons(&known, Some(&running), &paused), ["Paused"]);
+        let still = serde_json::to_value(&paused.status).unwrap();
+        assert!(reasons(&still, Some(&paused), &paused).is_empty());
+        assert_eq!(reasons(&still, Some(&paused), &running), ["Unpaused"]);
         let mut leaving = running.clone();
         leaving.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
         assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);

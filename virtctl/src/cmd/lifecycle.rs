@@ -1,15 +1,74 @@
 //! `virtctl start`, `stop` and `restart`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Failure;
-use crate::cli::{Machine, Server};
+use super::{Failure, options};
+use crate::cli::{Machine, Server, Start, Stop};
 use crate::client::Client;
 
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum GraceError {
+    #[error("--force does not wait for the guest: it needs --grace-period=0")]
+    Forced,
+    #[error("a restart waits as long as the spec says, or with --force --grace-period=0 not at all")]
+    Restart,
+}
+
+pub(crate) async fn start(server: &Server, args: &Start) -> Result<(), Failure> {
+    let mut body = options(args.machine.dry_run);
+    if args.paused {
+        body["paused"] = json!(true);
+    }
+    ask(server, &args.machine, "start", &body).await
+}
+
+pub(crate) async fn stop(server: &Server, args: &Stop) -> Result<(), Failure> {
+    let mut body = options(args.machine.dry_run);
+    if let Some(seconds) = grace(args)? {
+        body["gracePeriod"] = json!(seconds);
+    }
+    ask(server, &args.machine, "stop", &body).await
+}
+
+pub(crate) async fn restart(server: &Server, args: &Stop) -> Result<(), Failure> {
+    let mut body = options(args.machine.dry_run);
+    match grace(args)? {
+        Some(0) if args.force => body["gracePeriodSeconds"] = json!(0),
+        None => {}
+        Some(_) => return Err(GraceError::Restart.into()),
+    }
+    ask(server, &args.machine, "restart", &body).await
+}
+
+fn grace(args: &Stop) -> Result<Option<i64>, GraceError> {
+    match args.grace_period {
+        Some(1..) | None if args.force => Err(GraceError::Forced),
+        seconds => Ok(seconds),
+    }
+}
+
 /// Asks for it; the server does it in its own time.
-pub(crate) async fn run(server: &Server, args: &Machine, what: &str) -> Result<(), Failure> {
-    let options = if args.dry_run { json!({"dryRun": ["All"]}) } else { json!({}) };
-    Client::new(server)?.ask(&args.vm, what, &options).await?;
-    println!("VM {} was scheduled to {what}", args.vm);
+async fn ask(server: &Server, machine: &Machine, what: &str, body: &Value) -> Result<(), Failure> {
+    let client = Client::new(server)?;
+    client.ask(&machine.vm, what, body).await?;
+    println!("VM {} was scheduled to {what}", machine.vm);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_no_time_at_all_can_be_forced() {
+        let args = |grace_period, force| Stop {
+            machine: Machine { vm: "x".to_owned(), dry_run: false },
+            grace_period,
+            force,
+        };
+        assert_eq!(grace(&args(None, false)), Ok(None));
+        assert_eq!(grace(&args(Some(7), false)), Ok(Some(7)));
+        assert_eq!(grace(&args(Some(0), true)), Ok(Some(0)));
+        assert_eq!(grace(&args(Some(7), true)), Err(GraceError::Forced));
+    }
 }
