@@ -18,7 +18,7 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
     #[command(flatten)]
-    pub(crate) run: Option<Run>,
+    pub(crate) run: Run,
 }
 
 #[derive(Debug, Subcommand)]
@@ -79,5 +79,20 @@ impl Run {
     /// The node's options and the manifests directory, if that is there.
     pub(crate) fn parts(self) -> Option<(NodeArgs, PathBuf)> {
         Some((self.node, self.manifests?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_are_needed_to_run_and_not_to_ask() {
+        let parse = |words: &[&str]| Cli::try_parse_from([&["virt-handler"], words].concat()).unwrap();
+        let run = parse(&["--manifests", "there", "--state-dir", "here"]);
+        assert_eq!(run.run.parts().map(|(_, manifests)| manifests), Some(PathBuf::from("there")));
+        assert!(parse(&["--state-dir", "here"]).run.parts().is_none());
+        assert!(parse(&["status", "one"]).command.is_some());
+        assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "status"]).is_err());
     }
 }

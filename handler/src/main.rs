@@ -16,14 +16,14 @@ use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
 use vireo_handler::{http, report};
 
-use cli::{Cli, Command, Run};
+use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(Command::Status(asked)) = cli.command {
         return report::command(&asked.into());
     }
-    let Some((node, manifests)) = cli.run.and_then(Run::parts) else {
+    let Some((node, manifests)) = cli.run.parts() else {
         Cli::command().error(ErrorKind::MissingRequiredArgument, "--manifests is required").exit()
     };
     command::run(|| Ok(serve(node.settings()?, std::path::absolute(manifests)?)))
