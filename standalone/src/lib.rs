@@ -1,11 +1,12 @@
 //! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
 //!
 //! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
-//! fields are; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
+//! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
 //! [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those who own them,
 //! and [`collect`] removes what was left behind.
 
 pub mod collect;
+pub mod fields;
 pub mod http;
 pub mod kubeconfig;
 pub mod machines;

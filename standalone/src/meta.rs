@@ -87,9 +87,7 @@ pub fn made_up(prefix: &str) -> String {
 /// Fills in what only the server says about a new object.
 pub fn create(object: &mut Value, namespace: &str, name: &str) {
     let metadata = of(object);
-    for field in
-        ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields"]
-    {
+    for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         metadata.remove(field);
     }
     metadata.insert("name".to_owned(), json!(name));
@@ -122,7 +120,6 @@ pub fn update(object: &mut Value, before: &Value) {
             None => metadata.remove(field),
         };
     }
-    metadata.remove("managedFields");
     metadata.remove("selfLink");
 }
 

@@ -18,6 +18,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tokio::sync::watch;
 
+use crate::fields::by_the_server;
 pub use disk::DiskError;
 use disk::{Attempt, Disk};
 pub use follow::{Follower, News};
@@ -28,8 +29,10 @@ pub use past::{Event, Expired};
 /// What a writer decides.
 #[derive(Debug)]
 pub enum Change {
-    /// The object becomes this.
+    /// The object becomes this; what is new in it is the server's, in the account of [fields](crate::fields).
     Put(Value),
+    /// The object becomes this, and says itself whose its fields are.
+    Signed(Value),
     /// The object goes; watchers see this last state of it.
     Remove(Value),
     /// Nothing: it is already so, or it was only asked what would be.
@@ -186,14 +189,17 @@ impl Store {
         }
         let before = self.get(key);
         let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
+        let is_same = |value: &Value| before.as_ref().is_some_and(|before| before.is_same(value));
         let (value, stays) = match change {
             Change::Nothing => return Ok(before),
-            Change::Put(value) => (value, true),
+            Change::Put(value) | Change::Signed(value) if is_same(&value) => return Ok(before),
+            Change::Put(mut value) => {
+                by_the_server(key, before.as_ref().map(|before| &before.value), &mut value);
+                (value, true)
+            }
+            Change::Signed(value) => (value, true),
             Change::Remove(value) => (value, false),
         };
-        if stays && before.as_ref().is_some_and(|before| before.is_same(&value)) {
-            return Ok(before);
-        }
         let object = Arc::new(Object::new(key.clone(), disk.next_revision(), value));
         let attempt = Attempt { object, stays };
         disk.write(&attempt)?;

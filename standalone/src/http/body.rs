@@ -67,23 +67,34 @@ pub(super) async fn object(request: Request) -> Result<Option<Value>, Refusal> {
     if value.is_object() { Ok(Some(value)) } else { Err(Refusal::bad_request("the body is no object")) }
 }
 
-/// A patch and how it is written. `strategic` is whether the resource has that kind.
-pub(super) async fn patch(request: Request, strategic: bool) -> Result<(Kind, Value), Refusal> {
+/// What a PATCH carries.
+#[derive(Debug)]
+pub(super) enum Patch {
+    /// A change.
+    Change(Kind, Value),
+    /// A manifest to apply.
+    Manifest(Value),
+}
+
+/// A patch. `strategic` is whether the resource has that kind.
+pub(super) async fn patch(request: Request, strategic: bool) -> Result<Patch, Refusal> {
     let kind = match media_type(&request).as_str() {
         "application/json-patch+json" => Kind::Json,
         "application/merge-patch+json" => Kind::Merge,
         "application/strategic-merge-patch+json" if strategic => Kind::Strategic,
         "application/apply-patch+yaml" => {
-            return Err(Refusal::unsupported(
-                "server-side apply is not available: use kubectl apply without --server-side",
-            ));
+            let manifest = yaml(&bytes(request).await?)?;
+            if !manifest.is_object() {
+                return Err(Refusal::bad_request("the body is no object"));
+            }
+            return Ok(Patch::Manifest(manifest));
         }
         other => {
             let strategic = if strategic { ", application/strategic-merge-patch+json" } else { "" };
             return Err(Refusal::unsupported(format!(
-                "the body of the request was in an unknown format: {other}; accepted media types include: application/json-patch+json, application/merge-patch+json{strategic}"
+                "the body of the request was in an unknown format: {other}; accepted media types include: application/json-patch+json, application/merge-patch+json{strategic}, application/apply-patch+yaml"
             )));
         }
     };
-    Ok((kind, json(&bytes(request).await?)?))
+    Ok(Patch::Change(kind, json(&bytes(request).await?)?))
 }

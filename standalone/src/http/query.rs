@@ -38,6 +38,10 @@ pub(super) struct Query {
     pub(super) next: Option<String>,
     pub(super) dry_run: bool,
     pub(super) unknown: Unknown,
+    /// Who writes; absent: what the user agent is called.
+    pub(super) manager: Option<String>,
+    /// Whether what others own may be changed.
+    pub(super) force: Option<bool>,
     pub(super) grace: Option<i64>,
     pub(super) propagation: Option<String>,
     /// `None`, `Metadata` or `Object`: what a table's rows carry.
@@ -121,6 +125,8 @@ impl Query {
                     }
                 }
             }
+            "fieldManager" => self.manager = Some(value).filter(|value| !value.is_empty()),
+            "force" => self.force = Some(truth(name, &value)?),
             "gracePeriodSeconds" => self.grace = Some(number(name, &value)?),
             "propagationPolicy" => self.propagation = Some(value).filter(|value| !value.is_empty()),
             "includeObject" => self.include = Some(value),

@@ -1,10 +1,14 @@
 //! Errors as the Kubernetes API answers them: `metav1.Status`.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
+use crate::fields::{Conflict, Unapplied};
+use crate::meta;
 use crate::resource::{Cause, Resource};
 use crate::store::{DiskError, Expired, WriteError};
 
@@ -94,6 +98,36 @@ impl Refusal {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
     }
 
+    /// 422: the options of a request do not hold together.
+    pub fn invalid_options(kind: &str, field: &str, why: &str) -> Self {
+        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {field}: {why}");
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
+    /// 400 or 409: a manifest cannot be applied, in the words that `kubectl` looks for.
+    pub fn unapplied(resource: &Resource, manifest: &Value, why: Unapplied) -> Self {
+        let conflicts = match why {
+            Unapplied::Conflicts(conflicts) => conflicts,
+            Unapplied::Malformed(why) => {
+                let (namespace, name) = (meta::text(manifest, "namespace"), meta::text(manifest, "name"));
+                return Self::bad_request(format!(
+                    "failed to create typed patch object ({namespace}/{name}; {}, Kind={}): {why}",
+                    resource.api_version(),
+                    resource.kind
+                ));
+            }
+        };
+        let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", told(&conflicts));
+        let cause = |conflict: &Conflict| {
+            json!({
+                "reason": "FieldManagerConflict", "message": format!("conflict with {}", conflict.owner),
+                "field": conflict.field,
+            })
+        };
+        refusal.details = Some(json!({ "causes": conflicts.iter().map(cause).collect::<Vec<_>>() }));
+        refusal
+    }
+
     /// 400: the request means nothing.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
@@ -157,6 +191,23 @@ impl Refusal {
         }
         value
     }
+}
+
+/// Conflicts as Kubernetes tells them.
+fn told(conflicts: &[Conflict]) -> String {
+    if let [conflict] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", conflict.owner, conflict.field);
+    }
+    let mut owners: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for conflict in conflicts {
+        owners.entry(&conflict.owner).or_default().push(&conflict.field);
+    }
+    let owner = |(owner, fields): (&str, Vec<&str>)| match fields.as_slice() {
+        [field] => format!("conflict with {owner}: {field}"),
+        fields => format!("conflicts with {owner}:\n- {}", fields.join("\n- ")),
+    };
+    let told: Vec<String> = owners.into_iter().map(owner).collect();
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), told.join("\n"))
 }
 
 impl From<Expired> for Refusal {

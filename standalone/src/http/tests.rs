@@ -166,7 +166,7 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
         ("POST", MAPS.into(), json, vmi("x").to_string(), 400),
         ("POST", nowhere.into(), json, map("x", json!({})).to_string(), 404),
         ("POST", "/api/v1/configmaps".into(), json, map("x", json!({})).to_string(), 400),
-        ("PATCH", item.clone(), "application/apply-patch+yaml", "{}".into(), 415),
+        ("PATCH", item.clone(), "application/apply-patch+yaml", "{}".into(), 422),
         (
             "PATCH",
             item.clone(),
@@ -364,3 +364,5 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     assert_eq!(send("web/stop", "").await, 202);
     assert_eq!(strategy().await, "Halted");
 }
+
+mod apply;

@@ -1,5 +1,6 @@
 //! Creating, changing and deleting.
 
+mod apply;
 mod change;
 mod create;
 mod delete;
@@ -8,7 +9,7 @@ mod judge;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::Value;
 
@@ -16,11 +17,16 @@ use super::query::{Query, Unknown};
 use super::table::{Form, shown};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
-use crate::store::Store;
+use crate::fields::{Author, Managers};
+use crate::store::{Change, Object as Stored, Store};
+use crate::{fields, meta, place};
 
 pub(super) use change::{patch, replace};
 pub(super) use create::create;
 pub(super) use delete::{delete, delete_all};
+
+/// Bytes of a field manager's name.
+const LONGEST_MANAGER: usize = 128;
 
 /// A request that writes.
 #[derive(Debug)]
@@ -33,14 +39,40 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    fn split(self) -> (Writer, Form, Request) {
+    fn split(self) -> Result<(Writer, Form, Request), Refusal> {
         let writer = Writer {
+            author: self.author()?,
             store: Arc::clone(&self.server.store),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
             object: self.object,
         };
-        (writer, self.form, self.request)
+        Ok((writer, self.form, self.request))
+    }
+
+    /// Who writes: what they call themselves, else what their program is called.
+    fn author(&self) -> Result<Author, Refusal> {
+        let agent = self.request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+        let program = agent.and_then(|agent| agent.split('/').next()).unwrap_or_default();
+        let manager: String = match &self.query.manager {
+            Some(manager) if manager.len() > LONGEST_MANAGER => {
+                let why = format!("Too long: may not be more than {LONGEST_MANAGER} bytes");
+                return Err(Refusal::invalid_options("PatchOptions", "fieldManager", &why));
+            }
+            Some(manager) if manager.chars().any(char::is_control) => {
+                let why = "Invalid value: should only contain printable characters";
+                return Err(Refusal::invalid_options("PatchOptions", "fieldManager", why));
+            }
+            Some(manager) => manager.clone(),
+            None if program.is_empty() => "unknown".to_owned(),
+            None => program.chars().take(LONGEST_MANAGER).collect(),
+        };
+        let subresource = if self.object.status.is_some() { "status" } else { "" };
+        Ok(Author {
+            manager,
+            api_version: self.object.resource.api_version(),
+            subresource: subresource.to_owned(),
+        })
     }
 }
 
@@ -52,6 +84,7 @@ struct Writer {
     /// Whether it is only asked what would be.
     dry: bool,
     unknown: Unknown,
+    author: Author,
 }
 
 /// What became of a write, or would have.
@@ -79,6 +112,37 @@ impl Writer {
             }
         }
         Ok(response)
+    }
+}
+
+impl Writer {
+    fn name(&self) -> &str {
+        self.object.name.as_deref().unwrap_or_default()
+    }
+
+    /// Keeps account of whose the fields are. `wished` is whom the client wishes for.
+    fn sign(&self, value: &mut Value, before: Option<&Value>, wished: Managers) {
+        fields::update(self.object.resource.kind, before, value, wished, &self.author);
+    }
+
+    /// Stores a new state, removes what nobody holds any more, or does nothing if only asked.
+    fn decide(&self, value: Value) -> Change {
+        if self.dry {
+            Change::Nothing
+        } else if meta::is_leaving(&value) && !place::is_held(&value) {
+            Change::Remove(value)
+        } else {
+            Change::Signed(value)
+        }
+    }
+
+    /// What is answered: what is stored now, or would be.
+    fn told(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, Refusal> {
+        let mut written = done.ok_or_else(|| Refusal::internal("the write was not decided"))?;
+        if let Some(stored) = stored.filter(|_| !self.dry) {
+            written.value = stored.value.clone();
+        }
+        Ok(written)
     }
 }
 

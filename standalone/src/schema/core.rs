@@ -9,7 +9,9 @@ use super::reference;
 /// Name, what it is, and its fields: name, type, what it is.
 type Definition = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
-/// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `[]T` is a list, `{}T` a map.
+/// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `{}T` is a map and `[]T` a
+/// list. A list that is merged by element is `[=]T` where elements are words, and `[key]T` where a key tells them apart;
+/// `!T` is always written as a whole.
 const DEFINITIONS: &[Definition] = &[
     (
         "ObjectMeta",
@@ -26,10 +28,27 @@ const DEFINITIONS: &[Definition] = &[
             ("deletionGracePeriodSeconds", "integer", "The server's."),
             ("labels", "{}string", "For selection."),
             ("annotations", "{}string", "For everything else."),
-            ("finalizers", "[]string", "Who must let go before it is removed."),
-            ("ownerReferences", "[]OwnerReference", "What it belongs to; it goes when all of them are gone."),
-            ("managedFields", "[]any", "Not kept by this server."),
+            ("finalizers", "[=]string", "Who must let go before it is removed."),
+            (
+                "ownerReferences",
+                "[uid]OwnerReference",
+                "What it belongs to; it goes when all of them are gone.",
+            ),
+            ("managedFields", "[]ManagedFieldsEntry", "Who has set what; the server's."),
             ("selfLink", "string", "No longer used."),
+        ],
+    ),
+    (
+        "ManagedFieldsEntry",
+        "What somebody has set.",
+        &[
+            ("manager", "string", "Who."),
+            ("operation", "string", "Apply or Update."),
+            ("apiVersion", "string", "Group and version in which it was written."),
+            ("time", "time", "When last."),
+            ("fieldsType", "string", "FieldsV1."),
+            ("fieldsV1", "any", "Which fields."),
+            ("subresource", "string", "By which subresource; empty for the object itself."),
         ],
     ),
     (
@@ -66,7 +85,7 @@ const DEFINITIONS: &[Definition] = &[
     (
         "NamespaceStatus",
         "How a namespace is.",
-        &[("phase", "string", "Active or Terminating."), ("conditions", "[]any", "What keeps it.")],
+        &[("phase", "string", "Active or Terminating."), ("conditions", "[type]any", "What keeps it.")],
     ),
     (
         "ConfigMap",
@@ -91,7 +110,7 @@ const DEFINITIONS: &[Definition] = &[
         "Event",
         "Something that happened to an object.",
         &[
-            ("involvedObject", "ObjectReference", "To what."),
+            ("involvedObject", "!ObjectReference", "To what."),
             ("reason", "string", "One word, for programs."),
             ("message", "string", "For people."),
             ("source", "EventSource", "Who says so."),
@@ -101,7 +120,7 @@ const DEFINITIONS: &[Definition] = &[
             ("count", "integer", "How often it happened."),
             ("type", "string", "Normal or Warning."),
             ("action", "string", "What was done about it."),
-            ("related", "ObjectReference", "Another object that has to do with it."),
+            ("related", "!ObjectReference", "Another object that has to do with it."),
             ("series", "any", "How it goes on happening."),
             ("reportingComponent", "string", "Who says so."),
             ("reportingInstance", "string", "Which of them."),
@@ -152,8 +171,8 @@ const DEFINITIONS: &[Definition] = &[
         &[
             ("capacity", "{}any", "What it has."),
             ("allocatable", "{}any", "What guests may have of it."),
-            ("conditions", "[]any", "Whether it works."),
-            ("addresses", "[]any", "How it is called."),
+            ("conditions", "[type]any", "Whether it works."),
+            ("addresses", "[type]any", "How it is called."),
             ("nodeInfo", "any", "What runs on it."),
             ("phase", "string", "No longer used."),
             ("daemonEndpoints", "any", "Not used."),
@@ -189,8 +208,23 @@ fn definition((name, about, fields): &Definition) -> Value {
 }
 
 fn schema(kind: &str) -> Value {
-    if let Some(items) = kind.strip_prefix("[]") {
-        return json!({"type": "array", "items": schema(items)});
+    if let Some((key, items)) = kind.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        let mut list = json!({"type": "array", "items": schema(items)});
+        let merged = match key {
+            "" => "atomic",
+            "=" => "set",
+            key => {
+                list["x-kubernetes-list-map-keys"] = json!([key]);
+                "map"
+            }
+        };
+        list["x-kubernetes-list-type"] = json!(merged);
+        return list;
+    }
+    if let Some(whole) = kind.strip_prefix('!') {
+        let mut schema = schema(whole);
+        schema["x-kubernetes-map-type"] = json!("atomic");
+        return schema;
     }
     if let Some(values) = kind.strip_prefix("{}") {
         return json!({"type": "object", "additionalProperties": schema(values)});

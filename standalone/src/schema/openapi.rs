@@ -86,7 +86,7 @@ fn item(row: &Resource) -> String {
     format!("{}/{{name}}", collection(row))
 }
 
-const PARAMETERS: [&str; 3] = ["dryRun", "fieldManager", "fieldValidation"];
+const PARAMETERS: [&str; 4] = ["dryRun", "fieldManager", "fieldValidation", "force"];
 
 static PARAMETERS_V2: std::sync::LazyLock<Value> = std::sync::LazyLock::new(|| {
     json!(PARAMETERS.map(|name| json!({"name": name, "in": "query", "type": "string", "uniqueItems": true})))
@@ -115,7 +115,9 @@ fn operation_v3(row: &Resource, action: &str) -> Value {
 /// The name under which a definition is published.
 fn full(name: &str) -> String {
     let home = match name {
-        "ObjectMeta" | "ListMeta" | "OwnerReference" => "io.k8s.apimachinery.pkg.apis.meta.v1",
+        "ObjectMeta" | "ListMeta" | "OwnerReference" | "ManagedFieldsEntry" => {
+            "io.k8s.apimachinery.pkg.apis.meta.v1"
+        }
         "ControllerRevision" => "io.k8s.api.apps.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",

@@ -6,14 +6,15 @@ use serde_json::Value;
 
 use super::judge::belongs;
 use super::{Asked, Writer, Written, given};
-use crate::http::{Refusal, body};
+use crate::fields::Managers;
+use crate::http::Refusal;
+use crate::http::body::{self, Patch};
 use crate::resource::Cause;
-use crate::store::Change;
-use crate::{meta, patch as patching, place};
+use crate::{meta, patch as patching};
 
 /// PUT of an object or its status.
 pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> {
-    let (writer, form, request) = asked.split();
+    let (writer, form, request) = asked.split()?;
     let value = given(request).await?;
     belongs(&writer.object, &value)?;
     let (has, name) = (meta::text(&value, "name"), writer.name());
@@ -27,9 +28,24 @@ pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> 
 
 /// PATCH of an object or its status.
 pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
-    let (writer, form, request) = asked.split();
+    let (named, force) = (asked.query.manager.is_some(), asked.query.force);
+    let (writer, form, request) = asked.split()?;
     let keys = writer.object.resource.merge;
-    let (kind, patch) = body::patch(request, keys.is_some()).await?;
+    let (kind, patch) = match body::patch(request, keys.is_some()).await? {
+        Patch::Manifest(_) if !named => {
+            let why = "Required value: is required for apply patch";
+            return Err(Refusal::invalid_options("PatchOptions", "fieldManager", why));
+        }
+        Patch::Manifest(manifest) => {
+            let force = force.unwrap_or_default();
+            return writer.answer(form, move |writer| writer.apply(manifest, force)).await;
+        }
+        Patch::Change(..) if force.is_some() => {
+            let why = "Forbidden: may not be specified for non-apply patch";
+            return Err(Refusal::invalid_options("PatchOptions", "force", why));
+        }
+        Patch::Change(kind, patch) => (kind, patch),
+    };
     let patched = move |before: &Value| {
         patching::apply(kind, before, patch, keys.unwrap_or_default()).map_err(|error| match error {
             patching::PatchError::Malformed(message) => Refusal::bad_request(message),
@@ -40,35 +56,25 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
 }
 
 impl Writer {
-    fn name(&self) -> &str {
-        self.object.name.as_deref().unwrap_or_default()
-    }
-
     /// Changes an object to what `make` makes of it.
     fn change(&self, make: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
         let mut done: Option<Written> = None;
         let stored = self.store.write(&self.object.key(self.name()), |before, _| {
             let before = before.ok_or_else(|| Refusal::not_found(self.object.resource, self.name()))?;
             let mut value = make(&before.value)?;
+            // A subresource has no say in it.
+            let said = if self.object.status.is_some() { &before.value } else { &value };
+            let wished = Managers::wished(said, Some(&before.value));
             let warnings = self.update(&mut value, &before.value)?;
+            self.sign(&mut value, Some(&before.value), wished);
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
-            Ok(if self.dry {
-                Change::Nothing
-            } else if meta::is_leaving(&value) && !place::is_held(&value) {
-                Change::Remove(value)
-            } else {
-                Change::Put(value)
-            })
+            Ok(self.decide(value))
         })?;
-        let mut written = done.ok_or_else(|| Refusal::internal("the write was not decided"))?;
-        if let Some(stored) = stored.filter(|_| !self.dry) {
-            written.value = stored.value.clone();
-        }
-        Ok(written)
+        self.told(done, stored)
     }
 
     /// Makes of a new value what an update of `before` may be. Warnings for the user.
-    fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, Refusal> {
+    pub(super) fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, Refusal> {
         if !value.is_object() {
             return Err(Refusal::bad_request("what the patch makes of it is no object"));
         }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::judge::{belongs, room};
 use super::{Asked, Writer, Written, given};
+use crate::fields::Managers;
 use crate::http::Refusal;
 use crate::meta;
 use crate::resource::Cause;
@@ -16,7 +17,7 @@ const NAMES_TRIED: usize = 8;
 
 /// POST of a collection.
 pub(in crate::http) async fn create(asked: Asked) -> Result<Response, Refusal> {
-    let (writer, form, request) = asked.split();
+    let (writer, form, request) = asked.split()?;
     if writer.object.resource.namespaced && writer.object.namespace.is_none() {
         return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
     }
@@ -49,20 +50,22 @@ impl Writer {
         self.check_name(name)?;
         room(&self.store, &self.object, name)?;
         meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
+        let wished = Managers::wished(&value, None);
         let warnings = self.judge(&mut value, None)?;
+        self.sign(&mut value, None, wished);
         let stored = self.store.write(&self.object.key(name), |before, store| {
             if before.is_some() {
                 return Err(Refusal::exists(self.object.resource, name));
             }
             // Again, now that nobody else writes.
             room(store, &self.object, name)?;
-            Ok(if self.dry { Change::Nothing } else { Change::Put(value.clone()) })
+            Ok(if self.dry { Change::Nothing } else { Change::Signed(value.clone()) })
         })?;
         let value = stored.map_or(value, |stored| stored.value.clone());
         Ok(Written { code: StatusCode::CREATED, value, warnings })
     }
 
-    fn check_name(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn check_name(&self, name: &str) -> Result<(), Refusal> {
         if (self.object.resource.name_fits)(name) {
             return Ok(());
         }

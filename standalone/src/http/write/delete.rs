@@ -54,7 +54,7 @@ impl Wishes {
 /// DELETE of an object.
 pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
     let query = asked.query.clone();
-    let (writer, form, request) = asked.split();
+    let (writer, form, request) = asked.split()?;
     let wishes = Wishes::read(&query, body::object(request).await?)?;
     let resource = writer.object.resource;
     let name = writer.object.name.clone().unwrap_or_default();
@@ -73,7 +73,7 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
 /// DELETE of a collection: each of it, as if by itself.
 pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, Refusal> {
     let query = asked.query.clone();
-    let (writer, _, request) = asked.split();
+    let (writer, _, request) = asked.split()?;
     let resource = writer.object.resource;
     if resource.namespaced && writer.object.namespace.is_none() {
         return Err(Refusal::method_not_allowed());
@@ -111,7 +111,7 @@ impl Writer {
             });
             Ok(match (wishes.dry, change) {
                 (true, _) => Change::Nothing,
-                (false, place::Leaving::Held) => Change::Put(value),
+                (false, place::Leaving::Held) => Change::Signed(value),
                 (false, place::Leaving::Free) => Change::Remove(value),
             })
         })?;

@@ -1,0 +1,96 @@
+//! PATCH with a manifest: server-side apply.
+
+use axum::http::StatusCode;
+use serde_json::Value;
+
+use super::judge::{belongs, room};
+use super::{Writer, Written};
+use crate::fields::{self, Application, Applied};
+use crate::http::Refusal;
+use crate::{meta, schema};
+
+impl Writer {
+    /// Applies a manifest to an object, or makes the object.
+    pub(super) fn apply(&self, mut manifest: Value, force: bool) -> Result<Written, Refusal> {
+        self.read_manifest(&mut manifest)?;
+        let resource = self.object.resource;
+        let application =
+            Application { kind: resource.kind, author: &self.author, manifest: &manifest, force };
+        let mut done: Option<Written> = None;
+        let stored = self.store.write(&self.object.key(self.name()), |before, store| {
+            let before = before.map(|before| &before.value);
+            if before.is_none() {
+                self.may_begin(&manifest)?;
+                room(store, &self.object, self.name())?;
+            }
+            let Applied { object: mut value, managers } = fields::apply(before, &application)
+                .map_err(|why| Refusal::unapplied(resource, &manifest, why))?;
+            fields::note_for_the_client(&mut value, &application);
+            let (code, warnings) = match before {
+                Some(before) => (StatusCode::OK, self.update(&mut value, before)?),
+                None => {
+                    meta::create(
+                        &mut value,
+                        self.object.namespace.as_deref().unwrap_or_default(),
+                        self.name(),
+                    );
+                    (StatusCode::CREATED, self.judge(&mut value, None)?)
+                }
+            };
+            managers.write(&mut value);
+            done = Some(Written { code, value: value.clone(), warnings });
+            Ok(self.decide(value))
+        })?;
+        self.told(done, stored)
+    }
+
+    /// Checks a manifest, and leaves of it what is written here.
+    fn read_manifest(&self, manifest: &mut Value) -> Result<(), Refusal> {
+        belongs(&self.object, manifest)?;
+        if manifest.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
+            return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+        }
+        let (has, name) = (meta::text(manifest, "name"), self.name());
+        if has != name {
+            return Err(Refusal::bad_request(format!(
+                "the name of the object ({has}) does not match the name on the URL ({name})"
+            )));
+        }
+        let findings = schema::check(self.object.resource.kind, manifest);
+        if let Some(unknown) = findings.unknown.first() {
+            let why = fields::Unapplied::Malformed(format!(".{unknown}: field not declared in schema"));
+            return Err(Refusal::unapplied(self.object.resource, manifest, why));
+        }
+        let Some(fields) = manifest.as_object_mut() else { return Ok(()) };
+        match self.object.status {
+            Some(_) => {
+                fields.retain(|name, _| ["apiVersion", "kind", "metadata", "status"].contains(&name.as_str()))
+            }
+            None if self.object.resource.status => drop(fields.remove("status")),
+            None => {}
+        }
+        if self.object.status.is_some()
+            && let Some(metadata) = fields.get_mut("metadata").and_then(Value::as_object_mut)
+        {
+            metadata
+                .retain(|name, _| ["name", "namespace", "uid", "resourceVersion"].contains(&name.as_str()));
+        }
+        Ok(())
+    }
+
+    /// Whether an object may be made by applying.
+    fn may_begin(&self, manifest: &Value) -> Result<(), Refusal> {
+        let resource = self.object.resource;
+        if self.object.status.is_some() {
+            return Err(Refusal::not_found(resource, self.name()));
+        }
+        let uid = meta::text(manifest, "uid");
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(Refusal::conflict(resource, self.name(), &why));
+        }
+        self.check_name(self.name())
+    }
+}
