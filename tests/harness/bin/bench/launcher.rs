@@ -32,6 +32,7 @@ pub(crate) fn measure(plan: &Plan) -> Result<Sample, Error> {
     let mut child = Command::new("/in/virt-launcher")
         .arg("--socket")
         .arg(directory.path().join(LAUNCHER_SOCKET))
+        .args(["--bios", "/in/bios", "--efi-code", "/in/efi-code", "--efi-variables", "/in/efi-variables"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()?;
