@@ -87,23 +87,39 @@ fn nested_a_disk_boots_by_efi_and_keeps_a_variable() {
     });
 }
 
-/// The BIOS finds the disk, and so does the guest's kernel.
-#[test]
-fn nested_a_disk_on_sata_boots_by_bios() {
+/// Both kinds of firmware find the disk, and so does the guest's kernel.
+fn a_disk_on(bus: &'static str) {
     let host = || {
         let nested = env!("CARGO_BIN_EXE_nested");
         let builder = HostBuilder::new(nested).file(programs::directory(nested).join("vmm"));
-        Ok(installed::provide_full(builder).map_err(HostError::Start)?.memory_mib(2048))
+        let builder = installed::provide_full(builder).map_err(HostError::Start)?;
+        Ok(builder.memory_mib(2048).deadline(Duration::from_secs(500)))
     };
-    scenario::run("a disk on SATA by BIOS", host, |host, monitor| {
-        let mut guest = Installed::fresh(host, Firmware::Bios)?.on("sata").start(host, monitor)?;
-        guest.log_in()?;
-        assert_eq!(guest.run("awk '$2 == \"/\" { print $1 }' /proc/mounts")?.trim(), "/dev/sda3");
-        guest.send("poweroff")?;
-        let output = guest.monitor().wait(LONG)?;
-        assert_eq!(output.status, Status::Code(0), "{}", output.stderr);
+    scenario::run(&format!("a disk on {bus}"), host, |host, monitor| {
+        for firmware in [Firmware::Bios, Firmware::Efi] {
+            // By EFI, GRUB has no room for a screen and this kernel in 256 MiB.
+            let machine = Installed { memory_mib: 512, ..Installed::fresh(host, firmware)? };
+            let mut guest = machine.on(bus).start(host, monitor)?;
+            guest.log_in()?;
+            assert_eq!(guest.run("awk '$2 == \"/\" { print $1 }' /proc/mounts")?.trim(), "/dev/sda3");
+            let efi = guest.run("test -d /sys/firmware/efi && echo yes || echo no")?;
+            assert_eq!(efi.trim(), if firmware == Firmware::Efi { "yes" } else { "no" });
+            guest.send("poweroff")?;
+            let output = guest.monitor().wait(LONG)?;
+            assert_eq!(output.status, Status::Code(0), "{}", output.stderr);
+        }
         Ok(())
     });
+}
+
+#[test]
+fn nested_a_disk_on_sata_boots_by_bios_and_efi() {
+    a_disk_on("sata");
+}
+
+#[test]
+fn nested_a_disk_on_scsi_boots_by_bios_and_efi() {
+    a_disk_on("scsi");
 }
 
 #[test]
