@@ -4,3 +4,4 @@ pub mod cgroup;
 pub mod link;
 pub mod process;
 mod socket;
+pub mod stop;

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
@@ -18,6 +19,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serves the KubeVirt API for this machine and runs what it is told; writes a kubeconfig and prints its path.
     Standalone(Standalone),
+    /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a machine that goes down.
+    StopGuests(StopGuests),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StopGuests {
+    /// The state directory of the `vireo` whose guests are meant.
+    #[arg(long, value_name = "DIR", env = "VIREO_STATE_DIR", default_value = "/var/lib/vireo")]
+    pub(crate) state_dir: PathBuf,
 }
 
 #[derive(Debug, Args)]

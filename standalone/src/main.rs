@@ -2,23 +2,38 @@
 
 mod cli;
 
-use std::path::Path;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use vireo_handler::command::{self, Failure, told_to_stop};
+use vireo_handler::launcher::stop;
+use vireo_handler::state::StateDir;
 use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let Command::Standalone(standalone) = Cli::parse().command;
-    command::run(|| Ok(serve(standalone.options()?)))
+    match Cli::parse().command {
+        Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
+        Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
+    }
 }
 
 async fn serve(options: Options) -> Result<(), Failure> {
     let ready = |url: &str, kubeconfig: &Path| {
-        println!("The API is at {url}\nexport KUBECONFIG={}", kubeconfig.display());
+        // Who closed our standard output wants no news, but still a server.
+        let _ = writeln!(io::stdout(), "The API is at {url}\nexport KUBECONFIG={}", kubeconfig.display());
     };
     Ok(run(options, ready, told_to_stop()?).await?)
+}
+
+async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {
+    if !state_dir.is_dir() {
+        return Err(format!("there is no state directory at {}", state_dir.display()).into());
+    }
+    let stopped = stop::all(&StateDir::at(state_dir)).await?;
+    println!("{stopped} guests stopped");
+    Ok(())
 }

@@ -13,6 +13,7 @@ use crate::scenarios::node::{host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
 const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
 
 /// A running `vireo` and those who talk to it.
 struct Standalone<'h> {
@@ -79,6 +80,28 @@ impl<'h> Standalone<'h> {
         Ok(())
     }
 
+    /// The machine goes down and comes up again, as its service manager does it.
+    fn reboot(&mut self) -> Result<(), HostError> {
+        self.vireo.signal(SIGTERM)?;
+        self.vireo.wait(SOON)?.ok();
+        let vireo = self.host.command(&self.host.input("vireo"));
+        let stopped =
+            vireo.args(["stop-guests", "--state-dir", &self.host.work("state")]).deadline(BOOT).run()?;
+        assert_eq!(stopped.ok(), "1 guests stopped\n");
+        assert_eq!(self.launchers()?, "0");
+        self.vireo = self::vireo(self.host)?;
+        Ok(())
+    }
+
+    /// Waits until the machine's instance runs and is another one.
+    fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
+        eventually("another instance runs", BOOT, || {
+            let line = format!("get vmi {name} -o jsonpath={{.metadata.uid}},{{.status.phase}}");
+            let seen = self.kubectl(&line, None)?.stdout;
+            Ok(seen.ends_with(",Running") && !seen.starts_with(before))
+        })
+    }
+
     fn virtctl(&self, line: &str) -> Result<Output, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         virtctl.args(line.split(' ')).env("KUBECONFIG", &self.kubeconfig()).run()
@@ -140,11 +163,11 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
     assert_eq!(standalone.launchers()?, "0");
     assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
-    owns_a_machine(&standalone)
+    owns_a_machine(&mut standalone)
 }
 
 /// A VirtualMachine from its first start to its end.
-fn owns_a_machine(standalone: &Standalone<'_>) -> Result<(), HostError> {
+fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     let template = manifest(standalone.host, "two");
     let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
     let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
@@ -161,12 +184,11 @@ fn owns_a_machine(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.console("two")?.ready()?;
     let first = standalone.uid("two")?;
     standalone.virtctl("restart two")?.ok();
-    eventually("another instance runs", BOOT, || {
-        let seen =
-            standalone.kubectl("get vmi two -o jsonpath={.metadata.uid},{.status.phase}", None)?.stdout;
-        Ok(seen.ends_with(",Running") && !seen.starts_with(&first))
-    })?;
+    standalone.another_runs("two", &first)?;
     is_steered(standalone)?;
+    let second = standalone.uid("two")?;
+    standalone.reboot()?;
+    standalone.another_runs("two", &second)?;
     standalone.virtctl("stop two --grace-period 0 --force")?.ok();
     standalone.printable("two", "Stopped")?;
     assert!(standalone.kubectl("get vmi two", None)?.stderr.contains("NotFound"));

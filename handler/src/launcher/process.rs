@@ -238,7 +238,20 @@ impl Process {
     /// # Errors
     /// When the kernel refuses.
     pub fn kill(&self) -> io::Result<()> {
-        match pidfd_send_signal(self.fd.get_ref(), Signal::KILL) {
+        self.signal(Signal::KILL)
+    }
+
+    /// Asks the launcher to end itself: it presses its guest's power button, and ends it when its grace period is over.
+    /// A process that is gone already is success.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn leave(&self) -> io::Result<()> {
+        self.signal(Signal::TERM)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        match pidfd_send_signal(self.fd.get_ref(), signal) {
             Err(error) if error != rustix::io::Errno::SRCH => Err(error.into()),
             _ => Ok(()),
         }
