@@ -1,5 +1,6 @@
 //! Changing an object by a patch.
 
+use json_patch::PatchOperation;
 use serde_json::Value;
 use thiserror::Error;
 
@@ -49,8 +50,11 @@ pub fn apply(kind: Kind, object: &Value, patch: Value, keys: &[(&str, &str)]) ->
                     operations.0.len()
                 )));
             }
-            json_patch::patch(&mut patched, &operations)
-                .map_err(|error| PatchError::Unfit(error.to_string()))?;
+            for (index, operation) in operations.0.iter().enumerate() {
+                operate(&mut patched, operation).map_err(|error| {
+                    PatchError::Unfit(format!("operation {index} at '{}': {}", error.path, error.kind))
+                })?;
+            }
         }
         Kind::Strategic if !patch.is_object() => {
             return Err(PatchError::Malformed("a strategic merge patch is an object".to_owned()));
@@ -58,6 +62,18 @@ pub fn apply(kind: Kind, object: &Value, patch: Value, keys: &[(&str, &str)]) ->
         Kind::Strategic => strategic(&mut patched, &patch, "", keys)?,
     }
     Ok(patched)
+}
+
+/// One operation of RFC 6902. API servers let a test for null hold where there is nothing, by which controllers see that
+/// they may add a list.
+fn operate(object: &mut Value, operation: &PatchOperation) -> Result<(), json_patch::PatchError> {
+    if let PatchOperation::Test(test) = operation
+        && test.value.is_null()
+        && object.pointer(test.path.as_str()).is_none()
+    {
+        return Ok(());
+    }
+    json_patch::patch(object, std::slice::from_ref(operation))
 }
 
 fn strategic(target: &mut Value, patch: &Value, at: &str, keys: &[(&str, &str)]) -> Result<(), PatchError> {
@@ -237,5 +253,20 @@ mod tests {
         assert_eq!(patched["metadata"]["finalizers"], json!([]));
         let keyless = json!({"status": {"conditions": [{"status": "True"}]}});
         assert!(apply(Kind::Strategic, &object, keyless, &keys).is_err());
+    }
+
+    #[test]
+    fn a_test_for_null_holds_where_there_is_nothing() {
+        let adding = json!([
+            {"op": "test", "path": "/metadata/finalizers", "value": null},
+            {"op": "add", "path": "/metadata/finalizers", "value": ["one"]},
+        ]);
+        let bare = json!({"metadata": {}});
+        let held = apply(Kind::Json, &bare, adding.clone(), &[]).unwrap();
+        assert_eq!(held, json!({"metadata": {"finalizers": ["one"]}}));
+        assert!(matches!(apply(Kind::Json, &held, adding, &[]), Err(PatchError::Unfit(_))));
+        let other = json!([{"op": "test", "path": "/metadata/name", "value": "x"}]);
+        let told = apply(Kind::Json, &bare, other, &[]).unwrap_err().to_string();
+        assert!(told.contains("operation 0 at '/metadata/name'"), "{told}");
     }
 }

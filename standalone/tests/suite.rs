@@ -1,0 +1,10 @@
+//! `vireo standalone` as a process, and those who talk to it.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by its panic")]
+
+#[path = "suite/clients.rs"]
+mod clients;
+#[path = "suite/kill.rs"]
+mod kill;
+#[path = "suite/server.rs"]
+mod server;

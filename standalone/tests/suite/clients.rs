@@ -1,0 +1,124 @@
+//! kube-rs against the server, as controllers use it.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::controller::Action;
+use kube::runtime::finalizer::{Event, finalizer};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+
+use crate::server::Server;
+
+const FINALIZER: &str = "example.com/cleanup";
+const SOON: Duration = Duration::from_secs(60);
+
+fn map(name: &str) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        data: Some(BTreeMap::from([("word".to_owned(), name.to_owned())])),
+        ..ConfigMap::default()
+    }
+}
+
+fn maps(client: &Client) -> Api<ConfigMap> {
+    Api::default_namespaced(client.clone())
+}
+
+/// Follows the ConfigMaps into a store; every change of it is told.
+fn reflect(client: &Client) -> (Store<ConfigMap>, tokio::sync::watch::Receiver<u64>) {
+    let (store, writer) = reflector::store();
+    let (told, news) = tokio::sync::watch::channel(0);
+    let events = watcher(maps(client), watcher::Config::default()).default_backoff();
+    let mut events = Box::pin(reflector::reflector(writer, events));
+    tokio::spawn(async move {
+        while events.next().await.is_some() {
+            told.send_modify(|count| *count += 1);
+        }
+    });
+    (store, news)
+}
+
+/// Waits until the store has what the server has, by name and version.
+async fn settles(
+    store: &Store<ConfigMap>,
+    news: &mut tokio::sync::watch::Receiver<u64>,
+    wanted: &BTreeMap<String, Option<String>>,
+) {
+    let same = async {
+        while seen(store) != *wanted {
+            news.changed().await.expect("the reflector goes on");
+        }
+    };
+    let waited = tokio::time::timeout(SOON, same).await;
+    assert!(waited.is_ok(), "the store has {:?}, the server {wanted:?}", seen(store));
+}
+
+fn seen(store: &Store<ConfigMap>) -> BTreeMap<String, Option<String>> {
+    store.state().iter().map(|map| (map.name_any(), map.resource_version())).collect()
+}
+
+async fn there(client: &Client) -> BTreeMap<String, Option<String>> {
+    let list = maps(client).list(&kube::api::ListParams::default()).await.unwrap();
+    list.into_iter().map(|map| (map.name_any(), map.resource_version())).collect()
+}
+
+#[tokio::test]
+async fn a_reflector_follows_the_server_over_its_death() {
+    let mut server = Server::start();
+    let client = server.client().await;
+    maps(&client).create(&PostParams::default(), &map("before")).await.unwrap();
+    let (store, mut news) = reflect(&client);
+    for number in 0..20 {
+        maps(&client).create(&PostParams::default(), &map(&format!("map-{number}"))).await.unwrap();
+    }
+    let patch = Patch::Merge(json!({ "data": { "word": "changed" } }));
+    maps(&client).patch("map-3", &PatchParams::default(), &patch).await.unwrap();
+    maps(&client).delete("map-4", &DeleteParams::default()).await.unwrap();
+    let wanted = there(&client).await;
+    assert_eq!(wanted.len(), 20, "{wanted:?}");
+    settles(&store, &mut news, &wanted).await;
+
+    server.kill();
+    server.again();
+    maps(&client).delete("map-5", &DeleteParams::default()).await.unwrap();
+    maps(&client).create(&PostParams::default(), &map("after")).await.unwrap();
+    settles(&store, &mut news, &there(&client).await).await;
+}
+
+/// What a controller's finalizer was asked to do with an object.
+async fn reconcile(maps: &Api<ConfigMap>, name: &str) -> &'static str {
+    let object = Arc::new(maps.get(name).await.unwrap());
+    let asked = std::sync::Mutex::new("nothing");
+    let answer = |event| {
+        *asked.lock().unwrap() = match event {
+            Event::Apply(_) => "apply",
+            Event::Cleanup(_) => "clean up",
+        };
+        async { Ok::<_, Infallible>(Action::await_change()) }
+    };
+    finalizer(maps, FINALIZER, object, answer).await.unwrap();
+    *asked.lock().unwrap()
+}
+
+#[tokio::test]
+async fn an_object_goes_when_its_finalizer_has_run() {
+    let server = Server::start();
+    let maps = maps(&server.client().await);
+    maps.create(&PostParams::default(), &map("held")).await.unwrap();
+    // The first call adds the finalizer, the next find it.
+    assert_eq!(reconcile(&maps, "held").await, "nothing");
+    assert_eq!(reconcile(&maps, "held").await, "apply");
+    assert!(maps.delete("held", &DeleteParams::default()).await.unwrap().is_left());
+    assert!(maps.get("held").await.unwrap().metadata.deletion_timestamp.is_some());
+    assert_eq!(reconcile(&maps, "held").await, "clean up");
+    assert!(maps.get_opt("held").await.unwrap().is_none());
+}
