@@ -14,15 +14,19 @@ mod disk;
 mod domain;
 mod features;
 mod firmware;
+mod instancetype;
 mod interface;
 mod memory;
 mod meta;
 mod migration;
 mod network;
 mod pod;
+mod preference;
 mod probe;
 mod quantity;
+mod replicaset;
 mod security;
+mod selector;
 pub(crate) mod shape;
 mod status;
 mod vm;
@@ -38,15 +42,19 @@ pub use disk::*;
 pub use domain::*;
 pub use features::*;
 pub use firmware::*;
+pub use instancetype::*;
 pub use interface::*;
 pub use memory::*;
 pub use meta::*;
 pub use migration::*;
 pub use network::*;
 pub use pod::*;
+pub use preference::*;
 pub use probe::*;
 pub use quantity::{IntOrString, Quantity};
+pub use replicaset::*;
 pub use security::*;
+pub use selector::*;
 pub use shape::{Shape, Stranger};
 pub use status::*;
 pub use vm::*;
@@ -55,7 +63,11 @@ pub use volume::*;
 
 /// The group and version of everything here.
 pub const API_VERSION: &str = "kubevirt.io/v1";
+/// The group and version of instance types and preferences.
+pub const INSTANCETYPE_VERSION: &str = "instancetype.kubevirt.io/v1beta1";
 /// The kind of [`VirtualMachineInstance`].
 pub const VMI_KIND: &str = "VirtualMachineInstance";
 /// The kind of [`VirtualMachine`].
 pub const VM_KIND: &str = "VirtualMachine";
+/// The kind of [`VirtualMachineInstanceReplicaSet`].
+pub const REPLICA_SET_KIND: &str = "VirtualMachineInstanceReplicaSet";

@@ -1,4 +1,7 @@
 //! What the controllers of a cluster decide, without the cluster: each takes what is there and says what to do next,
 //! and does nothing itself. Whoever watches the objects calls it after every change, and carries out the one step.
 
+pub mod instancetype;
+pub mod replicaset;
+pub mod selector;
 pub mod vm;
