@@ -6,10 +6,12 @@
 mod ask;
 mod body;
 mod discovery;
+mod expand;
 mod protobuf;
 mod query;
 mod read;
 mod refusal;
+mod scale;
 mod subresource;
 mod table;
 mod target;
@@ -60,6 +62,8 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
+        Target::Scale(object) => scale::serve(server, object, &query, request).await,
+        Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
@@ -120,7 +124,9 @@ fn documents(server: &Server, target: &Target, request: &Request) -> Result<Resp
             json_of(StatusCode::OK, &document)
         }
         Target::Root => json_of(StatusCode::OK, &discovery::paths(server)),
-        Target::Object(_) | Target::Stream(_) | Target::Ask(_) => return Err(Refusal::nowhere()),
+        Target::Object(_) | Target::Scale(_) | Target::Stream(_) | Target::Ask(_) | Target::Expand(_) => {
+            return Err(Refusal::nowhere());
+        }
     })
 }
 

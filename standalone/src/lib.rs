@@ -1,20 +1,24 @@
 //! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
 //!
 //! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
-//! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
-//! [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those who own them,
-//! and [`collect`] removes what was left behind.
+//! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
+//! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
+//! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances, and
+//! [`collect`] removes what was left behind.
 
 pub mod collect;
 pub mod fields;
 pub mod http;
+pub mod instancetypes;
 pub mod kubeconfig;
 pub mod machines;
 pub mod meta;
 pub mod patch;
 pub mod pki;
 pub mod place;
+pub mod replicasets;
 pub mod resource;
+mod rounds;
 pub mod run;
 pub mod schema;
 pub mod selector;

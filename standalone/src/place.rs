@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::meta;
 use crate::resource::{self, Resource};
-use crate::store::{Change, DiskError, Object, Store, WriteError};
+use crate::store::{Change, DiskError, Key, Object, Store, WriteError};
 
 /// Namespaces that are made at the start and cannot be deleted.
 const PERMANENT: [&str; 2] = ["default", "kube-system"];
@@ -38,6 +38,11 @@ pub fn vmis() -> &'static Resource {
 /// The row of VirtualMachines.
 pub fn vms() -> &'static Resource {
     row("virtualmachines.kubevirt.io")
+}
+
+/// The row of VirtualMachineInstanceReplicaSets.
+pub fn replica_sets() -> &'static Resource {
+    row("virtualmachineinstancereplicasets.kubevirt.io")
 }
 
 /// The row of ControllerRevisions.
@@ -109,6 +114,36 @@ pub fn change(
         Ok(if stays(&mut value) { Change::Put(value) } else { Change::Remove(value) })
     });
     done(changed)
+}
+
+/// Creates a VMI as a controller does; `complete` adds to it what only controllers say. Why not, if it is refused. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn plant(
+    store: &Store,
+    key: &Key,
+    mut value: Value,
+    complete: impl FnOnce(&mut Value),
+) -> Result<Option<String>, DiskError> {
+    meta::create(&mut value, &key.namespace, &key.name);
+    let causes = (vmis().admit)(&mut value, None);
+    if let Some(cause) = causes.first() {
+        return Ok(Some(format!("{}: {}", cause.field, cause.message)));
+    }
+    complete(&mut value);
+    let mut refused = None;
+    let written = store.write(key, |before, store| {
+        let leaves = namespace(store, &key.namespace).is_none_or(|room| meta::is_leaving(&room.value));
+        refused = match before {
+            Some(_) => Some(format!("virtualmachineinstances.kubevirt.io {:?} already exists", key.name)),
+            None if leaves => Some(format!("the namespace {:?} is being deleted", key.namespace)),
+            None => None,
+        };
+        Ok(if refused.is_some() { Change::Nothing } else { Change::Put(value) })
+    });
+    done(written)?;
+    Ok(refused)
 }
 
 /// For writers that refuse nothing.
@@ -205,6 +240,7 @@ mod tests {
             (vmis(), "VirtualMachineInstance"),
             (vms(), "VirtualMachine"),
             (revisions(), "ControllerRevision"),
+            (replica_sets(), "VirtualMachineInstanceReplicaSet"),
             (row("nodes"), "Node"),
         ] {
             assert_eq!(row.kind, kind);

@@ -2,14 +2,17 @@
 
 mod admit;
 mod duration;
+mod instancetype;
 mod machine;
 pub mod path;
+mod replicaset;
 mod table;
 
 use serde_json::Value;
 
 pub use admit::{Cause, VMI_FINALIZER};
 pub use duration::human;
+pub(crate) use machine::of_template;
 pub use table::ALL;
 
 /// A kind of object.
@@ -107,6 +110,11 @@ impl Resource {
         field == "metadata.name"
             || (self.namespaced && field == "metadata.namespace")
             || self.fields.contains(&field)
+    }
+
+    /// Whether it has a number of replicas that `kubectl scale` changes.
+    pub fn scales(&self) -> bool {
+        self.kind == vireo_api::v1::REPLICA_SET_KIND
     }
 
     /// Key of an object of it.

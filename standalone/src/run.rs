@@ -18,7 +18,7 @@ use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{collect, kubeconfig, place, vms};
+use crate::{collect, kubeconfig, place, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -100,6 +100,7 @@ pub async fn run(
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = vms::run(Arc::clone(&store)) => {}
+        () = replicasets::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }
     info!("vireo stops; its guests go on");

@@ -11,13 +11,22 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use vireo_api::v1::{Shape as _, VirtualMachine, VirtualMachineInstance};
+use vireo_api::v1::{
+    Shape as _, VirtualMachine, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
+    VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype,
+    VirtualMachinePreference,
+};
 
 /// All definitions by short name.
 pub static DEFINITIONS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let mut definitions = BTreeMap::new();
     VirtualMachineInstance::schema(&mut definitions);
     VirtualMachine::schema(&mut definitions);
+    VirtualMachineInstanceReplicaSet::schema(&mut definitions);
+    VirtualMachineInstancetype::schema(&mut definitions);
+    VirtualMachineClusterInstancetype::schema(&mut definitions);
+    VirtualMachinePreference::schema(&mut definitions);
+    VirtualMachineClusterPreference::schema(&mut definitions);
     // What every kind has is described once, and more fully than the part that the machine looks at.
     definitions.extend(core::definitions());
     definitions

@@ -11,8 +11,9 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
+use crate::resource::Cause;
 use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
-use crate::{meta, place};
+use crate::{instancetypes, meta, place, rounds};
 
 /// How soon an instance that could not be created is tried again, and what could not be written.
 const RETRY: Duration = Duration::from_secs(10);
@@ -31,34 +32,7 @@ struct Rounds {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    let mut news = store.news();
-    let mut rounds = Rounds::default();
-    loop {
-        news.borrow_and_update();
-        let there = Arc::clone(&store);
-        let mut taken = std::mem::take(&mut rounds);
-        let round = tokio::task::spawn_blocking(move || (round(&there, &mut taken), taken));
-        let wait = match round.await {
-            Ok((again, taken)) => {
-                rounds = taken;
-                again
-            }
-            Err(error) => {
-                tracing::error!(%error, "the controller of VirtualMachines broke off; it is tried again");
-                Some(RETRY)
-            }
-        };
-        let clock = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            changed = news.changed() => if changed.is_err() { return },
-            () = clock => {}
-        }
-    }
+    rounds::go(store, "VirtualMachines", round).await;
 }
 
 /// Looks at every machine that changed, or whose instance did, or whose time has come; how long nothing is to be done
@@ -117,7 +91,11 @@ fn control(
     failed: &mut Failed,
 ) -> Result<Option<Timestamp>, DiskError> {
     // What is stored was read when it was admitted; a later release may read it otherwise.
-    let Ok(vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else { return Ok(None) };
+    let Ok(mut vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else { return Ok(None) };
+    let expanded = match meta::is_leaving(&object.value) {
+        true => None,
+        false => instancetypes::prepare(store, &mut vm)?.map_err(|causes| told(&causes)).transpose(),
+    };
     let instance = instance_of(store, &vm);
     let revision = instance.as_ref().and_then(|(_, instance)| Revision::name_for(&vm, instance));
     let revision =
@@ -127,6 +105,7 @@ fn control(
         vm: &vm,
         instance: instance.as_ref().map(|(_, instance)| instance),
         made_from: revision.as_ref().and_then(|revision| revision.value.get("data")),
+        expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
         now,
         chance,
     });
@@ -148,7 +127,13 @@ fn control(
             act(store, (object, &vm), instance.as_deref(), step)?;
         }
     }
-    Ok(verdict.again)
+    // What it chose may come to be without a word to the machine.
+    let retry = matches!(expanded, Some(Err(_))).then(|| now.checked_add(RETRY).ok()).flatten();
+    Ok([verdict.again, retry].into_iter().flatten().min())
+}
+
+fn told(causes: &[Cause]) -> String {
+    causes.iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect::<Vec<_>>().join("; ")
 }
 
 /// Writes the status of a machine that is still as it was; whether it is.
@@ -183,19 +168,11 @@ fn create(
     let Start { revision, instance } = start;
     let (namespace, name) = (&vm.metadata.namespace, &vm.metadata.name);
     keep(store, vm, &revision)?;
-    let mut value = serde_json::to_value(&instance).unwrap_or_default();
-    meta::create(&mut value, namespace, name);
-    let causes = (place::vmis().admit)(&mut value, None);
-    let mut refused = causes.first().map(|cause| format!("{}: {}", cause.field, cause.message));
-    value["status"]["virtualMachineRevisionName"] = json!(revision.name);
-    let written: Result<_, WriteError<Infallible>> =
-        store.write(&place::vmis().key(namespace, name), |before, _| {
-            if before.is_some() && refused.is_none() {
-                refused = Some(format!("virtualmachineinstances.kubevirt.io {name:?} already exists"));
-            }
-            Ok(if refused.is_some() { Change::Nothing } else { Change::Put(value) })
-        });
-    place::done(written)?;
+    let value = serde_json::to_value(&instance).unwrap_or_default();
+    let key = place::vmis().key(namespace, name);
+    let refused = place::plant(store, &key, value, |value| {
+        value["status"]["virtualMachineRevisionName"] = json!(revision.name);
+    })?;
     let event = match refused {
         None => {
             failed.remove(&object.key);

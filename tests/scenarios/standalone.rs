@@ -163,7 +163,72 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
     assert_eq!(standalone.launchers()?, "0");
     assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
-    owns_a_machine(&mut standalone)
+    owns_a_machine(&mut standalone)?;
+    keeps_a_number(&standalone)?;
+    expands_what_is_chosen(&standalone)
+}
+
+/// Instances that nobody misses, as many as `kubectl scale` says. They have nothing to start, which is enough to run.
+fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let set = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: web}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
+    standalone.kubectl("apply -f -", Some(set))?.ok();
+    let ready = |number: u32| {
+        eventually(&format!("{number} are ready"), BOOT, || {
+            let line = "get vmirs web -o jsonpath={.status.replicas},{.status.readyReplicas}";
+            Ok(standalone.kubectl(line, None)?.stdout == format!("{number},{number}"))
+        })
+    };
+    ready(1)?;
+    standalone.kubectl("scale vmirs/web --replicas=2", None)?.ok();
+    ready(2)?;
+    let table = standalone.kubectl("get vmirs", None)?.ok();
+    assert!(
+        table.starts_with("NAME") && table.contains("DESIRED") && table.contains("2         2"),
+        "{table}"
+    );
+    let names = || standalone.kubectl("get vmi -l app=web -o name", None).map(|told| told.stdout);
+    let before = names()?;
+    let first = before.lines().next().unwrap_or_default().to_owned();
+    standalone.kubectl(&format!("delete {first} --timeout=60s"), None)?.ok();
+    ready(2)?;
+    let after = names()?;
+    assert!(after.lines().count() == 2 && !after.contains(&first), "{before} became {after}");
+    standalone.kubectl("delete vmirs web --timeout=60s", None)?.ok();
+    eventually("they go with their set", BOOT, || Ok(names()?.is_empty()))
+}
+
+/// An instance type and a preference: in the machine's instance, in what `virtctl expand` prints, and in the refusal of a
+/// template that says the same.
+fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let chosen = "apiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachineClusterInstancetype\nmetadata: {name: small}\nspec: {cpu: {guest: 2}, memory: {guest: 64Mi}}\n---\napiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachinePreference\nmetadata: {name: bare}\nspec: {cpu: {preferredCPUTopology: cores}, devices: {preferredAutoattachGraphicsDevice: false}, preferredTerminationGracePeriodSeconds: 0}\n";
+    let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: sized}\nspec:\n  runStrategy: Always\n  instancetype: {name: small}\n  preference: {name: bare, kind: VirtualMachinePreference}\n  template: {spec: {domain: {devices: {autoattachPodInterface: false}}}}\n";
+    let early = standalone.kubectl("apply -f -", Some(vm))?;
+    assert!(early.stderr.contains("spec.instancetype"), "{}", early.stderr);
+    standalone.kubectl("apply -f -", Some(chosen))?.ok();
+    let both = vm.replace("{domain: {", "{domain: {memory: {guest: 1Gi}, ");
+    let told = standalone.kubectl("apply -f -", Some(&both))?;
+    assert!(told.stderr.contains("spec.template.spec.domain.memory.guest"), "{}", told.stderr);
+    standalone.kubectl("apply -f -", Some(vm))?.ok();
+    standalone.printable("sized", "Running")?;
+    let spec = standalone.json("get vmi sized")?["spec"].clone();
+    let domain = &spec["domain"];
+    assert_eq!(
+        (&domain["cpu"]["cores"], &domain["memory"]["guest"]),
+        (&2.into(), &"64Mi".into()),
+        "{spec:#}"
+    );
+    assert_eq!(spec["terminationGracePeriodSeconds"], 0);
+    let shown: Value =
+        serde_json::from_str(&standalone.virtctl("expand --vm sized -o json")?.ok()).unwrap_or_default();
+    assert_eq!(shown["spec"]["template"]["spec"]["domain"]["cpu"]["cores"], 2, "{shown:#}");
+    assert!(shown["spec"].get("instancetype").is_none());
+    let kept = standalone.json("get vm sized")?["status"]["instancetypeRef"]["controllerRevisionRef"]["name"]
+        .clone();
+    let kept = kept.as_str().unwrap_or_default();
+    let revision = standalone.json(&format!("get controllerrevision {kept}"))?;
+    assert_eq!(revision["data"]["spec"]["memory"]["guest"], "64Mi");
+    standalone.kubectl("delete vm sized --timeout=60s", None)?.ok();
+    Ok(())
 }
 
 /// A VirtualMachine from its first start to its end.

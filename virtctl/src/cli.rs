@@ -51,6 +51,8 @@ pub(crate) enum Command {
     /// Ask a virtual machine to reboot, by its power button
     #[command(visible_alias = "softreboot")]
     SoftReboot(Steered),
+    /// Show a virtual machine with what its instance type and preference say
+    Expand(Expand),
     /// Print the versions of virtctl and of the server
     Version,
 }
@@ -93,6 +95,19 @@ pub(crate) struct Steered {
     /// Only say whether it could be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Expand {
+    /// Name of the virtual machine
+    #[arg(long, value_name = "NAME", required_unless_present = "file")]
+    pub(crate) vm: Option<String>,
+    /// File with a virtual machine, in YAML or JSON; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with = "vm")]
+    pub(crate) file: Option<String>,
+    /// yaml or json
+    #[arg(short, long, default_value = "yaml", value_parser = ["yaml", "json"])]
+    pub(crate) output: String,
 }
 
 #[derive(Debug, Args)]

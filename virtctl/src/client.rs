@@ -164,8 +164,26 @@ impl Client {
 
     /// Asks something of a virtual machine: `start`, `stop`.
     pub(crate) async fn ask(&self, name: &str, what: &str, options: &Value) -> Result<(), ClientError> {
+        self.put(&self.machine_part(name, what)?, options).await.map(drop)
+    }
+
+    /// The path of a part of a virtual machine: `start`, `expand-spec`.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn machine_part(&self, name: &str, part: &str) -> Result<String, ClientError> {
         let path = self.machine(name)?.replace("/apis/kubevirt.io/", "/apis/subresources.kubevirt.io/");
-        self.put(&format!("{path}/{what}"), options).await.map(drop)
+        Ok(format!("{path}/{part}"))
+    }
+
+    /// The path at which a virtual machine that is nowhere is expanded.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn expand(&self) -> Result<String, ClientError> {
+        self.machine("").map(|_| {
+            format!("/apis/subresources.kubevirt.io/v1/namespaces/{}/expand-vm-spec", self.namespace)
+        })
     }
 
     /// PUTs a JSON document.

@@ -26,6 +26,7 @@ async fn main() -> ExitCode {
         Command::Unpause(args) => cmd::steer::run(&cli.server, args, "unpause").await,
         Command::Reset(args) => cmd::steer::run(&cli.server, args, "reset").await,
         Command::SoftReboot(args) => cmd::steer::run(&cli.server, args, "softreboot").await,
+        Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,
     };
     match done {

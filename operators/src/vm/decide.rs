@@ -1,6 +1,9 @@
 use jiff::Timestamp;
 use serde_json::Value;
-use vireo_api::v1::{StateChangeRequest, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus};
+use vireo_api::v1::{
+    StateChangeRequest, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceTemplateSpec,
+    VirtualMachineStatus,
+};
 
 use super::conditions::{Own, conditions};
 use super::instance::{Start, StartError, is_outdated, made_from};
@@ -19,6 +22,8 @@ pub struct Seen<'a> {
     pub instance: Option<&'a VirtualMachineInstance>,
     /// The `data` of the revision that the instance was made from, where it is still there.
     pub made_from: Option<&'a Value>,
+    /// The template with its instance type and preference, or why there is none; absent where the machine chose nothing.
+    pub expanded: Option<Result<&'a VirtualMachineInstanceTemplateSpec, &'a str>>,
     /// What time it is.
     pub now: Timestamp,
     /// From 0 to 1, by chance: spreads machines that failed together.
@@ -65,7 +70,7 @@ enum Trouble {
 
 /// Decides about one machine.
 pub fn decide(seen: Seen<'_>) -> Verdict {
-    let Seen { vm, instance, made_from: origin, now, chance } = seen;
+    let Seen { vm, instance, made_from: origin, now, chance, .. } = seen;
     let mut status = vm.status.clone();
     requests::forget_done(&mut status.state_change_requests, instance);
     let strategy = RunStrategy::of(&vm.spec);
@@ -162,5 +167,5 @@ fn create(seen: &Seen<'_>, status: &VirtualMachineStatus) -> Result<Step, Troubl
     }
     let start = status.state_change_requests.first().filter(|request| request.action == START);
     let paused = start.is_some_and(|request| request.data.get("paused").is_some_and(|text| text == "true"));
-    Ok(Step::Create(Box::new(Start::of(seen.vm, paused)?)))
+    Ok(Step::Create(Box::new(Start::of(seen.vm, seen.expanded, paused)?)))
 }

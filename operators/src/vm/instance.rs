@@ -4,8 +4,8 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::v1::{
-    API_VERSION, ObjectMeta, OwnerReference, VM_KIND, VMI_KIND, VirtualMachine, VirtualMachineInstance,
-    VirtualMachineSpec,
+    API_VERSION, Matcher, ObjectMeta, OwnerReference, VM_KIND, VMI_KIND, VirtualMachine,
+    VirtualMachineInstance, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
 };
 
 use super::{FINALIZER, GENERATION_ANNOTATION};
@@ -38,22 +38,22 @@ pub struct Revision {
 pub(super) enum StartError {
     #[error("spec.template is missing: say what to run")]
     NoTemplate,
-    #[error("{0}: there are no instance types and preferences yet; write what they say into spec.template")]
-    Expansion(&'static str),
+    #[error("{0}")]
+    Expansion(String),
     #[error("spec.dataVolumeTemplates: there are no DataVolumes yet; use a volume that exists")]
     DataVolumes,
 }
 
 impl Start {
-    pub(super) fn of(vm: &VirtualMachine, paused: bool) -> Result<Self, StartError> {
-        let template = vm.spec.template.as_ref().ok_or(StartError::NoTemplate)?;
-        for (field, given) in
-            [("spec.instancetype", &vm.spec.instancetype), ("spec.preference", &vm.spec.preference)]
-        {
-            if given.is_some() {
-                return Err(StartError::Expansion(field));
-            }
-        }
+    pub(super) fn of(
+        vm: &VirtualMachine,
+        expanded: Option<Result<&VirtualMachineInstanceTemplateSpec, &str>>,
+        paused: bool,
+    ) -> Result<Self, StartError> {
+        let template = match expanded {
+            None => vm.spec.template.as_ref().ok_or(StartError::NoTemplate)?,
+            Some(expanded) => expanded.map_err(|why| StartError::Expansion(why.to_owned()))?,
+        };
         if !vm.spec.data_volume_templates.is_empty() {
             return Err(StartError::DataVolumes);
         }
@@ -122,5 +122,7 @@ fn owner(vm: &VirtualMachine) -> OwnerReference {
 pub(super) fn is_outdated(vm: &VirtualMachine, made_from: &Value) -> bool {
     let then = made_from.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
     let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| template.spec.clone());
-    then.is_some_and(|then| template(&then) != template(&vm.spec))
+    let name = |matcher: &Option<Matcher>| matcher.as_ref().map(|matcher| matcher.name.clone());
+    let choice = |spec: &VirtualMachineSpec| (name(&spec.instancetype), name(&spec.preference));
+    then.is_some_and(|then| template(&then) != template(&vm.spec) || choice(&then) != choice(&vm.spec))
 }

@@ -152,6 +152,16 @@ fn a_machine_takes_its_instance_along_unless_it_is_orphaned() {
 }
 
 #[test]
+fn an_instance_has_what_its_machine_chose() {
+    let mut world = World::new("Always");
+    let mut expanded = world.vm.spec.template.clone().unwrap();
+    expanded.spec.hostname = "large".to_owned();
+    world.expanded = Some(Ok(expanded));
+    world.settle();
+    assert_eq!(world.instance.as_ref().unwrap().spec.hostname, "large");
+}
+
+#[test]
 fn what_cannot_be_started_says_why() {
     let problem = |change: fn(&mut World)| {
         let mut world = World::new("Always");
@@ -164,9 +174,8 @@ fn what_cannot_be_started_says_why() {
     assert!(problem(|world| world.vm.spec.template = None).contains("spec.template"));
     assert!(problem(|world| world.vm.spec.running = Some(true)).contains("spec.running"));
     assert!(problem(|world| world.vm.spec.run_strategy = Some("always".into())).contains("always"));
-    assert!(
-        problem(|world| world.vm.spec.instancetype = Some(Default::default())).contains("spec.instancetype")
-    );
+    let chosen = problem(|world| world.expanded = Some(Err("spec.instancetype: not found".to_owned())));
+    assert_eq!(chosen, "spec.instancetype: not found");
     let volumes = problem(|world| world.vm.spec.data_volume_templates.push(serde_json::json!({})));
     assert!(volumes.contains("spec.dataVolumeTemplates"));
 }

@@ -100,6 +100,9 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
         resources.extend(STEERING.iter().map(steered));
         let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
         resources.extend(ASKED.iter().map(asked));
+        for (name, verb) in [("expand-vm-spec", "update"), ("virtualmachines/expand-spec", "get")] {
+            resources.push(json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": [verb]}));
+        }
     }
     for row in ALL.iter().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({
@@ -110,6 +113,12 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
             resources.push(json!({
                 "name": format!("{}/status", row.plural), "singularName": "", "namespaced": row.namespaced,
                 "kind": row.kind, "verbs": STATUS_VERBS,
+            }));
+        }
+        if row.scales() {
+            resources.push(json!({
+                "name": format!("{}/scale", row.plural), "singularName": "", "namespaced": row.namespaced,
+                "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": STATUS_VERBS,
             }));
         }
     }
@@ -169,9 +178,16 @@ fn described(row: &Resource) -> Value {
         "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
         "shortNames": row.short_names, "categories": row.categories,
     });
+    let mut parts = Vec::new();
     if row.status {
-        described["subresources"] =
-            json!([{"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}]);
+        parts.push(json!({"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}));
+    }
+    if row.scales() {
+        let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
+        parts.push(json!({"subresource": "scale", "responseKind": scale, "verbs": STATUS_VERBS}));
+    }
+    if !parts.is_empty() {
+        described["subresources"] = json!(parts);
     }
     described
 }

@@ -27,8 +27,11 @@ pub(super) enum Target {
     OpenApiV3Index,
     OpenApiV3(String),
     Object(Object),
+    /// The number of replicas of an object.
+    Scale(Object),
     Stream(Stream),
     Ask(Ask),
+    Expand(Expand),
 }
 
 /// Objects of a resource: all, those of a namespace, or one.
@@ -69,6 +72,14 @@ pub(super) struct Ask {
     pub(super) name: String,
     /// `start`, `stop` or `restart`.
     pub(super) what: String,
+}
+
+/// A machine to be shown with what it chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Expand {
+    pub(super) namespace: String,
+    /// Absent: the one that the request carries.
+    pub(super) name: Option<String>,
 }
 
 /// A subresource of a running machine.
@@ -117,7 +128,14 @@ impl Target {
                 name: (*name).to_owned(),
                 what: (*what).to_owned(),
             }),
+            ["apis", STREAMS, "v1" | "v1alpha3", "namespaces", namespace, rest @ ..]
+                if matches!(rest, ["expand-vm-spec"] | ["virtualmachines", _, "expand-spec"]) =>
+            {
+                let name = rest.get(1).map(|name| (*name).to_owned());
+                Self::Expand(Expand { namespace: (*namespace).to_owned(), name })
+            }
             ["apis", STREAMS, "v1" | "v1alpha3", rest @ ..] => Self::Stream(stream(rest)?),
+            ["apis", group, version, rest @ .., "scale"] => Self::Scale(scaled(group, version, rest)?),
             ["apis", group, version, rest @ ..] => Self::Object(object(group, version, rest)?),
             _ => return Err(Refusal::nowhere()),
         })
@@ -153,6 +171,12 @@ fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> 
         return Err(Refusal::nowhere());
     }
     Ok(Object { resource, namespace, name, status })
+}
+
+fn scaled(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
+    let object = object(group, version, rest)?;
+    let has_scale = object.resource.scales() && object.name.is_some() && object.status.is_none();
+    if has_scale { Ok(object) } else { Err(Refusal::nowhere()) }
 }
 
 fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
@@ -226,6 +250,8 @@ mod tests {
             "/api/v1/namespaces/a/configmaps/x%2fy",
             "/api/v1/namespaces/a/configmaps/%ff",
             "/api/v1/namespaces/a/configmaps/x%00",
+            "/apis/kubevirt.io/v1/namespaces/a/virtualmachines/b/scale",
+            "/apis/kubevirt.io/v1/namespaces/a/virtualmachineinstancereplicasets/scale/b/scale/c",
             "/../etc/passwd",
             "//version",
             "nothing",

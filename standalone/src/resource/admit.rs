@@ -23,8 +23,16 @@ pub struct Cause {
 }
 
 impl Cause {
-    pub(super) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
+    }
+
+    pub(crate) fn unsupported(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: "FieldValueNotSupported", ..Self::invalid(field, message) }
+    }
+
+    pub(crate) fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: "FieldValueRequired", ..Self::invalid(field, message) }
     }
 }
 

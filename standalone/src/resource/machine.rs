@@ -5,7 +5,7 @@ use uuid::Uuid;
 use vireo_api::decode;
 use vireo_api::spec::Vm;
 use vireo_api::v1::{
-    API_VERSION, ObjectMeta, Shape as _, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    API_VERSION, ObjectMeta, Shape as _, Stranger, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceTemplateSpec,
 };
 use vireo_operators::vm::RunStrategy;
@@ -32,43 +32,44 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     if let Err(error) = RunStrategy::of(&machine.spec) {
         causes.push(Cause::invalid("spec.runStrategy", error.to_string()));
     }
-    let expansions = [("instancetype", &machine.spec.instancetype), ("preference", &machine.spec.preference)];
-    for (field, _) in expansions.iter().filter(|(_, given)| given.is_some()) {
-        causes.push(unsupported(field, "write what it says into spec.template"));
-    }
     if !machine.spec.data_volume_templates.is_empty() {
-        causes.push(unsupported("dataVolumeTemplates", "use a volume that exists"));
+        let message = "is not available yet: use a volume that exists";
+        causes.push(Cause::unsupported("spec.dataVolumeTemplates", message));
     }
     let mut strangers = Vec::new();
     machine.strangers("", &mut strangers);
-    let inside = format!("{TEMPLATE}.spec.");
-    for stranger in strangers
-        .iter()
-        .filter(|stranger| stranger.field.starts_with("spec.") && !stranger.field.starts_with(&inside))
-    {
-        let similar = stranger.similar.as_ref().map(|similar| format!(": did you mean {similar}?"));
-        let message = format!("unknown field {:?}{}", stranger.name, similar.unwrap_or_default());
-        causes.push(Cause::invalid(stranger.field.clone(), message));
-    }
+    causes.extend(unknown(&strangers, TEMPLATE));
     match &machine.spec.template {
-        None => causes.push(Cause {
-            reason: "FieldValueRequired",
-            ..Cause::invalid(TEMPLATE, "is needed: say what to run")
-        }),
-        Some(template) => causes.extend(of_template(&machine.metadata, template)),
+        None => causes.push(Cause::required(TEMPLATE, "is needed: say what to run")),
+        // With what it chose, it is judged by who can look for that: `crate::instancetypes`.
+        Some(_) if machine.spec.instancetype.is_some() || machine.spec.preference.is_some() => {}
+        Some(template) => causes.extend(of_template(&machine.metadata, template, TEMPLATE)),
     }
     causes
 }
 
-fn unsupported(field: &str, instead: &str) -> Cause {
-    let message = format!("is not available yet: {instead}");
-    Cause { reason: "FieldValueNotSupported", ..Cause::invalid(format!("spec.{field}"), message) }
+/// Unknown fields of a spec; the template judges its own.
+pub(super) fn unknown(strangers: &[Stranger], template: &str) -> Vec<Cause> {
+    let inside = format!("{template}.spec.");
+    let mine =
+        |stranger: &&Stranger| stranger.field.starts_with("spec.") && !stranger.field.starts_with(&inside);
+    let tell = |stranger: &Stranger| {
+        let similar = stranger.similar.as_ref().map(|similar| format!(": did you mean {similar}?"));
+        let message = format!("unknown field {:?}{}", stranger.name, similar.unwrap_or_default());
+        Cause::invalid(stranger.field.clone(), message)
+    };
+    strangers.iter().filter(mine).map(tell).collect()
 }
 
-fn of_template(machine: &ObjectMeta, template: &VirtualMachineInstanceTemplateSpec) -> Vec<Cause> {
+/// What the instances of `owner` would be refused for, by the fields of their template at `path`.
+pub(crate) fn of_template(
+    owner: &ObjectMeta,
+    template: &VirtualMachineInstanceTemplateSpec,
+    path: &str,
+) -> Vec<Cause> {
     let metadata = ObjectMeta {
-        name: machine.name.clone(),
-        namespace: machine.namespace.clone(),
+        name: owner.name.clone(),
+        namespace: owner.namespace.clone(),
         // An instance has one; which does not matter here.
         uid: Uuid::nil().to_string(),
         labels: template.metadata.labels.clone(),
@@ -84,11 +85,11 @@ fn of_template(machine: &ObjectMeta, template: &VirtualMachineInstanceTemplateSp
     };
     match Vm::try_from(&instance) {
         Ok(_) => Vec::new(),
-        Err(report) => report.problems().iter().map(|problem| cause(problem, TEMPLATE)).collect(),
+        Err(report) => report.problems().iter().map(|problem| cause(problem, path)).collect(),
     }
 }
 
-fn cause(problem: &vireo_api::spec::Problem, below: &str) -> Cause {
+pub(super) fn cause(problem: &vireo_api::spec::Problem, below: &str) -> Cause {
     let field = problem.field().as_str();
     let field = if below.is_empty() { field.to_owned() } else { format!("{below}.{field}") };
     Cause { reason: problem.cause().as_str(), message: problem.message().to_owned(), field }
@@ -114,8 +115,8 @@ mod tests {
             ["spec.runStrategy"]
         );
         assert_eq!(
-            fields(json!({"instancetype": {"name": "small"}, "template": template})),
-            ["spec.instancetype"]
+            fields(json!({"dataVolumeTemplates": [{}], "template": template})),
+            ["spec.dataVolumeTemplates"]
         );
         assert_eq!(fields(json!({"runstrategy": "Always", "template": template})), ["spec.runstrategy"]);
         assert_eq!(fields(json!({"runStrategy": "Always"})), ["spec.template"]);

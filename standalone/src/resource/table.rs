@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::admit;
+use super::instancetype;
 use super::machine;
 use super::path;
+use super::replicaset;
 use super::{Column, Resource, Source};
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -16,6 +18,24 @@ const PLAIN: Option<&[(&str, &str)]> = Some(&OF_METADATA);
 const fn column(name: &'static str, kind: &'static str, priority: u8, source: Source) -> Column {
     Column { name, kind, priority, description: "", source }
 }
+
+/// What instance types and preferences have in common.
+const CHOSEN: Resource = Resource {
+    group: "instancetype.kubevirt.io",
+    version: "v1beta1",
+    plural: "",
+    singular: "",
+    kind: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: false,
+    status: false,
+    columns: &[AGE],
+    fields: &[],
+    merge: None,
+    admit: admit::nothing,
+    name_fits: is_dns_name,
+};
 
 /// Everything that is served.
 pub static ALL: &[Resource] = &[
@@ -188,6 +208,76 @@ pub static ALL: &[Resource] = &[
         merge: None,
         admit: machine::admit,
         name_fits: is_dns_name,
+    },
+    Resource {
+        group: "kubevirt.io",
+        version: "v1",
+        plural: "virtualmachineinstancereplicasets",
+        singular: "virtualmachineinstancereplicaset",
+        kind: "VirtualMachineInstanceReplicaSet",
+        short_names: &["vmirs", "vmirss"],
+        categories: &["all"],
+        namespaced: true,
+        status: true,
+        columns: &[
+            Column {
+                description: "Number of desired VirtualMachineInstances",
+                ..column("Desired", "integer", 0, Source::Path(".spec.replicas"))
+            },
+            Column {
+                description: "Number of managed and not final or deleted VirtualMachineInstances",
+                ..column("Current", "integer", 0, Source::Path(".status.replicas"))
+            },
+            Column {
+                description: "Number of managed VirtualMachineInstances which are ready to receive traffic",
+                ..column("Ready", "integer", 0, Source::Path(".status.readyReplicas"))
+            },
+            AGE,
+        ],
+        fields: &[],
+        merge: None,
+        admit: replicaset::admit,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        plural: "virtualmachineinstancetypes",
+        singular: "virtualmachineinstancetype",
+        kind: "VirtualMachineInstancetype",
+        short_names: &["vminstancetype", "vminstancetypes", "vmf", "vmfs"],
+        categories: &["all"],
+        namespaced: true,
+        admit: instancetype::instancetype,
+        ..CHOSEN
+    },
+    Resource {
+        plural: "virtualmachineclusterinstancetypes",
+        singular: "virtualmachineclusterinstancetype",
+        kind: "VirtualMachineClusterInstancetype",
+        short_names: &["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"],
+        categories: &[],
+        namespaced: false,
+        admit: instancetype::cluster_instancetype,
+        ..CHOSEN
+    },
+    Resource {
+        plural: "virtualmachinepreferences",
+        singular: "virtualmachinepreference",
+        kind: "VirtualMachinePreference",
+        short_names: &["vmpref", "vmprefs", "vmp", "vmps"],
+        categories: &["all"],
+        namespaced: true,
+        admit: instancetype::preference,
+        ..CHOSEN
+    },
+    Resource {
+        plural: "virtualmachineclusterpreferences",
+        singular: "virtualmachineclusterpreference",
+        kind: "VirtualMachineClusterPreference",
+        short_names: &["vmcp", "vmcps"],
+        categories: &[],
+        namespaced: false,
+        admit: instancetype::cluster_preference,
+        ..CHOSEN
     },
     Resource {
         group: "apps",

@@ -68,6 +68,10 @@ fn a_changed_template_asks_for_a_restart() {
     world.restart(RestartOptions::default()).unwrap();
     world.settle();
     assert!(!restart(&world));
+    world.vm.spec.instancetype.get_or_insert_default().name = "large".to_owned();
+    world.vm.metadata.generation = Some(5);
+    world.settle();
+    assert!(restart(&world), "another choice is a change too");
     assert_eq!(world.instance.as_ref().unwrap().spec.hostname, "other");
 }
 

@@ -12,6 +12,8 @@ pub(super) struct World {
     pub(super) vm: VirtualMachine,
     pub(super) instance: Option<VirtualMachineInstance>,
     pub(super) revision: Option<Value>,
+    /// What the machine's choices make of its template.
+    pub(super) expanded: Option<Result<VirtualMachineInstanceTemplateSpec, String>>,
     pub(super) now: Timestamp,
     pub(super) again: Option<Timestamp>,
     /// Whether guests come as far as running; else they fail on the way.
@@ -29,13 +31,23 @@ impl World {
         vm.spec.run_strategy = Some(strategy.to_owned());
         vm.spec.template = Some(VirtualMachineInstanceTemplateSpec::default());
         let now = "2026-11-21T12:00:00Z".parse().unwrap();
-        Self { vm, instance: None, revision: None, now, again: None, guests_run: true, created: 0 }
+        Self {
+            vm,
+            instance: None,
+            revision: None,
+            expanded: None,
+            now,
+            again: None,
+            guests_run: true,
+            created: 0,
+        }
     }
 
     /// Decides once and does it; whether there was anything to do.
     pub(super) fn step(&mut self) -> bool {
         let (vm, instance, made_from) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
-        let verdict = decide(Seen { vm, instance, made_from, now: self.now, chance: 1.0 });
+        let expanded = self.expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str));
+        let verdict = decide(Seen { vm, instance, made_from, expanded, now: self.now, chance: 1.0 });
         self.again = verdict.again;
         let changed = self.vm.status != verdict.status;
         self.vm.status = verdict.status;

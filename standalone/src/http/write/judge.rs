@@ -55,6 +55,9 @@ impl Writer {
         if causes.is_empty() {
             causes = (resource.admit)(value, old);
         }
+        if causes.is_empty() {
+            causes = crate::instancetypes::judge(&self.store, resource, value);
+        }
         if !causes.is_empty() {
             return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));
         }

@@ -1,0 +1,123 @@
+use super::*;
+use crate::store::Key;
+
+struct World {
+    _dir: tempfile::TempDir,
+    store: Store,
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        place::prepare(&store, "node1").unwrap();
+        Self { _dir: dir, store }
+    }
+
+    fn put(&self, key: &Key, mut value: Value) {
+        meta::create(&mut value, &key.namespace, &key.name);
+        self.store.write(key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
+    }
+
+    fn choose_from(&self, choice: Choice, scope: Scope, spec: Value) {
+        let row = row(choice, scope);
+        assert_eq!(row.kind, choice.kind(scope));
+        let namespace = if scope == Scope::Namespaced { "default" } else { "" };
+        let mut value =
+            json!({"apiVersion": row.api_version(), "kind": row.kind, "metadata": {}, "spec": spec});
+        assert_eq!((row.admit)(&mut value, None), []);
+        self.put(&row.key(namespace, "small"), value);
+    }
+
+    fn causes(&self, vm: &VirtualMachine) -> Vec<(String, String)> {
+        let value = serde_json::to_value(vm).unwrap();
+        let causes = judge(&self.store, place::vms(), &value);
+        causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
+    }
+}
+
+fn small() -> Value {
+    json!({"cpu": {"guest": 2}, "memory": {"guest": "128Mi"}})
+}
+
+fn vm(spec: Value) -> VirtualMachine {
+    let mut value = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "spec": spec,
+        "metadata": {"name": "web", "namespace": "default", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"}});
+    assert_eq!((place::vms().admit)(&mut value, None), []);
+    serde_json::from_value(value).unwrap()
+}
+
+fn empty() -> Value {
+    json!({"spec": {"domain": {"devices": {}}}})
+}
+
+#[test]
+fn a_machine_is_judged_with_what_it_chose() {
+    let world = World::new();
+    world.choose_from(Choice::Instancetype, Scope::Cluster, small());
+    let demanding = json!({"requirements": {"cpu": {"guest": 4}}});
+    world.choose_from(Choice::Preference, Scope::Namespaced, demanding);
+    assert_eq!(world.causes(&vm(json!({"instancetype": {"name": "small"}, "template": empty()}))), []);
+    let conflict = json!({"spec": {"domain": {"devices": {}, "memory": {"guest": "64Mi"}}}});
+    for (spec, field, word) in [
+        (json!({"instancetype": {"name": "large"}, "template": empty()}), "spec.instancetype", "not found"),
+        (
+            json!({"instancetype": {"name": "small"}, "template": conflict}),
+            "spec.template.spec.domain.memory.guest",
+            "conflicts with selected instance type",
+        ),
+        (
+            json!({"instancetype": {"name": "small", "kind": "Flavour"}, "template": empty()}),
+            "spec.instancetype.kind",
+            "Flavour",
+        ),
+        (
+            json!({"instancetype": {"inferFromVolume": "root"}, "template": empty()}),
+            "spec.instancetype.inferFromVolume",
+            "not available",
+        ),
+        (
+            json!({"instancetype": {"name": "small"}, "template": empty(),
+                "preference": {"name": "small", "kind": "virtualmachinepreference"}}),
+            "spec.instancetype",
+            "preference requires 4 vCPU",
+        ),
+        (
+            json!({"instancetype": {"name": "small", "revisionName": "old"}, "template": empty()}),
+            "spec.instancetype.revisionName",
+            "old",
+        ),
+    ] {
+        let told = world.causes(&vm(spec.clone()));
+        assert!(told.len() == 1 && told[0].0 == field && told[0].1.contains(word), "{spec}: {told:?}");
+    }
+}
+
+#[test]
+fn a_machine_keeps_what_it_chose() {
+    let world = World::new();
+    world.choose_from(Choice::Instancetype, Scope::Namespaced, small());
+    let chosen = json!({"name": "small", "kind": "VirtualMachineInstancetype"});
+    let mut vm = vm(json!({"instancetype": chosen, "template": empty()}));
+    let guest = |expanded: Expanded| {
+        let template = expanded.unwrap().unwrap();
+        template.spec.domain.memory.unwrap().guest.unwrap().to_string()
+    };
+    assert_eq!(guest(prepare(&world.store, &mut vm).unwrap()), "128Mi");
+    let kept = vm.status.instancetype_ref.clone().unwrap();
+    let name = kept["controllerRevisionRef"]["name"].as_str().unwrap();
+    let revision = world.store.get(&place::revisions().key("default", name)).unwrap();
+    assert_eq!(revision.value["data"]["spec"], small());
+    assert_eq!(revision.value["metadata"]["ownerReferences"][0]["name"], "web");
+    // Another size does not reach a machine that has its own already.
+    world.choose_from(
+        Choice::Instancetype,
+        Scope::Namespaced,
+        json!({"cpu": {"guest": 1}, "memory": {"guest": "1Gi"}}),
+    );
+    assert_eq!(guest(prepare(&world.store, &mut vm).unwrap()), "128Mi");
+    assert_eq!(vm.status.instancetype_ref, Some(kept));
+    vm.spec.instancetype = None;
+    assert_eq!(prepare(&world.store, &mut vm).unwrap(), Ok(None));
+    assert_eq!(vm.status.instancetype_ref, None);
+}

@@ -1,0 +1,207 @@
+//! The controller of VirtualMachineInstanceReplicaSets: carries out what [`vireo_operators::replicaset`] decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use vireo_api::v1::{REPLICA_SET_KIND, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
+use vireo_operators::replicaset::{self, Seen, Step};
+
+use crate::machines::told::{About, Event, write as tell};
+use crate::store::{DiskError, Follower, Key, News, Object, Store};
+use crate::{meta, place, rounds};
+
+/// How soon what could not be created or written is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What is remembered from round to round.
+#[derive(Debug, Default)]
+struct Rounds {
+    follower: Follower,
+    /// Why the last instance of a set could not be created.
+    failures: BTreeMap<Key, String>,
+    /// When to look at a set again though nothing changes.
+    due: BTreeMap<Key, Timestamp>,
+}
+
+/// Controls until the store is gone.
+pub async fn run(store: Arc<Store>) {
+    rounds::go(store, "replica sets", |store, rounds: &mut Rounds| rounds.round(store)).await;
+}
+
+impl Rounds {
+    /// Looks at every set that may have something to do; how long nothing is to be done if nothing changes. Blocks.
+    fn round(&mut self, store: &Store) -> Option<Duration> {
+        let now = Timestamp::now();
+        let soon = now.checked_add(RETRY).unwrap_or(now);
+        for key in self.changed(store, now) {
+            let Some(object) = store.get(&key) else {
+                self.failures.remove(&key);
+                continue;
+            };
+            let next = self.control(store, &object, now).unwrap_or_else(|error| {
+                tracing::warn!(%error, "a replica set cannot be written; it is tried again");
+                Some(soon)
+            });
+            let retry = self.failures.contains_key(&key).then_some(soon);
+            if let Some(at) = [next, retry].into_iter().flatten().min() {
+                self.due.insert(key, at);
+            }
+        }
+        let first = self.due.values().min()?;
+        Some(Duration::try_from(first.duration_since(now)).unwrap_or_default())
+    }
+
+    /// The sets to look at now: an instance may concern every set of its namespace.
+    fn changed(&mut self, store: &Store, now: Timestamp) -> BTreeSet<Key> {
+        let (sets, instances) = (place::replica_sets().name(), place::vmis().name());
+        let all = |namespace: Option<&str>| {
+            let objects = store.list(&sets, namespace).objects;
+            objects.into_iter().map(|object| object.key.clone()).collect::<Vec<_>>()
+        };
+        let mut keys = BTreeSet::new();
+        match self.follower.look(store) {
+            News::Everything => keys.extend(all(None)),
+            News::These(events) => {
+                let of = |resource: &str| {
+                    let resource = resource.to_owned();
+                    events.iter().filter(move |event| event.key.resource == resource)
+                };
+                keys.extend(of(&sets).map(|event| event.key.clone()));
+                let namespaces: BTreeSet<&str> =
+                    of(&instances).map(|event| event.key.namespace.as_str()).collect();
+                keys.extend(namespaces.into_iter().flat_map(|namespace| all(Some(namespace))));
+            }
+        }
+        keys.extend(self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
+        self.due.retain(|key, _| !keys.contains(key));
+        keys
+    }
+
+    fn control(
+        &mut self,
+        store: &Store,
+        object: &Arc<Object>,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, DiskError> {
+        // What is stored was read when it was admitted; a later release may read it otherwise.
+        let Ok(set) = serde_json::from_value::<VirtualMachineInstanceReplicaSet>(object.value.clone()) else {
+            return Ok(None);
+        };
+        let objects = store.list(&place::vmis().name(), Some(&object.key.namespace)).objects;
+        let read = |object: &Arc<Object>| {
+            serde_json::from_value::<VirtualMachineInstance>(object.value.clone()).ok()
+        };
+        let instances: Vec<VirtualMachineInstance> = objects.iter().filter_map(read).collect();
+        let failure = self.failures.get(&object.key).map(String::as_str);
+        let verdict = replicaset::decide(Seen { set: &set, instances: &instances, failure, now });
+        let status = serde_json::to_value(&verdict.status).unwrap_or_default();
+        place::change(store, object, |value| {
+            value["status"] = status;
+            !meta::is_leaving(value) || place::is_held(value)
+        })?;
+        let hands = Hands { store, set: &set };
+        if let Some(paused) = verdict.paused {
+            let (reason, what) =
+                if paused { ("SuccessfulPaused", "Paused") } else { ("SuccessfulResumed", "Resumed") };
+            hands.tell(false, reason, what.to_owned())?;
+        }
+        let mut failure = None;
+        for step in verdict.steps {
+            match &step {
+                // What one is refused for, all are.
+                Step::Create(instance) if failure.is_none() => failure = hands.create(instance)?,
+                Step::Create(_) => {}
+                Step::Delete(uid) | Step::Adopt(uid, _) | Step::Disown(uid) => {
+                    let of_uid = |object: &&Arc<Object>| meta::text(&object.value, "uid") == uid;
+                    if let Some(instance) = objects.iter().find(of_uid) {
+                        hands.change(instance, step)?;
+                    }
+                }
+            }
+        }
+        self.remember(&object.key, failure);
+        Ok(verdict.again)
+    }
+
+    fn remember(&mut self, key: &Key, failure: Option<String>) {
+        match failure {
+            Some(why) => self.failures.insert(key.clone(), why),
+            None => self.failures.remove(key),
+        };
+    }
+}
+
+/// Does what was decided about one set.
+struct Hands<'a> {
+    store: &'a Store,
+    set: &'a VirtualMachineInstanceReplicaSet,
+}
+
+impl Hands<'_> {
+    fn tell(&self, warning: bool, reason: &str, message: String) -> Result<(), DiskError> {
+        let about = About {
+            kind: REPLICA_SET_KIND,
+            metadata: &self.set.metadata,
+            component: "virtualmachinereplicaset-controller",
+            host: "",
+        };
+        tell(self.store, &about, &Event::new(warning, reason, message))
+    }
+
+    /// Creates an instance; why not, if it is refused.
+    fn create(&self, instance: &VirtualMachineInstance) -> Result<Option<String>, DiskError> {
+        let name = meta::made_up(&instance.metadata.generate_name);
+        let value = serde_json::to_value(instance).unwrap_or_default();
+        let key = place::vmis().key(&self.set.metadata.namespace, &name);
+        let refused = place::plant(self.store, &key, value, |_| {})?;
+        match &refused {
+            None => {
+                let text = format!(
+                    "Started the virtual machine by creating the new virtual machine instance {name}"
+                );
+                self.tell(false, "SuccessfulCreate", text)?;
+            }
+            Some(why) => {
+                self.tell(true, "FailedCreate", format!("Error creating virtual machine instance: {why}"))?;
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Deletes an instance, or changes whose it is.
+    fn change(&self, instance: &Object, step: Step) -> Result<(), DiskError> {
+        let own = |change: &dyn Fn(&mut Vec<Value>)| {
+            place::change(self.store, instance, |value| {
+                let references = meta::of(value).entry("ownerReferences").or_insert_with(|| json!([]));
+                if let Some(references) = references.as_array_mut() {
+                    change(references);
+                }
+                true
+            })
+        };
+        match step {
+            Step::Create(_) => Ok(()),
+            Step::Delete(uid) => {
+                place::remove(self.store, instance)?;
+                let text = format!(
+                    "Stopped the virtual machine by deleting the virtual machine instance with uid {uid}"
+                );
+                self.tell(false, "SuccessfulDelete", text)
+            }
+            Step::Adopt(_, owner) => own(&|references| {
+                if references.iter().all(|one| one.get("controller") != Some(&json!(true))) {
+                    references.push(json!(owner));
+                }
+            }),
+            Step::Disown(_) => own(&|references| {
+                references.retain(|one| one.get("uid") != Some(&json!(self.set.metadata.uid)));
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

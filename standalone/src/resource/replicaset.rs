@@ -1,0 +1,110 @@
+//! VirtualMachineInstanceReplicaSets before they are stored.
+
+use serde_json::{Value, json};
+use vireo_api::decode;
+use vireo_api::v1::{LabelSelector, Shape as _, VirtualMachineInstanceReplicaSet};
+use vireo_operators::selector;
+
+use super::Cause;
+use super::machine::{cause, of_template};
+
+const TEMPLATE: &str = "spec.template";
+
+pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    if old.is_none() {
+        new["status"] = json!({});
+    }
+    if new.pointer("/spec/replicas").is_none_or(Value::is_null)
+        && new.get("spec").is_some_and(Value::is_object)
+    {
+        new["spec"]["replicas"] = json!(1);
+    }
+    let mut wanted = new.clone();
+    if let Some(fields) = wanted.as_object_mut() {
+        fields.remove("status");
+    }
+    let decoded = decode::object::<VirtualMachineInstanceReplicaSet>(wanted);
+    let mut causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
+    if !causes.is_empty() {
+        return causes;
+    }
+    let set = decoded.object;
+    let mut strangers = Vec::new();
+    set.strangers("", &mut strangers);
+    causes.extend(super::machine::unknown(&strangers, TEMPLATE));
+    if set.spec.replicas.is_some_and(|replicas| replicas < 0) {
+        causes.push(Cause::invalid("spec.replicas", "must be greater than or equal to 0"));
+    }
+    match &set.spec.template {
+        None => causes.push(Cause::required(TEMPLATE, "missing virtual machine instance template")),
+        Some(template) => {
+            causes.extend(of_template(&set.metadata, template, TEMPLATE));
+            causes.extend(of_selector(set.spec.selector.as_ref(), &template.metadata.labels));
+        }
+    }
+    causes
+}
+
+/// A selector must choose what its template makes.
+pub(super) fn of_selector(
+    given: Option<&LabelSelector>,
+    labels: &std::collections::BTreeMap<String, String>,
+) -> Vec<Cause> {
+    let Some(given) = given else { return vec![Cause::required("spec.selector", "is needed")] };
+    let mut causes: Vec<Cause> = selector::problems(given)
+        .into_iter()
+        .map(|problem| Cause::invalid(format!("spec.selector.{}", problem.field), problem.message))
+        .collect();
+    if causes.is_empty() && !selector::matches(given, labels) {
+        causes.push(Cause::invalid("spec.selector", "selector does not match labels."));
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(spec: Value) -> Vec<String> {
+        let mut set = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet",
+            "metadata": {"name": "x", "namespace": "n"}, "spec": spec});
+        admit(&mut set, None).into_iter().map(|cause| cause.field).collect()
+    }
+
+    #[test]
+    fn a_set_makes_what_it_chooses() {
+        let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}});
+        let chosen = json!({"matchLabels": {"a": "b"}});
+        assert!(fields(json!({"template": template, "selector": chosen})).is_empty());
+        assert_eq!(fields(json!({"template": template})), ["spec.selector"]);
+        assert_eq!(
+            fields(json!({"template": template, "selector": {"matchLabels": {"a": "c"}}})),
+            ["spec.selector"]
+        );
+        let odd = json!({"matchExpressions": [{"key": "a", "operator": "is"}]});
+        let told = fields(json!({"template": template, "selector": odd}));
+        assert_eq!(told, ["spec.selector.matchExpressions[0].operator"]);
+        assert_eq!(fields(json!({"selector": chosen})), ["spec.template"]);
+        assert_eq!(
+            fields(json!({"template": template, "selector": chosen, "replicas": -1})),
+            ["spec.replicas"]
+        );
+        assert_eq!(fields(json!({"template": template, "selector": chosen, "replica": 1})), ["spec.replica"]);
+        let broken = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"domain": {"devices": {}}}});
+        assert_eq!(
+            fields(json!({"template": broken, "selector": chosen})),
+            ["spec.template.spec.domain.memory.guest"]
+        );
+    }
+
+    #[test]
+    fn the_example_is_a_set_of_one_unless_it_says_more() {
+        let text = include_str!("../../../examples/standalone/replicaset.yaml");
+        let mut set = decode::documents(text).unwrap().remove(0);
+        assert_eq!(admit(&mut set, None), []);
+        assert_eq!(set["spec"]["replicas"], 2);
+        set["spec"].as_object_mut().unwrap().remove("replicas");
+        assert_eq!(admit(&mut set, None), []);
+        assert_eq!(set["spec"]["replicas"], 1);
+    }
+}
