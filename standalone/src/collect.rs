@@ -7,15 +7,14 @@ mod family;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 use crate::resource::ALL;
 use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::{meta, place, rounds};
 use family::{Dependents, Owner, owners};
 
 /// Put on by a deletion that waits for dependents.
@@ -42,29 +41,19 @@ enum Task {
 
 /// Collects until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    let mut news = store.news();
-    let mut collector = Collector::default();
-    let mut old = Instant::now();
-    loop {
-        news.borrow_and_update();
-        let there = Arc::clone(&store);
-        let mut taken = std::mem::take(&mut collector);
-        let time = (old <= Instant::now()).then(|| Timestamp::now().as_second());
-        old = if time.is_some() { Instant::now() + ROUND } else { old };
-        match tokio::task::spawn_blocking(move || (taken.round(&there, time), taken)).await {
-            Ok((done, taken)) => {
-                collector = taken;
-                if let Err(error) = done {
-                    tracing::warn!(%error, "what was left behind cannot be removed; it is tried again");
-                }
-            }
-            Err(error) => tracing::error!(%error, "collecting broke off; it begins anew"),
-        }
-        tokio::select! {
-            changed = news.changed() => if changed.is_err() { return },
-            () = tokio::time::sleep_until(old) => {}
-        }
+    rounds::go(store, "what was left behind", turn).await;
+}
+
+fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
+    let due = collector.old.is_none_or(|old| old.elapsed() >= ROUND);
+    if due {
+        collector.old = Some(Instant::now());
     }
+    let time = due.then(|| Timestamp::now().as_second());
+    if let Err(error) = collector.round(store, time) {
+        tracing::warn!(%error, "what was left behind cannot be removed; it is tried again");
+    }
+    Some(ROUND.saturating_sub(collector.old.map_or(ROUND, |old| old.elapsed())))
 }
 
 /// Who collects, and how far.
@@ -74,6 +63,8 @@ struct Collector {
     dependents: Dependents,
     /// To look at.
     open: BTreeSet<Key>,
+    /// When old events were looked for.
+    old: Option<Instant>,
 }
 
 impl Collector {

@@ -11,6 +11,7 @@ mod protobuf;
 mod query;
 mod read;
 mod refusal;
+mod review;
 mod scale;
 mod subresource;
 mod table;
@@ -29,6 +30,7 @@ use serde_json::{Value, json};
 
 pub use refusal::{Refusal, status};
 
+use crate::auth::Tokens;
 use crate::store::Store;
 use query::Query;
 use target::{Object, Target};
@@ -38,6 +40,8 @@ use target::{Object, Target};
 pub struct Server {
     /// The objects.
     pub store: Arc<Store>,
+    /// Whose tokens are whose.
+    pub tokens: Arc<Tokens>,
     /// The node agent's own endpoint, for consoles and screens.
     pub node: Router,
 }
@@ -50,13 +54,6 @@ pub async fn answer(server: Arc<Server>, request: Request) -> Response {
     }
 }
 
-/// Whether a request is answered without credentials, as a Kubernetes API server does.
-pub fn is_public(request: &Request) -> bool {
-    let path = request.uri().path();
-    request.method() == Method::GET
-        && (["/version", "/version/", "/healthz", "/livez", "/readyz"].contains(&path))
-}
-
 async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refusal> {
     let target = Target::parse(request.uri().path())?;
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
@@ -65,6 +62,7 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
         Target::Scale(object) => scale::serve(server, object, &query, request).await,
         Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
+        Target::Review(review) => review::serve(server, review, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -124,7 +122,12 @@ fn documents(server: &Server, target: &Target, request: &Request) -> Result<Resp
             json_of(StatusCode::OK, &document)
         }
         Target::Root => json_of(StatusCode::OK, &discovery::paths(server)),
-        Target::Object(_) | Target::Scale(_) | Target::Stream(_) | Target::Ask(_) | Target::Expand(_) => {
+        Target::Object(_)
+        | Target::Scale(_)
+        | Target::Stream(_)
+        | Target::Ask(_)
+        | Target::Expand(_)
+        | Target::Review(_) => {
             return Err(Refusal::nowhere());
         }
     })

@@ -3,9 +3,11 @@
 //! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
 //! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
 //! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
-//! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances, and
-//! [`collect`] removes what was left behind.
+//! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances,
+//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
 
+pub mod accounts;
+pub mod auth;
 pub mod collect;
 pub mod fields;
 pub mod http;

@@ -17,8 +17,8 @@ use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 use vireo_handler::state::{StateError, write_atomically};
 
-/// Who may do everything; Kubernetes' own name for that group.
-const ADMINISTRATORS: &str = "system:masters";
+use crate::auth::{ADMINISTRATORS, User};
+
 /// What the authority is called. Nobody else may be: OpenSSL would take them for each other.
 const NAME: &str = "vireo-ca";
 /// Characters of base64 in a line of PEM.
@@ -128,7 +128,7 @@ impl Authority {
     /// # Errors
     /// When it cannot be made.
     pub fn administrator(&self) -> Result<Identity, PkiError> {
-        let mut who = params("admin");
+        let mut who = params(&User::administrator().name);
         who.distinguished_name.push(DnType::OrganizationName, ADMINISTRATORS);
         who.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let key = KeyPair::generate()?;

@@ -25,6 +25,11 @@ pub fn namespaces() -> &'static Resource {
     row("namespaces")
 }
 
+/// The row of ServiceAccounts.
+pub fn accounts() -> &'static Resource {
+    row("serviceaccounts")
+}
+
 /// The row of events.
 pub fn events() -> &'static Resource {
     row("events")
@@ -237,6 +242,7 @@ mod tests {
         for (row, kind) in [
             (namespaces(), "Namespace"),
             (events(), "Event"),
+            (accounts(), "ServiceAccount"),
             (vmis(), "VirtualMachineInstance"),
             (vms(), "VirtualMachine"),
             (revisions(), "ControllerRevision"),

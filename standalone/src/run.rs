@@ -13,12 +13,13 @@ use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, write_json};
 
+use crate::auth::Tokens;
 use crate::http::Server;
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{collect, kubeconfig, place, replicasets, vms};
+use crate::{accounts, collect, kubeconfig, place, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -82,7 +83,8 @@ pub async fn run(
     let listening = |source| RunError::Listen { address: options.listen, source };
     let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
-    let door = door(&authority, address, &node.settings.node_name, token(&directory)?)?;
+    let tokens = Arc::new(Tokens::new(token(&directory)?));
+    let door = door(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 
     let url = format!("https://{}", reachable(address));
@@ -92,7 +94,7 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let api = Arc::new(Server { store: Arc::clone(&store), node: router });
+    let api = Arc::new(Server { store: Arc::clone(&store), tokens, node: router });
     let vmis = Vmis::of(Arc::clone(&store));
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -101,6 +103,7 @@ pub async fn run(
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = vms::run(Arc::clone(&store)) => {}
         () = replicasets::run(Arc::clone(&store)) => {}
+        () = accounts::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }
     info!("vireo stops; its guests go on");
@@ -122,7 +125,12 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn door(authority: &Authority, address: SocketAddr, node: &str, token: String) -> Result<Door, PkiError> {
+fn door(
+    authority: &Authority,
+    address: SocketAddr,
+    node: &str,
+    tokens: Arc<Tokens>,
+) -> Result<Door, PkiError> {
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
     let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
@@ -130,7 +138,7 @@ fn door(authority: &Authority, address: SocketAddr, node: &str, token: String) -
         addresses.push(address.ip());
     }
     let tls = authority.server(&names, &addresses)?;
-    Ok(Door { tls: Arc::new(tls), token })
+    Ok(Door { tls: Arc::new(tls), tokens })
 }
 
 /// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
+use crate::auth::{Action, Tokens, User};
 use crate::http::{self, Refusal, Server};
 
 /// Connections at the same time.
@@ -33,7 +34,7 @@ pub struct Door {
     /// TLS with the authority whose clients are administrators.
     pub tls: Arc<ServerConfig>,
     /// What others show.
-    pub token: String,
+    pub tokens: Arc<Tokens>,
 }
 
 /// Serves until the listener is dropped.
@@ -87,29 +88,26 @@ async fn connection(
         .map_err(|error| error.to_string())
 }
 
-async fn answer(door: &Door, certified: bool, server: Arc<Server>, request: Request) -> Response {
-    if !may(door, certified, &request) {
+async fn answer(door: &Door, certified: bool, server: Arc<Server>, mut request: Request) -> Response {
+    let Some(user) = user(door, certified, &request) else {
         return Refusal::unauthorized().into_response();
-    }
+    };
+    request.extensions_mut().insert(user);
     http::answer(server, request).await
 }
 
-fn may(door: &Door, certified: bool, request: &Request) -> bool {
+/// Who asks, if they may ask that.
+fn user(door: &Door, certified: bool, request: &Request) -> Option<User> {
     if certified {
-        return true;
+        return Some(User::administrator());
     }
     match request.headers().get(header::AUTHORIZATION) {
-        None => http::is_public(request),
-        Some(value) => {
-            let shown = value.to_str().ok().and_then(|value| value.strip_prefix("Bearer "));
-            shown.is_some_and(|shown| same(shown.as_bytes(), door.token.as_bytes()))
+        None => {
+            let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path());
+            Some(User::anonymous()).filter(|user| user.may(Action::Path { verb: &verb, path }))
         }
+        Some(value) => door.tokens.user_of(value.to_str().ok()?.strip_prefix("Bearer ")?),
     }
-}
-
-/// Compares in a time that does not tell how much fits.
-fn same(one: &[u8], other: &[u8]) -> bool {
-    one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -124,7 +122,7 @@ mod tests {
             .unwrap()
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new()));
-        let door = Door { tls: Arc::new(tls), token: "right".to_owned() };
+        let door = Door { tls: Arc::new(tls), tokens: Arc::new(Tokens::new("right".to_owned())) };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {
@@ -144,7 +142,8 @@ mod tests {
             ("/api", Some("right"), false, false),
             ("/version", Some("Bearer wrong"), false, false),
         ] {
-            assert_eq!(may(&door, certified, &request(path, token)), expected, "{path} {token:?}");
+            let user = user(&door, certified, &request(path, token));
+            assert_eq!(user.is_some(), expected, "{path} {token:?}");
         }
     }
 }

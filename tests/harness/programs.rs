@@ -17,11 +17,9 @@ pub fn directory(nested: &str) -> &'static Path {
         }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);
-        build.args(["build", "--quiet", "--bins", "--manifest-path"]);
+        // The whole workspace, as the tests are: parts of it have other features of the same crates, built once more.
+        build.args(["build", "--quiet", "--workspace", "--bins", "--manifest-path"]);
         build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        for package in ["vireo-vmm", "vireo-launcher", "vireo-handler", "vireo-virtctl", "vireo-standalone"] {
-            build.args(["--package", package]);
-        }
         let status = build.status().expect("cargo starts");
         assert!(status.success(), "the programs under test do not build");
         Path::new(nested).parent().unwrap_or(Path::new(".")).to_owned()

@@ -70,7 +70,8 @@ fn kubectl_finds_a_kubernetes_api() -> Result<(), HostError> {
     prints_in_all_forms(&api)?;
     edits_and_watches(&api)?;
     deletes_with_each_policy(&api)?;
-    explains_itself(&api)
+    explains_itself(&api)?;
+    knows_who_asks(&api)
 }
 
 fn map(name: &str, data: &str) -> String {
@@ -190,5 +191,22 @@ fn explains_itself(api: &Api<'_>) -> Result<(), HostError> {
     }
     assert!(api.ok("api-versions")?.contains("kubevirt.io/v1"));
     assert!(api.ok("version")?.contains("Server Version"));
+    Ok(())
+}
+
+fn knows_who_asks(api: &Api<'_>) -> Result<(), HostError> {
+    assert_eq!(api.ok("auth can-i delete vmi")?.trim(), "yes");
+    assert!(api.ok("auth can-i --list")?.contains("*.*"));
+    let me = api.ok("auth whoami")?;
+    assert!(me.contains("admin") && me.contains("system:masters"), "{me}");
+    let nobody = "--kubeconfig /dev/null --token nobodys --insecure-skip-tls-verify --server";
+    let url = api.ok("config view --minify -o jsonpath={.clusters[0].cluster.server}")?;
+    assert!(api.fails(&format!("{nobody} {url} auth whoami"), "")?.contains("Unauthorized"));
+    eventually("a namespace has its account", SOON, || {
+        Ok(api.feed("get sa default -n kube-system -o name", "")?.stdout.contains("serviceaccount/default"))
+    })?;
+    api.ok("create sa robot")?;
+    let accounts = api.ok("get sa")?;
+    assert!(accounts.contains("SECRETS") && accounts.contains("robot"), "{accounts}");
     Ok(())
 }

@@ -5,6 +5,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
+use super::review::{self, REVIEWS, Review};
 use super::target::{STEERING, STREAMS};
 use super::{Refusal, Server, json_of};
 use crate::resource::{ALL, Resource};
@@ -68,6 +69,11 @@ fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
         }
     }
     groups.push((STREAMS, STREAM_VERSIONS.to_vec()));
+    for row in &REVIEWS {
+        if !groups.iter().any(|(group, _)| *group == row.group) {
+            groups.push((row.group, vec![review::VERSION]));
+        }
+    }
     groups
 }
 
@@ -103,6 +109,12 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
         for (name, verb) in [("expand-vm-spec", "update"), ("virtualmachines/expand-spec", "get")] {
             resources.push(json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": [verb]}));
         }
+    }
+    for row in reviews(group, version) {
+        resources.push(json!({
+            "name": row.plural, "singularName": singular(row), "namespaced": row.namespaced, "kind": row.kind,
+            "verbs": ["create"],
+        }));
     }
     for row in ALL.iter().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({
@@ -159,7 +171,8 @@ fn aggregated(version: &str, core: bool) -> Value {
         .map(|(group, versions)| {
             let version = |version: &&str| {
                 let rows = ALL.iter().filter(|row| row.group == *group && row.version == *version);
-                let resources: Vec<Value> = rows.map(described).collect();
+                let asked = reviews(group, version).map(described_review);
+                let resources: Vec<Value> = rows.map(described).chain(asked).collect();
                 json!({"version": version, "resources": resources, "freshness": "Current"})
             };
             let versions: Vec<Value> = versions.iter().map(version).collect();
@@ -168,6 +181,22 @@ fn aggregated(version: &str, core: bool) -> Value {
         .collect();
     json!({
         "kind": "APIGroupDiscoveryList", "apiVersion": format!("apidiscovery.k8s.io/{version}"), "metadata": {}, "items": items,
+    })
+}
+
+fn reviews(group: &str, version: &str) -> impl Iterator<Item = &'static Review> {
+    REVIEWS.iter().filter(move |row| row.group == group && version == review::VERSION)
+}
+
+fn singular(row: &Review) -> String {
+    row.kind.to_lowercase()
+}
+
+fn described_review(row: &Review) -> Value {
+    json!({
+        "resource": row.plural, "singularResource": singular(row), "verbs": ["create"],
+        "responseKind": {"group": row.group, "version": review::VERSION, "kind": row.kind},
+        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
     })
 }
 

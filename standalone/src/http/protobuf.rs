@@ -1,4 +1,6 @@
-//! Objects as Kubernetes' protobuf: recent `kubectl create namespace`, `secret` and `configmap` send nothing else.
+//! Objects as Kubernetes' protobuf: what recent `kubectl create` and `kubectl auth` send for kinds that they know.
+
+mod review;
 
 use std::collections::BTreeMap;
 
@@ -100,6 +102,31 @@ struct Secret {
     immutable: Option<bool>,
 }
 
+#[derive(Clone, PartialEq, Message)]
+struct ServiceAccount {
+    #[prost(message, optional, tag = "1")]
+    metadata: Option<ObjectMeta>,
+    #[prost(message, repeated, tag = "2")]
+    secrets: Vec<ObjectReference>,
+    #[prost(message, repeated, tag = "3")]
+    pull_secrets: Vec<LocalObjectReference>,
+    #[prost(bool, optional, tag = "4")]
+    automount: Option<bool>,
+}
+
+/// `core.ObjectReference`, of which accounts use the name alone.
+#[derive(Clone, PartialEq, Message)]
+struct ObjectReference {
+    #[prost(string, tag = "3")]
+    name: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LocalObjectReference {
+    #[prost(string, tag = "1")]
+    name: String,
+}
+
 /// Reads an object of one of the kinds that are known here.
 pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
     let broken =
@@ -129,16 +156,27 @@ pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
                 "stringData": secret.texts, "immutable": secret.immutable,
             })
         }
-        _ => {
-            return Err(Refusal::unsupported(format!(
-                "{api_version} {kind} is not read as protobuf; accepted media types include: application/json, application/yaml"
-            )));
+        ("v1", "ServiceAccount") => {
+            let account = ServiceAccount::decode(raw).map_err(broken)?;
+            json!({
+                "metadata": metadata(account.metadata), "automountServiceAccountToken": account.automount,
+                "imagePullSecrets": names(account.pull_secrets.iter().map(|one| &one.name)), "secrets": names(account.secrets.iter().map(|one| &one.name)),
+            })
         }
+        _ => review::read(&kind, raw).map_err(broken)?.ok_or_else(|| {
+            Refusal::unsupported(format!(
+                "{api_version} {kind} is not read as protobuf; accepted media types include: application/json, application/yaml"
+            ))
+        })?,
     };
     object["apiVersion"] = json!(api_version);
     object["kind"] = json!(kind);
     tidy(&mut object);
     Ok(object)
+}
+
+fn names<'a>(names: impl IntoIterator<Item = &'a String>) -> Vec<Value> {
+    names.into_iter().map(|name| json!({ "name": name })).collect()
 }
 
 fn encoded(bytes: BTreeMap<String, Vec<u8>>) -> BTreeMap<String, String> {

@@ -37,10 +37,14 @@ impl Refusal {
         Self { code, reason, message: message.into(), details: None }
     }
 
-    fn about(mut self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
-        let mut details = json!({"name": name, "group": resource.group, "kind": resource.plural});
+    fn about(self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        let kind = if causes.is_empty() { resource.plural } else { resource.kind };
+        self.about_the((resource.group, kind), name, causes)
+    }
+
+    fn about_the(mut self, (group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
+        let mut details = json!({"name": name, "group": group, "kind": kind});
         if !causes.is_empty() {
-            details["kind"] = json!(resource.kind);
             let told = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
             details["causes"] = causes.iter().map(told).collect();
         }
@@ -79,18 +83,23 @@ impl Refusal {
 
     /// 422: the object does not hold together.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
+        Self::unsound((resource.group, resource.kind), name, causes)
+    }
+
+    /// The same of what is no resource of the table, by its group and kind.
+    pub fn unsound((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
         let told: Vec<String> =
             causes.iter().take(TOLD).map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
         let mut told = told.join(", ");
         if causes.len() > TOLD {
             told.push_str(&format!(", and {} more", causes.len() - TOLD));
         }
-        let subject = match resource.group {
-            "" => resource.kind.to_owned(),
-            group => format!("{}.{group}", resource.kind),
+        let subject = match group {
+            "" => kind.to_owned(),
+            group => format!("{kind}.{group}"),
         };
         let message = format!("{subject} {name:?} is invalid: {told}");
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about(resource, name, causes)
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about_the((group, kind), name, causes)
     }
 
     /// 422: a patch does not fit.

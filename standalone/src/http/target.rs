@@ -3,6 +3,7 @@
 use percent_encoding::percent_decode_str;
 
 use super::Refusal;
+use super::review::{self, Review};
 use crate::resource::{self, Resource};
 
 /// The group of consoles and screens.
@@ -32,6 +33,7 @@ pub(super) enum Target {
     Stream(Stream),
     Ask(Ask),
     Expand(Expand),
+    Review(&'static Review),
 }
 
 /// Objects of a resource: all, those of a namespace, or one.
@@ -102,6 +104,9 @@ impl Target {
         let segments: Vec<String> =
             path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+        if let Some(review) = review::at(&segments) {
+            return Ok(Self::Review(review));
+        }
         Ok(match segments.as_slice() {
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] => Self::Health,

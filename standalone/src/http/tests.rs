@@ -14,7 +14,11 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
         crate::place::prepare(&store, "node1").unwrap();
-        let server = Arc::new(Server { store, node: Router::new() });
+        let server = Arc::new(Server {
+            store,
+            tokens: Arc::new(Tokens::new("right".to_owned())),
+            node: Router::new(),
+        });
         Self { _dir: dir, server }
     }
 
@@ -366,3 +370,4 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 }
 
 mod apply;
+mod review;

@@ -137,6 +137,18 @@ pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     vec![Cause::invalid("involvedObject.namespace", message)]
 }
 
+pub(super) fn lease(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
+    let least = [
+        ("leaseDurationSeconds", 1, "must be greater than 0"),
+        ("leaseTransitions", 0, "must be greater than or equal to 0"),
+    ];
+    let wrong = least.into_iter().filter_map(|(field, least, why)| {
+        let has = new.get("spec")?.get(field)?.as_i64().filter(|has| *has < least)?;
+        Some(Cause::invalid(format!("spec.{field}"), format!("Invalid value: {has}: {why}")))
+    });
+    wrong.collect()
+}
+
 /// As KubeVirt's webhooks: judged by the one validation there is; later only `metadata` may change.
 pub(super) fn vmi(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     match old {

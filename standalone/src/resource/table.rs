@@ -94,6 +94,38 @@ pub static ALL: &[Resource] = &[
     Resource {
         group: "",
         version: "v1",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        kind: "ServiceAccount",
+        short_names: &["sa"],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[column("Secrets", "integer", 0, Source::Made(secrets)), AGE],
+        fields: &[],
+        merge: Some(&[OF_METADATA[0], OF_METADATA[1], ("secrets", "name"), ("imagePullSecrets", "name")]),
+        admit: admit::nothing,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "coordination.k8s.io",
+        version: "v1",
+        plural: "leases",
+        singular: "lease",
+        kind: "Lease",
+        short_names: &[],
+        categories: &[],
+        namespaced: true,
+        status: false,
+        columns: &[column("Holder", "string", 0, Source::Path(".spec.holderIdentity")), AGE],
+        fields: &[],
+        merge: PLAIN,
+        admit: admit::lease,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "",
+        version: "v1",
         plural: "events",
         singular: "event",
         kind: "Event",
@@ -304,6 +336,10 @@ pub static ALL: &[Resource] = &[
 fn data(object: &Value) -> Value {
     let count = |field| object.get(field).and_then(Value::as_object).map_or(0, serde_json::Map::len);
     json!(count("data") + count("binaryData"))
+}
+
+fn secrets(object: &Value) -> Value {
+    json!(object.get("secrets").and_then(Value::as_array).map_or(0, Vec::len))
 }
 
 fn involved(object: &Value) -> Value {

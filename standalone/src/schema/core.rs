@@ -107,6 +107,34 @@ const DEFINITIONS: &[Definition] = &[
         ],
     ),
     (
+        "ServiceAccount",
+        "Who a program is.",
+        &[
+            ("secrets", "[name]ObjectReference", "Secrets that it may use."),
+            (
+                "imagePullSecrets",
+                "[]LocalObjectReference",
+                "Secrets for pulling images. Without effect here.",
+            ),
+            ("automountServiceAccountToken", "boolean", "Whether pods get its token. Without effect here."),
+        ],
+    ),
+    ("LocalObjectReference", "Names an object in the same namespace.", &[("name", "string", "Its name.")]),
+    ("Lease", "Who has the say for a while.", &[("spec", "LeaseSpec", "Who, and for how long.")]),
+    (
+        "LeaseSpec",
+        "Who has the say, and for how long.",
+        &[
+            ("holderIdentity", "string", "Who holds it."),
+            ("leaseDurationSeconds", "integer", "How long others wait, counted from renewTime."),
+            ("acquireTime", "time", "When it changed hands."),
+            ("renewTime", "time", "When its holder said so last."),
+            ("leaseTransitions", "integer", "How often it changed hands."),
+            ("strategy", "string", "How it is given to others."),
+            ("preferredHolder", "string", "Who should have it."),
+        ],
+    ),
+    (
         "Event",
         "Something that happened to an object.",
         &[

@@ -119,6 +119,7 @@ fn full(name: &str) -> String {
             "io.k8s.apimachinery.pkg.apis.meta.v1"
         }
         "ControllerRevision" => "io.k8s.api.apps.v1",
+        "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",
     };

@@ -1,0 +1,96 @@
+//! Every namespace has a ServiceAccount that is called `default`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::store::{Change, DiskError, Follower, News, Store};
+use crate::{meta, place, rounds};
+
+const DEFAULT: &str = "default";
+/// How soon what could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Which namespaces to look at.
+#[derive(Debug, Default)]
+struct Rounds {
+    follower: Follower,
+    open: BTreeSet<String>,
+}
+
+/// Makes accounts until the store is gone.
+pub async fn run(store: Arc<Store>) {
+    rounds::go(store, "ServiceAccounts", round).await;
+}
+
+fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
+    let (namespaces, accounts) = (place::namespaces().name(), place::accounts().name());
+    match rounds.follower.look(store) {
+        News::Everything => {
+            rounds
+                .open
+                .extend(store.list(&namespaces, None).objects.iter().map(|object| object.key.name.clone()));
+        }
+        News::These(events) => {
+            for key in events.iter().map(|event| &event.key) {
+                if key.resource == namespaces {
+                    rounds.open.insert(key.name.clone());
+                } else if key.resource == accounts && key.name == DEFAULT {
+                    rounds.open.insert(key.namespace.clone());
+                }
+            }
+        }
+    }
+    while let Some(namespace) = rounds.open.first().cloned() {
+        if let Err(error) = ensure(store, &namespace) {
+            tracing::warn!(%error, namespace, "a ServiceAccount cannot be written; it is tried again");
+            return Some(RETRY);
+        }
+        rounds.open.remove(&namespace);
+    }
+    None
+}
+
+fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
+    let row = place::accounts();
+    let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
+        let room = place::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value));
+        if before.is_some() || room.is_none() {
+            return Ok(Change::Nothing);
+        }
+        let mut value = json!({"apiVersion": row.api_version(), "kind": row.kind});
+        meta::create(&mut value, namespace, DEFAULT);
+        Ok(Change::Put(value))
+    });
+    place::done(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_namespace_has_an_account_and_gets_another_when_it_is_gone() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        place::prepare(&store, "node1").unwrap();
+        let mut rounds = Rounds::default();
+        let account = || store.get(&place::accounts().key("default", DEFAULT));
+        assert_eq!(round(&store, &mut rounds), None);
+        let first = account().unwrap();
+        assert_eq!(store.list(&place::accounts().name(), None).objects.len(), 2, "and one in kube-system");
+        let revision = store.revision();
+        round(&store, &mut rounds);
+        assert_eq!(store.revision(), revision, "there is nothing more to do");
+        place::remove(&store, &first).unwrap();
+        round(&store, &mut rounds);
+        assert_ne!(meta::text(&account().unwrap().value, "uid"), meta::text(&first.value, "uid"));
+        let room = place::namespace(&store, "default").unwrap();
+        place::remove(&store, &room).unwrap();
+        place::remove(&store, &account().unwrap()).unwrap();
+        round(&store, &mut rounds);
+        assert!(account().is_none(), "not in a namespace that goes");
+    }
+}
