@@ -71,7 +71,8 @@ fn kubectl_finds_a_kubernetes_api() -> Result<(), HostError> {
     edits_and_watches(&api)?;
     deletes_with_each_policy(&api)?;
     explains_itself(&api)?;
-    knows_who_asks(&api)
+    knows_who_asks(&api)?;
+    takes_the_examples(&api)
 }
 
 fn map(name: &str, data: &str) -> String {
@@ -209,4 +210,23 @@ fn knows_who_asks(api: &Api<'_>) -> Result<(), HostError> {
     let accounts = api.ok("get sa")?;
     assert!(accounts.contains("SECRETS") && accounts.contains("robot"), "{accounts}");
     Ok(())
+}
+
+/// Every manifest that users are shown. Guests do not come up here: there is neither a launcher nor an image.
+fn takes_the_examples(api: &Api<'_>) -> Result<(), HostError> {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let told = api.ok(&format!("apply --dry-run=server -f {examples}"))?;
+    assert!(
+        told.lines().count() >= 6 && told.lines().all(|line| line.ends_with("created (server dry run)")),
+        "{told}"
+    );
+    // What refers to others is only taken where they are.
+    let told = api.ok(&format!("apply -f {examples}/standalone"))?;
+    let made = told.lines().count();
+    assert!(made >= 4, "{told}");
+    let told = api.ok(&format!("delete --timeout=60s -f {examples}/standalone"))?;
+    assert_eq!(told.lines().count(), made, "{told}");
+    eventually("nothing is left of them", SOON, || {
+        Ok(api.feed("get vm,vmi,vmirs -A", "")?.stderr.contains("No resources found"))
+    })
 }

@@ -15,8 +15,7 @@ fn manifests(directory: &str) -> Vec<(String, Vec<decode::Decoded<VirtualMachine
         .collect();
     paths.sort();
     let read = |path: PathBuf| {
-        // hack/demo puts a directory in place of IMAGES.
-        let text = fs::read_to_string(&path).unwrap().replace("oci:IMAGES/", "oci:/images/");
+        let text = fs::read_to_string(&path).unwrap();
         let mut machines = decode::manifest(&text).unwrap();
         for machine in &mut machines {
             // As the node agent does when it accepts a machine.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -121,4 +122,35 @@ async fn an_object_goes_when_its_finalizer_has_run() {
     assert!(maps.get("held").await.unwrap().metadata.deletion_timestamp.is_some());
     assert_eq!(reconcile(&maps, "held").await, "clean up");
     assert!(maps.get_opt("held").await.unwrap().is_none());
+}
+
+/// Asks to hold a lease that was read before; whether it was given.
+async fn campaign(leases: Api<Lease>, mut lease: Lease, candidate: String) -> bool {
+    let spec = lease.spec.get_or_insert_default();
+    spec.holder_identity = Some(candidate);
+    spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default() + 1);
+    match leases.replace("leader", &PostParams::default(), &lease).await {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if status.is_conflict() => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[tokio::test]
+async fn a_lease_has_one_holder_however_many_ask() {
+    let server = Server::start();
+    let leases: Api<Lease> = Api::default_namespaced(server.client().await);
+    let metadata = ObjectMeta { name: Some("leader".to_owned()), ..ObjectMeta::default() };
+    let mut lease =
+        leases.create(&PostParams::default(), &Lease { metadata, ..Lease::default() }).await.unwrap();
+    for term in 1..=3 {
+        let campaigns =
+            (0..8).map(|number| campaign(leases.clone(), lease.clone(), format!("candidate-{number}")));
+        let won = futures_util::future::join_all(campaigns).await;
+        assert_eq!(won.iter().filter(|won| **won).count(), 1, "term {term}: {won:?}");
+        lease = leases.get("leader").await.unwrap();
+        let spec = lease.spec.clone().unwrap();
+        let winner = won.iter().position(|won| *won).map(|number| format!("candidate-{number}"));
+        assert_eq!((spec.holder_identity, spec.lease_transitions), (winner, Some(term)));
+    }
 }
