@@ -5,6 +5,7 @@ mod change;
 mod create;
 mod delete;
 mod judge;
+mod scale;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ use crate::{fields, meta, place};
 pub(super) use change::{patch, replace};
 pub(super) use create::create;
 pub(super) use delete::{delete, delete_all};
+pub(super) use scale::scale;
 
 /// Bytes of a field manager's name.
 const LONGEST_MANAGER: usize = 128;
@@ -118,6 +120,10 @@ impl Writer {
 impl Writer {
     fn name(&self) -> &str {
         self.object.name.as_deref().unwrap_or_default()
+    }
+
+    fn absent(&self) -> Refusal {
+        Refusal::not_found(self.object.resource, self.name())
     }
 
     /// Keeps account of whose the fields are. `wished` is whom the client wishes for.

@@ -140,3 +140,34 @@ async fn what_cannot_be_applied_is_refused() {
     let (code, status) = world.patch(&format!("{path}?force=true"), "merge", json!({})).await;
     assert!(code == 422 && status["message"].as_str().unwrap().contains("non-apply patch"), "{status}");
 }
+
+#[tokio::test]
+async fn a_scale_is_written_by_whoever_writes_it() {
+    let world = World::new();
+    let sets = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancereplicasets";
+    let set = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "metadata": {"name": "web"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}},
+            "spec": vmi("x")["spec"]}}});
+    let (code, made) = world.ask("POST", sets, set).await;
+    assert_eq!(code, 201, "{made}");
+    let path = format!("{sets}/web/scale");
+    let (code, scale) = world.ask("GET", &path, Value::Null).await;
+    assert_eq!((code, &scale["kind"], &scale["spec"]["replicas"]), (200, &json!("Scale"), &json!(1)));
+    let mut wanted = scale.clone();
+    wanted["spec"]["replicas"] = json!(3);
+    let (code, dry) = world.ask("PUT", &format!("{path}?dryRun=All"), wanted.clone()).await;
+    assert_eq!((code, &dry["spec"]["replicas"]), (200, &json!(3)));
+    assert_eq!(world.ask("GET", &path, Value::Null).await.1, scale, "it was only asked");
+    let (code, scaled) = world.ask("PUT", &format!("{path}?fieldManager=me"), wanted.clone()).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(3)));
+    assert_eq!(world.ask("PUT", &path, wanted).await.0, 409, "an old resourceVersion");
+    let (_, after) = world.ask("GET", &format!("{sets}/web"), Value::Null).await;
+    let mine = owners(&after).into_iter().find(|(name, ..)| name == "me Update");
+    assert_eq!(
+        mine,
+        Some(("me Update".to_owned(), "scale".to_owned(), json!({"f:spec": {"f:replicas": {}}})))
+    );
+    let (code, status) = world.patch(&path, "merge", json!({"spec": {"replicas": -1}})).await;
+    assert_eq!((code, &status["details"]["causes"][0]["field"]), (422, &json!("spec.replicas")));
+    assert_eq!(world.ask("GET", &format!("{sets}/none/scale"), Value::Null).await.0, 404);
+}

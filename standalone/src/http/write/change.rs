@@ -46,13 +46,21 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
         }
         Patch::Change(kind, patch) => (kind, patch),
     };
-    let patched = move |before: &Value| {
-        patching::apply(kind, before, patch, keys.unwrap_or_default()).map_err(|error| match error {
-            patching::PatchError::Malformed(message) => Refusal::bad_request(message),
-            patching::PatchError::Unfit(message) => Refusal::unfit(message),
-        })
-    };
-    writer.answer(form, move |writer| writer.change(patched)).await
+    let change = move |before: &Value| patched(kind, before, patch, keys.unwrap_or_default());
+    writer.answer(form, move |writer| writer.change(change)).await
+}
+
+/// What a patch makes of an object.
+pub(super) fn patched(
+    kind: patching::Kind,
+    before: &Value,
+    patch: Value,
+    keys: &[(&str, &str)],
+) -> Result<Value, Refusal> {
+    patching::apply(kind, before, patch, keys).map_err(|error| match error {
+        patching::PatchError::Malformed(message) => Refusal::bad_request(message),
+        patching::PatchError::Unfit(message) => Refusal::unfit(message),
+    })
 }
 
 impl Writer {
@@ -60,7 +68,7 @@ impl Writer {
     fn change(&self, make: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
         let mut done: Option<Written> = None;
         let stored = self.store.write(&self.object.key(self.name()), |before, _| {
-            let before = before.ok_or_else(|| Refusal::not_found(self.object.resource, self.name()))?;
+            let before = before.ok_or_else(|| self.absent())?;
             let mut value = make(&before.value)?;
             // A subresource has no say in it.
             let said = if self.object.status.is_some() { &before.value } else { &value };
@@ -99,7 +107,7 @@ impl Writer {
     }
 
     /// What the client says of revision and UID must still hold.
-    fn check_identity(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
+    pub(super) fn check_identity(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
         let differs = |field: &str| {
             let has = meta::text(value, field);
             !has.is_empty() && has != meta::text(before, field)

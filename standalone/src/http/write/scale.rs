@@ -1,0 +1,123 @@
+//! `/scale`: the number of replicas alone, as `autoscaling/v1` has it.
+
+use axum::http::{Method, StatusCode};
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::change::patched;
+use super::{Asked, Writer, Written, aside, given};
+use crate::fields::Managers;
+use crate::http::body::{self, Patch};
+use crate::http::{Refusal, json_of};
+use crate::meta;
+use crate::patch::Kind;
+use crate::resource::Cause;
+
+/// Most replicas that a set may want.
+const MOST: i64 = i32::MAX as i64;
+
+/// What a client sends.
+enum Wanted {
+    Whole(Value),
+    Patch(Kind, Value),
+}
+
+/// GET, PUT and PATCH of the scale of an object.
+pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
+    let method = asked.request.method().clone();
+    let (mut writer, _, request) = asked.split()?;
+    "scale".clone_into(&mut writer.author.subresource);
+    let wanted = match method {
+        Method::GET | Method::HEAD => None,
+        Method::PUT => Some(Wanted::Whole(given(request).await?)),
+        Method::PATCH => match body::patch(request, false).await? {
+            Patch::Change(kind, patch) => Some(Wanted::Patch(kind, patch)),
+            Patch::Manifest(_) => {
+                let why = "a Scale is not applied: apply the object that has it";
+                return Err(Refusal::unsupported(why));
+            }
+        },
+        _ => return Err(Refusal::method_not_allowed()),
+    };
+    let scale = match wanted {
+        None => {
+            let object = writer.store.get(&writer.object.key(writer.name()));
+            of(&object.ok_or_else(|| writer.absent())?.value)
+        }
+        Some(wanted) => aside(move || writer.scale(wanted)).await?,
+    };
+    Ok(json_of(StatusCode::OK, &scale))
+}
+
+impl Writer {
+    fn scale(&self, wanted: Wanted) -> Result<Value, Refusal> {
+        let mut done = None;
+        let stored = self.store.write(&self.object.key(self.name()), |before, _| {
+            let before = &before.ok_or_else(|| self.absent())?.value;
+            let wanted = match wanted {
+                Wanted::Whole(whole) => whole,
+                Wanted::Patch(kind, patch) => patched(kind, &of(before), patch, &[])?,
+            };
+            self.check_identity(&wanted, before)?;
+            let replicas = replicas(&wanted)
+                .map_err(|cause| Refusal::invalid(self.object.resource, self.name(), &[cause]))?;
+            let mut value = before.clone();
+            value["spec"]["replicas"] = json!(replicas);
+            meta::count_generation(&mut value, before);
+            self.sign(&mut value, Some(before), Managers::wished(before, Some(before)));
+            done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings: Vec::new() });
+            Ok(self.decide(value))
+        })?;
+        Ok(of(&self.told(done, stored)?.value))
+    }
+}
+
+fn replicas(scale: &Value) -> Result<i64, Cause> {
+    let cause = |message: &str| Cause {
+        reason: "FieldValueInvalid",
+        message: message.to_owned(),
+        field: "spec.replicas".to_owned(),
+    };
+    match scale.pointer("/spec/replicas") {
+        None | Some(Value::Null) => Ok(0),
+        Some(value) => match value.as_i64() {
+            Some(number @ 0..=MOST) => Ok(number),
+            Some(..0) => Err(cause("must be greater than or equal to 0")),
+            _ => Err(cause("is no number of replicas")),
+        },
+    }
+}
+
+/// The scale of an object that has one.
+fn of(value: &Value) -> Value {
+    let mut metadata = json!({});
+    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        metadata[field] = json!(meta::text(value, field));
+    }
+    let number = |at: &str| value.pointer(at).and_then(Value::as_i64).unwrap_or_default();
+    let selector = value.pointer("/status/labelSelector").and_then(Value::as_str).unwrap_or_default();
+    json!({
+        "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
+        "spec": {"replicas": number("/spec/replicas")},
+        "status": {"replicas": number("/status/replicas"), "selector": selector},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_is_a_number_that_fits() {
+        let told =
+            |value: Value| replicas(&json!({"spec": {"replicas": value}})).map_err(|cause| cause.field);
+        assert_eq!((told(json!(3)), told(Value::Null)), (Ok(3), Ok(0)));
+        for odd in [json!(-1), json!("3"), json!(MOST + 1), json!(1.5)] {
+            assert_eq!(told(odd), Err("spec.replicas".to_owned()));
+        }
+        let scale = of(&json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"replicas": 2},
+            "status": {"replicas": 1, "labelSelector": "a=b"}}));
+        assert_eq!(scale["metadata"]["name"], "x");
+        assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(2), &json!("a=b")));
+    }
+}
