@@ -12,7 +12,6 @@ mod query;
 mod read;
 mod refusal;
 mod review;
-mod scale;
 mod subresource;
 mod table;
 mod target;
@@ -59,7 +58,10 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
-        Target::Scale(object) => scale::serve(server, object, &query, request).await,
+        Target::Scale(object) => {
+            let form = table::Form::negotiate(&request, &query)?;
+            write::scale(write::Asked { server: Arc::clone(server), object, query, form, request }).await
+        }
         Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Review(review) => review::serve(server, review, request).await,

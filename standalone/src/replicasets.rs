@@ -10,8 +10,9 @@ use vireo_api::v1::{REPLICA_SET_KIND, VirtualMachineInstance, VirtualMachineInst
 use vireo_operators::replicaset::{self, Seen, Step};
 
 use crate::machines::told::{About, Event, write as tell};
+use crate::rounds::{self, Due};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place, rounds};
+use crate::{meta, place};
 
 /// How soon what could not be created or written is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -22,8 +23,7 @@ struct Rounds {
     follower: Follower,
     /// Why the last instance of a set could not be created.
     failures: BTreeMap<Key, String>,
-    /// When to look at a set again though nothing changes.
-    due: BTreeMap<Key, Timestamp>,
+    due: Due,
 }
 
 /// Controls until the store is gone.
@@ -36,26 +36,26 @@ impl Rounds {
     fn round(&mut self, store: &Store) -> Option<Duration> {
         let now = Timestamp::now();
         let soon = now.checked_add(RETRY).unwrap_or(now);
-        for key in self.changed(store, now) {
-            let Some(object) = store.get(&key) else {
-                self.failures.remove(&key);
-                continue;
+        let changed = self.changed(store);
+        let mut due = std::mem::take(&mut self.due);
+        let wait = due.round(changed, now, |key| {
+            let Some(object) = store.get(key) else {
+                self.failures.remove(key);
+                return None;
             };
             let next = self.control(store, &object, now).unwrap_or_else(|error| {
                 tracing::warn!(%error, "a replica set cannot be written; it is tried again");
                 Some(soon)
             });
-            let retry = self.failures.contains_key(&key).then_some(soon);
-            if let Some(at) = [next, retry].into_iter().flatten().min() {
-                self.due.insert(key, at);
-            }
-        }
-        let first = self.due.values().min()?;
-        Some(Duration::try_from(first.duration_since(now)).unwrap_or_default())
+            let retry = self.failures.contains_key(key).then_some(soon);
+            [next, retry].into_iter().flatten().min()
+        });
+        self.due = due;
+        wait
     }
 
-    /// The sets to look at now: an instance may concern every set of its namespace.
-    fn changed(&mut self, store: &Store, now: Timestamp) -> BTreeSet<Key> {
+    /// The sets that may have something to do: an instance may concern every set of its namespace.
+    fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (sets, instances) = (place::replica_sets().name(), place::vmis().name());
         let all = |namespace: Option<&str>| {
             let objects = store.list(&sets, namespace).objects;
@@ -75,8 +75,6 @@ impl Rounds {
                 keys.extend(namespaces.into_iter().flat_map(|namespace| all(Some(namespace))));
             }
         }
-        keys.extend(self.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
-        self.due.retain(|key, _| !keys.contains(key));
         keys
     }
 

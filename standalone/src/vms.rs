@@ -12,8 +12,9 @@ use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
 use crate::resource::Cause;
+use crate::rounds::{self, Due};
 use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
-use crate::{instancetypes, meta, place, rounds};
+use crate::{instancetypes, meta, place};
 
 /// How soon an instance that could not be created is tried again, and what could not be written.
 const RETRY: Duration = Duration::from_secs(10);
@@ -26,8 +27,7 @@ type Failed = BTreeMap<Key, Instant>;
 struct Rounds {
     follower: Follower,
     failed: Failed,
-    /// When to look at a machine again though nothing changes.
-    due: BTreeMap<Key, Timestamp>,
+    due: Due,
 }
 
 /// Controls until the store is gone.
@@ -40,28 +40,26 @@ pub async fn run(store: Arc<Store>) {
 fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
     let now = Timestamp::now();
     let soon = now.checked_add(RETRY).unwrap_or(now);
-    for key in changed(store, rounds, now) {
-        let Some(object) = store.get(&key) else {
-            rounds.failed.remove(&key);
-            continue;
+    let changed = changed(store, &mut rounds.follower);
+    let failed = &mut rounds.failed;
+    rounds.due.round(changed, now, |key| {
+        let Some(object) = store.get(key) else {
+            failed.remove(key);
+            return None;
         };
-        let next = control(store, &object, now, &mut rounds.failed).unwrap_or_else(|error| {
+        let next = control(store, &object, now, failed).unwrap_or_else(|error| {
             tracing::warn!(%error, "a VirtualMachine cannot be written; it is tried again");
             Some(soon)
         });
-        let retry = rounds.failed.contains_key(&key).then_some(soon);
-        if let Some(at) = [next, retry].into_iter().flatten().min() {
-            rounds.due.insert(key, at);
-        }
-    }
-    let first = rounds.due.values().min()?;
-    Some(Duration::try_from(first.duration_since(now)).unwrap_or_default())
+        let retry = failed.contains_key(key).then_some(soon);
+        [next, retry].into_iter().flatten().min()
+    })
 }
 
-/// The machines to look at now; they are no longer due then.
-fn changed(store: &Store, rounds: &mut Rounds, now: Timestamp) -> BTreeSet<Key> {
+/// The machines that changed, or whose instance did.
+fn changed(store: &Store, follower: &mut Follower) -> BTreeSet<Key> {
     let (machines, instances) = (place::vms().name(), place::vmis().name());
-    let mut keys: BTreeSet<Key> = match rounds.follower.look(store) {
+    match follower.look(store) {
         News::Everything => {
             store.list(&machines, None).objects.iter().map(|object| object.key.clone()).collect()
         }
@@ -70,10 +68,7 @@ fn changed(store: &Store, rounds: &mut Rounds, now: Timestamp) -> BTreeSet<Key> 
             .filter(|event| [&machines, &instances].contains(&&event.key.resource))
             .map(|event| place::vms().key(&event.key.namespace, &event.key.name))
             .collect(),
-    };
-    keys.extend(rounds.due.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
-    rounds.due.retain(|key, _| !keys.contains(key));
-    keys
+    }
 }
 
 /// The instance of a machine's name, if it is the machine's.

@@ -102,7 +102,7 @@ fn what_cannot_be_created_is_told_and_tried_again() {
     world.change(|value| value["spec"]["template"]["spec"]["domain"] = json!({"devices": {}}));
     world.settle();
     assert_eq!(world.status()["conditions"][0]["type"], "ReplicaFailure");
-    assert!(world.rounds.due.contains_key(&key()));
+    assert!(world.rounds.due.at(&key()).is_some());
     world.change(|value| value["spec"]["template"]["spec"]["domain"]["memory"] = json!({"guest": "64Mi"}));
     world.settle();
     assert_eq!((world.instances().len(), world.status()["conditions"].as_array()), (1, None));
