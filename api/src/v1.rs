@@ -21,6 +21,7 @@ mod meta;
 mod migration;
 mod network;
 mod pod;
+mod pool;
 mod preference;
 mod probe;
 mod quantity;
@@ -49,6 +50,7 @@ pub use meta::*;
 pub use migration::*;
 pub use network::*;
 pub use pod::*;
+pub use pool::*;
 pub use preference::*;
 pub use probe::*;
 pub use quantity::{IntOrString, Quantity};
@@ -65,9 +67,13 @@ pub use volume::*;
 pub const API_VERSION: &str = "kubevirt.io/v1";
 /// The group and version of instance types and preferences.
 pub const INSTANCETYPE_VERSION: &str = "instancetype.kubevirt.io/v1beta1";
+/// The group and version of pools.
+pub const POOL_VERSION: &str = "pool.kubevirt.io/v1beta1";
 /// The kind of [`VirtualMachineInstance`].
 pub const VMI_KIND: &str = "VirtualMachineInstance";
 /// The kind of [`VirtualMachine`].
 pub const VM_KIND: &str = "VirtualMachine";
 /// The kind of [`VirtualMachineInstanceReplicaSet`].
 pub const REPLICA_SET_KIND: &str = "VirtualMachineInstanceReplicaSet";
+/// The kind of [`VirtualMachinePool`].
+pub const POOL_KIND: &str = "VirtualMachinePool";

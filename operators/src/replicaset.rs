@@ -6,6 +6,7 @@ use vireo_api::v1::{
     VirtualMachineInstanceReplicaSet, VirtualMachineInstanceReplicaSetStatus,
 };
 
+use crate::conditions::{Holds, has, standing};
 use crate::selector;
 
 /// Instances created or deleted at once: as KubeVirt.
@@ -20,8 +21,8 @@ const FAILURE: &str = "ReplicaFailure";
 pub struct Seen<'a> {
     /// The set.
     pub set: &'a VirtualMachineInstanceReplicaSet,
-    /// All instances of its namespace, by name.
-    pub instances: &'a [VirtualMachineInstance],
+    /// Those that it controls and those that nobody does, of its namespace. Their specs are not looked at.
+    pub instances: &'a [&'a VirtualMachineInstance],
     /// Why the last instance could not be created.
     pub failure: Option<&'a str>,
     /// What time it is.
@@ -100,7 +101,7 @@ struct Mine<'a> {
 impl<'a> Mine<'a> {
     fn of(
         set: &VirtualMachineInstanceReplicaSet,
-        instances: &'a [VirtualMachineInstance],
+        instances: &[&'a VirtualMachineInstance],
         now: Timestamp,
     ) -> Self {
         let mut mine = Self {
@@ -111,7 +112,7 @@ impl<'a> Mine<'a> {
             orphans: Vec::new(),
             strangers: Vec::new(),
         };
-        let alive = instances.iter().filter(|one| one.metadata.deletion_timestamp.is_none());
+        let alive = instances.iter().copied().filter(|one| one.metadata.deletion_timestamp.is_none());
         for one in alive {
             let controller =
                 one.metadata.owner_references.iter().find(|owner| owner.controller == Some(true));
@@ -209,31 +210,18 @@ fn owner(set: &VirtualMachineInstanceReplicaSet) -> OwnerReference {
 }
 
 fn is_ready(one: &VirtualMachineInstance) -> bool {
-    one.status.conditions.iter().any(|one| one.r#type == "Ready" && one.status == "True")
+    has(&one.status.conditions, "Ready", "True")
 }
 
 fn conditions(seen: Seen<'_>) -> Vec<Condition> {
-    let before = &seen.set.status.conditions;
-    let mut all = Vec::new();
-    let mut say = |kind: &str, reason: &str, message: &str| {
-        let old = before.iter().find(|old| old.r#type == kind);
-        let since = old.and_then(|old| old.last_transition_time.clone());
-        all.push(Condition {
-            r#type: kind.to_owned(),
-            status: "True".to_owned(),
-            reason: reason.to_owned(),
-            message: message.to_owned(),
-            last_transition_time: Some(since.unwrap_or_else(|| seen.now.to_string())),
-            ..Condition::default()
-        });
-    };
-    if seen.set.spec.paused {
-        say(PAUSED, "Paused", "Controller got paused");
-    }
-    if let Some(why) = seen.failure {
-        say(FAILURE, "FailedCreate", why);
-    }
-    all
+    let paused = seen.set.spec.paused.then_some(Holds {
+        kind: PAUSED,
+        reason: "Paused",
+        message: "Controller got paused",
+    });
+    let failed = seen.failure.map(|message| Holds { kind: FAILURE, reason: "FailedCreate", message });
+    let holding: Vec<Holds<'_>> = [paused, failed].into_iter().flatten().collect();
+    standing(&seen.set.status.conditions, seen.now, &holding)
 }
 
 #[cfg(test)]

@@ -3,11 +3,12 @@
 //! [`store`] keeps objects and their history; [`resource`] is the table of what is served, and [`schema`] what its
 //! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
 //! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
-//! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances,
-//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
+//! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
+//! and [`pools`] that of machines, [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
 
 pub mod accounts;
 pub mod auth;
+mod children;
 pub mod collect;
 pub mod fields;
 pub mod http;
@@ -18,6 +19,7 @@ pub mod meta;
 pub mod patch;
 pub mod pki;
 pub mod place;
+pub mod pools;
 pub mod replicasets;
 pub mod resource;
 mod rounds;

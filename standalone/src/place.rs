@@ -50,6 +50,11 @@ pub fn replica_sets() -> &'static Resource {
     row("virtualmachineinstancereplicasets.kubevirt.io")
 }
 
+/// The row of VirtualMachinePools.
+pub fn pools() -> &'static Resource {
+    row("virtualmachinepools.pool.kubevirt.io")
+}
+
 /// The row of ControllerRevisions.
 pub fn revisions() -> &'static Resource {
     row("controllerrevisions.apps")
@@ -121,7 +126,17 @@ pub fn change(
     done(changed)
 }
 
-/// Creates a VMI as a controller does; `complete` adds to it what only controllers say. Why not, if it is refused. Blocks.
+/// What an object would be refused for; completes it.
+pub fn judge(store: &Store, resource: &Resource, value: &mut Value, old: Option<&Value>) -> Option<String> {
+    let mut causes = (resource.admit)(value, old);
+    if causes.is_empty() {
+        causes = crate::instancetypes::judge(store, resource, value);
+    }
+    causes.first().map(|cause| format!("{}: {}", cause.field, cause.message))
+}
+
+/// Creates a machine or an instance as a controller does; `complete` adds to it what only controllers say. Why not, if it
+/// is refused. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
@@ -132,16 +147,15 @@ pub fn plant(
     complete: impl FnOnce(&mut Value),
 ) -> Result<Option<String>, DiskError> {
     meta::create(&mut value, &key.namespace, &key.name);
-    let causes = (vmis().admit)(&mut value, None);
-    if let Some(cause) = causes.first() {
-        return Ok(Some(format!("{}: {}", cause.field, cause.message)));
+    if let Some(why) = judge(store, row(&key.resource), &mut value, None) {
+        return Ok(Some(why));
     }
     complete(&mut value);
     let mut refused = None;
     let written = store.write(key, |before, store| {
         let leaves = namespace(store, &key.namespace).is_none_or(|room| meta::is_leaving(&room.value));
         refused = match before {
-            Some(_) => Some(format!("virtualmachineinstances.kubevirt.io {:?} already exists", key.name)),
+            Some(_) => Some(format!("{} {:?} already exists", key.resource, key.name)),
             None if leaves => Some(format!("the namespace {:?} is being deleted", key.namespace)),
             None => None,
         };
@@ -247,6 +261,7 @@ mod tests {
             (vms(), "VirtualMachine"),
             (revisions(), "ControllerRevision"),
             (replica_sets(), "VirtualMachineInstanceReplicaSet"),
+            (pools(), "VirtualMachinePool"),
             (row("nodes"), "Node"),
         ] {
             assert_eq!(row.kind, kind);

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use vireo_api::v1::{REPLICA_SET_KIND, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
 use vireo_operators::replicaset::{self, Seen, Step};
 
+use crate::children::{Children, Whose, without_spec};
 use crate::machines::told::{About, Event, write as tell};
 use crate::rounds::{self, Due};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
@@ -18,12 +19,20 @@ use crate::{meta, place};
 const RETRY: Duration = Duration::from_secs(10);
 
 /// What is remembered from round to round.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rounds {
     follower: Follower,
+    instances: Children<VirtualMachineInstance>,
     /// Why the last instance of a set could not be created.
     failures: BTreeMap<Key, String>,
     due: Due,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        let instances = Children::of(place::vmis(), without_spec);
+        Self { follower: Follower::default(), instances, failures: BTreeMap::new(), due: Due::default() }
+    }
 }
 
 /// Controls until the store is gone.
@@ -54,25 +63,38 @@ impl Rounds {
         wait
     }
 
-    /// The sets that may have something to do: an instance may concern every set of its namespace.
+    /// The sets that may have something to do: an instance that nobody controls may concern every set of its namespace.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
-        let (sets, instances) = (place::replica_sets().name(), place::vmis().name());
+        let sets = place::replica_sets();
         let all = |namespace: Option<&str>| {
-            let objects = store.list(&sets, namespace).objects;
+            let objects = store.list(&sets.name(), namespace).objects;
             objects.into_iter().map(|object| object.key.clone()).collect::<Vec<_>>()
         };
         let mut keys = BTreeSet::new();
         match self.follower.look(store) {
-            News::Everything => keys.extend(all(None)),
+            News::Everything => {
+                self.instances.fill(store);
+                keys.extend(all(None));
+            }
             News::These(events) => {
-                let of = |resource: &str| {
-                    let resource = resource.to_owned();
-                    events.iter().filter(move |event| event.key.resource == resource)
-                };
-                keys.extend(of(&sets).map(|event| event.key.clone()));
-                let namespaces: BTreeSet<&str> =
-                    of(&instances).map(|event| event.key.namespace.as_str()).collect();
-                keys.extend(namespaces.into_iter().flat_map(|namespace| all(Some(namespace))));
+                let mut rooms = BTreeSet::new();
+                for event in events {
+                    if event.key.resource == sets.name() {
+                        keys.insert(event.key.clone());
+                    }
+                    for whose in self.instances.heed(&event) {
+                        match whose {
+                            Whose::Owner(owner) if owner.kind == REPLICA_SET_KIND => {
+                                keys.insert(sets.key(&owner.namespace, &owner.name));
+                            }
+                            Whose::Owner(_) => {}
+                            Whose::Nobody(namespace) => {
+                                rooms.insert(namespace);
+                            }
+                        }
+                    }
+                }
+                keys.extend(rooms.iter().flat_map(|namespace| all(Some(namespace))));
             }
         }
         keys
@@ -88,11 +110,10 @@ impl Rounds {
         let Ok(set) = serde_json::from_value::<VirtualMachineInstanceReplicaSet>(object.value.clone()) else {
             return Ok(None);
         };
-        let objects = store.list(&place::vmis().name(), Some(&object.key.namespace)).objects;
-        let read = |object: &Arc<Object>| {
-            serde_json::from_value::<VirtualMachineInstance>(object.value.clone()).ok()
-        };
-        let instances: Vec<VirtualMachineInstance> = objects.iter().filter_map(read).collect();
+        let theirs = self.instances.owned_by(&set.metadata.uid);
+        let there: Vec<(&Key, &VirtualMachineInstance)> =
+            theirs.chain(self.instances.orphans(&object.key.namespace)).collect();
+        let instances: Vec<&VirtualMachineInstance> = there.iter().map(|(_, instance)| *instance).collect();
         let failure = self.failures.get(&object.key).map(String::as_str);
         let verdict = replicaset::decide(Seen { set: &set, instances: &instances, failure, now });
         let status = serde_json::to_value(&verdict.status).unwrap_or_default();
@@ -113,9 +134,10 @@ impl Rounds {
                 Step::Create(instance) if failure.is_none() => failure = hands.create(instance)?,
                 Step::Create(_) => {}
                 Step::Delete(uid) | Step::Adopt(uid, _) | Step::Disown(uid) => {
-                    let of_uid = |object: &&Arc<Object>| meta::text(&object.value, "uid") == uid;
-                    if let Some(instance) = objects.iter().find(of_uid) {
-                        hands.change(instance, step)?;
+                    let key = there.iter().find(|(_, one)| one.metadata.uid == *uid).map(|(key, _)| *key);
+                    let instance = key.and_then(|key| store.get(key));
+                    if let Some(instance) = instance.filter(|one| meta::text(&one.value, "uid") == uid) {
+                        hands.change(&instance, step)?;
                     }
                 }
             }

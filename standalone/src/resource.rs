@@ -5,6 +5,7 @@ mod duration;
 mod instancetype;
 mod machine;
 pub mod path;
+mod pool;
 mod replicaset;
 mod table;
 
@@ -114,7 +115,7 @@ impl Resource {
 
     /// Whether it has a number of replicas that `kubectl scale` changes.
     pub fn scales(&self) -> bool {
-        self.kind == vireo_api::v1::REPLICA_SET_KIND
+        [vireo_api::v1::REPLICA_SET_KIND, vireo_api::v1::POOL_KIND].contains(&self.kind)
     }
 
     /// Key of an object of it.

@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 use serde_json::{Value, json};
 use vireo_api::v1::{
     Shape as _, VirtualMachine, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
-    VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype,
+    VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
     VirtualMachinePreference,
 };
 
@@ -23,6 +23,7 @@ pub static DEFINITIONS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     VirtualMachineInstance::schema(&mut definitions);
     VirtualMachine::schema(&mut definitions);
     VirtualMachineInstanceReplicaSet::schema(&mut definitions);
+    VirtualMachinePool::schema(&mut definitions);
     VirtualMachineInstancetype::schema(&mut definitions);
     VirtualMachineClusterInstancetype::schema(&mut definitions);
     VirtualMachinePreference::schema(&mut definitions);

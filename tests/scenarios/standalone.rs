@@ -165,6 +165,7 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
     owns_a_machine(&mut standalone)?;
     keeps_a_number(&standalone)?;
+    keeps_a_pool(&standalone)?;
     expands_what_is_chosen(&standalone)
 }
 
@@ -195,6 +196,43 @@ fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
     assert!(after.lines().count() == 2 && !after.contains(&first), "{before} became {after}");
     standalone.kubectl("delete vmirs web --timeout=60s", None)?.ok();
     eventually("they go with their set", BOOT, || Ok(names()?.is_empty()))
+}
+
+/// Machines with names and numbers, as many as `kubectl scale` says; a new template starts them anew.
+fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let pool = "apiVersion: pool.kubevirt.io/v1beta1\nkind: VirtualMachinePool\nmetadata: {name: farm}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: farm}}\n  scaleInStrategy: {proactive: {selectionPolicy: {sortPolicy: DescendingOrder}}}\n  virtualMachineTemplate:\n    metadata: {labels: {app: farm}}\n    spec:\n      runStrategy: Always\n      template:\n        spec:\n          terminationGracePeriodSeconds: 0\n          domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
+    standalone.kubectl("apply -f -", Some(pool))?.ok();
+    let ready = |number: u32| {
+        eventually(&format!("{number} machines are ready"), BOOT, || {
+            let line = "get vmpool farm -o jsonpath={.status.replicas},{.status.readyReplicas}";
+            Ok(standalone.kubectl(line, None)?.stdout == format!("{number},{number}"))
+        })
+    };
+    let machines = || standalone.kubectl("get vm -l app=farm -o name", None).map(|told| told.stdout);
+    ready(1)?;
+    standalone.kubectl("scale vmpool/farm --replicas=2", None)?.ok();
+    ready(2)?;
+    let names = machines()?;
+    assert!(names.contains("/farm-0") && names.contains("/farm-1"), "{names}");
+    standalone.kubectl("scale vmpool/farm --replicas=1", None)?.ok();
+    ready(1)?;
+    assert!(machines()?.contains("/farm-0"), "the last one goes first");
+
+    let uid = |kind: &str| {
+        standalone
+            .kubectl(&format!("get {kind} farm-0 -o jsonpath={{.metadata.uid}}"), None)
+            .map(|told| told.stdout)
+    };
+    let (machine, instance) = (uid("vm")?, uid("vmi")?);
+    standalone.kubectl("apply -f -", Some(&pool.replace("64Mi", "96Mi")))?.ok();
+    eventually("it is started with the new template", BOOT, || {
+        let line = "get vmi farm-0 -o jsonpath={.status.phase},{.spec.domain.memory.guest}";
+        Ok(standalone.kubectl(line, None)?.stdout == "Running,96Mi")
+    })?;
+    assert_eq!(uid("vm")?, machine, "the machine is still the same");
+    assert_ne!(uid("vmi")?, instance);
+    standalone.kubectl("delete vmpool farm --timeout=60s", None)?.ok();
+    eventually("they go with their pool", BOOT, || Ok(machines()?.is_empty()))
 }
 
 /// An instance type and a preference: in the machine's instance, in what `virtctl expand` prints, and in the refusal of a

@@ -37,7 +37,8 @@ fn instance(uid: &str, phase: &str) -> VirtualMachineInstance {
 }
 
 fn seen(set: &VirtualMachineInstanceReplicaSet, instances: &[VirtualMachineInstance]) -> Verdict {
-    decide(Seen { set, instances, failure: None, now: NOW.parse().unwrap() })
+    let instances: Vec<_> = instances.iter().collect();
+    decide(Seen { set, instances: &instances, failure: None, now: NOW.parse().unwrap() })
 }
 
 /// What is done, in a word each: `+` for a creation.

@@ -19,7 +19,7 @@ pub(crate) struct Event {
 /// Whom it is about, and who says so.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct About<'a> {
-    /// Of `kubevirt.io/v1`.
+    /// Of something that is served.
     pub(crate) kind: &'a str,
     /// Its name, namespace and UID.
     pub(crate) metadata: &'a ObjectMeta,
@@ -127,10 +127,11 @@ pub(crate) fn write(store: &Store, about: &About<'_>, event: &Event) -> Result<(
 
 fn fresh(about: &About<'_>, event: &Event, name: &str, now: &str) -> Value {
     let metadata = about.metadata;
+    let of_kind = crate::resource::ALL.iter().find(|row| row.kind == about.kind);
     let mut value = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {},
         "involvedObject": {
-            "apiVersion": vireo_api::v1::API_VERSION, "kind": about.kind,
+            "apiVersion": of_kind.map(crate::resource::Resource::api_version), "kind": about.kind,
             "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
         },
         "reason": event.reason, "message": event.message,

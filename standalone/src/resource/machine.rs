@@ -24,11 +24,13 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
         fields.remove("status");
     }
     let decoded = decode::object::<VirtualMachine>(wanted);
-    let mut causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
-    if !causes.is_empty() {
-        return causes;
-    }
-    let machine = decoded.object;
+    let causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
+    if causes.is_empty() { judge(&decoded.object) } else { causes }
+}
+
+/// What a machine would be refused for.
+pub(super) fn judge(machine: &VirtualMachine) -> Vec<Cause> {
+    let mut causes = Vec::new();
     if let Err(error) = RunStrategy::of(&machine.spec) {
         causes.push(Cause::invalid("spec.runStrategy", error.to_string()));
     }

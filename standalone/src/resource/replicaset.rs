@@ -1,8 +1,9 @@
 //! VirtualMachineInstanceReplicaSets before they are stored.
 
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use vireo_api::decode;
-use vireo_api::v1::{LabelSelector, Shape as _, VirtualMachineInstanceReplicaSet};
+use vireo_api::v1::{LabelSelector, Shape, VirtualMachineInstanceReplicaSet};
 use vireo_operators::selector;
 
 use super::Cause;
@@ -11,24 +12,11 @@ use super::machine::{cause, of_template};
 const TEMPLATE: &str = "spec.template";
 
 pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
-    if old.is_none() {
-        new["status"] = json!({});
-    }
-    if new.pointer("/spec/replicas").is_none_or(Value::is_null)
-        && new.get("spec").is_some_and(Value::is_object)
-    {
-        new["spec"]["replicas"] = json!(1);
-    }
-    let mut wanted = new.clone();
-    if let Some(fields) = wanted.as_object_mut() {
-        fields.remove("status");
-    }
-    let decoded = decode::object::<VirtualMachineInstanceReplicaSet>(wanted);
-    let mut causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
-    if !causes.is_empty() {
-        return causes;
-    }
-    let set = decoded.object;
+    let set = match completed::<VirtualMachineInstanceReplicaSet>(new, old) {
+        Ok(set) => set,
+        Err(causes) => return causes,
+    };
+    let mut causes = Vec::new();
     let mut strangers = Vec::new();
     set.strangers("", &mut strangers);
     causes.extend(super::machine::unknown(&strangers, TEMPLATE));
@@ -43,6 +31,29 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
         }
     }
     causes
+}
+
+/// A new object has no status yet, and one that does not say how many it wants wants one. It, or what in it has a wrong
+/// type.
+pub(super) fn completed<T: Shape + Default + DeserializeOwned>(
+    new: &mut Value,
+    old: Option<&Value>,
+) -> Result<T, Vec<Cause>> {
+    if old.is_none() {
+        new["status"] = json!({});
+    }
+    if new.pointer("/spec/replicas").is_none_or(Value::is_null)
+        && new.get("spec").is_some_and(Value::is_object)
+    {
+        new["spec"]["replicas"] = json!(1);
+    }
+    let mut wanted = new.clone();
+    if let Some(fields) = wanted.as_object_mut() {
+        fields.remove("status");
+    }
+    let decoded = decode::object::<T>(wanted);
+    let causes: Vec<Cause> = decoded.mistyped().iter().map(|problem| cause(problem, "")).collect();
+    if causes.is_empty() { Ok(decoded.object) } else { Err(causes) }
 }
 
 /// A selector must choose what its template makes.

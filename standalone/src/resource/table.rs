@@ -6,6 +6,7 @@ use super::admit;
 use super::instancetype;
 use super::machine;
 use super::path;
+use super::pool;
 use super::replicaset;
 use super::{Column, Resource, Source};
 use crate::meta::{is_dns_label, is_dns_name};
@@ -269,6 +270,36 @@ pub static ALL: &[Resource] = &[
         fields: &[],
         merge: None,
         admit: replicaset::admit,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "pool.kubevirt.io",
+        version: "v1beta1",
+        plural: "virtualmachinepools",
+        singular: "virtualmachinepool",
+        kind: "VirtualMachinePool",
+        short_names: &["vmpool", "vmpools"],
+        categories: &["all"],
+        namespaced: true,
+        status: true,
+        columns: &[
+            Column {
+                description: "Number of desired VirtualMachines",
+                ..column("Desired", "integer", 0, Source::Path(".spec.replicas"))
+            },
+            Column {
+                description: "Number of managed and not final or deleted VirtualMachines",
+                ..column("Current", "integer", 0, Source::Path(".status.replicas"))
+            },
+            Column {
+                description: "Number of managed VirtualMachines which are ready to receive traffic",
+                ..column("Ready", "integer", 0, Source::Path(".status.readyReplicas"))
+            },
+            AGE,
+        ],
+        fields: &[],
+        merge: None,
+        admit: pool::admit,
         name_fits: is_dns_name,
     },
     Resource {

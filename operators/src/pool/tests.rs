@@ -1,0 +1,273 @@
+use vireo_api::v1::{
+    Condition, IntOrString, LabelSelector, StartFailure, VirtualMachineInstanceTemplateSpec,
+    VirtualMachinePoolAutohealingStrategy, VirtualMachinePoolNameGeneration,
+    VirtualMachinePoolProactiveScaleInStrategy, VirtualMachinePoolScaleInStrategy,
+    VirtualMachinePoolSelectionPolicy, VirtualMachinePoolUpdateStrategy, Volume,
+};
+
+use super::update::max_unavailable;
+use super::*;
+
+const NOW: &str = "2026-11-21T12:00:00Z";
+
+fn labels() -> BTreeMap<String, String> {
+    BTreeMap::from([("app".to_owned(), "web".to_owned())])
+}
+
+/// A pool whose template has this many cores.
+fn pool(replicas: i64, cores: u32) -> VirtualMachinePool {
+    let mut pool = VirtualMachinePool::default();
+    pool.metadata.name = "web".to_owned();
+    pool.metadata.uid = "pool".to_owned();
+    pool.metadata.generation = Some(i64::from(cores));
+    pool.spec.replicas = Some(replicas);
+    pool.spec.selector = Some(LabelSelector { match_labels: labels(), ..LabelSelector::default() });
+    let template = pool.spec.virtual_machine_template.get_or_insert_default();
+    template.metadata.labels = labels();
+    let inner = template.spec.template.insert(VirtualMachineInstanceTemplateSpec::default());
+    inner.spec.domain.cpu = Some(vireo_api::v1::Cpu { cores: Some(cores), ..Default::default() });
+    pool
+}
+
+fn revisions(cores: &[u32]) -> BTreeMap<String, VirtualMachineTemplateSpec> {
+    let one = |cores: &u32| (format!("web-{cores}"), pool(1, *cores).spec.virtual_machine_template.unwrap());
+    cores.iter().map(one).collect()
+}
+
+/// A machine and its instance, made from the revisions of these numbers of cores; ready if they say so.
+struct One {
+    machine: VirtualMachine,
+    instance: Option<VirtualMachineInstance>,
+}
+
+fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
+    let mut machine = VirtualMachine::default();
+    machine.metadata.name = format!("web-{number}");
+    machine.metadata.uid = format!("m{number}");
+    machine.metadata.labels = labels();
+    machine.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
+    machine.metadata.owner_references =
+        serde_json::from_value(serde_json::json!([Revision::owner(&pool(1, 1))])).unwrap();
+    let say = |ready: bool| Condition {
+        r#type: "Ready".into(),
+        status: if ready { "True" } else { "False" }.into(),
+        last_transition_time: Some("2026-11-21T11:50:00Z".to_owned()),
+        ..Condition::default()
+    };
+    machine.status.conditions = vec![say(instance.is_some_and(|(_, ready)| ready))];
+    machine.status.printable_status = if instance.is_some() { "Running" } else { "Stopped" }.to_owned();
+    let instance = instance.map(|(cores, ready)| {
+        let mut instance = VirtualMachineInstance::default();
+        instance.metadata.uid = format!("i{number}");
+        instance.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
+        instance.status.phase = "Running".to_owned();
+        instance.status.conditions = vec![say(ready)];
+        instance
+    });
+    One { machine, instance }
+}
+
+fn seen(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Verdict {
+    let members: Vec<Member<'_>> =
+        all.iter().map(|one| Member { machine: &one.machine, instance: one.instance.as_ref() }).collect();
+    let revisions = revisions(known);
+    let seen =
+        Seen { pool, members: &members, revisions: &revisions, failure: None, now: NOW.parse().unwrap() };
+    decide(seen, |name| all.iter().any(|one| one.machine.metadata.name == name))
+}
+
+/// What is done, in a word each.
+fn told(verdict: &Verdict) -> Vec<String> {
+    let word = |step: &Step| match step {
+        Step::Keep(revision) => format!("keep {}", revision.name),
+        Step::Create(machine) => format!("+{}", machine.metadata.name),
+        Step::Update(uid, made) => format!("update {uid} to {}", made.labels[REVISION_LABEL]),
+        Step::Delete(uid) => format!("-{uid}"),
+        Step::Disown(uid) => format!("disown {uid}"),
+        Step::Restart(uid) => format!("restart {uid}"),
+        Step::Relabel(uid, name) => format!("relabel {uid} {name}"),
+        Step::Prune(name) => format!("prune {name}"),
+    };
+    verdict.steps.iter().map(word).collect()
+}
+
+fn leaving(mut one: One) -> One {
+    one.machine.metadata.deletion_timestamp = Some(NOW.to_owned());
+    one
+}
+
+#[test]
+fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
+    let fresh = |number| one(number, 1, Some((1, true)));
+    for (replicas, there, expected) in [
+        (2, vec![], vec!["keep web-1", "+web-0", "+web-1"]),
+        (3, vec![fresh(1)], vec!["keep web-1", "+web-0", "+web-2"]),
+        (1, vec![fresh(0)], vec![]),
+        (1, vec![fresh(1), fresh(0), fresh(2)], vec!["-m0", "-m1"]),
+        // One that goes counts until its name is free.
+        (2, vec![leaving(fresh(0)), fresh(1)], vec![]),
+        (1, vec![leaving(fresh(0)), fresh(1)], vec![]),
+        (0, vec![leaving(fresh(0)), fresh(1)], vec!["-m1"]),
+    ] {
+        assert_eq!(told(&seen(&pool(replicas, 1), &there, &[1])), expected, "{replicas}");
+    }
+    let there = [fresh(0), fresh(1), fresh(10)];
+    let policy = |sort: &str| VirtualMachinePoolScaleInStrategy {
+        proactive: Some(VirtualMachinePoolProactiveScaleInStrategy {
+            selection_policy: Some(VirtualMachinePoolSelectionPolicy {
+                sort_policy: Some(sort.to_owned()),
+                ..Default::default()
+            }),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let mut small = pool(2, 1);
+    for (sort, expected) in [("DescendingOrder", "-m10"), ("AscendingOrder", "-m0")] {
+        small.spec.scale_in_strategy = Some(policy(sort));
+        assert_eq!(told(&seen(&small, &there, &[1])), [expected]);
+    }
+    small.spec.scale_in_strategy = Some(VirtualMachinePoolScaleInStrategy {
+        unmanaged: Some(serde_json::json!({})),
+        ..Default::default()
+    });
+    assert!(told(&seen(&small, &there, &[1])).is_empty());
+}
+
+#[test]
+fn a_new_template_goes_to_machines_and_then_to_as_many_instances_as_may_be_away() {
+    let old = |number| one(number, 1, Some((1, true)));
+    let half = |number, ready| one(number, 2, Some((1, ready)));
+    let done = |number| one(number, 2, Some((2, true)));
+    let mut two = pool(3, 2);
+    two.spec.max_unavailable = Some(IntOrString::Int(1));
+    let update = ["keep web-2", "update m0 to web-2", "update m1 to web-2", "update m2 to web-2"];
+    assert_eq!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
+    let cases: [(Vec<One>, Vec<&str>); 5] = [
+        (vec![half(0, true), half(1, true), half(2, true)], vec!["restart i0"]),
+        (vec![half(0, true), done(1), half(2, false)], vec!["restart i2"]),
+        // A halted machine is away on purpose.
+        (vec![half(0, true), done(1), one(2, 2, None)], vec!["restart i0"]),
+        (vec![half(0, true), done(1), one(2, 2, Some((2, false)))], vec![]),
+        (vec![done(0), done(1), done(2)], vec!["prune web-1"]),
+    ];
+    for (there, expected) in cases {
+        assert_eq!(told(&seen(&two, &there, &[1, 2])), expected);
+    }
+    two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
+        opportunistic: Some(serde_json::json!({})),
+        ..Default::default()
+    });
+    assert_eq!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
+    assert!(told(&seen(&two, &[half(0, true), half(1, true), half(2, true)], &[1, 2])).is_empty());
+    two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
+        unmanaged: Some(serde_json::json!({})),
+        ..Default::default()
+    });
+    assert!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])).is_empty());
+}
+
+#[test]
+fn an_instance_that_would_be_the_same_only_gets_the_name() {
+    let mut known = revisions(&[1, 2]);
+    known.get_mut("web-2").unwrap().spec = known["web-1"].spec.clone();
+    let mut second = pool(1, 1);
+    second.metadata.generation = Some(2);
+    let there = one(0, 2, Some((1, true)));
+    let members = [Member { machine: &there.machine, instance: there.instance.as_ref() }];
+    let seen = Seen {
+        pool: &second,
+        members: &members,
+        revisions: &known,
+        failure: None,
+        now: NOW.parse().unwrap(),
+    };
+    assert_eq!(told(&decide(seen, |_| true)), ["relabel i0 web-2"]);
+}
+
+#[test]
+fn a_percentage_is_rounded_down_to_one_at_least() {
+    for (given, replicas, expected) in [
+        (None, 5, 5),
+        (None, 0, 1),
+        (Some(IntOrString::Int(2)), 5, 2),
+        (Some(IntOrString::String("50%".to_owned())), 5, 2),
+        (Some(IntOrString::String("1%".to_owned())), 5, 1),
+    ] {
+        assert_eq!(max_unavailable(given.as_ref(), replicas), expected, "{given:?} of {replicas}");
+    }
+}
+
+#[test]
+fn numbers_go_to_what_the_template_names() {
+    let mut named = pool(1, 1);
+    named.spec.name_generation = Some(VirtualMachinePoolNameGeneration {
+        append_index_to_config_map_refs: Some(true),
+        append_index_to_secret_refs: Some(false),
+        ..Default::default()
+    });
+    let volumes = serde_json::json!([{"name": "a", "configMap": {"name": "map"}}, {"name": "b", "secret": {"secretName": "key"}}]);
+    let volumes: Vec<Volume> = serde_json::from_value(volumes).unwrap();
+    named.spec.virtual_machine_template.as_mut().unwrap().spec.template.as_mut().unwrap().spec.volumes =
+        volumes;
+    let verdict = seen(&named, &[], &[]);
+    let Some(Step::Create(machine)) = verdict.steps.get(1) else { panic!("{verdict:?}") };
+    let template = machine.spec.template.as_ref().unwrap();
+    let names: Vec<&str> = template
+        .spec
+        .volumes
+        .iter()
+        .map(|volume| match (&volume.config_map, &volume.secret) {
+            (Some(map), _) => map.name.as_str(),
+            (_, Some(secret)) => secret.secret_name.as_str(),
+            _ => "",
+        })
+        .collect();
+    assert_eq!(names, ["map-0", "key"]);
+    assert_eq!(template.metadata.labels[REVISION_LABEL], "web-1");
+    assert_eq!(machine.metadata.owner_references[0].kind, "VirtualMachinePool");
+    assert_eq!(
+        (number("web", "web-12"), number("web", "web-012"), number("web", "web-a")),
+        (Some(12), None, None)
+    );
+}
+
+#[test]
+fn what_does_not_start_is_replaced() {
+    let mut healing = pool(1, 1);
+    let mut broken = one(0, 1, None);
+    broken.machine.status.printable_status = "CrashLoopBackOff".to_owned();
+    broken.machine.status.start_failure =
+        Some(StartFailure { consecutive_fail_count: 2, ..StartFailure::default() });
+    assert!(told(&seen(&healing, std::slice::from_ref(&broken), &[1])).is_empty());
+    healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy {
+        start_up_failure_threshold: Some(2),
+        min_failing_to_start_duration: Some("30m".to_owned()),
+        ..Default::default()
+    });
+    assert_eq!(told(&seen(&healing, std::slice::from_ref(&broken), &[1])), ["-m0"]);
+    broken.machine.status.start_failure = None;
+    let waiting = seen(&healing, std::slice::from_ref(&broken), &[1]);
+    assert_eq!((told(&waiting).len(), waiting.again), (0, Some("2026-11-21T12:20:00Z".parse().unwrap())));
+    // Ten minutes are more than the five that are meant where nothing is said.
+    healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy::default());
+    assert_eq!(told(&seen(&healing, &[broken], &[1])), ["-m0"]);
+}
+
+#[test]
+fn a_pause_stops_everything_but_the_account() {
+    let mut paused = pool(3, 1);
+    paused.spec.paused = true;
+    let mut stranger = one(1, 1, None);
+    stranger.machine.metadata.labels.clear();
+    let verdict = seen(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
+    assert_eq!((told(&verdict), verdict.paused), (vec!["disown m1".to_owned()], Some(true)));
+    let status = &verdict.status;
+    assert_eq!((status.replicas, status.ready_replicas, status.conditions.len()), (Some(1), Some(1), 1));
+    assert_eq!(
+        (status.label_selector.as_str(), status.conditions[0].r#type.as_str()),
+        ("app=web", "ReplicaPaused")
+    );
+    paused.metadata.deletion_timestamp = Some(NOW.to_owned());
+    assert!(told(&seen(&paused, &[one(0, 1, None)], &[])).is_empty());
+}
