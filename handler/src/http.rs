@@ -2,6 +2,7 @@
 
 mod console;
 mod fault;
+mod portforward;
 mod steer;
 mod vnc;
 
@@ -48,6 +49,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
+    let port = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/portforward/{port}";
     let steer = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{steering}";
     Router::new()
         .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
@@ -56,6 +58,8 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(console, get(console::attach))
         .route(vnc, get(vnc::attach))
         .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
+        .route(port, get(portforward::tcp))
+        .route(&format!("{port}/{{protocol}}"), get(portforward::either))
         .route(steer, put(steer::steer))
         .fallback(nowhere)
         .method_not_allowed_fallback(other_method)

@@ -180,6 +180,7 @@ fn a_debian(host: &Host, hypervisor: &'static str, firmware: Firmware) -> Result
     guest.ready()?;
     cloud_init_did_all(&guest, firmware)?;
     identity(&guest)?;
+    by_virtctl(host)?;
     eprintln!("debian by {firmware:?} on {hypervisor}: {}", guest.run("systemd-analyze time")?);
 
     // Deleting the manifest presses the power button, which systemd hears.
@@ -216,6 +217,27 @@ fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Result<(), HostE
         assert!(card.ends_with("\n1404"), "{card}");
         guest.run("test -d /sys/firmware/efi/efivars")?;
     }
+    Ok(())
+}
+
+/// `virtctl ssh` and `virtctl scp`, which find the guest by its name.
+fn by_virtctl(host: &Host) -> Result<(), HostError> {
+    let options = format!(
+        "-i {} --known-hosts '{}' -t='-o StrictHostKeyChecking=accept-new' -t='-o BatchMode=yes' --state-dir '{}'",
+        host.work("key"),
+        host.work("known hosts"),
+        host.work("state")
+    );
+    let virtctl = host.input("virtctl");
+    let run = |line: String| host.shell(&line).deadline(BOOT).run();
+    let work = host.work("copied");
+    run(format!("mkdir -p {work}/in; head -c 3000000 /dev/urandom >{work}/in/file"))?.ok();
+    run(format!("{virtctl} scp -r {options} {work}/in ada@vmi/debian:there"))?.ok();
+    run(format!("{virtctl} scp --recursive {options} -l ada vmi/debian/default:there {work}/out"))?.ok();
+    run(format!("cmp {work}/in/file {work}/out/file"))?.ok();
+    let told = run(format!("{virtctl} ssh {options} ada@vmi/debian -c 'wc -c <there/file; exit 3'"))?;
+    assert_eq!((told.status, told.stdout.trim()), (Status::Code(3), "3000000"), "{}", told.stderr);
+    run(format!("ssh-keygen -F vmi.debian.default -f '{}'", host.work("known hosts")))?.ok();
     Ok(())
 }
 

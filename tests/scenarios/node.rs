@@ -274,6 +274,7 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     guest.run("mkdir -p /tmp/www; echo from the guest >/tmp/www/file; httpd -p 80 -h /tmp/www", SOON)?;
     let fetched = host.shell(&format!("curl -sS --fail --max-time 20 http://{address}/file")).run()?.ok();
     assert_eq!(fetched, "from the guest\n");
+    forwards_a_port(host)?;
 
     // Deleting the manifest presses the power button.
     node.delete("one.yaml")?;
@@ -285,6 +286,30 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let ended = node.handler.wait(SOON)?;
     assert_eq!(ended.status, Status::Code(0), "{}", ended.stderr);
     Ok(())
+}
+
+/// The same by `virtctl port-forward`.
+fn forwards_a_port(host: &Host) -> Result<(), HostError> {
+    let virtctl = host.command(&host.input("virtctl"));
+    let words = ["port-forward", "vmi/one", "0:80", "0:81", "--state-dir", &host.work("state")];
+    let mut virtctl = virtctl.args(words).spawn()?;
+    let told = virtctl.wait_for(" to 81\n", SOON)?;
+    let address = |port: &str| {
+        let line = told.lines().find(|line| line.ends_with(&format!(" to {port}")));
+        line.and_then(|line| line.split(' ').nth(2)).unwrap_or_default().to_owned()
+    };
+    for _ in 0..2 {
+        let line = format!("curl -sS --fail --max-time 20 http://{}/file", address("80"));
+        assert_eq!(host.shell(&line).run()?.ok(), "from the guest\n");
+    }
+    let nobody = host.shell(&format!("curl -sS --max-time 20 http://{}/file", address("81"))).run()?;
+    assert_ne!(nobody.status, Status::Code(0));
+    eventually("virtctl says why", SOON, || {
+        assert_eq!(virtctl.ended()?, None, "virtctl goes on: {}", virtctl.stderr());
+        Ok(virtctl.stderr().contains("cannot connect to the guest"))
+    })?;
+    virtctl.signal(SIGTERM)?;
+    virtctl.wait(SOON).map(drop)
 }
 
 /// A pause stops the guest and loses nothing, not even what is typed meanwhile.

@@ -279,6 +279,8 @@ fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     );
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     standalone.printable("two", "Stopped")?;
+    let told = standalone.virtctl("port-forward --stdio vm/two 80")?;
+    assert!(told.stderr.contains("VMI is not started"), "{}", told.stderr);
     let told = standalone.virtctl("stop two")?;
     assert!(told.stderr.contains("VM is not running"), "{}", told.stderr);
     standalone.virtctl("start two")?.ok();
@@ -315,9 +317,28 @@ fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.printable("two", "Running")?;
     standalone.virtctl("soft-reboot two")?.ok();
     assert_ne!(guest.ready()?.boot_id, first.boot_id, "it has started again");
+    is_reached(standalone, &mut guest)?;
     let events = standalone.kubectl("get events", None)?.ok();
     for reason in ["Paused", "Unpaused", "SoftRebooted"] {
         assert!(events.contains(reason), "{reason} is not among {events}");
+    }
+    Ok(())
+}
+
+/// A port of the guest of the machine `two`, as `ssh` would have it: on standard input and output.
+fn is_reached(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    guest.run("udhcpc -i eth0 -n -q -f >/tmp/udhcpc 2>&1 || { cat /tmp/udhcpc; false; }", SOON)?;
+    guest.run("echo from the guest >/tmp/file; httpd -p 80 -h /tmp", SOON)?;
+    let virtctl = standalone.host.input("virtctl");
+    for target in ["vm/two", "vmi/two/default", "vm/two.default"] {
+        let line =
+            format!("printf 'GET /file HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio {target} 80");
+        let told = standalone.host.shell(&line).env("KUBECONFIG", &standalone.kubeconfig()).run()?;
+        assert!(told.stdout.ends_with("\r\n\r\nfrom the guest\n"), "{target}: {told:?}");
+    }
+    for (target, said) in [("vm/none", "\"none\" not found"), ("vmi/none", "not found")] {
+        let told = standalone.virtctl(&format!("port-forward --stdio=true {target} 80"))?;
+        assert!(told.status == Status::Code(1) && told.stderr.contains(said), "{target}: {told:?}");
     }
     Ok(())
 }

@@ -1,7 +1,10 @@
+mod forward;
+
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 
 /// Controls virtual machines.
 #[derive(Debug, Parser)]
@@ -36,6 +39,12 @@ pub(crate) enum Command {
     Console(Console),
     /// Look at the screen of a virtual machine instance
     Vnc(Vnc),
+    /// Forward ports of this machine to a virtual machine
+    PortForward(PortForward),
+    /// Open a shell in a virtual machine, by the ssh of this machine
+    Ssh(Ssh),
+    /// Copy files from or to a virtual machine, by the scp of this machine
+    Scp(Scp),
     /// Start a virtual machine
     Start(Start),
     /// Stop a virtual machine

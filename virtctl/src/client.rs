@@ -102,6 +102,17 @@ impl Client {
         })
     }
 
+    /// The same in another namespace, if one is said.
+    pub(crate) fn within(mut self, namespace: Option<&str>) -> Self {
+        self.namespace = namespace.map_or(self.namespace, str::to_owned);
+        self
+    }
+
+    /// The namespace that is meant.
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// The path of a virtual machine instance.
     pub(crate) fn instance(&self, name: &str) -> String {
         format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{name}", self.namespace)
@@ -118,7 +129,7 @@ impl Client {
         Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines/{name}", self.namespace))
     }
 
-    /// The path of a part of it: `console`, `vnc`.
+    /// The path of a part of it: `console`, `vnc`, `portforward/22/tcp`.
     pub(crate) fn part(&self, name: &str, part: &str) -> String {
         let base = match self.endpoint {
             Endpoint::Handler(_) => "/v1",
@@ -167,7 +178,7 @@ impl Client {
         self.put(&self.machine_part(name, what)?, options).await.map(drop)
     }
 
-    /// The path of a part of a virtual machine: `start`, `expand-spec`.
+    /// The path of a part of a virtual machine: `start`, `expand-spec`, `portforward/22/tcp`.
     ///
     /// # Errors
     /// When it is a virt-handler that answers.

@@ -3,7 +3,11 @@
 pub(crate) mod console;
 pub(crate) mod expand;
 pub(crate) mod lifecycle;
+pub(crate) mod port_forward;
+mod splice;
+pub(crate) mod ssh;
 pub(crate) mod steer;
+mod target;
 pub(crate) mod version;
 pub(crate) mod vnc;
 

@@ -13,12 +13,25 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use cli::{Cli, Command};
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
     let cli = Cli::parse();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return told(&error),
+    };
+    let code = runtime.block_on(run(&cli));
+    // A read of standard input may never end; nobody waits for it.
+    runtime.shutdown_background();
+    code
+}
+
+async fn run(cli: &Cli) -> ExitCode {
     let done = match &cli.command {
         Command::Console(args) => cmd::console::run(&cli.server, args).await,
         Command::Vnc(args) => cmd::vnc::run(&cli.server, args).await,
+        Command::PortForward(args) => cmd::port_forward::run(&cli.server, args).await,
+        Command::Ssh(args) => cmd::ssh::ssh(&cli.server, args),
+        Command::Scp(args) => cmd::ssh::scp(&cli.server, args),
         Command::Start(args) => cmd::lifecycle::start(&cli.server, args).await,
         Command::Stop(args) => cmd::lifecycle::stop(&cli.server, args).await,
         Command::Restart(args) => cmd::lifecycle::restart(&cli.server, args).await,
@@ -31,11 +44,13 @@ async fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("virtctl: {}", chain(error.as_ref()));
-            ExitCode::FAILURE
-        }
+        Err(error) => told(error.as_ref()),
     }
+}
+
+fn told(error: &dyn Error) -> ExitCode {
+    eprintln!("virtctl: {}", chain(error));
+    ExitCode::FAILURE
 }
 
 /// Every layer's own words, outermost first.

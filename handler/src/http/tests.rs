@@ -1,3 +1,5 @@
+mod portforward;
+
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
@@ -117,15 +119,22 @@ async fn with_console()
     (dir, node, console, server)
 }
 
-async fn open(node: &Node) -> tokio_tungstenite::WebSocketStream<UnixStream> {
+type Opened = tokio_tungstenite::WebSocketStream<UnixStream>;
+
+/// Opens one of the streams of the VMI.
+async fn open(node: &Node, part: &str) -> Opened {
+    try_open(node, part).await.unwrap()
+}
+
+async fn try_open(node: &Node, part: &str) -> Result<Opened, tokio_tungstenite::tungstenite::Error> {
     use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
-    let url = "ws://handler/v1/namespaces/default/virtualmachineinstances/one/console";
+    let url = format!("ws://handler/v1/namespaces/default/virtualmachineinstances/one/{part}");
     let mut request = url.into_client_request().unwrap();
     request.headers_mut().insert("Sec-WebSocket-Protocol", "plain.kubevirt.io".parse().unwrap());
     let stream = UnixStream::connect(node.state.endpoint()).await.unwrap();
-    let (socket, answer) = tokio_tungstenite::client_async(request, stream).await.unwrap();
+    let (socket, answer) = tokio_tungstenite::client_async(request, stream).await?;
     assert_eq!(answer.headers()["sec-websocket-protocol"], "plain.kubevirt.io");
-    socket
+    Ok(socket)
 }
 
 #[tokio::test]
@@ -135,7 +144,7 @@ async fn a_console_is_binary_frames_both_ways_and_ends_with_a_normal_close() {
     use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 
     let (_dir, node, console, server) = with_console().await;
-    let (mut client, mut other) = (open(&node).await, open(&node).await);
+    let (mut client, mut other) = (open(&node, "console").await, open(&node, "console").await);
     let (mut guest, _) = console.accept().await.unwrap();
     let (mut guest_of_other, _) = console.accept().await.unwrap();
     guest.write_all(b"login: \xff\x00").await.unwrap();

@@ -18,8 +18,9 @@ const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protob
 const PROTOBUF_ASKED: [&str; 2] = [PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
-const STREAM_NAMES: [&str; 3] = [
+const STREAM_NAMES: [&str; 4] = [
     "virtualmachineinstances/console",
+    "virtualmachineinstances/portforward",
     "virtualmachineinstances/vnc",
     "virtualmachineinstances/vnc/screenshot",
 ];
@@ -106,7 +107,11 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
         resources.extend(STEERING.iter().map(steered));
         let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
         resources.extend(ASKED.iter().map(asked));
-        for (name, verb) in [("expand-vm-spec", "update"), ("virtualmachines/expand-spec", "get")] {
+        for (name, verb) in [
+            ("expand-vm-spec", "update"),
+            ("virtualmachines/expand-spec", "get"),
+            ("virtualmachines/portforward", "get"),
+        ] {
             resources.push(json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": [verb]}));
         }
     }

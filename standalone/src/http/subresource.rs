@@ -1,10 +1,11 @@
-//! Consoles, screens, pauses and resets: asked of the node agent, whose answers are KubeVirt's already.
+//! Consoles, screens, ports, pauses and resets: asked of the node agent, whose answers are KubeVirt's already.
 
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{Method, Uri};
 use axum::response::Response;
+use serde_json::Value;
 use tower::ServiceExt as _;
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
 
@@ -21,7 +22,7 @@ pub(super) async fn serve(
     stream: Stream,
     mut request: Request,
 ) -> Result<Response, Refusal> {
-    let Stream { namespace, name, what } = stream;
+    let Stream { namespace, name, what, of_machine } = stream;
     let expected = if STEERING.contains(&what.as_str()) { Method::PUT } else { Method::GET };
     if request.method() != expected {
         return Err(Refusal::method_not_allowed());
@@ -29,6 +30,9 @@ pub(super) async fn serve(
     // Then they need no escape in a path.
     if !is_dns_name(&namespace) || !is_dns_name(&name) {
         return Err(Refusal::nowhere());
+    }
+    if of_machine {
+        started(&server.store, &namespace, &name)?;
     }
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let path = format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{what}{query}");
@@ -45,6 +49,16 @@ pub(super) async fn serve(
         told.await.map_err(|error| Refusal::internal(format!("the event broke off: {error}")))??;
     }
     Ok(response)
+}
+
+/// Whether a VirtualMachine has an instance, which has its name.
+fn started(store: &Store, namespace: &str, name: &str) -> Result<(), Refusal> {
+    let machine = store.get(&place::vms().key(namespace, name));
+    let machine = machine.ok_or_else(|| Refusal::not_found(place::vms(), name))?;
+    if machine.value.pointer("/status/created").and_then(Value::as_bool) == Some(true) {
+        return Ok(());
+    }
+    Err(Refusal::conflict(place::vms(), name, "VMI is not started"))
 }
 
 /// What happened to an instance that leaves no trace in its status.

@@ -9,6 +9,9 @@ use crate::resource::{self, Resource};
 /// The group of consoles and screens.
 pub(super) const STREAMS: &str = "subresources.kubevirt.io";
 
+/// A port of the guest.
+pub(super) const PORT_FORWARD: &str = "portforward";
+
 /// What steers a running machine, by `PUT`.
 pub(super) const STEERING: [&str; 4] = ["pause", "reset", "softreboot", "unpause"];
 
@@ -89,8 +92,10 @@ pub(super) struct Expand {
 pub(super) struct Stream {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `console`, `vnc`, `vnc/screenshot`, or one of [`STEERING`].
+    /// `console`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`STEERING`].
     pub(super) what: String,
+    /// Named by its VirtualMachine.
+    pub(super) of_machine: bool,
 }
 
 impl Target {
@@ -185,16 +190,28 @@ fn scaled(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> 
 }
 
 fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
-    let ["namespaces", namespace, "virtualmachineinstances", name, what @ ..] = rest else {
+    let ["namespaces", namespace, plural, name, what @ ..] = rest else {
         return Err(Refusal::nowhere());
+    };
+    let forwarded = match what {
+        [PORT_FORWARD, port] => is_word(port),
+        [PORT_FORWARD, port, protocol] => is_word(port) && is_word(protocol),
+        _ => false,
     };
     let what = what.join("/");
     let served =
-        ["console", "vnc", "vnc/screenshot"].contains(&what.as_str()) || STEERING.contains(&what.as_str());
-    if !served {
-        return Err(Refusal::nowhere());
-    }
-    Ok(Stream { namespace: (*namespace).to_owned(), name: (*name).to_owned(), what })
+        || ["console", "vnc", "vnc/screenshot"].contains(&what.as_str()) || STEERING.contains(&what.as_str());
+    let of_machine = match *plural {
+        "virtualmachineinstances" if forwarded || served() => false,
+        "virtualmachines" if forwarded => true,
+        _ => return Err(Refusal::nowhere()),
+    };
+    Ok(Stream { namespace: (*namespace).to_owned(), name: (*name).to_owned(), what, of_machine })
+}
+
+/// Whether it needs no escape in a path.
+fn is_word(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]
@@ -241,6 +258,18 @@ mod tests {
     }
 
     #[test]
+    fn ports_are_those_of_machines_and_instances() {
+        for (path, of_machine) in [("virtualmachines/b", true), ("virtualmachineinstances/b", false)] {
+            for what in ["portforward/22", "portforward/53/udp"] {
+                let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/a/{path}/{what}");
+                let (namespace, name) = ("a".to_owned(), "b".to_owned());
+                let stream = Stream { namespace, name, what: what.to_owned(), of_machine };
+                assert_eq!(Target::parse(&path).unwrap(), Target::Stream(stream), "{path}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_not_served_is_nowhere() {
         for path in [
             "/api/v1/pods",
@@ -261,6 +290,10 @@ mod tests {
             "//version",
             "nothing",
             "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/freeze",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/console",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22%3f",
+            "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22/tcp/x",
         ] {
             assert!(Target::parse(path).is_err(), "{path}");
         }

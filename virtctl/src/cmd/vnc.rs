@@ -5,19 +5,13 @@ mod viewer;
 
 use std::net::{IpAddr, SocketAddr};
 
-use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
+use tokio::net::TcpListener;
 
 use super::Failure;
+use super::splice::splice;
 use crate::cli::{Server, Vnc, VncCommand};
-use crate::client::{Client, ClientError, Connection};
-
-/// Bytes carried at once.
-const CHUNK: usize = 16 << 10;
+use crate::client::{Client, ClientError};
 
 #[derive(Debug, thiserror::Error)]
 enum VncError {
@@ -82,37 +76,12 @@ async fn proxy(client: &Client, path: &str, listener: &TcpListener) -> Result<()
     loop {
         let (viewer, _) = listener.accept().await.map_err(VncError::Accept)?;
         match client.stream(path).await {
-            Ok(stream) => drop(tokio::spawn(splice(viewer, stream))),
+            Ok(stream) => {
+                let (from_viewer, to_viewer) = viewer.into_split();
+                tokio::spawn(splice(from_viewer, to_viewer, stream));
+            }
             Err(error @ ClientError::Refused { .. }) => eprintln!("virtctl: {error}"),
             Err(error) => return Err(error.into()),
         }
-    }
-}
-
-/// Carries bytes both ways until either side ends.
-async fn splice(viewer: TcpStream, guest: WebSocketStream<Connection>) {
-    let (mut from_viewer, mut to_viewer) = viewer.into_split();
-    let (mut to_guest, mut from_guest) = guest.split();
-    let down = async {
-        while let Some(Ok(message)) = from_guest.next().await {
-            match message {
-                Message::Binary(bytes) if to_viewer.write_all(&bytes).await.is_err() => return,
-                Message::Close(_) => return,
-                _ => {}
-            }
-        }
-    };
-    let up = async {
-        let mut chunk = vec![0; CHUNK];
-        while let Ok(count @ 1..) = from_viewer.read(&mut chunk).await {
-            let bytes = chunk.get(..count).unwrap_or_default().to_vec();
-            if to_guest.send(Message::binary(bytes)).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = down => {}
-        () = up => {}
     }
 }

@@ -2,4 +2,5 @@
 
 mod console;
 mod handler;
+mod port_forward;
 mod vnc;

@@ -1,0 +1,56 @@
+//! One byte stream of a guest and one of this machine, joined.
+
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+
+use crate::client::Connection;
+
+/// Bytes carried at once.
+const CHUNK: usize = 16 << 10;
+/// How long a guest may pause before its stream ends when there is nothing more to send to it: whether the other side
+/// closed only its half, and waits for an answer, cannot be known.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Carries bytes both ways until the guest ends, or this side does and the guest has said what it had to say.
+pub(super) async fn splice(
+    mut from_here: impl AsyncRead + Unpin,
+    mut to_here: impl AsyncWrite + Unpin,
+    guest: WebSocketStream<Connection>,
+) {
+    let (mut to_guest, mut from_guest) = guest.split();
+    let spoke = Notify::new();
+    let down = async {
+        while let Some(Ok(message)) = from_guest.next().await {
+            match message {
+                Message::Binary(bytes) => {
+                    if to_here.write_all(&bytes).await.is_err() || to_here.flush().await.is_err() {
+                        return;
+                    }
+                    spoke.notify_one();
+                }
+                Message::Close(_) => return,
+                _ => {}
+            }
+        }
+    };
+    let up = async {
+        let mut chunk = vec![0; CHUNK];
+        while let Ok(count @ 1..) = from_here.read(&mut chunk).await {
+            let bytes = chunk.get(..count).unwrap_or_default().to_vec();
+            if to_guest.send(Message::binary(bytes)).await.is_err() {
+                return;
+            }
+        }
+        while timeout(LINGER, spoke.notified()).await.is_ok() {}
+    };
+    tokio::select! {
+        () = down => {}
+        () = up => {}
+    }
+}
