@@ -64,7 +64,8 @@ impl<'h> Api<'h> {
 #[test]
 fn kubectl_finds_a_kubernetes_api() -> Result<(), HostError> {
     let nested = env!("CARGO_BIN_EXE_nested");
-    let host = HostBuilder::new(nested).file(programs::directory(nested).join("vireo")).here()?;
+    let programs = programs::directory(nested);
+    let host = HostBuilder::new(nested).file(programs.join("vireo")).file(programs.join("virtctl")).here()?;
     let api = Api::start(&host)?;
     applies_in_the_server(&api)?;
     prints_in_all_forms(&api)?;
@@ -72,7 +73,8 @@ fn kubectl_finds_a_kubernetes_api() -> Result<(), HostError> {
     deletes_with_each_policy(&api)?;
     explains_itself(&api)?;
     knows_who_asks(&api)?;
-    takes_the_examples(&api)
+    takes_the_examples(&api)?;
+    takes_what_virtctl_makes(&api)
 }
 
 fn map(name: &str, data: &str) -> String {
@@ -229,4 +231,32 @@ fn takes_the_examples(api: &Api<'_>) -> Result<(), HostError> {
     eventually("nothing is left of them", SOON, || {
         Ok(api.feed("get vm,vmi,vmirs -A", "")?.stderr.contains("No resources found"))
     })
+}
+
+/// The manifests of `virtctl create`, each of which may refer to those before it.
+fn takes_what_virtctl_makes(api: &Api<'_>) -> Result<(), HostError> {
+    for (line, made) in [
+        ("instancetype --name=two --cpu=2 --memory=256Mi", "virtualmachineclusterinstancetype"),
+        ("preference --name=flat --cpu-topology=cores -n default", "virtualmachinepreference"),
+        (
+            "vm --name=chosen --instancetype=two --preference=virtualmachinepreference/flat --run-strategy=Halted",
+            "virtualmachine.kubevirt.io/chosen",
+        ),
+        (
+            "vm --name=plain --run-strategy=Manual --volume-containerdisk=src:oci:/nowhere,bootorder:1 --user=ada",
+            "virtualmachine.kubevirt.io/plain",
+        ),
+    ] {
+        let virtctl = api.host.command(&api.host.input("virtctl"));
+        let manifest = virtctl.arg("create").args(line.split(' ')).run()?.ok();
+        let told = api.feed("apply --dry-run=server --validate=strict -f -", &manifest)?.ok();
+        assert!(told.starts_with(made) && told.contains("created (server dry run)"), "{told}{manifest}");
+        api.feed("create -f -", &manifest)?.ok();
+    }
+    let expanded =
+        api.host.command(&api.host.input("virtctl")).args(["expand", "--vm", "chosen", "-o", "json"]);
+    let expanded = expanded.env("KUBECONFIG", &api.kubeconfig).run()?.ok();
+    let expanded: Value = serde_json::from_str(&expanded).unwrap_or_default();
+    assert_eq!(expanded["spec"]["template"]["spec"]["domain"]["cpu"]["cores"], 2, "{expanded:#}");
+    Ok(())
 }

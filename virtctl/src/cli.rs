@@ -1,9 +1,13 @@
+mod create;
 mod forward;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+pub(crate) use create::{
+    CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Volumes,
+};
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 
 /// Controls virtual machines.
@@ -60,6 +64,8 @@ pub(crate) enum Command {
     /// Ask a virtual machine to reboot, by its power button
     #[command(visible_alias = "softreboot")]
     SoftReboot(Steered),
+    /// Print a manifest of a virtual machine, an instance type or a preference
+    Create(Create),
     /// Show a virtual machine with what its instance type and preference say
     Expand(Expand),
     /// Print the versions of virtctl and of the server

@@ -1,6 +1,7 @@
 //! One verb, one file.
 
 pub(crate) mod console;
+pub(crate) mod create;
 pub(crate) mod expand;
 pub(crate) mod lifecycle;
 pub(crate) mod port_forward;

@@ -39,6 +39,7 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::Unpause(args) => cmd::steer::run(&cli.server, args, "unpause").await,
         Command::Reset(args) => cmd::steer::run(&cli.server, args, "reset").await,
         Command::SoftReboot(args) => cmd::steer::run(&cli.server, args, "softreboot").await,
+        Command::Create(args) => cmd::create::run(&cli.server, args),
         Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,
     };

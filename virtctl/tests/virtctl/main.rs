@@ -1,6 +1,7 @@
 //! The real `virtctl` against a handler's endpoint played by the test.
 
 mod console;
+mod create;
 mod handler;
 mod port_forward;
 mod vnc;

@@ -1,0 +1,120 @@
+use vireo_api::spec::Vm;
+use vireo_api::v1::{
+    API_VERSION, Matcher, Memory, ObjectMeta, VM_KIND, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceSpec, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
+};
+
+use super::super::Failure;
+use super::volumes::Storage;
+use super::{FlagError, cloud_init, metadata, quantity};
+use crate::cli::{CreateVm, Elsewhere};
+
+/// What a machine has when nobody says.
+const MEMORY: &str = "512Mi";
+/// Whoever validates an instance expects it to be one; which one does not matter.
+const SOME_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+#[derive(Debug, thiserror::Error)]
+#[error("nothing here would run this machine: {0}")]
+struct Refused(String);
+
+/// A VirtualMachine of these flags.
+pub(super) fn machine(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMachine, Failure> {
+    available(&args.elsewhere)?;
+    let metadata = metadata(args.name.as_deref(), "vm", namespace);
+    let mut spec = VirtualMachineInstanceSpec {
+        termination_grace_period_seconds: Some(args.termination_grace_period),
+        ..VirtualMachineInstanceSpec::default()
+    };
+    if args.instancetype.is_none() {
+        let guest = Some(quantity("memory", args.memory.as_deref().unwrap_or(MEMORY))?);
+        spec.domain.memory = Some(Memory { guest, ..Memory::default() });
+    }
+    let mut storage = Storage::of(&metadata.name, &args.volumes)?;
+    if let Some(volume) = cloud_init::volume(&args.cloud_init)? {
+        storage.add("cloud-init", volume, None)?;
+    }
+    spec.volumes = storage.volumes;
+    spec.domain.devices.disks = storage.disks;
+    let kinds = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"];
+    let instancetype = matcher("instancetype", args.instancetype.as_deref(), kinds)?;
+    let kinds = ["VirtualMachinePreference", "VirtualMachineClusterPreference"];
+    let preference = matcher("preference", args.preference.as_deref(), kinds)?;
+    if instancetype.is_none() && preference.is_none() {
+        judge(&metadata, &spec)?;
+    }
+    let template =
+        VirtualMachineInstanceTemplateSpec { spec, ..VirtualMachineInstanceTemplateSpec::default() };
+    let spec = VirtualMachineSpec {
+        run_strategy: Some(args.run_strategy.clone()),
+        instancetype,
+        preference,
+        template: Some(template),
+        ..VirtualMachineSpec::default()
+    };
+    let (api_version, kind) = (API_VERSION.to_owned(), VM_KIND.to_owned());
+    Ok(VirtualMachine { api_version, kind, metadata, spec, ..VirtualMachine::default() })
+}
+
+/// Refuses what nothing here can do.
+fn available(args: &Elsewhere) -> Result<(), FlagError> {
+    let filled = "fills a disk by a DataVolume, which is not available yet: use --volume-containerdisk";
+    let inferred = "is not inferred from a volume here: name it by";
+    let credentials = "are not put into a running guest here: use --user, --password-file and --ssh-key";
+    let from = |given: &Option<String>, flag: bool| flag || given.is_some();
+    let table = [
+        ("volume-import", !args.volume_import.is_empty(), filled.to_owned()),
+        ("volume-datasource", !args.volume_datasource.is_empty(), filled.to_owned()),
+        ("volume-clone-pvc", !args.volume_clone_pvc.is_empty(), filled.to_owned()),
+        ("volume-blank", !args.volume_blank.is_empty(), filled.to_owned()),
+        (
+            "infer-instancetype",
+            from(&args.infer_instancetype_from, args.infer_instancetype),
+            format!("an instance type {inferred} --instancetype"),
+        ),
+        (
+            "infer-preference",
+            from(&args.infer_preference_from, args.infer_preference),
+            format!("a preference {inferred} --preference"),
+        ),
+        ("access-cred", !args.access_cred.is_empty(), format!("credentials {credentials}")),
+        ("ga-manage-ssh", args.ga_manage_ssh, format!("keys {credentials}")),
+    ];
+    match table.into_iter().find(|(_, given, _)| *given) {
+        Some((flag, _, message)) => Err(FlagError::new(flag, message)),
+        None => Ok(()),
+    }
+}
+
+/// `NAME` or `KIND/NAME`.
+fn matcher(flag: &'static str, text: Option<&str>, kinds: [&str; 2]) -> Result<Option<Matcher>, FlagError> {
+    let Some(text) = text else { return Ok(None) };
+    let (kind, name) = match text.split_once('/') {
+        None => ("", text),
+        Some((word, name)) => {
+            let kind = kinds.iter().find(|kind| kind.eq_ignore_ascii_case(word)).copied();
+            let wrong = || FlagError::new(flag, format!("{word:?} is neither {} nor {}", kinds[0], kinds[1]));
+            (kind.ok_or_else(wrong)?, name)
+        }
+    };
+    if name.is_empty() || name.contains('/') {
+        return Err(FlagError::new(flag, format!("{text:?} is neither NAME nor KIND/NAME")));
+    }
+    Ok(Some(Matcher { kind: kind.to_owned(), name: name.to_owned(), ..Matcher::default() }))
+}
+
+/// What servers would refuse an instance of it for.
+fn judge(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<(), Refused> {
+    let instance = VirtualMachineInstance {
+        api_version: API_VERSION.to_owned(),
+        kind: VMI_KIND.to_owned(),
+        metadata: ObjectMeta {
+            namespace: if metadata.namespace.is_empty() { "default" } else { &metadata.namespace }.to_owned(),
+            uid: SOME_UID.to_owned(),
+            ..metadata.clone()
+        },
+        spec: spec.clone(),
+        ..VirtualMachineInstance::default()
+    };
+    Vm::try_from(&instance).map(drop).map_err(|report| Refused(report.to_string()))
+}

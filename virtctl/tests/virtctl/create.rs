@@ -1,0 +1,140 @@
+use vireo_api::decode;
+use vireo_api::v1::{Shape as _, VirtualMachine, VirtualMachineInstance};
+
+use crate::handler::{finish, virtctl};
+
+/// What `virtctl create` prints, and what it complains of.
+async fn create(words: &[&str]) -> (Option<i32>, String, String) {
+    let nobody = tempfile::tempdir().expect("a scratch directory");
+    let output = finish(virtctl(&nobody, &[&["create"], words].concat())).await;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// The machine it prints, which has no field that the API does not know.
+async fn machine(words: &[&str]) -> VirtualMachine {
+    let (code, printed, said) = create(&[&["vm"], words].concat()).await;
+    assert_eq!(code, Some(0), "{words:?}: {said}");
+    let documents = decode::documents(&printed).expect("YAML");
+    let [document] = documents.as_slice() else { panic!("{} documents in {printed}", documents.len()) };
+    let decoded = decode::object::<VirtualMachine>(document.clone());
+    assert_eq!(decoded.mistyped(), [], "{printed}");
+    let mut strangers = Vec::new();
+    decoded.object.strangers("", &mut strangers);
+    assert_eq!(strangers, [], "{printed}");
+    decoded.object
+}
+
+#[tokio::test]
+async fn a_machine_is_what_the_flags_say() {
+    let password = tempfile::NamedTempFile::new().expect("a scratch file");
+    std::fs::write(password.path(), "sec: ret\n").expect("a scratch file");
+    let password = password.path().to_string_lossy().into_owned();
+    let machine = machine(&[
+        "--name=web",
+        "-n=prod",
+        "--run-strategy=Halted",
+        "--memory=2Gi",
+        "--termination-grace-period=7",
+        "--volume-containerdisk=src:oci:/images/debian,bootorder:2",
+        "--volume-containerdisk=src:oci:/images/a:b,name:tools,bootorder:1",
+        "--cloud-init=configdrive",
+        "--user=ada",
+        "--ssh-key=ssh-ed25519 AAA ada",
+        &format!("--password-file={password}"),
+        "--cloud-init-network-data=dmVyc2lvbjogMg==",
+    ])
+    .await;
+    assert_eq!((machine.metadata.name.as_str(), machine.metadata.namespace.as_str()), ("web", "prod"));
+    assert_eq!(machine.spec.run_strategy.as_deref(), Some("Halted"));
+    let template = machine.spec.template.unwrap_or_default();
+    let mut vmi = VirtualMachineInstance {
+        api_version: vireo_api::v1::API_VERSION.to_owned(),
+        kind: vireo_api::v1::VMI_KIND.to_owned(),
+        metadata: machine.metadata,
+        ..VirtualMachineInstance::default()
+    };
+    vmi.metadata.uid = "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1".to_owned();
+    vmi.spec = template.spec;
+    let vm = vireo_api::spec::Vm::try_from(&vmi).expect("the API runs it");
+    assert_eq!(vm.memory().guest(), vireo_api::spec::Bytes::mebibytes(2048));
+    let mut order: Vec<_> = vm.disks().iter().map(|disk| (disk.boot_order(), disk.name())).collect();
+    order.sort_unstable();
+    assert_eq!(order, [(None, "cloudinitdisk"), (Some(1), "tools"), (Some(2), "web-containerdisk-0")]);
+    let source = vmi.spec.volumes[2].cloud_init_config_drive.clone().expect("a config drive");
+    assert_eq!(source.network_data_base64, "dmVyc2lvbjogMg==");
+    let config: serde_json::Value = serde_saphyr::from_str(&source.user_data).expect("YAML");
+    assert!(source.user_data.starts_with("#cloud-config\n"));
+    let expected = serde_json::json!({
+        "user": "ada", "password": "sec: ret", "chpasswd": {"expire": false},
+        "ssh_authorized_keys": ["ssh-ed25519 AAA ada"],
+    });
+    assert_eq!(config, expected);
+}
+
+#[tokio::test]
+async fn what_nobody_says_is_as_upstream_has_it() {
+    let (one, other) = (machine(&[]).await, machine(&[]).await);
+    assert!(one.metadata.name.starts_with("vm-") && one.metadata.name.len() == 8, "{}", one.metadata.name);
+    assert_ne!(one.metadata.name, other.metadata.name);
+    assert_eq!(one.spec.run_strategy.as_deref(), Some("Always"));
+    let spec = one.spec.template.unwrap_or_default().spec;
+    assert_eq!(spec.termination_grace_period_seconds, Some(180));
+    let guest =
+        |memory: Option<vireo_api::v1::Memory>| memory.and_then(|memory| memory.guest).map(|guest| guest.0);
+    assert_eq!(guest(spec.domain.memory).as_deref(), Some("512Mi"));
+    // An instance type says how much memory there is.
+    let sized = machine(&["--instancetype=virtualmachineinstancetype/small", "--preference=linux"]).await;
+    let chosen = sized.spec.instancetype.unwrap_or_default();
+    assert_eq!((chosen.kind.as_str(), chosen.name.as_str()), ("VirtualMachineInstancetype", "small"));
+    let chosen = sized.spec.preference.unwrap_or_default();
+    assert_eq!((chosen.kind.as_str(), chosen.name.as_str()), ("", "linux"));
+    assert_eq!(guest(sized.spec.template.unwrap_or_default().spec.domain.memory), None);
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_by_its_flag() {
+    for (words, said) in [
+        (&["--memory=lots"][..], "--memory"),
+        (&["--volume-containerdisk=name:x"], "--volume-containerdisk: say src:"),
+        (&["--volume-containerdisk=src:oci:/a,size:1Gi"], "\"size\""),
+        (&["--volume-containerdisk=src:oci:/a,bootorder:0"], "bootorder"),
+        (
+            &["--volume-containerdisk=src:oci:/a,name:b", "--volume-containerdisk=src:oci:/a,name:b"],
+            "already",
+        ),
+        (
+            &[
+                "--volume-containerdisk=src:oci:/a,bootorder:1",
+                "--volume-containerdisk=src:oci:/b,bootorder:1",
+            ],
+            "already",
+        ),
+        (&["--cloud-init-user-data=%"], "base64"),
+        (&["--cloud-init=none", "--user=ada"], "--cloud-init"),
+        (&["--password-file=/nowhere/at/all"], "--password-file"),
+        (&["--instancetype=pod/x"], "--instancetype"),
+        (&["--volume-import=type:blank,size:1Gi"], "DataVolume"),
+        (&["--infer-instancetype"], "--instancetype"),
+        (&["--infer-preference-from=disk"], "--preference"),
+        (&["--access-cred=type:ssh,src:keys"], "--ssh-key"),
+        (&["--name=Not_a_name"], "metadata.name"),
+        (&["--volume-containerdisk=src:quay.io/a/b:c"], "spec.volumes[0].containerDisk.image"),
+        (&["--volume-sysprep=src:answers"], "spec.volumes[0].sysprep"),
+    ] {
+        let (code, printed, told) = create(&[&["vm"], words].concat()).await;
+        assert_eq!((code, printed.as_str()), (Some(1), ""), "{words:?}: {told}");
+        assert!(told.contains(said), "{words:?}: {told}");
+    }
+    for words in [
+        &["vm", "--memory=1Gi", "--instancetype=small"][..],
+        &["vm", "--run-strategy=Sometimes"],
+        &["instancetype", "--cpu=0", "--memory=1Gi"],
+        &["instancetype", "--cpu=1"],
+        &["preference", "--cpu-topology=round"],
+    ] {
+        assert_eq!(create(words).await.0, Some(2), "{words:?}");
+    }
+    let (code, _, told) = create(&["instancetype", "--cpu=1", "--memory=1Gi", "--gpu=name:a"]).await;
+    assert!(code == Some(1) && told.contains("--gpu: say devicename:"), "{told}");
+}
