@@ -36,6 +36,9 @@ pub struct NodeArgs {
     /// The QEMU that launchers use [default: qemu-system-x86_64 on PATH].
     #[arg(long, value_name = "PATH")]
     qemu: Option<PathBuf>,
+    /// Where persistent volume claims are, as DIR/<namespace>/<claim>/disk.img [default: claims in the state directory].
+    #[arg(long, value_name = "DIR")]
+    storage_dir: Option<PathBuf>,
     /// What this node is called [default: the host's name].
     #[arg(long, value_name = "NAME")]
     node_name: Option<String>,
@@ -56,8 +59,13 @@ impl NodeArgs {
     pub fn settings(self) -> Result<Settings, Failure> {
         std::fs::create_dir_all(&self.state_dir)
             .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
+        let state_dir = std::path::absolute(self.state_dir)?;
         Ok(Settings {
-            state_dir: std::path::absolute(self.state_dir)?,
+            storage_dir: match self.storage_dir {
+                Some(path) => std::path::absolute(path)?,
+                None => state_dir.join("claims"),
+            },
+            state_dir,
             hypervisor: match self.hypervisor {
                 Hypervisor::Auto => HypervisorChoice::Auto,
                 Hypervisor::Native => HypervisorChoice::Native,

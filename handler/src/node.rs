@@ -14,6 +14,7 @@ use crate::manifests::{Key, Refusal};
 use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::Settings;
 use crate::state::{StateDir, StateError, write_json};
+use crate::storage::Claims;
 
 /// One node.
 #[derive(Debug)]
@@ -28,6 +29,7 @@ pub struct Node {
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
     news: tokio::sync::watch::Sender<u64>,
+    claims: tokio::sync::watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +62,7 @@ impl Node {
             wires: Mutex::default(),
             host: Once::new(),
             news: tokio::sync::watch::Sender::new(0),
+            claims: tokio::sync::watch::Sender::new(0),
         }
     }
 
@@ -87,6 +90,21 @@ impl Node {
     /// Wakes whenever a VMI is shown otherwise than before.
     pub fn news(&self) -> tokio::sync::watch::Receiver<u64> {
         self.news.subscribe()
+    }
+
+    /// Where persistent volume claims are.
+    pub fn claims(&self) -> Claims {
+        Claims::below(self.settings.storage_dir.clone())
+    }
+
+    /// Tells those that wait for a claim that there is another one.
+    pub fn tell_of_claims(&self) {
+        self.claims.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Wakes whenever there is another claim.
+    pub fn news_of_claims(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.claims.subscribe()
     }
 
     /// What is wrong with the manifests.

@@ -18,6 +18,8 @@ pub struct Settings {
     pub launcher: PathBuf,
     /// `--qemu`; the launcher's default when absent.
     pub qemu: Option<PathBuf>,
+    /// `--storage-dir`.
+    pub storage_dir: PathBuf,
     /// `--node-name`.
     pub node_name: String,
 }

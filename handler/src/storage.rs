@@ -4,6 +4,7 @@
 //! Everything is idempotent: what exists is kept, so it is safe to run again after a restart or a failure.
 
 mod blobs;
+pub mod claims;
 pub mod cloud_init;
 mod format;
 pub mod images;
@@ -13,6 +14,7 @@ mod sparse;
 pub mod volumes;
 
 pub use blobs::BlobError;
+pub use claims::{ClaimError, Claims};
 pub use format::FormatError;
 pub use oci::OciError;
-pub use prepare::{Kernel, Prepared, StorageError, prepare};
+pub use prepare::{Kernel, Places, Prepared, StorageError, find_claims, prepare};

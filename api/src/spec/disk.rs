@@ -90,7 +90,7 @@ impl Disk {
 
     /// Whether the guest may not write.
     pub fn is_read_only(&self) -> bool {
-        self.target != DiskTarget::Disk { read_only: false }
+        self.target != DiskTarget::Disk { read_only: false } || self.source.is_read_only()
     }
 
     /// What the guest reads as its serial number; may be empty.
@@ -183,6 +183,12 @@ pub(super) fn read(
         let Some((volume, source)) = volume.and_then(|volume| Some((volume, volume.source.clone()?))) else {
             continue;
         };
+        let source_field = source_field(volume, &source);
+        if source.is_read_only() && bus == DiskBus::Sata && target == (DiskTarget::Disk { read_only: false })
+        {
+            let message = format!("a sata disk cannot be read-only, and {source_field} is: {SATA_ADVICE}");
+            found.invalid(&bus_field, message);
+        }
         disks.push(Disk {
             name: disk.name,
             index,
@@ -192,7 +198,7 @@ pub(super) fn read(
             serial: disk.serial,
             boot_order: order,
             cache,
-            source_field: source_field(volume, &source),
+            source_field,
             source,
         });
     }
@@ -206,6 +212,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::CloudInitConfigDrive(_) => "cloudInitConfigDrive",
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::HostDisk { .. } => "hostDisk",
+        VolumeSource::PersistentVolumeClaim { .. } => "persistentVolumeClaim",
     })
 }
 
@@ -256,11 +263,13 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field,
     let bus = bus(&target.bus, &at.at("bus"), found);
     let read_only = target.readonly == Some(true);
     if read_only && bus == DiskBus::Sata {
-        found.invalid(&at.at("bus"), "a sata disk cannot be read-only: use virtio or scsi, or a cdrom");
+        found.invalid(&at.at("bus"), format!("a sata disk cannot be read-only: {SATA_ADVICE}"));
     }
     found.refuse_if(!target.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
     (bus, at.at("bus"), DiskTarget::Disk { read_only })
 }
+
+const SATA_ADVICE: &str = "use virtio or scsi, or a cdrom";
 
 fn bus(text: &str, at: &Field, found: &mut Findings) -> DiskBus {
     match text {

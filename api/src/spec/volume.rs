@@ -2,7 +2,7 @@ use std::path::{Path, PathBuf};
 
 use super::cloud_init::{self, CloudInit};
 use super::report::Findings;
-use super::syntax::is_normal_absolute_path;
+use super::syntax::{DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path};
 use super::{Bytes, Field, ImageRef, firmware};
 use crate::v1;
 
@@ -28,6 +28,13 @@ pub enum VolumeSource {
         /// How large.
         capacity: Bytes,
     },
+    /// A claim of the machine's namespace, with one disk in it.
+    PersistentVolumeClaim {
+        /// Its name.
+        name: String,
+        /// It is not written to.
+        read_only: bool,
+    },
     /// A raw image that is a file of the node.
     HostDisk {
         /// Absolute, without `.` and `..`.
@@ -37,6 +44,13 @@ pub enum VolumeSource {
         /// Several machines may write to it.
         shared: bool,
     },
+}
+
+impl VolumeSource {
+    /// Whether no disk may write to it.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self, Self::PersistentVolumeClaim { read_only: true, .. })
+    }
 }
 
 /// What happens when a host disk's file is not there.
@@ -80,9 +94,8 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are refused by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 11] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 10] {
     [
-        ("persistentVolumeClaim", volume.persistent_volume_claim.is_some(), "a persistent volume claim"),
         ("dataVolume", volume.data_volume.is_some(), "a data volume"),
         ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
         ("sysprep", volume.sysprep.is_some(), "a disk with answer files"),
@@ -103,6 +116,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.cloud_init_config_drive.is_some(),
         volume.empty_disk.is_some(),
         volume.host_disk.is_some(),
+        volume.persistent_volume_claim.is_some(),
     ];
     let given = available.iter().filter(|there| **there).count()
         + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
@@ -124,7 +138,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
                 &at.at(name),
                 format!(
                     "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
-                     emptyDisk or hostDisk"
+                     emptyDisk, hostDisk or persistentVolumeClaim"
                 ),
             );
         }
@@ -144,7 +158,30 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         let capacity = capacity(disk.capacity.as_ref(), &at.at("emptyDisk").at("capacity"), found)?;
         return Some(VolumeSource::EmptyDisk { capacity });
     }
+    if let Some(claim) = &volume.persistent_volume_claim {
+        return persistent_volume_claim(claim, &at.at("persistentVolumeClaim"), found);
+    }
     host_disk(volume.host_disk.as_ref()?, &at.at("hostDisk"), found)
+}
+
+fn persistent_volume_claim(
+    claim: &v1::ClaimVolumeSource,
+    at: &Field,
+    found: &mut Findings,
+) -> Option<VolumeSource> {
+    let (name, field) = (&claim.claim_name, at.at("claimName"));
+    found.refuse_if(claim.hotpluggable == Some(true), &at.at("hotpluggable"), "plugging in and out");
+    if name.is_empty() {
+        found.required(&field, "name the claim");
+    } else if !is_dns_subdomain(name) {
+        found.invalid(&field, format!("{name:?} is no name of a claim: {DNS_SUBDOMAIN}"));
+    } else {
+        return Some(VolumeSource::PersistentVolumeClaim {
+            name: name.clone(),
+            read_only: claim.read_only == Some(true),
+        });
+    }
+    None
 }
 
 fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {

@@ -285,6 +285,7 @@ fn volumes() {
     };
     let cloud = |data: Value| source(json!({"cloudInitNoCloud": data}));
     let drive = |data: Value| source(json!({"cloudInitConfigDrive": data}));
+    let claim = |claim: Value| source(json!({"persistentVolumeClaim": claim}));
     let host = |disk: Value| source(json!({"hostDisk": disk}));
     let mut rows = vec![
         (
@@ -351,9 +352,15 @@ fn volumes() {
         (host(json!({"path": "/a"})), "[2].hostDisk.type", Invalid),
         (host(json!({"path": "/a", "type": "Disk", "capacity": "1Gi"})), "[2].hostDisk.capacity", Invalid),
         (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
+        (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
+        (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
+        (
+            claim(json!({"claimName": "x", "hotpluggable": true})),
+            "[2].persistentVolumeClaim.hotpluggable",
+            NotSupported,
+        ),
     ];
     for name in [
-        "persistentVolumeClaim",
         "dataVolume",
         "ephemeral",
         "sysprep",

@@ -14,6 +14,7 @@ fn node(dir: &Path) -> Arc<Node> {
         vm_cidr: "10.201.0.0/16".parse().unwrap(),
         launcher: "virt-launcher".into(),
         qemu: None,
+        storage_dir: "/nowhere".into(),
         node_name: "node1".to_owned(),
     }))
 }

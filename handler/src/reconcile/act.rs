@@ -14,13 +14,17 @@ use crate::launcher::link::{Link, LinkError, Seen, chain, summary};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
-use crate::storage::{self, Prepared};
+use crate::storage::{self, Places, Prepared, StorageError};
 
 type Done = Result<(), Trouble>;
 
 /// Names a failed step for people and programs.
 fn trouble<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> Trouble {
     move |error| Trouble { reason, message: chain(&error) }
+}
+
+fn storage_trouble(error: StorageError) -> Trouble {
+    trouble(error.reason())(error)
 }
 
 /// Runs something that blocks, beside the runtime.
@@ -97,8 +101,18 @@ impl Machine {
         self.change(|record| enter(record, phase, &at))
     }
 
-    /// Network, disks, process: in this order, so that a launcher exists only where its machine can.
+    /// A machine is pending until all its claims are there.
+    async fn find_claims(&mut self) -> Done {
+        // What appears from here on is news.
+        self.claims.mark_unchanged();
+        let vm = self.known()?.vm().map_err(trouble("FailedSpec"))?;
+        let claims = self.node.claims();
+        aside("FailedStorage", move || storage::find_claims(&vm, &claims).map_err(storage_trouble)).await
+    }
+
+    /// Claims, network, disks, process: in this order, so that a launcher exists only where its machine can.
     async fn start(&mut self) -> Done {
+        self.find_claims().await?;
         self.enter(Phase::Scheduling)?;
         let record = self.known()?;
         record.dir.create().map_err(trouble("FailedCreate"))?;
@@ -170,13 +184,14 @@ impl Machine {
 
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, Trouble> {
         let record = self.known()?;
-        let images = self.node.state.images();
-        let kept = self.node.state.kept(vm.identity().namespace(), vm.identity().name());
+        let places = Places {
+            vmi: record.dir.path().to_owned(),
+            kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
+            images: self.node.state.images(),
+            claims: self.node.claims(),
+        };
         let vm = vm.clone();
-        aside("FailedStorage", move || {
-            storage::prepare(&vm, record.dir.path(), &kept, &images).map_err(trouble("FailedStorage"))
-        })
-        .await
+        aside("FailedStorage", move || storage::prepare(&vm, &places).map_err(storage_trouble)).await
     }
 
     fn link(&self) -> Result<&Link, Trouble> {

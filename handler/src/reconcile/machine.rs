@@ -21,6 +21,8 @@ use crate::resolve;
 
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
+/// Of a trouble: it ends when a claim appears.
+const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 /// What a launcher gets beyond the guest's own grace before its process is ended from outside.
@@ -104,6 +106,8 @@ pub(super) struct Machine {
     pub(super) patience: Option<Instant>,
     pub(super) trouble: Option<Trouble>,
     pub(super) retry: Duration,
+    /// Tells of new claims.
+    pub(super) claims: watch::Receiver<u64>,
 }
 
 /// The launcher of a machine.
@@ -118,6 +122,7 @@ impl Machine {
     /// A name about which nothing is recorded.
     pub(super) fn new(node: Arc<Node>, key: Key) -> Self {
         Self {
+            claims: node.news_of_claims(),
             node,
             key,
             record: None,
@@ -316,7 +321,15 @@ impl Machine {
                 None => std::future::pending().await,
             }
         };
+        let claims = async {
+            let waits = self.trouble.as_ref().is_some_and(|trouble| trouble.reason == NO_CLAIM);
+            // The node, which is shared, outlives this.
+            if !waits || self.claims.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
         tokio::select! {
+            () = claims => {}
             changed = want.changed() => if changed.is_err() {
                 // The handler stops: nothing more is wanted of this task, and nothing is undone.
                 std::future::pending::<()>().await;

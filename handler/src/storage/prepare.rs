@@ -9,6 +9,7 @@ use vireo_api::spec::{
 };
 use vireo_proto::launcher::{DiskSource, disk_source};
 
+use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::images::{ImageError, Images, Layout};
 use super::volumes::{self, VolumeError};
@@ -62,6 +63,14 @@ pub enum StorageError {
         /// Why.
         source: CloudInitError,
     },
+    /// A claim is not there, or is no disk.
+    #[error("{field}: the claim cannot be used")]
+    Claim {
+        /// `spec.volumes[0].persistentVolumeClaim`.
+        field: Field,
+        /// Why.
+        source: ClaimError,
+    },
     /// The VM's own directory.
     #[error("cannot make the directory {path}")]
     Directory {
@@ -79,10 +88,19 @@ impl StorageError {
     /// The manifest's field that asked for what is not there, where one did.
     pub fn field(&self) -> Option<&Field> {
         match self {
-            Self::Image { field, .. } | Self::Volume { field, .. } | Self::CloudInit { field, .. } => {
-                Some(field)
-            }
+            Self::Image { field, .. }
+            | Self::Volume { field, .. }
+            | Self::CloudInit { field, .. }
+            | Self::Claim { field, .. } => Some(field),
             Self::Directory { .. } | Self::NotUtf8(_) => None,
+        }
+    }
+
+    /// One word, KubeVirt's where it has one.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Claim { source: ClaimError::Absent { .. }, .. } => "FailedPvcNotFound",
+            _ => "FailedStorage",
         }
     }
 }
@@ -98,6 +116,21 @@ enum Step<'a> {
     Empty { capacity: u64, at: PathBuf },
     /// A file of the node.
     Host { path: &'a Path, create_with: Option<u64> },
+    /// What is in a claim.
+    Claim { name: &'a str },
+}
+
+/// Where disks come from and are made.
+#[derive(Debug)]
+pub struct Places {
+    /// The VM's own directory.
+    pub vmi: PathBuf,
+    /// What is to outlive the VM.
+    pub kept: PathBuf,
+    /// What comes out of images, for every VM of the node.
+    pub images: PathBuf,
+    /// The node's claims.
+    pub claims: Claims,
 }
 
 /// What is to be made for a disk of a VM whose volumes are in `volumes`. A disk's name is a DNS label, and so a file
@@ -122,23 +155,42 @@ fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
                 HostDiskCreate::Sized(capacity) => Some(capacity.get()),
             },
         },
+        VolumeSource::PersistentVolumeClaim { name, read_only: _ } => Step::Claim { name },
     }
 }
 
-/// Makes a VM's disks below `vmi_dir`, or finds them made; what is to outlive the VM is below `kept`; what comes out of images is kept in `images` for every VM
-/// of the node. Blocks, and takes long where an image is new. What exists is kept, except cloud-init's disk, which
-/// follows the manifest.
+/// Looks for the claims of a VM. Blocks.
+///
+/// # Errors
+/// Names the field of the first one that is not there.
+pub fn find_claims(vm: &Vm, claims: &Claims) -> Result<(), StorageError> {
+    for disk in vm.disks() {
+        if let VolumeSource::PersistentVolumeClaim { name, .. } = disk.source() {
+            claim(vm, disk.source_field(), name, claims)?;
+        }
+    }
+    Ok(())
+}
+
+fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf, StorageError> {
+    let found = claims.find(vm.identity().namespace(), name);
+    found.map_err(|source| StorageError::Claim { field: field.clone(), source })
+}
+
+/// Makes a VM's disks, or finds them made. Blocks, and takes long where an image is new. What exists is kept, except
+/// cloud-init's disk, which follows the manifest.
 ///
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
-pub fn prepare(vm: &Vm, vmi_dir: &Path, kept: &Path, images: &Path) -> Result<Prepared, StorageError> {
-    let volumes = vmi_dir.join("volumes");
+pub fn prepare(vm: &Vm, places: &Places) -> Result<Prepared, StorageError> {
+    let Places { vmi, kept, images, claims } = places;
+    let volumes = vmi.join("volumes");
     directory(&volumes)?;
-    let images = Images::new(images.to_owned());
+    let images = Images::new(images.clone());
     let disks = vm
         .disks()
         .iter()
-        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), &images))
+        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), (&images, claims)))
         .collect::<Result<_, _>>()?;
     let kernel = match vm.firmware().boot() {
         BootSource::Kernel(boot) => Some(kernel(boot, &images)?),
@@ -158,9 +210,18 @@ fn directory(path: &Path) -> Result<(), StorageError> {
     fs::create_dir_all(path).map_err(|source| StorageError::Directory { path: path.to_owned(), source })
 }
 
-fn make(vm: &Vm, field: &Field, step: Step<'_>, images: &Images) -> Result<DiskSource, StorageError> {
+fn make(
+    vm: &Vm,
+    field: &Field,
+    step: Step<'_>,
+    (images, claims): (&Images, &Claims),
+) -> Result<DiskSource, StorageError> {
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
+        Step::Claim { name } => {
+            let path = claim(vm, field, name, claims)?;
+            disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
+        }
         Step::Overlay { image, path, at } => {
             let backing = images
                 .container_disk(&layout(image), image.tag(), path.map(Path::new))

@@ -94,16 +94,23 @@ pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeErro
             let Some(capacity) = create_with else { return Err(VolumeError::Absent(path.to_owned())) };
             let directory = path.parent().unwrap_or(Path::new("/"));
             fs::create_dir_all(directory).map_err(open)?;
-            let free = free_bytes(directory).map_err(open)?;
-            // As KubeVirt does: a file system's own overhead may take up to a tenth of what it was made for.
-            if free < capacity - capacity / 10 {
-                return Err(VolumeError::NoRoom { path: path.to_owned(), wanted: capacity, free });
-            }
+            has_room(path, capacity)?;
             let file = new_file(path).map_err(open)?;
             file.set_len(capacity / MIB * MIB).and_then(|()| file.sync_all()).map_err(open)
         }
         Err(error) => Err(open(error)),
     }
+}
+
+/// Whether the file system of a file has room for so many bytes more. As KubeVirt does: a file system's own overhead
+/// may take up to a tenth of what it was made for.
+pub(super) fn has_room(path: &Path, wanted: u64) -> Result<(), VolumeError> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    let free = free_bytes(directory).map_err(|source| VolumeError::Open { path: path.to_owned(), source })?;
+    if free < wanted - wanted / 10 {
+        return Err(VolumeError::NoRoom { path: path.to_owned(), wanted, free });
+    }
+    Ok(())
 }
 
 fn new_file(path: &Path) -> io::Result<File> {

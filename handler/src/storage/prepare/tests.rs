@@ -20,7 +20,8 @@ fn spec(layout: &Path, host: &Path) -> String {
     {{name: root, containerDisk: {{image: "oci:{layout}:disk"}}}},
     {{name: scratch, emptyDisk: {{capacity: 3Mi}}}},
     {{name: seed, cloudInitNoCloud: {{userData: "#cloud-config"}}}},
-    {{name: data, hostDisk: {{path: {host}, type: DiskOrCreate, capacity: 2Mi}}}}]}}"##,
+    {{name: data, hostDisk: {{path: {host}, type: DiskOrCreate, capacity: 2Mi}}}},
+    {{name: own, persistentVolumeClaim: {{claimName: own}}}}]}}"##,
         layout = layout.display(),
         host = host.display(),
     )
@@ -37,9 +38,16 @@ fn built() -> Built {
 fn every_volume_becomes_the_file_its_disk_is_given() {
     let built = built();
     let dir = built.path();
-    let (vmi, images, host) = (dir.join("vmi"), dir.join("images/sha256"), dir.join("data.img"));
+    let (vmi, host) = (dir.join("vmi"), dir.join("data.img"));
     let vm = vm(&spec(&dir.join("layout"), &host));
-    let prepared = prepare(&vm, &vmi, &dir.join("kept"), &images).unwrap();
+    let places = Places {
+        vmi: vmi.clone(),
+        kept: dir.join("kept"),
+        images: dir.join("images/sha256"),
+        claims: Claims::below(dir.join("claims")),
+    };
+    places.claims.provide("default", "own", 4096).unwrap();
+    let prepared = prepare(&vm, &places).unwrap();
 
     let volume = |name: &str| vmi.join("volumes").join(name).to_str().unwrap().to_owned();
     let sources: Vec<_> = prepared.disks.iter().map(|disk| disk.source.clone().unwrap()).collect();
@@ -51,6 +59,8 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     let data = disk_source::Raw { path: host.to_str().unwrap().to_owned() };
     assert_eq!(sources[3], disk_source::Source::Raw(data));
     assert_eq!(fs::metadata(&host).unwrap().len(), 2 << 20);
+    let own = dir.join("claims/default/own/disk.img").to_str().unwrap().to_owned();
+    assert_eq!(sources[4], disk_source::Source::Raw(disk_source::Raw { path: own }));
     let kernel = prepared.kernel.clone().unwrap();
     assert_eq!(fs::read(kernel.kernel).unwrap(), b"kernel");
     assert_eq!(fs::read(kernel.initrd.unwrap()).unwrap(), b"initrd");
@@ -58,7 +68,7 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     // A handler that comes back keeps what the guest has written.
     fs::write(volume("root.qcow2"), "written").unwrap();
     fs::write(&host, "written").unwrap();
-    assert_eq!(prepare(&vm, &vmi, &dir.join("kept"), &images).unwrap(), prepared);
+    assert_eq!(prepare(&vm, &places).unwrap(), prepared);
     assert_eq!(fs::read(volume("root.qcow2")).unwrap(), b"written");
     assert_eq!(fs::read(&host).unwrap(), b"written");
 }
@@ -68,7 +78,13 @@ fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
     let prepare = |spec: &str| {
-        super::prepare(&vm(spec), &dir.join("vmi"), &dir.join("kept"), &dir.join("images/sha256"))
+        let places = Places {
+            vmi: dir.join("vmi"),
+            kept: dir.join("kept"),
+            images: dir.join("images/sha256"),
+            claims: Claims::below(dir.join("claims")),
+        };
+        super::prepare(&vm(spec), &places)
     };
     let machine = "domain: {memory: {guest: 64Mi}, devices: {}}";
     let layout = dir.join("layout").display().to_string();
@@ -92,6 +108,11 @@ fn what_is_missing_is_named_by_its_field() {
             format!("hostDisk: {{path: {layout}/absent, type: Disk}}"),
             "spec.volumes[0].hostDisk",
             "does not exist",
+        ),
+        (
+            "persistentVolumeClaim: {claimName: absent}".to_owned(),
+            "spec.volumes[0].persistentVolumeClaim",
+            "PVC default/absent does not exist",
         ),
     ] {
         let error = prepare(&format!("{{{machine}, volumes: [{{name: root, {volume}}}]}}")).unwrap_err();

@@ -1,0 +1,159 @@
+//! Persistent volume claims on this node: one directory, in it `<namespace>/<claim>/disk.img`.
+//!
+//! This is the one place that knows where a claim's disk is. Who made it (here `vireo`, by the objects of its API, or
+//! somebody by hand for `virt-handler --manifests`) is not asked; in a cluster it is a volume that was mounted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use super::volumes::{VolumeError, has_room, host_disk};
+
+/// What KubeVirt calls the disk in a claim's file system.
+const DISK: &str = "disk.img";
+/// Sizes are whole pages, so that every sector size fits.
+const PAGE: u64 = 4096;
+
+/// Why a claim's disk cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    /// There is none.
+    #[error("PVC {namespace}/{name} does not exist, waiting for it to appear")]
+    Absent {
+        /// Of the claim.
+        namespace: String,
+        /// Of the claim.
+        name: String,
+    },
+    /// It is there and is no disk.
+    #[error(transparent)]
+    Disk(#[from] VolumeError),
+}
+
+/// The claims of a node.
+#[derive(Debug, Clone)]
+pub struct Claims {
+    root: PathBuf,
+}
+
+impl Claims {
+    /// The claims below a directory.
+    pub fn below(root: PathBuf) -> Self {
+        Self { root }
+    }
+
+    /// Where a claim's disk is. Namespaces and names are DNS names, and so no way out of the directory.
+    pub fn path(&self, namespace: &str, name: &str) -> PathBuf {
+        self.directory(namespace, name).join(DISK)
+    }
+
+    fn directory(&self, namespace: &str, name: &str) -> PathBuf {
+        self.root.join(namespace).join(name)
+    }
+
+    /// A claim's disk, which must be there. Blocks.
+    ///
+    /// # Errors
+    /// When it is not, or is no regular file.
+    pub fn find(&self, namespace: &str, name: &str) -> Result<PathBuf, ClaimError> {
+        let path = self.path(namespace, name);
+        match host_disk(&path, None) {
+            Ok(()) => Ok(path),
+            Err(VolumeError::Absent(_)) => {
+                Err(ClaimError::Absent { namespace: namespace.to_owned(), name: name.to_owned() })
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Makes a claim's disk of this many bytes at least, or makes it larger; what it takes on the node's disk, it takes
+    /// when it is written to. How large it is then. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the file system has no room for it as it is now.
+    pub fn provide(&self, namespace: &str, name: &str, bytes: u64) -> Result<u64, VolumeError> {
+        let path = self.path(namespace, name);
+        let open = |source| VolumeError::Open { path: path.clone(), source };
+        let wanted = bytes.div_ceil(PAGE).saturating_mul(PAGE);
+        let has = match host_disk(&path, None) {
+            Ok(()) => Some(fs::metadata(&path).map_err(open)?.len()),
+            Err(VolumeError::Absent(_)) => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(has) = has.filter(|has| *has >= wanted) {
+            return Ok(has);
+        }
+        fs::create_dir_all(self.directory(namespace, name)).map_err(open)?;
+        has_room(&path, wanted - has.unwrap_or(0))?;
+        if has.is_some() {
+            let file = OpenOptions::new().write(true).open(&path).map_err(open)?;
+            file.set_len(wanted).and_then(|()| file.sync_all()).map_err(open)?;
+        } else {
+            self.make(&path, wanted).map_err(open)?;
+        }
+        Ok(wanted)
+    }
+
+    /// Makes a disk that is there as a whole or not at all, also after a crash.
+    fn make(&self, path: &Path, bytes: u64) -> io::Result<()> {
+        let partial = path.with_extension("partial");
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
+        file.set_len(bytes)?;
+        file.sync_all()?;
+        fs::rename(&partial, path)?;
+        let inside = path.ancestors().skip(1).take_while(|directory| directory.starts_with(&self.root));
+        for directory in inside {
+            File::open(directory)?.sync_all()?;
+        }
+        Ok(())
+    }
+
+    /// Removes a claim's disk, if there is one, with all that lies beside it. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(&self, namespace: &str, name: &str) -> io::Result<()> {
+        match fs::remove_dir_all(self.directory(namespace, name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            done => done,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_is_made_grows_and_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::below(dir.path().join("claims"));
+        let absent = claims.find("a", "data").unwrap_err().to_string();
+        assert_eq!(absent, "PVC a/data does not exist, waiting for it to appear");
+        assert_eq!(claims.provide("a", "data", 5000).unwrap(), 8192);
+        let path = claims.find("a", "data").unwrap();
+        assert_eq!(path, dir.path().join("claims/a/data/disk.img"));
+        fs::write(&path, [7; 8192]).unwrap();
+        assert_eq!(claims.provide("a", "data", 4096).unwrap(), 8192, "it never shrinks");
+        assert_eq!(claims.provide("a", "data", 1 << 20).unwrap(), 1 << 20);
+        let written = fs::read(&path).unwrap();
+        assert_eq!((written.len(), &written[..8192]), (1 << 20, &[7; 8192][..]));
+        let huge = claims.provide("a", "data", 1 << 60).unwrap_err();
+        assert!(matches!(huge, VolumeError::NoRoom { .. }), "{huge}");
+        claims.remove("a", "data").unwrap();
+        claims.remove("a", "data").unwrap();
+        assert!(claims.find("a", "data").is_err());
+    }
+
+    #[test]
+    fn what_lies_there_and_is_no_file_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::below(dir.path().to_owned());
+        let path = claims.path("a", "data");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        assert!(matches!(claims.find("a", "data"), Err(ClaimError::Disk(VolumeError::NotRegular(_)))));
+        assert!(claims.provide("a", "data", 4096).is_err());
+    }
+}
