@@ -4,11 +4,13 @@
 //! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
 //! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
 //! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
-//! and [`pools`] that of machines, [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
+//! and [`pools`] that of machines, [`claims`] makes and keeps disks,
+//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
 
 pub mod accounts;
 pub mod auth;
 mod children;
+pub mod claims;
 pub mod collect;
 pub mod fields;
 pub mod http;

@@ -50,6 +50,11 @@ pub fn replica_sets() -> &'static Resource {
     row("virtualmachineinstancereplicasets.kubevirt.io")
 }
 
+/// The row of PersistentVolumeClaims.
+pub fn claims() -> &'static Resource {
+    row("persistentvolumeclaims")
+}
+
 /// The row of VirtualMachinePools.
 pub fn pools() -> &'static Resource {
     row("virtualmachinepools.pool.kubevirt.io")
@@ -262,6 +267,7 @@ mod tests {
             (revisions(), "ControllerRevision"),
             (replica_sets(), "VirtualMachineInstanceReplicaSet"),
             (pools(), "VirtualMachinePool"),
+            (claims(), "PersistentVolumeClaim"),
             (row("nodes"), "Node"),
         ] {
             assert_eq!(row.kind, kind);

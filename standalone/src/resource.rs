@@ -1,6 +1,7 @@
 //! What is served: one table, a row for each resource. A new resource is a new row, and its fields in [`crate::schema`].
 
 mod admit;
+mod claim;
 mod duration;
 mod instancetype;
 mod machine;
@@ -12,6 +13,7 @@ mod table;
 use serde_json::Value;
 
 pub use admit::{Cause, VMI_FINALIZER};
+pub use claim::{CLASS, PROTECTION, requested};
 pub use duration::human;
 pub(crate) use machine::of_template;
 pub use table::ALL;

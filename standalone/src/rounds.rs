@@ -18,16 +18,26 @@ pub(crate) async fn go<R: Default + Send + 'static>(
     whose: &'static str,
     round: fn(&Store, &mut R) -> Option<Duration>,
 ) {
+    go_from(store, whose, R::default, round).await;
+}
+
+/// The same where there is something to remember from the beginning, and after a round that broke off.
+pub(crate) async fn go_from<R: Send + 'static>(
+    store: Arc<Store>,
+    whose: &'static str,
+    begin: impl Fn() -> R,
+    round: fn(&Store, &mut R) -> Option<Duration>,
+) {
     let mut news = store.news();
-    let mut memory = R::default();
+    let mut memory = None;
     loop {
         news.borrow_and_update();
         let there = Arc::clone(&store);
-        let mut taken = std::mem::take(&mut memory);
+        let mut taken = memory.take().unwrap_or_else(&begin);
         let done = tokio::task::spawn_blocking(move || (round(&there, &mut taken), taken)).await;
         let wait = match done {
             Ok((again, taken)) => {
-                memory = taken;
+                memory = Some(taken);
                 again
             }
             Err(error) => {

@@ -19,7 +19,7 @@ use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{accounts, collect, kubeconfig, place, pools, replicasets, vms};
+use crate::{accounts, claims, collect, kubeconfig, place, pools, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -104,6 +104,7 @@ pub async fn run(
         () = vms::run(Arc::clone(&store)) => {}
         () = replicasets::run(Arc::clone(&store)) => {}
         () = pools::run(Arc::clone(&store)) => {}
+        () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }

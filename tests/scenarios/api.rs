@@ -229,7 +229,7 @@ fn takes_the_examples(api: &Api<'_>) -> Result<(), HostError> {
     let told = api.ok(&format!("delete --timeout=60s -f {examples}/standalone"))?;
     assert_eq!(told.lines().count(), made, "{told}");
     eventually("nothing is left of them", SOON, || {
-        Ok(api.feed("get vm,vmi,vmirs -A", "")?.stderr.contains("No resources found"))
+        Ok(api.feed("get vm,vmi,vmirs,vmpool,pvc -A", "")?.stderr.contains("No resources found"))
     })
 }
 

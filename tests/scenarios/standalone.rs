@@ -12,6 +12,8 @@ use crate::scenarios::broken;
 use crate::scenarios::node::{host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
+/// In a guest: finds the disk of the claim.
+const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -119,6 +121,11 @@ impl<'h> Standalone<'h> {
             Ok(last["printableStatus"] == wanted)
         });
         reached.inspect_err(|_| eprintln!("{name} as last seen: {last:#}\n{}", self.vireo.stderr()))
+    }
+
+    /// Where the claim's disk is.
+    fn claim(&self) -> String {
+        format!("{}/claims/default/data/disk.img", self.host.work("state"))
     }
 
     fn launchers(&self) -> Result<String, HostError> {
@@ -270,9 +277,34 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
 }
 
 /// A VirtualMachine from its first start to its end.
+/// What waits for a claim says so, and runs once the claim is there.
+fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    standalone.printable("two", "ErrorPvcNotFound")?;
+    let events = standalone.kubectl("get events", None)?.ok();
+    assert!(events.contains("PVC default/data does not exist, waiting for it to appear"), "{events}");
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
+    standalone.kubectl("apply -f -", Some(claim))?.ok();
+    standalone.kubectl("wait pvc data --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
+    let table = standalone.kubectl("get pvc", None)?.ok();
+    assert!(
+        table.starts_with("NAME") && table.contains("Bound") && table.contains("1Mi        RWO"),
+        "{table}"
+    );
+    Ok(())
+}
+
 fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     let template = manifest(standalone.host, "two");
     let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
+    let spec = spec
+        .replace(
+            "      - name: second\n",
+            "      - name: data\n        serial: D4TA\n        disk: {bus: virtio}\n      - name: second\n",
+        )
+        .replace(
+            "  volumes:\n",
+            "  volumes:\n  - name: data\n    persistentVolumeClaim: {claimName: data}\n",
+        );
     let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
     let vm = format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: two}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
@@ -284,18 +316,29 @@ fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     let told = standalone.virtctl("stop two")?;
     assert!(told.stderr.contains("VM is not running"), "{}", told.stderr);
     standalone.virtctl("start two")?.ok();
+    claims_a_disk(standalone)?;
     standalone.printable("two", "Running")?;
+    let mut guest = standalone.console("two")?;
     // The power button works once the guest's system is up.
-    standalone.console("two")?.ready()?;
+    guest.ready()?;
+    guest.run(&format!("{DATA}; echo kept >$data; sync"), SOON)?;
     let first = standalone.uid("two")?;
+    let larger = r#"patch pvc data --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Mi"}}}}'"#;
+    standalone.kubectl(larger, None)?.ok();
     standalone.virtctl("restart two")?.ok();
     standalone.another_runs("two", &first)?;
     is_steered(standalone)?;
     let second = standalone.uid("two")?;
     standalone.reboot()?;
     standalone.another_runs("two", &second)?;
+    standalone.kubectl("delete pvc data --wait=false", None)?.ok();
+    let held = standalone.kubectl("get pvc data", None)?.ok();
+    assert!(held.contains("Terminating"), "it is in use: {held}");
     standalone.virtctl("stop two --grace-period 0 --force")?.ok();
     standalone.printable("two", "Stopped")?;
+    standalone.kubectl("wait pvc data --for=delete --timeout=60s", None)?.ok();
+    let left = standalone.host.shell(&format!("test -e {}", standalone.claim())).run()?;
+    assert_eq!(left.status, Status::Code(1), "its file is gone, too");
     assert!(standalone.kubectl("get vmi two", None)?.stderr.contains("NotFound"));
     standalone.kubectl("delete vm two --timeout=90s", None)?.ok();
     assert!(
@@ -309,6 +352,12 @@ fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
 fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let mut guest = standalone.console("two")?;
     let first = guest.ready()?;
+    let seen = guest.run(&format!("{DATA}; head -n1 $data; cat /sys/block/${{data#/dev/}}/size"), SOON)?;
+    assert_eq!(
+        seen.split_whitespace().collect::<Vec<_>>(),
+        ["kept", "4096"],
+        "2 MiB, and what was written to it"
+    );
     standalone.virtctl("pause vm two")?.ok();
     standalone.printable("two", "Paused")?;
     let told = standalone.virtctl("soft-reboot two")?;

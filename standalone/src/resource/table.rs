@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::admit;
+use super::claim;
 use super::instancetype;
 use super::machine;
 use super::path;
@@ -158,6 +159,31 @@ pub static ALL: &[Resource] = &[
         ],
         merge: PLAIN,
         admit: admit::event,
+        name_fits: is_dns_name,
+    },
+    Resource {
+        group: "",
+        version: "v1",
+        plural: "persistentvolumeclaims",
+        singular: "persistentvolumeclaim",
+        kind: "PersistentVolumeClaim",
+        short_names: &["pvc"],
+        categories: &[],
+        namespaced: true,
+        status: true,
+        columns: &[
+            column("Status", "string", 0, Source::Made(claim::phase)),
+            column("Volume", "string", 0, Source::Path(".spec.volumeName")),
+            column("Capacity", "string", 0, Source::Path(".status.capacity.storage")),
+            column("Access Modes", "string", 0, Source::Made(claim::modes)),
+            column("StorageClass", "string", 0, Source::Path(".spec.storageClassName")),
+            column("VolumeAttributesClass", "string", 0, Source::Made(|_| json!("<unset>"))),
+            AGE,
+            column("VolumeMode", "string", 1, Source::Path(".spec.volumeMode")),
+        ],
+        fields: &[],
+        merge: Some(&[OF_METADATA[0], OF_METADATA[1], ("status.conditions", "type")]),
+        admit: claim::admit,
         name_fits: is_dns_name,
     },
     Resource {

@@ -1,0 +1,213 @@
+//! PersistentVolumeClaims of this machine: each becomes a file, which stays until the claim goes and nothing uses it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use vireo_api::v1::{ClaimVolumeSource, ObjectMeta};
+use vireo_handler::launcher::link::chain;
+use vireo_handler::node::Node;
+use vireo_handler::reconcile::status::Phase;
+use vireo_handler::storage::Claims;
+
+use crate::machines::told::{About, Event, write as tell};
+use crate::resource::{CLASS, PROTECTION, requested};
+use crate::rounds::{self, Due};
+use crate::store::{DiskError, Follower, Key, News, Object, Store};
+use crate::{meta, place};
+
+/// How soon what could not be made, removed or written is tried again.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What is remembered from round to round.
+#[derive(Debug)]
+struct Rounds {
+    files: Claims,
+    /// Told when there is another claim; absent in tests.
+    node: Option<Arc<Node>>,
+    follower: Follower,
+    /// Claims that go as soon as nothing uses them.
+    leaving: BTreeSet<Key>,
+    due: Due,
+}
+
+/// Makes and removes disks until the store is gone.
+pub async fn run(store: Arc<Store>, node: Arc<Node>) {
+    let begin = || Rounds::over(node.claims(), Some(Arc::clone(&node)));
+    rounds::go_from(store, "PersistentVolumeClaims", begin, |store, rounds| rounds.round(store)).await;
+}
+
+impl Rounds {
+    fn over(files: Claims, node: Option<Arc<Node>>) -> Self {
+        let (leaving, due) = (BTreeSet::new(), Due::default());
+        Self { files, node, follower: Follower::default(), leaving, due }
+    }
+
+    /// Looks at every claim that may have something to do; how long nothing is to be done if nothing changes. Blocks.
+    fn round(&mut self, store: &Store) -> Option<Duration> {
+        let now = Timestamp::now();
+        let soon = now.checked_add(RETRY).unwrap_or(now);
+        let changed = self.changed(store);
+        let mut due = std::mem::take(&mut self.due);
+        let wait = due.round(changed, now, |key| {
+            let Some(object) = store.get(key) else {
+                self.leaving.remove(key);
+                return None;
+            };
+            let done = match meta::is_leaving(&object.value) {
+                true => self.release(store, &object),
+                false => self.provide(store, &object),
+            };
+            let settled = done.unwrap_or_else(|error| {
+                tracing::warn!(%error, "a PersistentVolumeClaim cannot be written; it is tried again");
+                false
+            });
+            (!settled).then_some(soon)
+        });
+        self.due = due;
+        wait
+    }
+
+    /// A VMI that changes may no longer use what is to go.
+    fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
+        let (claims, instances) = (place::claims().name(), place::vmis().name());
+        match self.follower.look(store) {
+            News::Everything => {
+                store.list(&claims, None).objects.iter().map(|object| object.key.clone()).collect()
+            }
+            News::These(events) => {
+                let mut keys = BTreeSet::new();
+                for event in events {
+                    if event.key.resource == claims {
+                        keys.insert(event.key.clone());
+                    } else if event.key.resource == instances {
+                        let here = |key: &&Key| key.namespace == event.key.namespace;
+                        keys.extend(self.leaving.iter().filter(here).cloned());
+                    }
+                }
+                keys
+            }
+        }
+    }
+
+    /// Makes or enlarges a claim's disk; whether all is as it should be.
+    fn provide(&mut self, store: &Store, claim: &Object) -> Result<bool, DiskError> {
+        let Some(bytes) = requested(&claim.value) else { return Ok(true) };
+        let class = claim.value.pointer("/spec/storageClassName").and_then(Value::as_str).unwrap_or(CLASS);
+        if class != CLASS {
+            let text = format!("storageclass.storage.k8s.io {class:?} not found: there is {CLASS:?}");
+            return warn(store, claim, "ProvisioningFailed", text).map(|()| true);
+        }
+        let has = claim.value.pointer("/status/capacity/storage");
+        let wanted = claim.value.pointer("/spec/resources/requests/storage");
+        let phase = claim.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+        let bound = ["Bound", "Lost"].contains(&phase);
+        let there = self.files.find(&claim.key.namespace, &claim.key.name).is_ok();
+        if phase == "Bound" && has == wanted && there {
+            return Ok(true);
+        }
+        if bound && !there {
+            // What somebody removed is not made anew: an empty disk would pass for the lost one.
+            let path = self.files.path(&claim.key.namespace, &claim.key.name);
+            let text = format!("{} is gone, and with it what was written to it", path.display());
+            return lose(store, claim, text).map(|()| true);
+        }
+        if let Err(error) = self.files.provide(&claim.key.namespace, &claim.key.name, bytes.get()) {
+            let reason = if bound { "VolumeResizeFailed" } else { "ProvisioningFailed" };
+            return warn(store, claim, reason, chain(&error)).map(|()| false);
+        }
+        let wanted = wanted.cloned().unwrap_or_default();
+        place::change(store, claim, |value| {
+            let uid = meta::text(value, "uid").to_owned();
+            value["spec"]["volumeName"] = json!(format!("pvc-{uid}"));
+            value["status"] = json!({
+                "phase": "Bound", "accessModes": value["spec"]["accessModes"],
+                "capacity": {"storage": wanted},
+            });
+            true
+        })?;
+        let (reason, text) = match bound {
+            true => {
+                ("VolumeResizeSuccessful", "Resize volume succeeded: machines see it with their next start")
+            }
+            false => ("ProvisioningSucceeded", "Successfully provisioned the volume's file"),
+        };
+        say(store, claim, &Event::new(false, reason, text))?;
+        if let Some(node) = &self.node {
+            node.tell_of_claims();
+        }
+        Ok(true)
+    }
+
+    /// Removes a claim's disk and lets the claim go, once nothing uses it; whether there is nothing to try again.
+    fn release(&mut self, store: &Store, claim: &Object) -> Result<bool, DiskError> {
+        if !meta::finalizers(&claim.value).iter().any(|one| one == PROTECTION) {
+            self.leaving.remove(&claim.key);
+            return Ok(true);
+        }
+        if is_used(store, &claim.key) {
+            self.leaving.insert(claim.key.clone());
+            return Ok(true);
+        }
+        if let Err(error) = self.files.remove(&claim.key.namespace, &claim.key.name) {
+            return warn(store, claim, "VolumeFailedDelete", error.to_string()).map(|()| false);
+        }
+        self.leaving.remove(&claim.key);
+        place::change(store, claim, |value| {
+            meta::remove_finalizer(value, PROTECTION);
+            place::is_held(value)
+        })?;
+        Ok(true)
+    }
+}
+
+/// Whether an instance that has not ended names a claim.
+fn is_used(store: &Store, claim: &Key) -> bool {
+    let uses = |object: &Arc<Object>| {
+        let phase = object.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+        let volumes = object.value.pointer("/spec/volumes").and_then(Value::as_array);
+        let named = |volume: &Value| {
+            let source = volume.get("persistentVolumeClaim").cloned();
+            let source = source.and_then(|source| serde_json::from_value::<ClaimVolumeSource>(source).ok());
+            source.is_some_and(|source| source.claim_name == claim.name)
+        };
+        !Phase::parse(phase).is_final() && volumes.into_iter().flatten().any(named)
+    };
+    store.list(&place::vmis().name(), Some(&claim.namespace)).objects.iter().any(uses)
+}
+
+fn lose(store: &Store, claim: &Object, text: String) -> Result<(), DiskError> {
+    if claim.value.pointer("/status/phase").is_some_and(|phase| phase == "Lost") {
+        return Ok(());
+    }
+    place::change(store, claim, |value| {
+        value["status"]["phase"] = json!("Lost");
+        true
+    })?;
+    warn(store, claim, "ClaimLost", text)
+}
+
+fn warn(store: &Store, claim: &Object, reason: &str, text: String) -> Result<(), DiskError> {
+    say(store, claim, &Event::new(true, reason, text))
+}
+
+fn say(store: &Store, claim: &Object, event: &Event) -> Result<(), DiskError> {
+    let metadata = ObjectMeta {
+        name: claim.key.name.clone(),
+        namespace: claim.key.namespace.clone(),
+        uid: meta::text(&claim.value, "uid").to_owned(),
+        ..ObjectMeta::default()
+    };
+    let about = About {
+        kind: place::claims().kind,
+        metadata: &metadata,
+        component: "persistentvolume-controller",
+        host: "",
+    };
+    tell(store, &about, event)
+}
+
+#[cfg(test)]
+mod tests;

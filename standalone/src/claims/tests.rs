@@ -1,0 +1,129 @@
+use std::convert::Infallible;
+
+use super::*;
+use crate::store::Change;
+
+struct World {
+    dir: tempfile::TempDir,
+    store: Store,
+    rounds: Rounds,
+}
+
+fn key() -> Key {
+    place::claims().key("default", "data")
+}
+
+impl World {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        place::prepare(&store, "node1").unwrap();
+        let rounds = Rounds::over(Claims::below(dir.path().join("claims")), None);
+        Self { dir, store, rounds }
+    }
+
+    fn put(&mut self, key: &Key, mut value: Value) {
+        meta::create(&mut value, &key.namespace, &key.name);
+        self.store.write(key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
+    }
+
+    fn claim(&mut self, size: &str, class: &str) {
+        let mut value = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": {"requests": {"storage": size}}}});
+        assert_eq!((place::claims().admit)(&mut value, None), []);
+        self.put(&key(), value);
+    }
+
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Value)) {
+        let object = self.store.get(key).unwrap();
+        place::change(&self.store, &object, |value| {
+            change(value);
+            true
+        })
+        .unwrap();
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            let before = self.store.revision();
+            self.rounds.round(&self.store);
+            if self.store.revision() == before {
+                return;
+            }
+        }
+        panic!("it never settles");
+    }
+
+    fn status(&self) -> Value {
+        self.store.get(&key()).unwrap().value["status"].clone()
+    }
+
+    fn file(&self) -> std::path::PathBuf {
+        self.dir.path().join("claims/default/data/disk.img")
+    }
+
+    fn size(&self) -> u64 {
+        std::fs::metadata(self.file()).unwrap().len()
+    }
+
+    fn reasons(&self) -> Vec<String> {
+        let events = self.store.list("events", None).objects;
+        let mut told: Vec<_> =
+            events.iter().filter_map(|event| event.value["reason"].as_str().map(str::to_owned)).collect();
+        told.sort();
+        told
+    }
+}
+
+#[test]
+fn a_claim_is_bound_to_a_file_that_grows_with_it() {
+    let mut world = World::new();
+    world.claim("1Mi", CLASS);
+    world.settle();
+    assert_eq!(
+        (&world.status()["phase"], &world.status()["capacity"]["storage"]),
+        (&json!("Bound"), &json!("1Mi"))
+    );
+    assert_eq!((world.size(), &world.status()["accessModes"]), (1 << 20, &json!(["ReadWriteOnce"])));
+    world.change(&key(), |claim| claim["spec"]["resources"]["requests"]["storage"] = json!("3Mi"));
+    assert_eq!((world.size(), &world.status()["capacity"]["storage"]), (3 << 20, &json!("3Mi")));
+    assert_eq!(world.reasons(), ["ProvisioningSucceeded", "VolumeResizeSuccessful"]);
+    // A disk that was lost is not replaced by an empty one.
+    std::fs::remove_file(world.file()).unwrap();
+    world.change(&key(), |claim| claim["metadata"]["labels"] = json!({"a": "b"}));
+    assert_eq!((&world.status()["phase"], world.file().exists()), (&json!("Lost"), false));
+}
+
+#[test]
+fn what_is_in_use_stays() {
+    let mut world = World::new();
+    world.claim("1Mi", CLASS);
+    let vmi = place::vmis().key("default", "web");
+    let volumes = json!([{"name": "root", "emptyDisk": {}}, {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    world.put(&vmi, json!({"metadata": {}, "spec": {"volumes": volumes}, "status": {"phase": "Running"}}));
+    world.settle();
+    place::remove(&world.store, &world.store.get(&key()).unwrap()).unwrap();
+    world.settle();
+    assert!(world.file().exists() && world.store.get(&key()).is_some());
+    world.change(&vmi, |vmi| vmi["status"]["phase"] = json!("Succeeded"));
+    assert!(!world.file().exists() && world.store.get(&key()).is_none());
+}
+
+#[test]
+fn what_cannot_be_made_is_told() {
+    let mut world = World::new();
+    world.claim("1Mi", "fast");
+    world.settle();
+    assert_eq!(
+        (world.reasons(), &world.status()["phase"]),
+        (vec!["ProvisioningFailed".to_owned()], &json!("Pending"))
+    );
+    place::remove(&world.store, &world.store.get(&key()).unwrap()).unwrap();
+    world.settle();
+    assert!(world.store.get(&key()).is_none());
+    world.claim("1Ei", CLASS);
+    world.settle();
+    assert_eq!(world.reasons().len(), 2, "there is no room for it");
+    assert!(world.rounds.due.at(&key()).is_some() && !world.file().exists());
+}
