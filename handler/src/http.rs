@@ -1,5 +1,6 @@
 //! The local endpoint: VMIs as KubeVirt's API serves them, and their consoles, on a unix socket.
 
+mod agent;
 mod console;
 mod fault;
 mod portforward;
@@ -50,6 +51,7 @@ pub fn router(node: Arc<Node>) -> Router {
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
     let port = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/portforward/{port}";
+    let vmi = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}";
     let steer = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{steering}";
     Router::new()
         .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
@@ -60,6 +62,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vnc}/screenshot"), get(vnc::screenshot))
         .route(port, get(portforward::tcp))
         .route(&format!("{port}/{{protocol}}"), get(portforward::either))
+        .route(&format!("{vmi}/guestosinfo"), get(agent::info))
+        .route(&format!("{vmi}/userlist"), get(agent::users))
+        .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
         .route(steer, put(steer::steer))
         .fallback(nowhere)
         .method_not_allowed_fallback(other_method)

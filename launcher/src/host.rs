@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -30,6 +31,8 @@ pub struct Host {
     pub disks: Vec<DiskFiles>,
     /// One for each interface, for the monitor; QEMU attaches to taps by itself.
     pub taps: Vec<OwnedFd>,
+    /// The other end of the guest agent's port, for a hypervisor that has one.
+    pub agent: Option<UnixStream>,
 }
 
 /// Firmware, as the hypervisor wants it.
@@ -157,7 +160,7 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
-    Ok(Host { kernel, firmware, disks, taps })
+    Ok(Host { kernel, firmware, disks, taps, agent: None })
 }
 
 fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {

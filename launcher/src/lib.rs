@@ -7,6 +7,7 @@
 //!
 //! One thread runs everything here; the native hypervisor brings its own threads for the machine.
 
+pub mod agent;
 pub mod console;
 pub mod dhcp;
 pub mod fault;

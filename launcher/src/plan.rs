@@ -160,6 +160,7 @@ mod tests {
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
+            agent: None,
         }
     }
 

@@ -9,9 +9,9 @@ use tonic::{Request, Response, Status};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
-    DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest, KillResponse, LaunchRequest,
-    LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest, ShutdownResponse, State,
-    SteerRequest, SteerResponse, Steering, WatchRequest,
+    AskAgentRequest, AskAgentResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse,
+    KillRequest, KillResponse, LaunchRequest, LaunchResponse, ScreenshotRequest, ScreenshotResponse,
+    ShutdownRequest, ShutdownResponse, State, SteerRequest, SteerResponse, Steering, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -86,6 +86,15 @@ impl Launcher for Server {
             }
         };
         Ok(Response::new(SteerResponse { fault: self.session.steer(order).await }))
+    }
+
+    async fn ask_agent(
+        &self,
+        request: Request<AskAgentRequest>,
+    ) -> Result<Response<AskAgentResponse>, Status> {
+        let told = self.session.agent().ask(request.into_inner().question()).await;
+        let refused = |fault| AskAgentResponse { fault: Some(fault), ..AskAgentResponse::default() };
+        Ok(Response::new(told.unwrap_or_else(refused)))
     }
 
     async fn screenshot(

@@ -9,11 +9,12 @@ mod outcome;
 mod stage;
 mod steer;
 
+use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,6 +24,7 @@ use vireo_proto::launcher::{hypervisor, state::Phase};
 
 pub use command::{Command, Handle};
 
+use crate::agent::{self, Agent, Question};
 use crate::console::{self, Console};
 use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
@@ -64,6 +66,10 @@ pub struct Session {
     standing: watch::Sender<Standing>,
     /// Console and DHCP servers; they stop with the session.
     servers: JoinSet<()>,
+    /// What others want to know of the guest's agent; absent once somebody takes care of it.
+    questions: Option<mpsc::Receiver<Question>>,
+    /// Whether a program of the guest has opened the agent's port.
+    agent_open: watch::Sender<bool>,
     /// The launcher was told to go as soon as its guest has.
     leaving: bool,
 }
@@ -74,8 +80,17 @@ impl Session {
         let (sender, commands) = mpsc::channel(8);
         let state = State { phase: Phase::Waiting.into(), ..State::default() };
         let (standing, seen) = watch::channel(Standing { vmi: None, state, screen: None });
-        let session = Self { node, commands, standing, servers: JoinSet::new(), leaving: false };
-        (session, Handle::new(sender, seen))
+        let (asker, questions) = agent::questions();
+        let session = Self {
+            node,
+            commands,
+            standing,
+            servers: JoinSet::new(),
+            questions: Some(questions),
+            agent_open: watch::Sender::new(false),
+            leaving: false,
+        };
+        (session, Handle::new(sender, seen, asker))
     }
 
     /// Runs until the launcher may exit.
@@ -158,7 +173,10 @@ impl Session {
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
         self.standing.send_modify(|standing| standing.screen.clone_from(&launch.vnc_socket));
-        let host = host::open(&launch, kind, self.node.firmware())?;
+        let mut host = host::open(&launch, kind, self.node.firmware())?;
+        // The monitor has no such port.
+        let questions = self.questions.take().filter(|_| kind == Kind::Qemu);
+        host.agent = questions.map(|questions| self.talk_to_agent(questions)).transpose()?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
             let listener: UnixListener =
@@ -175,6 +193,27 @@ impl Session {
         let launch = Arc::new(launch);
         let starting = self.node.hypervisor(kind).start(Arc::clone(&launch), host, port);
         Ok((launch, console, starting))
+    }
+
+    /// Takes care of the guest's agent, by the other end of the port that this returns.
+    fn talk_to_agent(&mut self, questions: mpsc::Receiver<Question>) -> Result<StdStream, Fault> {
+        let pair = || {
+            let (ours, theirs) = StdStream::pair()?;
+            ours.set_nonblocking(true)?;
+            Ok((Box::new(UnixStream::from_std(ours)?), theirs))
+        };
+        let (port, theirs) =
+            pair().map_err(|error: std::io::Error| fault(Code::HostResource, chain(&error)))?;
+        let agent = Agent { port, open: self.agent_open.subscribe(), questions };
+        let standing = self.standing.clone();
+        self.servers.spawn(agent.run(move |known| {
+            standing.send_if_modified(|standing| {
+                let differs = standing.state.agent != known;
+                standing.state.agent = known;
+                differs
+            });
+        }));
+        Ok(theirs)
     }
 
     fn not_started(&self, fault: Fault) -> Stage {
@@ -235,7 +274,9 @@ impl Session {
     }
 
     fn exit(&self, outcome: Outcome) -> Stage {
+        self.agent_open.send_replace(false);
         self.publish(|state| {
+            state.agent = None;
             state.phase = Phase::Exited.into();
             state.outcome = Some(outcome.clone());
         });

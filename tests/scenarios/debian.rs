@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Monitor;
 use vireo_tests::installed::{self, Firmware};
@@ -181,6 +182,7 @@ fn a_debian(host: &Host, hypervisor: &'static str, firmware: Firmware) -> Result
     cloud_init_did_all(&guest, firmware)?;
     identity(&guest)?;
     by_virtctl(host)?;
+    by_its_agent(&node, hypervisor)?;
     eprintln!("debian by {firmware:?} on {hypervisor}: {}", guest.run("systemd-analyze time")?);
 
     // Deleting the manifest presses the power button, which systemd hears.
@@ -238,6 +240,44 @@ fn by_virtctl(host: &Host) -> Result<(), HostError> {
     let told = run(format!("{virtctl} ssh {options} ada@vmi/debian -c 'wc -c <there/file; exit 3'"))?;
     assert_eq!((told.status, told.stdout.trim()), (Status::Code(3), "3000000"), "{}", told.stderr);
     run(format!("ssh-keygen -F vmi.debian.default -f '{}'", host.work("known hosts")))?.ok();
+    Ok(())
+}
+
+/// What QEMU's guest agent tells: in the status, and to whoever asks. The monitor has no port for it.
+fn by_its_agent(node: &Node<'_>, hypervisor: &str) -> Result<(), HostError> {
+    if hypervisor == "native" {
+        let told = node.virtctl("guestosinfo debian")?;
+        assert!(told.stderr.contains("VMI does not have guest agent connected"), "{}", told.stderr);
+        return Ok(());
+    }
+    let mut status = Value::Null;
+    let told = eventually("the agent is heard", BOOT, || {
+        status = node.vmi("debian")?.unwrap_or_default()["status"].clone();
+        Ok(status["interfaces"][0]["infoSource"] == "domain, guest-agent")
+    });
+    assert!(told.is_ok(), "{status:#}");
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    assert!(
+        conditions.iter().any(|one| one["type"] == "AgentConnected" && one["status"] == "True"),
+        "{status:#}"
+    );
+    assert_eq!(status["guestOSInfo"]["id"], "debian", "{status:#}");
+    assert_ne!(status["interfaces"][0]["interfaceName"], Value::Null, "{status:#}");
+    assert!(
+        status["interfaces"][0]["ipAddress"].as_str().is_some_and(|address| address.starts_with("10.201."))
+    );
+    let ask = |line: &str| -> Result<Value, HostError> {
+        let told = node.virtctl(line)?.ok();
+        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+    };
+    let info = ask("guestosinfo debian")?;
+    assert_eq!((&info["hostname"], &info["os"]["id"]), (&"analyst".into(), &"debian".into()), "{info:#}");
+    let commands = info["supportedCommands"].as_array().cloned().unwrap_or_default();
+    assert!(commands.iter().any(|one| one["name"] == "guest-ping" && one["enabled"] == true), "{info:#}");
+    let disks = ask("fslist debian")?["items"].as_array().cloned().unwrap_or_default();
+    let root = disks.iter().find(|disk| disk["mountPoint"] == "/").cloned().unwrap_or_default();
+    assert!(root["totalBytes"].as_u64() > root["usedBytes"].as_u64(), "{disks:#?}");
+    assert!(ask("userlist debian")?["items"].is_array());
     Ok(())
 }
 

@@ -7,7 +7,9 @@ use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{self, Guest, Monitor, Ready};
 use vireo_tests::terminal::{LEAVE, Terminal};
-use vireo_tests::{Host, HostBuilder, HostError, Image, Process, Status, installed, oci, programs, scenario};
+use vireo_tests::{
+    Host, HostBuilder, HostError, Image, Output, Process, Status, installed, oci, programs, scenario,
+};
 
 use crate::SOON;
 use crate::scenarios::broken;
@@ -106,6 +108,12 @@ impl<'h> Node<'h> {
     pub(crate) fn delete(&self, file: &str) -> Result<(), HostError> {
         self.host.command("rm").arg(self.host.work(&format!("manifests/{file}"))).run()?.ok();
         Ok(())
+    }
+
+    /// Runs `virtctl` against this node.
+    pub(crate) fn virtctl(&self, line: &str) -> Result<Output, HostError> {
+        let virtctl = self.host.command(&self.host.input("virtctl"));
+        virtctl.args(line.split(' ')).args(["--state-dir", &self.host.work("state")]).run()
     }
 
     /// All that `virt-handler status` tells.
@@ -314,10 +322,6 @@ fn forwards_a_port(host: &Host) -> Result<(), HostError> {
 
 /// A pause stops the guest and loses nothing, not even what is typed meanwhile.
 fn is_steered(node: &Node<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
-    let virtctl = |line: &str| {
-        let virtctl = node.host.command(&node.host.input("virtctl"));
-        virtctl.args(line.split(' ')).args(["--state-dir", &node.host.work("state")]).run()
-    };
     let paused = |wanted: bool| {
         let what = if wanted { "the VMI is paused" } else { "the VMI goes on" };
         eventually(what, SOON, || {
@@ -326,12 +330,12 @@ fn is_steered(node: &Node<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
             Ok(conditions.into_iter().flatten().any(|one| one["type"] == "Paused") == wanted)
         })
     };
-    virtctl("pause vmi one")?.ok();
+    node.virtctl("pause vmi one")?.ok();
     paused(true)?;
-    let refused = virtctl("pause vmi one")?;
+    let refused = node.virtctl("pause vmi one")?;
     assert!(refused.stderr.contains("VMI is already paused"), "{}", refused.stderr);
     guest.monitor().write(b"0 echo typed while it was paused >/tmp/typed\n")?;
-    virtctl("unpause vmi one")?.ok();
+    node.virtctl("unpause vmi one")?.ok();
     paused(false)?;
     assert_eq!(guest.run("cat /tmp/typed", SOON)?.trim(), "typed while it was paused");
     Ok(())

@@ -64,6 +64,15 @@ pub(crate) enum Command {
     /// Ask a virtual machine to reboot, by its power button
     #[command(visible_alias = "softreboot")]
     SoftReboot(Steered),
+    /// Print what a guest's agent says of its system
+    #[command(name = "guestosinfo")]
+    GuestOsInfo(Instance),
+    /// Print what a guest's agent says of its file systems
+    #[command(name = "fslist")]
+    FsList(Instance),
+    /// Print what a guest's agent says of who is logged in
+    #[command(name = "userlist")]
+    UserList(Instance),
     /// Print a manifest of a virtual machine, an instance type or a preference
     Create(Create),
     /// Show a virtual machine with what its instance type and preference say
@@ -79,6 +88,12 @@ pub(crate) struct Machine {
     /// Only say whether it could be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Instance {
+    /// Name of the virtual machine instance
+    pub(crate) vmi: String,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! One verb, one file.
 
+pub(crate) mod agent;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod expand;

@@ -17,8 +17,9 @@ use tracing::{Instrument as _, Span, debug, warn};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
-    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
-    ShutdownRequest, State, SteerRequest, Steering, WatchRequest, state::Phase,
+    AgentQuestion, AskAgentRequest, AskAgentResponse, DismissRequest, Fault, HelloRequest, Identity,
+    KillRequest, LaunchRequest, ScreenshotRequest, ShutdownRequest, State, SteerRequest, Steering,
+    WatchRequest, state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -30,7 +31,7 @@ const ANSWER: Duration = Duration::from_secs(10);
 const LAUNCH: Duration = Duration::from_secs(60);
 /// For a pause, which waits for the processors.
 const STEER: Duration = Duration::from_secs(30);
-/// For a picture; the launcher gives up before, and says why.
+/// For a picture, or the guest's agent; the launcher gives up before, and says why.
 const LOOK: Duration = Duration::from_secs(40);
 /// No picture of a screen is larger.
 const PICTURE: usize = 64 << 20;
@@ -185,6 +186,17 @@ pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, Lin
 pub async fn steer(socket: &Path, steering: Steering) -> Result<(), LinkError> {
     let mut client = connect(socket).await?;
     refused(within(STEER, client.steer(SteerRequest { steering: steering.into() })).await?.fault)
+}
+
+/// What the agent of the guest whose launcher is at `socket` says.
+///
+/// # Errors
+/// When the launcher cannot be asked, or nobody answers it.
+pub async fn ask_agent(socket: &Path, question: AgentQuestion) -> Result<AskAgentResponse, LinkError> {
+    let mut client = connect(socket).await?;
+    let request = AskAgentRequest { question: question.into() };
+    let mut answer = within(LOOK, client.ask_agent(request)).await?;
+    refused(answer.fault.take()).map(|()| answer)
 }
 
 fn refused(fault: Option<Fault>) -> Result<(), LinkError> {

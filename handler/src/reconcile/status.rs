@@ -1,5 +1,7 @@
 //! The VMI's status as KubeVirt reports it: a pure function of what it was and what is known now.
 
+mod agent;
+
 use vireo_api::spec::Vm;
 use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
@@ -95,6 +97,7 @@ pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
     if let Some(vm) = facts.vm {
         describe(&mut status, vm, facts);
     }
+    agent::tell(&mut status, facts.state.and_then(|state| state.agent.as_ref()));
     conditions(&mut status, facts);
     status
 }
@@ -168,6 +171,8 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
         }),
     );
     set("Paused", paused.then(|| (true, "PausedByUser", "VMI was paused by user".to_owned())));
+    let agent = facts.state.is_some_and(|state| state.agent.is_some());
+    set("AgentConnected", agent.then(|| (true, "", String::new())));
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
     // How a VMI failed stays said.
     if !(facts.phase == Phase::Failed && facts.trouble.is_none()) {

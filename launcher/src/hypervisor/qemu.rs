@@ -55,6 +55,7 @@ impl Qemu {
             serial: wiring.serial_fd(),
             log: wiring.firmware_fd(),
             qmp: wiring.qmp_fd(),
+            agent: wiring.agent_fd(),
         };
         let arguments = args::arguments(launch, &plan);
         let process = process::spawn(&self.binary, &arguments, wiring, port)?;

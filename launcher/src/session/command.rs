@@ -4,6 +4,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use vireo_proto::launcher::{Fault, LaunchRequest, State};
 
 use super::{Launched, Standing};
+use crate::agent::Asker;
 use crate::fault::{Code, fault};
 use crate::hypervisor::Order;
 
@@ -28,11 +29,21 @@ pub enum Command {
 pub struct Handle {
     commands: mpsc::Sender<Command>,
     standing: watch::Receiver<Standing>,
+    agent: Asker,
 }
 
 impl Handle {
-    pub(super) fn new(commands: mpsc::Sender<Command>, standing: watch::Receiver<Standing>) -> Self {
-        Self { commands, standing }
+    pub(super) fn new(
+        commands: mpsc::Sender<Command>,
+        standing: watch::Receiver<Standing>,
+        agent: Asker,
+    ) -> Self {
+        Self { commands, standing, agent }
+    }
+
+    /// Whom to ask what the guest's agent says.
+    pub fn agent(&self) -> &Asker {
+        &self.agent
     }
 
     /// What is known now, and every change.

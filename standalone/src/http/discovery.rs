@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
-use super::target::{STEERING, STREAMS};
+use super::target::{AGENT, STEERING, STREAMS};
 use super::{Refusal, Server, json_of};
 use crate::resource::{ALL, Resource};
 use crate::schema::openapi;
@@ -100,6 +100,8 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
     if group == STREAMS && STREAM_VERSIONS.contains(&version) {
         let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
         resources.extend(STREAM_NAMES.iter().map(stream));
+        resources
+            .extend(AGENT.iter().map(|what| stream(&format!("virtualmachineinstances/{what}").as_str())));
         let steered = |what: &&str| {
             let name = format!("virtualmachineinstances/{what}");
             json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["update"]})

@@ -9,6 +9,9 @@ use crate::resource::{self, Resource};
 /// The group of consoles and screens.
 pub(super) const STREAMS: &str = "subresources.kubevirt.io";
 
+/// What the guest's agent says.
+pub(super) const AGENT: [&str; 3] = ["filesystemlist", "guestosinfo", "userlist"];
+
 /// A port of the guest.
 pub(super) const PORT_FORWARD: &str = "portforward";
 
@@ -92,7 +95,7 @@ pub(super) struct Expand {
 pub(super) struct Stream {
     pub(super) namespace: String,
     pub(super) name: String,
-    /// `console`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`STEERING`].
+    /// `console`, `vnc`, `vnc/screenshot`, `portforward/PORT[/PROTOCOL]`, or one of [`AGENT`] or [`STEERING`].
     pub(super) what: String,
     /// Named by its VirtualMachine.
     pub(super) of_machine: bool,
@@ -200,7 +203,7 @@ fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
     };
     let what = what.join("/");
     let served =
-        || ["console", "vnc", "vnc/screenshot"].contains(&what.as_str()) || STEERING.contains(&what.as_str());
+        || [&["console", "vnc", "vnc/screenshot"][..], &AGENT, &STEERING].concat().contains(&what.as_str());
     let of_machine = match *plural {
         "virtualmachineinstances" if forwarded || served() => false,
         "virtualmachines" if forwarded => true,

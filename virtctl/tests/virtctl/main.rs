@@ -1,5 +1,6 @@
 //! The real `virtctl` against a handler's endpoint played by the test.
 
+mod agent;
 mod console;
 mod create;
 mod handler;

@@ -50,6 +50,10 @@ impl Launcher for Puppet {
         Ok(Response::new(SteerResponse { fault: None }))
     }
 
+    async fn ask_agent(&self, _: Request<AskAgentRequest>) -> Result<Response<AskAgentResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
     async fn screenshot(
         &self,
         _: Request<ScreenshotRequest>,

@@ -5,6 +5,9 @@ use super::{device, escaped};
 use crate::firmware::Firmware;
 use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios, Video};
 
+/// What the guest agent's port is called on our side.
+pub(super) const AGENT: &str = "agent";
+
 /// What is decided outside the launch message.
 pub(super) struct Plan<'a> {
     /// KVM runs the guest.
@@ -19,6 +22,8 @@ pub(super) struct Plan<'a> {
     pub log: Option<i32>,
     /// Inherited socket of the QMP monitor.
     pub qmp: i32,
+    /// Inherited socket of the guest agent's port.
+    pub agent: Option<i32>,
 }
 
 /// QEMU's command line, without the program's name.
@@ -33,6 +38,7 @@ pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
     wires(&mut args, plan);
     blockdev::disks(&mut args, launch, &plan.files);
     device::others(&mut args, launch);
+    agent(&mut args, plan);
     for demand in &launch.demands {
         args.0.extend(demand.qemu_args.iter().cloned());
     }
@@ -186,6 +192,17 @@ fn wires(args: &mut Args, plan: &Plan<'_>) {
         args.option("-chardev", format!("socket,id=firmware,fd={fd}"));
         args.option("-device", "isa-debugcon,iobase=0x402,chardev=firmware");
     }
+}
+
+/// After every other device, none of which it shall move to another slot.
+fn agent(args: &mut Args, plan: &Plan<'_>) {
+    let Some(fd) = plan.agent else { return };
+    args.option("-chardev", format!("socket,id={AGENT},fd={fd}"));
+    args.json("-device", &json!({ "driver": "virtio-serial-pci", "id": "ports" }));
+    let port = json!({
+        "driver": "virtserialport", "bus": "ports.0", "id": AGENT, "chardev": AGENT, "name": crate::agent::PORT,
+    });
+    args.json("-device", &port);
 }
 
 #[cfg(test)]

@@ -18,7 +18,15 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
     });
     arguments(
         launch,
-        &Plan { kvm, firmware: None, files: files.collect(), serial: Some(8), log: None, qmp: 9 },
+        &Plan {
+            kvm,
+            firmware: None,
+            files: files.collect(),
+            serial: Some(8),
+            log: None,
+            qmp: 9,
+            agent: Some(7),
+        },
     )
 }
 
@@ -60,12 +68,16 @@ fn a_kernel_boot_reads_as_it_should() {
     for (option, value) in table {
         assert_eq!(values(&line, option), [value], "{option}");
     }
-    assert_eq!(values(&line, "-chardev"), ["socket,id=qmp,fd=9", "socket,id=serial,fd=8"]);
+    assert_eq!(
+        values(&line, "-chardev"),
+        ["socket,id=qmp,fd=9", "socket,id=serial,fd=8", "socket,id=agent,fd=7"]
+    );
     assert_eq!(values(&line, "-add-fd"), ["fd=10,set=10", "fd=11,set=11"]);
     let card = device(&line, "virtio-net-pci");
     assert_eq!((&card["mac"], &card["host_mtu"]), (&json!("52:54:00:12:34:56"), &json!(1450)));
     assert_eq!(device(&line, "virtio-blk-pci")["bootindex"], Value::Null);
     device(&line, "virtio-rng-pci");
+    assert_eq!(device(&line, "virtserialport")["name"], "org.qemu.guest_agent.0");
     for flag in ["-nodefaults", "-no-user-config"] {
         assert!(line.iter().any(|arg| arg == flag), "{flag}");
     }
@@ -256,6 +268,7 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
             serial: None,
             log: Some(7),
             qmp: 9,
+            agent: None,
         };
         let line = arguments(&launch, &plan);
         let smm = if secure { "on" } else { "off" };
@@ -291,7 +304,8 @@ fn bios_is_the_one_that_was_found() {
     let firmware = Firmware { code: "/bios".into(), variables: None, secure: false };
     let launch = Launch { boot: Boot::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
     let firmware = Some(&firmware);
-    let plan = Plan { kvm: true, firmware, files: Vec::new(), serial: None, log: Some(7), qmp: 9 };
+    let plan =
+        Plan { kvm: true, firmware, files: Vec::new(), serial: None, log: Some(7), qmp: 9, agent: None };
     let line = arguments(&launch, &plan);
     assert_eq!(values(&line, "-bios"), ["/bios"]);
     assert_eq!(values(&line, "-machine"), ["q35,smm=off,vmport=off,graphics=off"]);

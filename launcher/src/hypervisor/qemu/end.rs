@@ -25,8 +25,12 @@ impl Story {
                 self.shutdown.get_or_insert_with(|| reason.clone());
             }
             Event::Panicked { info } => self.panicked = Some(info.clone()),
-            Event::Reset { .. } | Event::Stop | Event::Resume | Event::DiskError { .. } | Event::Other(_) => {
-            }
+            Event::Reset { .. }
+            | Event::Stop
+            | Event::Resume
+            | Event::DiskError { .. }
+            | Event::Port { .. }
+            | Event::Other(_) => {}
         }
     }
 

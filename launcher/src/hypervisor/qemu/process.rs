@@ -45,6 +45,7 @@ pub(super) struct Wiring {
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
+    agent: Option<StdStream>,
 }
 
 struct OwnedImage {
@@ -76,6 +77,7 @@ impl Wiring {
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
+                agent: host.agent.as_ref().map(StdStream::try_clone).transpose()?,
             })
         };
         wire().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
@@ -105,10 +107,20 @@ impl Wiring {
         self.firmware.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
     }
 
+    /// Descriptor number of QEMU's end of the guest agent's port.
+    pub(super) fn agent_fd(&self) -> Option<RawFd> {
+        self.agent.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     fn inherited(&self) -> Vec<RawFd> {
         let images = self.disks.iter().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
-        images.chain([self.qmp_fd()]).chain(self.serial_fd()).chain(self.firmware_fd()).collect()
+        images
+            .chain([self.qmp_fd()])
+            .chain(self.serial_fd())
+            .chain(self.firmware_fd())
+            .chain(self.agent_fd())
+            .collect()
     }
 }
 

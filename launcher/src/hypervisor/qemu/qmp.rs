@@ -30,6 +30,8 @@ pub(super) enum Event {
     Resume,
     /// A disk failed the guest.
     DiskError { device: String, reason: String },
+    /// A program of the guest has opened a port, or closed it.
+    Port { id: String, open: bool },
     /// Something that changes nothing for us.
     Other(String),
 }
@@ -95,6 +97,10 @@ fn event_of(name: &str, value: &Value) -> Event {
         "BLOCK_IO_ERROR" => {
             Event::DiskError { device: text(value, "/data/node-name"), reason: text(value, "/data/reason") }
         }
+        "VSERPORT_CHANGE" => Event::Port {
+            id: text(value, "/data/id"),
+            open: value.pointer("/data/open").and_then(Value::as_bool) == Some(true),
+        },
         other => Event::Other(other.to_owned()),
     }
 }
@@ -132,6 +138,10 @@ mod tests {
             ),
             (r#"{"event": "STOP"}"#, Message::Event(Event::Stop)),
             (r#"{"event": "RESUME"}"#, Message::Event(Event::Resume)),
+            (
+                r#"{"event": "VSERPORT_CHANGE", "data": {"open": true, "id": "agent"}}"#,
+                Message::Event(Event::Port { id: "agent".into(), open: true }),
+            ),
             (r#"{"event": "RTC_CHANGE"}"#, Message::Event(Event::Other("RTC_CHANGE".into()))),
         ];
         for (line, message) in table {

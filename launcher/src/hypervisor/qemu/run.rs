@@ -9,6 +9,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::Fault;
 
+use super::args::AGENT;
 use super::end::{Story, gone, with_stderr};
 use super::process::{Process, kill_now};
 use super::qmp::{self, Event as QmpEvent, Message};
@@ -206,6 +207,8 @@ impl Machine {
             QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),
             QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
             QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
+            QmpEvent::Port { id, open } if id == AGENT => tell(end, Event::AgentPort(open)),
+            QmpEvent::Port { id, open } => debug!(id, open, "a port was opened or closed"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),
         }
     }

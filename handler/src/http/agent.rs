@@ -1,0 +1,98 @@
+//! What a guest's agent says, as KubeVirt's API answers it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path as Segments, State};
+use serde_json::{Value, json};
+use vireo_api::v1::API_VERSION;
+use vireo_proto::launcher::{
+    AgentCommand, AgentQuestion, AskAgentResponse, GuestDisk, GuestFilesystem, GuestOs, GuestUser,
+    fault::Code,
+};
+
+use super::console::running;
+use super::fault::Fault;
+use super::find;
+use crate::launcher::link::{self, LinkError};
+use crate::node::Node;
+
+type Asked = Segments<(String, String)>;
+
+/// `guestosinfo`
+pub(super) async fn info(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, asked, AgentQuestion::Info).await?;
+    let agent = told.agent.unwrap_or_default();
+    let commands: Vec<Value> = agent.commands.iter().map(command).collect();
+    Ok(Json(json!({
+        "apiVersion": API_VERSION,
+        "kind": "VirtualMachineInstanceGuestAgentInfo",
+        "guestAgentVersion": agent.version,
+        "supportedCommands": commands,
+        "hostname": agent.hostname,
+        "os": os(&agent.os.unwrap_or_default()),
+        "timezone": agent.timezone,
+        "userList": told.users.iter().map(user).collect::<Vec<_>>(),
+        "fsInfo": {"disks": told.filesystems.iter().map(filesystem).collect::<Vec<_>>()},
+        "fsFreezeStatus": agent.freeze_status,
+    })))
+}
+
+/// `userlist`
+pub(super) async fn users(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, asked, AgentQuestion::Users).await?;
+    Ok(list("VirtualMachineInstanceGuestOSUserList", told.users.iter().map(user)))
+}
+
+/// `filesystemlist`
+pub(super) async fn filesystems(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, asked, AgentQuestion::Filesystems).await?;
+    Ok(list("VirtualMachineInstanceFileSystemList", told.filesystems.iter().map(filesystem)))
+}
+
+async fn ask(
+    node: &Node,
+    Segments((namespace, name)): Asked,
+    question: AgentQuestion,
+) -> Result<AskAgentResponse, Fault> {
+    let vmi = find(node, namespace, name)?;
+    running(&vmi)?;
+    let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
+    // Whether there is an agent is better known to the launcher than to a status that follows it.
+    let told = link::ask_agent(&node.state.machine(uid).launcher_socket(), question).await;
+    told.map_err(|error| match &error {
+        LinkError::Refused(fault) if fault.code() == Code::Conflict => {
+            Fault::not_now(&vmi.metadata.name, &fault.detail)
+        }
+        error => Fault::internal(link::chain(error)),
+    })
+}
+
+fn list(kind: &str, items: impl Iterator<Item = Value>) -> Json<Value> {
+    let items: Vec<Value> = items.collect();
+    Json(json!({"apiVersion": API_VERSION, "kind": kind, "metadata": {}, "items": items}))
+}
+
+fn command(command: &AgentCommand) -> Value {
+    json!({"name": command.name, "enabled": command.enabled})
+}
+
+fn os(os: &GuestOs) -> Value {
+    json!({
+        "name": os.name, "kernelRelease": os.kernel_release, "version": os.version, "prettyName": os.pretty_name,
+        "versionId": os.version_id, "kernelVersion": os.kernel_version, "machine": os.machine, "id": os.id,
+    })
+}
+
+fn user(user: &GuestUser) -> Value {
+    json!({"userName": user.name, "domain": user.domain, "loginTime": user.login_time})
+}
+
+fn filesystem(filesystem: &GuestFilesystem) -> Value {
+    let disk = |disk: &GuestDisk| json!({"serial": disk.serial, "busType": disk.bus});
+    json!({
+        "diskName": filesystem.name, "mountPoint": filesystem.mount_point, "fileSystemType": filesystem.kind,
+        "usedBytes": filesystem.used_bytes, "totalBytes": filesystem.total_bytes,
+        "disk": filesystem.disks.iter().map(disk).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,102 @@
+//! What a guest's agent adds to its status. It adds; it does not change what the node knows by itself: an address at
+//! which the guest is reached is never the guest's word.
+
+use vireo_api::v1::{GuestOsInfo, InterfaceStatus, VirtualMachineInstanceStatus as Status};
+use vireo_proto::launcher::{Agent, GuestInterface, GuestOs};
+
+/// Network cards beside those of the VMI, such as a guest's own bridges.
+const OTHERS: usize = 16;
+/// Addresses of each.
+const ADDRESSES: usize = 16;
+const SOURCE: &str = "guest-agent";
+
+/// Tells what the agent says, or forgets what one said.
+pub(super) fn tell(status: &mut Status, agent: Option<&Agent>) {
+    status.guest_os_info = agent.and_then(|agent| agent.os.as_ref()).map(os).unwrap_or_default();
+    let Some(agent) = agent else { return };
+    for interface in &mut status.interfaces {
+        let same = |card: &&GuestInterface| card.mac.eq_ignore_ascii_case(&interface.mac);
+        if let Some(card) = agent.interfaces.iter().find(same) {
+            interface.interface_name.clone_from(&card.name);
+            interface.info_source = format!("{}, {SOURCE}", interface.info_source);
+        }
+    }
+    let known: Vec<String> = status.interfaces.iter().map(|interface| interface.mac.to_lowercase()).collect();
+    let other =
+        |card: &&GuestInterface| !card.mac.is_empty() && !is_loopback(card) && !known.contains(&card.mac);
+    status.interfaces.extend(agent.interfaces.iter().filter(other).take(OTHERS).map(others));
+}
+
+fn is_loopback(card: &GuestInterface) -> bool {
+    card.mac.bytes().all(|letter| matches!(letter, b'0' | b':'))
+}
+
+fn others(card: &GuestInterface) -> InterfaceStatus {
+    InterfaceStatus {
+        interface_name: card.name.clone(),
+        mac: card.mac.clone(),
+        ip_address: card.addresses.first().cloned().unwrap_or_default(),
+        ip_addresses: card.addresses.iter().take(ADDRESSES).cloned().collect(),
+        info_source: SOURCE.to_owned(),
+        ..InterfaceStatus::default()
+    }
+}
+
+/// A system as the API shows it.
+pub(crate) fn os(os: &GuestOs) -> GuestOsInfo {
+    GuestOsInfo {
+        name: os.name.clone(),
+        kernel_release: os.kernel_release.clone(),
+        version: os.version.clone(),
+        pretty_name: os.pretty_name.clone(),
+        version_id: os.version_id.clone(),
+        kernel_version: os.kernel_version.clone(),
+        machine: os.machine.clone(),
+        id: os.id.clone(),
+        ..GuestOsInfo::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_adds_and_does_not_change_what_the_node_knows() {
+        let card = |name: &str, mac: &str, address: &str| GuestInterface {
+            name: name.to_owned(),
+            mac: mac.to_owned(),
+            addresses: vec![address.to_owned()],
+        };
+        let mut interfaces = vec![
+            card("lo", "00:00:00:00:00:00", "127.0.0.1"),
+            card("lan7", "52:54:00:4d:7a:01", "169.254.169.254"),
+        ];
+        interfaces
+            .extend((0..100).map(|at| card(&format!("v{at}"), &format!("02:00:00:00:00:{at:02x}"), "::1")));
+        let os = GuestOs { id: "debian".to_owned(), ..GuestOs::default() };
+        let agent = Agent { os: Some(os), interfaces, ..Agent::default() };
+        let mine = InterfaceStatus {
+            mac: "52:54:00:4D:7A:01".to_owned(),
+            ip_address: "10.201.0.2".to_owned(),
+            ip_addresses: vec!["10.201.0.2".to_owned()],
+            info_source: "domain".to_owned(),
+            ..InterfaceStatus::default()
+        };
+        let mut status = Status { interfaces: vec![mine.clone()], ..Status::default() };
+        tell(&mut status, Some(&agent));
+        assert_eq!(status.guest_os_info.id, "debian");
+        let first = &status.interfaces[0];
+        assert_eq!(
+            (first.interface_name.as_str(), first.info_source.as_str()),
+            ("lan7", "domain, guest-agent")
+        );
+        assert_eq!((&first.ip_address, &first.ip_addresses), (&mine.ip_address, &mine.ip_addresses));
+        assert_eq!(status.interfaces.len(), 1 + OTHERS);
+        assert!(status.interfaces.iter().skip(1).all(|other| other.info_source == SOURCE));
+
+        status.interfaces = vec![mine.clone()];
+        tell(&mut status, None);
+        assert_eq!(status, Status { interfaces: vec![mine], ..Status::default() });
+    }
+}

@@ -1,0 +1,148 @@
+//! The agent's protocol: JSON, a command and an answer a line.
+
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, de};
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, ReadHalf, WriteHalf, split};
+use tokio::time::timeout;
+
+use super::Io;
+
+/// The longest answer, in bytes. Those of guests with hundreds of network cards are shorter.
+pub(super) const LINE: usize = 256 << 10;
+/// How long one answer may take.
+const ANSWER: Duration = Duration::from_secs(5);
+/// What no JSON contains: after it, agents forget half a command, and we half an answer.
+const SENTINEL: u8 = 0xff;
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum AgentError {
+    /// Nothing in time.
+    #[error("the guest agent does not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    /// The port is gone.
+    #[error("the guest agent's port cannot be used")]
+    Port(#[from] std::io::Error),
+    /// More than anybody has to say.
+    #[error("the guest agent's answer has no end")]
+    Long,
+    /// Not what was asked for.
+    #[error("the guest agent's answer cannot be read")]
+    Answer(#[from] serde_json::Error),
+    /// It says no.
+    #[error("the guest agent refuses")]
+    Refused,
+}
+
+/// A conversation with an agent.
+pub(super) struct Talk {
+    from: BufReader<ReadHalf<Box<dyn Io>>>,
+    to: WriteHalf<Box<dyn Io>>,
+    /// Whether the next line answers the next command. Not so after an answer that was not waited for.
+    together: bool,
+    count: u64,
+}
+
+/// An answer as it is on the wire; what else is in it is passed over.
+struct Answer<T>(Option<T>);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Answer<T> {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        struct Wire<T> {
+            #[serde(rename = "return")]
+            value: Option<T>,
+        }
+        Wire::deserialize(deserializer).map(|wire| Self(wire.value))
+    }
+}
+
+impl Talk {
+    pub(super) fn new(port: Box<dyn Io>) -> Self {
+        let (from, to) = split(port);
+        Self { from: BufReader::new(from), to, together: false, count: 0 }
+    }
+
+    /// Another agent may be there.
+    pub(super) fn begin(&mut self) {
+        self.together = false;
+    }
+
+    /// Executes a command that has no arguments.
+    pub(super) async fn ask<T: DeserializeOwned>(&mut self, command: &str) -> Result<T, AgentError> {
+        let told = timeout(ANSWER, self.exchange(command)).await;
+        told.unwrap_or(Err(AgentError::Silent(ANSWER)))
+    }
+
+    async fn exchange<T: DeserializeOwned>(&mut self, command: &str) -> Result<T, AgentError> {
+        if !self.together {
+            self.meet().await?;
+        }
+        // Also when this future is dropped in between.
+        self.together = false;
+        self.to.write_all(format!("{}\n", json!({ "execute": command })).as_bytes()).await?;
+        let line = self.line().await?;
+        self.together = true;
+        serde_json::from_slice::<Answer<T>>(&line)?.0.ok_or(AgentError::Refused)
+    }
+
+    /// Makes sure that what is read next was said next.
+    async fn meet(&mut self) -> Result<(), AgentError> {
+        self.count += 1;
+        let id = self.count;
+        let command = json!({ "execute": "guest-sync-delimited", "arguments": { "id": id } });
+        let mut bytes = vec![SENTINEL];
+        bytes.extend(format!("{command}\n").bytes());
+        self.to.write_all(&bytes).await?;
+        loop {
+            self.pass_sentinel().await?;
+            let line = self.line().await?;
+            // An older answer, or none, is passed over.
+            if serde_json::from_slice::<Answer<u64>>(&line).is_ok_and(|answer| answer.0 == Some(id)) {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn pass_sentinel(&mut self) -> Result<(), AgentError> {
+        loop {
+            let bytes = self.from.fill_buf().await?;
+            if bytes.is_empty() {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
+            let (count, found) = match bytes.iter().position(|byte| *byte == SENTINEL) {
+                Some(at) => (at + 1, true),
+                None => (bytes.len(), false),
+            };
+            self.from.consume(count);
+            if found {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What comes before the end of the line.
+    async fn line(&mut self) -> Result<Vec<u8>, AgentError> {
+        let mut line = Vec::new();
+        loop {
+            let bytes = self.from.fill_buf().await?;
+            if bytes.is_empty() {
+                return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+            }
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+            if line.len() + part.len() > LINE {
+                return Err(AgentError::Long);
+            }
+            line.extend_from_slice(part);
+            let count = part.len() + usize::from(end.is_some());
+            self.from.consume(count);
+            if end.is_some() {
+                return Ok(line);
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, DuplexStream, duplex, split,
+};
+use tokio::task::JoinHandle;
+
+use super::talk::LINE;
+use super::*;
+
+/// Of the port.
+const BUFFER: usize = 64 << 10;
+
+/// How a guest answers a command: these bytes, or nothing.
+type Manner = fn(&str) -> Option<Vec<u8>>;
+
+/// An agent under test, in paused time, and a guest of the test's own.
+struct Scene {
+    asker: Asker,
+    open: watch::Sender<bool>,
+    known: Arc<Mutex<Vec<Option<Known>>>>,
+    guest: JoinHandle<()>,
+    task: JoinHandle<()>,
+}
+
+fn scene(manner: Manner) -> Scene {
+    let (port, theirs) = duplex(BUFFER);
+    let (asker, questions) = questions();
+    let open = watch::Sender::new(false);
+    let known: Arc<Mutex<Vec<_>>> = Arc::default();
+    let agent = Agent { port: Box::new(port), open: open.subscribe(), questions };
+    let publish = {
+        let known = Arc::clone(&known);
+        move |now| known.lock().unwrap().push(now)
+    };
+    let task = tokio::spawn(agent.run(publish));
+    Scene { asker, open, known, guest: tokio::spawn(play(theirs, manner)), task }
+}
+
+/// Follows the protocol as QEMU's agent does, except for what it says.
+async fn play(port: DuplexStream, manner: Manner) {
+    let (from, mut to) = split(port);
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    while from.read_until(b'\n', &mut line).await.unwrap() > 0 {
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let command: Value = serde_json::from_str(text.trim_start_matches('\u{fffd}')).unwrap();
+        line.clear();
+        let execute = command["execute"].as_str().unwrap();
+        let answer = if execute == "guest-sync-delimited" {
+            assert!(text.starts_with('\u{fffd}'), "it begins with what no JSON contains");
+            let answer = json!({"return": command["arguments"]["id"]});
+            Some([&b"rubbish\n\xff"[..], format!("{answer}\n").as_bytes()].concat())
+        } else {
+            manner(execute)
+        };
+        match answer {
+            // The other side may have had enough.
+            Some(bytes) => drop(to.write_all(&bytes).await),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+fn returned(value: &Value) -> Option<Vec<u8>> {
+    Some(format!("{}\n", json!({ "return": value })).into_bytes())
+}
+
+fn well(command: &str) -> Option<Vec<u8>> {
+    returned(&match command {
+        "guest-info" => {
+            json!({"version": "7.2", "supported_commands": [{"name": "guest-ping", "enabled": true}]})
+        }
+        "guest-get-osinfo" => {
+            json!({"id": "debian", "pretty-name": "Debian\u{1b}[2J", "name": "x".repeat(500)})
+        }
+        "guest-get-host-name" => json!({"host-name": "analyst"}),
+        "guest-network-get-interfaces" => json!([{
+            "name": "lan7", "hardware-address": "52:54:00:4D:7A:01",
+            "ip-addresses": [{"ip-address": "10.0.2.2", "ip-address-type": "ipv4", "prefix": 24},
+                             {"ip-address": "no address", "ip-address-type": "ipv4", "prefix": 24}],
+        }]),
+        "guest-get-users" => json!(vec![json!({"user": "ada", "login-time": 1.5, "domain": ""}); 1000]),
+        "guest-get-fsinfo" => json!([{"name": "vda1", "mountpoint": "/", "type": "ext4", "used-bytes": 1,
+                                      "total-bytes": 2, "disk": [{"serial": "s", "bus-type": "virtio"}]}]),
+        // Older agents do not know every command.
+        _ => return Some(b"{\"error\": {\"class\": \"CommandNotFound\", \"desc\": \"no\"}}\n".to_vec()),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_agent_says_is_known_while_its_port_is_open() {
+    let scene = scene(well);
+    let told = scene.asker.ask(AgentQuestion::Users).await.unwrap_err();
+    assert_eq!(
+        (told.code(), told.detail.as_str()),
+        (Code::Conflict, "VMI does not have guest agent connected")
+    );
+
+    scene.open.send_replace(true);
+    let info = scene.asker.ask(AgentQuestion::Info).await.unwrap();
+    let agent = info.agent.unwrap();
+    let os = agent.os.unwrap();
+    assert_eq!((os.id.as_str(), os.pretty_name.as_str(), os.name.len()), ("debian", "Debian[2J", 128));
+    assert_eq!(
+        (agent.hostname.as_str(), agent.timezone.as_str(), agent.version.as_str()),
+        ("analyst", "", "7.2")
+    );
+    assert_eq!(
+        (agent.interfaces[0].mac.as_str(), agent.interfaces[0].addresses.len()),
+        ("52:54:00:4d:7a:01", 1)
+    );
+    assert_eq!((info.users.len(), info.users[0].name.as_str()), (64, "ada"));
+    assert_eq!(info.filesystems[0].mount_point, "/");
+
+    tokio::time::sleep(FIRST).await;
+    scene.open.send_replace(false);
+    tokio::time::sleep(FIRST).await;
+    let known = scene.known.lock().unwrap().clone();
+    let there: Vec<bool> = known.iter().map(Option::is_some).collect();
+    assert_eq!((there.first(), there.last()), (Some(&false), Some(&false)), "{there:?}");
+    assert!(there.contains(&true));
+    assert!(scene.asker.ask(AgentQuestion::Info).await.is_err());
+    scene.guest.abort();
+    drop(scene.open);
+    scene.task.await.unwrap();
+}
+
+/// Whatever a guest does, whoever asks has an answer in time, and the next question is answered again.
+#[tokio::test(start_paused = true)]
+async fn a_hostile_guest_holds_nobody_up() {
+    let endless: Manner = |_| Some(vec![b'['; 2 * LINE]);
+    let deep: Manner = |_| Some([vec![b'['; LINE - 1], vec![b'\n']].concat());
+    let silent: Manner = |_| None;
+    let wrong: Manner = |_| returned(&json!({"version": 7, "supported_commands": {}}));
+    let binary: Manner = |_| Some(b"\x00\xfe\xff\n\n".to_vec());
+    for (manner, said) in [
+        (endless, "has no end"),
+        (deep, "cannot be read"),
+        (silent, "does not answer"),
+        (wrong, "cannot be read"),
+        (binary, "cannot be read"),
+    ] {
+        let scene = scene(manner);
+        scene.open.send_replace(true);
+        for question in [AgentQuestion::Info, AgentQuestion::Users] {
+            let told = timeout(4 * PATIENCE, scene.asker.ask(question)).await.expect("an answer in time");
+            let detail = told.unwrap_err().detail;
+            assert!(detail.contains(said) || detail.contains("does not answer"), "{said}: {detail}");
+        }
+        assert!(scene.known.lock().unwrap().iter().all(Option::is_none), "{said}");
+        scene.guest.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_too_late_answers_nothing_else() {
+    let (port, mut guest) = duplex(BUFFER);
+    let mut talk = Talk::new(Box::new(port));
+    assert!(matches!(talk.ask::<u64>("first").await, Err(AgentError::Silent(_))));
+    let (told, ()) = tokio::join!(talk.ask::<u64>("second"), async {
+        let mut seen = Vec::new();
+        while seen.iter().filter(|byte| **byte == b'\n').count() < 2 {
+            seen.push(guest.read_u8().await.unwrap());
+        }
+        // To both attempts to meet, the older first, and to the first question in between.
+        guest.write_all(b"\xff{\"return\": 1}\n{\"return\": 11}\n\xff{\"return\": 2}\n").await.unwrap();
+        while !seen.ends_with(b"\"second\"}\n") {
+            seen.push(guest.read_u8().await.unwrap());
+        }
+        guest.write_all(b"{\"return\": 22}\n").await.unwrap();
+    });
+    assert_eq!(told.unwrap(), 22);
+}
