@@ -114,7 +114,8 @@ pub(super) fn keyboard(
         Ok(Arc::new(KvmLine::new(vm.fd.clone(), gsi).map_err(device("keyboard controller"))?))
     };
     let (keyboard, mouse) = layout::PS2_IRQS;
-    let ps2 = Ps2::new(outcome.clone(), (line(keyboard)?, line(mouse)?));
+    let lines = (line(keyboard)?, line(mouse)?);
+    let ps2 = Ps2::new(outcome.clone(), lines).map_err(device("keyboard controller"))?;
     graphics.display.attach_keyboard(&(ps2.clone() as Arc<dyn Keyboard>));
     graphics.display.attach_pointer(&(ps2.clone() as Arc<dyn Pointer>));
     Ok(ps2)

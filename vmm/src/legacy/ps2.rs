@@ -6,7 +6,10 @@ mod device;
 mod keyboard;
 mod mouse;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use controller::{Controller, Effect};
 
@@ -18,17 +21,28 @@ use crate::vm::{Exit, Outcome};
 /// Offsets from port 0x60.
 const DATA: u64 = 0;
 const COMMAND: u64 = 4;
+/// Between two keys, or a key's going down and up.
+const REST: Duration = Duration::from_millis(10);
+/// Of the thread that wakes the keyboard.
+const STACK: usize = 64 << 10;
 
 /// The controller on its ports, with both devices.
 pub(crate) struct Ps2 {
-    state: Mutex<State>,
+    shared: Arc<Shared>,
     outcome: Arc<Outcome>,
+    waker: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
 }
 
 struct State {
     controller: Controller,
     keyboard_line: Line,
     mouse_line: Line,
+    over: bool,
 }
 
 /// An interrupt line, told only what changes.
@@ -50,25 +64,83 @@ impl Line {
 
 impl State {
     /// What waits becomes readable, and the lines say so.
-    fn settle(&mut self) {
-        self.controller.load();
+    fn settle(&mut self, now: Instant) {
+        self.controller.load(now);
         let (keyboard, mouse) = self.controller.interrupts();
         self.keyboard_line.set(keyboard);
         self.mouse_line.set(mouse);
     }
 }
 
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whenever the keyboard has rested and has more to tell.
+    fn wake(&self) {
+        let mut state = self.state();
+        while !state.over {
+            let now = Instant::now();
+            state = match state.controller.wakes_at() {
+                Some(at) if at <= now => {
+                    state.settle(now);
+                    state
+                }
+                Some(at) => {
+                    let waited = self.changed.wait_timeout(state, at.duration_since(now));
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+        }
+    }
+}
+
 impl Ps2 {
     /// With the lines of the keyboard and the mouse; the reset line goes to `outcome`.
-    pub(crate) fn new(outcome: Arc<Outcome>, lines: (Arc<dyn IrqLine>, Arc<dyn IrqLine>)) -> Arc<Self> {
+    pub(crate) fn new(
+        outcome: Arc<Outcome>,
+        lines: (Arc<dyn IrqLine>, Arc<dyn IrqLine>),
+    ) -> io::Result<Arc<Self>> {
+        Self::with_rest(outcome, lines, REST)
+    }
+
+    fn with_rest(
+        outcome: Arc<Outcome>,
+        lines: (Arc<dyn IrqLine>, Arc<dyn IrqLine>),
+        rest: Duration,
+    ) -> io::Result<Arc<Self>> {
         let line = |wire| Line { wire, high: false };
         let (keyboard_line, mouse_line) = (line(lines.0), line(lines.1));
-        let state = State { controller: Controller::default(), keyboard_line, mouse_line };
-        Arc::new(Self { state: Mutex::new(state), outcome })
+        let state = State { controller: Controller::new(rest), keyboard_line, mouse_line, over: false };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let waking = shared.clone();
+        let builder = std::thread::Builder::new().name("keyboard".to_owned()).stack_size(STACK);
+        let waker = Some(builder.spawn(move || waking.wake())?);
+        Ok(Arc::new(Self { shared, outcome, waker }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.state()
+    }
+
+    /// After whatever happened.
+    fn settle(&self, state: &mut State, now: Instant) {
+        state.settle(now);
+        if state.controller.wakes_at().is_some() {
+            self.shared.changed.notify_one();
+        }
+    }
+}
+
+impl Drop for Ps2 {
+    fn drop(&mut self) {
+        self.state().over = true;
+        self.shared.changed.notify_one();
+        if self.waker.take().is_some_and(|waker| waker.join().is_err()) {
+            tracing::error!("the keyboard's thread panicked");
+        }
     }
 }
 
@@ -78,12 +150,13 @@ impl BusDevice for Ps2 {
         let ([byte], mut state) = (data, self.state()) else { return };
         match offset {
             DATA => {
-                *byte = state.controller.take();
+                let now = Instant::now();
+                *byte = state.controller.take(now);
                 // The lines fall between two bytes, or there would be no edge for the second.
                 let State { keyboard_line, mouse_line, .. } = &mut *state;
                 keyboard_line.set(false);
                 mouse_line.set(false);
-                state.settle();
+                self.settle(&mut state, now);
             }
             COMMAND => *byte = state.controller.status(),
             _ => {}
@@ -97,7 +170,7 @@ impl BusDevice for Ps2 {
             COMMAND => state.controller.command(byte),
             _ => Effect::None,
         };
-        state.settle();
+        self.settle(&mut state, Instant::now());
         drop(state);
         if effect == Effect::Reset {
             self.outcome.report(Exit::Reset);
@@ -113,7 +186,7 @@ impl Keyboard for Ps2 {
     fn key(&self, key: Key, down: bool) {
         let mut state = self.state();
         state.controller.keyboard.key(key, down);
-        state.settle();
+        self.settle(&mut state, Instant::now());
     }
 
     fn leds(&self) -> Leds {
@@ -129,7 +202,7 @@ impl Pointer for Ps2 {
     fn point(&self, pointing: Pointing) {
         let mut state = self.state();
         state.controller.mouse.point(pointing);
-        state.settle();
+        self.settle(&mut state, Instant::now());
     }
 }
 

@@ -1,3 +1,6 @@
+use std::time::{Duration, Instant};
+
+use super::device::Sent;
 use super::keyboard::Keyboard;
 use super::mouse::Mouse;
 use crate::display::Key;
@@ -36,26 +39,35 @@ enum From {
 }
 
 /// The controller and, on its wires, both devices. Knows nothing of interrupts but what they would be.
+///
+/// After the guest has read what one key did the keyboard rests before it sends what the next one did. UEFI firmware
+/// looks every 20 ms, reads as long as there is something, and keeps the last 31 bytes of what it read.
 pub(super) struct Controller {
     pub(super) keyboard: Keyboard,
     pub(super) mouse: Mouse,
+    rest: Duration,
+    /// When the keyboard has rested.
+    rested: Option<Instant>,
     command_byte: u8,
     status: u8,
     /// The command whose argument the next byte of data is.
     awaited: Option<u8>,
-    output: Option<(u8, From)>,
+    output: Option<(Sent, From)>,
     /// What the controller itself answers, before anything the devices send.
-    answer: Option<(u8, From)>,
+    answer: Option<(Sent, From)>,
     last: u8,
     /// The byte before was the prefix of a key-up, which translation folds into the next.
     breaking: bool,
 }
 
-impl Default for Controller {
-    fn default() -> Self {
+impl Controller {
+    /// As after a reset. The keyboard rests so long between keys.
+    pub(super) fn new(rest: Duration) -> Self {
         Self {
             keyboard: Keyboard::default(),
             mouse: Mouse::default(),
+            rest,
+            rested: None,
             command_byte: KEYBOARD_INTERRUPT | MOUSE_INTERRUPT | TRANSLATE | SYSTEM,
             status: SYSTEM | UNLOCKED,
             awaited: None,
@@ -65,9 +77,7 @@ impl Default for Controller {
             breaking: false,
         }
     }
-}
 
-impl Controller {
     /// The status register.
     pub(super) fn status(&self) -> u8 {
         let output = match self.output {
@@ -89,25 +99,35 @@ impl Controller {
     }
 
     /// Reads the output buffer; what was read last if it is empty.
-    pub(super) fn take(&mut self) -> u8 {
-        if let Some((byte, _)) = self.output.take() {
-            self.last = byte;
+    pub(super) fn take(&mut self, now: Instant) -> u8 {
+        if let Some((sent, from)) = self.output.take() {
+            self.last = sent.byte;
+            if sent.ends && from == From::Keyboard {
+                self.rested = Some(now + self.rest);
+            }
         }
         self.last
     }
 
+    /// When there will be something to [`load`](Self::load), if nothing else happens.
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        self.rested.filter(|_| self.keyboard.sender.has_events())
+    }
+
     /// Fills the output buffer, if it is empty and somebody has something to send.
-    pub(super) fn load(&mut self) {
+    pub(super) fn load(&mut self, now: Instant) {
+        self.rested = self.rested.filter(|at| *at > now);
         if self.output.is_none() {
             self.output = self.answer.take();
         }
         while self.output.is_none() && self.command_byte & KEYBOARD_OFF == 0 {
-            let Some(byte) = self.keyboard.sender.next() else { break };
-            self.output = self.translated(byte).map(|byte| (byte, From::Keyboard));
+            let Some(sent) = self.keyboard.sender.next(self.rested.is_some()) else { break };
+            let byte = self.translated(sent.byte);
+            self.output = byte.map(|byte| (Sent { byte, ..sent }, From::Keyboard));
         }
         if self.output.is_none() && self.command_byte & MOUSE_OFF == 0 {
             self.mouse.report();
-            self.output = self.mouse.sender.next().map(|byte| (byte, From::Mouse));
+            self.output = self.mouse.sender.next(false).map(|sent| (sent, From::Mouse));
         }
     }
 
@@ -181,6 +201,40 @@ impl Controller {
     /// The controller's answer takes the place of what was not read yet.
     fn say(&mut self, byte: u8, from: From) {
         self.output = None;
-        self.answer = Some((byte, from));
+        self.answer = Some((Sent { byte, ends: false }, from));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(controller: &mut Controller, now: Instant) -> Vec<u8> {
+        let all = std::iter::from_fn(|| {
+            controller.load(now);
+            (controller.status() & OUTPUT_FULL != 0).then(|| controller.take(now))
+        });
+        all.collect()
+    }
+
+    #[test]
+    fn whoever_reads_all_there_is_gets_one_key_at_a_time() {
+        let rest = Duration::from_millis(10);
+        let (mut controller, mut now) = (Controller::new(rest), Instant::now());
+        for xt in [0x1e, 0xcb] {
+            let key = Key::from_xt(xt).unwrap();
+            controller.keyboard.key(key, true);
+            controller.keyboard.key(key, false);
+        }
+        let mut reads = Vec::new();
+        for _ in 0..4 {
+            reads.push(read(&mut controller, now));
+            assert_eq!(read(&mut controller, now + rest / 2), [], "it rests");
+            controller.data(0xee);
+            assert_eq!(read(&mut controller, now), [0xee], "and answers");
+            now += rest;
+        }
+        assert_eq!(reads, [&[0x1e][..], &[0x9e], &[0xe0, 0x4b], &[0xe0, 0xcb]]);
+        assert_eq!(controller.wakes_at(), None);
     }
 }

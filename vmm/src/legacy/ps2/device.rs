@@ -4,15 +4,23 @@ use std::collections::VecDeque;
 pub(super) const ACK: u8 = 0xfa;
 pub(super) const RESEND: u8 = 0xfe;
 pub(super) const SELF_TEST_PASSED: u8 = 0xaa;
-/// How many bytes of events wait for a guest that does not read.
-const ROOM: usize = 256;
+/// How many bytes of events wait for a guest that does not read: a pasted page.
+pub(super) const ROOM: usize = 4096;
 
 /// What a device on the wire sends: answers before events, and never more than there is room for.
 #[derive(Default)]
 pub(super) struct Sender {
     answers: VecDeque<u8>,
-    events: VecDeque<u8>,
+    events: VecDeque<Sent>,
     last: u8,
+}
+
+/// A byte on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sent {
+    pub(super) byte: u8,
+    /// The last one of an event.
+    pub(super) ends: bool,
 }
 
 impl Sender {
@@ -29,7 +37,8 @@ impl Sender {
     pub(super) fn event(&mut self, bytes: &[u8], reserve: usize) -> bool {
         let fits = self.events.len() + bytes.len() + reserve <= ROOM;
         if fits {
-            self.events.extend(bytes);
+            let last = bytes.len().saturating_sub(1);
+            self.events.extend(bytes.iter().enumerate().map(|(at, &byte)| Sent { byte, ends: at == last }));
         }
         fits
     }
@@ -47,9 +56,11 @@ impl Sender {
         self.answers.push_back(self.last);
     }
 
-    pub(super) fn next(&mut self) -> Option<u8> {
-        let byte = self.answers.pop_front().or_else(|| self.events.pop_front())?;
-        self.last = byte;
-        Some(byte)
+    /// The next byte, of an answer only if the device `rests`.
+    pub(super) fn next(&mut self, rests: bool) -> Option<Sent> {
+        let answer = self.answers.pop_front().map(|byte| Sent { byte, ends: false });
+        let sent = answer.or_else(|| if rests { None } else { self.events.pop_front() })?;
+        self.last = sent.byte;
+        Some(sent)
     }
 }

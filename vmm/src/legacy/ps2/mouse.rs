@@ -200,7 +200,7 @@ mod tests {
 
     fn sent(mouse: &mut Mouse) -> Vec<u8> {
         std::iter::from_fn(|| {
-            let byte = mouse.sender.next();
+            let byte = mouse.sender.next(false).map(|sent| sent.byte);
             mouse.report();
             byte
         })
