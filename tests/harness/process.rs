@@ -12,6 +12,7 @@ const SIGKILL: i32 = 9;
 /// How long a killed command may take to be gone before the whole host counts as hung.
 const DEATH: Duration = Duration::from_secs(30);
 const TAIL: usize = 4 << 10;
+const LAST_WORDS: usize = 200;
 
 /// News about a command.
 #[derive(Debug)]
@@ -175,7 +176,8 @@ impl Process<'_> {
                 return Err(HostError::Ended { command, status, what });
             }
             if !self.next(end)? {
-                let what = format!("{needle:?} from {}", self.command);
+                let what =
+                    format!("{needle:?} from {}, which wrote last {:?}", self.command, self.last_words());
                 return Err(self.overdue(what, deadline));
             }
         }
@@ -254,6 +256,12 @@ impl Process<'_> {
             }
         }
         HostError::Deadline { what, deadline }
+    }
+
+    /// The end of its standard output, short enough for a line of a log.
+    fn last_words(&self) -> String {
+        let tail = self.stdout.get(self.stdout.len().saturating_sub(LAST_WORDS)..).unwrap_or(&self.stdout);
+        String::from_utf8_lossy(tail).into_owned()
     }
 
     /// What it said last, where that was not printed already.

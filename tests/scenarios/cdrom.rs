@@ -91,11 +91,9 @@ fn rescue(host: &Host, hypervisor: &'static str, cases: &[Case]) -> Result<(), H
     Ok(())
 }
 
-const DRIVES: [Case; 3] = [
-    Case { name: "bios-sata", bootloader: BIOS, drive: "cdrom", bus: "sata" },
-    Case { name: "bios-disk", bootloader: BIOS, drive: "disk", bus: "virtio" },
-    Case { name: "efi-scsi", bootloader: EFI, drive: "cdrom", bus: "scsi" },
-];
+const SATA: Case = Case { name: "bios-sata", bootloader: BIOS, drive: "cdrom", bus: "sata" };
+const DISK: Case = Case { name: "bios-disk", bootloader: BIOS, drive: "disk", bus: "virtio" };
+const SCSI: Case = Case { name: "efi-scsi", bootloader: EFI, drive: "cdrom", bus: "scsi" };
 
 /// Up to its first question, on the serial line.
 fn installer(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
@@ -128,13 +126,18 @@ fn here(iso: &str, load: &Load) -> Result<(), HostError> {
 }
 
 #[test]
-fn nested_a_rescue_iso_on_native() {
-    in_a_host("a rescue ISO", "rescue", &|host, hypervisor| rescue(host, hypervisor, &DRIVES));
+fn nested_a_rescue_iso_by_bios_on_native() {
+    in_a_host("a rescue ISO by BIOS", "rescue", &|host, hypervisor| rescue(host, hypervisor, &[SATA, DISK]));
+}
+
+#[test]
+fn nested_a_rescue_iso_by_efi_on_native() {
+    in_a_host("a rescue ISO by EFI", "rescue", &|host, hypervisor| rescue(host, hypervisor, &[SCSI]));
 }
 
 #[test]
 fn a_rescue_iso_on_qemu_here() -> Result<(), HostError> {
-    here("rescue", &|host, hypervisor| rescue(host, hypervisor, &DRIVES))
+    here("rescue", &|host, hypervisor| rescue(host, hypervisor, &[SATA, DISK, SCSI]))
 }
 
 #[test]
