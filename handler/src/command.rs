@@ -7,8 +7,9 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
+use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing::error;
+use tracing::{error, warn};
 use tracing_subscriber::EnvFilter;
 use vireo_api::spec::HypervisorChoice;
 
@@ -94,6 +95,9 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
         .with_ansi(io::stderr().is_terminal())
         .with_target(false)
         .init();
+    if let Err(error) = raise_open_files() {
+        warn!(%error, "no more files than usual can be open: many clients and VMs need more");
+    }
     match command().and_then(drive) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -101,6 +105,12 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
             ExitCode::FAILURE
         }
     }
+}
+
+/// A node has connections and guests by the hundred.
+fn raise_open_files() -> Result<(), rustix::io::Errno> {
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
 }
 
 fn drive(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {

@@ -1,5 +1,7 @@
 //! The listener: TLS, who is asking, and limits on what strangers may hold.
 
+mod strangers;
+
 use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
@@ -14,15 +16,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::auth::{Action, Tokens, User};
 use crate::http::{self, Refusal, Server};
+use strangers::{Connections, Standing};
 
-/// Connections at the same time.
-const MOST_CONNECTIONS: usize = 2048;
 /// How long a client may take to agree on TLS, and to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How soon it is tried again when no connection can be taken, as when no file descriptor is left.
@@ -41,10 +41,8 @@ pub struct Door {
 pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io::Result<()> {
     let acceptor = TlsAcceptor::from(Arc::clone(&door.tls));
     let door = Arc::new(door);
-    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let connections = Connections::new();
     loop {
-        // Whoever comes when all places are taken waits in the kernel's queue.
-        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return Ok(()) };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -54,11 +52,11 @@ pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io
             }
         };
         let (acceptor, door, server) = (acceptor.clone(), Arc::clone(&door), Arc::clone(&server));
-        tokio::spawn(async move {
-            if let Err(error) = connection(stream, &acceptor, door, server).await {
+        connections.spawn(|standing| async move {
+            let standing = Arc::new(standing);
+            if let Err(error) = connection(stream, &acceptor, (door, standing), server).await {
                 debug!(error, "a connection ended");
             }
-            drop(place);
         });
     }
 }
@@ -66,7 +64,7 @@ pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io
 async fn connection(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-    door: Arc<Door>,
+    (door, standing): (Arc<Door>, Arc<Standing>),
     server: Arc<Server>,
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
@@ -76,8 +74,17 @@ async fn connection(
     // Only certificates of our own authority come this far, and those are administrators'.
     let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (door, server) = (Arc::clone(&door), Arc::clone(&server));
-        async move { Ok::<_, Infallible>(answer(&door, certified, server, request.map(Body::new)).await) }
+        let (door, standing, server) = (Arc::clone(&door), Arc::clone(&standing), Arc::clone(&server));
+        async move {
+            let request = request.map(Body::new);
+            let Some(user) = user(&door, certified, &request) else {
+                return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
+            };
+            if user != User::anonymous() {
+                standing.known();
+            }
+            Ok(answer(user, server, request).await)
+        }
     });
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -88,10 +95,7 @@ async fn connection(
         .map_err(|error| error.to_string())
 }
 
-async fn answer(door: &Door, certified: bool, server: Arc<Server>, mut request: Request) -> Response {
-    let Some(user) = user(door, certified, &request) else {
-        return Refusal::unauthorized().into_response();
-    };
+async fn answer(user: User, server: Arc<Server>, mut request: Request) -> Response {
     request.extensions_mut().insert(user);
     http::answer(server, request).await
 }

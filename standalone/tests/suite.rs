@@ -4,6 +4,8 @@
 
 #[path = "suite/clients.rs"]
 mod clients;
+#[path = "suite/hostile.rs"]
+mod hostile;
 #[path = "suite/kill.rs"]
 mod kill;
 #[path = "suite/server.rs"]

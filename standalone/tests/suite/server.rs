@@ -3,24 +3,35 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::client::ConfigExt as _;
+use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// A server that is killed when this goes.
 pub(crate) struct Server {
-    process: Child,
+    pub(crate) process: Child,
     address: String,
     state: TempDir,
+    options: &'static [&'static str],
 }
 
 impl Server {
     /// Starts one on an empty directory.
     pub(crate) fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// The same with more options.
+    pub(crate) fn start_with(options: &'static [&'static str]) -> Self {
         let state = tempfile::tempdir().expect("a scratch directory");
-        let (process, address) = spawn(state.path(), "127.0.0.1:0");
-        Self { process, address, state }
+        let (process, address) = spawn(state.path(), "127.0.0.1:0", options);
+        Self { process, address, state, options }
     }
 
     /// SIGKILL, and its end.
@@ -31,14 +42,45 @@ impl Server {
 
     /// Another one on the same directory and address.
     pub(crate) fn again(&mut self) {
-        (self.process, self.address) = spawn(self.state.path(), &self.address);
+        (self.process, self.address) = spawn(self.state.path(), &self.address, self.options);
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Bytes of memory that are its own (`Pss` of `proc(5)`).
+    pub(crate) fn memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.process.id())).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("Pss");
+        let number = line.split_whitespace().next().expect("its number");
+        number.parse::<u64>().unwrap() << 10
     }
 
     /// What its kubeconfig makes of a client.
     pub(crate) async fn client(&self) -> Client {
-        let kubeconfig = Kubeconfig::read_from(self.state.path().join("api/kubeconfig")).unwrap();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        Client::try_from(self.config().await).unwrap()
+    }
+
+    /// The same with nothing to show but a token.
+    pub(crate) async fn client_with_token(&self, token: &str) -> Client {
+        let mut config = self.config().await;
+        config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
         Client::try_from(config).unwrap()
+    }
+
+    /// An administrator's connection, for what no client sends.
+    pub(crate) async fn stream(&self) -> TlsStream<TcpStream> {
+        let tls = self.config().await.rustls_client_config().unwrap();
+        let stream = TcpStream::connect(&self.address).await.unwrap();
+        let name = "127.0.0.1".try_into().unwrap();
+        TlsConnector::from(Arc::new(tls)).connect(name, stream).await.unwrap()
+    }
+
+    async fn config(&self) -> Config {
+        let kubeconfig = Kubeconfig::read_from(self.state.path().join("api/kubeconfig")).unwrap();
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
     }
 }
 
@@ -51,10 +93,11 @@ impl Drop for Server {
 }
 
 /// Starts it and waits until it says where it listens, with that address.
-fn spawn(state: &Path, listen: &str) -> (Child, String) {
+fn spawn(state: &Path, listen: &str, options: &[&str]) -> (Child, String) {
     let mut process = Command::new(env!("CARGO_BIN_EXE_vireo"))
         .args(["standalone", "--listen", listen, "--state-dir"])
         .arg(state)
+        .args(options)
         .env("VIREO_LOG", "warn")
         .stdout(Stdio::piped())
         .spawn()

@@ -1,0 +1,102 @@
+//! Clients that mean harm, and others that must not notice.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchParams};
+use kube::{Api, Client, Error};
+use rustix::process::{Resource, Rlimit};
+use serde_json::json;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
+
+use crate::server::Server;
+
+/// Sooner than the server loses patience with those who hang.
+const SOON: Duration = Duration::from_secs(15);
+/// More than a server of many has files for, unless it asks.
+const STRANGERS: u64 = 3000;
+const DEAF: usize = 20;
+const CHANGES: usize = 300;
+const LARGE: usize = 100 << 10;
+/// All that the deaf did not read would be more than 1 GiB.
+const MOST_MEMORY: u64 = 512 << 20;
+
+fn maps(client: &Client) -> Api<ConfigMap> {
+    Api::default_namespaced(client.clone())
+}
+
+fn map(name: &str, text: String) -> ConfigMap {
+    ConfigMap {
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        data: Some(BTreeMap::from([("text".to_owned(), text)])),
+        ..ConfigMap::default()
+    }
+}
+
+/// A client that comes anew is served.
+async fn others_are_served(server: &Server) {
+    let namespaces: Api<Namespace> = Api::all(server.client().await);
+    let list = tokio::time::timeout(SOON, async { namespaces.list(&ListParams::default()).await });
+    assert!(!list.await.expect("an answer in time").unwrap().items.is_empty());
+}
+
+#[tokio::test]
+async fn strangers_who_say_nothing_do_not_keep_others_out() {
+    let server = Server::start();
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let more = Rlimit { current: Some(STRANGERS + 200), maximum: files.maximum };
+    rustix::process::setrlimit(Resource::Nofile, more).expect("as many connections as it takes");
+    let mut silent = Vec::new();
+    for _ in 0..STRANGERS {
+        silent.push(TcpStream::connect(server.address()).await.unwrap());
+    }
+    others_are_served(&server).await;
+}
+
+#[tokio::test]
+async fn a_wrong_token_is_401() {
+    let server = Server::start();
+    let client = server.client_with_token("wrong").await;
+    let namespaces: Api<Namespace> = Api::all(client);
+    let refused = namespaces.list(&ListParams::default()).await;
+    assert!(matches!(&refused, Err(Error::Api(status)) if status.code == 401), "{refused:?}");
+}
+
+#[tokio::test]
+async fn bodies_that_never_end_do_not_keep_others_waiting() {
+    let server = Server::start();
+    let begin = "POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: here\r\n\
+        content-type: application/json\r\ncontent-length: 1000\r\n\r\n{";
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut stream = server.stream().await;
+        stream.write_all(begin.as_bytes()).await.unwrap();
+        stream.flush().await.unwrap();
+        slow.push(stream);
+    }
+    others_are_served(&server).await;
+}
+
+#[tokio::test]
+async fn watchers_that_never_read_cost_little() {
+    let server = Server::start();
+    let client = server.client().await;
+    let made = maps(&client).create(&PostParams::default(), &map("large", String::new())).await.unwrap();
+    let version = made.metadata.resource_version.unwrap();
+    let mut deaf = Vec::new();
+    for _ in 0..DEAF {
+        let maps = maps(&server.client().await);
+        deaf.push(maps.watch(&WatchParams::default(), &version).await.unwrap());
+    }
+    for change in 0..CHANGES {
+        let text = change.to_string().repeat(LARGE);
+        let patch = Patch::Merge(json!({"data": {"text": text}}));
+        maps(&client).patch("large", &PatchParams::default(), &patch).await.unwrap();
+    }
+    others_are_served(&server).await;
+    assert!(server.memory() < MOST_MEMORY, "{} bytes", server.memory());
+    drop(deaf);
+}
