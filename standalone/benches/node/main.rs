@@ -1,0 +1,48 @@
+//! `hack/bench node`: what `vireo standalone` costs and how fast it answers, measured from outside by kube-rs on the
+//! same machine: requests, watches, objects at rest, and VMIs from their creation until they run.
+
+mod cost;
+mod objects;
+mod table;
+mod vmis;
+mod watches;
+
+#[path = "../../tests/suite/server.rs"]
+#[expect(dead_code, clippy::unwrap_used, reason = "it is the tests' server, which also dies")]
+mod server;
+
+use clap::Parser;
+
+use self::server::Server;
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Measures one `vireo standalone` on this machine and prints tables.
+#[derive(Parser)]
+struct Arguments {
+    /// VMIs created at once, a round each; empty for none.
+    #[arg(long, value_delimiter = ',', default_value = "1,20,100")]
+    vmis: Vec<usize>,
+    /// Objects stored, of 1 KiB each.
+    #[arg(long, default_value_t = 1000)]
+    objects: usize,
+    /// Those who watch.
+    #[arg(long, default_value_t = 100)]
+    watchers: usize,
+    /// Clients that ask at the same time.
+    #[arg(long, default_value_t = 8)]
+    clients: usize,
+    /// Given by `cargo bench`.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Error> {
+    let arguments = Arguments::parse();
+    let server = Server::start_with(&["--hypervisor", "qemu"]);
+    println!("vireo at its start: {}", cost::memory(&server));
+    objects::measure(&server, &arguments).await?;
+    watches::measure(&server, &arguments).await?;
+    vmis::measure(&server, &arguments.vmis).await
+}
