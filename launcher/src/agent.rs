@@ -7,6 +7,7 @@
 mod said;
 mod talk;
 
+use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -66,6 +67,15 @@ pub fn questions() -> (Asker, mpsc::Receiver<Question>) {
 /// Bytes both ways.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+
+/// The hypervisor's end of the port.
+#[derive(Debug)]
+pub struct Plug {
+    /// What a program of the guest reads and writes.
+    pub line: StdStream,
+    /// To say whether one has opened it.
+    pub open: watch::Sender<bool>,
+}
 
 /// Whoever talks to the agent of one guest.
 pub struct Agent {

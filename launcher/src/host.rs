@@ -8,7 +8,6 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -16,6 +15,7 @@ use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
 use vireo_proto::launcher::Fault;
 
+use crate::agent::Plug;
 use crate::fault::{Code, chain, fault_at};
 use crate::firmware::{self, Firmware};
 use crate::launch::{Boot, Interface, Kind, Launch, Source};
@@ -31,8 +31,8 @@ pub struct Host {
     pub disks: Vec<DiskFiles>,
     /// One for each interface, for the monitor; QEMU attaches to taps by itself.
     pub taps: Vec<OwnedFd>,
-    /// The other end of the guest agent's port, for a hypervisor that has one.
-    pub agent: Option<UnixStream>,
+    /// The guest agent's port.
+    pub agent: Option<Plug>,
 }
 
 /// Firmware, as the hypervisor wants it.

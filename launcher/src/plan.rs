@@ -6,10 +6,11 @@ use std::os::fd::OwnedFd;
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
     Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskBus, DiskError, DiskImage,
-    DiskSerial, Firmware, Input, KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net,
+    DiskSerial, Firmware, Input, KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net, Opened, Port,
     Smbios as MachineSmbios, TooManyDevices,
 };
 
+use crate::agent::{self, Plug};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, Host, HostFirmware};
 use crate::launch::{Boot, Bus, Cache, Disk, Launch, Smbios, Source};
@@ -73,6 +74,7 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
         .with_rng(launch.rng)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(smbios(&launch.smbios))
+        .with_port(host.agent.map(port))
         .with_devices(disks, nets)?;
     Ok(machine)
 }
@@ -94,6 +96,14 @@ fn boot(
         }
         _ => Err(PlanError::NothingToStart),
     }
+}
+
+fn port(plug: Plug) -> Port {
+    let Plug { line, open } = plug;
+    let opened = Opened::new(move |now| {
+        open.send_replace(now);
+    });
+    Port::new(agent::PORT, line, opened)
 }
 
 fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
@@ -160,7 +170,10 @@ mod tests {
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
-            agent: None,
+            agent: Some(Plug {
+                line: std::os::unix::net::UnixStream::pair().unwrap().0,
+                open: tokio::sync::watch::Sender::new(false),
+            }),
         }
     }
 
@@ -192,6 +205,7 @@ mod tests {
             "write_through: true",
             "mtu: Some(1450)",
             "rng: true",
+            "name: \"org.qemu.guest_agent.0\"",
             "inputs: [Tablet]",
             "MemorySize(268435456)",
             "cores: 2",

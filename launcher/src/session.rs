@@ -24,7 +24,7 @@ use vireo_proto::launcher::{hypervisor, state::Phase};
 
 pub use command::{Command, Handle};
 
-use crate::agent::{self, Agent, Question};
+use crate::agent::{self, Agent, Plug, Question};
 use crate::console::{self, Console};
 use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
@@ -174,9 +174,7 @@ impl Session {
         });
         self.standing.send_modify(|standing| standing.screen.clone_from(&launch.vnc_socket));
         let mut host = host::open(&launch, kind, self.node.firmware())?;
-        // The monitor has no such port.
-        let questions = self.questions.take().filter(|_| kind == Kind::Qemu);
-        host.agent = questions.map(|questions| self.talk_to_agent(questions)).transpose()?;
+        host.agent = self.questions.take().map(|questions| self.talk_to_agent(questions)).transpose()?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
             let listener: UnixListener =
@@ -196,13 +194,13 @@ impl Session {
     }
 
     /// Takes care of the guest's agent, by the other end of the port that this returns.
-    fn talk_to_agent(&mut self, questions: mpsc::Receiver<Question>) -> Result<StdStream, Fault> {
+    fn talk_to_agent(&mut self, questions: mpsc::Receiver<Question>) -> Result<Plug, Fault> {
         let pair = || {
             let (ours, theirs) = StdStream::pair()?;
             ours.set_nonblocking(true)?;
             Ok((Box::new(UnixStream::from_std(ours)?), theirs))
         };
-        let (port, theirs) =
+        let (port, line) =
             pair().map_err(|error: std::io::Error| fault(Code::HostResource, chain(&error)))?;
         let agent = Agent { port, open: self.agent_open.subscribe(), questions };
         let standing = self.standing.clone();
@@ -213,7 +211,7 @@ impl Session {
                 differs
             });
         }));
-        Ok(theirs)
+        Ok(Plug { line, open: self.agent_open.clone() })
     }
 
     fn not_started(&self, fault: Fault) -> Stage {

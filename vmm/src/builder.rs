@@ -192,6 +192,11 @@ fn pci_devices(
     for input in &machine.inputs {
         add("input device", Box::new(graphics::input(*input, machine.graphics.as_ref())?))?;
     }
+    // After every other device, none of which it shall move to another slot.
+    if let Some(port) = &machine.port {
+        let port = virtio::port::Port::new(port).map_err(device("port"))?;
+        add("port", Box::new(port))?;
+    }
     Ok(boot_order)
 }
 

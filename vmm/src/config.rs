@@ -13,6 +13,7 @@ mod machine;
 mod memory;
 mod net;
 mod notice;
+mod port;
 mod smbios;
 
 pub use boot::{Boot, Firmware, KernelBoot};
@@ -24,4 +25,5 @@ pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};
 pub use net::{MacAddr, Net, ParseMacError};
 pub use notice::{Notice, Notices};
+pub use port::{Opened, Port};
 pub use smbios::{Chassis, Smbios};

@@ -20,7 +20,7 @@ use crate::firmware::{Contents, Dma, Flash, FwCfg, Ports, Window};
 use crate::memory::{self, GuestMemory};
 
 pub use drives::{ahci, scsi};
-pub use screens::{rfb, virtio_gpu, virtio_input};
+pub use screens::{rfb, virtio_gpu, virtio_input, virtio_port};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;

@@ -15,6 +15,7 @@ mod device;
 pub mod gpu;
 pub mod input;
 pub mod net;
+pub mod port;
 mod queue;
 pub mod rng;
 pub mod scsi;

@@ -36,8 +36,6 @@ pub enum Event {
     Rebooted,
     /// The firmware found nothing to start.
     NoBootDevice,
-    /// A program of the guest has opened the guest agent's port, or closed it.
-    AgentPort(bool),
     /// The CPUs stand still.
     Paused,
     /// The CPUs go on.

@@ -59,9 +59,10 @@ impl Qemu {
         };
         let arguments = args::arguments(launch, &plan);
         let process = process::spawn(&self.binary, &arguments, wiring, port)?;
+        let agent = host.agent.as_ref().map(|plug| plug.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        run::drive(process).await
+        run::drive(process, agent).await
     }
 }
 

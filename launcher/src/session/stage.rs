@@ -145,7 +145,6 @@ impl Session {
                 warn!("the firmware found nothing to start");
                 self.publish(|state| state.no_boot_device = true);
             }
-            Event::AgentPort(open) => drop(self.agent_open.send_replace(open)),
             Event::Paused | Event::Resumed => {
                 let phase = if event == Event::Paused { Phase::Paused } else { Phase::Running };
                 // On the way out, that is all anybody wants to know.

@@ -1,4 +1,4 @@
-use super::{Boot, Cpus, Disk, DiskBus, Graphics, Input, MemorySize, Net, Notices, Smbios};
+use super::{Boot, Cpus, Disk, DiskBus, Graphics, Input, MemorySize, Net, Notices, Port, Smbios};
 
 /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
 const DEVICE_SLOTS: usize = 29;
@@ -16,6 +16,7 @@ pub struct Machine {
     pub(crate) nets: Vec<Net>,
     pub(crate) rng: bool,
     pub(crate) virtio_console: bool,
+    pub(crate) port: Option<Port>,
     pub(crate) graphics: Option<Graphics>,
     pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
@@ -47,6 +48,7 @@ impl Machine {
             nets: Vec::new(),
             rng: false,
             virtio_console: false,
+            port: None,
             graphics: None,
             inputs: Vec::new(),
             smbios: None,
@@ -60,7 +62,9 @@ impl Machine {
         let virtio = count(|bus| bus == DiskBus::Virtio);
         let sata = count(|bus| matches!(bus, DiskBus::Sata(_)));
         let scsi = count(|bus| matches!(bus, DiskBus::Scsi(_)));
-        let others = [self.rng, self.virtio_console, self.graphics.is_some(), scsi > 0].map(usize::from);
+        let ports = self.port.is_some();
+        let others =
+            [self.rng, self.virtio_console, ports, self.graphics.is_some(), scsi > 0].map(usize::from);
         let all = virtio + nets.len() + self.inputs.len() + others.iter().sum::<usize>();
         if all > DEVICE_SLOTS {
             return Err(TooManyDevices::Slots(all));
@@ -87,6 +91,13 @@ impl Machine {
     #[must_use]
     pub fn with_virtio_console(mut self, yes: bool) -> Self {
         self.virtio_console = yes;
+        self
+    }
+
+    /// Adds a port with a name.
+    #[must_use]
+    pub fn with_port(mut self, port: Option<Port>) -> Self {
+        self.port = port;
         self
     }
 

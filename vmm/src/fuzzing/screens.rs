@@ -1,4 +1,4 @@
-//! Doors to what guests say to graphics and input devices, and viewers to the server that shows the screen.
+//! Doors to what guests say to graphics and input devices and to ports, and viewers to the server that shows the screen.
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -44,6 +44,19 @@ pub fn virtio_input(script: &[u8]) {
     let script = script.get(..4096).unwrap_or(script);
     memory.write_slice(script, GuestAddress(0)).expect("RAM at 0");
     crate::virtio::input::fuzz(&memory, script, segments(&memory, 0, script.len()));
+}
+
+/// What a driver writes to a port: control messages and output, each told by three bytes: which of the two, and where in
+/// the script and how long it is, in units of eight bytes.
+pub fn virtio_port(script: &[u8]) {
+    let memory = ram();
+    let script = script.get(..4096).unwrap_or(script);
+    memory.write_slice(script, GuestAddress(0)).expect("RAM at 0");
+    let (told, _) = script.as_chunks::<3>();
+    let buffer = |&[kind, at, len]: &[u8; 3]| {
+        (kind & 1 == 0, segments(&memory, u64::from(at) * 8, usize::from(len) * 8))
+    };
+    crate::virtio::port::fuzz(&memory, told.iter().map(buffer));
 }
 
 /// What a viewer says.

@@ -77,7 +77,7 @@ impl Wiring {
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
-                agent: host.agent.as_ref().map(StdStream::try_clone).transpose()?,
+                agent: host.agent.as_ref().map(|plug| plug.line.try_clone()).transpose()?,
             })
         };
         wire().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))

@@ -3,7 +3,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
@@ -24,8 +24,9 @@ const FLUSH: Duration = Duration::from_secs(2);
 
 type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 
-/// Waits until the machine stands, then drives it until it is gone.
-pub(super) async fn drive(mut process: Process) -> Result<Guest, Fault> {
+/// Waits until the machine stands, then drives it until it is gone. `agent` is told whether a program of the guest has
+/// opened the agent's port.
+pub(super) async fn drive(mut process: Process, agent: Option<watch::Sender<bool>>) -> Result<Guest, Fault> {
     let (reader, mut writer) = process.qmp.into_split();
     let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(LINE));
     let standing = handshake(&mut lines, &mut writer).await;
@@ -45,7 +46,7 @@ pub(super) async fn drive(mut process: Process) -> Result<Guest, Fault> {
     let remains = Remains { child: process.child, stderr: process.stderr };
     let nothing = process.nothing;
     let machine =
-        Machine { process: remains, lines, writer, nothing, told: false, soft: SoftReboot::default() };
+        Machine { process: remains, lines, writer, nothing, told: false, soft: SoftReboot::default(), agent };
     tokio::spawn(machine.run(end));
     Ok(owner)
 }
@@ -109,6 +110,7 @@ struct Machine {
     /// That firmware found nothing is told once after each reset, however often the guest says it.
     told: bool,
     soft: SoftReboot,
+    agent: Option<watch::Sender<bool>>,
 }
 
 impl Machine {
@@ -207,8 +209,11 @@ impl Machine {
             QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),
             QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
             QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
-            QmpEvent::Port { id, open } if id == AGENT => tell(end, Event::AgentPort(open)),
-            QmpEvent::Port { id, open } => debug!(id, open, "a port was opened or closed"),
+            QmpEvent::Port { id, open } => {
+                if let Some(agent) = self.agent.as_ref().filter(|_| id == AGENT) {
+                    agent.send_replace(open);
+                }
+            }
             QmpEvent::Other(name) => debug!(name, "QEMU event"),
         }
     }
