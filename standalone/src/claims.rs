@@ -201,7 +201,7 @@ fn say(store: &Store, claim: &Object, event: &Event) -> Result<(), DiskError> {
         ..ObjectMeta::default()
     };
     let about = About {
-        kind: place::claims().kind,
+        kind: &place::claims().kind,
         metadata: &metadata,
         component: "persistentvolume-controller",
         host: "",

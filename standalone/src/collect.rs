@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::resource::ALL;
+use crate::catalog::{Catalog, Catalogs};
 use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
 use crate::{meta, place, rounds};
 use family::{Dependents, Owner, owners};
@@ -59,6 +59,9 @@ fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
 /// Who collects, and how far.
 #[derive(Debug, Default)]
 struct Collector {
+    catalogs: Catalogs,
+    /// What is served.
+    catalog: Arc<Catalog>,
     follower: Follower,
     dependents: Dependents,
     /// To look at.
@@ -70,15 +73,21 @@ struct Collector {
 impl Collector {
     /// Does everything there is to do now; with a time, also what only time makes due. Blocks.
     fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
+        let before = std::mem::replace(&mut self.catalog, self.catalogs.now(store));
+        let more = !Arc::ptr_eq(&before, &self.catalog);
+        let catalog = Arc::clone(&self.catalog);
         match self.follower.look(store) {
             News::Everything => {
                 self.dependents = Dependents::default();
-                for object in ALL.iter().flat_map(|row| store.list(&row.name(), None).objects) {
-                    self.dependents.add(&object);
+                for object in catalog.all().flat_map(|row| store.list(&row.name(), None).objects) {
+                    self.dependents.add(&catalog, &object);
                     self.open.insert(object.key.clone());
                 }
             }
             News::These(events) => events.iter().for_each(|event| self.hear(store, event)),
+        }
+        if more {
+            self.meet(store, &before);
         }
         if let Some(now) = time {
             let events = store.list(&place::events().name(), None).objects;
@@ -96,15 +105,33 @@ impl Collector {
         Ok(())
     }
 
+    /// Follows what is served since just now.
+    fn meet(&mut self, store: &Store, before: &Catalog) {
+        let catalog = Arc::clone(&self.catalog);
+        let fresh = catalog.all().filter(|row| before.of_kind(&row.api_version(), &row.kind).is_none());
+        let fresh: BTreeSet<String> = fresh.map(|row| row.name()).collect();
+        if fresh.is_empty() {
+            return;
+        }
+        // What names such an owner could not be followed before.
+        for object in catalog.all().flat_map(|row| store.list(&row.name(), None).objects) {
+            self.dependents.add(&catalog, &object);
+            if fresh.contains(&object.key.resource) {
+                self.open.insert(object.key.clone());
+            }
+        }
+    }
+
     /// What a write may have made due.
     fn hear(&mut self, store: &Store, event: &Event) {
         let object = &event.object;
         if let Some(before) = &event.before {
             self.dependents.remove(before);
-            self.open.extend(owners(before).filter_map(|owner| owner.key(&before.key.namespace)));
+            let owners = owners(before).filter_map(|owner| owner.key(&self.catalog, &before.key.namespace));
+            self.open.extend(owners);
         }
         if event.stays {
-            self.dependents.add(object);
+            self.dependents.add(&self.catalog, object);
             self.open.insert(event.key.clone());
         }
         if event.stays && !meta::is_leaving(&object.value) {
@@ -112,7 +139,8 @@ impl Collector {
         }
         self.open.extend(self.dependents.of(meta::text(&object.value, "uid")).cloned());
         if event.key.resource == place::namespaces().name() {
-            let inside = ALL.iter().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
+            let inside =
+                self.catalog.all().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
             self.open.extend(
                 inside.filter(|object| !object.key.namespace.is_empty()).map(|object| object.key.clone()),
             );
@@ -125,7 +153,7 @@ impl Collector {
     /// What there is to do about an object.
     fn tasks(&self, store: &Store, object: &Object, time: Option<i64>) -> Vec<Task> {
         let fates: Vec<(Owner, Fate)> =
-            owners(object).map(|owner| (owner, fate(store, &owner, &object.key.namespace))).collect();
+            owners(object).map(|owner| (owner, self.fate(store, &owner, &object.key.namespace))).collect();
         if let Some((owner, _)) = fates.iter().find(|(_, fate)| *fate == Fate::Frees) {
             return vec![Task::Disown(owner.uid.to_owned())];
         }
@@ -140,11 +168,31 @@ impl Collector {
         let held = [FOREGROUND, ORPHAN].into_iter().filter(|one| finalizers.iter().any(|has| has == one));
         let mut tasks: Vec<Task> = held.filter(|_| childless).map(Task::Release).collect();
         let name = &object.key.name;
-        let empty = || !ALL.iter().any(|row| row.namespaced && store.has_any(&row.name(), name));
+        let empty = || !self.catalog.all().any(|row| row.namespaced && store.has_any(&row.name(), name));
         if object.key.resource == place::namespaces().name() && empty() {
             tasks.push(Task::Close);
         }
         tasks
+    }
+}
+
+impl Collector {
+    fn fate(&self, store: &Store, owner: &Owner<'_>, namespace: &str) -> Fate {
+        // Of what is not served nobody knows whether it is gone.
+        let Some(key) = owner.key(&self.catalog, namespace) else { return Fate::Keeps };
+        let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
+            return Fate::Takes;
+        };
+        if !meta::is_leaving(&there.value) {
+            return Fate::Keeps;
+        }
+        let finalizers = meta::finalizers(&there.value);
+        let has = |finalizer: &str| finalizers.iter().any(|one| one == finalizer);
+        match (has(ORPHAN), has(FOREGROUND)) {
+            (true, _) => Fate::Frees,
+            (false, true) => Fate::Takes,
+            (false, false) => Fate::Keeps,
+        }
     }
 }
 
@@ -157,24 +205,6 @@ enum Fate {
     Takes,
     /// They are no longer its.
     Frees,
-}
-
-fn fate(store: &Store, owner: &Owner<'_>, namespace: &str) -> Fate {
-    // Of what is not served nobody knows whether it is gone.
-    let Some(key) = owner.key(namespace) else { return Fate::Keeps };
-    let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
-        return Fate::Takes;
-    };
-    if !meta::is_leaving(&there.value) {
-        return Fate::Keeps;
-    }
-    let finalizers = meta::finalizers(&there.value);
-    let has = |finalizer: &str| finalizers.iter().any(|one| one == finalizer);
-    match (has(ORPHAN), has(FOREGROUND)) {
-        (true, _) => Fate::Frees,
-        (false, true) => Fate::Takes,
-        (false, false) => Fate::Keeps,
-    }
 }
 
 fn is_closing(store: &Store, namespace: &str) -> bool {

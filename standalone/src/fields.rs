@@ -17,7 +17,7 @@ use crate::meta;
 use crate::resource;
 use crate::store::Key;
 use managers::Entry;
-use shape::Type;
+pub use shape::Type;
 use walk::{Difference, compare, merge, named, prune};
 
 /// What the server changes by itself.
@@ -46,8 +46,8 @@ const NOBODYS: [&[&str]; 12] = [
 /// A manifest that somebody applies.
 #[derive(Debug)]
 pub struct Application<'a> {
-    /// Kind of the object.
-    pub kind: &'a str,
+    /// Type of the object.
+    pub of: Type<'a>,
     /// Who.
     pub author: &'a Author,
     /// What, without the parts that are written elsewhere.
@@ -91,10 +91,9 @@ fn owned_by_somebody(set: Set) -> Set {
     set
 }
 
-fn difference(kind: &str, before: Option<&Value>, after: &Value) -> Difference {
+fn difference(of: Type<'_>, before: Option<&Value>, after: &Value) -> Difference {
     let nothing = json!({});
-    let Difference { added, modified, removed } =
-        compare(Some(before.unwrap_or(&nothing)), Some(after), Type::of_kind(kind));
+    let Difference { added, modified, removed } = compare(Some(before.unwrap_or(&nothing)), Some(after), of);
     Difference {
         added: owned_by_somebody(added),
         modified: owned_by_somebody(modified),
@@ -104,13 +103,13 @@ fn difference(kind: &str, before: Option<&Value>, after: &Value) -> Difference {
 
 /// Keeps account of an update. `managers` is whom the writer wishes for.
 pub fn update(
-    kind: &str,
+    of: Type<'_>,
     before: Option<&Value>,
     after: &mut Value,
     mut managers: Managers,
     author: &Author,
 ) {
-    managers.update(&difference(kind, before, after), author, &meta::now());
+    managers.update(&difference(of, before, after), author, &meta::now());
     managers.write(after);
 }
 
@@ -119,7 +118,7 @@ pub fn by_the_server(key: &Key, before: Option<&Value>, after: &mut Value) {
     let Some(row) = resource::named(&key.resource) else { return };
     let author =
         Author { manager: SERVER.to_owned(), api_version: row.api_version(), subresource: String::new() };
-    update(row.kind, before, after, Managers::wished(after, before), &author);
+    update(Type::of_resource(row), before, after, Managers::wished(after, before), &author);
 }
 
 /// Applies a manifest to an object, or makes one of it.
@@ -133,7 +132,7 @@ pub fn apply(live: Option<&Value>, application: &Application<'_>) -> Result<Appl
         return first;
     }
     // What kubectl applied in the client, and nobody changed since, is its to change.
-    let own = applied_in_the_client(application.kind, live).paths();
+    let own = applied_in_the_client(application.of, live).paths();
     let others: Vec<Conflict> = conflicts.iter().filter(|one| !own.contains(&one.field)).cloned().collect();
     if others.is_empty() {
         try_to_apply(Some(live), application, true)
@@ -147,10 +146,10 @@ fn try_to_apply(
     application: &Application<'_>,
     force: bool,
 ) -> Result<Applied, Unapplied> {
-    let Application { kind, author, manifest, .. } = application;
-    let of = Type::of_kind(kind);
+    let Application { of, author, manifest, .. } = application;
+    let of = *of;
     let set = owned_by_somebody(named(manifest, of).map_err(Unapplied::Malformed)?);
-    let mut managers = live.map(before_first).unwrap_or_default();
+    let mut managers = live.map(|live| before_first(of, live)).unwrap_or_default();
     let is_ours = |entry: &Entry| entry.is_of(author, true);
     let former = managers.entries.iter().find(|entry| is_ours(entry)).cloned();
     managers.entries.retain(|entry| !is_ours(entry));
@@ -165,7 +164,7 @@ fn try_to_apply(
     if let Some(former) = &former {
         prune(&mut object, &former.set, &managers.all(), of);
     }
-    let difference = difference(kind, live, &object);
+    let difference = difference(of, live, &object);
     if !force {
         let conflicts = conflicts(&managers, &difference, is_ours);
         if !conflicts.is_empty() {
@@ -185,15 +184,14 @@ fn try_to_apply(
     Ok(Applied { object, managers })
 }
 
-fn before_first(live: &Value) -> Managers {
+fn before_first(of: Type<'_>, live: &Value) -> Managers {
     let managers = Managers::read(live).unwrap_or_default();
     if !managers.entries.is_empty() {
         return managers;
     }
     let text = |field: &str| live.get(field).and_then(Value::as_str).unwrap_or_default();
-    let kind = text("kind");
     // What cannot be taken apart is owned as a whole.
-    let all = compare(Some(&json!({})), Some(live), Type::of_kind(kind)).added;
+    let all = compare(Some(&json!({})), Some(live), of).added;
     let author = Author {
         manager: BEFORE.to_owned(),
         api_version: text("apiVersion").to_owned(),
@@ -220,12 +218,11 @@ fn conflicts(
 }
 
 /// What `kubectl apply` has written down, as far as it is still so.
-fn applied_in_the_client(kind: &str, live: &Value) -> Set {
+fn applied_in_the_client(of: Type<'_>, live: &Value) -> Set {
     let text = live.pointer("/metadata/annotations").and_then(|annotations| annotations.get(LAST_APPLIED));
     let manifest: Option<Value> =
         text.and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
     let Some(manifest) = manifest else { return Set::default() };
-    let of = Type::of_kind(kind);
     let set = named(&manifest, of).unwrap_or_default();
     let since = compare(Some(&manifest), Some(live), of);
     set.difference(&since.modified).difference(&since.removed)

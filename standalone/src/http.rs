@@ -30,6 +30,7 @@ use serde_json::{Value, json};
 pub use refusal::{Refusal, status};
 
 use crate::auth::Tokens;
+use crate::catalog::{Catalog, Catalogs};
 use crate::store::Store;
 use query::Query;
 use target::{Object, Target};
@@ -41,6 +42,8 @@ pub struct Server {
     pub store: Arc<Store>,
     /// Whose tokens are whose.
     pub tokens: Arc<Tokens>,
+    /// What is served.
+    pub catalogs: Catalogs,
     /// The node agent's own endpoint, for consoles and screens.
     pub node: Router,
 }
@@ -54,7 +57,8 @@ pub async fn answer(server: Arc<Server>, request: Request) -> Response {
 }
 
 async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refusal> {
-    let target = Target::parse(request.uri().path())?;
+    let catalog = server.catalogs.now(&server.store);
+    let target = Target::parse(request.uri().path(), &catalog)?;
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
@@ -70,7 +74,7 @@ async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refus
             if request.method() != Method::GET && request.method() != Method::HEAD {
                 return Err(Refusal::method_not_allowed());
             }
-            documents(server, &target, &request)
+            documents(&catalog, &target, &request)
         }
     }
 }
@@ -107,23 +111,25 @@ async fn objects(
     }
 }
 
-fn documents(server: &Server, target: &Target, request: &Request) -> Result<Response, Refusal> {
+fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Response, Refusal> {
     let accept =
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
         Target::Version => json_of(StatusCode::OK, &discovery::version()),
         Target::Health => Response::new(Body::from("ok")),
-        Target::Core => discovery::legacy_or_aggregated(accept, true),
-        Target::Groups => discovery::legacy_or_aggregated(accept, false),
-        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(group)?),
-        Target::Resources(group, version) => json_of(StatusCode::OK, &discovery::resources(group, version)?),
-        Target::OpenApiV2 => discovery::openapi_v2(accept),
-        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index()),
+        Target::Core => discovery::legacy_or_aggregated(catalog, accept, true),
+        Target::Groups => discovery::legacy_or_aggregated(catalog, accept, false),
+        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(catalog, group)?),
+        Target::Resources(group, version) => {
+            json_of(StatusCode::OK, &discovery::resources(catalog, group, version)?)
+        }
+        Target::OpenApiV2 => discovery::openapi_v2(catalog, accept),
+        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index(catalog)),
         Target::OpenApiV3(place) => {
-            let document = crate::schema::openapi::v3(place).ok_or_else(Refusal::nowhere)?;
+            let document = crate::schema::openapi::v3(catalog, place).ok_or_else(Refusal::nowhere)?;
             json_of(StatusCode::OK, &document)
         }
-        Target::Root => json_of(StatusCode::OK, &discovery::paths(server)),
+        Target::Root => json_of(StatusCode::OK, &discovery::paths(catalog)),
         Target::Object(_)
         | Target::Scale(_)
         | Target::Stream(_)

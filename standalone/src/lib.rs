@@ -4,14 +4,17 @@
 //! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
 //! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
 //! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
-//! and [`pools`] that of machines, [`claims`] makes and keeps disks,
+//! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`catalog`]
+//! knows what is served beside the table, by the CustomResourceDefinitions that [`definitions`] sees to,
 //! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
 
 pub mod accounts;
 pub mod auth;
+pub mod catalog;
 mod children;
 pub mod claims;
 pub mod collect;
+pub mod definitions;
 pub mod fields;
 pub mod http;
 pub mod instancetypes;

@@ -55,6 +55,11 @@ pub fn claims() -> &'static Resource {
     row("persistentvolumeclaims")
 }
 
+/// The row of CustomResourceDefinitions.
+pub fn definitions() -> &'static Resource {
+    row("customresourcedefinitions.apiextensions.k8s.io")
+}
+
 /// The row of VirtualMachinePools.
 pub fn pools() -> &'static Resource {
     row("virtualmachinepools.pool.kubevirt.io")
@@ -268,6 +273,7 @@ mod tests {
             (replica_sets(), "VirtualMachineInstanceReplicaSet"),
             (pools(), "VirtualMachinePool"),
             (claims(), "PersistentVolumeClaim"),
+            (definitions(), "CustomResourceDefinition"),
             (row("nodes"), "Node"),
         ] {
             assert_eq!(row.kind, kind);

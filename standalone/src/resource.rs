@@ -1,7 +1,9 @@
-//! What is served: one table, a row for each resource. A new resource is a new row, and its fields in [`crate::schema`].
+//! What is always served: one table, a row for each resource. A new resource is a new row, and its fields in
+//! [`crate::schema`]. What else there is, CustomResourceDefinitions say: [`crate::catalog`].
 
 mod admit;
 mod claim;
+mod definition;
 mod duration;
 mod instancetype;
 mod machine;
@@ -10,10 +12,13 @@ mod pool;
 mod replicaset;
 mod table;
 
+use std::borrow::Cow;
+
 use serde_json::Value;
 
 pub use admit::{Cause, VMI_FINALIZER};
 pub use claim::{CLASS, PROTECTION, requested};
+pub use definition::{CLEANUP, served};
 pub use duration::human;
 pub(crate) use machine::of_template;
 pub use table::ALL;
@@ -22,57 +27,75 @@ pub use table::ALL;
 #[derive(Debug)]
 pub struct Resource {
     /// API group; empty for the core's.
-    pub group: &'static str,
+    pub group: Text,
     /// The one version that is served and stored.
-    pub version: &'static str,
+    pub version: Text,
     /// As in paths.
-    pub plural: &'static str,
+    pub plural: Text,
     /// For people.
-    pub singular: &'static str,
+    pub singular: Text,
     /// As in manifests.
-    pub kind: &'static str,
+    pub kind: Text,
     /// For hasty people.
-    pub short_names: &'static [&'static str],
+    pub short_names: Vec<Text>,
     /// Words for several kinds at once, as `all`.
-    pub categories: &'static [&'static str],
+    pub categories: Vec<Text>,
     /// Whether it lives in namespaces.
     pub namespaced: bool,
     /// Whether its status is written apart.
     pub status: bool,
     /// What a table shows beside the name.
-    pub columns: &'static [Column],
+    pub columns: Vec<Column>,
     /// Fields that select, beside name and namespace.
-    pub fields: &'static [&'static str],
+    pub fields: Vec<Text>,
     /// Lists that a strategic merge patch merges, with their keys; absent where there is no such patch.
     pub merge: Option<&'static [(&'static str, &'static str)]>,
     /// Completes and judges what is to be stored.
     pub admit: fn(&mut Value, Option<&Value>) -> Vec<Cause>,
     /// Whether a name may be used.
     pub name_fits: fn(&str) -> bool,
+    /// Where its number of replicas is, if `kubectl scale` can change that.
+    pub scale: Option<Scale>,
+    /// What its fields are, where a CustomResourceDefinition says so; else [`crate::schema`] knows.
+    pub custom: Option<Value>,
+}
+
+/// A text that is in the program or in an object.
+pub type Text = Cow<'static, str>;
+
+/// Where a number of replicas is, as JSON pointers.
+#[derive(Debug, Clone)]
+pub struct Scale {
+    /// How many there are to be.
+    pub wanted: Text,
+    /// How many there are.
+    pub there: Text,
+    /// Which ones, as a label selector's text.
+    pub selector: Option<Text>,
 }
 
 /// A column of a table.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Column {
     /// Its head.
-    pub name: &'static str,
+    pub name: Text,
     /// `string`, `integer` or `date`.
-    pub kind: &'static str,
+    pub kind: Text,
     /// Zero is always shown, one only when wide.
     pub priority: u8,
     /// What it is, for people.
-    pub description: &'static str,
+    pub description: Text,
     /// Where it comes from.
     pub source: Source,
 }
 
 /// Where a cell comes from.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub enum Source {
     /// A [path].
-    Path(&'static str),
+    Path(Text),
     /// How long ago the time at a path is.
-    Since(&'static str),
+    Since(Text),
     /// Whatever else.
     Made(fn(&Value) -> Value),
 }
@@ -80,7 +103,7 @@ pub enum Source {
 impl Column {
     /// The cell for an object.
     pub fn cell(&self, object: &Value) -> Value {
-        match self.source {
+        match &self.source {
             Source::Path(at) => path::find(object, at).cloned().unwrap_or(Value::Null),
             Source::Since(at) => match path::find(object, at).and_then(Value::as_str) {
                 Some(time) => Value::String(duration::since(time)),
@@ -94,16 +117,16 @@ impl Column {
 impl Resource {
     /// `plural.group`: its name in keys and messages.
     pub fn name(&self) -> String {
-        match self.group {
-            "" => self.plural.to_owned(),
+        match &*self.group {
+            "" => self.plural.clone().into_owned(),
             group => format!("{}.{group}", self.plural),
         }
     }
 
     /// `group/version`, or the version alone in the core group.
     pub fn api_version(&self) -> String {
-        match self.group {
-            "" => self.version.to_owned(),
+        match &*self.group {
+            "" => self.version.clone().into_owned(),
             group => format!("{group}/{}", self.version),
         }
     }
@@ -112,12 +135,7 @@ impl Resource {
     pub fn selects_by(&self, field: &str) -> bool {
         field == "metadata.name"
             || (self.namespaced && field == "metadata.namespace")
-            || self.fields.contains(&field)
-    }
-
-    /// Whether it has a number of replicas that `kubectl scale` changes.
-    pub fn scales(&self) -> bool {
-        [vireo_api::v1::REPLICA_SET_KIND, vireo_api::v1::POOL_KIND].contains(&self.kind)
+            || self.fields.iter().any(|known| known == field)
     }
 
     /// Key of an object of it.
@@ -126,17 +144,7 @@ impl Resource {
     }
 }
 
-/// The resource of a [name](Resource::name).
+/// The resource of a [name](Resource::name), among those that are always there.
 pub fn named(name: &str) -> Option<&'static Resource> {
-    ALL.iter().find(|resource| resource.name() == name)
-}
-
-/// The resource of a group, version and plural.
-pub fn at(group: &str, version: &str, plural: &str) -> Option<&'static Resource> {
-    ALL.iter().find(|row| row.group == group && row.version == version && row.plural == plural)
-}
-
-/// The resource of an `apiVersion` and a `kind`.
-pub fn of_kind(api_version: &str, kind: &str) -> Option<&'static Resource> {
-    ALL.iter().find(|row| row.kind == kind && row.api_version() == api_version)
+    ALL.iter().find(|resource| resource.name() == name).map(|row| &**row)
 }

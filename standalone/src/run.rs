@@ -14,12 +14,13 @@ use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, write_json};
 
 use crate::auth::Tokens;
+use crate::catalog::Catalogs;
 use crate::http::Server;
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{accounts, claims, collect, kubeconfig, place, pools, replicasets, vms};
+use crate::{accounts, claims, collect, definitions, kubeconfig, place, pools, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -94,7 +95,8 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let api = Arc::new(Server { store: Arc::clone(&store), tokens, node: router });
+    let api =
+        Arc::new(Server { store: Arc::clone(&store), tokens, catalogs: Catalogs::default(), node: router });
     let vmis = Vmis::of(Arc::clone(&store));
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -104,6 +106,7 @@ pub async fn run(
         () = vms::run(Arc::clone(&store)) => {}
         () = replicasets::run(Arc::clone(&store)) => {}
         () = pools::run(Arc::clone(&store)) => {}
+        () = definitions::run(Arc::clone(&store)) => {}
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}

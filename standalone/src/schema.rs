@@ -5,6 +5,7 @@
 
 mod core;
 pub mod openapi;
+pub mod structural;
 mod swagger;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,8 @@ use vireo_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
     VirtualMachinePreference,
 };
+
+use crate::resource::Resource;
 
 /// All definitions by short name.
 pub static DEFINITIONS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
@@ -42,12 +45,18 @@ pub struct Findings {
     pub unknown: Vec<String>,
 }
 
-/// Checks an object of a core kind, and takes out of it what is unknown. KubeVirt's kinds keep what is unknown and are
-/// judged when they are admitted.
-pub fn check(kind: &str, object: &mut Value) -> Findings {
+/// Checks an object of a core kind or of a CustomResourceDefinition's, and takes out of it what is unknown. KubeVirt's
+/// kinds keep what is unknown and are judged when they are admitted.
+pub fn check(resource: &Resource, object: &mut Value) -> Findings {
     let mut findings = Findings::default();
+    let kind = &*resource.kind;
+    if let Some(schema) = &resource.custom {
+        structural::prune(schema, object, "", &mut findings.unknown);
+    }
     match DEFINITIONS.get(kind) {
-        Some(definition) if core::has(kind) => walk(definition, object, "", &mut findings),
+        Some(definition) if core::has(kind) && resource.custom.is_none() => {
+            walk(definition, object, "", &mut findings)
+        }
         _ => {
             if let (Some(definition), Some(metadata)) =
                 (DEFINITIONS.get("ObjectMeta"), object.get_mut("metadata"))
@@ -132,7 +141,7 @@ mod tests {
     fn core_kinds_are_checked_and_pruned() {
         let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap", "odd": 1, "data": {"a": "b", "c": 1},
             "metadata": {"name": "x", "labels": {"a": true}, "strange": {}, "generation": null}});
-        let findings = check("ConfigMap", &mut map);
+        let findings = check(crate::resource::named("configmaps").unwrap(), &mut map);
         assert_eq!(findings.mistyped, ["data.c: this is no string", "metadata.labels.a: this is no string"]);
         assert_eq!(findings.unknown, ["odd", "metadata.strange"]);
         assert_eq!(map["metadata"], json!({"name": "x", "labels": {"a": true}}));
@@ -153,7 +162,8 @@ mod tests {
         let mut found = Vec::new();
         DEFINITIONS.values().for_each(|definition| references(definition, &mut found));
         assert!(found.len() > 100, "KubeVirt's types are among them");
-        for name in found.iter().map(String::as_str).chain(crate::resource::ALL.iter().map(|row| row.kind)) {
+        for name in found.iter().map(String::as_str).chain(crate::resource::ALL.iter().map(|row| &*row.kind))
+        {
             assert!(DEFINITIONS.contains_key(name), "{name}");
         }
     }

@@ -73,6 +73,7 @@ fn kubectl_finds_a_kubernetes_api() -> Result<(), HostError> {
     deletes_with_each_policy(&api)?;
     explains_itself(&api)?;
     knows_who_asks(&api)?;
+    takes_other_kinds(&api)?;
     takes_the_examples(&api)?;
     takes_what_virtctl_makes(&api)
 }
@@ -211,6 +212,40 @@ fn knows_who_asks(api: &Api<'_>) -> Result<(), HostError> {
     api.ok("create sa robot")?;
     let accounts = api.ok("get sa")?;
     assert!(accounts.contains("SECRETS") && accounts.contains("robot"), "{accounts}");
+    Ok(())
+}
+
+/// A CustomResourceDefinition, from its establishment to the end of its objects.
+fn takes_other_kinds(api: &Api<'_>) -> Result<(), HostError> {
+    let definition = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/standalone/crd.yaml");
+    api.ok(&format!("apply -f {definition}"))?;
+    api.ok("wait --for=condition=Established crd/crates.example.com --timeout=30s")?;
+    let explained = api.ok("explain crate.spec.content")?;
+    assert!(explained.contains("The thing."), "{explained}");
+    let one = |content: &str| {
+        format!(
+            "apiVersion: example.com/v1\nkind: Crate\nmetadata: {{name: one}}\nspec: {{content: {content}}}\n"
+        )
+    };
+    let refused = api.fails("create -f -", &one("Tea"))?;
+    assert!(refused.contains("spec.content") && refused.contains("should match '^[a-z]+$'"), "{refused}");
+    let odd = api.fails("apply -f -", &one("tea, contents: x"))?;
+    assert!(odd.contains("unknown field \"spec.contents\""), "{odd}");
+    api.feed("apply -f -", &one("tea"))?.ok();
+    api.feed("apply -f -", &one("coffee"))?.ok();
+    api.ok("scale crate/one --replicas=3")?;
+    api.fails("scale crate/one --replicas=11", "")?;
+    let table = api.ok("get cr")?;
+    assert!(table.contains("CONTENT") && table.contains("coffee    3"), "{table}");
+    api.ok("delete crd crates.example.com --timeout=30s")?;
+    let gone = api.fails("get crates", "")?;
+    // It remembers for a while what there was, so it asks.
+    assert!(gone.contains("the server could not find the requested resource"), "{gone}");
+    // Who has them again finds nothing of the old ones.
+    api.ok(&format!("apply -f {definition}"))?;
+    api.ok("wait --for=condition=Established crd/crates.example.com --timeout=30s")?;
+    assert!(api.feed("get crates", "")?.stderr.contains("No resources found"));
+    api.ok("delete crd crates.example.com --timeout=30s")?;
     Ok(())
 }
 

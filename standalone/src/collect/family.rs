@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::resource;
+use crate::catalog::Catalog;
 use crate::store::{Key, Object};
 
 /// An owner as its dependent names it.
@@ -18,9 +18,8 @@ pub(super) struct Owner<'a> {
 
 impl Owner<'_> {
     /// Where it is, for a dependent in this namespace. None for a kind that is not served.
-    pub(super) fn key(&self, namespace: &str) -> Option<Key> {
-        let row = resource::of_kind(self.api_version, self.kind)?;
-        Some(row.key(if row.namespaced { namespace } else { "" }, self.name))
+    pub(super) fn key(&self, catalog: &Catalog, namespace: &str) -> Option<Key> {
+        catalog.key((self.api_version, self.kind), namespace, self.name)
     }
 }
 
@@ -34,8 +33,8 @@ pub(super) fn owners(object: &Object) -> impl Iterator<Item = Owner<'_>> {
 }
 
 /// Owners that can be found: nobody waits for dependents of others.
-fn followed(object: &Object) -> impl Iterator<Item = Owner<'_>> {
-    owners(object).filter(|owner| owner.key(&object.key.namespace).is_some())
+fn followed<'a>(catalog: &Catalog, object: &'a Object) -> impl Iterator<Item = Owner<'a>> {
+    owners(object).filter(|owner| owner.key(catalog, &object.key.namespace).is_some())
 }
 
 /// Dependents by the UIDs of their owners.
@@ -43,14 +42,14 @@ fn followed(object: &Object) -> impl Iterator<Item = Owner<'_>> {
 pub(super) struct Dependents(BTreeMap<String, BTreeSet<Key>>);
 
 impl Dependents {
-    pub(super) fn add(&mut self, object: &Object) {
-        for owner in followed(object) {
+    pub(super) fn add(&mut self, catalog: &Catalog, object: &Object) {
+        for owner in followed(catalog, object) {
             self.0.entry(owner.uid.to_owned()).or_default().insert(object.key.clone());
         }
     }
 
     pub(super) fn remove(&mut self, object: &Object) {
-        for owner in followed(object) {
+        for owner in owners(object) {
             if let Some(keys) = self.0.get_mut(owner.uid) {
                 keys.remove(&object.key);
                 if keys.is_empty() {

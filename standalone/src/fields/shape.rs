@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value};
 
 use super::set::Step;
+use crate::resource::Resource;
 use crate::schema::DEFINITIONS;
 
 /// The type of a field; unknown where no schema speaks of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Type<'s> {
+pub struct Type<'s> {
     schema: Option<&'s Value>,
     atomic: bool,
 }
@@ -52,6 +53,16 @@ impl Type<'static> {
     /// The type of a kind's objects.
     pub(super) fn of_kind(kind: &str) -> Self {
         Type::of(DEFINITIONS.get(kind))
+    }
+}
+
+impl<'s> Type<'s> {
+    /// The type of a resource's objects.
+    pub fn of_resource(resource: &'s Resource) -> Self {
+        match &resource.custom {
+            Some(schema) => Type::of(Some(schema)),
+            None => Type::of_kind(&resource.kind),
+        }
     }
 }
 

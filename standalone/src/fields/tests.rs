@@ -15,7 +15,7 @@ fn map(more: Value) -> Value {
 /// Applies a manifest as somebody, and keeps the account.
 fn applied(live: Option<&Value>, manager: &str, manifest: &Value, force: bool) -> Result<Value, Unapplied> {
     let author = author(manager);
-    let application = Application { kind: "ConfigMap", author: &author, manifest, force };
+    let application = Application { of: Type::of_kind("ConfigMap"), author: &author, manifest, force };
     let Applied { mut object, managers } = apply(live, &application)?;
     note_for_the_client(&mut object, &application);
     managers.write(&mut object);
@@ -26,7 +26,7 @@ fn updated(before: &Value, manager: &str, change: Value) -> Value {
     let mut after = before.clone();
     json_patch::merge(&mut after, &change);
     let wished = Managers::wished(&after, Some(before));
-    update("ConfigMap", Some(before), &mut after, wished, &author(manager));
+    update(Type::of_kind("ConfigMap"), Some(before), &mut after, wished, &author(manager));
     after
 }
 
@@ -163,7 +163,7 @@ proptest! {
     #[test]
     fn objects_differ_where_they_do(one in tree(), other in tree()) {
         let (one, other) = (map(json!({"data": {"x": one}})), map(json!({"data": {"x": other}})));
-        let difference = difference("ConfigMap", Some(&one), &other);
+        let difference = difference(Type::of_kind("ConfigMap"), Some(&one), &other);
         let same = difference.changed().is_empty() && difference.removed.is_empty();
         prop_assert_eq!(same, one == other, "{:?}", difference);
     }
@@ -174,7 +174,7 @@ proptest! {
         let author = author("one");
         let apply = |live: Option<&Value>, manifest: &Value| {
             let Applied { mut object, managers } =
-                super::apply(live, &Application { kind: "Unknown", author: &author, manifest, force: false }).unwrap();
+                super::apply(live, &Application { of: Type::of_kind("Unknown"), author: &author, manifest, force: false }).unwrap();
             managers.write(&mut object);
             object
         };

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
 use super::target::{AGENT, STEERING, STREAMS};
-use super::{Refusal, Server, json_of};
-use crate::resource::{ALL, Resource};
+use super::{Refusal, json_of};
+use crate::catalog::Catalog;
+use crate::resource::Resource;
 use crate::schema::openapi;
 
 /// The Kubernetes API that this is like.
@@ -38,7 +39,7 @@ pub(super) fn version() -> Value {
 }
 
 /// `/`
-pub(super) fn paths(_: &Server) -> Value {
+pub(super) fn paths(catalog: &Catalog) -> Value {
     let documents = [
         "/api",
         "/api/v1",
@@ -50,7 +51,7 @@ pub(super) fn paths(_: &Server) -> Value {
         "/readyz",
         "/version",
     ];
-    let groups = groups().into_iter().flat_map(|(group, versions)| {
+    let groups = groups(catalog).into_iter().flat_map(|(group, versions)| {
         let versions: Vec<String> =
             versions.iter().map(|version| format!("/apis/{group}/{version}")).collect();
         std::iter::once(format!("/apis/{group}")).chain(versions)
@@ -60,13 +61,13 @@ pub(super) fn paths(_: &Server) -> Value {
 }
 
 /// Groups beside the core's, with their versions, the preferred one first.
-fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
+fn groups(catalog: &Catalog) -> Vec<(&str, Vec<&str>)> {
     let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in ALL.iter().filter(|row| !row.group.is_empty()) {
+    for row in catalog.all().filter(|row| !row.group.is_empty()) {
         match groups.iter_mut().find(|(group, _)| *group == row.group) {
-            Some((_, versions)) if versions.contains(&row.version) => {}
-            Some((_, versions)) => versions.push(row.version),
-            None => groups.push((row.group, vec![row.version])),
+            Some((_, versions)) if versions.contains(&&*row.version) => {}
+            Some((_, versions)) => versions.push(&row.version),
+            None => groups.push((&row.group, vec![&row.version])),
         }
     }
     groups.push((STREAMS, STREAM_VERSIONS.to_vec()));
@@ -85,9 +86,9 @@ fn group_of(name: &str, versions: &[&str]) -> Value {
 }
 
 /// `/apis/group`
-pub(super) fn group(name: &str) -> Result<Value, Refusal> {
+pub(super) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
     let (_, versions) =
-        groups().into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
+        groups(catalog).into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
     let mut group = group_of(name, &versions);
     group["kind"] = json!("APIGroup");
     group["apiVersion"] = json!("v1");
@@ -95,7 +96,7 @@ pub(super) fn group(name: &str) -> Result<Value, Refusal> {
 }
 
 /// `/apis/group/version`, or `/api/version`
-pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
+pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result<Value, Refusal> {
     let mut resources = Vec::new();
     if group == STREAMS && STREAM_VERSIONS.contains(&version) {
         let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
@@ -123,7 +124,7 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
             "verbs": ["create"],
         }));
     }
-    for row in ALL.iter().filter(|row| row.group == group && row.version == version) {
+    for row in catalog.all().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced, "kind": row.kind,
             "verbs": VERBS, "shortNames": row.short_names, "categories": row.categories,
@@ -134,7 +135,7 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
                 "kind": row.kind, "verbs": STATUS_VERBS,
             }));
         }
-        if row.scales() {
+        if row.scale.is_some() {
             resources.push(json!({
                 "name": format!("{}/scale", row.plural), "singularName": "", "namespaced": row.namespaced,
                 "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": STATUS_VERBS,
@@ -149,7 +150,7 @@ pub(super) fn resources(group: &str, version: &str) -> Result<Value, Refusal> {
 }
 
 /// `/api` and `/apis`: everything at once for clients that know how, else the old way.
-pub(super) fn legacy_or_aggregated(accept: &str, core: bool) -> Response {
+pub(super) fn legacy_or_aggregated(catalog: &Catalog, accept: &str, core: bool) -> Response {
     for kind in accept.split(',').map(str::trim) {
         let asked = kind.contains("g=apidiscovery.k8s.io") && kind.contains("as=APIGroupDiscoveryList");
         let version = ["v2", "v2beta1"]
@@ -158,28 +159,29 @@ pub(super) fn legacy_or_aggregated(accept: &str, core: bool) -> Response {
         if let Some(version) = version.filter(|_| asked) {
             let media =
                 format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-            let body = aggregated(version, core).to_string();
+            let body = aggregated(catalog, version, core).to_string();
             return ([(header::CONTENT_TYPE, media)], body).into_response();
         }
     }
     let answer = if core {
         json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
     } else {
-        let groups: Vec<Value> = groups().iter().map(|(name, versions)| group_of(name, versions)).collect();
+        let groups: Vec<Value> =
+            groups(catalog).iter().map(|(name, versions)| group_of(name, versions)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
     json_of(StatusCode::OK, &answer)
 }
 
-fn aggregated(version: &str, core: bool) -> Value {
-    let groups = if core { vec![("", vec!["v1"])] } else { groups() };
+fn aggregated(catalog: &Catalog, version: &str, core: bool) -> Value {
+    let groups = if core { vec![("", vec!["v1"])] } else { groups(catalog) };
     let items: Vec<Value> = groups
         .iter()
         .map(|(group, versions)| {
             let version = |version: &&str| {
-                let rows = ALL.iter().filter(|row| row.group == *group && row.version == *version);
+                let rows = catalog.all().filter(|row| row.group == *group && row.version == *version);
                 let asked = reviews(group, version).map(described_review);
-                let resources: Vec<Value> = rows.map(described).chain(asked).collect();
+                let resources: Vec<Value> = rows.map(|row| described(row)).chain(asked).collect();
                 json!({"version": version, "resources": resources, "freshness": "Current"})
             };
             let versions: Vec<Value> = versions.iter().map(version).collect();
@@ -218,7 +220,7 @@ fn described(row: &Resource) -> Value {
     if row.status {
         parts.push(json!({"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}));
     }
-    if row.scales() {
+    if row.scale.is_some() {
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
         parts.push(json!({"subresource": "scale", "responseKind": scale, "verbs": STATUS_VERBS}));
     }
@@ -229,11 +231,12 @@ fn described(row: &Resource) -> Value {
 }
 
 /// `/openapi/v2`
-pub(super) fn openapi_v2(accept: &str) -> Response {
+pub(super) fn openapi_v2(catalog: &Catalog, accept: &str) -> Response {
     let wanted =
         accept.split(',').any(|kind| PROTOBUF_ASKED.iter().any(|asked| kind.trim().starts_with(asked)));
     if wanted {
-        return ([(header::CONTENT_TYPE, PROTOBUF)], Body::from(openapi::v2_protobuf())).into_response();
+        return ([(header::CONTENT_TYPE, PROTOBUF)], Body::from(openapi::v2_protobuf(catalog)))
+            .into_response();
     }
-    json_of(StatusCode::OK, &openapi::v2())
+    json_of(StatusCode::OK, &openapi::v2(catalog))
 }

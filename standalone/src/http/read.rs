@@ -17,8 +17,8 @@ use crate::store::Listing;
 pub(super) fn one(server: &Server, object: &Object, form: Form) -> Result<Response, Refusal> {
     let name = object.name.as_deref().unwrap_or_default();
     let found =
-        server.store.get(&object.key(name)).ok_or_else(|| Refusal::not_found(object.resource, name))?;
-    Ok(json_of(StatusCode::OK, &shown(object.resource, &found.value, form)))
+        server.store.get(&object.key(name)).ok_or_else(|| Refusal::not_found(&object.resource, name))?;
+    Ok(json_of(StatusCode::OK, &shown(&object.resource, &found.value, form)))
 }
 
 /// Where a list is read on: the moment it shows, and the last object that was told.
@@ -45,7 +45,7 @@ impl Next {
 /// Several objects, a page at a time if a limit was given; all pages show the same moment.
 pub(super) fn list(server: &Server, object: &Object, query: &Query, form: Form) -> Result<Response, Refusal> {
     let selector =
-        Selector::read(object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+        Selector::read(&object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
     let next = match &query.next {
         None => None,
         Some(token) => {
@@ -73,7 +73,7 @@ pub(super) fn list(server: &Server, object: &Object, query: &Query, form: Form) 
     }
     let page: Vec<&Value> = page.into_iter().map(|object| &object.value).collect();
     let answer = match form {
-        Form::Table(include) => table(object.resource, &page, include, metadata),
+        Form::Table(include) => table(&object.resource, &page, include, metadata),
         Form::Plain => json!({
             "kind": format!("{}List", object.resource.kind),
             "apiVersion": object.resource.api_version(),

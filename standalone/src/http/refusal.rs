@@ -38,8 +38,8 @@ impl Refusal {
     }
 
     fn about(self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
-        let kind = if causes.is_empty() { resource.plural } else { resource.kind };
-        self.about_the((resource.group, kind), name, causes)
+        let kind = if causes.is_empty() { &resource.plural } else { &resource.kind };
+        self.about_the((&resource.group, kind), name, causes)
     }
 
     fn about_the(mut self, (group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
@@ -83,7 +83,7 @@ impl Refusal {
 
     /// 422: the object does not hold together.
     pub fn invalid(resource: &Resource, name: &str, causes: &[Cause]) -> Self {
-        Self::unsound((resource.group, resource.kind), name, causes)
+        Self::unsound((&resource.group, &resource.kind), name, causes)
     }
 
     /// The same of what is no resource of the table, by its group and kind.

@@ -4,7 +4,10 @@ use percent_encoding::percent_decode_str;
 
 use super::Refusal;
 use super::review::{self, Review};
-use crate::resource::{self, Resource};
+use std::sync::Arc;
+
+use crate::catalog::Catalog;
+use crate::resource::Resource;
 
 /// The group of consoles and screens.
 pub(super) const STREAMS: &str = "subresources.kubevirt.io";
@@ -45,7 +48,7 @@ pub(super) enum Target {
 /// Objects of a resource: all, those of a namespace, or one.
 #[derive(Debug, Clone)]
 pub(super) struct Object {
-    pub(super) resource: &'static Resource,
+    pub(super) resource: Arc<Resource>,
     /// Absent: of all namespaces, or of none.
     pub(super) namespace: Option<String>,
     pub(super) name: Option<String>,
@@ -59,7 +62,7 @@ pub(super) struct Status;
 
 impl PartialEq for Object {
     fn eq(&self, other: &Self) -> bool {
-        std::ptr::eq(self.resource, other.resource)
+        Arc::ptr_eq(&self.resource, &other.resource)
             && (&self.namespace, &self.name, self.status) == (&other.namespace, &other.name, other.status)
     }
 }
@@ -103,7 +106,7 @@ pub(super) struct Stream {
 
 impl Target {
     /// Reads a path. A segment that is empty, or that names a directory when decoded, means nothing.
-    pub(super) fn parse(path: &str) -> Result<Self, Refusal> {
+    pub(super) fn parse(path: &str, catalog: &Catalog) -> Result<Self, Refusal> {
         let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
         let path = path.strip_suffix('/').unwrap_or(path);
         if path.is_empty() {
@@ -126,7 +129,7 @@ impl Target {
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
-            ["api", version, rest @ ..] => Self::Object(object("", version, rest)?),
+            ["api", version, rest @ ..] => Self::Object(object(catalog, "", version, rest)?),
             [
                 "apis",
                 STREAMS,
@@ -148,8 +151,10 @@ impl Target {
                 Self::Expand(Expand { namespace: (*namespace).to_owned(), name })
             }
             ["apis", STREAMS, "v1" | "v1alpha3", rest @ ..] => Self::Stream(stream(rest)?),
-            ["apis", group, version, rest @ .., "scale"] => Self::Scale(scaled(group, version, rest)?),
-            ["apis", group, version, rest @ ..] => Self::Object(object(group, version, rest)?),
+            ["apis", group, version, rest @ .., "scale"] => {
+                Self::Scale(scaled(catalog, group, version, rest)?)
+            }
+            ["apis", group, version, rest @ ..] => Self::Object(object(catalog, group, version, rest)?),
             _ => return Err(Refusal::nowhere()),
         })
     }
@@ -161,7 +166,7 @@ fn segment(text: &str) -> Option<String> {
     (!odd).then(|| text.into_owned())
 }
 
-fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
+fn object(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
     let (namespace, rest) = match rest {
         // `/api/v1/namespaces/x` and its status are the namespace itself.
         ["namespaces", namespace, rest @ ..] if !(group.is_empty() && matches!(rest, [] | ["status"])) => {
@@ -175,7 +180,7 @@ fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> 
         [plural, name, "status"] => (*plural, Some((*name).to_owned()), Some(Status)),
         _ => return Err(Refusal::nowhere()),
     };
-    let resource = resource::at(group, version, plural).ok_or_else(Refusal::nowhere)?;
+    let resource = Arc::clone(catalog.at(group, version, plural).ok_or_else(Refusal::nowhere)?);
     let in_place = match (resource.namespaced, &namespace, &name) {
         (true, None, Some(_)) => false,
         (namespaced, namespace, _) => namespaced || namespace.is_none(),
@@ -186,9 +191,9 @@ fn object(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> 
     Ok(Object { resource, namespace, name, status })
 }
 
-fn scaled(group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
-    let object = object(group, version, rest)?;
-    let has_scale = object.resource.scales() && object.name.is_some() && object.status.is_none();
+fn scaled(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
+    let object = object(catalog, group, version, rest)?;
+    let has_scale = object.resource.scale.is_some() && object.name.is_some() && object.status.is_none();
     if has_scale { Ok(object) } else { Err(Refusal::nowhere()) }
 }
 
@@ -222,7 +227,7 @@ mod tests {
     use super::*;
 
     fn told(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
-        match Target::parse(path) {
+        match Target::parse(path, &Catalog::default()) {
             Ok(Target::Object(object)) => {
                 Some((object.resource.name(), object.namespace, object.name, object.status.is_some()))
             }
@@ -267,7 +272,11 @@ mod tests {
                 let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/a/{path}/{what}");
                 let (namespace, name) = ("a".to_owned(), "b".to_owned());
                 let stream = Stream { namespace, name, what: what.to_owned(), of_machine };
-                assert_eq!(Target::parse(&path).unwrap(), Target::Stream(stream), "{path}");
+                assert_eq!(
+                    Target::parse(&path, &Catalog::default()).unwrap(),
+                    Target::Stream(stream),
+                    "{path}"
+                );
             }
         }
     }
@@ -298,7 +307,7 @@ mod tests {
             "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22%3f",
             "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22/tcp/x",
         ] {
-            assert!(Target::parse(path).is_err(), "{path}");
+            assert!(Target::parse(path, &Catalog::default()).is_err(), "{path}");
         }
     }
 }

@@ -17,6 +17,7 @@ impl World {
         let server = Arc::new(Server {
             store,
             tokens: Arc::new(Tokens::new("right".to_owned())),
+            catalogs: Catalogs::default(),
             node: Router::new(),
         });
         Self { _dir: dir, server }
@@ -370,4 +371,5 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 }
 
 mod apply;
+mod custom;
 mod review;

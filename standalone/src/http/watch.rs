@@ -29,7 +29,7 @@ const BOOKMARKS: Duration = Duration::from_secs(60);
 struct Watch {
     store: Arc<Store>,
     news: tokio::sync::watch::Receiver<u64>,
-    resource: &'static Resource,
+    resource: Arc<Resource>,
     namespace: Option<String>,
     name: Option<String>,
     selector: Selector,
@@ -51,11 +51,11 @@ pub(super) fn serve(
     form: Form,
 ) -> Result<Response, Refusal> {
     let selector =
-        Selector::read(object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+        Selector::read(&object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
     let mut watch = Watch {
         store: Arc::clone(&server.store),
         news: server.store.news(),
-        resource: object.resource,
+        resource: Arc::clone(&object.resource),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
         selector,
@@ -88,7 +88,7 @@ impl Watch {
         let listing = self.store.list(&self.resource.name(), self.namespace.as_deref());
         let meant = listing.objects.iter().filter(|object| self.selects(&object.value));
         let mut first: String =
-            meant.map(|object| line("ADDED", &shown(self.resource, &object.value, self.form))).collect();
+            meant.map(|object| line("ADDED", &shown(&self.resource, &object.value, self.form))).collect();
         self.position = listing.revision;
         if marked {
             first.push_str(&self.mark(json!({"k8s.io/initial-events-end": "true"})));
@@ -122,7 +122,7 @@ impl Watch {
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        Some(line(kind, &shown(self.resource, &event.object.value, self.form)))
+        Some(line(kind, &shown(&self.resource, &event.object.value, self.form)))
     }
 
     /// What to send next; nothing when the watch is over.

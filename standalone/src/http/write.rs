@@ -18,7 +18,7 @@ use super::query::{Query, Unknown};
 use super::table::{Form, shown};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
-use crate::fields::{Author, Managers};
+use crate::fields::{Author, Managers, Type};
 use crate::store::{Change, Object as Stored, Store};
 use crate::{fields, meta, place};
 
@@ -104,9 +104,9 @@ impl Writer {
         form: Form,
         work: impl FnOnce(&Self) -> Result<Written, Refusal> + Send + 'static,
     ) -> Result<Response, Refusal> {
-        let resource = self.object.resource;
+        let resource = Arc::clone(&self.object.resource);
         let written = aside(move || work(&self)).await?;
-        let mut response = json_of(written.code, &shown(resource, &written.value, form));
+        let mut response = json_of(written.code, &shown(&resource, &written.value, form));
         for warning in &written.warnings {
             let text = warning.replace(['\\', '"'], "'");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{text}\"")) {
@@ -123,12 +123,12 @@ impl Writer {
     }
 
     fn absent(&self) -> Refusal {
-        Refusal::not_found(self.object.resource, self.name())
+        Refusal::not_found(&self.object.resource, self.name())
     }
 
     /// Keeps account of whose the fields are. `wished` is whom the client wishes for.
     fn sign(&self, value: &mut Value, before: Option<&Value>, wished: Managers) {
-        fields::update(self.object.resource.kind, before, value, wished, &self.author);
+        fields::update(Type::of_resource(&self.object.resource), before, value, wished, &self.author);
     }
 
     /// Stores a new state, removes what nobody holds any more, or does nothing if only asked.

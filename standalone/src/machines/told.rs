@@ -131,7 +131,7 @@ fn fresh(about: &About<'_>, event: &Event, name: &str, now: &str) -> Value {
     let mut value = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {},
         "involvedObject": {
-            "apiVersion": of_kind.map(crate::resource::Resource::api_version), "kind": about.kind,
+            "apiVersion": of_kind.map(|row| row.api_version()), "kind": about.kind,
             "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
         },
         "reason": event.reason, "message": event.message,

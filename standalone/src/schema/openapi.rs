@@ -3,15 +3,16 @@
 use serde_json::{Map, Value, json};
 
 use super::DEFINITIONS;
-use crate::resource::{ALL, Resource};
+use crate::catalog::Catalog;
+use crate::resource::Resource;
 
 /// What is said of the server.
 const TITLE: &str = "Vireo";
 
 /// OpenAPI 2, as JSON.
-pub fn v2() -> Value {
-    let paths: Map<String, Value> = ALL
-        .iter()
+pub fn v2(catalog: &Catalog) -> Value {
+    let paths: Map<String, Value> = catalog
+        .all()
         .flat_map(|row| {
             [
                 (collection(row), json!({ "post": operation(row, "post", &PARAMETERS_V2) })),
@@ -19,10 +20,7 @@ pub fn v2() -> Value {
             ]
         })
         .collect();
-    let definitions: Map<String, Value> = DEFINITIONS
-        .iter()
-        .map(|(name, schema)| (full(name), published(name, schema, "#/definitions/")))
-        .collect();
+    let definitions = definitions(catalog, "#/definitions/");
     json!({
         "swagger": "2.0",
         "info": {"title": TITLE, "version": env!("CARGO_PKG_VERSION")},
@@ -32,14 +30,14 @@ pub fn v2() -> Value {
 }
 
 /// The same as protobuf, which is all that older clients read.
-pub fn v2_protobuf() -> Vec<u8> {
-    super::swagger::encode(&v2())
+pub fn v2_protobuf(catalog: &Catalog) -> Vec<u8> {
+    super::swagger::encode(&v2(catalog))
 }
 
 /// The groups that have an OpenAPI 3 document, with its place.
-pub fn v3_index() -> Value {
+pub fn v3_index(catalog: &Catalog) -> Value {
     let mut paths = Map::new();
-    for row in ALL {
+    for row in catalog.all() {
         let at = place(row);
         paths.insert(at.clone(), json!({ "serverRelativeURL": format!("/openapi/v3/{at}") }));
     }
@@ -47,8 +45,8 @@ pub fn v3_index() -> Value {
 }
 
 /// The OpenAPI 3 document of a place such as `apis/kubevirt.io/v1`.
-pub fn v3(wanted: &str) -> Option<Value> {
-    let rows: Vec<&Resource> = ALL.iter().filter(|row| place(row) == wanted).collect();
+pub fn v3(catalog: &Catalog, wanted: &str) -> Option<Value> {
+    let rows: Vec<&Resource> = catalog.all().map(|row| &**row).filter(|row| place(row) == wanted).collect();
     if rows.is_empty() {
         return None;
     }
@@ -57,10 +55,9 @@ pub fn v3(wanted: &str) -> Option<Value> {
         paths.insert(collection(row), json!({ "post": operation_v3(row, "post") }));
         paths.insert(item(row), json!({ "patch": operation_v3(row, "patch") }));
     }
-    let schemas: Map<String, Value> = DEFINITIONS
-        .iter()
-        .map(|(name, schema)| (full(name), modern(published(name, schema, "#/components/schemas/"))))
-        .collect();
+    let schemas = definitions(catalog, "#/components/schemas/");
+    let schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name, modern(schema))).collect();
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": TITLE, "version": env!("CARGO_PKG_VERSION")},
@@ -71,7 +68,7 @@ pub fn v3(wanted: &str) -> Option<Value> {
 
 /// `api/v1` or `apis/group/version`.
 fn place(row: &Resource) -> String {
-    match row.group {
+    match &*row.group {
         "" => format!("api/{}", row.version),
         group => format!("apis/{group}/{}", row.version),
     }
@@ -119,6 +116,9 @@ fn full(name: &str) -> String {
             "io.k8s.apimachinery.pkg.apis.meta.v1"
         }
         "ControllerRevision" => "io.k8s.api.apps.v1",
+        "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
+        }
         "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",
@@ -126,12 +126,26 @@ fn full(name: &str) -> String {
     format!("{home}.{name}")
 }
 
-fn published(name: &str, schema: &Value, home: &str) -> Value {
+/// All definitions as they are published; references lead to `home`.
+fn definitions(catalog: &Catalog, home: &str) -> Map<String, Value> {
+    let known = DEFINITIONS.iter().map(|(name, schema)| {
+        let kind = |row: &&std::sync::Arc<Resource>| row.custom.is_none() && row.kind == *name;
+        let identities = catalog.all().filter(kind).map(|row| identity(row)).collect();
+        (full(name), published(schema, identities, home))
+    });
+    let custom = catalog.all().filter_map(|row| {
+        let group: Vec<&str> = row.group.rsplit('.').collect();
+        let name = format!("{}.{}.{}", group.join("."), row.version, row.kind);
+        Some((name, published(row.custom.as_ref()?, vec![identity(row)], home)))
+    });
+    known.chain(custom).collect()
+}
+
+fn published(schema: &Value, identities: Vec<Value>, home: &str) -> Value {
     let mut schema = schema.clone();
     lead(&mut schema, home);
-    let rows: Vec<Value> = ALL.iter().filter(|row| row.kind == name).map(identity).collect();
-    if !rows.is_empty() {
-        schema["x-kubernetes-group-version-kind"] = json!(rows);
+    if !identities.is_empty() {
+        schema["x-kubernetes-group-version-kind"] = json!(identities);
     }
     schema
 }
@@ -179,13 +193,13 @@ mod tests {
 
     #[test]
     fn clients_find_a_kind_by_its_identity() {
-        let document = v2();
+        let document = v2(&Catalog::default());
         let vmi = &document["definitions"]["io.kubevirt.v1.VirtualMachineInstance"];
         let identity = json!([{"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachineInstance"}]);
         assert_eq!(vmi["x-kubernetes-group-version-kind"], identity);
         let metadata = &vmi["properties"]["metadata"]["$ref"];
         assert_eq!(metadata, "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
-        let modern = v3("apis/kubevirt.io/v1").unwrap();
+        let modern = v3(&Catalog::default(), "apis/kubevirt.io/v1").unwrap();
         let metadata = &modern["components"]["schemas"]["io.kubevirt.v1.VirtualMachineInstance"]["properties"]
             ["metadata"];
         assert_eq!(
@@ -193,6 +207,6 @@ mod tests {
             "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
         );
         assert!(metadata["description"].is_string() && metadata.get("$ref").is_none());
-        assert!(v3("apis/none/v1").is_none());
+        assert!(v3(&Catalog::default(), "apis/none/v1").is_none());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::judge::{belongs, room};
 use super::{Writer, Written};
-use crate::fields::{self, Application, Applied};
+use crate::fields::{self, Application, Applied, Type};
 use crate::http::Refusal;
 use crate::{meta, schema};
 
@@ -13,9 +13,9 @@ impl Writer {
     /// Applies a manifest to an object, or makes the object.
     pub(super) fn apply(&self, mut manifest: Value, force: bool) -> Result<Written, Refusal> {
         self.read_manifest(&mut manifest)?;
-        let resource = self.object.resource;
+        let resource = &*self.object.resource;
         let application =
-            Application { kind: resource.kind, author: &self.author, manifest: &manifest, force };
+            Application { of: Type::of_resource(resource), author: &self.author, manifest: &manifest, force };
         let mut done: Option<Written> = None;
         let stored = self.store.write(&self.object.key(self.name()), |before, store| {
             let before = before.map(|before| &before.value);
@@ -56,10 +56,10 @@ impl Writer {
                 "the name of the object ({has}) does not match the name on the URL ({name})"
             )));
         }
-        let findings = schema::check(self.object.resource.kind, manifest);
+        let findings = schema::check(&self.object.resource, manifest);
         if let Some(unknown) = findings.unknown.first() {
             let why = fields::Unapplied::Malformed(format!(".{unknown}: field not declared in schema"));
-            return Err(Refusal::unapplied(self.object.resource, manifest, why));
+            return Err(Refusal::unapplied(&self.object.resource, manifest, why));
         }
         let Some(fields) = manifest.as_object_mut() else { return Ok(()) };
         match self.object.status {
@@ -80,7 +80,7 @@ impl Writer {
 
     /// Whether an object may be made by applying.
     fn may_begin(&self, manifest: &Value) -> Result<(), Refusal> {
-        let resource = self.object.resource;
+        let resource = &*self.object.resource;
         if self.object.status.is_some() {
             return Err(Refusal::not_found(resource, self.name()));
         }

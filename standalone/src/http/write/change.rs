@@ -112,7 +112,7 @@ impl Writer {
             let has = meta::text(value, field);
             !has.is_empty() && has != meta::text(before, field)
         };
-        let conflict = |why: &str| Err(Refusal::conflict(self.object.resource, self.name(), why));
+        let conflict = |why: &str| Err(Refusal::conflict(&self.object.resource, self.name(), why));
         if differs("resourceVersion") {
             return conflict(
                 "the object has been modified; please apply your changes to the latest version and try again",
@@ -141,7 +141,7 @@ impl Writer {
             "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizer {fresh:?}"
         );
         let cause = Cause { reason: "FieldValueForbidden", message, field: "metadata.finalizers".to_owned() };
-        Err(Refusal::invalid(self.object.resource, self.name(), &[cause]))
+        Err(Refusal::invalid(&self.object.resource, self.name(), &[cause]))
     }
 }
 

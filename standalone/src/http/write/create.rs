@@ -39,7 +39,7 @@ impl Writer {
                 message: "Required value: name or generateName is required".to_owned(),
                 field: "metadata.name".to_owned(),
             };
-            return Err(Refusal::invalid(self.object.resource, "", &[cause]));
+            return Err(Refusal::invalid(&self.object.resource, "", &[cause]));
         }
         let mut names = (0..NAMES_TRIED).map(|_| meta::made_up(&prefix));
         let free = names.find(|name| self.store.get(&self.object.key(name)).is_none());
@@ -55,7 +55,7 @@ impl Writer {
         self.sign(&mut value, None, wished);
         let stored = self.store.write(&self.object.key(name), |before, store| {
             if before.is_some() {
-                return Err(Refusal::exists(self.object.resource, name));
+                return Err(Refusal::exists(&self.object.resource, name));
             }
             // Again, now that nobody else writes.
             room(store, &self.object, name)?;
@@ -73,6 +73,6 @@ impl Writer {
             "Invalid value: {name:?}: a lowercase RFC 1123 name must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"
         );
         let cause = Cause { reason: "FieldValueInvalid", message, field: "metadata.name".to_owned() };
-        Err(Refusal::invalid(self.object.resource, name, &[cause]))
+        Err(Refusal::invalid(&self.object.resource, name, &[cause]))
     }
 }

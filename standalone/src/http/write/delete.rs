@@ -1,5 +1,7 @@
 //! DELETE.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
@@ -56,10 +58,10 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
     let query = asked.query.clone();
     let (writer, form, request) = asked.split()?;
     let wishes = Wishes::read(&query, body::object(request).await?)?;
-    let resource = writer.object.resource;
+    let resource = Arc::clone(&writer.object.resource);
     let name = writer.object.name.clone().unwrap_or_default();
     Ok(match aside(move || writer.remove(&name, &wishes)).await? {
-        Left::Going(value) => json_of(StatusCode::OK, &shown(resource, &value, form)),
+        Left::Going(value) => json_of(StatusCode::OK, &shown(&resource, &value, form)),
         Left::Gone(value) => {
             let details = json!({
                 "name": meta::text(&value, "name"), "group": resource.group, "kind": resource.plural,
@@ -74,11 +76,11 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
 pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, Refusal> {
     let query = asked.query.clone();
     let (writer, _, request) = asked.split()?;
-    let resource = writer.object.resource;
+    let resource = Arc::clone(&writer.object.resource);
     if resource.namespaced && writer.object.namespace.is_none() {
         return Err(Refusal::method_not_allowed());
     }
-    let selector = Selector::read(resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+    let selector = Selector::read(&resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
     let wishes = Wishes::read(&query, body::object(request).await?)?;
     let answer = aside(move || writer.remove_all(&selector, &wishes)).await?;
     Ok(json_of(StatusCode::OK, &answer))
@@ -91,7 +93,7 @@ enum Left {
 
 impl Writer {
     fn remove(&self, name: &str, wishes: &Wishes) -> Result<Left, Refusal> {
-        let resource = self.object.resource;
+        let resource = &*self.object.resource;
         let mut left = None;
         self.store.write(&self.object.key(name), |before, _| {
             let before = before.ok_or_else(|| Refusal::not_found(resource, name))?;
@@ -119,7 +121,7 @@ impl Writer {
     }
 
     fn check_wishes(&self, before: &Object, wishes: &Wishes) -> Result<(), Refusal> {
-        let (resource, name) = (self.object.resource, before.key.name.as_str());
+        let (resource, name) = (&*self.object.resource, before.key.name.as_str());
         for (wanted, field) in [(&wishes.uid, "uid"), (&wishes.revision, "resourceVersion")] {
             let has = meta::text(&before.value, field);
             if !wanted.is_empty() && wanted != has {

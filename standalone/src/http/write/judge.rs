@@ -7,13 +7,14 @@ use crate::http::Refusal;
 use crate::http::query::Unknown;
 use crate::http::target::Object;
 use crate::resource::Cause;
+use crate::schema::structural;
 use crate::store::Store;
 use crate::{meta, place, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
     for (field, expected) in
-        [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.to_owned())]
+        [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.clone().into_owned())]
     {
         let has = value.get(field).and_then(Value::as_str).unwrap_or_default();
         if has != expected {
@@ -35,8 +36,8 @@ pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
 impl Writer {
     /// Checks types, labels and what the resource itself demands. Warnings for the user.
     pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Refusal> {
-        let resource = self.object.resource;
-        let findings = schema::check(resource.kind, value);
+        let resource = &*self.object.resource;
+        let findings = schema::check(resource, value);
         if !findings.mistyped.is_empty() {
             let told = findings.mistyped.join(", ");
             return Err(Refusal::bad_request(format!("{} cannot be read: {told}", resource.kind)));
@@ -54,6 +55,17 @@ impl Writer {
         let mut causes: Vec<Cause> = labels.collect();
         if causes.is_empty() {
             causes = (resource.admit)(value, old);
+            if let Some(schema) = &resource.custom {
+                // As of every new object: its status is written apart.
+                if old.is_none()
+                    && resource.status
+                    && let Some(fields) = value.as_object_mut()
+                {
+                    fields.remove("status");
+                }
+                structural::default(schema, value);
+                causes.extend(structural::validate(schema, value));
+            }
         }
         if causes.is_empty() {
             causes = crate::instancetypes::judge(&self.store, resource, value);
@@ -74,7 +86,7 @@ pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), Ref
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
-            Err(Refusal::forbidden(object.resource, name, &why))
+            Err(Refusal::forbidden(&object.resource, name, &why))
         }
         Some(_) => Ok(()),
     }

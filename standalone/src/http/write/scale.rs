@@ -11,7 +11,7 @@ use crate::http::body::{self, Patch};
 use crate::http::{Refusal, json_of};
 use crate::meta;
 use crate::patch::Kind;
-use crate::resource::Cause;
+use crate::resource::{Cause, Scale};
 
 /// Most replicas that a set may want.
 const MOST: i64 = i32::MAX as i64;
@@ -42,7 +42,7 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
     let scale = match wanted {
         None => {
             let object = writer.store.get(&writer.object.key(writer.name()));
-            of(&object.ok_or_else(|| writer.absent())?.value)
+            of(writer.scale_at()?, &object.ok_or_else(|| writer.absent())?.value)
         }
         Some(wanted) => aside(move || writer.scale(wanted)).await?,
     };
@@ -50,25 +50,34 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
 }
 
 impl Writer {
+    fn scale_at(&self) -> Result<&Scale, Refusal> {
+        self.object.resource.scale.as_ref().ok_or_else(Refusal::nowhere)
+    }
+
     fn scale(&self, wanted: Wanted) -> Result<Value, Refusal> {
+        let at = self.scale_at()?;
         let mut done = None;
         let stored = self.store.write(&self.object.key(self.name()), |before, _| {
             let before = &before.ok_or_else(|| self.absent())?.value;
             let wanted = match wanted {
                 Wanted::Whole(whole) => whole,
-                Wanted::Patch(kind, patch) => patched(kind, &of(before), patch, &[])?,
+                Wanted::Patch(kind, patch) => patched(kind, &of(at, before), patch, &[])?,
             };
             self.check_identity(&wanted, before)?;
             let replicas = replicas(&wanted)
-                .map_err(|cause| Refusal::invalid(self.object.resource, self.name(), &[cause]))?;
+                .map_err(|cause| Refusal::invalid(&self.object.resource, self.name(), &[cause]))?;
             let mut value = before.clone();
-            value["spec"]["replicas"] = json!(replicas);
+            put(&mut value, &at.wanted, json!(replicas));
+            // Its schema may allow less than any number.
+            if self.object.resource.custom.is_some() {
+                self.judge(&mut value, Some(before))?;
+            }
             meta::count_generation(&mut value, before);
             self.sign(&mut value, Some(before), Managers::wished(before, Some(before)));
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings: Vec::new() });
             Ok(self.decide(value))
         })?;
-        Ok(of(&self.told(done, stored)?.value))
+        Ok(of(at, &self.told(done, stored)?.value))
     }
 }
 
@@ -88,18 +97,30 @@ fn replicas(scale: &Value) -> Result<i64, Cause> {
     }
 }
 
+/// Puts a value where a pointer leads, and makes the objects on the way.
+fn put(value: &mut Value, pointer: &str, new: Value) {
+    let mut place = value;
+    for field in pointer.split('/').skip(1) {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[field];
+    }
+    *place = new;
+}
+
 /// The scale of an object that has one.
-fn of(value: &Value) -> Value {
+fn of(at: &Scale, value: &Value) -> Value {
     let mut metadata = json!({});
     for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
         metadata[field] = json!(meta::text(value, field));
     }
     let number = |at: &str| value.pointer(at).and_then(Value::as_i64).unwrap_or_default();
-    let selector = value.pointer("/status/labelSelector").and_then(Value::as_str).unwrap_or_default();
+    let selector = at.selector.as_ref().and_then(|at| value.pointer(at)?.as_str()).unwrap_or_default();
     json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata,
-        "spec": {"replicas": number("/spec/replicas")},
-        "status": {"replicas": number("/status/replicas"), "selector": selector},
+        "spec": {"replicas": number(&at.wanted)},
+        "status": {"replicas": number(&at.there), "selector": selector},
     })
 }
 
@@ -115,8 +136,12 @@ mod tests {
         for odd in [json!(-1), json!("3"), json!(MOST + 1), json!(1.5)] {
             assert_eq!(told(odd), Err("spec.replicas".to_owned()));
         }
-        let scale = of(&json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"replicas": 2},
-            "status": {"replicas": 1, "labelSelector": "a=b"}}));
+        let at = crate::place::replica_sets().scale.as_ref().unwrap();
+        let scale = of(
+            at,
+            &json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"replicas": 2},
+            "status": {"replicas": 1, "labelSelector": "a=b"}}),
+        );
         assert_eq!(scale["metadata"]["name"], "x");
         assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(2), &json!("a=b")));
     }

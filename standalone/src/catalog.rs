@@ -1,0 +1,70 @@
+//! What is served now: the table's rows, and what CustomResourceDefinitions add to them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::place;
+use crate::resource::{self, ALL, Resource};
+use crate::store::{Follower, Key, News, Store};
+
+/// What is served at one moment.
+#[derive(Debug, Default, Clone)]
+pub struct Catalog {
+    custom: Vec<Arc<Resource>>,
+}
+
+impl Catalog {
+    fn of(store: &Store) -> Self {
+        let definitions = store.list(&place::definitions().name(), None).objects;
+        Self {
+            custom: definitions
+                .iter()
+                .filter_map(|object| resource::served(&object.value))
+                .map(Arc::new)
+                .collect(),
+        }
+    }
+
+    /// Everything.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
+        ALL.iter().chain(&self.custom)
+    }
+
+    /// The resource of a group, version and plural.
+    pub fn at(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
+        self.all().find(|row| row.group == group && row.version == version && row.plural == plural)
+    }
+
+    /// The resource of an `apiVersion` and a `kind`.
+    pub fn of_kind(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
+        self.all().find(|row| row.kind == kind && row.api_version() == api_version)
+    }
+
+    /// Where an object of a kind is, for one that refers to it from a namespace. None for a kind that is not served.
+    pub fn key(&self, (api_version, kind): (&str, &str), namespace: &str, name: &str) -> Option<Key> {
+        let row = self.of_kind(api_version, kind)?;
+        Some(row.key(if row.namespaced { namespace } else { "" }, name))
+    }
+}
+
+/// The catalog of a store, brought up to date when it is asked for.
+#[derive(Debug, Default)]
+pub struct Catalogs(Mutex<(Follower, Arc<Catalog>)>);
+
+impl Catalogs {
+    /// What is served now: everything that was written before counts.
+    pub fn now(&self, store: &Store) -> Arc<Catalog> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (follower, catalog) = &mut *known;
+        let changed = match follower.look(store) {
+            News::Everything => true,
+            News::These(events) => {
+                let definitions = place::definitions().name();
+                events.iter().any(|event| event.key.resource == definitions)
+            }
+        };
+        if changed {
+            *catalog = Arc::new(Catalog::of(store));
+        }
+        Arc::clone(catalog)
+    }
+}

@@ -1,0 +1,91 @@
+//! Objects of CustomResourceDefinitions.
+
+use super::*;
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const BOXES: &str = "/apis/example.com/v1/namespaces/default/boxes";
+
+async fn world() -> World {
+    let world = World::new();
+    let spec = json!({"type": "object", "required": ["size"], "properties": {
+        "size": {"type": "integer", "minimum": 1}, "color": {"type": "string", "default": "red"},
+        "replicas": {"type": "integer"},
+        "parts": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["id"],
+            "items": {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}}}});
+    let schema = json!({"type": "object", "properties": {"spec": spec,
+        "status": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "boxes.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "boxes", "kind": "Box"}, "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}, "scale": {
+                    "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}},
+                "additionalPrinterColumns": [{"name": "Size", "type": "integer", "jsonPath": ".spec.size"}]}]}});
+    let (code, made) = world.ask("POST", DEFINITIONS, definition).await;
+    assert_eq!(code, 201, "{made:#}");
+    assert_eq!(world.ask("GET", BOXES, Value::Null).await.0, 404, "it is not established");
+    let established = json!({"status": {"conditions": [{"type": "Established", "status": "True"}]}});
+    let path = format!("{DEFINITIONS}/boxes.example.com/status");
+    assert_eq!(world.patch(&path, "merge", established).await.0, 200);
+    world
+}
+
+fn a_box(spec: Value) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Box", "metadata": {"name": "a"}, "spec": spec,
+        "status": {"replicas": 7}})
+}
+
+#[tokio::test]
+async fn they_are_as_their_schema_has_them() {
+    let world = world().await;
+    let (code, refused) = world.ask("POST", BOXES, a_box(json!({"size": 0, "color": 1}))).await;
+    let causes = refused["details"]["causes"].as_array().unwrap();
+    let fields: Vec<&str> = causes.iter().map(|cause| cause["field"].as_str().unwrap()).collect();
+    assert_eq!((code, fields), (422, vec!["spec.color", "spec.size"]));
+    let strict = format!("{BOXES}?fieldValidation=Strict");
+    let (code, refused) = world.ask("POST", &strict, a_box(json!({"size": 1, "odd": 1}))).await;
+    assert_eq!(code, 400);
+    assert!(refused["message"].as_str().unwrap().contains("unknown field \"spec.odd\""), "{refused}");
+    let (code, made) = world.ask("POST", BOXES, a_box(json!({"size": 1, "odd": 1}))).await;
+    assert_eq!((code, &made["spec"]), (201, &json!({"size": 1, "color": "red"})));
+    assert!(made.get("status").is_none(), "{made}");
+    let path = format!("{BOXES}/a");
+    let (_, told) = world
+        .patch(&format!("{path}/status"), "merge", json!({"status": {"replicas": 2}, "spec": {"size": 9}}))
+        .await;
+    assert_eq!((&told["status"]["replicas"], &told["spec"]["size"]), (&json!(2), &json!(1)));
+    let (code, scale) =
+        world.patch(&format!("{path}/scale"), "merge", json!({"spec": {"replicas": 3}})).await;
+    assert_eq!((code, &scale["spec"]["replicas"], &scale["status"]["replicas"]), (200, &json!(3), &json!(2)));
+    assert_eq!(world.patch(&path, "strategic-merge", json!({})).await.0, 415);
+}
+
+#[tokio::test]
+async fn they_are_applied_by_key() {
+    let world = world().await;
+    let apply = async |manager: &str, spec: Value| {
+        let path = format!("{BOXES}/a?fieldManager={manager}");
+        let mut manifest = a_box(spec);
+        manifest.as_object_mut().unwrap().remove("status");
+        world.send("PATCH", &path, "application/apply-patch+yaml", manifest.to_string()).await
+    };
+    let (code, _) = apply("one", json!({"size": 1, "parts": [{"id": "x", "n": 1}]})).await;
+    assert_eq!(code, 201);
+    let (code, both) = apply("two", json!({"size": 1, "parts": [{"id": "y", "n": 2}]})).await;
+    assert_eq!((code, &both["spec"]["parts"]), (200, &json!([{"id": "x", "n": 1}, {"id": "y", "n": 2}])));
+    assert_eq!(apply("two", json!({"size": 2})).await.0, 409);
+}
+
+#[tokio::test]
+async fn clients_find_them() {
+    let world = world().await;
+    let (_, resources) = world.ask("GET", "/apis/example.com/v1", Value::Null).await;
+    let names: Vec<&str> =
+        resources["resources"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["boxes", "boxes/status", "boxes/scale"]);
+    let (_, document) = world.ask("GET", "/openapi/v3/apis/example.com/v1", Value::Null).await;
+    let kind = &document["components"]["schemas"]["com.example.v1.Box"];
+    assert_eq!(kind["properties"]["spec"]["properties"]["size"]["type"], "integer");
+    assert_eq!(kind["x-kubernetes-group-version-kind"][0]["kind"], "Box");
+    let (_, old) = world.ask("GET", "/openapi/v2", Value::Null).await;
+    assert!(old["definitions"]["com.example.v1.Box"].is_object());
+}
