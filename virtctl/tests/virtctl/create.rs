@@ -93,6 +93,25 @@ async fn what_nobody_says_is_as_upstream_has_it() {
 }
 
 #[tokio::test]
+async fn a_claim_becomes_a_disk_of_its_name() {
+    let machine = machine(&["--volume-pvc=src:data,bootorder:1", "--volume-pvc=src:more,name:other"]).await;
+    let spec = machine.spec.template.unwrap_or_default().spec;
+    let claims: Vec<_> = spec
+        .volumes
+        .iter()
+        .map(|volume| {
+            (volume.name.as_str(), volume.persistent_volume_claim.clone().unwrap_or_default().claim_name)
+        })
+        .collect();
+    assert_eq!(claims, [("data", "data".to_owned()), ("other", "more".to_owned())]);
+    let disks = &spec.domain.devices.disks;
+    assert_eq!(
+        disks.iter().map(|disk| (disk.name.as_str(), disk.boot_order)).collect::<Vec<_>>(),
+        [("data", Some(1))]
+    );
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_refused_by_its_flag() {
     for (words, said) in [
         (&["--memory=lots"][..], "--memory"),
