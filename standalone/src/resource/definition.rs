@@ -191,12 +191,14 @@ pub fn served(definition: &Value) -> Option<Resource> {
     let version = stored(definition)?;
     let owned = |pointer: &str| Text::from(text(definition, pointer).to_owned());
     let mut schema = version.pointer("/schema/openAPIV3Schema")?.clone();
+    // A later release may have let in what this one would not.
+    let fields = schema.as_object_mut()?.entry("properties").or_insert_with(|| json!({})).as_object_mut()?;
     for (name, of) in [
         ("apiVersion", json!({"type": "string"})),
         ("kind", json!({"type": "string"})),
         ("metadata", json!({"$ref": "ObjectMeta"})),
     ] {
-        schema["properties"][name] = of;
+        fields.insert(name.to_owned(), of);
     }
     Some(Resource {
         group: owned("/spec/group"),

@@ -50,6 +50,29 @@ const KNOWN: [&str; 36] = [
     "x-kubernetes-preserve-unknown-fields",
 ];
 
+/// What the values of words are, where it matters.
+type Fits = fn(&Value) -> bool;
+const WORDS: [(&[&str], Fits, &str); 6] = [
+    (
+        &["allOf", "anyOf", "enum", "oneOf", "required", "x-kubernetes-list-map-keys"],
+        Value::is_array,
+        "a list",
+    ),
+    (&["not", "properties", "items"], Value::is_object, "an object"),
+    (&["additionalProperties"], |value| value.is_object() || value.is_boolean(), "an object or a boolean"),
+    (
+        &["format", "pattern", "type", "x-kubernetes-list-type", "x-kubernetes-map-type"],
+        Value::is_string,
+        "a text",
+    ),
+    (&["maximum", "minimum", "multipleOf"], Value::is_number, "a number"),
+    (
+        &["maxItems", "maxLength", "maxProperties", "minItems", "minLength", "minProperties"],
+        Value::is_u64,
+        "a number that is not negative",
+    ),
+];
+
 /// What keeps a schema at a path from being used.
 pub(super) fn check(schema: &Value, at: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -143,6 +166,13 @@ fn part(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) -> bool
             format!("{at}.{name}"),
             "Invalid value: unknown, or not allowed in a structural schema",
         ));
+    }
+    for (names, fits, what) in WORDS {
+        for name in names {
+            if fields.get(*name).is_some_and(|value| !fits(value)) {
+                causes.push(Cause::invalid(format!("{at}.{name}"), format!("Invalid value: must be {what}")));
+            }
+        }
     }
     if is(schema, "uniqueItems") {
         causes.push(Cause::invalid(

@@ -34,6 +34,8 @@ fn a_definition_is_completed_and_makes_a_row() {
     assert!(row.namespaced && row.status && row.columns.len() == 1 && row.short_names == ["bx"]);
     assert_eq!(row.scale.as_ref().map(|scale| &*scale.wanted), Some("/spec/replicas"));
     assert_eq!(row.custom.unwrap()["properties"]["metadata"]["$ref"], "ObjectMeta");
+    new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!("x");
+    assert!(served(&new).is_none(), "what makes no sense is not served");
 }
 
 #[test]
@@ -58,6 +60,11 @@ fn what_would_not_be_heeded_is_refused() {
     assert_eq!(fields(|new| schema(new, json!({"type": "string", "pattern": "("}))), below(".pattern"));
     assert_eq!(fields(|new| schema(new, json!({"type": "string", "default": 1}))), below(".default"));
     assert_eq!(fields(|new| schema(new, json!({"type": "string", "$ref": "x"}))), below(".$ref"));
+    assert_eq!(fields(|new| schema(new, json!({"type": "object", "properties": 5}))), below(".properties"));
+    assert_eq!(fields(|new| schema(new, json!({"type": "object", "required": "a"}))), below(".required"));
+    let root =
+        |new: &mut Value| new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!("x");
+    assert_eq!(fields(root), [format!("{at}.properties")]);
     let rules = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.a > 1"}]});
     assert_eq!(fields(|new| schema(new, rules)), below(".x-kubernetes-validations"));
     let keyless = json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]});
