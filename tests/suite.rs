@@ -8,6 +8,7 @@ mod scenarios {
     mod debian;
     mod disk;
     mod drives;
+    mod examples;
     mod exit;
     mod firmware;
     mod here;
@@ -17,7 +18,7 @@ mod scenarios {
     pub(crate) mod node;
     mod node_disk;
     mod screen;
-    mod standalone;
+    pub(crate) mod standalone;
     mod vnc;
 }
 

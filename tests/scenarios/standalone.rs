@@ -18,7 +18,7 @@ const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// A running `vireo` and those who talk to it.
-struct Standalone<'h> {
+pub(crate) struct Standalone<'h> {
     host: &'h Host,
     vireo: Process<'h>,
 }
@@ -36,7 +36,7 @@ fn vireo(host: &Host) -> Result<Process<'_>, HostError> {
 }
 
 impl<'h> Standalone<'h> {
-    fn start(host: &'h Host) -> Result<Self, HostError> {
+    pub(crate) fn start(host: &'h Host) -> Result<Self, HostError> {
         host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
         Ok(Self { host, vireo: vireo(host)? })
     }
@@ -46,7 +46,7 @@ impl<'h> Standalone<'h> {
     }
 
     /// Runs `kubectl`, with something to read if it is given.
-    fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
+    pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
         let command = self.host.shell(&format!("kubectl {line}")).env("KUBECONFIG", &self.kubeconfig());
         let command = command.env("HOME", &self.host.work("state"));
         let mut kubectl = command.spawn()?;
@@ -62,7 +62,17 @@ impl<'h> Standalone<'h> {
         Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
     }
 
+    /// All objects of a kind.
+    pub(crate) fn items(&self, kind: &str) -> Result<Vec<Value>, HostError> {
+        Ok(self.json(&format!("get {kind}"))?["items"].as_array().cloned().unwrap_or_default())
+    }
+
     fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
+        Ok(Guest::over(self.console_process(name)?))
+    }
+
+    /// `virtctl console`, connected.
+    pub(crate) fn console_process(&self, name: &str) -> Result<Process<'h>, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         let mut process = virtctl.args(["console", name]).env("KUBECONFIG", &self.kubeconfig()).spawn()?;
         eventually("virtctl is connected", BOOT, || {
@@ -71,7 +81,7 @@ impl<'h> Standalone<'h> {
             }
             Ok(process.stderr().contains("Successfully connected"))
         })?;
-        Ok(Guest::over(process))
+        Ok(process)
     }
 
     /// `vireo` dies without a word, and another takes its place.
@@ -104,7 +114,7 @@ impl<'h> Standalone<'h> {
         })
     }
 
-    fn virtctl(&self, line: &str) -> Result<Output, HostError> {
+    pub(crate) fn virtctl(&self, line: &str) -> Result<Output, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         virtctl.args(line.split(' ')).env("KUBECONFIG", &self.kubeconfig()).run()
     }
@@ -128,7 +138,7 @@ impl<'h> Standalone<'h> {
         format!("{}/claims/default/data/disk.img", self.host.work("state"))
     }
 
-    fn launchers(&self) -> Result<String, HostError> {
+    pub(crate) fn launchers(&self) -> Result<String, HostError> {
         let line = format!("grep -lz '^{}' /proc/[0-9]*/cmdline | wc -l", self.host.input("virt-launcher"));
         Ok(self.host.shell(&line).run()?.stdout.trim().to_owned())
     }
