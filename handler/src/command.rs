@@ -37,7 +37,7 @@ pub struct NodeArgs {
     /// The QEMU that launchers use [default: qemu-system-x86_64 on PATH].
     #[arg(long, value_name = "PATH")]
     qemu: Option<PathBuf>,
-    /// Where persistent volume claims are, as DIR/<namespace>/<claim>/disk.img [default: claims in the state directory].
+    /// Where persistent volume claims are, as DIR/NAMESPACE/CLAIM/disk.img [default: claims in the state directory].
     #[arg(long, value_name = "DIR")]
     storage_dir: Option<PathBuf>,
     /// What this node is called [default: the host's name].
