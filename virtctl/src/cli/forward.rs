@@ -44,8 +44,8 @@ pub(crate) struct Secure {
 
 #[derive(Debug, Args)]
 pub(crate) struct Ssh {
-    /// [USER@]KIND/NAME[/NAMESPACE]
-    #[arg(value_name = "TARGET")]
+    /// Where to log in
+    #[arg(value_name = "[USER@]KIND/NAME[/NAMESPACE]")]
     pub(crate) target: String,
     /// What to run in place of a shell
     #[arg(short, long)]
@@ -56,9 +56,11 @@ pub(crate) struct Ssh {
 
 #[derive(Debug, Args)]
 pub(crate) struct Scp {
-    /// From where: a path here, or [USER@]KIND/NAME[/NAMESPACE]:PATH
+    /// From where: a path here, or the one in a guest
+    #[arg(value_name = "[[USER@]KIND/NAME[/NAMESPACE]:]PATH")]
     pub(crate) source: String,
-    /// To where: a path here, or [USER@]KIND/NAME[/NAMESPACE]:PATH
+    /// To where, in the same way
+    #[arg(value_name = "[[USER@]KIND/NAME[/NAMESPACE]:]PATH")]
     pub(crate) destination: String,
     /// Copy whole directories
     #[arg(short, long)]
