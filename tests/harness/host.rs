@@ -19,6 +19,8 @@ use crate::process::{Event, Invocation};
 use crate::wire::Frame;
 
 const BOOT_DEADLINE: Duration = Duration::from_secs(120);
+/// How often a host is interrupted though there is nothing to say.
+const BEAT: Duration = Duration::from_millis(500);
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on";
 /// First process of a host that is this machine: the shell reaps what daemons leave, so it must not become the agent.
 const HERE: &str = "mount -t tmpfs tmpfs /run; ip link set lo up; echo 1 >/proc/sys/net/ipv4/ip_forward; \
@@ -227,6 +229,16 @@ impl Link {
         frame.write(&mut *self.to_agent.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Interrupts the host for nothing. Its emulated processor sometimes overlooks a timer that goes off while a guest
+    /// runs, and with it everything, for minutes; the next interrupt wakes it.
+    fn beat(&self) {
+        // Whoever holds the channel is sending.
+        if let Ok(mut to_agent) = self.to_agent.try_lock() {
+            // No command has this number. Fails only where the host is gone.
+            let _ = Frame::Stdin(0, Vec::new()).write(&mut *to_agent);
+        }
+    }
+
     pub(crate) fn forget(&self, id: u32) {
         if let Some(routes) = &mut *self.routes.lock().unwrap_or_else(PoisonError::into_inner) {
             routes.remove(&id);
@@ -296,8 +308,8 @@ impl Host {
         });
         let qemu = Arc::new(Mutex::new(qemu));
         let watchdog = thread::spawn({
-            let qemu = Arc::clone(&qemu);
-            move || watch(&watched, &qemu, deadline)
+            let (qemu, link) = (Arc::clone(&qemu), Arc::clone(&link));
+            move || watch(&watched, &qemu, &link, started + deadline)
         });
         let host = Self {
             qemu,
@@ -383,11 +395,15 @@ impl Drop for Host {
     }
 }
 
-fn watch(watched: &Receiver<()>, qemu: &Mutex<Child>, deadline: Duration) {
-    if watched.recv_timeout(deadline) == Err(RecvTimeoutError::Timeout) {
-        eprintln!("nested: the host's deadline of {} s passed: killing it", deadline.as_secs());
-        // Fails only where it is gone already.
-        let _ = qemu.lock().unwrap_or_else(PoisonError::into_inner).kill();
+fn watch(watched: &Receiver<()>, qemu: &Mutex<Child>, link: &Link, end: Instant) {
+    while watched.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+        if Instant::now() >= end {
+            eprintln!("nested: the host's deadline passed: killing it");
+            // Fails only where it is gone already.
+            let _ = qemu.lock().unwrap_or_else(PoisonError::into_inner).kill();
+            return;
+        }
+        link.beat();
     }
 }
 

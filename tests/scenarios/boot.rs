@@ -45,10 +45,17 @@ fn check(guest: &mut Guest<'_>, machine: &Machine) -> Result<(), HostError> {
 
 /// Nothing in the kernel's log is a sign of a broken machine.
 pub(crate) fn no_complaints(guest: &mut Guest<'_>) -> Result<(), HostError> {
-    let log = guest.run("dmesg -r", SOON)?;
+    let log = guest.run(&complaints_command(), SOON)?;
     let wrong = complaints(&log);
     assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
     Ok(())
+}
+
+/// What prints the lines of `dmesg -r` that may tell of an error: the whole of it takes a serial line a minute.
+pub(crate) fn complaints_command() -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || " :_".contains(c) { c } else { '.' };
+    let signs: Vec<String> = SIGNS.iter().map(|sign| sign.chars().map(plain).collect()).collect();
+    format!("dmesg -r | grep -E '^<([0-3]|[0-9][0-9]+)>|{}' || true", signs.join("|"))
 }
 
 /// The lines of `dmesg -r` that tell of an error.
@@ -99,4 +106,19 @@ fn nested_full_kernel_one_cpu_6_gib() {
 fn nested_full_kernel_four_cpus_128_mib() {
     let machine = Machine { kernel: Flavour::Full, cpus: 4, memory_mib: 128, ..Machine::default() };
     boots("full kernel, 4 CPUs, 128 MiB", 1024, &machine);
+}
+
+#[test]
+fn what_may_tell_of_an_error_is_asked_for() -> Result<(), std::io::Error> {
+    let log = "<6>[    0.1] all is well\n<4>[    0.2] can't claim BAR 0\n<3>[    0.3] bad\n<12>[    0.4] init: slow\n<28>x\n";
+    let command = complaints_command().replace("dmesg -r", &format!("printf %s {}", shell_words(log)));
+    let told = std::process::Command::new("sh").args(["-c", &command]).output()?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert_eq!(complaints(&told), complaints(log));
+    assert_eq!((told.lines().count(), complaints(log).len()), (4, 2), "{told}");
+    Ok(())
+}
+
+fn shell_words(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -8,7 +8,7 @@ use vireo_tests::installed::{self, Firmware, Installed, Login};
 use vireo_tests::{Host, HostBuilder, HostError, Status, programs, scenario};
 
 use crate::SOON;
-use crate::scenarios::boot::complaints;
+use crate::scenarios::boot::{complaints, complaints_command};
 
 const LONG: Duration = Duration::from_secs(120);
 /// A variable of nobody's.
@@ -59,7 +59,7 @@ fn check(guest: &mut Login<'_>, machine: &Installed) -> Result<(), HostError> {
     let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?;
     let (total, whole) = (total.trim().parse().unwrap_or(0), u64::from(machine.memory_mib) << 10);
     assert!((whole - whole / 20 - (70 << 10)..=whole).contains(&total), "{total} KiB of {whole}");
-    let log = guest.run("dmesg -r")?;
+    let log = guest.run(&complaints_command())?;
     let wrong = complaints(&log);
     assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
     Ok(())
