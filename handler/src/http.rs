@@ -1,6 +1,7 @@
 //! The local endpoint: VMIs as KubeVirt's API serves them, and their consoles, on a unix socket.
 
 mod agent;
+mod carry;
 mod console;
 mod fault;
 mod portforward;

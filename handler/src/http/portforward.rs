@@ -1,37 +1,28 @@
 //! A port of a guest as a websocket: dialled from this node, carried unread.
 //!
-//! Over UDP every binary frame is one datagram. A client that gives no sign of life, not even to pings, is let go.
+//! Over UDP every binary frame is one datagram.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 use axum::extract::{Path as Segments, State};
 use axum::response::Response;
-use futures_util::stream::{SplitSink, SplitStream};
-use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket, tcp};
-use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
-use tracing::debug;
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::console::{PLAIN, running};
+use super::carry::{PLAIN, carry, carry_stream};
+use super::console::running;
 use super::fault::Fault;
 use super::find;
 use crate::launcher::link::chain;
 use crate::node::Node;
 
-/// No datagram is larger; also what is read of a stream at once.
-const BUFFER: usize = 64 << 10;
 /// How long a guest may take to answer the first packet.
 const DIAL: Duration = Duration::from_secs(30);
-/// How often a client is asked whether it is there.
-const PING: Duration = Duration::from_secs(20);
-/// How long a client may be silent. As KubeVirt's.
-const SILENCE: Duration = Duration::from_secs(60);
 
 /// Forwards to `port` by TCP.
 pub(super) async fn tcp(
@@ -59,8 +50,7 @@ pub(super) async fn either(
             let guest = dialled(timeout(DIAL, TcpStream::connect(address)).await, address)?;
             // What is small is often what somebody waits for.
             guest.set_nodelay(true).map_err(|error| Fault::internal(chain(&error)))?;
-            let (from_guest, to_guest) = guest.into_split();
-            Ok(upgrade.on_upgrade(move |client| carry(client, from_guest, to_guest)))
+            Ok(upgrade.on_upgrade(move |client| carry_stream(client, guest.into_split())))
         }
         "udp" => {
             let guest = Arc::new(dialled(timeout(DIAL, datagrams(address)).await, address)?);
@@ -99,96 +89,6 @@ fn dialled<T>(
         Err(_) => format!("no answer in {} s", DIAL.as_secs()),
     };
     Err(Fault::internal(format!("cannot connect to the guest at {address}: {why}")))
-}
-
-/// What comes from a guest.
-trait Source {
-    /// Absent: that was all.
-    async fn take(&mut self, buffer: &mut [u8]) -> Option<usize>;
-}
-
-/// What goes to a guest.
-trait Target {
-    /// Absent: nothing goes there any more.
-    async fn put(&mut self, bytes: &[u8]) -> Option<()>;
-}
-
-impl Source for tcp::OwnedReadHalf {
-    async fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        self.read(buffer).await.ok().filter(|count| *count > 0)
-    }
-}
-
-impl Target for tcp::OwnedWriteHalf {
-    async fn put(&mut self, bytes: &[u8]) -> Option<()> {
-        self.write_all(bytes).await.ok()
-    }
-}
-
-impl Source for Arc<UdpSocket> {
-    /// A port that nobody listens at is told by an error, after which somebody may.
-    async fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
-        loop {
-            match self.recv(buffer).await {
-                Ok(count) => return Some(count),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
-                Err(_) => return None,
-            }
-        }
-    }
-}
-
-impl Target for Arc<UdpSocket> {
-    /// What cannot be sent is lost, as datagrams are.
-    async fn put(&mut self, bytes: &[u8]) -> Option<()> {
-        drop(self.send(bytes).await);
-        Some(())
-    }
-}
-
-/// Carries bytes both ways until either side ends.
-async fn carry(client: WebSocket, mut from_guest: impl Source, mut to_guest: impl Target) {
-    let (to_client, from_client) = client.split();
-    tokio::select! {
-        () = down(&mut from_guest, to_client) => debug!("the guest ended a forwarded connection"),
-        () = up(from_client, &mut to_guest) => debug!("the client left a forwarded connection"),
-    }
-}
-
-async fn down(guest: &mut impl Source, mut client: SplitSink<WebSocket, Message>) {
-    let mut buffer = vec![0; BUFFER];
-    let mut pings = interval_at(Instant::now() + PING, PING);
-    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let message = tokio::select! {
-            count = guest.take(&mut buffer) => match count {
-                Some(count) => Message::Binary(buffer.get(..count).unwrap_or_default().to_vec().into()),
-                None => break,
-            },
-            _ = pings.tick() => Message::Ping("keep alive".into()),
-        };
-        if client.send(message).await.is_err() {
-            return;
-        }
-    }
-    let close = CloseFrame { code: close_code::NORMAL, reason: "the guest closed the connection".into() };
-    // The client may be gone as well.
-    let _ = client.send(Message::Close(Some(close))).await;
-}
-
-async fn up(mut client: SplitStream<WebSocket>, guest: &mut impl Target) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, client.next()).await {
-        match message {
-            Message::Binary(bytes) => {
-                if guest.put(&bytes).await.is_none() {
-                    // Its end is told by the other direction, after the last of its output.
-                    std::future::pending::<()>().await;
-                }
-            }
-            Message::Close(_) => return,
-            Message::Text(_) | Message::Ping(_) | Message::Pong(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::console::{PLAIN, running, splice};
+use super::carry::{PLAIN, carry_stream};
+use super::console::running;
 use super::fault::Fault;
 use super::find;
 use crate::launcher::link;
@@ -38,7 +39,7 @@ pub(super) async fn attach(
     let screen = UnixStream::connect(node.state.machine(uid).vnc_socket())
         .await
         .map_err(|error| Fault::internal(format!("cannot connect to the guest's screen: {error}")))?;
-    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| splice(client, screen)))
+    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| carry_stream(client, screen.into_split())))
 }
 
 /// What is on the screen now.
