@@ -18,40 +18,62 @@ use crate::meta::{is_dns_label, is_dns_name};
 /// Lists of every object that a strategic merge patch merges.
 const OF_METADATA: [(&str, &str); 2] = [("metadata.finalizers", ""), ("metadata.ownerReferences", "uid")];
 const PLAIN: Option<&[(&str, &str)]> = Some(&OF_METADATA);
+const READY: &str = ".status.conditions[?(@.type=='Ready')].status";
 
-fn column(name: &'static str, kind: &'static str, priority: u8, source: Source) -> Column {
-    Column { name: name.into(), kind: kind.into(), priority, description: "".into(), source }
+/// A column that shows what is at a path.
+fn shown(name: &'static str, path: &'static str) -> Column {
+    column(name, "string", Source::Path(path.into()))
+}
+
+/// The same for numbers.
+fn number(name: &'static str, path: &'static str) -> Column {
+    column(name, "integer", Source::Path(path.into()))
+}
+
+/// The same for times: how long ago.
+fn since(name: &'static str, path: &'static str) -> Column {
+    column(name, "date", Source::Since(path.into()))
+}
+
+/// A column that shows something else.
+fn made(name: &'static str, make: fn(&Value) -> Value) -> Column {
+    column(name, "string", Source::Made(make))
+}
+
+fn column(name: &'static str, kind: &'static str, source: Source) -> Column {
+    Column { name: name.into(), kind: kind.into(), priority: 0, description: "".into(), source }
+}
+
+/// A column that is only shown when wide.
+fn wide(column: Column) -> Column {
+    Column { priority: 1, ..column }
+}
+
+fn described(column: Column, description: &'static str) -> Column {
+    Column { description: description.into(), ..column }
 }
 
 /// When an object was made.
 pub(super) fn age() -> Column {
-    column("Age", "date", 0, Source::Since(".metadata.creationTimestamp".into()))
+    since("Age", ".metadata.creationTimestamp")
 }
 
 fn texts(words: &[&'static str]) -> Vec<Text> {
     words.iter().map(|word| Text::from(*word)).collect()
 }
 
-/// What sets and pools have.
-fn replicas() -> Scale {
-    Scale {
-        wanted: "/spec/replicas".into(),
-        there: "/status/replicas".into(),
-        selector: Some("/status/labelSelector".into()),
-    }
-}
-
-/// What instance types and preferences have in common.
-fn chosen() -> Resource {
+/// A row of `apiVersion` and `kind`, in namespaces; its other names follow from that.
+fn row(group: &'static str, version: &'static str, kind: &'static str) -> Resource {
+    let singular = kind.to_lowercase();
     Resource {
-        group: "instancetype.kubevirt.io".into(),
-        version: "v1beta1".into(),
-        plural: "".into(),
-        singular: "".into(),
-        kind: "".into(),
+        group: group.into(),
+        version: version.into(),
+        plural: format!("{singular}s").into(),
+        singular: singular.into(),
+        kind: kind.into(),
         short_names: Vec::new(),
         categories: Vec::new(),
-        namespaced: false,
+        namespaced: true,
         status: false,
         columns: vec![age()],
         fields: Vec::new(),
@@ -63,123 +85,97 @@ fn chosen() -> Resource {
     }
 }
 
+/// One of Kubernetes' own kinds.
+fn own(group: &'static str, kind: &'static str) -> Resource {
+    Resource { merge: PLAIN, ..row(group, "v1", kind) }
+}
+
+/// A kind that `kubectl get all` shows.
+fn among_all(row: Resource) -> Resource {
+    Resource { categories: texts(&["all"]), ..row }
+}
+
+fn kubevirt(kind: &'static str) -> Resource {
+    among_all(row("kubevirt.io", "v1", kind))
+}
+
+/// An instance type or a preference.
+fn chosen(kind: &'static str) -> Resource {
+    row("instancetype.kubevirt.io", "v1beta1", kind)
+}
+
+/// A set of `what`, which can be scaled.
+fn set(of: Resource, what: &str) -> Resource {
+    let said = |text: &str| Text::from(text.replace("{}", what));
+    let described = |column, text| Column { description: said(text), ..column };
+    Resource {
+        status: true,
+        columns: vec![
+            described(number("Desired", ".spec.replicas"), "Number of desired {}"),
+            described(number("Current", ".status.replicas"), "Number of managed and not final or deleted {}"),
+            described(
+                number("Ready", ".status.readyReplicas"),
+                "Number of managed {} which are ready to receive traffic",
+            ),
+            age(),
+        ],
+        scale: Some(Scale {
+            wanted: "/spec/replicas".into(),
+            there: "/status/replicas".into(),
+            selector: Some("/status/labelSelector".into()),
+        }),
+        ..of
+    }
+}
+
 /// Everything that is always served.
 pub static ALL: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(|| rows().into_iter().map(Arc::new).collect());
 
 fn rows() -> Vec<Resource> {
     vec![
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "namespaces".into(),
-            singular: "namespace".into(),
-            kind: "Namespace".into(),
             short_names: texts(&["ns"]),
-            categories: Vec::new(),
             namespaced: false,
             status: true,
-            columns: vec![column("Status", "string", 0, Source::Path(".status.phase".into())), age()],
+            columns: vec![shown("Status", ".status.phase"), age()],
             fields: texts(&["status.phase"]),
-            merge: PLAIN,
             admit: admit::namespace,
             name_fits: is_dns_label,
-            scale: None,
-            custom: None,
+            ..own("", "Namespace")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "configmaps".into(),
-            singular: "configmap".into(),
-            kind: "ConfigMap".into(),
             short_names: texts(&["cm"]),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
-            columns: vec![column("Data", "integer", 0, Source::Made(data)), age()],
-            fields: Vec::new(),
-            merge: PLAIN,
+            columns: vec![column("Data", "integer", Source::Made(data)), age()],
             admit: admit::config_map,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "ConfigMap")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "secrets".into(),
-            singular: "secret".into(),
-            kind: "Secret".into(),
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
-            columns: vec![
-                column("Type", "string", 0, Source::Path(".type".into())),
-                column("Data", "integer", 0, Source::Made(data)),
-                age(),
-            ],
+            columns: vec![shown("Type", ".type"), column("Data", "integer", Source::Made(data)), age()],
             fields: texts(&["type"]),
-            merge: PLAIN,
             admit: admit::secret,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "Secret")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "serviceaccounts".into(),
-            singular: "serviceaccount".into(),
-            kind: "ServiceAccount".into(),
             short_names: texts(&["sa"]),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
-            columns: vec![column("Secrets", "integer", 0, Source::Made(secrets)), age()],
-            fields: Vec::new(),
+            columns: vec![column("Secrets", "integer", Source::Made(secrets)), age()],
             merge: Some(&[OF_METADATA[0], OF_METADATA[1], ("secrets", "name"), ("imagePullSecrets", "name")]),
-            admit: admit::nothing,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "ServiceAccount")
         },
         Resource {
-            group: "coordination.k8s.io".into(),
-            version: "v1".into(),
-            plural: "leases".into(),
-            singular: "lease".into(),
-            kind: "Lease".into(),
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
-            columns: vec![column("Holder", "string", 0, Source::Path(".spec.holderIdentity".into())), age()],
-            fields: Vec::new(),
-            merge: PLAIN,
+            columns: vec![shown("Holder", ".spec.holderIdentity"), age()],
             admit: admit::lease,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("coordination.k8s.io", "Lease")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "events".into(),
-            singular: "event".into(),
-            kind: "Event".into(),
             short_names: texts(&["ev"]),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
             columns: vec![
-                column("Last Seen", "string", 0, Source::Since(".lastTimestamp".into())),
-                column("Type", "string", 0, Source::Path(".type".into())),
-                column("Reason", "string", 0, Source::Path(".reason".into())),
-                column("Object", "string", 0, Source::Made(involved)),
-                column("Message", "string", 0, Source::Path(".message".into())),
-                column("Count", "integer", 1, Source::Path(".count".into())),
-                column("Name", "string", 1, Source::Path(".metadata.name".into())),
+                column("Last Seen", "string", Source::Since(".lastTimestamp".into())),
+                shown("Type", ".type"),
+                shown("Reason", ".reason"),
+                made("Object", involved),
+                shown("Message", ".message"),
+                wide(number("Count", ".count")),
+                wide(shown("Name", ".metadata.name")),
             ],
             fields: texts(&[
                 "involvedObject.kind",
@@ -194,56 +190,37 @@ fn rows() -> Vec<Resource> {
                 "source",
                 "type",
             ]),
-            merge: PLAIN,
             admit: admit::event,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "Event")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "persistentvolumeclaims".into(),
-            singular: "persistentvolumeclaim".into(),
-            kind: "PersistentVolumeClaim".into(),
             short_names: texts(&["pvc"]),
-            categories: Vec::new(),
-            namespaced: true,
             status: true,
             columns: vec![
-                column("Status", "string", 0, Source::Made(claim::phase)),
-                column("Volume", "string", 0, Source::Path(".spec.volumeName".into())),
-                column("Capacity", "string", 0, Source::Path(".status.capacity.storage".into())),
-                column("Access Modes", "string", 0, Source::Made(claim::modes)),
-                column("StorageClass", "string", 0, Source::Path(".spec.storageClassName".into())),
-                column("VolumeAttributesClass", "string", 0, Source::Made(|_| json!("<unset>"))),
+                made("Status", claim::phase),
+                shown("Volume", ".spec.volumeName"),
+                shown("Capacity", ".status.capacity.storage"),
+                made("Access Modes", claim::modes),
+                shown("StorageClass", ".spec.storageClassName"),
+                made("VolumeAttributesClass", |_| json!("<unset>")),
                 age(),
-                column("VolumeMode", "string", 1, Source::Path(".spec.volumeMode".into())),
+                wide(shown("VolumeMode", ".spec.volumeMode")),
             ],
-            fields: Vec::new(),
             merge: Some(&[OF_METADATA[0], OF_METADATA[1], ("status.conditions", "type")]),
             admit: claim::admit,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "PersistentVolumeClaim")
         },
         Resource {
-            group: "".into(),
-            version: "v1".into(),
-            plural: "nodes".into(),
-            singular: "node".into(),
-            kind: "Node".into(),
             short_names: texts(&["no"]),
-            categories: Vec::new(),
             namespaced: false,
             status: true,
             columns: vec![
-                column("Status", "string", 0, Source::Made(readiness)),
-                column("Roles", "string", 0, Source::Made(|_| json!("<none>"))),
+                made("Status", readiness),
+                made("Roles", |_| json!("<none>")),
                 age(),
-                column("Version", "string", 0, Source::Path(".status.nodeInfo.kubeletVersion".into())),
-                column("OS-Image", "string", 1, Source::Path(".status.nodeInfo.osImage".into())),
-                column("Kernel-Version", "string", 1, Source::Path(".status.nodeInfo.kernelVersion".into())),
+                shown("Version", ".status.nodeInfo.kubeletVersion"),
+                wide(shown("OS-Image", ".status.nodeInfo.osImage")),
+                wide(shown("Kernel-Version", ".status.nodeInfo.kernelVersion")),
             ],
             fields: texts(&["spec.unschedulable"]),
             merge: Some(&[
@@ -253,233 +230,82 @@ fn rows() -> Vec<Resource> {
                 ("status.addresses", "type"),
                 ("status.conditions", "type"),
             ]),
-            admit: admit::nothing,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("", "Node")
         },
+        // As KubeVirt's: what users write to its status is put back.
         Resource {
-            group: "kubevirt.io".into(),
-            version: "v1".into(),
-            plural: "virtualmachineinstances".into(),
-            singular: "virtualmachineinstance".into(),
-            kind: "VirtualMachineInstance".into(),
             short_names: texts(&["vmi", "vmis"]),
-            categories: texts(&["all"]),
-            namespaced: true,
-            // As KubeVirt's: what users write there is put back.
-            status: false,
             columns: vec![
                 age(),
-                column("Phase", "string", 0, Source::Path(".status.phase".into())),
-                column("IP", "string", 0, Source::Path(".status.interfaces[0].ipAddress".into())),
-                column("NodeName", "string", 0, Source::Path(".status.nodeName".into())),
-                column(
-                    "Ready",
-                    "string",
-                    0,
-                    Source::Path(".status.conditions[?(@.type=='Ready')].status".into()),
-                ),
-                column(
-                    "Live-Migratable",
-                    "string",
-                    1,
-                    Source::Path(".status.conditions[?(@.type=='LiveMigratable')].status".into()),
-                ),
-                column(
-                    "Paused",
-                    "string",
-                    1,
-                    Source::Path(".status.conditions[?(@.type=='Paused')].status".into()),
-                ),
+                shown("Phase", ".status.phase"),
+                shown("IP", ".status.interfaces[0].ipAddress"),
+                shown("NodeName", ".status.nodeName"),
+                shown("Ready", READY),
+                wide(shown("Live-Migratable", ".status.conditions[?(@.type=='LiveMigratable')].status")),
+                wide(shown("Paused", ".status.conditions[?(@.type=='Paused')].status")),
             ],
-            fields: Vec::new(),
-            merge: None,
             admit: admit::vmi,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..kubevirt("VirtualMachineInstance")
         },
         Resource {
-            group: "kubevirt.io".into(),
-            version: "v1".into(),
-            plural: "virtualmachines".into(),
-            singular: "virtualmachine".into(),
-            kind: "VirtualMachine".into(),
             short_names: texts(&["vm", "vms"]),
-            categories: texts(&["all"]),
-            namespaced: true,
             status: true,
             columns: vec![
                 age(),
-                Column {
-                    description: "Human Readable Status".into(),
-                    ..column("Status", "string", 0, Source::Path(".status.printableStatus".into()))
-                },
-                column(
-                    "Ready",
-                    "string",
-                    0,
-                    Source::Path(".status.conditions[?(@.type=='Ready')].status".into()),
-                ),
+                described(shown("Status", ".status.printableStatus"), "Human Readable Status"),
+                shown("Ready", READY),
             ],
-            fields: Vec::new(),
-            merge: None,
             admit: machine::admit,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..kubevirt("VirtualMachine")
         },
         Resource {
-            group: "kubevirt.io".into(),
-            version: "v1".into(),
-            plural: "virtualmachineinstancereplicasets".into(),
-            singular: "virtualmachineinstancereplicaset".into(),
-            kind: "VirtualMachineInstanceReplicaSet".into(),
             short_names: texts(&["vmirs", "vmirss"]),
-            categories: texts(&["all"]),
-            namespaced: true,
-            status: true,
-            columns: vec![
-                Column {
-                    description: "Number of desired VirtualMachineInstances".into(),
-                    ..column("Desired", "integer", 0, Source::Path(".spec.replicas".into()))
-                },
-                Column {
-                    description: "Number of managed and not final or deleted VirtualMachineInstances".into(),
-                    ..column("Current", "integer", 0, Source::Path(".status.replicas".into()))
-                },
-                Column {
-                    description:
-                        "Number of managed VirtualMachineInstances which are ready to receive traffic".into(),
-                    ..column("Ready", "integer", 0, Source::Path(".status.readyReplicas".into()))
-                },
-                age(),
-            ],
-            fields: Vec::new(),
-            merge: None,
             admit: replicaset::admit,
-            name_fits: is_dns_name,
-            scale: Some(replicas()),
-            custom: None,
+            ..set(kubevirt("VirtualMachineInstanceReplicaSet"), "VirtualMachineInstances")
         },
         Resource {
-            group: "pool.kubevirt.io".into(),
-            version: "v1beta1".into(),
-            plural: "virtualmachinepools".into(),
-            singular: "virtualmachinepool".into(),
-            kind: "VirtualMachinePool".into(),
             short_names: texts(&["vmpool", "vmpools"]),
-            categories: texts(&["all"]),
-            namespaced: true,
-            status: true,
-            columns: vec![
-                Column {
-                    description: "Number of desired VirtualMachines".into(),
-                    ..column("Desired", "integer", 0, Source::Path(".spec.replicas".into()))
-                },
-                Column {
-                    description: "Number of managed and not final or deleted VirtualMachines".into(),
-                    ..column("Current", "integer", 0, Source::Path(".status.replicas".into()))
-                },
-                Column {
-                    description: "Number of managed VirtualMachines which are ready to receive traffic"
-                        .into(),
-                    ..column("Ready", "integer", 0, Source::Path(".status.readyReplicas".into()))
-                },
-                age(),
-            ],
-            fields: Vec::new(),
-            merge: None,
             admit: pool::admit,
-            name_fits: is_dns_name,
-            scale: Some(replicas()),
-            custom: None,
+            ..set(among_all(row("pool.kubevirt.io", "v1beta1", "VirtualMachinePool")), "VirtualMachines")
         },
         Resource {
-            group: "apiextensions.k8s.io".into(),
-            version: "v1".into(),
-            plural: "customresourcedefinitions".into(),
-            singular: "customresourcedefinition".into(),
-            kind: "CustomResourceDefinition".into(),
             short_names: texts(&["crd", "crds"]),
             categories: texts(&["api-extensions"]),
             namespaced: false,
             status: true,
-            columns: vec![column(
-                "Created At",
-                "date",
-                0,
-                Source::Path(".metadata.creationTimestamp".into()),
-            )],
-            fields: Vec::new(),
-            merge: PLAIN,
+            columns: vec![since("Created At", ".metadata.creationTimestamp")],
             admit: definition::admit,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("apiextensions.k8s.io", "CustomResourceDefinition")
         },
         Resource {
-            plural: "virtualmachineinstancetypes".into(),
-            singular: "virtualmachineinstancetype".into(),
-            kind: "VirtualMachineInstancetype".into(),
             short_names: texts(&["vminstancetype", "vminstancetypes", "vmf", "vmfs"]),
-            categories: texts(&["all"]),
-            namespaced: true,
             admit: instancetype::instancetype,
-            ..chosen()
+            ..among_all(chosen("VirtualMachineInstancetype"))
         },
         Resource {
-            plural: "virtualmachineclusterinstancetypes".into(),
-            singular: "virtualmachineclusterinstancetype".into(),
-            kind: "VirtualMachineClusterInstancetype".into(),
             short_names: texts(&["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"]),
-            categories: Vec::new(),
             namespaced: false,
             admit: instancetype::cluster_instancetype,
-            ..chosen()
+            ..chosen("VirtualMachineClusterInstancetype")
         },
         Resource {
-            plural: "virtualmachinepreferences".into(),
-            singular: "virtualmachinepreference".into(),
-            kind: "VirtualMachinePreference".into(),
             short_names: texts(&["vmpref", "vmprefs", "vmp", "vmps"]),
-            categories: texts(&["all"]),
-            namespaced: true,
             admit: instancetype::preference,
-            ..chosen()
+            ..among_all(chosen("VirtualMachinePreference"))
         },
         Resource {
-            plural: "virtualmachineclusterpreferences".into(),
-            singular: "virtualmachineclusterpreference".into(),
-            kind: "VirtualMachineClusterPreference".into(),
             short_names: texts(&["vmcp", "vmcps"]),
-            categories: Vec::new(),
             namespaced: false,
             admit: instancetype::cluster_preference,
-            ..chosen()
+            ..chosen("VirtualMachineClusterPreference")
         },
         Resource {
-            group: "apps".into(),
-            version: "v1".into(),
-            plural: "controllerrevisions".into(),
-            singular: "controllerrevision".into(),
-            kind: "ControllerRevision".into(),
-            short_names: Vec::new(),
-            categories: Vec::new(),
-            namespaced: true,
-            status: false,
             columns: vec![
-                column("Controller", "string", 0, Source::Path(".metadata.ownerReferences[0].name".into())),
-                column("Revision", "integer", 0, Source::Path(".revision".into())),
+                shown("Controller", ".metadata.ownerReferences[0].name"),
+                number("Revision", ".revision"),
                 age(),
             ],
-            fields: Vec::new(),
-            merge: PLAIN,
-            admit: admit::nothing,
-            name_fits: is_dns_name,
-            scale: None,
-            custom: None,
+            ..own("apps", "ControllerRevision")
         },
     ]
 }
