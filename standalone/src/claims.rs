@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -14,61 +13,28 @@ use vireo_handler::storage::Claims;
 
 use crate::machines::told::{About, Event, write as tell};
 use crate::resource::{CLASS, PROTECTION, requested};
-use crate::rounds::{self, Due};
+use crate::rounds::{self, Controller};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
 use crate::{meta, place};
 
-/// How soon what could not be made, removed or written is tried again.
-const RETRY: Duration = Duration::from_secs(10);
-
 /// What is remembered from round to round.
 #[derive(Debug)]
-struct Rounds {
+struct Disks {
     files: Claims,
     /// Told when there is another claim; absent in tests.
     node: Option<Arc<Node>>,
     follower: Follower,
     /// Claims that go as soon as nothing uses them.
     leaving: BTreeSet<Key>,
-    due: Due,
 }
 
 /// Makes and removes disks until the store is gone.
 pub async fn run(store: Arc<Store>, node: Arc<Node>) {
-    let begin = || Rounds::over(node.claims(), Some(Arc::clone(&node)));
-    rounds::go_from(store, "PersistentVolumeClaims", begin, |store, rounds| rounds.round(store)).await;
+    rounds::control(store, || Disks::over(node.claims(), Some(Arc::clone(&node)))).await;
 }
 
-impl Rounds {
-    fn over(files: Claims, node: Option<Arc<Node>>) -> Self {
-        let (leaving, due) = (BTreeSet::new(), Due::default());
-        Self { files, node, follower: Follower::default(), leaving, due }
-    }
-
-    /// Looks at every claim that may have something to do; how long nothing is to be done if nothing changes. Blocks.
-    fn round(&mut self, store: &Store) -> Option<Duration> {
-        let now = Timestamp::now();
-        let soon = now.checked_add(RETRY).unwrap_or(now);
-        let changed = self.changed(store);
-        let mut due = std::mem::take(&mut self.due);
-        let wait = due.round(changed, now, |key| {
-            let Some(object) = store.get(key) else {
-                self.leaving.remove(key);
-                return None;
-            };
-            let done = match meta::is_leaving(&object.value) {
-                true => self.release(store, &object),
-                false => self.provide(store, &object),
-            };
-            let settled = done.unwrap_or_else(|error| {
-                tracing::warn!(%error, "a PersistentVolumeClaim cannot be written; it is tried again");
-                false
-            });
-            (!settled).then_some(soon)
-        });
-        self.due = due;
-        wait
-    }
+impl Controller for Disks {
+    const WHOSE: &'static str = "PersistentVolumeClaims";
 
     /// A VMI that changes may no longer use what is to go.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
@@ -90,6 +56,29 @@ impl Rounds {
                 keys
             }
         }
+    }
+
+    fn control(
+        &mut self,
+        store: &Store,
+        claim: &Arc<Object>,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, DiskError> {
+        let settled = match meta::is_leaving(&claim.value) {
+            true => self.release(store, claim),
+            false => self.provide(store, claim),
+        }?;
+        Ok((!settled).then(|| rounds::soon(now)))
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.leaving.remove(key);
+    }
+}
+
+impl Disks {
+    fn over(files: Claims, node: Option<Arc<Node>>) -> Self {
+        Self { files, node, follower: Follower::default(), leaving: BTreeSet::new() }
     }
 
     /// Makes or enlarges a claim's disk; whether all is as it should be.

@@ -2,9 +2,8 @@
 
 mod hands;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -14,35 +13,30 @@ use vireo_api::v1::{
 use vireo_operators::pool::{self, Member, Seen, Step};
 
 use crate::children::{Children, Whose, without_spec};
-use crate::rounds::{self, Due};
+use crate::rounds::{self, Controller, Failures};
 use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
 use crate::{meta, place};
 use hands::Hands;
 
-/// How soon what could not be created or written is tried again.
-const RETRY: Duration = Duration::from_secs(10);
-
 /// What is remembered from round to round.
 #[derive(Debug)]
-struct Rounds {
+struct Pools {
     follower: Follower,
     machines: Children<VirtualMachine>,
     instances: Children<VirtualMachineInstance>,
     revisions: Children<VirtualMachineTemplateSpec>,
     /// Why the last machine of a pool could not be created or changed.
-    failures: BTreeMap<Key, String>,
-    due: Due,
+    failures: Failures,
 }
 
-impl Default for Rounds {
+impl Default for Pools {
     fn default() -> Self {
         Self {
             follower: Follower::default(),
             machines: Children::of(place::vms(), without_spec),
             instances: Children::of(place::vmis(), without_spec),
             revisions: Children::of(place::revisions(), template),
-            failures: BTreeMap::new(),
-            due: Due::default(),
+            failures: Failures::default(),
         }
     }
 }
@@ -54,31 +48,11 @@ fn template(revision: &Value) -> Option<VirtualMachineTemplateSpec> {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "pools", |store, rounds: &mut Rounds| rounds.round(store)).await;
+    rounds::control(store, Pools::default).await;
 }
 
-impl Rounds {
-    /// Looks at every pool that may have something to do; how long nothing is to be done if nothing changes. Blocks.
-    fn round(&mut self, store: &Store) -> Option<Duration> {
-        let now = Timestamp::now();
-        let soon = now.checked_add(RETRY).unwrap_or(now);
-        let changed = self.changed(store);
-        let mut due = std::mem::take(&mut self.due);
-        let wait = due.round(changed, now, |key| {
-            let Some(object) = store.get(key) else {
-                self.failures.remove(key);
-                return None;
-            };
-            let next = self.control(store, &object, now).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a pool cannot be written; it is tried again");
-                Some(soon)
-            });
-            let retry = self.failures.contains_key(key).then_some(soon);
-            [next, retry].into_iter().flatten().min()
-        });
-        self.due = due;
-        wait
-    }
+impl Controller for Pools {
+    const WHOSE: &'static str = "pools";
 
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         match self.follower.look(store) {
@@ -91,26 +65,6 @@ impl Rounds {
             }
             News::These(events) => events.iter().flat_map(|event| self.concerned(event)).collect(),
         }
-    }
-
-    /// The pools that a write concerns.
-    fn concerned(&mut self, event: &Event) -> Vec<Key> {
-        if event.key.resource == place::pools().name() {
-            return vec![event.key.clone()];
-        }
-        let mut whose = self.machines.heed(event);
-        whose.extend(self.revisions.heed(event));
-        if !self.instances.heed(event).is_empty() {
-            let machine = place::vms().key(&event.key.namespace, &event.key.name);
-            whose.extend(self.machines.whose(&machine).cloned());
-        }
-        let pool = |whose: Whose| match whose {
-            Whose::Owner(owner) if owner.kind == POOL_KIND => {
-                Some(place::pools().key(&owner.namespace, &owner.name))
-            }
-            Whose::Owner(_) | Whose::Nobody(_) => None,
-        };
-        whose.into_iter().filter_map(pool).collect()
     }
 
     fn control(
@@ -131,7 +85,7 @@ impl Rounds {
         let members: Vec<Member<'_>> = self.machines.owned_by(uid).map(member).collect();
         let revisions = self.revisions.owned_by(uid);
         let revisions = revisions.map(|(key, template)| (key.name.clone(), template.clone())).collect();
-        let failure = self.failures.get(&object.key).map(String::as_str);
+        let failure = self.failures.of(&object.key);
         let seen = Seen { pool: &pool, members: &members, revisions: &revisions, failure, now };
         let is_taken = |name: &str| store.get(&place::vms().key(namespace, name)).is_some();
         let verdict = pool::decide(seen, is_taken);
@@ -144,11 +98,34 @@ impl Rounds {
         let hands = Hands { store, pool: &pool, members: &members };
         hands.tell_of_pause(verdict.paused)?;
         let failure = carry_out(&hands, verdict.steps)?;
-        match failure {
-            Some(why) => self.failures.insert(object.key.clone(), why),
-            None => self.failures.remove(&object.key),
+        let retry = self.failures.note(&object.key, failure, now);
+        Ok([verdict.again, retry].into_iter().flatten().min())
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.failures.forget(key);
+    }
+}
+
+impl Pools {
+    /// The pools that a write concerns.
+    fn concerned(&mut self, event: &Event) -> Vec<Key> {
+        if event.key.resource == place::pools().name() {
+            return vec![event.key.clone()];
+        }
+        let mut whose = self.machines.heed(event);
+        whose.extend(self.revisions.heed(event));
+        if !self.instances.heed(event).is_empty() {
+            let machine = place::vms().key(&event.key.namespace, &event.key.name);
+            whose.extend(self.machines.whose(&machine).cloned());
+        }
+        let pool = |whose: Whose| match whose {
+            Whose::Owner(owner) if owner.kind == POOL_KIND => {
+                Some(place::pools().key(&owner.namespace, &owner.name))
+            }
+            Whose::Owner(_) | Whose::Nobody(_) => None,
         };
-        Ok(verdict.again)
+        whose.into_iter().filter_map(pool).collect()
     }
 }
 

@@ -1,8 +1,7 @@
 //! The controller of VirtualMachineInstanceReplicaSets: carries out what [`vireo_operators::replicaset`] decides.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -11,59 +10,35 @@ use vireo_operators::replicaset::{self, Seen, Step};
 
 use crate::children::{Children, Whose, without_spec};
 use crate::machines::told::{About, Event, write as tell};
-use crate::rounds::{self, Due};
+use crate::rounds::{self, Controller, Failures};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
 use crate::{meta, place};
 
-/// How soon what could not be created or written is tried again.
-const RETRY: Duration = Duration::from_secs(10);
-
 /// What is remembered from round to round.
 #[derive(Debug)]
-struct Rounds {
+struct ReplicaSets {
     follower: Follower,
     instances: Children<VirtualMachineInstance>,
     /// Why the last instance of a set could not be created.
-    failures: BTreeMap<Key, String>,
-    due: Due,
+    failures: Failures,
 }
 
-impl Default for Rounds {
+impl Default for ReplicaSets {
     fn default() -> Self {
         let instances = Children::of(place::vmis(), without_spec);
-        Self { follower: Follower::default(), instances, failures: BTreeMap::new(), due: Due::default() }
+        Self { follower: Follower::default(), instances, failures: Failures::default() }
     }
 }
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "replica sets", |store, rounds: &mut Rounds| rounds.round(store)).await;
+    rounds::control(store, ReplicaSets::default).await;
 }
 
-impl Rounds {
-    /// Looks at every set that may have something to do; how long nothing is to be done if nothing changes. Blocks.
-    fn round(&mut self, store: &Store) -> Option<Duration> {
-        let now = Timestamp::now();
-        let soon = now.checked_add(RETRY).unwrap_or(now);
-        let changed = self.changed(store);
-        let mut due = std::mem::take(&mut self.due);
-        let wait = due.round(changed, now, |key| {
-            let Some(object) = store.get(key) else {
-                self.failures.remove(key);
-                return None;
-            };
-            let next = self.control(store, &object, now).unwrap_or_else(|error| {
-                tracing::warn!(%error, "a replica set cannot be written; it is tried again");
-                Some(soon)
-            });
-            let retry = self.failures.contains_key(key).then_some(soon);
-            [next, retry].into_iter().flatten().min()
-        });
-        self.due = due;
-        wait
-    }
+impl Controller for ReplicaSets {
+    const WHOSE: &'static str = "replica sets";
 
-    /// The sets that may have something to do: an instance that nobody controls may concern every set of its namespace.
+    /// An instance that nobody controls may concern every set of its namespace.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let sets = place::replica_sets();
         let all = |namespace: Option<&str>| {
@@ -114,7 +89,7 @@ impl Rounds {
         let there: Vec<(&Key, &VirtualMachineInstance)> =
             theirs.chain(self.instances.orphans(&object.key.namespace)).collect();
         let instances: Vec<&VirtualMachineInstance> = there.iter().map(|(_, instance)| *instance).collect();
-        let failure = self.failures.get(&object.key).map(String::as_str);
+        let failure = self.failures.of(&object.key);
         let verdict = replicaset::decide(Seen { set: &set, instances: &instances, failure, now });
         let status = serde_json::to_value(&verdict.status).unwrap_or_default();
         place::change(store, object, |value| {
@@ -142,15 +117,12 @@ impl Rounds {
                 }
             }
         }
-        self.remember(&object.key, failure);
-        Ok(verdict.again)
+        let retry = self.failures.note(&object.key, failure, now);
+        Ok([verdict.again, retry].into_iter().flatten().min())
     }
 
-    fn remember(&mut self, key: &Key, failure: Option<String>) {
-        match failure {
-            Some(why) => self.failures.insert(key.clone(), why),
-            None => self.failures.remove(key),
-        };
+    fn forget(&mut self, key: &Key) {
+        self.failures.forget(key);
     }
 }
 

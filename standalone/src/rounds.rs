@@ -6,10 +6,94 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::store::{Key, Store};
+use crate::store::{DiskError, Key, Object, Store};
 
-/// How soon a round that broke off is tried again.
-const RETRY: Duration = Duration::from_secs(10);
+/// How soon what failed is tried again: a round that broke off, and what could not be made or written.
+pub(crate) const RETRY: Duration = Duration::from_secs(10);
+
+/// Who looks after the objects of one kind.
+pub(crate) trait Controller: Send + 'static {
+    /// What they are called.
+    const WHOSE: &'static str;
+
+    /// The objects that may have something to do since this was asked last; at first, all.
+    fn changed(&mut self, store: &Store) -> BTreeSet<Key>;
+
+    /// Looks after one object; when to look again though nothing changes.
+    ///
+    /// # Errors
+    /// When something cannot be written; it is tried again.
+    fn control(
+        &mut self,
+        store: &Store,
+        object: &Arc<Object>,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, DiskError>;
+
+    /// Forgets an object that is gone.
+    fn forget(&mut self, key: &Key);
+}
+
+/// A controller, and when it is to look again.
+#[derive(Debug, Default)]
+pub(crate) struct Rounds<C> {
+    pub(crate) controller: C,
+    due: Due,
+}
+
+impl<C: Controller> Rounds<C> {
+    pub(crate) fn of(controller: C) -> Self {
+        Self { controller, due: Due::default() }
+    }
+
+    /// Looks at every object that may have something to do, or whose time has come; how long nothing is to be done if
+    /// nothing changes. Blocks.
+    pub(crate) fn round(&mut self, store: &Store) -> Option<Duration> {
+        let now = Timestamp::now();
+        let controller = &mut self.controller;
+        let changed = controller.changed(store);
+        self.due.round(changed, now, |key| {
+            let Some(object) = store.get(key) else {
+                controller.forget(key);
+                return None;
+            };
+            controller.control(store, &object, now).unwrap_or_else(|error| {
+                tracing::warn!(%error, "one of the {} cannot be written; it is tried again", C::WHOSE);
+                Some(soon(now))
+            })
+        })
+    }
+
+    /// Goes round until nothing is written any more.
+    #[cfg(test)]
+    pub(crate) fn settle(&mut self, store: &Store) {
+        for _ in 0..20 {
+            let before = store.revision();
+            self.round(store);
+            if store.revision() == before {
+                return;
+            }
+        }
+        panic!("the {} never settle", C::WHOSE);
+    }
+
+    /// When an object is looked at though nothing changes.
+    #[cfg(test)]
+    pub(crate) fn due_at(&self, key: &Key) -> Option<Timestamp> {
+        self.due.at(key)
+    }
+}
+
+/// When to try again what failed now.
+pub(crate) fn soon(now: Timestamp) -> Timestamp {
+    now.checked_add(RETRY).unwrap_or(now)
+}
+
+/// Controls until the store is gone.
+pub(crate) async fn control<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
+    let begin = || Rounds::of(begin());
+    go_from(store, C::WHOSE, begin, |store, rounds| rounds.round(store)).await;
+}
 
 /// Goes round until the store is gone. A round may block; it says how long nothing is to be done if nothing changes, and
 /// remembers what it likes from one to the next.
@@ -22,7 +106,7 @@ pub(crate) async fn go<R: Default + Send + 'static>(
 }
 
 /// The same where there is something to remember from the beginning, and after a round that broke off.
-pub(crate) async fn go_from<R: Send + 'static>(
+async fn go_from<R: Send + 'static>(
     store: Arc<Store>,
     whose: &'static str,
     begin: impl Fn() -> R,
@@ -58,13 +142,39 @@ pub(crate) async fn go_from<R: Send + 'static>(
     }
 }
 
+/// Why the last thing that was to be made for an object could not be.
+#[derive(Debug, Default)]
+pub(crate) struct Failures(BTreeMap<Key, String>);
+
+impl Failures {
+    /// Why, if it could not.
+    pub(crate) fn of(&self, key: &Key) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// Remembers how it went `now`; when to try again what failed.
+    pub(crate) fn note(&mut self, key: &Key, failure: Option<String>, now: Timestamp) -> Option<Timestamp> {
+        let Some(why) = failure else {
+            self.forget(key);
+            return None;
+        };
+        self.0.insert(key.clone(), why);
+        Some(soon(now))
+    }
+
+    /// Forgets an object.
+    pub(crate) fn forget(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
+}
+
 /// When to look at objects again though nothing changes.
 #[derive(Debug, Default)]
-pub(crate) struct Due(BTreeMap<Key, Timestamp>);
+struct Due(BTreeMap<Key, Timestamp>);
 
 impl Due {
     /// Looks at what has `changed` and at what is due `now`; `look` says when to look again. How long nothing is due then.
-    pub(crate) fn round(
+    fn round(
         &mut self,
         mut changed: BTreeSet<Key>,
         now: Timestamp,
@@ -82,7 +192,7 @@ impl Due {
     }
 
     #[cfg(test)]
-    pub(crate) fn at(&self, key: &Key) -> Option<Timestamp> {
+    fn at(&self, key: &Key) -> Option<Timestamp> {
         self.0.get(key).copied()
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -12,62 +12,96 @@ use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
 use crate::resource::Cause;
-use crate::rounds::{self, Due};
+use crate::rounds::{self, Controller, RETRY};
 use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
 use crate::{instancetypes, meta, place};
 
-/// How soon an instance that could not be created is tried again, and what could not be written.
-const RETRY: Duration = Duration::from_secs(10);
-
-/// Machines whose instance could not be created, and when that was tried.
-type Failed = BTreeMap<Key, Instant>;
-
 /// What is remembered from round to round.
 #[derive(Debug, Default)]
-struct Rounds {
+struct Machines {
     follower: Follower,
-    failed: Failed,
-    due: Due,
+    /// Machines whose instance could not be created, and when that was tried.
+    failed: BTreeMap<Key, Instant>,
 }
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "VirtualMachines", round).await;
+    rounds::control(store, Machines::default).await;
 }
 
-/// Looks at every machine that changed, or whose instance did, or whose time has come; how long nothing is to be done
-/// if nothing changes. Blocks.
-fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
-    let now = Timestamp::now();
-    let soon = now.checked_add(RETRY).unwrap_or(now);
-    let changed = changed(store, &mut rounds.follower);
-    let failed = &mut rounds.failed;
-    rounds.due.round(changed, now, |key| {
-        let Some(object) = store.get(key) else {
-            failed.remove(key);
-            return None;
-        };
-        let next = control(store, &object, now, failed).unwrap_or_else(|error| {
-            tracing::warn!(%error, "a VirtualMachine cannot be written; it is tried again");
-            Some(soon)
-        });
-        let retry = failed.contains_key(key).then_some(soon);
-        [next, retry].into_iter().flatten().min()
-    })
-}
+impl Controller for Machines {
+    const WHOSE: &'static str = "VirtualMachines";
 
-/// The machines that changed, or whose instance did.
-fn changed(store: &Store, follower: &mut Follower) -> BTreeSet<Key> {
-    let (machines, instances) = (place::vms().name(), place::vmis().name());
-    match follower.look(store) {
-        News::Everything => {
-            store.list(&machines, None).objects.iter().map(|object| object.key.clone()).collect()
+    /// A machine's instance has its name.
+    fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
+        let (machines, instances) = (place::vms().name(), place::vmis().name());
+        match self.follower.look(store) {
+            News::Everything => {
+                store.list(&machines, None).objects.iter().map(|object| object.key.clone()).collect()
+            }
+            News::These(events) => events
+                .iter()
+                .filter(|event| [&machines, &instances].contains(&&event.key.resource))
+                .map(|event| place::vms().key(&event.key.namespace, &event.key.name))
+                .collect(),
         }
-        News::These(events) => events
-            .iter()
-            .filter(|event| [&machines, &instances].contains(&&event.key.resource))
-            .map(|event| place::vms().key(&event.key.namespace, &event.key.name))
-            .collect(),
+    }
+
+    fn control(
+        &mut self,
+        store: &Store,
+        object: &Arc<Object>,
+        now: Timestamp,
+    ) -> Result<Option<Timestamp>, DiskError> {
+        // What is stored was read when it was admitted; a later release may read it otherwise.
+        let Ok(mut vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else {
+            return Ok(None);
+        };
+        let expanded = match meta::is_leaving(&object.value) {
+            true => None,
+            false => instancetypes::prepare(store, &mut vm)?.map_err(|causes| told(&causes)).transpose(),
+        };
+        let instance = instance_of(store, &vm);
+        let revision = instance.as_ref().and_then(|(_, instance)| Revision::name_for(&vm, instance));
+        let revision =
+            revision.and_then(|name| store.get(&place::revisions().key(&vm.metadata.namespace, &name)));
+        let chance = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
+        let verdict = vm::decide(Seen {
+            vm: &vm,
+            instance: instance.as_ref().map(|(_, instance)| instance),
+            made_from: revision.as_ref().and_then(|revision| revision.value.get("data")),
+            expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
+            now,
+            chance,
+        });
+        let status = serde_json::to_value(&verdict.status).unwrap_or_default();
+        if !write_status(store, object, status)? {
+            // It changed meanwhile: there is news.
+            return Ok(None);
+        }
+        let instance = instance.map(|(object, _)| object);
+        match verdict.step {
+            Step::Create(start) => {
+                if self.failed.get(&object.key).is_none_or(|at| at.elapsed() >= RETRY) {
+                    match create(store, &vm, *start)? {
+                        true => self.failed.remove(&object.key),
+                        false => self.failed.insert(object.key.clone(), Instant::now()),
+                    };
+                }
+            }
+            step => {
+                self.failed.remove(&object.key);
+                act(store, (object, &vm), instance.as_deref(), step)?;
+            }
+        }
+        // What it chose may come to be without a word to the machine.
+        let again = matches!(expanded, Some(Err(_))) || self.failed.contains_key(&object.key);
+        let retry = again.then(|| rounds::soon(now));
+        Ok([verdict.again, retry].into_iter().flatten().min())
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.failed.remove(key);
     }
 }
 
@@ -77,54 +111,6 @@ pub fn instance_of(store: &Store, vm: &VirtualMachine) -> Option<(Arc<Object>, V
     let instance: VirtualMachineInstance = serde_json::from_value(object.value.clone()).ok()?;
     let owned = instance.metadata.owner_references.iter().any(|owner| owner.uid == vm.metadata.uid);
     owned.then_some((object, instance))
-}
-
-fn control(
-    store: &Store,
-    object: &Arc<Object>,
-    now: Timestamp,
-    failed: &mut Failed,
-) -> Result<Option<Timestamp>, DiskError> {
-    // What is stored was read when it was admitted; a later release may read it otherwise.
-    let Ok(mut vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else { return Ok(None) };
-    let expanded = match meta::is_leaving(&object.value) {
-        true => None,
-        false => instancetypes::prepare(store, &mut vm)?.map_err(|causes| told(&causes)).transpose(),
-    };
-    let instance = instance_of(store, &vm);
-    let revision = instance.as_ref().and_then(|(_, instance)| Revision::name_for(&vm, instance));
-    let revision =
-        revision.and_then(|name| store.get(&place::revisions().key(&vm.metadata.namespace, &name)));
-    let chance = f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0;
-    let verdict = vm::decide(Seen {
-        vm: &vm,
-        instance: instance.as_ref().map(|(_, instance)| instance),
-        made_from: revision.as_ref().and_then(|revision| revision.value.get("data")),
-        expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
-        now,
-        chance,
-    });
-    let status = serde_json::to_value(&verdict.status).unwrap_or_default();
-    if !write_status(store, object, status)? {
-        // It changed meanwhile: there is news.
-        return Ok(None);
-    }
-    let instance = instance.map(|(object, _)| object);
-    match verdict.step {
-        Step::Create(start) => {
-            let soon = failed.get(&object.key).is_some_and(|at| at.elapsed() < RETRY);
-            if !soon {
-                create(store, (object, &vm), *start, failed)?;
-            }
-        }
-        step => {
-            failed.remove(&object.key);
-            act(store, (object, &vm), instance.as_deref(), step)?;
-        }
-    }
-    // What it chose may come to be without a word to the machine.
-    let retry = matches!(expanded, Some(Err(_))).then(|| now.checked_add(RETRY).ok()).flatten();
-    Ok([verdict.again, retry].into_iter().flatten().min())
 }
 
 fn told(causes: &[Cause]) -> String {
@@ -154,12 +140,8 @@ fn about(vm: &VirtualMachine) -> About<'_> {
     }
 }
 
-fn create(
-    store: &Store,
-    (object, vm): (&Object, &VirtualMachine),
-    start: Start,
-    failed: &mut Failed,
-) -> Result<(), DiskError> {
+/// Creates an instance; whether it came to be.
+fn create(store: &Store, vm: &VirtualMachine, start: Start) -> Result<bool, DiskError> {
     let Start { revision, instance } = start;
     let (namespace, name) = (&vm.metadata.namespace, &vm.metadata.name);
     keep(store, vm, &revision)?;
@@ -168,19 +150,18 @@ fn create(
     let refused = place::plant(store, &key, value, |value| {
         value["status"]["virtualMachineRevisionName"] = json!(revision.name);
     })?;
-    let event = match refused {
+    let event = match &refused {
         None => {
-            failed.remove(&object.key);
             let text =
                 format!("Started the virtual machine by creating the new virtual machine instance {name}");
             Event::new(false, "SuccessfulCreate", text)
         }
         Some(why) => {
-            failed.insert(object.key.clone(), Instant::now());
             Event::new(true, "FailedCreate", format!("Error creating virtual machine instance: {why}"))
         }
     };
-    tell(store, &about(vm), &event)
+    tell(store, &about(vm), &event)?;
+    Ok(refused.is_none())
 }
 
 /// Keeps what an instance is made from.

@@ -3,12 +3,13 @@ use std::convert::Infallible;
 use serde_json::json;
 
 use super::*;
+use crate::rounds::Rounds;
 use crate::store::Change;
 
 struct World {
     _dir: tempfile::TempDir,
     store: Store,
-    rounds: Rounds,
+    rounds: Rounds<Pools>,
 }
 
 impl World {
@@ -23,18 +24,11 @@ impl World {
         meta::create(&mut value, "default", "web");
         assert_eq!((place::pools().admit)(&mut value, None), []);
         store.write(&key(), |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
-        Self { _dir: dir, store, rounds: Rounds::default() }
+        Self { _dir: dir, store, rounds: Rounds::of(Pools::default()) }
     }
 
     fn settle(&mut self) {
-        for _ in 0..20 {
-            let before = self.store.revision();
-            self.rounds.round(&self.store);
-            if self.store.revision() == before {
-                return;
-            }
-        }
-        panic!("it never settles");
+        self.rounds.settle(&self.store);
     }
 
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut Value)) {
@@ -107,7 +101,7 @@ fn what_cannot_be_created_is_told_and_tried_again() {
     });
     let status = &world.store.get(&key()).unwrap().value["status"];
     assert_eq!(status["conditions"][0]["reason"], "FailedScaleOut");
-    assert!(world.machines().is_empty() && world.rounds.due.at(&key()).is_some());
+    assert!(world.machines().is_empty() && world.rounds.due_at(&key()).is_some());
     assert!(world.reasons().contains("FailedCreate"));
     world.change(&key(), |pool| {
         let spec = &mut pool["spec"]["virtualMachineTemplate"]["spec"];

@@ -1,12 +1,13 @@
 use std::convert::Infallible;
 
 use super::*;
+use crate::rounds::Rounds;
 use crate::store::Change;
 
 struct World {
     _dir: tempfile::TempDir,
     store: Store,
-    rounds: Rounds,
+    rounds: Rounds<ReplicaSets>,
 }
 
 impl World {
@@ -20,18 +21,11 @@ impl World {
         meta::create(&mut value, "default", "web");
         assert_eq!((place::replica_sets().admit)(&mut value, None), []);
         store.write(&key(), |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
-        Self { _dir: dir, store, rounds: Rounds::default() }
+        Self { _dir: dir, store, rounds: Rounds::of(ReplicaSets::default()) }
     }
 
     fn settle(&mut self) {
-        for _ in 0..20 {
-            let before = self.store.revision();
-            self.rounds.round(&self.store);
-            if self.store.revision() == before {
-                return;
-            }
-        }
-        panic!("it never settles");
+        self.rounds.settle(&self.store);
     }
 
     fn change(&self, change: impl FnOnce(&mut Value)) {
@@ -102,7 +96,7 @@ fn what_cannot_be_created_is_told_and_tried_again() {
     world.change(|value| value["spec"]["template"]["spec"]["domain"] = json!({"devices": {}}));
     world.settle();
     assert_eq!(world.status()["conditions"][0]["type"], "ReplicaFailure");
-    assert!(world.rounds.due.at(&key()).is_some());
+    assert!(world.rounds.due_at(&key()).is_some());
     world.change(|value| value["spec"]["template"]["spec"]["domain"]["memory"] = json!({"guest": "64Mi"}));
     world.settle();
     assert_eq!((world.instances().len(), world.status()["conditions"].as_array()), (1, None));

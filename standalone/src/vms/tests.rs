@@ -1,9 +1,10 @@
 use super::*;
+use crate::rounds::Rounds;
 
 struct World {
     _dir: tempfile::TempDir,
     store: Store,
-    rounds: Rounds,
+    rounds: Rounds<Machines>,
 }
 
 impl World {
@@ -17,18 +18,11 @@ impl World {
         assert_eq!((place::vms().admit)(&mut value, None), []);
         let key = place::vms().key("default", "web");
         store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
-        Self { _dir: dir, store, rounds: Rounds::default() }
+        Self { _dir: dir, store, rounds: Rounds::of(Machines::default()) }
     }
 
     fn settle(&mut self) {
-        for _ in 0..20 {
-            let before = self.store.revision();
-            round(&self.store, &mut self.rounds);
-            if self.store.revision() == before {
-                return;
-            }
-        }
-        panic!("it never settles");
+        self.rounds.settle(&self.store);
     }
 
     fn vm(&self) -> Value {
