@@ -14,6 +14,7 @@ mod scenarios {
     mod here;
     mod hostile;
     pub(crate) mod looking;
+    mod native;
     mod net;
     pub(crate) mod node;
     mod node_disk;

@@ -13,20 +13,23 @@ use crate::scenarios::node::{host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// In a guest: finds the disk of the claim.
-const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
+pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
+/// The claim of the machine with a claim.
+pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// A running `vireo` and those who talk to it.
 pub(crate) struct Standalone<'h> {
     host: &'h Host,
+    hypervisor: &'static str,
     vireo: Process<'h>,
 }
 
-fn vireo(host: &Host) -> Result<Process<'_>, HostError> {
+fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
     let mut vireo = host
         .command(&host.input("vireo"))
-        .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", "qemu"])
+        .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", hypervisor])
         .args(["--node-name", "here"])
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;
@@ -36,9 +39,14 @@ fn vireo(host: &Host) -> Result<Process<'_>, HostError> {
 }
 
 impl<'h> Standalone<'h> {
+    /// With every guest on QEMU.
     pub(crate) fn start(host: &'h Host) -> Result<Self, HostError> {
+        Self::start_on(host, "qemu")
+    }
+
+    pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
         host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
-        Ok(Self { host, vireo: vireo(host)? })
+        Ok(Self { host, hypervisor, vireo: vireo(host, hypervisor)? })
     }
 
     fn kubeconfig(&self) -> String {
@@ -47,7 +55,8 @@ impl<'h> Standalone<'h> {
 
     /// Runs `kubectl`, with something to read if it is given.
     pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
-        let command = self.host.shell(&format!("kubectl {line}")).env("KUBECONFIG", &self.kubeconfig());
+        let line = format!("PATH=$PATH:{} kubectl {line}", self.host.input(""));
+        let command = self.host.shell(&line).env("KUBECONFIG", &self.kubeconfig());
         let command = command.env("HOME", &self.host.work("state"));
         let mut kubectl = command.spawn()?;
         if let Some(input) = input {
@@ -57,7 +66,7 @@ impl<'h> Standalone<'h> {
         kubectl.wait(BOOT)
     }
 
-    fn json(&self, line: &str) -> Result<Value, HostError> {
+    pub(crate) fn json(&self, line: &str) -> Result<Value, HostError> {
         let told = self.kubectl(&format!("{line} -o json"), None)?.ok();
         Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
     }
@@ -67,7 +76,7 @@ impl<'h> Standalone<'h> {
         Ok(self.json(&format!("get {kind}"))?["items"].as_array().cloned().unwrap_or_default())
     }
 
-    fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
+    pub(crate) fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
         Ok(Guest::over(self.console_process(name)?))
     }
 
@@ -85,10 +94,10 @@ impl<'h> Standalone<'h> {
     }
 
     /// `vireo` dies without a word, and another takes its place.
-    fn lose(&mut self) -> Result<(), HostError> {
+    pub(crate) fn lose(&mut self) -> Result<(), HostError> {
         self.vireo.signal(SIGKILL)?;
         assert_eq!(self.vireo.wait(SOON)?.status, Status::Signal(SIGKILL));
-        self.vireo = vireo(self.host)?;
+        self.vireo = vireo(self.host, self.hypervisor)?;
         Ok(())
     }
 
@@ -101,12 +110,12 @@ impl<'h> Standalone<'h> {
             vireo.args(["stop-guests", "--state-dir", &self.host.work("state")]).deadline(BOOT).run()?;
         assert_eq!(stopped.ok(), "1 guests stopped\n");
         assert_eq!(self.launchers()?, "0");
-        self.vireo = self::vireo(self.host)?;
+        self.vireo = self::vireo(self.host, self.hypervisor)?;
         Ok(())
     }
 
     /// Waits until the machine's instance runs and is another one.
-    fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
+    pub(crate) fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
         eventually("another instance runs", BOOT, || {
             let line = format!("get vmi {name} -o jsonpath={{.metadata.uid}},{{.status.phase}}");
             let seen = self.kubectl(&line, None)?.stdout;
@@ -120,11 +129,11 @@ impl<'h> Standalone<'h> {
     }
 
     /// The UID of an instance.
-    fn uid(&self, name: &str) -> Result<String, HostError> {
+    pub(crate) fn uid(&self, name: &str) -> Result<String, HostError> {
         Ok(self.json(&format!("get vmi {name}"))?["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
     }
 
-    fn printable(&self, name: &str, wanted: &str) -> Result<(), HostError> {
+    pub(crate) fn printable(&self, name: &str, wanted: &str) -> Result<(), HostError> {
         let mut last = Value::Null;
         let reached = eventually(&format!("{name} is {wanted}"), BOOT, || {
             last = self.json(&format!("get vm {name}"))?["status"].clone();
@@ -286,14 +295,12 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
     Ok(())
 }
 
-/// A VirtualMachine from its first start to its end.
 /// What waits for a claim says so, and runs once the claim is there.
 fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.printable("two", "ErrorPvcNotFound")?;
     let events = standalone.kubectl("get events", None)?.ok();
     assert!(events.contains("PVC default/data does not exist, waiting for it to appear"), "{events}");
-    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
-    standalone.kubectl("apply -f -", Some(claim))?.ok();
+    standalone.kubectl("apply -f -", Some(CLAIM))?.ok();
     standalone.kubectl("wait pvc data --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
     let table = standalone.kubectl("get pvc", None)?.ok();
     assert!(
@@ -303,8 +310,9 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
-    let template = manifest(standalone.host, "two");
+/// A VirtualMachine `two`, halted, one of whose disks is the claim `data`.
+pub(crate) fn machine_with_a_claim(host: &Host) -> String {
+    let template = manifest(host, "two");
     let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
     let spec = spec
         .replace(
@@ -316,10 +324,14 @@ fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
             "  volumes:\n  - name: data\n    persistentVolumeClaim: {claimName: data}\n",
         );
     let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
-    let vm = format!(
+    format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: two}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
-    );
-    standalone.kubectl("apply -f -", Some(&vm))?.ok();
+    )
+}
+
+/// A VirtualMachine from its first start to its end.
+fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
+    standalone.kubectl("apply -f -", Some(&machine_with_a_claim(standalone.host)))?.ok();
     standalone.printable("two", "Stopped")?;
     let told = standalone.virtctl("port-forward --stdio vm/two 80")?;
     assert!(told.stderr.contains("VMI is not started"), "{}", told.stderr);
