@@ -13,8 +13,11 @@ mod replicaset;
 mod table;
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 
 use serde_json::Value;
+
+use crate::schema::rules::{self, Rules};
 
 pub use admit::{Cause, VMI_FINALIZER};
 pub use claim::{CLASS, PROTECTION, requested};
@@ -57,7 +60,29 @@ pub struct Resource {
     /// Where its number of replicas is, if `kubectl scale` can change that.
     pub scale: Option<Scale>,
     /// What its fields are, where a CustomResourceDefinition says so; else [`crate::schema`] knows.
-    pub custom: Option<Value>,
+    pub custom: Option<Custom>,
+}
+
+/// What a CustomResourceDefinition says of its objects.
+#[derive(Debug)]
+pub struct Custom {
+    /// Their fields.
+    pub schema: Value,
+    /// What must hold for them, read when it is first asked for.
+    rules: OnceLock<Rules>,
+}
+
+impl Custom {
+    fn of(schema: Value) -> Self {
+        Self { schema, rules: OnceLock::new() }
+    }
+
+    /// What the rules have against an object that was another before.
+    pub fn judge(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+        // What makes no sense was refused when the definition came.
+        let rules = self.rules.get_or_init(|| Rules::read(&self.schema, "").0);
+        rules::judge(rules, &self.schema, new, old)
+    }
 }
 
 /// A text that is in the program or in an object.

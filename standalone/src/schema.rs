@@ -5,6 +5,7 @@
 
 mod core;
 pub mod openapi;
+pub mod rules;
 pub mod structural;
 mod swagger;
 
@@ -50,8 +51,8 @@ pub struct Findings {
 pub fn check(resource: &Resource, object: &mut Value) -> Findings {
     let mut findings = Findings::default();
     let kind = &*resource.kind;
-    if let Some(schema) = &resource.custom {
-        structural::prune(schema, object, "", &mut findings.unknown);
+    if let Some(custom) = &resource.custom {
+        structural::prune(&custom.schema, object, "", &mut findings.unknown);
     }
     match DEFINITIONS.get(kind) {
         Some(definition) if core::has(kind) && resource.custom.is_none() => {

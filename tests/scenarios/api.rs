@@ -235,6 +235,7 @@ fn takes_other_kinds(api: &Api<'_>) -> Result<(), HostError> {
     api.feed("apply -f -", &one("coffee"))?.ok();
     api.ok("scale crate/one --replicas=3")?;
     api.fails("scale crate/one --replicas=11", "")?;
+    keeps_rules(api)?;
     let table = api.ok("get cr")?;
     assert!(table.contains("CONTENT") && table.contains("coffee    3"), "{table}");
     api.ok("delete crd crates.example.com --timeout=30s")?;
@@ -246,6 +247,25 @@ fn takes_other_kinds(api: &Api<'_>) -> Result<(), HostError> {
     api.ok("wait --for=condition=Established crd/crates.example.com --timeout=30s")?;
     assert!(api.feed("get crates", "")?.stderr.contains("No resources found"));
     api.ok("delete crd crates.example.com --timeout=30s")?;
+    Ok(())
+}
+
+/// What a definition's rules have against objects, and what is had against rules.
+fn keeps_rules(api: &Api<'_>) -> Result<(), HostError> {
+    let fewer = r#"patch crate one --type=merge -p '{"spec":{"replicas":2}}'"#;
+    let refused = api.fails(fewer, "")?;
+    let said = "spec.replicas: Invalid value: \"object\": crates do not go again";
+    assert!(refused.contains(said), "{refused}");
+    let text = include_str!("../../examples/standalone/crd.yaml");
+    for (rule, said) in [
+        ("self.weight > 1", "undefined field 'weight'"),
+        ("self.replicas >", "Syntax error"),
+        ("self.content.replace('a', 'b') == ''", "undeclared reference to 'replace'"),
+    ] {
+        let refused = api.fails("apply -f -", &text.replace("self.replicas >= oldSelf.replicas", rule))?;
+        let field = "properties[spec].x-kubernetes-validations[0].rule";
+        assert!(refused.contains(field) && refused.contains(said), "{refused}");
+    }
     Ok(())
 }
 

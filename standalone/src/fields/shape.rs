@@ -60,7 +60,7 @@ impl<'s> Type<'s> {
     /// The type of a resource's objects.
     pub fn of_resource(resource: &'s Resource) -> Self {
         match &resource.custom {
-            Some(schema) => Type::of(Some(schema)),
+            Some(custom) => Type::of(Some(&custom.schema)),
             None => Type::of_kind(&resource.kind),
         }
     }

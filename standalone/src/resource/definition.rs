@@ -5,7 +5,7 @@ mod shape;
 use serde_json::{Value, json};
 
 use super::table::age;
-use super::{ALL, Cause, Column, Resource, Scale, Source, Text};
+use super::{ALL, Cause, Column, Custom, Resource, Scale, Source, Text};
 use crate::meta;
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -216,7 +216,7 @@ pub fn served(definition: &Value) -> Option<Resource> {
         admit: of_custom,
         name_fits: is_dns_name,
         scale: version.pointer("/subresources/scale").map(scale),
-        custom: Some(schema),
+        custom: Some(Custom::of(schema)),
     })
 }
 

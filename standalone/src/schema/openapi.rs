@@ -136,7 +136,7 @@ fn definitions(catalog: &Catalog, home: &str) -> Map<String, Value> {
     let custom = catalog.all().filter_map(|row| {
         let group: Vec<&str> = row.group.rsplit('.').collect();
         let name = format!("{}.{}.{}", group.join("."), row.version, row.kind);
-        Some((name, published(row.custom.as_ref()?, vec![identity(row)], home)))
+        Some((name, published(&row.custom.as_ref()?.schema, vec![identity(row)], home)))
     });
     known.chain(custom).collect()
 }

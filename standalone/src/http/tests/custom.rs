@@ -89,3 +89,37 @@ async fn clients_find_them() {
     let (_, old) = world.ask("GET", "/openapi/v2", Value::Null).await;
     assert!(old["definitions"]["com.example.v1.Box"].is_object());
 }
+
+#[tokio::test]
+async fn they_keep_the_rules_of_their_definition() {
+    let world = world().await;
+    let path = format!("{DEFINITIONS}/boxes.example.com");
+    let at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/x-kubernetes-validations";
+    let ruled = |rule: &str| json!([{"op": "add", "path": at, "value": [{"rule": rule, "message": "no"}]}]);
+    let (code, refused) = world.patch(&path, "json", ruled("self.weight > 1")).await;
+    let field = "spec.versions[0].schema.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule";
+    assert_eq!((code, &refused["details"]["causes"][0]["field"]), (422, &json!(field)), "{refused}");
+    let rule = "self.size < 10 && self.size >= oldSelf.size";
+    assert_eq!(world.patch(&path, "json", ruled(rule)).await.0, 200);
+    let status = "/spec/versions/0/schema/openAPIV3Schema/properties/status/x-kubernetes-validations";
+    let status = json!([{"op": "add", "path": status, "value": [{"rule": "self.replicas < 5"}]}]);
+    assert_eq!(world.patch(&path, "json", status).await.0, 200);
+
+    assert_eq!(world.ask("POST", BOXES, a_box(json!({"size": 20}))).await.0, 201, "it was nothing before");
+    let one = format!("{BOXES}/a");
+    let (code, refused) = world.patch(&one, "merge", json!({"spec": {"size": 11}})).await;
+    let message = refused["details"]["causes"][0]["message"].as_str().unwrap();
+    assert_eq!((code, message), (422, "Invalid value: \"object\": no"), "{refused}");
+    let mut manifest = a_box(json!({"size": 30}));
+    manifest.as_object_mut().unwrap().remove("status");
+    let apply = format!("{one}?fieldManager=x&force=true");
+    assert_eq!(
+        world.send("PATCH", &apply, "application/apply-patch+yaml", manifest.to_string()).await.0,
+        422
+    );
+    assert_eq!(world.patch(&path, "json", json!([{"op": "remove", "path": at}])).await.0, 200);
+    assert_eq!(world.patch(&one, "merge", json!({"spec": {"size": 11}})).await.0, 200);
+    let status = format!("{one}/status");
+    assert_eq!(world.patch(&status, "merge", json!({"status": {"replicas": 5}})).await.0, 422);
+    assert_eq!(world.patch(&status, "merge", json!({"status": {"replicas": 4}})).await.0, 200);
+}

@@ -55,7 +55,7 @@ impl Writer {
         let mut causes: Vec<Cause> = labels.collect();
         if causes.is_empty() {
             causes = (resource.admit)(value, old);
-            if let Some(schema) = &resource.custom {
+            if let Some(custom) = &resource.custom {
                 // As of every new object: its status is written apart.
                 if old.is_none()
                     && resource.status
@@ -63,8 +63,11 @@ impl Writer {
                 {
                     fields.remove("status");
                 }
-                structural::default(schema, value);
-                causes.extend(structural::validate(schema, value));
+                structural::default(&custom.schema, value);
+                causes.extend(structural::validate(&custom.schema, value));
+                if causes.is_empty() {
+                    causes = custom.judge(value, old);
+                }
             }
         }
         if causes.is_empty() {

@@ -5,13 +5,14 @@ use serde_json::Value;
 
 use super::{is, list, text};
 use crate::resource::Cause;
+use crate::schema::rules::{RULES, Rules};
 use crate::schema::structural;
 
 /// Schemas in schemas.
 const DEEPEST: usize = 48;
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 /// What is heeded, or says nothing about values.
-const KNOWN: [&str; 36] = [
+const KNOWN: [&str; 37] = [
     "additionalProperties",
     "allOf",
     "anyOf",
@@ -48,13 +49,14 @@ const KNOWN: [&str; 36] = [
     "x-kubernetes-list-type",
     "x-kubernetes-map-type",
     "x-kubernetes-preserve-unknown-fields",
+    RULES,
 ];
 
 /// What the values of words are, where it matters.
 type Fits = fn(&Value) -> bool;
 const WORDS: [(&[&str], Fits, &str); 6] = [
     (
-        &["allOf", "anyOf", "enum", "oneOf", "required", "x-kubernetes-list-map-keys"],
+        &["allOf", "anyOf", "enum", "oneOf", "required", "x-kubernetes-list-map-keys", RULES],
         Value::is_array,
         "a list",
     ),
@@ -80,6 +82,9 @@ pub(super) fn check(schema: &Value, at: &str) -> Vec<Cause> {
         causes.push(Cause::invalid(format!("{at}.type"), "Invalid value: must be object at the root"));
     }
     whole(schema, at, 0, &mut causes);
+    if causes.is_empty() {
+        causes = Rules::read(schema, at).1;
+    }
     causes
 }
 
@@ -155,13 +160,7 @@ fn part(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) -> bool
         causes.push(Cause::invalid(at, "Invalid value: schemas are nested too deeply"));
         return false;
     }
-    if fields.contains_key("x-kubernetes-validations") {
-        let message = "rules in CEL are not available yet: remove them, and check in your controller";
-        causes.push(Cause::unsupported(format!("{at}.x-kubernetes-validations"), message));
-    }
-    for name in
-        fields.keys().filter(|name| !KNOWN.contains(&name.as_str()) && *name != "x-kubernetes-validations")
-    {
+    for name in fields.keys().filter(|name| !KNOWN.contains(&name.as_str())) {
         causes.push(Cause::invalid(
             format!("{at}.{name}"),
             "Invalid value: unknown, or not allowed in a structural schema",
@@ -209,10 +208,12 @@ fn logical(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) {
     part(schema, at, depth, &mut found);
     let typeless = |cause: &Cause| cause.reason == "FieldValueRequired" && cause.field.ends_with(".type");
     causes.extend(found.into_iter().filter(|cause| !typeless(cause)));
-    if schema.get("default").is_some() {
-        causes.push(Cause::invalid(
-            format!("{at}.default"),
-            "Invalid value: not allowed inside of a logical junctor",
-        ));
+    for name in ["default", RULES] {
+        if schema.get(name).is_some() {
+            causes.push(Cause::invalid(
+                format!("{at}.{name}"),
+                "Invalid value: not allowed inside of a logical junctor",
+            ));
+        }
     }
 }

@@ -33,7 +33,7 @@ fn a_definition_is_completed_and_makes_a_row() {
     assert_eq!((row.name().as_str(), row.api_version().as_str()), ("boxes.example.com", "example.com/v1"));
     assert!(row.namespaced && row.status && row.columns.len() == 1 && row.short_names == ["bx"]);
     assert_eq!(row.scale.as_ref().map(|scale| &*scale.wanted), Some("/spec/replicas"));
-    assert_eq!(row.custom.unwrap()["properties"]["metadata"]["$ref"], "ObjectMeta");
+    assert_eq!(row.custom.unwrap().schema["properties"]["metadata"]["$ref"], "ObjectMeta");
     new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!("x");
     assert!(served(&new).is_none(), "what makes no sense is not served");
 }
@@ -66,7 +66,7 @@ fn what_would_not_be_heeded_is_refused() {
         |new: &mut Value| new["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"] = json!("x");
     assert_eq!(fields(root), [format!("{at}.properties")]);
     let rules = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.a > 1"}]});
-    assert_eq!(fields(|new| schema(new, rules)), below(".x-kubernetes-validations"));
+    assert_eq!(fields(|new| schema(new, rules)), below(".x-kubernetes-validations[0].rule"));
     let keyless = json!({"type": "array", "items": {"type": "object"}, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a"]});
     assert_eq!(fields(|new| schema(new, keyless)), below(".x-kubernetes-list-map-keys"));
     let junction = json!({"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"properties": {"a": {"minLength": 1}}}]});
