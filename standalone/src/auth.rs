@@ -1,56 +1,51 @@
-//! Who is asking, and what they may do.
+//! Who is asking. What they may do, [`crate::rbac`] knows.
+
+mod certificate;
+
+use std::collections::BTreeMap;
+
+pub use certificate::user_of as user_of_certificate;
 
 /// Who may do everything; Kubernetes' own name for that group.
 pub const ADMINISTRATORS: &str = "system:masters";
 /// Whoever has shown something.
-const KNOWN: &str = "system:authenticated";
+pub const KNOWN: &str = "system:authenticated";
 /// Paths that are read without credentials, as on a Kubernetes API server.
 pub const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
 /// Somebody who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     /// What they are called.
     pub name: String,
     /// What they belong to.
     pub groups: Vec<String>,
-}
-
-/// Something that somebody wants to do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action<'a> {
-    /// To objects.
-    Objects,
-    /// To what stands at a path.
-    Path {
-        /// `get`, or another method in small letters.
-        verb: &'a str,
-        /// The path.
-        path: &'a str,
-    },
+    /// Who they are though another had the name before; may be empty.
+    pub uid: String,
+    /// What else is known of them.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
 impl User {
-    /// Who has a certificate of the server's authority, or the token beside it.
+    /// Somebody of whom no more is known than the name and the groups.
+    pub fn named(name: &str, groups: &[&str]) -> Self {
+        let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+        Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    /// Who has the administrator's certificate or token.
     pub fn administrator() -> Self {
-        Self { name: "admin".to_owned(), groups: vec![ADMINISTRATORS.to_owned(), KNOWN.to_owned()] }
+        Self::named("admin", &[ADMINISTRATORS, KNOWN])
     }
 
     /// Who has shown nothing.
     pub fn anonymous() -> Self {
-        Self { name: "system:anonymous".to_owned(), groups: vec!["system:unauthenticated".to_owned()] }
+        Self::named("system:anonymous", &["system:unauthenticated"])
     }
 
     /// Whether nothing is denied to them.
     pub fn may_everything(&self) -> bool {
         self.groups.iter().any(|group| group == ADMINISTRATORS)
-    }
-
-    /// Whether they may do something. There are no roles: administrators may do everything, others look at what is
-    /// public.
-    pub fn may(&self, action: Action<'_>) -> bool {
-        let public = matches!(action, Action::Path { verb: "get", path } if PUBLIC.contains(&path));
-        public || self.may_everything()
     }
 }
 
@@ -80,20 +75,6 @@ fn same(one: &[u8], other: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn administrators_may_do_everything_and_others_look_at_what_is_public() {
-        let (admin, nobody) = (User::administrator(), User::anonymous());
-        for (action, public) in [
-            (Action::Objects, false),
-            (Action::Path { verb: "get", path: "/version" }, true),
-            (Action::Path { verb: "post", path: "/version" }, false),
-            (Action::Path { verb: "get", path: "/version/x" }, false),
-            (Action::Path { verb: "get", path: "/api" }, false),
-        ] {
-            assert_eq!((admin.may(action), nobody.may(action)), (true, public), "{action:?}");
-        }
-    }
 
     #[test]
     fn a_token_is_somebodys_or_nobodys() {

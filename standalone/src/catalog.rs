@@ -1,10 +1,10 @@
 //! What is served now: the table's rows, and what CustomResourceDefinitions add to them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use crate::place;
 use crate::resource::{self, ALL, Resource};
-use crate::store::{Follower, Key, News, Store};
+use crate::store::{Kept, Key, Store};
 
 /// What is served at one moment.
 #[derive(Debug, Default, Clone)]
@@ -48,23 +48,12 @@ impl Catalog {
 
 /// The catalog of a store, brought up to date when it is asked for.
 #[derive(Debug, Default)]
-pub struct Catalogs(Mutex<(Follower, Arc<Catalog>)>);
+pub struct Catalogs(Kept<Catalog>);
 
 impl Catalogs {
     /// What is served now: everything that was written before counts.
     pub fn now(&self, store: &Store) -> Arc<Catalog> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (follower, catalog) = &mut *known;
-        let changed = match follower.look(store) {
-            News::Everything => true,
-            News::These(events) => {
-                let definitions = place::definitions().name();
-                events.iter().any(|event| event.key.resource == definitions)
-            }
-        };
-        if changed {
-            *catalog = Arc::new(Catalog::of(store));
-        }
-        Arc::clone(catalog)
+        let definitions = place::definitions().name();
+        self.0.now(store, |key| key.resource == definitions, Catalog::of)
     }
 }

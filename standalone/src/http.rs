@@ -3,6 +3,7 @@
 //! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`mod@write`] serve
 //! objects of every resource in the table alike; [`discovery`] tells clients what there is.
 
+mod access;
 mod ask;
 mod body;
 mod discovery;
@@ -31,6 +32,7 @@ pub use refusal::{Refusal, status};
 
 use crate::auth::Tokens;
 use crate::catalog::{Catalog, Catalogs};
+use crate::rbac::roles::RolesNow;
 use crate::store::Store;
 use query::Query;
 use target::{Object, Target};
@@ -44,6 +46,8 @@ pub struct Server {
     pub tokens: Arc<Tokens>,
     /// What is served.
     pub catalogs: Catalogs,
+    /// Who may do what.
+    pub roles: RolesNow,
     /// The node agent's own endpoint, for consoles and screens.
     pub node: Router,
 }
@@ -56,10 +60,11 @@ pub async fn answer(server: Arc<Server>, request: Request) -> Response {
     }
 }
 
-async fn serve(server: &Arc<Server>, request: Request) -> Result<Response, Refusal> {
+async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, Refusal> {
+    let query = Query::parse(request.uri().query().unwrap_or_default())?;
+    access::check(server, &query, &mut request)?;
     let catalog = server.catalogs.now(&server.store);
     let target = Target::parse(request.uri().path(), &catalog)?;
-    let query = Query::parse(request.uri().query().unwrap_or_default())?;
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
         Target::Scale(object) => {

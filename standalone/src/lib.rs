@@ -25,6 +25,7 @@ pub mod patch;
 pub mod pki;
 pub mod place;
 pub mod pools;
+pub mod rbac;
 pub mod replicasets;
 pub mod resource;
 mod rounds;

@@ -10,6 +10,7 @@ mod machine;
 pub mod path;
 mod pool;
 mod replicaset;
+mod role;
 mod table;
 
 use std::borrow::Cow;

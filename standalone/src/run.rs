@@ -18,9 +18,10 @@ use crate::catalog::Catalogs;
 use crate::http::Server;
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
+use crate::rbac::roles::RolesNow;
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::{accounts, claims, collect, definitions, kubeconfig, place, pools, replicasets, vms};
+use crate::{accounts, claims, collect, definitions, kubeconfig, place, pools, rbac, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ pub async fn run(
     make_private(&directory)?;
     let store = Arc::new(Store::open(&directory.join("store.redb"))?);
     place::prepare(&store, &node.settings.node_name)?;
+    rbac::keep::prepare(&store)?;
     let authority = Authority::of(&directory)?;
     let listening = |source| RunError::Listen { address: options.listen, source };
     let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
@@ -95,8 +97,13 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let api =
-        Arc::new(Server { store: Arc::clone(&store), tokens, catalogs: Catalogs::default(), node: router });
+    let api = Arc::new(Server {
+        store: Arc::clone(&store),
+        tokens,
+        catalogs: Catalogs::default(),
+        roles: RolesNow::default(),
+        node: router,
+    });
     let vmis = Vmis::of(Arc::clone(&store));
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -108,6 +115,7 @@ pub async fn run(
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
+        () = rbac::keep::run(Arc::clone(&store)) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }

@@ -5,6 +5,7 @@
 
 mod core;
 pub mod openapi;
+mod rbac;
 pub mod rules;
 pub mod structural;
 mod swagger;

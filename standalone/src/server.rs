@@ -19,7 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use crate::auth::{Action, Tokens, User};
+use crate::auth::{PUBLIC, Tokens, User, user_of_certificate};
 use crate::http::{self, Refusal, Server};
 use strangers::{Connections, Standing};
 
@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Who is let in.
 #[derive(Debug)]
 pub struct Door {
-    /// TLS with the authority whose clients are administrators.
+    /// TLS with the authority whose clients are who it says.
     pub tls: Arc<ServerConfig>,
     /// What others show.
     pub tokens: Arc<Tokens>,
@@ -71,13 +71,15 @@ async fn connection(
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
     let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
     let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
-    // Only certificates of our own authority come this far, and those are administrators'.
-    let certified = stream.get_ref().1.peer_certificates().is_some_and(|chain| !chain.is_empty());
+    // Only certificates of our own authority come this far.
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certified = chain.first().and_then(|certificate| user_of_certificate(certificate));
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (door, standing, server) = (Arc::clone(&door), Arc::clone(&standing), Arc::clone(&server));
+        let certified = certified.clone();
         async move {
             let request = request.map(Body::new);
-            let Some(user) = user(&door, certified, &request) else {
+            let Some(user) = user(&door, certified.as_ref(), &request) else {
                 return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
             };
             if user != User::anonymous() {
@@ -100,16 +102,13 @@ async fn answer(user: User, server: Arc<Server>, mut request: Request) -> Respon
     http::answer(server, request).await
 }
 
-/// Who asks, if they may ask that.
-fn user(door: &Door, certified: bool, request: &Request) -> Option<User> {
-    if certified {
-        return Some(User::administrator());
+/// Who asks. Who shows nothing may only look at what is public, whatever roles say.
+fn user(door: &Door, certified: Option<&User>, request: &Request) -> Option<User> {
+    if let Some(user) = certified {
+        return Some(user.clone());
     }
     match request.headers().get(header::AUTHORIZATION) {
-        None => {
-            let (verb, path) = (request.method().as_str().to_lowercase(), request.uri().path());
-            Some(User::anonymous()).filter(|user| user.may(Action::Path { verb: &verb, path }))
-        }
+        None => Some(User::anonymous()).filter(|_| PUBLIC.contains(&request.uri().path())),
         Some(value) => door.tokens.user_of(value.to_str().ok()?.strip_prefix("Bearer ")?),
     }
 }
@@ -146,7 +145,8 @@ mod tests {
             ("/api", Some("right"), false, false),
             ("/version", Some("Bearer wrong"), false, false),
         ] {
-            let user = user(&door, certified, &request(path, token));
+            let certified = certified.then(User::administrator);
+            let user = user(&door, certified.as_ref(), &request(path, token));
             assert_eq!(user.is_some(), expected, "{path} {token:?}");
         }
     }

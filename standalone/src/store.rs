@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use crate::fields::by_the_server;
 pub use disk::DiskError;
 use disk::{Attempt, Disk};
-pub use follow::{Follower, News};
+pub use follow::{Follower, Kept, News};
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};

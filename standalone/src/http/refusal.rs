@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::fields::{Conflict, Unapplied};
 use crate::meta;
+use crate::rbac::action::Action;
 use crate::resource::{Cause, Resource};
 use crate::store::{DiskError, Expired, WriteError};
 
@@ -79,6 +80,25 @@ impl Refusal {
     pub fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
         let message = format!("{} {name:?} is forbidden: {why}", resource.name());
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name, &[])
+    }
+
+    /// 403: they may not do that, in Kubernetes' words; `why` may be empty.
+    pub fn denied(action: &Action, user: &str, why: &str) -> Self {
+        let denied = action.denied(user);
+        let why = if why.is_empty() { denied } else { format!("{denied}: {why}") };
+        let (group, resource, name) = match action {
+            Action::Path { .. } => ("", "", ""),
+            Action::Object(access) => (access.group.as_str(), access.resource.as_str(), access.name.as_str()),
+        };
+        let subject = match (resource, group) {
+            ("", _) => String::new(),
+            (resource, "") => format!("{resource} "),
+            (resource, group) => format!("{resource}.{group} "),
+        };
+        let subject = if name.is_empty() { subject } else { format!("{subject}{name:?} is ") };
+        let is = if name.is_empty() && !subject.is_empty() { "is " } else { "" };
+        let message = format!("{subject}{is}forbidden: {why}");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about_the((group, resource), name, &[])
     }
 
     /// 422: the object does not hold together.

@@ -5,8 +5,13 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::access::{Asker, asker};
+use super::target::segments;
 use super::{Refusal, Server, body, json_of};
-use crate::auth::{Action, User};
+use crate::auth::User;
+use crate::rbac::action::{Access, Action};
+use crate::rbac::roles::Decision;
+use crate::rbac::rule::Rule;
 use crate::resource::Cause;
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
@@ -81,7 +86,9 @@ pub(super) async fn serve(
     if request.method() != Method::POST {
         return Err(Refusal::method_not_allowed());
     }
-    let user = request.extensions().get::<User>().cloned().unwrap_or_else(User::anonymous);
+    let asker = asker(&request)?.clone();
+    let place = segments(request.uri().path())?;
+    let namespace = place.get(4).filter(|_| review.namespaced).cloned();
     let mut value =
         body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
     for (field, expected) in [("apiVersion", review.api_version()), ("kind", review.kind.to_owned())] {
@@ -93,81 +100,125 @@ pub(super) async fn serve(
         }
         value[field] = json!(expected);
     }
-    value["status"] = status(server, review, &user, &value)?;
+    let asked = Asked { review, asker, value: &value, namespace };
+    value["status"] = asked.status(server)?;
     Ok(json_of(StatusCode::CREATED, &value))
 }
 
-fn status(server: &Server, review: &Review, user: &User, value: &Value) -> Result<Value, Refusal> {
-    Ok(match review.what {
-        What::Me => json!({ "userInfo": told(user) }),
-        What::Token => {
-            let token = text(value, "/spec/token");
-            if token.is_empty() {
-                return Err(unsound(review, "spec.token", "Required value: must not be empty"));
+/// A review that is to be answered.
+struct Asked<'a> {
+    review: &'static Review,
+    asker: Asker,
+    value: &'a Value,
+    /// Where, if the path says so.
+    namespace: Option<String>,
+}
+
+impl Asked<'_> {
+    fn text(&self, path: &str) -> &str {
+        self.value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+    }
+
+    fn texts(&self, path: &str) -> Vec<String> {
+        let list = self.value.pointer(path).and_then(Value::as_array).into_iter().flatten();
+        list.filter_map(Value::as_str).map(str::to_owned).collect()
+    }
+
+    fn unsound(&self, field: &str, message: &str) -> Refusal {
+        let cause =
+            Cause { reason: "FieldValueInvalid", message: message.to_owned(), field: field.to_owned() };
+        Refusal::unsound((self.review.group, self.review.kind), "", &[cause])
+    }
+
+    fn status(&self, server: &Server) -> Result<Value, Refusal> {
+        Ok(match self.review.what {
+            What::Me => json!({ "userInfo": told(&self.asker.user) }),
+            What::Token => {
+                let token = self.text("/spec/token");
+                if token.is_empty() {
+                    return Err(self.unsound("spec.token", "Required value: must not be empty"));
+                }
+                match server.tokens.user_of(token) {
+                    Some(user) => json!({"authenticated": true, "user": told(&user)}),
+                    None => json!({"user": {}, "error": "the token is nobody's"}),
+                }
             }
-            match server.tokens.user_of(token) {
-                Some(user) => json!({"authenticated": true, "user": told(&user)}),
-                None => json!({"user": {}, "error": "the token is nobody's"}),
+            What::MyRules => self.rules()?,
+            What::MyAccess => self.access(&self.asker.user)?,
+            What::Access => {
+                let (name, groups) = (self.text("/spec/user").to_owned(), self.texts("/spec/groups"));
+                if name.is_empty() && groups.is_empty() {
+                    let why = "Invalid value: \"\": at least one of user or group must be specified";
+                    return Err(self.unsound("spec.user", why));
+                }
+                self.access(&User { name, groups, ..User::default() })?
+            }
+        })
+    }
+
+    fn action(&self) -> Result<Action, Refusal> {
+        let given = |field: &str| self.value.pointer(&format!("/spec/{field}")).is_some_and(Value::is_object);
+        let said = |field: &str| self.text(&format!("/spec/resourceAttributes/{field}")).to_owned();
+        match (given("resourceAttributes"), given("nonResourceAttributes"), &self.namespace) {
+            (true, false, Some(namespace)) if *namespace != said("namespace") => {
+                let field = "spec.resourceAttributes.namespace";
+                let why = format!("Invalid value: {:?}: must match metadata.namespace", said("namespace"));
+                Err(self.unsound(field, &why))
+            }
+            (true, false, _) => Ok(Action::Object(Access {
+                verb: said("verb"),
+                group: said("group"),
+                resource: said("resource"),
+                subresource: said("subresource"),
+                namespace: said("namespace"),
+                name: said("name"),
+            })),
+            (false, true, Some(_)) => {
+                let field = "spec.nonResourceAttributes";
+                Err(self.unsound(field, "Invalid value: disallowed on this kind of request"))
+            }
+            (false, true, None) => Ok(Action::Path {
+                verb: self.text("/spec/nonResourceAttributes/verb").to_owned(),
+                path: self.text("/spec/nonResourceAttributes/path").to_owned(),
+            }),
+            _ => {
+                let why = "Invalid value: exactly one of nonResourceAttributes or resourceAttributes must be specified";
+                Err(self.unsound("spec.resourceAttributes", why))
             }
         }
-        What::MyRules if text(value, "/spec/namespace").is_empty() => {
+    }
+
+    fn access(&self, user: &User) -> Result<Value, Refusal> {
+        let decision = self.asker.roles.decide(user, &self.action()?);
+        let mut status = json!({ "allowed": decision.is_allowed() });
+        let (Decision::Allowed(reason) | Decision::Denied(reason)) = decision;
+        if !reason.is_empty() {
+            status["reason"] = json!(reason);
+        }
+        Ok(status)
+    }
+
+    fn rules(&self) -> Result<Value, Refusal> {
+        let namespace = self.text("/spec/namespace");
+        if namespace.is_empty() {
             return Err(Refusal::bad_request("no namespace on request"));
         }
-        What::MyRules => rules(user),
-        What::MyAccess => access(user, action(review, value)?),
-        What::Access => {
-            let groups = value.pointer("/spec/groups").and_then(Value::as_array).into_iter().flatten();
-            let groups: Vec<String> = groups.filter_map(Value::as_str).map(str::to_owned).collect();
-            let name = text(value, "/spec/user").to_owned();
-            if name.is_empty() && groups.is_empty() {
-                let why = "Invalid value: \"\": at least one of user or group must be specified";
-                return Err(unsound(review, "spec.user", why));
-            }
-            access(&User { name, groups }, action(review, value)?)
-        }
-    })
+        let Asker { user, roles } = &self.asker;
+        let everything = Rule::everything();
+        let all = everything.iter().filter(|_| user.may_everything());
+        let (of_paths, of_objects): (Vec<&Rule>, Vec<&Rule>) =
+            all.chain(roles.rules_of(user, namespace)).partition(|rule| !rule.paths.is_empty());
+        Ok(json!({"incomplete": false, "resourceRules": of_objects, "nonResourceRules": of_paths}))
+    }
 }
 
 fn told(user: &User) -> Value {
-    json!({"username": user.name, "groups": user.groups})
-}
-
-fn text<'a>(value: &'a Value, path: &str) -> &'a str {
-    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn unsound(review: &Review, field: &str, message: &str) -> Refusal {
-    let cause = Cause { reason: "FieldValueInvalid", message: message.to_owned(), field: field.to_owned() };
-    Refusal::unsound((review.group, review.kind), "", &[cause])
-}
-
-fn action<'a>(review: &Review, value: &'a Value) -> Result<Action<'a>, Refusal> {
-    let given = |field: &str| value.pointer(&format!("/spec/{field}")).is_some_and(Value::is_object);
-    match (given("resourceAttributes"), given("nonResourceAttributes")) {
-        (true, false) => Ok(Action::Objects),
-        (false, true) => Ok(Action::Path {
-            verb: text(value, "/spec/nonResourceAttributes/verb"),
-            path: text(value, "/spec/nonResourceAttributes/path"),
-        }),
-        _ => {
-            let why =
-                "Invalid value: exactly one of nonResourceAttributes or resourceAttributes must be specified";
-            Err(unsound(review, "spec.resourceAttributes", why))
-        }
+    let mut told = json!({"username": user.name, "groups": user.groups});
+    if !user.uid.is_empty() {
+        told["uid"] = json!(user.uid);
     }
-}
-
-fn access(user: &User, action: Action<'_>) -> Value {
-    json!({ "allowed": user.may(action) })
-}
-
-fn rules(user: &User) -> Value {
-    let mut rules = json!({"incomplete": false, "resourceRules": [], "nonResourceRules": []});
-    if user.may_everything() {
-        rules["resourceRules"] = json!([{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]);
-        rules["nonResourceRules"] = json!([{"verbs": ["*"], "nonResourceURLs": ["*"]}]);
-    } else {
-        rules["nonResourceRules"] = json!([{"verbs": ["get"], "nonResourceURLs": crate::auth::PUBLIC}]);
+    if !user.extra.is_empty() {
+        told["extra"] = json!(user.extra);
     }
-    rules
+    told
 }

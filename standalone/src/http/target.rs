@@ -107,18 +107,13 @@ pub(super) struct Stream {
 impl Target {
     /// Reads a path. A segment that is empty, or that names a directory when decoded, means nothing.
     pub(super) fn parse(path: &str, catalog: &Catalog) -> Result<Self, Refusal> {
-        let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
-        let path = path.strip_suffix('/').unwrap_or(path);
-        if path.is_empty() {
-            return Ok(Self::Root);
-        }
-        let segments: Vec<String> =
-            path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)?;
+        let segments = segments(path)?;
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         if let Some(review) = review::at(&segments) {
             return Ok(Self::Review(review));
         }
         Ok(match segments.as_slice() {
+            [] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] => Self::Health,
             ["openapi", "v2"] => Self::OpenApiV2,
@@ -158,6 +153,16 @@ impl Target {
             _ => return Err(Refusal::nowhere()),
         })
     }
+}
+
+/// The parts of a path, decoded.
+pub(super) fn segments(path: &str) -> Result<Vec<String>, Refusal> {
+    let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
+    let path = path.strip_suffix('/').unwrap_or(path);
+    if path.is_empty() {
+        return Ok(Vec::new());
+    }
+    path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)
 }
 
 fn segment(text: &str) -> Option<String> {

@@ -3,6 +3,7 @@ use axum::http::Request;
 use http_body_util::BodyExt as _;
 
 use super::*;
+use crate::auth::User;
 
 struct World {
     _dir: tempfile::TempDir,
@@ -14,10 +15,12 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
         crate::place::prepare(&store, "node1").unwrap();
+        crate::rbac::keep::prepare(&store).unwrap();
         let server = Arc::new(Server {
             store,
             tokens: Arc::new(Tokens::new("right".to_owned())),
             catalogs: Catalogs::default(),
+            roles: RolesNow::default(),
             node: Router::new(),
         });
         Self { _dir: dir, server }
@@ -26,7 +29,13 @@ impl World {
     /// As kubectl would: method, path, media type, body.
     async fn send(&self, method: &str, path: &str, media: &str, body: impl Into<Body>) -> (u16, Value) {
         let request = Request::builder().method(method).uri(path).header("Content-Type", media);
-        let response = answer(Arc::clone(&self.server), request.body(body.into()).unwrap()).await;
+        self.send_as(User::administrator(), request.body(body.into()).unwrap()).await
+    }
+
+    /// A request of somebody.
+    async fn send_as(&self, user: User, mut request: Request<Body>) -> (u16, Value) {
+        request.extensions_mut().insert(user);
+        let response = answer(Arc::clone(&self.server), request).await;
         let code = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         (code, serde_json::from_slice(&bytes).unwrap())
@@ -40,6 +49,11 @@ impl World {
     async fn patch(&self, path: &str, kind: &str, body: Value) -> (u16, Value) {
         self.send("PATCH", path, &format!("application/{kind}-patch+json"), body.to_string()).await
     }
+}
+
+fn administrators(mut request: Request<Body>) -> Request<Body> {
+    request.extensions_mut().insert(User::administrator());
+    request
 }
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -230,7 +244,7 @@ struct Lines {
 
 impl Lines {
     async fn of(world: &World, path: &str) -> Self {
-        let request = Request::get(path).body(Body::empty()).unwrap();
+        let request = administrators(Request::get(path).body(Body::empty()).unwrap());
         let response = answer(Arc::clone(&world.server), request).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
         Self { body: response.into_body(), buffer: String::new() }
@@ -353,7 +367,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     let send = async |what: &str, body: &str| {
         let request =
             Request::builder().method("PUT").uri(format!("{asks}/{what}")).body(Body::from(body.to_owned()));
-        answer(Arc::clone(&world.server), request.unwrap()).await.status().as_u16()
+        answer(Arc::clone(&world.server), administrators(request.unwrap())).await.status().as_u16()
     };
     assert_eq!(send("web/stop", "").await, 409, "it does not run");
     assert_eq!(send("none/start", "").await, 404);
@@ -373,3 +387,4 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 mod apply;
 mod custom;
 mod review;
+mod rights;

@@ -14,6 +14,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::Value;
 
+use super::access::{self, Asker};
 use super::query::{Query, Unknown};
 use super::table::{Form, shown};
 use super::target::Object;
@@ -47,6 +48,7 @@ impl Asked {
             store: Arc::clone(&self.server.store),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
+            asker: access::asker(&self.request)?.clone(),
             object: self.object,
         };
         Ok((writer, self.form, self.request))
@@ -87,6 +89,7 @@ struct Writer {
     dry: bool,
     unknown: Unknown,
     author: Author,
+    asker: Asker,
 }
 
 /// What became of a write, or would have.

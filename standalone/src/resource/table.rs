@@ -12,6 +12,7 @@ use super::machine;
 use super::path;
 use super::pool;
 use super::replicaset;
+use super::role;
 use super::{Column, Resource, Scale, Source, Text};
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -36,16 +37,16 @@ fn since(name: &'static str, path: &'static str) -> Column {
 }
 
 /// A column that shows something else.
-fn made(name: &'static str, make: fn(&Value) -> Value) -> Column {
+pub(super) fn made(name: &'static str, make: fn(&Value) -> Value) -> Column {
     column(name, "string", Source::Made(make))
 }
 
-fn column(name: &'static str, kind: &'static str, source: Source) -> Column {
+pub(super) fn column(name: &'static str, kind: &'static str, source: Source) -> Column {
     Column { name: name.into(), kind: kind.into(), priority: 0, description: "".into(), source }
 }
 
 /// A column that is only shown when wide.
-fn wide(column: Column) -> Column {
+pub(super) fn wide(column: Column) -> Column {
     Column { priority: 1, ..column }
 }
 
@@ -86,7 +87,7 @@ fn row(group: &'static str, version: &'static str, kind: &'static str) -> Resour
 }
 
 /// One of Kubernetes' own kinds.
-fn own(group: &'static str, kind: &'static str) -> Resource {
+pub(super) fn own(group: &'static str, kind: &'static str) -> Resource {
     Resource { merge: PLAIN, ..row(group, "v1", kind) }
 }
 
@@ -129,7 +130,8 @@ fn set(of: Resource, what: &str) -> Resource {
 }
 
 /// Everything that is always served.
-pub static ALL: LazyLock<Vec<Arc<Resource>>> = LazyLock::new(|| rows().into_iter().map(Arc::new).collect());
+pub static ALL: LazyLock<Vec<Arc<Resource>>> =
+    LazyLock::new(|| rows().into_iter().chain(role::rows()).map(Arc::new).collect());
 
 fn rows() -> Vec<Resource> {
     vec![

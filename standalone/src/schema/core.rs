@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::reference;
 
 /// Name, what it is, and its fields: name, type, what it is.
-type Definition = (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
+pub(super) type Definition =
+    (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
 /// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `{}T` is a map and `[]T` a
 /// list. A list that is merged by element is `[=]T` where elements are words, and `[key]T` where a key tells them apart;
@@ -305,14 +306,18 @@ const DEFINITIONS: &[Definition] = &[
     ),
 ];
 
+fn all() -> impl Iterator<Item = &'static Definition> {
+    DEFINITIONS.iter().chain(super::rbac::DEFINITIONS)
+}
+
 /// Whether a definition comes from here.
 pub(super) fn has(name: &str) -> bool {
-    DEFINITIONS.iter().any(|(known, ..)| *known == name)
+    all().any(|(known, ..)| *known == name)
 }
 
 /// All of them, as OpenAPI schemas.
 pub(super) fn definitions() -> BTreeMap<String, Value> {
-    DEFINITIONS.iter().map(|row| (row.0.to_owned(), definition(row))).collect()
+    all().map(|row| (row.0.to_owned(), definition(row))).collect()
 }
 
 fn definition((name, about, fields): &Definition) -> Value {

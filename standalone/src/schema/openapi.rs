@@ -119,6 +119,7 @@ fn full(name: &str) -> String {
         "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
         }
+        name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
         "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",

@@ -1,8 +1,8 @@
 //! For those who look only at what changed.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Event, Store};
+use super::{Event, Key, Store};
 
 /// How far somebody has followed a store.
 #[derive(Debug, Default)]
@@ -29,6 +29,32 @@ impl Follower {
         // What is written between this and the look at everything is told once more.
         self.position = Some(store.revision());
         News::Everything
+    }
+}
+
+/// Something that is made of objects, brought up to date when it is asked for.
+#[derive(Debug, Default)]
+pub struct Kept<T>(Mutex<(Follower, Arc<T>)>);
+
+impl<T> Kept<T> {
+    /// It as of now: everything that was written before counts. It is made anew only when something that `concerns` it was
+    /// written.
+    pub fn now(
+        &self,
+        store: &Store,
+        concerns: impl Fn(&Key) -> bool,
+        make: impl FnOnce(&Store) -> T,
+    ) -> Arc<T> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (follower, kept) = &mut *known;
+        let changed = match follower.look(store) {
+            News::Everything => true,
+            News::These(events) => events.iter().any(|event| concerns(&event.key)),
+        };
+        if changed {
+            *kept = Arc::new(make(store));
+        }
+        Arc::clone(kept)
     }
 }
 

@@ -1,31 +1,18 @@
 //! Who somebody is, and what they may do.
 
 use super::*;
-use crate::auth::User;
 
 impl World {
-    async fn review(&self, user: Option<User>, place: &str, spec: Value) -> (u16, Value) {
+    async fn review(&self, user: User, place: &str, spec: Value) -> (u16, Value) {
         let request = Request::builder().method("POST").uri(format!("/apis/{place}"));
-        let mut request = request.body(Body::from(json!({ "spec": spec }).to_string())).unwrap();
-        request.extensions_mut().extend(
-            user.map(|user| {
-                let mut extensions = axum::http::Extensions::new();
-                extensions.insert(user);
-                extensions
-            })
-            .unwrap_or_default(),
-        );
-        let response = answer(Arc::clone(&self.server), request).await;
-        let code = response.status().as_u16();
-        let bytes = response.into_body().collect().await.unwrap().to_bytes();
-        (code, serde_json::from_slice(&bytes).unwrap())
+        self.send_as(user, request.body(Body::from(json!({ "spec": spec }).to_string())).unwrap()).await
     }
 }
 
 #[tokio::test]
 async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
     let world = World::new();
-    let admin = || Some(User::administrator());
+    let (admin, other) = (User::administrator, || User::named("other", &["system:authenticated"]));
     let (code, me) = world.review(admin(), "authentication.k8s.io/v1/selfsubjectreviews", Value::Null).await;
     assert_eq!((code, &me["kind"]), (201, &json!("SelfSubjectReview")));
     assert_eq!(
@@ -44,16 +31,19 @@ async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
     for (user, spec, allowed) in [
         (admin(), &objects, true),
         (admin(), &version, true),
-        (None, &objects, false),
-        (None, &version, true),
+        (other(), &objects, false),
+        (other(), &version, true),
     ] {
         let (_, review) = world.review(user.clone(), may, spec.clone()).await;
-        assert_eq!(review["status"], json!({ "allowed": allowed }), "{user:?} {spec}");
+        assert_eq!(review["status"]["allowed"], allowed, "{user:?} {spec}");
     }
     let mut theirs = objects.clone();
     for (groups, allowed) in [(json!(["system:masters"]), true), (json!(["others"]), false)] {
         theirs["groups"] = groups;
-        for place in ["subjectaccessreviews", "namespaces/default/localsubjectaccessreviews"] {
+        for (place, namespace) in
+            [("subjectaccessreviews", ""), ("namespaces/default/localsubjectaccessreviews", "default")]
+        {
+            theirs["resourceAttributes"]["namespace"] = json!(namespace);
             let place = format!("authorization.k8s.io/v1/{place}");
             let (code, review) = world.review(admin(), &place, theirs.clone()).await;
             assert_eq!((code, &review["status"]), (201, &json!({ "allowed": allowed })), "{place} {theirs}");
@@ -62,13 +52,25 @@ async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
     let rules = "authorization.k8s.io/v1/selfsubjectrulesreviews";
     let (_, all) = world.review(admin(), rules, json!({"namespace": "default"})).await;
     assert_eq!(all["status"]["resourceRules"][0]["verbs"], json!(["*"]));
-    let (_, none) = world.review(None, rules, json!({"namespace": "default"})).await;
-    assert_eq!(none["status"]["resourceRules"], json!([]));
+    let (_, few) = world.review(other(), rules, json!({"namespace": "default"})).await;
+    assert!(few["status"]["nonResourceRules"].to_string().contains("/version"), "{few}");
+    let kinds = few["status"]["resourceRules"].to_string();
+    assert!(kinds.contains("selfsubjectreviews") && !kinds.contains("secrets"), "{few}");
     for (place, spec, code) in [
         (may, json!({}), 422),
         (may, json!({"resourceAttributes": {}, "nonResourceAttributes": {}}), 422),
         ("authorization.k8s.io/v1/subjectaccessreviews", objects, 422),
         ("authentication.k8s.io/v1/tokenreviews", json!({}), 422),
+        (
+            "authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews",
+            json!({"user": "x", "resourceAttributes": {"namespace": "kube-system"}}),
+            422,
+        ),
+        (
+            "authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews",
+            json!({"user": "x", "nonResourceAttributes": {"path": "/"}}),
+            422,
+        ),
         (rules, json!({}), 400),
         ("authorization.k8s.io/v1/inventions", json!({}), 404),
         ("authorization.k8s.io/v2/selfsubjectaccessreviews", json!({}), 404),

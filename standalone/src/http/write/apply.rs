@@ -21,6 +21,7 @@ impl Writer {
             let before = before.map(|before| &before.value);
             if before.is_none() {
                 self.may_begin(&manifest)?;
+                self.may_create()?;
                 room(store, &self.object, self.name())?;
             }
             let Applied { object: mut value, managers } = fields::apply(before, &application)

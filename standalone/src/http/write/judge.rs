@@ -4,12 +4,15 @@ use serde_json::Value;
 
 use super::Writer;
 use crate::http::Refusal;
+use crate::http::access::Asker;
 use crate::http::query::Unknown;
 use crate::http::target::Object;
+use crate::rbac::action::{Access, Action};
+use crate::rbac::escalate::{Escalation, Writing};
 use crate::resource::Cause;
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{meta, place, schema};
+use crate::{meta, place, rbac, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -76,7 +79,33 @@ impl Writer {
         if !causes.is_empty() {
             return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));
         }
+        self.check_privileges(value, old)?;
         Ok(if self.unknown == Unknown::Warn { strangers } else { Vec::new() })
+    }
+}
+
+impl Writer {
+    /// Nobody gives away more than they have.
+    fn check_privileges(&self, value: &Value, old: Option<&Value>) -> Result<(), Refusal> {
+        let Asker { user, roles } = &self.asker;
+        let resource = &*self.object.resource;
+        let judged = Writing { roles, user, resource }.judge(value, old);
+        judged.map_err(|escalation| match escalation {
+            Escalation::NotHeld(why) => Refusal::forbidden(resource, meta::text(value, "name"), &why),
+            Escalation::NoRole { plural, name } => Refusal::not_found(rbac::row(plural), &name),
+        })
+    }
+
+    /// Whether an object may also be made by who applies it.
+    pub(super) fn may_create(&self) -> Result<(), Refusal> {
+        self.asker.check(&Action::Object(Access {
+            verb: "create".to_owned(),
+            group: self.object.resource.group.clone().into_owned(),
+            resource: self.object.resource.plural.clone().into_owned(),
+            subresource: String::new(),
+            namespace: self.object.namespace.clone().unwrap_or_default(),
+            name: self.name().to_owned(),
+        }))
     }
 }
 

@@ -1,0 +1,118 @@
+//! The roles and bindings that every server has: Kubernetes', for the kinds that are served here, and KubeVirt's.
+
+mod kubernetes;
+mod kubevirt;
+
+use serde_json::{Value, json};
+
+use super::{GROUP, row};
+use crate::auth::KNOWN;
+use crate::resource::Resource;
+
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+/// Whoever has shown nothing.
+const UNKNOWN: &str = "system:unauthenticated";
+/// Set to `false`, it keeps an object as its users left it.
+pub const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+/// An object that is to be there.
+#[derive(Debug)]
+pub struct Default {
+    /// `clusterroles` or `clusterrolebindings`.
+    pub resource: &'static Resource,
+    /// Its name.
+    pub name: &'static str,
+    /// It, without what a server says.
+    pub value: Value,
+}
+
+/// All of them.
+pub fn all() -> Vec<Default> {
+    let mut all = kubernetes::all();
+    all.extend(kubevirt::all());
+    all
+}
+
+/// One rule.
+fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {
+    json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
+}
+
+/// One rule about paths.
+fn paths(paths: &[&str]) -> Value {
+    json!({"verbs": ["get"], "nonResourceURLs": paths})
+}
+
+/// Everything that may be done to objects.
+fn all_verbs() -> Vec<&'static str> {
+    [&WRITE[..], &READ].concat()
+}
+
+fn object(plural: &str, name: &'static str, labels: &[(&str, &str)], mut value: Value) -> Default {
+    let resource = row(plural);
+    let labels: serde_json::Map<String, Value> =
+        labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    value["apiVersion"] = json!(resource.api_version());
+    value["kind"] = json!(resource.kind);
+    value["metadata"] = json!({"name": name, "labels": labels, "annotations": {AUTO_UPDATE: "true"}});
+    Default { resource, name, value }
+}
+
+fn role(name: &'static str, labels: &[(&str, &str)], rules: &[Value]) -> Default {
+    object("clusterroles", name, labels, json!({ "rules": rules }))
+}
+
+/// A role that is made of those with a label.
+fn aggregate(name: &'static str, labels: &[(&str, &str)], label: &str) -> Default {
+    let selectors = json!([{"matchLabels": {label: "true"}}]);
+    object(
+        "clusterroles",
+        name,
+        labels,
+        json!({"aggregationRule": {"clusterRoleSelectors": selectors}, "rules": []}),
+    )
+}
+
+/// Binds a role to groups, under its own name.
+fn bind(role: &'static str, labels: &[(&str, &str)], groups: &[&str]) -> Default {
+    let subject = |group: &&str| json!({"kind": "Group", "apiGroup": GROUP, "name": group});
+    let subjects: Vec<Value> = groups.iter().map(subject).collect();
+    let role_ref = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": role});
+    object("clusterrolebindings", role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
+}
+
+/// Binds a role to whoever is known.
+fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
+    bind(role, labels, &[KNOWN])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta;
+
+    #[test]
+    fn defaults_are_what_users_could_write_themselves() {
+        let all = all();
+        for Default { resource, name, value } in &all {
+            let mut given = value.clone();
+            let findings = crate::schema::check(resource, &mut given);
+            assert_eq!(findings, crate::schema::Findings::default(), "{name}");
+            assert_eq!((resource.admit)(&mut given, None), [], "{name}");
+            assert_eq!(&given, value, "{name} needs no completion");
+            assert!((resource.name_fits)(name) && meta::problems(value).is_empty(), "{name}");
+        }
+        let bound = all.iter().filter_map(|one| one.value.pointer("/roleRef/name")?.as_str());
+        for name in bound {
+            assert!(
+                all.iter().any(|one| one.resource.plural == "clusterroles" && one.name == name),
+                "{name}"
+            );
+        }
+        let mut names: Vec<_> = all.iter().map(|one| (&one.resource.plural, one.name)).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all.len(), "each is there once");
+    }
+}

@@ -1,0 +1,92 @@
+//! KubeVirt's, which become part of `admin`, `edit` and `view`.
+
+use serde_json::Value;
+
+use super::kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
+use super::{Default, READ, all_verbs, bind_to_known, role, rule};
+
+const GROUP: &str = "kubevirt.io";
+const SUBRESOURCES: &str = "subresources.kubevirt.io";
+const INSTANCETYPES: &str = "instancetype.kubevirt.io";
+const POOLS: &str = "pool.kubevirt.io";
+const OURS: (&str, &str) = ("kubevirt.io", "");
+const LABELS: [(&str, &str); 1] = [OURS];
+
+const MACHINES: [&str; 3] =
+    ["virtualmachineinstancereplicasets", "virtualmachineinstances", "virtualmachines"];
+const CHOICES: [&str; 4] = [
+    "virtualmachineclusterinstancetypes",
+    "virtualmachineclusterpreferences",
+    "virtualmachineinstancetypes",
+    "virtualmachinepreferences",
+];
+/// What shows nothing that a guest would mind.
+const SEEN: [&str; 4] = [
+    "virtualmachineinstances/filesystemlist",
+    "virtualmachineinstances/guestosinfo",
+    "virtualmachineinstances/userlist",
+    "virtualmachines/expand-spec",
+];
+/// What lets one into a guest.
+const ENTERED: [&str; 5] = [
+    "virtualmachineinstances/console",
+    "virtualmachineinstances/portforward",
+    "virtualmachineinstances/vnc",
+    "virtualmachineinstances/vnc/screenshot",
+    "virtualmachines/portforward",
+];
+/// What is told a machine.
+const STEERED: [&str; 12] = [
+    "virtualmachineinstances/addvolume",
+    "virtualmachineinstances/pause",
+    "virtualmachineinstances/removevolume",
+    "virtualmachineinstances/reset",
+    "virtualmachineinstances/softreboot",
+    "virtualmachineinstances/unpause",
+    "virtualmachines/addvolume",
+    "virtualmachines/removevolume",
+    "virtualmachines/restart",
+    "virtualmachines/start",
+    "virtualmachines/stop",
+    "expand-vm-spec",
+];
+
+pub(super) fn all() -> Vec<Default> {
+    let all_but_collections: Vec<&str> =
+        all_verbs().into_iter().filter(|verb| *verb != "deletecollection").collect();
+    vec![
+        role("kubevirt.io:default", &LABELS, &[rule(&["get", "list"], GROUP, &["kubevirts"])]),
+        bind_to_known("kubevirt.io:default", &LABELS),
+        role("kubevirt.io:admin", &[OURS, (TO_ADMIN, "true")], &full(&all_verbs())),
+        role("kubevirt.io:edit", &[OURS, (TO_EDIT, "true")], &full(&all_but_collections)),
+        role(
+            "kubevirt.io:view",
+            &[OURS, (TO_VIEW, "true")],
+            &[
+                rule(&READ, GROUP, &MACHINES),
+                rule(&READ, POOLS, &["virtualmachinepools"]),
+                rule(&READ, INSTANCETYPES, &CHOICES),
+                rule(&["get"], SUBRESOURCES, &SEEN),
+                rule(&["update"], SUBRESOURCES, &["expand-vm-spec"]),
+                rule(&["get"], GROUP, &["virtualmachineinstancereplicasets/scale"]),
+                rule(&["get"], POOLS, &["virtualmachinepools/scale"]),
+            ],
+        ),
+        role("instancetype.kubevirt.io:view", &LABELS, &[rule(&READ, INSTANCETYPES, &CHOICES[..2])]),
+        bind_to_known("instancetype.kubevirt.io:view", &LABELS),
+    ]
+}
+
+/// Everything that is done to machines, and these verbs for their objects.
+fn full(verbs: &[&str]) -> Vec<Value> {
+    let scaled = ["get", "patch", "update"];
+    vec![
+        rule(verbs, GROUP, &MACHINES),
+        rule(verbs, POOLS, &["virtualmachinepools"]),
+        rule(verbs, INSTANCETYPES, &CHOICES),
+        rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN].concat()),
+        rule(&["update"], SUBRESOURCES, &STEERED),
+        rule(&scaled, GROUP, &["virtualmachineinstancereplicasets/scale"]),
+        rule(&scaled, POOLS, &["virtualmachinepools/scale"]),
+    ]
+}

@@ -1,0 +1,176 @@
+//! Keeps default roles and bindings there, and roles made of others as these are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use vireo_api::v1::LabelSelector;
+use vireo_operators::selector;
+
+use super::defaults::{self, AUTO_UPDATE, Default};
+use super::escalate::lacking;
+use super::roles::rules_in;
+use super::rule::Rule;
+use super::{is_ours, row};
+use crate::store::{Change, DiskError, Follower, News, Object, Store};
+use crate::{meta, place, rounds};
+
+/// Writes what is missing. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn prepare(store: &Store) -> Result<(), DiskError> {
+    for default in defaults::all() {
+        heal(store, &default)?;
+    }
+    aggregate(store)
+}
+
+/// Keeps them until the store is gone.
+pub async fn run(store: Arc<Store>) {
+    rounds::go(store, "roles", round).await;
+}
+
+#[derive(Debug, std::default::Default)]
+struct Rounds(Follower);
+
+fn round(store: &Store, Rounds(follower): &mut Rounds) -> Option<Duration> {
+    let changed = match follower.look(store) {
+        News::Everything => true,
+        News::These(events) => events.iter().any(|event| is_ours(&event.key.resource)),
+    };
+    if changed && let Err(error) = prepare(store) {
+        tracing::warn!(%error, "a role cannot be written; it is tried again");
+        *follower = Follower::default();
+        return Some(rounds::RETRY);
+    }
+    None
+}
+
+/// Makes one of the defaults, or adds what it lacks.
+fn heal(store: &Store, default: &Default) -> Result<(), DiskError> {
+    let key = default.resource.key("", default.name);
+    if store.get(&key).is_some_and(|there| healed(&there.value, &default.value).is_none()) {
+        return Ok(());
+    }
+    let written = store.write(&key, |before, _| {
+        Ok(match before {
+            Some(before) => healed(&before.value, &default.value).map_or(Change::Nothing, Change::Put),
+            None => {
+                let mut fresh = default.value.clone();
+                meta::create(&mut fresh, "", default.name);
+                Change::Put(fresh)
+            }
+        })
+    });
+    place::done(written)
+}
+
+/// What becomes of an object to which something was missing.
+fn healed(there: &Value, wanted: &Value) -> Option<Value> {
+    let update = there.pointer("/metadata/annotations").and_then(|all| all.get(AUTO_UPDATE));
+    if update.is_some_and(|update| update == "false") || meta::is_leaving(there) {
+        return None;
+    }
+    let mut value = there.clone();
+    for field in ["labels", "annotations"] {
+        let lacks = |(name, text): &(&String, &Value)| there["metadata"][field].get(name) != Some(text);
+        for (name, text) in wanted["metadata"][field].as_object().into_iter().flatten().filter(lacks) {
+            value["metadata"][field][name] = text.clone();
+        }
+    }
+    if wanted.get("aggregationRule").is_some() {
+        let at = &["aggregationRule", "clusterRoleSelectors"];
+        let missing = missing(there, wanted, at);
+        add(&mut value, at, missing);
+    } else {
+        let held = rules_in(there);
+        let held: Vec<&Rule> = held.iter().collect();
+        let missing = rules_in(wanted).into_iter().filter(|rule| !lacking(&held, rule).is_empty());
+        add(&mut value, &["rules"], missing.map(|rule| json!(rule)).collect());
+    }
+    let missing = missing(there, wanted, &["subjects"]);
+    add(&mut value, &["subjects"], missing);
+    (value != *there).then_some(value)
+}
+
+fn list<'v>(value: &'v Value, at: &[&str]) -> &'v [Value] {
+    let found = at.iter().try_fold(value, |value, field| value.get(field));
+    found.and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// The elements of a wanted list that are not there.
+fn missing(there: &Value, wanted: &Value, at: &[&str]) -> Vec<Value> {
+    let has = list(there, at);
+    list(wanted, at).iter().filter(|one| !has.contains(one)).cloned().collect()
+}
+
+/// Adds elements to the end of a list.
+fn add(value: &mut Value, at: &[&str], more: Vec<Value>) {
+    if more.is_empty() {
+        return;
+    }
+    let mut all = list(value, at).to_vec();
+    all.extend(more);
+    let mut place = value;
+    for field in at {
+        if !place.is_object() {
+            *place = json!({});
+        }
+        place = &mut place[*field];
+    }
+    *place = Value::Array(all);
+}
+
+/// Gives roles that are made of others the rules of these.
+fn aggregate(store: &Store) -> Result<(), DiskError> {
+    let roles = store.list(&row("clusterroles").name(), None).objects;
+    for role in roles.iter().filter(|role| is_made(role)) {
+        let rules = made_of(role, &roles);
+        if rules != rules_in(&role.value) {
+            place::change(store, role, |value| {
+                value["rules"] = json!(rules);
+                !meta::is_leaving(value) || place::is_held(value)
+            })?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a role is made of others.
+fn is_made(role: &Object) -> bool {
+    role.value.get("aggregationRule").is_some_and(|rule| !rule.is_null())
+}
+
+/// The rules of all roles that a role is made of, each once, in the order of their names. Where such a role is itself made
+/// of others, it is these that count: so circles have no end that depends on where one begins.
+fn made_of(role: &Object, roles: &[Arc<Object>]) -> Vec<Rule> {
+    let mut open = vec![role];
+    let mut parts: BTreeMap<&str, &Object> = BTreeMap::from([(role.key.name.as_str(), role)]);
+    while let Some(role) = open.pop() {
+        let selectors = list(&role.value, &["aggregationRule", "clusterRoleSelectors"]);
+        let selectors: Vec<LabelSelector> =
+            selectors.iter().filter_map(|one| serde_json::from_value(one.clone()).ok()).collect();
+        let mut found: Vec<&Object> = Vec::new();
+        for other in roles.iter().filter(|other| !parts.contains_key(other.key.name.as_str())) {
+            let labels = other.value.pointer("/metadata/labels").cloned().unwrap_or_default();
+            let labels: BTreeMap<String, String> = serde_json::from_value(labels).unwrap_or_default();
+            if selectors.iter().any(|one| selector::matches(one, &labels)) {
+                found.push(&**other);
+            }
+        }
+        for other in found {
+            parts.insert(&other.key.name, other);
+            if is_made(other) {
+                open.push(other);
+            }
+        }
+    }
+    let mut seen = BTreeSet::new();
+    let plain = parts.into_values().filter(|part| !is_made(part));
+    plain.flat_map(|part| rules_in(&part.value)).filter(|rule| seen.insert(rule.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests;
