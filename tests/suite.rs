@@ -18,6 +18,7 @@ mod scenarios {
     mod net;
     pub(crate) mod node;
     mod node_disk;
+    mod roles;
     mod screen;
     pub(crate) mod standalone;
     mod vnc;

@@ -1,10 +1,19 @@
 //! Who is asking. What they may do, [`crate::rbac`] knows.
 
+pub mod account;
 mod certificate;
+mod jwt;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use jiff::Timestamp;
+
+use account::{Claims, ISSUER};
 pub use certificate::user_of as user_of_certificate;
+pub use jwt::{KeyError, Signer};
+
+use crate::store::Store;
 
 /// Who may do everything; Kubernetes' own name for that group.
 pub const ADMINISTRATORS: &str = "system:masters";
@@ -53,17 +62,50 @@ impl User {
 #[derive(Debug)]
 pub struct Tokens {
     administrator: String,
+    signer: Signer,
+    store: Arc<Store>,
+}
+
+/// Somebody who showed a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bearer {
+    /// Who.
+    pub user: User,
+    /// For whom the token is.
+    pub audiences: Vec<String>,
 }
 
 impl Tokens {
-    /// With the administrator's.
-    pub fn new(administrator: String) -> Self {
-        Self { administrator }
+    /// With the administrator's, and those that are signed for the accounts of a store.
+    pub fn new(administrator: String, signer: Signer, store: Arc<Store>) -> Self {
+        Self { administrator, signer, store }
     }
 
-    /// Whose token it is.
+    /// Whose token it is, for whomever.
+    pub fn bearer(&self, token: &str) -> Option<Bearer> {
+        if same(token.as_bytes(), self.administrator.as_bytes()) {
+            return Some(Bearer { user: User::administrator(), audiences: vec![ISSUER.to_owned()] });
+        }
+        let claims: Claims = self.signer.read(token)?;
+        let user = claims.user(&self.store, Timestamp::now().as_second())?;
+        Some(Bearer { user, audiences: claims.aud })
+    }
+
+    /// Whose token it is, among those that are for this server.
     pub fn user_of(&self, token: &str) -> Option<User> {
-        same(token.as_bytes(), self.administrator.as_bytes()).then(User::administrator)
+        let bearer = self.bearer(token)?;
+        bearer.audiences.iter().any(|audience| audience == ISSUER).then_some(bearer.user)
+    }
+
+    /// A token that says this. None where the machine has no randomness.
+    pub fn sign(&self, claims: &Claims) -> Option<String> {
+        self.signer.sign(claims)
+    }
+
+    /// For tests: on a directory, with `right` as the administrator's.
+    #[cfg(test)]
+    pub(crate) fn of_a_test(directory: &std::path::Path, store: Arc<Store>) -> Self {
+        Self::new("right".to_owned(), Signer::of(&directory.join("sa.key")).unwrap(), store)
     }
 }
 
@@ -78,7 +120,9 @@ mod tests {
 
     #[test]
     fn a_token_is_somebodys_or_nobodys() {
-        let tokens = Tokens::new("right".to_owned());
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
+        let tokens = Tokens::of_a_test(dir.path(), store);
         assert_eq!(tokens.user_of("right"), Some(User::administrator()));
         for wrong in ["", "righ", "righT", "rights"] {
             assert_eq!(tokens.user_of(wrong), None, "{wrong}");

@@ -16,6 +16,7 @@ mod review;
 mod subresource;
 mod table;
 mod target;
+mod token;
 mod watch;
 mod write;
 
@@ -73,6 +74,7 @@ async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, R
         }
         Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
+        Target::Token(account) => token::serve(server, &account, request).await,
         Target::Review(review) => review::serve(server, review, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
@@ -140,6 +142,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Stream(_)
         | Target::Ask(_)
         | Target::Expand(_)
+        | Target::Token(_)
         | Target::Review(_) => {
             return Err(Refusal::nowhere());
         }

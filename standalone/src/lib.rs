@@ -6,7 +6,8 @@
 //! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
 //! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`catalog`]
 //! knows what is served beside the table, by the CustomResourceDefinitions that [`definitions`] sees to,
-//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind.
+//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind. [`auth`] knows who
+//! somebody is, and [`rbac`] what they may do.
 
 pub mod accounts;
 pub mod auth;

@@ -64,7 +64,7 @@ pub struct Authority {
 }
 
 /// Bytes as PEM.
-fn pem(label: &str, bytes: &[u8]) -> String {
+pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
     let text = STANDARD.encode(bytes);
     let mut pem = format!("-----BEGIN {label}-----\n");
     let mut rest = text.as_str();

@@ -13,7 +13,7 @@ use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, write_json};
 
-use crate::auth::Tokens;
+use crate::auth::{KeyError, Signer, Tokens};
 use crate::catalog::Catalogs;
 use crate::http::Server;
 use crate::machines::{self, Vmis};
@@ -44,6 +44,9 @@ pub enum RunError {
     /// The certificates.
     #[error(transparent)]
     Pki(#[from] PkiError),
+    /// The key of tokens.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// The address.
     #[error("cannot listen on {address}")]
     Listen {
@@ -86,7 +89,8 @@ pub async fn run(
     let listening = |source| RunError::Listen { address: options.listen, source };
     let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
-    let tokens = Arc::new(Tokens::new(token(&directory)?));
+    let signer = Signer::of(&directory.join("sa.key"))?;
+    let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));
     let door = door(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 

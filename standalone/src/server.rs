@@ -125,7 +125,10 @@ mod tests {
             .unwrap()
             .with_no_client_auth()
             .with_cert_resolver(Arc::new(rustls::server::ResolvesServerCertUsingSni::new()));
-        let door = Door { tls: Arc::new(tls), tokens: Arc::new(Tokens::new("right".to_owned())) };
+        let dir = tempfile::tempdir().unwrap();
+        let store = Arc::new(crate::store::Store::open(&dir.path().join("store")).unwrap());
+        let tokens = Arc::new(Tokens::of_a_test(dir.path(), store));
+        let door = Door { tls: Arc::new(tls), tokens };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {

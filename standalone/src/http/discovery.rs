@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
 use super::target::{AGENT, STEERING, STREAMS};
-use super::{Refusal, json_of};
+use super::{Refusal, json_of, token};
 use crate::catalog::Catalog;
+use crate::place;
 use crate::resource::Resource;
 use crate::schema::openapi;
 
@@ -135,6 +136,12 @@ pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result
                 "kind": row.kind, "verbs": STATUS_VERBS,
             }));
         }
+        if is_accounts(row) {
+            resources.push(json!({
+                "name": format!("{}/token", row.plural), "singularName": "", "namespaced": row.namespaced,
+                "group": token::KIND.0, "version": token::VERSION, "kind": token::KIND.1, "verbs": ["create"],
+            }));
+        }
         if row.scale.is_some() {
             resources.push(json!({
                 "name": format!("{}/scale", row.plural), "singularName": "", "namespaced": row.namespaced,
@@ -224,10 +231,19 @@ fn described(row: &Resource) -> Value {
         let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
         parts.push(json!({"subresource": "scale", "responseKind": scale, "verbs": STATUS_VERBS}));
     }
+    if is_accounts(row) {
+        let request = json!({"group": token::KIND.0, "version": token::VERSION, "kind": token::KIND.1});
+        parts.push(json!({"subresource": "token", "responseKind": request, "verbs": ["create"]}));
+    }
     if !parts.is_empty() {
         described["subresources"] = json!(parts);
     }
     described
+}
+
+/// Whether tokens can be had for its objects.
+fn is_accounts(row: &Resource) -> bool {
+    std::ptr::eq(row, place::accounts())
 }
 
 /// `/openapi/v2`

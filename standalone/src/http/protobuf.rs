@@ -1,5 +1,6 @@
 //! Objects as Kubernetes' protobuf: what recent `kubectl create` and `kubectl auth` send for kinds that they know.
 
+mod rbac;
 mod review;
 
 use std::collections::BTreeMap;
@@ -163,11 +164,14 @@ pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
                 "imagePullSecrets": names(account.pull_secrets.iter().map(|one| &one.name)), "secrets": names(account.secrets.iter().map(|one| &one.name)),
             })
         }
-        _ => review::read(&kind, raw).map_err(broken)?.ok_or_else(|| {
-            Refusal::unsupported(format!(
-                "{api_version} {kind} is not read as protobuf; accepted media types include: application/json, application/yaml"
-            ))
-        })?,
+        (_, kind) => match rbac::read(kind, raw).map_err(broken)? {
+            Some(object) => object,
+            None => review::read(kind, raw).map_err(broken)?.ok_or_else(|| {
+                Refusal::unsupported(format!(
+                    "{api_version} {kind} is not read as protobuf; accepted media types include: application/json, application/yaml"
+                ))
+            })?,
+        },
     };
     object["apiVersion"] = json!(api_version);
     object["kind"] = json!(kind);

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::access::{Asker, asker};
 use super::target::segments;
 use super::{Refusal, Server, body, json_of};
-use crate::auth::User;
+use crate::auth::account::ISSUER;
+use crate::auth::{Bearer, User};
 use crate::rbac::action::{Access, Action};
 use crate::rbac::roles::Decision;
 use crate::rbac::rule::Rule;
@@ -138,10 +139,7 @@ impl Asked<'_> {
                 if token.is_empty() {
                     return Err(self.unsound("spec.token", "Required value: must not be empty"));
                 }
-                match server.tokens.user_of(token) {
-                    Some(user) => json!({"authenticated": true, "user": told(&user)}),
-                    None => json!({"user": {}, "error": "the token is nobody's"}),
-                }
+                self.token(server, token)
             }
             What::MyRules => self.rules()?,
             What::MyAccess => self.access(&self.asker.user)?,
@@ -154,6 +152,22 @@ impl Asked<'_> {
                 self.access(&User { name, groups, ..User::default() })?
             }
         })
+    }
+
+    /// Whose a token is, among those who may be asked for; unless said this server.
+    fn token(&self, server: &Server, token: &str) -> Value {
+        let mut wanted = self.texts("/spec/audiences");
+        if wanted.is_empty() {
+            wanted.push(ISSUER.to_owned());
+        }
+        let Some(Bearer { user, audiences }) = server.tokens.bearer(token) else {
+            return json!({"user": {}, "error": "the token is nobody's"});
+        };
+        let audiences: Vec<String> = audiences.into_iter().filter(|one| wanted.contains(one)).collect();
+        if audiences.is_empty() {
+            return json!({"user": {}, "error": format!("token audiences is invalid for the target audiences {wanted:?}")});
+        }
+        json!({"authenticated": true, "user": told(&user), "audiences": audiences})
     }
 
     fn action(&self) -> Result<Action, Refusal> {

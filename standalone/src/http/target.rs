@@ -42,6 +42,8 @@ pub(super) enum Target {
     Stream(Stream),
     Ask(Ask),
     Expand(Expand),
+    /// A token for an account.
+    Token(Object),
     Review(&'static Review),
 }
 
@@ -124,6 +126,11 @@ impl Target {
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
+            ["api", version, rest @ .., "token"]
+                if matches!(rest, ["namespaces", _, "serviceaccounts", _]) =>
+            {
+                Self::Token(object(catalog, "", version, rest)?)
+            }
             ["api", version, rest @ ..] => Self::Object(object(catalog, "", version, rest)?),
             [
                 "apis",

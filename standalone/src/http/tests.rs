@@ -16,9 +16,10 @@ impl World {
         let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
         crate::place::prepare(&store, "node1").unwrap();
         crate::rbac::keep::prepare(&store).unwrap();
+        let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
         let server = Arc::new(Server {
             store,
-            tokens: Arc::new(Tokens::new("right".to_owned())),
+            tokens,
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),
             node: Router::new(),
@@ -388,3 +389,4 @@ mod apply;
 mod custom;
 mod review;
 mod rights;
+mod token;

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
+use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{Event, finalizer};
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Error, ResourceExt as _};
 use serde_json::json;
 
 use crate::server::Server;
@@ -153,4 +155,29 @@ async fn a_lease_has_one_holder_however_many_ask() {
         let winner = won.iter().position(|won| *won).map(|number| format!("candidate-{number}"));
         assert_eq!((spec.holder_identity, spec.lease_transitions), (winner, Some(term)));
     }
+}
+
+#[tokio::test]
+async fn a_certificate_says_who_somebody_is() {
+    let server = Server::start();
+    let ada = server.client_with_certificate("ada", "dev").await;
+    let me = SelfSubjectReview::default();
+    let told = Api::all(ada.clone()).create(&PostParams::default(), &me).await.unwrap();
+    let user = told.status.and_then(|status| status.user_info).expect("who it is");
+    assert_eq!(user.username.as_deref(), Some("ada"));
+    assert_eq!(user.groups, Some(vec!["dev".to_owned(), "system:authenticated".to_owned()]));
+    let refused = maps(&ada).list(&ListParams::default()).await.unwrap_err();
+    let Error::Api(status) = &refused else { panic!("the server answers, and not: {refused}") };
+    let message = "configmaps is forbidden: User \"ada\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\"";
+    assert_eq!((status.code, status.message.as_str()), (403, message));
+    let binding: RoleBinding = serde_json::from_value(json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "dev"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "dev"}]
+    }))
+    .unwrap();
+    let bindings = Api::default_namespaced(server.client().await);
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
+    maps(&ada).create(&PostParams::default(), &map("mine")).await.unwrap();
+    assert_eq!(maps(&ada).list(&ListParams::default()).await.unwrap().items.len(), 1);
 }

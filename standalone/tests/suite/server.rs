@@ -5,9 +5,14 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kube::client::ConfigExt as _;
 use kube::config::{AuthInfo, KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use rcgen::{CertificateParams, DistinguishedName, DnType, Issuer, KeyPair};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::pki_types::pem::PemObject as _;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -67,6 +72,32 @@ impl Server {
     pub(crate) async fn client_with_token(&self, token: &str) -> Client {
         let mut config = self.config().await;
         config.auth_info = AuthInfo { token: Some(token.to_owned().into()), ..AuthInfo::default() };
+        Client::try_from(config).unwrap()
+    }
+
+    /// The same with a certificate of the server's authority.
+    pub(crate) async fn client_with_certificate(&self, name: &str, group: &str) -> Client {
+        let key = PrivatePkcs8KeyDer::from_pem_file(self.state.path().join("api/ca.key")).unwrap();
+        let key = KeyPair::try_from(&key).unwrap();
+        let pem = |label: &str, bytes: &[u8]| {
+            let text = STANDARD.encode(bytes);
+            STANDARD.encode(format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n"))
+        };
+        let mut authority = CertificateParams::default();
+        authority.distinguished_name = DistinguishedName::new();
+        authority.distinguished_name.push(DnType::CommonName, "vireo-ca");
+        let mut who = CertificateParams::default();
+        who.distinguished_name = DistinguishedName::new();
+        who.distinguished_name.push(DnType::CommonName, name);
+        who.distinguished_name.push(DnType::OrganizationName, group);
+        let mine = KeyPair::generate().unwrap();
+        let certificate = who.signed_by(&mine, &Issuer::new(authority, key)).unwrap();
+        let mut config = self.config().await;
+        config.auth_info = AuthInfo {
+            client_certificate_data: Some(pem("CERTIFICATE", certificate.der())),
+            client_key_data: Some(pem("PRIVATE KEY", &mine.serialize_der()).into()),
+            ..AuthInfo::default()
+        };
         Client::try_from(config).unwrap()
     }
 

@@ -48,7 +48,49 @@ struct PathAttributes {
     verb: String,
 }
 
-/// `SelfSubjectRulesReview` and `TokenReview`: one word each.
+#[derive(Clone, PartialEq, Message)]
+struct TokenReview {
+    #[prost(message, optional, tag = "2")]
+    spec: Option<TokenReviewSpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TokenReviewSpec {
+    #[prost(string, tag = "1")]
+    token: String,
+    #[prost(string, repeated, tag = "2")]
+    audiences: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TokenRequest {
+    #[prost(message, optional, tag = "2")]
+    spec: Option<TokenRequestSpec>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct TokenRequestSpec {
+    #[prost(string, repeated, tag = "1")]
+    audiences: Vec<String>,
+    #[prost(message, optional, tag = "3")]
+    bound: Option<Bound>,
+    #[prost(int64, optional, tag = "4")]
+    seconds: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Bound {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "2")]
+    api_version: String,
+    #[prost(string, tag = "3")]
+    name: String,
+    #[prost(string, tag = "4")]
+    uid: String,
+}
+
+/// `SelfSubjectRulesReview`: one word.
 #[derive(Clone, PartialEq, Message)]
 struct Worded {
     #[prost(message, optional, tag = "2")]
@@ -70,7 +112,18 @@ pub(super) fn read(kind: &str, raw: &[u8]) -> Result<Option<Value>, DecodeError>
     match kind {
         "SelfSubjectReview" => Ok(Some(json!({"metadata": {}}))),
         "SelfSubjectRulesReview" => word("namespace"),
-        "TokenReview" => word("token"),
+        "TokenReview" => {
+            let spec = TokenReview::decode(raw)?.spec.unwrap_or_default();
+            Ok(Some(json!({"metadata": {}, "spec": {"token": spec.token, "audiences": spec.audiences}})))
+        }
+        "TokenRequest" => {
+            let spec = TokenRequest::decode(raw)?.spec.unwrap_or_default();
+            let bound = |one: Bound| json!({"kind": one.kind, "apiVersion": one.api_version, "name": one.name, "uid": one.uid});
+            Ok(Some(json!({"metadata": {}, "spec": {
+                "audiences": spec.audiences, "expirationSeconds": spec.seconds,
+                "boundObjectRef": spec.bound.map(bound),
+            }})))
+        }
         "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             let spec = SelfSubjectAccessReview::decode(raw)?.spec.unwrap_or_default();
             let resource = |given: ResourceAttributes| {
@@ -106,7 +159,17 @@ mod tests {
             json!({"resourceAttributes": null, "nonResourceAttributes": {"path": "/x", "verb": "get"}, "user": "me", "groups": []})
         );
         let raw = Worded { spec: Some(Word { word: "w".to_owned() }) }.encode_to_vec();
-        assert_eq!(read("TokenReview", &raw).unwrap()["spec"], json!({"token": "w"}));
+        assert_eq!(read("SelfSubjectRulesReview", &raw).unwrap()["spec"], json!({"namespace": "w"}));
+        assert_eq!(read("TokenReview", &raw).unwrap()["spec"], json!({"token": "w", "audiences": []}));
+        let bound = Some(Bound { kind: "Secret".to_owned(), name: "s".to_owned(), ..Bound::default() });
+        let spec = TokenRequestSpec { audiences: vec!["a".to_owned()], bound, seconds: Some(600) };
+        let raw = TokenRequest { spec: Some(spec) }.encode_to_vec();
+        let told = read("TokenRequest", &raw).unwrap();
+        assert_eq!(
+            (&told["spec"]["expirationSeconds"], &told["spec"]["audiences"]),
+            (&json!(600), &json!(["a"]))
+        );
+        assert_eq!(told["spec"]["boundObjectRef"]["name"], "s");
         assert_eq!(read("Pod", &raw), None);
         assert!(super::read("TokenReview", b"\xff\xff").is_err());
     }

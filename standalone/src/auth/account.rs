@@ -1,0 +1,171 @@
+//! Tokens of ServiceAccounts: what Kubernetes' say, and whether that still holds.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use super::{KNOWN, User};
+use crate::meta;
+use crate::rbac::roles::ACCOUNT;
+use crate::resource;
+use crate::store::Store;
+
+/// Who makes the tokens, and whom they are for unless said otherwise.
+pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// Where a user's token is named.
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
+
+/// What a token says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claims {
+    /// For whom it is.
+    pub aud: Vec<String>,
+    /// When it ends, in seconds since 1970.
+    pub exp: i64,
+    iat: i64,
+    iss: String,
+    jti: String,
+    #[serde(rename = "kubernetes.io")]
+    whose: Whose,
+    nbf: i64,
+    sub: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Whose {
+    namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<Named>,
+    serviceaccount: Named,
+}
+
+/// An object that must still be there.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Named {
+    /// Its name.
+    pub name: String,
+    /// That it is still the same.
+    pub uid: String,
+}
+
+/// An account that gets a token.
+#[derive(Debug, Clone)]
+pub struct Account {
+    /// Where it is.
+    pub namespace: String,
+    /// It.
+    pub account: Named,
+    /// A secret without which the token is worth nothing.
+    pub secret: Option<Named>,
+}
+
+impl Claims {
+    /// What a new token says.
+    pub fn new(account: Account, audiences: Vec<String>, now: i64, seconds: i64) -> Self {
+        let Account { namespace, account, secret } = account;
+        Self {
+            aud: audiences,
+            exp: now.saturating_add(seconds),
+            iat: now,
+            iss: ISSUER.to_owned(),
+            jti: Uuid::new_v4().to_string(),
+            nbf: now,
+            sub: format!("{ACCOUNT}{namespace}:{}", account.name),
+            whose: Whose { namespace, secret, serviceaccount: account },
+        }
+    }
+
+    /// Who shows it, if it holds at this moment.
+    pub fn user(&self, store: &Store, now: i64) -> Option<User> {
+        let Whose { namespace, secret, serviceaccount: account } = &self.whose;
+        let in_time = self.nbf <= now && now < self.exp && self.iss == ISSUER;
+        let there = |plural: &str, wanted: &Named| {
+            let key = resource::named(plural).map(|row| row.key(namespace, &wanted.name));
+            let found = key.and_then(|key| store.get(&key));
+            found.is_some_and(|found| meta::text(&found.value, "uid") == wanted.uid)
+        };
+        let holds = in_time
+            && there("serviceaccounts", account)
+            && secret.as_ref().is_none_or(|secret| there("secrets", secret));
+        let groups = [
+            "system:serviceaccounts".to_owned(),
+            format!("system:serviceaccounts:{namespace}"),
+            KNOWN.to_owned(),
+        ];
+        holds.then(|| User {
+            name: format!("{ACCOUNT}{namespace}:{}", account.name),
+            groups: groups.to_vec(),
+            uid: account.uid.clone(),
+            extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![format!("JTI={}", self.jti)])]),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::place;
+    use crate::store::Change;
+
+    fn put(store: &Store, plural: &str, name: &str) -> Named {
+        let key = resource::named(plural).unwrap().key("n", name);
+        let mut value = json!({});
+        meta::create(&mut value, "n", name);
+        let object = store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap().unwrap();
+        Named { name: name.to_owned(), uid: meta::text(&object.value, "uid").to_owned() }
+    }
+
+    #[test]
+    fn a_token_says_what_kubernetes_does() {
+        let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
+        let account = Account { namespace: "n".to_owned(), account: named("x"), secret: None };
+        let mut said: Value =
+            serde_json::to_value(Claims::new(account, vec!["a".to_owned()], 1000, 600)).unwrap();
+        assert!(said["jti"].take().as_str().is_some_and(|jti| jti.len() == 36));
+        assert_eq!(
+            said,
+            json!({"aud": ["a"], "exp": 1600, "iat": 1000, "nbf": 1000, "iss": ISSUER, "jti": null,
+                "sub": "system:serviceaccount:n:x",
+                "kubernetes.io": {"namespace": "n", "serviceaccount": {"name": "x", "uid": "x-uid"}}})
+        );
+    }
+
+    #[test]
+    fn it_holds_as_long_as_its_time_and_what_it_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        let (account, secret) = (put(&store, "serviceaccounts", "x"), put(&store, "secrets", "s"));
+        let bound = |secret: Option<Named>| {
+            let account = Account { namespace: "n".to_owned(), account: account.clone(), secret };
+            Claims::new(account, Vec::new(), 1000, 600)
+        };
+        let claims = bound(None);
+        for (now, holds) in [(999, false), (1000, true), (1599, true), (1600, false)] {
+            assert_eq!(claims.user(&store, now).is_some(), holds, "{now}");
+        }
+        let user = claims.user(&store, 1000).unwrap();
+        assert_eq!(
+            (user.name.as_str(), user.uid.as_str()),
+            ("system:serviceaccount:n:x", account.uid.as_str())
+        );
+        assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:n", KNOWN]);
+        assert!(user.extra[CREDENTIAL][0].starts_with("JTI="));
+        let stranger = Claims { iss: "other".to_owned(), ..claims.clone() };
+        assert_eq!(stranger.user(&store, 1000), None);
+
+        let with_secret = bound(Some(secret));
+        assert!(with_secret.user(&store, 1000).is_some());
+        let key = resource::named("secrets").unwrap().key("n", "s");
+        place::remove(&store, &store.get(&key).unwrap()).unwrap();
+        assert_eq!(with_secret.user(&store, 1000), None);
+        put(&store, "secrets", "s");
+        assert_eq!(with_secret.user(&store, 1000), None, "it is another one");
+        put(&store, "serviceaccounts", "x");
+        assert_eq!(claims.user(&store, 1000), None, "and so is the account");
+    }
+}

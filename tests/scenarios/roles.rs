@@ -1,0 +1,109 @@
+//! Users with less than all rights, through Debian's `kubectl` and our `virtctl`.
+
+use std::time::Duration;
+
+use vireo_tests::eventually::eventually;
+use vireo_tests::{Host, HostError};
+
+use crate::scenarios::node::host_for_a_node;
+use crate::scenarios::standalone::Standalone;
+
+const BOOT: Duration = Duration::from_secs(120);
+/// It has nothing to start, which is enough to run.
+const MACHINE: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: vm}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
+
+/// A ServiceAccount with a kubeconfig of its own.
+struct Robot<'h> {
+    standalone: &'h Standalone<'h>,
+    config: String,
+}
+
+impl<'h> Robot<'h> {
+    fn new(host: &Host, standalone: &'h Standalone<'h>) -> Result<Self, HostError> {
+        standalone.kubectl("create serviceaccount robot", None)?.ok();
+        let token = standalone.kubectl("create token robot --duration=1h", None)?.ok();
+        let config = host.work("state/robot");
+        host.shell(&format!("cp {} {config}", host.work("state/api/kubeconfig"))).run()?.ok();
+        let robot = Self { standalone, config };
+        robot.kubectl(&format!("config set-credentials robot --token={}", token.trim()))?;
+        robot.kubectl("config set-context --current --user=robot")?;
+        Ok(robot)
+    }
+
+    /// What it says, whether it succeeds or not.
+    fn kubectl(&self, line: &str) -> Result<String, HostError> {
+        let told = self.standalone.kubectl(&format!("--kubeconfig {} {line}", self.config), None)?;
+        Ok(told.stdout + &told.stderr)
+    }
+
+    fn virtctl(&self, line: &str) -> Result<String, HostError> {
+        let told = self.standalone.virtctl(&format!("--kubeconfig {} {line}", self.config))?;
+        Ok(told.stdout + &told.stderr)
+    }
+
+    /// Lets it do what a role says.
+    fn gets(&self, role: &str, name: &str) -> Result<(), HostError> {
+        let line = format!("create rolebinding {name} --clusterrole={role} --serviceaccount=default:robot");
+        self.standalone.kubectl(&line, None)?.ok();
+        Ok(())
+    }
+}
+
+fn has(told: &str, wanted: &str) {
+    assert!(told.contains(wanted), "{wanted:?} is missing in:\n{told}");
+}
+
+#[test]
+fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let standalone = Standalone::start(&host)?;
+    standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
+    let robot = Robot::new(&host, &standalone)?;
+    let me = robot.kubectl("auth whoami")?;
+    for told in ["system:serviceaccount:default:robot", "system:serviceaccounts:default", "JTI="] {
+        has(&me, told);
+    }
+    has(
+        &robot.kubectl("get vmi")?,
+        "virtualmachineinstances.kubevirt.io is forbidden: User \"system:serviceaccount:default:robot\" cannot list resource \"virtualmachineinstances\" in API group \"kubevirt.io\" in the namespace \"default\"",
+    );
+
+    robot.gets("view", "looks")?;
+    has(&robot.kubectl("get vm")?, "Stopped");
+    has(&robot.kubectl("delete vm vm")?, "cannot delete resource \"virtualmachines\"");
+    has(&robot.virtctl("start vm")?, "cannot update resource \"virtualmachines/start\"");
+    has(&robot.kubectl("get secrets")?, "(Forbidden)");
+    has(&robot.kubectl("get vm -n kube-system")?, "(Forbidden)");
+    for (asked, answer) in [
+        ("list vmi", "yes"),
+        ("get virtualmachines.subresources.kubevirt.io --subresource=expand-spec", "yes"),
+        ("delete vm", "no"),
+        ("update virtualmachines.subresources.kubevirt.io/vm --subresource=start", "no"),
+        ("get /version", "yes"),
+        ("get /metrics", "no"),
+        ("list vmi -A", "no"),
+    ] {
+        has(&robot.kubectl(&format!("auth can-i {asked}"))?, answer);
+        let by_admin = format!("auth can-i {asked} --as=system:serviceaccount:default:robot");
+        has(&standalone.kubectl(&by_admin, None)?.stdout, answer);
+    }
+    let list = robot.kubectl("auth can-i --list")?;
+    let line = list.lines().find(|line| line.starts_with("virtualmachines.kubevirt.io")).unwrap_or_default();
+    has(line, "[get list watch]");
+    has(&robot.kubectl("get vm --as=admin --as-group=system:masters")?, "cannot impersonate");
+
+    robot.gets("kubevirt.io:edit", "works")?;
+    has(&robot.virtctl("start vm")?, "was scheduled to start");
+    eventually("it runs", BOOT, || Ok(robot.kubectl("get vmi")?.contains("Running")))?;
+    has(&robot.kubectl("create rolebinding more --clusterrole=cluster-admin --user=eve")?, "(Forbidden)");
+    has(&robot.kubectl("delete vm vm --timeout=60s")?, "deleted");
+    has(&standalone.kubectl("get rolebinding", None)?.ok(), "ClusterRole/kubevirt.io:edit");
+
+    standalone.kubectl("delete rolebinding looks works", None)?.ok();
+    has(&robot.kubectl("get vm")?, "(Forbidden)");
+    standalone.kubectl("delete serviceaccount robot", None)?.ok();
+    has(&robot.kubectl("get vm")?, "Unauthorized");
+    Ok(())
+}
