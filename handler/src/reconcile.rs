@@ -6,6 +6,8 @@
 mod act;
 pub mod decide;
 mod machine;
+mod plug;
 mod record;
 pub mod status;
 pub mod supervise;
+mod volumes;

@@ -45,13 +45,19 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         cpu: Some(cpu(vm)),
         memory_bytes: vm.memory().guest().get(),
         firmware: Some(firmware(vm, facts.prepared)),
-        disks: vm.disks().iter().zip(&facts.prepared.disks).map(disk).collect(),
+        disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
         interfaces: vm.interfaces().iter().map(|interface| self::interface(vm, interface, facts)).collect(),
         serial_console: vm.serial_console(),
         rng: vm.rng(),
         graphics: vm.video().is_some(),
         video: vm.video().map_or(wire::Video::Unspecified, video).into(),
         tablets: vm.tablets(),
+        hotplug: vm.hotplug(),
+        hotplug_field: vm
+            .pluggable_disks()
+            .next()
+            .map(|disk| disk.source_field().to_string())
+            .unwrap_or_default(),
         memory_balloon: vm.balloon() != Balloon::Off,
         console_socket: text(&facts.dir.console_socket()),
         vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
@@ -162,7 +168,8 @@ fn smbios(vm: &Vm) -> wire::Smbios {
     }
 }
 
-fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
+/// A disk and what it is filled from.
+pub fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
     use wire::disk::{Bus, Cache as Caching};
     wire::Disk {
         name: disk.name().to_owned(),

@@ -17,4 +17,4 @@ pub use blobs::BlobError;
 pub use claims::{ClaimError, Claims};
 pub use format::FormatError;
 pub use oci::OciError;
-pub use prepare::{Kernel, Places, Prepared, StorageError, find_claims, prepare};
+pub use prepare::{Kernel, Places, Prepared, StorageError, find_claims, prepare, prepare_disk};

@@ -18,7 +18,7 @@ use vireo_proto::launcher::Fault;
 use crate::agent::Plug;
 use crate::fault::{Code, chain, fault_at};
 use crate::firmware::{self, Firmware};
-use crate::launch::{Boot, Interface, Kind, Launch, Source};
+use crate::launch::{Boot, Disk, Interface, Kind, Launch, Source};
 
 /// Open files of one machine, in the order of its [`Launch`].
 #[derive(Debug)]
@@ -161,6 +161,15 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
     Ok(Host { kernel, firmware, disks, taps, agent: None })
+}
+
+/// Opens and locks a disk that is plugged in while the machine runs.
+///
+/// # Errors
+/// When its file cannot be had.
+pub fn open_one(disk: &Disk) -> Result<DiskFiles, Fault> {
+    let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only);
+    opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))
 }
 
 fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {

@@ -6,7 +6,9 @@ pub mod native;
 pub mod qemu;
 
 pub use choose::{Choice, KvmState, Probe, choose};
-pub use guest::{Controls, End, Event, Events, Guest, GuestEnd, Order, SOFT_REBOOT, Starting, guest};
+pub use guest::{
+    Controls, End, Event, Events, Guest, GuestEnd, Order, Plug, Plugging, SOFT_REBOOT, Starting, guest,
+};
 
 use std::sync::Arc;
 

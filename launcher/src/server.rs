@@ -9,15 +9,17 @@ use tonic::{Request, Response, Status};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
-    AskAgentRequest, AskAgentResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse,
-    KillRequest, KillResponse, LaunchRequest, LaunchResponse, ScreenshotRequest, ScreenshotResponse,
-    ShutdownRequest, ShutdownResponse, State, SteerRequest, SteerResponse, Steering, WatchRequest,
+    AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
+    DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
+    KillResponse, LaunchRequest, LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest,
+    ShutdownResponse, State, SteerRequest, SteerResponse, Steering, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
 use crate::hypervisor::Order;
+use crate::launch::Disk;
 use crate::screenshot;
-use crate::session::Handle;
+use crate::session::{Handle, PlugRequest};
 
 /// The service, for any number of connections.
 pub struct Server {
@@ -86,6 +88,25 @@ impl Launcher for Server {
             }
         };
         Ok(Response::new(SteerResponse { fault: self.session.steer(order).await }))
+    }
+
+    async fn attach_volume(
+        &self,
+        request: Request<AttachVolumeRequest>,
+    ) -> Result<Response<AttachVolumeResponse>, Status> {
+        let fault = match Disk::try_from(request.into_inner()) {
+            Ok(disk) => self.session.plug(PlugRequest::In(Box::new(disk))).await,
+            Err(error) => Some(fault(Code::Invalid, chain(&error))),
+        };
+        Ok(Response::new(AttachVolumeResponse { fault }))
+    }
+
+    async fn detach_volume(
+        &self,
+        request: Request<DetachVolumeRequest>,
+    ) -> Result<Response<DetachVolumeResponse>, Status> {
+        let fault = self.session.plug(PlugRequest::Out(request.into_inner().name)).await;
+        Ok(Response::new(DetachVolumeResponse { fault }))
     }
 
     async fn ask_agent(

@@ -6,6 +6,7 @@
 
 mod command;
 mod outcome;
+mod plug;
 mod stage;
 mod steer;
 
@@ -22,7 +23,7 @@ use tracing::{error, info};
 use vireo_proto::launcher::{Fault, Hypervisor as WireHypervisor, Identity, LaunchRequest, Outcome, State};
 use vireo_proto::launcher::{hypervisor, state::Phase};
 
-pub use command::{Command, Handle};
+pub use command::{Command, Handle, PlugRequest};
 
 use crate::agent::{self, Agent, Plug, Question};
 use crate::console::{self, Console};
@@ -133,7 +134,7 @@ impl Session {
                 Some(Command::Shutdown(_, reply) | Command::Kill(reply)) => {
                     answer(reply, Some(fault(Code::Conflict, "no machine was launched")));
                 }
-                Some(other @ Command::Steer(..)) => refuse(other, &self.state()),
+                Some(other @ (Command::Steer(..) | Command::Plug(..))) => refuse(other, &self.state()),
                 Some(Command::Dismiss(reply)) => {
                     answer(reply, None);
                     return Stage::Gone;
@@ -275,6 +276,7 @@ impl Session {
         self.agent_open.send_replace(false);
         self.publish(|state| {
             state.agent = None;
+            state.volumes.clear();
             state.phase = Phase::Exited.into();
             state.outcome = Some(outcome.clone());
         });
@@ -296,7 +298,9 @@ impl Session {
                     answer(reply, None);
                     return Stage::Gone;
                 }
-                Some(other @ (Command::Launch(..) | Command::Steer(..))) => refuse(other, &self.state()),
+                Some(other @ (Command::Launch(..) | Command::Steer(..) | Command::Plug(..))) => {
+                    refuse(other, &self.state());
+                }
                 Some(Command::Leave) | None => return Stage::Gone,
             }
         }
@@ -348,7 +352,9 @@ fn refuse(command: Command, state: &State) {
         Command::Dismiss(reply) => {
             answer(reply, Some(fault(Code::Conflict, "the guest still runs")));
         }
-        Command::Steer(_, reply) => answer(reply, Some(fault(Code::Conflict, "VMI is not running"))),
+        Command::Steer(_, reply) | Command::Plug(_, reply) => {
+            answer(reply, Some(fault(Code::Conflict, "VMI is not running")))
+        }
         Command::Shutdown(_, reply) | Command::Kill(reply) => answer(reply, None),
         Command::Leave => {}
     }

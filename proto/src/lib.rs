@@ -10,7 +10,7 @@ pub mod launcher {
 }
 
 /// The version both sides say in `Hello`. A different `major` is refused; a different `minor` only adds fields.
-pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 0 };
+pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 1 };
 
 /// The launcher's gRPC socket, below a machine's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";

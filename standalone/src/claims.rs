@@ -162,7 +162,13 @@ fn is_used(store: &Store, claim: &Key) -> bool {
             let source = source.and_then(|source| serde_json::from_value::<ClaimVolumeSource>(source).ok());
             source.is_some_and(|source| source.claim_name == claim.name)
         };
-        !Phase::parse(phase).is_final() && volumes.into_iter().flatten().any(named)
+        // What is plugged out is in use until the guest has let go of it.
+        let plugged = object.value.pointer("/status/volumeStatus").and_then(Value::as_array);
+        let held = |volume: &Value| {
+            volume.pointer("/persistentVolumeClaimInfo/claimName").is_some_and(|name| *name == claim.name)
+        };
+        let used = volumes.into_iter().flatten().any(named) || plugged.into_iter().flatten().any(held);
+        !Phase::parse(phase).is_final() && used
     };
     store.list(&place::vmis().name(), Some(&claim.namespace)).objects.iter().any(uses)
 }

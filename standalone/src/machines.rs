@@ -27,13 +27,16 @@ const GRACE: &str = "/spec/terminationGracePeriodSeconds";
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// How often a spec was changed.
+type Generation = Option<i64>;
+
 /// The VMIs of the store as a source for the node agent.
 #[derive(Debug)]
 pub struct Vmis {
     store: Arc<Store>,
     news: tokio::sync::watch::Receiver<u64>,
-    /// Judged once: their specs never change.
-    entries: BTreeMap<Uuid, Entry>,
+    /// Judged once for each generation, of which there is another when a volume is plugged in or out.
+    entries: BTreeMap<Uuid, (Generation, Entry)>,
     leaving: Vec<Arc<Object>>,
 }
 
@@ -79,8 +82,10 @@ impl Source for Vmis {
                 continue;
             }
             let Ok(uid) = meta::text(&object.value, "uid").parse::<Uuid>() else { continue };
-            let entry = self.entries.remove(&uid).unwrap_or_else(|| entry(&object.value, uid));
-            known.insert(uid, entry.clone());
+            let generation = object.value.pointer("/metadata/generation").and_then(Value::as_i64);
+            let judged = self.entries.remove(&uid).filter(|(of, _)| *of == generation);
+            let entry = judged.map_or_else(|| entry(&object.value, uid), |(_, entry)| entry);
+            known.insert(uid, (generation, entry.clone()));
             catalog.entries.insert(key(&object), entry);
         }
         self.entries = known;

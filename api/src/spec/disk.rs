@@ -113,6 +113,11 @@ impl Disk {
         &self.source
     }
 
+    /// Whether it is plugged in once the machine runs, and may be plugged out.
+    pub fn is_hotpluggable(&self) -> bool {
+        self.source.is_hotpluggable()
+    }
+
     /// Where the volume was written: `spec.volumes[0].containerDisk`.
     pub fn source_field(&self) -> &Field {
         &self.source_field
@@ -189,6 +194,9 @@ pub(super) fn read(
             let message = format!("a sata disk cannot be read-only, and {source_field} is: {SATA_ADVICE}");
             found.invalid(&bus_field, message);
         }
+        if source.is_hotpluggable() {
+            pluggable((bus, &bus_field), target, (order, &at), (devices, found));
+        }
         disks.push(Disk {
             name: disk.name,
             index,
@@ -203,6 +211,30 @@ pub(super) fn read(
         });
     }
     disks
+}
+
+/// What can be plugged into a machine that runs.
+fn pluggable(
+    (bus, bus_field): (DiskBus, &Field),
+    target: DiskTarget,
+    (order, at): (Option<u32>, &Field),
+    (devices, found): (&v1::Devices, &mut Findings),
+) {
+    if target == DiskTarget::CdRom {
+        found.invalid(&at.at("cdrom"), "a CD-ROM cannot be plugged in: use disk");
+    } else if !matches!(bus, DiskBus::Scsi | DiskBus::Virtio) {
+        found.invalid(bus_field, "a volume that is hotpluggable needs the bus scsi or virtio");
+    }
+    if order.is_some() {
+        let message =
+            "a volume that is hotpluggable is not there yet when firmware looks for something to start";
+        found.not_supported(&at.at("bootOrder"), message);
+    }
+    if devices.disable_hotplug == Some(true) {
+        let message =
+            "nothing can be plugged into the machine, and a volume is hotpluggable: remove one of the two";
+        found.invalid(&Field::new("spec.domain.devices.disableHotplug"), message);
+    }
 }
 
 fn source_field(volume: &Volume, source: &VolumeSource) -> Field {

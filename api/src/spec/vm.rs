@@ -19,6 +19,7 @@ pub struct Vm {
     firmware: Firmware,
     chassis: Chassis,
     disks: Vec<Disk>,
+    hotplug: bool,
     interfaces: Vec<Interface>,
     serial_console: bool,
     rng: bool,
@@ -91,6 +92,21 @@ impl Vm {
     /// Disks, in the manifest's order; those added for volumes without a disk come last.
     pub fn disks(&self) -> &[Disk] {
         &self.disks
+    }
+
+    /// Those of [`Self::disks`] that are there from the start.
+    pub fn fixed_disks(&self) -> impl Iterator<Item = &Disk> {
+        self.disks.iter().filter(|disk| !disk.is_hotpluggable())
+    }
+
+    /// Those of [`Self::disks`] that are plugged in once it runs.
+    pub fn pluggable_disks(&self) -> impl Iterator<Item = &Disk> {
+        self.disks.iter().filter(|disk| disk.is_hotpluggable())
+    }
+
+    /// Whether volumes may be plugged in. KubeVirt's default is yes.
+    pub fn hotplug(&self) -> bool {
+        self.hotplug
     }
 
     /// Network cards, in the manifest's order.
@@ -214,6 +230,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         firmware: firmware?,
         chassis,
         disks,
+        hotplug: devices.disable_hotplug != Some(true),
         interfaces,
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),

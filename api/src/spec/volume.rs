@@ -34,6 +34,8 @@ pub enum VolumeSource {
         name: String,
         /// It is not written to.
         read_only: bool,
+        /// It is plugged in once the machine runs, and may be plugged out.
+        hotpluggable: bool,
     },
     /// A raw image that is a file of the node.
     HostDisk {
@@ -50,6 +52,11 @@ impl VolumeSource {
     /// Whether no disk may write to it.
     pub fn is_read_only(&self) -> bool {
         matches!(self, Self::PersistentVolumeClaim { read_only: true, .. })
+    }
+
+    /// Whether it is plugged in once the machine runs, and may be plugged out.
+    pub fn is_hotpluggable(&self) -> bool {
+        matches!(self, Self::PersistentVolumeClaim { hotpluggable: true, .. })
     }
 }
 
@@ -170,7 +177,6 @@ fn persistent_volume_claim(
     found: &mut Findings,
 ) -> Option<VolumeSource> {
     let (name, field) = (&claim.claim_name, at.at("claimName"));
-    found.refuse_if(claim.hotpluggable == Some(true), &at.at("hotpluggable"), "plugging in and out");
     if name.is_empty() {
         found.required(&field, "name the claim");
     } else if !is_dns_subdomain(name) {
@@ -179,6 +185,7 @@ fn persistent_volume_claim(
         return Some(VolumeSource::PersistentVolumeClaim {
             name: name.clone(),
             read_only: claim.read_only == Some(true),
+            hotpluggable: claim.hotpluggable == Some(true),
         });
     }
     None

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 
 use super::shape::shapes;
-use super::{Condition, ListMeta, ObjectMeta, VirtualMachineInstanceSpec};
+use super::{
+    AddVolumeOptions, Condition, ListMeta, ObjectMeta, RemoveVolumeOptions, VirtualMachineInstanceSpec,
+};
 
 shapes! {
     /// A machine that somebody owns: there also while it does not run, and started and stopped by its run strategy.
@@ -87,7 +89,7 @@ shapes! {
         /// What users asked for and was not done yet, the oldest first.
         pub state_change_requests: Vec<StateChangeRequest>,
         /// Volumes to plug and unplug.
-        pub volume_requests: Vec<serde_json::Value>,
+        pub volume_requests: Vec<VolumeRequest>,
         /// Which volumes could be part of a snapshot.
         pub volume_snapshot_statuses: Vec<serde_json::Value>,
         /// Starts that failed one after the other.
@@ -118,6 +120,14 @@ shapes! {
         pub data: BTreeMap<String, String>,
         /// The instance to stop.
         pub uid: Option<String>,
+    }
+
+    /// A volume to plug in or out: one of the two.
+    pub struct VolumeRequest {
+        /// To plug in.
+        pub add_volume_options: Option<AddVolumeOptions>,
+        /// To plug out.
+        pub remove_volume_options: Option<RemoveVolumeOptions>,
     }
 
     /// Starts that failed one after the other.

@@ -354,11 +354,6 @@ fn volumes() {
         (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
         (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
         (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
-        (
-            claim(json!({"claimName": "x", "hotpluggable": true})),
-            "[2].persistentVolumeClaim.hotpluggable",
-            NotSupported,
-        ),
     ];
     for name in [
         "dataVolume",

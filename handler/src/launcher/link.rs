@@ -17,9 +17,9 @@ use tracing::{Instrument as _, Span, debug, warn};
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
-    AgentQuestion, AskAgentRequest, AskAgentResponse, DismissRequest, Fault, HelloRequest, Identity,
-    KillRequest, LaunchRequest, ScreenshotRequest, ShutdownRequest, State, SteerRequest, Steering,
-    WatchRequest, state::Phase,
+    AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
+    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
+    ShutdownRequest, State, SteerRequest, Steering, WatchRequest, state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -29,7 +29,7 @@ use super::socket;
 const ANSWER: Duration = Duration::from_secs(10);
 /// Building a machine opens images and may start QEMU.
 const LAUNCH: Duration = Duration::from_secs(60);
-/// For a pause, which waits for the processors.
+/// For a pause, which waits for the processors, and for volumes, which wait for the guest.
 const STEER: Duration = Duration::from_secs(30);
 /// For a picture, or the guest's agent; the launcher gives up before, and says why.
 const LOOK: Duration = Duration::from_secs(40);
@@ -144,6 +144,25 @@ impl Link {
     pub async fn kill_guest(&self) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
         refused(within(ANSWER, client.kill(KillRequest {})).await?.fault)
+    }
+
+    /// Plugs a volume in.
+    ///
+    /// # Errors
+    /// When the launcher cannot be asked or refuses.
+    pub async fn attach(&self, disk: Disk) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        let request = AttachVolumeRequest { disk: Some(disk) };
+        refused(within(STEER, client.attach_volume(request)).await?.fault)
+    }
+
+    /// Plugs a volume out.
+    ///
+    /// # Errors
+    /// When the launcher cannot be asked or refuses, also because the guest does not let go of it.
+    pub async fn detach(&self, name: String) -> Result<(), LinkError> {
+        let mut client = connect(&self.socket).await?;
+        refused(within(STEER, client.detach_volume(DetachVolumeRequest { name })).await?.fault)
     }
 
     /// Lets the launcher exit.

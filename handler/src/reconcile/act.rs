@@ -16,10 +16,10 @@ use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
 use crate::storage::{self, Places, Prepared, StorageError};
 
-type Done = Result<(), Trouble>;
+pub(super) type Done = Result<(), Trouble>;
 
 /// Names a failed step for people and programs.
-fn trouble<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> Trouble {
+pub(super) fn trouble<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> Trouble {
     move |error| Trouble { reason, message: chain(&error) }
 }
 
@@ -28,7 +28,7 @@ fn storage_trouble(error: StorageError) -> Trouble {
 }
 
 /// Runs something that blocks, beside the runtime.
-async fn aside<T: Send + 'static>(
+pub(super) async fn aside<T: Send + 'static>(
     reason: &'static str,
     work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
 ) -> Result<T, Trouble> {
@@ -45,6 +45,7 @@ impl Machine {
             Action::Launch => self.launch().await,
             Action::BeginLeaving => self.begin_leaving(),
             Action::AskShutdown => self.ask_shutdown().await,
+            Action::PlugVolumes => self.plug_volumes().await,
             Action::Kill => self.kill(),
             Action::RecordOutcome => self.record_outcome(),
             Action::RecordLoss => self.record_loss(),
@@ -74,13 +75,13 @@ impl Machine {
         Ok(())
     }
 
-    fn known(&self) -> Result<Record, Trouble> {
+    pub(super) fn known(&self) -> Result<Record, Trouble> {
         let absent = || Trouble { reason: "FailedCreate", message: "no VMI is recorded".to_owned() };
         self.record.clone().ok_or_else(absent)
     }
 
     /// Changes the record, on disk first.
-    fn change(&mut self, change: impl FnOnce(&mut Record)) -> Done {
+    pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Done {
         let mut record = self.known()?;
         change(&mut record);
         record.write().map_err(trouble("FailedStatusWrite"))?;
@@ -183,18 +184,22 @@ impl Machine {
     }
 
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, Trouble> {
-        let record = self.known()?;
-        let places = Places {
-            vmi: record.dir.path().to_owned(),
-            kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
-            images: self.node.state.images(),
-            claims: self.node.claims(),
-        };
+        let places = self.places(vm)?;
         let vm = vm.clone();
         aside("FailedStorage", move || storage::prepare(&vm, &places).map_err(storage_trouble)).await
     }
 
-    fn link(&self) -> Result<&Link, Trouble> {
+    pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, Trouble> {
+        let record = self.known()?;
+        Ok(Places {
+            vmi: record.dir.path().to_owned(),
+            kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
+            images: self.node.state.images(),
+            claims: self.node.claims(),
+        })
+    }
+
+    pub(super) fn link(&self) -> Result<&Link, Trouble> {
         match &self.launcher {
             Fate::Followed(link) => Ok(link),
             Fate::Unstarted | Fate::Gone => {

@@ -64,6 +64,8 @@ pub struct Observed {
     pub record: Option<Record>,
     /// Its launcher.
     pub launcher: Launcher,
+    /// The volumes that are plugged into the guest are not those that the VMI has.
+    pub volumes_differ: bool,
     /// The stop of the guest, or of a launcher that has been dismissed.
     pub stop: Stop,
 }
@@ -79,6 +81,8 @@ pub enum Action {
     Launch,
     /// Record that deletion has begun.
     BeginLeaving,
+    /// Plug volumes in and out.
+    PlugVolumes,
     /// Press the guest's power button.
     AskShutdown,
     /// End the launcher process, and with it the guest.
@@ -128,6 +132,7 @@ pub fn decide(wanted: Wanted, seen: &Observed) -> Action {
             Stop::Asked => Action::Wait,
             Stop::Overdue => Action::Kill,
         },
+        Launcher::Alive if seen.volumes_differ => Action::PlugVolumes,
         Launcher::Silent if (record.is_final || record.leaving) && seen.stop == Stop::Overdue => Action::Kill,
         // Slow is not dead: only the end of its process ends a guest.
         Launcher::Silent | Launcher::Alive => Action::Wait,

@@ -6,11 +6,13 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
+use vireo_api::spec::Vm;
 use vireo_proto::launcher::{State, state};
 
 use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
 use super::record::{Record, now};
 use super::status::{self, Facts, Phase, Trouble};
+use super::volumes;
 use crate::launcher::link::{Link, Seen, chain, summary};
 use crate::launcher::process::{self, Found};
 use crate::manifests::catalog::Entry;
@@ -19,10 +21,10 @@ use crate::manifests::{Key, Origin};
 use crate::node::Node;
 use crate::resolve;
 
-const RETRY_FIRST: Duration = Duration::from_secs(1);
+pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 /// Of a trouble: it ends when a claim appears.
-const NO_CLAIM: &str = "FailedPvcNotFound";
+pub(super) const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 /// What a launcher gets beyond the guest's own grace before its process is ended from outside.
@@ -212,6 +214,9 @@ impl Machine {
             // It is tried again by the next round; until then, what was known before holds.
             warn!(reason = trouble.reason, "{}", trouble.message);
         }
+        if let Err(trouble) = self.follow(want) {
+            warn!(reason = trouble.reason, "{}", trouble.message);
+        }
         let seen = self.observe(want);
         let action = decide(want.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");
@@ -222,7 +227,14 @@ impl Machine {
         };
         let mut until = self.deadline();
         match done {
-            Ok(()) if action == Action::Wait => {}
+            Ok(()) if action == Action::Wait => {
+                if self.trouble.as_ref().is_some_and(|trouble| trouble.is_about_volumes())
+                    && !seen.volumes_differ
+                {
+                    // What was wrong is no longer wanted.
+                    self.trouble = None;
+                }
+            }
             Ok(()) => {
                 self.trouble = None;
                 self.retry = RETRY_FIRST;
@@ -242,7 +254,8 @@ impl Machine {
         }
         match action {
             // The end of a killed process is told by its pidfd.
-            Action::Wait | Action::Kill | Action::ReportStranger => Step::Wait(until),
+            // That volumes are plugged in is told by the launcher's state.
+            Action::Wait | Action::Kill | Action::ReportStranger | Action::PlugVolumes => Step::Wait(until),
             _ if self.trouble.is_some() => Step::Wait(until),
             _ => Step::Again,
         }
@@ -295,7 +308,15 @@ impl Machine {
             has_network: record.plan.is_some(),
             outdated: want.differs(record),
         });
-        Observed { record, launcher, stop }
+        Observed { record, launcher, volumes_differ: self.volumes_differ(), stop }
+    }
+
+    /// Whether the guest runs without what is to be plugged in, or with what is to be plugged out.
+    fn volumes_differ(&self) -> bool {
+        let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
+        let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
+        let differ = |vm: &Vm| !volumes::changes(vm, &state.volumes, &self.node.claims()).is_empty();
+        takes && record.vm().is_ok_and(|vm| differ(&vm))
     }
 
     /// When something becomes overdue.

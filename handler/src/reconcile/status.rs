@@ -1,11 +1,14 @@
 //! The VMI's status as KubeVirt reports it: a pure function of what it was and what is known now.
 
 mod agent;
+mod volume;
 
+use super::machine::NO_CLAIM;
+use super::volumes;
 use vireo_api::spec::Vm;
 use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
-    VirtualMachineInstanceStatus as Status, VolumeStatus,
+    VirtualMachineInstanceStatus as Status,
 };
 use vireo_proto::launcher::{Outcome, State, fault, hypervisor, outcome, state};
 
@@ -66,6 +69,13 @@ pub struct Trouble {
     pub reason: &'static str,
     /// The whole chain of causes.
     pub message: String,
+}
+
+impl Trouble {
+    /// Whether it is about volumes that are to be plugged in or out.
+    pub(super) fn is_about_volumes(&self) -> bool {
+        [volumes::FAILED, NO_CLAIM].contains(&self.reason)
+    }
 }
 
 /// Everything a status is made of.
@@ -131,11 +141,7 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
             ..CpuTopology::default()
         });
     }
-    let volume = |disk: &vireo_api::spec::Disk| VolumeStatus {
-        name: disk.name().to_owned(),
-        ..VolumeStatus::default()
-    };
-    status.volume_status = vm.disks().iter().map(volume).collect();
+    status.volume_status = volume::told(&status.volume_status, vm, facts);
     status.interfaces = match &facts.address {
         None => Vec::new(),
         Some(address) => vm

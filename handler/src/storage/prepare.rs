@@ -17,7 +17,7 @@ use super::volumes::{self, VolumeError};
 /// What a VM's disks and kernel are on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepared {
-    /// One per disk, in the order of [`Vm::disks`].
+    /// One per disk, in the order of [`Vm::fixed_disks`].
     pub disks: Vec<DiskSource>,
     /// The kernel to start, where firmware does not.
     pub kernel: Option<Kernel>,
@@ -155,16 +155,16 @@ fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
                 HostDiskCreate::Sized(capacity) => Some(capacity.get()),
             },
         },
-        VolumeSource::PersistentVolumeClaim { name, read_only: _ } => Step::Claim { name },
+        VolumeSource::PersistentVolumeClaim { name, .. } => Step::Claim { name },
     }
 }
 
-/// Looks for the claims of a VM. Blocks.
+/// Looks for the claims that a VM starts with. Blocks.
 ///
 /// # Errors
 /// Names the field of the first one that is not there.
 pub fn find_claims(vm: &Vm, claims: &Claims) -> Result<(), StorageError> {
-    for disk in vm.disks() {
+    for disk in vm.fixed_disks() {
         if let VolumeSource::PersistentVolumeClaim { name, .. } = disk.source() {
             claim(vm, disk.source_field(), name, claims)?;
         }
@@ -188,8 +188,7 @@ pub fn prepare(vm: &Vm, places: &Places) -> Result<Prepared, StorageError> {
     directory(&volumes)?;
     let images = Images::new(images.clone());
     let disks = vm
-        .disks()
-        .iter()
+        .fixed_disks()
         .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), (&images, claims)))
         .collect::<Result<_, _>>()?;
     let kernel = match vm.firmware().boot() {
@@ -204,6 +203,17 @@ pub fn prepare(vm: &Vm, places: &Places) -> Result<Prepared, StorageError> {
         BootSource::Efi { persistent: false, .. } | BootSource::Bios { .. } | BootSource::Kernel(_) => None,
     };
     Ok(Prepared { disks, kernel, variables })
+}
+
+/// Makes one disk of a VM, as [`prepare`] makes all that it starts with. Blocks.
+///
+/// # Errors
+/// Names the field whose source is not there.
+pub fn prepare_disk(vm: &Vm, disk: &Disk, places: &Places) -> Result<DiskSource, StorageError> {
+    let volumes = places.vmi.join("volumes");
+    directory(&volumes)?;
+    let images = Images::new(places.images.clone());
+    make(vm, disk.source_field(), step(disk, &volumes), (&images, &places.claims))
 }
 
 fn directory(path: &Path) -> Result<(), StorageError> {

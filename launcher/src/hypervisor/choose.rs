@@ -161,6 +161,9 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         let what = format!("a {} display adapter", video.name());
         needs.push(Need::new("spec.domain.devices.video.type", what));
     }
+    if let Some(field) = &launch.hotplug_field {
+        needs.push(Need::new(field, "a volume that is plugged in"));
+    }
     needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
     needs
 }

@@ -2,14 +2,21 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use vireo_proto::launcher::Fault;
+use tokio::sync::{mpsc, oneshot};
+use vireo_proto::launcher::{Fault, PluggedVolume};
+
+use crate::fault::{Code, fault};
+use crate::host::DiskFiles;
+use crate::launch::Disk;
 
 /// A machine on its way up.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
 
 /// How long after [`Order::SoftReboot`] a guest that switches itself off is thought to follow it.
 pub const SOFT_REBOOT: Duration = Duration::from_secs(300);
+
+/// How many volumes may wait to be plugged in or out.
+const PLUGS: usize = 16;
 
 /// What a running machine can be told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +47,28 @@ pub enum Event {
     Paused,
     /// The CPUs go on.
     Resumed,
+    /// These volumes are plugged in now, and no others.
+    Plugged(Vec<PluggedVolume>),
     /// It is gone. Nothing follows.
     Ended(End),
+}
+
+/// What is to be plugged, and who waits for it.
+#[derive(Debug)]
+pub struct Plugging {
+    /// In or out.
+    pub plug: Plug,
+    /// Answered once it is done, or cannot be.
+    pub reply: oneshot::Sender<Option<Fault>>,
+}
+
+/// A volume that is to be plugged in or out.
+#[derive(Debug)]
+pub enum Plug {
+    /// In, from its open and locked files.
+    In(Box<Disk>, DiskFiles),
+    /// Out, by its name.
+    Out(String),
 }
 
 /// How a machine ended.
@@ -63,6 +90,7 @@ pub enum End {
 #[derive(Debug)]
 pub struct Guest {
     orders: mpsc::UnboundedSender<Order>,
+    plugs: mpsc::Sender<Plugging>,
     events: mpsc::UnboundedReceiver<Event>,
     ended: bool,
 }
@@ -72,6 +100,8 @@ pub struct Guest {
 pub struct GuestEnd {
     /// What its owner wants; closed when the owner let go, which means [`Order::Kill`].
     pub orders: Controls,
+    /// Volumes to plug in and out; a hypervisor that cannot lets go of it.
+    pub plugs: mpsc::Receiver<Plugging>,
     /// Where to say what happens.
     pub events: Events,
 }
@@ -86,7 +116,9 @@ pub type Events = mpsc::UnboundedSender<Event>;
 pub fn guest() -> (Guest, GuestEnd) {
     let (orders, controls) = mpsc::unbounded_channel();
     let (events, receiver) = mpsc::unbounded_channel();
-    (Guest { orders, events: receiver, ended: false }, GuestEnd { orders: controls, events })
+    let (plugs, plugged) = mpsc::channel(PLUGS);
+    let guest = Guest { orders, plugs, events: receiver, ended: false };
+    (guest, GuestEnd { orders: controls, plugs: plugged, events })
 }
 
 impl Guest {
@@ -96,6 +128,22 @@ impl Guest {
         let _ = self.orders.send(order);
     }
 
+    /// Plugs a volume in or out, in its own time.
+    pub fn plug(&self, plugging: Plugging) {
+        let (plugging, fault) = match self.plugs.try_send(plugging) {
+            Ok(()) => return,
+            Err(mpsc::error::TrySendError::Full(plugging)) => {
+                (plugging, fault(Code::Conflict, "many volumes wait to be plugged in or out already"))
+            }
+            Err(mpsc::error::TrySendError::Closed(plugging)) => (
+                plugging,
+                fault(Code::Unsupported, "the hypervisor of this machine cannot plug volumes in or out"),
+            ),
+        };
+        // The caller may have hung up.
+        let _ = plugging.reply.send(Some(fault));
+    }
+
     /// The next thing that happens. After [`Event::Ended`], never anything.
     pub async fn next(&mut self) -> Event {
         if self.ended {
@@ -103,7 +151,7 @@ impl Guest {
         }
         let event = self.events.recv().await.unwrap_or_else(|| {
             let detail = "the hypervisor's task ended without a word";
-            Event::Ended(End::Failed(crate::fault::fault(crate::fault::Code::Internal, detail)))
+            Event::Ended(End::Failed(fault(Code::Internal, detail)))
         });
         self.ended = matches!(event, Event::Ended(_));
         event

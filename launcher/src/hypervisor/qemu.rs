@@ -8,6 +8,7 @@ mod args;
 mod blockdev;
 mod device;
 mod end;
+mod plug;
 mod process;
 mod qmp;
 mod run;
@@ -62,7 +63,7 @@ impl Qemu {
         let agent = host.agent.as_ref().map(|plug| plug.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        run::drive(process, agent).await
+        run::drive(process, agent, plug::Plugs::of(launch)).await
     }
 }
 

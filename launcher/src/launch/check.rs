@@ -89,6 +89,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 rng: request.rng,
                 video,
                 tablets: request.tablets,
+                hotplug: request.hotplug,
+                hotplug_field: Some(request.hotplug_field).filter(|field| !field.is_empty()),
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
                 runtime_dir,
@@ -225,6 +227,27 @@ fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
         source,
         cache,
     })
+}
+
+/// A disk that is to be plugged in.
+impl TryFrom<wire::AttachVolumeRequest> for Disk {
+    type Error = LaunchError;
+
+    fn try_from(request: wire::AttachVolumeRequest) -> Result<Self, LaunchError> {
+        let mut problems = Problems::default();
+        let checked = disk(&mut problems, 0, request.disk.unwrap_or_default());
+        match checked.filter(|_| problems.0.is_empty()) {
+            Some(disk) if is_pluggable(&disk) => Ok(disk),
+            Some(_) => {
+                Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is plugged in".to_owned()]))
+            }
+            None => Err(LaunchError(problems.0)),
+        }
+    }
+}
+
+fn is_pluggable(disk: &Disk) -> bool {
+    matches!(disk.source, Source::Raw(_)) && matches!(disk.bus, Bus::Scsi | Bus::Virtio) && !disk.cdrom
 }
 
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {

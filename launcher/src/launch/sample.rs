@@ -47,6 +47,8 @@ pub(crate) fn kernel_boot() -> Launch {
         rng: true,
         video: None,
         tablets: 0,
+        hotplug: false,
+        hotplug_field: None,
         vnc_socket: None,
         memory_balloon: false,
         runtime_dir: "/vmi/run".into(),

@@ -31,6 +31,10 @@ pub struct Launch {
     pub video: Option<Video>,
     /// Virtio tablets.
     pub tablets: u32,
+    /// Volumes may be plugged in while it runs.
+    pub hotplug: bool,
+    /// The field that asks for one to be plugged in.
+    pub hotplug_field: Option<String>,
     /// Where the screen is shown, if there is one and it is to be seen.
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon, where the hypervisor has one.

@@ -7,6 +7,7 @@ use super::{Launched, Standing};
 use crate::agent::Asker;
 use crate::fault::{Code, fault};
 use crate::hypervisor::Order;
+use crate::launch::Disk;
 
 /// What a session can be asked.
 pub enum Command {
@@ -18,10 +19,21 @@ pub enum Command {
     Kill(oneshot::Sender<Option<Fault>>),
     /// Pause it, let it go on, reset it.
     Steer(Order, oneshot::Sender<Option<Fault>>),
+    /// Plug a volume in or out.
+    Plug(PlugRequest, oneshot::Sender<Option<Fault>>),
     /// The outcome is recorded.
     Dismiss(oneshot::Sender<Option<Fault>>),
     /// The launcher itself was told to go.
     Leave,
+}
+
+/// A volume that is to be plugged.
+#[derive(Debug)]
+pub enum PlugRequest {
+    /// In.
+    In(Box<Disk>),
+    /// Out, by its name.
+    Out(String),
 }
 
 /// The way to talk to a session.
@@ -74,6 +86,11 @@ impl Handle {
     /// Tells a guest that runs something that does not end it; returns once it is done.
     pub async fn steer(&self, order: Order) -> Option<Fault> {
         self.ask(|reply| Command::Steer(order, reply)).await
+    }
+
+    /// Plugs a volume in or out; returns once it is done, or cannot be.
+    pub async fn plug(&self, wanted: PlugRequest) -> Option<Fault> {
+        self.ask(|reply| Command::Plug(wanted, reply)).await
     }
 
     /// Lets the launcher go.

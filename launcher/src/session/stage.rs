@@ -73,6 +73,7 @@ impl Session {
                         return Stage::Killing(machine, Intent::Killed);
                     }
                     Some(Command::Steer(order, reply)) => machine.steer(order, self.state().phase(), reply),
+                    Some(Command::Plug(wanted, reply)) => machine.plug(wanted, &self.state(), reply),
                     Some(other) => refuse(other, &self.state()),
                 }
             }
@@ -145,6 +146,7 @@ impl Session {
                 warn!("the firmware found nothing to start");
                 self.publish(|state| state.no_boot_device = true);
             }
+            Event::Plugged(volumes) => self.publish(|state| state.volumes = volumes),
             Event::Paused | Event::Resumed => {
                 let phase = if event == Event::Paused { Phase::Paused } else { Phase::Running };
                 // On the way out, that is all anybody wants to know.

@@ -2,6 +2,7 @@
 
 mod guest;
 mod launched;
+mod plugged;
 
 use std::os::unix::fs::PermissionsExt;
 

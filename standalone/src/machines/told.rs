@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance};
+use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance, VolumeStatus};
 use vireo_handler::reconcile::status::{HYPERVISOR, NO_BOOT_DEVICE};
 
 use crate::store::{Change, DiskError, Store, WriteError};
@@ -70,8 +70,10 @@ pub(super) fn events(
     }
     let trouble = condition(now, "Synchronized").filter(|trouble| trouble.status == "False");
     if let Some(trouble) = trouble.filter(|trouble| trouble.message != had("Synchronized", "message")) {
-        events.push(Event::new(true, trouble.reason.clone(), trouble.message.clone()));
+        let reason = if trouble.reason == "FailedHotplugSync" { "HotplugFailed" } else { &trouble.reason };
+        events.push(Event::new(true, reason, trouble.message.clone()));
     }
+    events.extend(plugged(was, now));
     let leaving = |vmi: &VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_some();
     if before.is_some_and(|before| !leaving(before)) && leaving(now) && now.status.phase == "Running" {
         events.push(Event::new(false, "ShuttingDown", "Signaled Graceful Shutdown"));
@@ -88,6 +90,27 @@ pub(super) fn events(
         }
     }
     events
+}
+
+/// Volumes that are plugged in or out by now.
+fn plugged(was: &Value, now: &VirtualMachineInstance) -> Vec<Event> {
+    let had: Vec<VolumeStatus> = was
+        .get("volumeStatus")
+        .and_then(|list| serde_json::from_value(list.clone()).ok())
+        .unwrap_or_default();
+    let is_in = |volume: &&VolumeStatus| volume.hotplug_volume.is_some() && !volume.target.is_empty();
+    let has = |list: &[VolumeStatus], name: &str| list.iter().filter(is_in).any(|one| one.name == name);
+    let has_now = &now.status.volume_status;
+    let fresh = has_now.iter().filter(is_in).filter(|volume| !has(&had, &volume.name));
+    let gone = had.iter().filter(is_in).filter(|volume| !has(has_now, &volume.name));
+    let ready = |volume: &VolumeStatus| {
+        let text = format!("volume {} is plugged into the guest as {}", volume.name, volume.target);
+        Event::new(false, "VolumeReady", text)
+    };
+    let unplugged = |volume: &VolumeStatus| {
+        Event::new(false, "VolumeUnplugged", format!("volume {} is out of the guest", volume.name))
+    };
+    fresh.map(ready).chain(gone.map(unplugged)).collect()
 }
 
 /// Writes an event, or counts it where it was told before. Blocks.

@@ -5,8 +5,8 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Request, Response, Status};
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::{
-    DismissResponse, HelloResponse, KillResponse, LaunchResponse, ScreenshotResponse, ShutdownResponse,
-    SteerResponse, Version, fault,
+    AttachVolumeResponse, DetachVolumeResponse, DismissResponse, HelloResponse, KillResponse, LaunchResponse,
+    ScreenshotResponse, ShutdownResponse, SteerResponse, Version, fault,
 };
 
 use super::*;
@@ -48,6 +48,20 @@ impl Launcher for Puppet {
 
     async fn steer(&self, _: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
         Ok(Response::new(SteerResponse { fault: None }))
+    }
+
+    async fn attach_volume(
+        &self,
+        _: Request<AttachVolumeRequest>,
+    ) -> Result<Response<AttachVolumeResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn detach_volume(
+        &self,
+        _: Request<DetachVolumeRequest>,
+    ) -> Result<Response<DetachVolumeResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
     }
 
     async fn ask_agent(&self, _: Request<AskAgentRequest>) -> Result<Response<AskAgentResponse>, Status> {

@@ -5,7 +5,7 @@ const LEAVING: Record = Record { leaving: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
 
 fn decided(wanted: Wanted, record: impl Into<Option<Record>>, launcher: Launcher, stop: Stop) -> Action {
-    decide(wanted, &Observed { record: record.into(), launcher, stop })
+    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, stop })
 }
 
 #[test]
@@ -108,11 +108,28 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     for wanted in [Wanted::Present, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
-                all.extend(stops.map(|stop| (wanted, Observed { record: *record, launcher, stop })));
+                let seen =
+                    |stop, volumes_differ| Observed { record: *record, launcher, volumes_differ, stop };
+                all.extend(
+                    stops.into_iter().flat_map(|stop| flags.map(|differ| (wanted, seen(stop, differ)))),
+                );
             }
         }
     }
     all.into_iter()
+}
+
+#[test]
+fn a_guest_gets_its_volumes_while_it_runs() {
+    for (record, launcher, expected) in [
+        (LIVE, Launcher::Alive, Action::PlugVolumes),
+        (LIVE, Launcher::Silent, Action::Wait),
+        (LEAVING, Launcher::Alive, Action::AskShutdown),
+        (FINAL, Launcher::Alive, Action::Kill),
+    ] {
+        let seen = Observed { record: Some(record), launcher, volumes_differ: true, stop: Stop::Unasked };
+        assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
+    }
 }
 
 /// What must hold whatever the table says.
@@ -131,6 +148,10 @@ fn the_promises_hold_everywhere() {
         }
         if matches!(action, Action::Start | Action::Launch) {
             assert!(!unwanted && wanted != Wanted::Absent, "only what is wanted starts: {context}");
+        }
+        if action == Action::PlugVolumes {
+            let runs = seen.launcher == Launcher::Alive && seen.volumes_differ;
+            assert!(runs && !unwanted, "volumes are for guests that go on: {context}");
         }
         if action == Action::RecordLoss {
             assert_eq!(seen.launcher, Launcher::Vanished, "only a gone process is a loss: {context}");

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::blockdev::{self, DiskFds};
-use super::{device, escaped};
+use super::{device, escaped, plug};
 use crate::firmware::Firmware;
 use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios, Video};
 
@@ -39,6 +39,7 @@ pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
     blockdev::disks(&mut args, launch, &plan.files);
     device::others(&mut args, launch);
     agent(&mut args, plan);
+    plug::places(&mut args, launch);
     for demand in &launch.demands {
         args.0.extend(demand.qemu_args.iter().cloned());
     }

@@ -27,7 +27,7 @@ pub(super) struct ImageFd {
 /// Every disk: its content, then its device on its bus.
 pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[DiskFds]) {
     if launch.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
-        args.json("-device", &json!({ "driver": "virtio-scsi-pci", "id": "scsi" }));
+        args.json("-device", &scsi_controller());
     }
     if launch.disks.iter().any(|disk| disk.bus == Bus::Usb) {
         args.json("-device", &json!({ "driver": "qemu-xhci", "id": "usb" }));
@@ -54,9 +54,17 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[DiskFds]) {
                 json!({ "driver": scsi_driver(disk), "bus": format!("{bridge}.0"), "lun": 0 })
             }
         };
-        complete(&mut device, launch, disk, index, &node);
+        complete(&mut device, disk, &node);
+        if let Some(order) = boot_index(launch, disk, index) {
+            device["bootindex"] = json!(order);
+        }
         args.json("-device", &device);
     }
+}
+
+/// What all SCSI disks hang on.
+pub(super) fn scsi_controller() -> Value {
+    json!({ "driver": "virtio-scsi-pci", "id": "scsi" })
 }
 
 fn scsi_driver(disk: &Disk) -> &'static str {
@@ -74,7 +82,7 @@ fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> V
 }
 
 /// What devices of all buses have in common.
-fn complete(device: &mut Value, launch: &Launch, disk: &Disk, index: usize, node: &str) {
+pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     device["id"] = json!(format!("device-{node}"));
     device["drive"] = json!(node);
     if !disk.serial.is_empty() {
@@ -83,9 +91,6 @@ fn complete(device: &mut Value, launch: &Launch, disk: &Disk, index: usize, node
     // A CD drive has no cache to speak of, and no property for one.
     if !disk.cdrom || disk.bus == Bus::Virtio {
         device["write-cache"] = json!(if disk.cache == Cache::WriteThrough { "off" } else { "on" });
-    }
-    if let Some(order) = boot_index(launch, disk, index) {
-        device["bootindex"] = json!(order);
     }
 }
 
@@ -99,7 +104,7 @@ fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
 }
 
 /// The block graph of one disk. The backing image is what we say, whatever the overlay's header says.
-fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
+pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
     let file = |image: ImageFd, read_only: bool| {
         json!({
             "driver": if image.block_device { "host_device" } else { "file" },

@@ -30,6 +30,8 @@ impl Story {
             | Event::Resume
             | Event::DiskError { .. }
             | Event::Port { .. }
+            | Event::Deleted { .. }
+            | Event::Kept { .. }
             | Event::Other(_) => {}
         }
     }

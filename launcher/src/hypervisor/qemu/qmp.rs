@@ -32,6 +32,10 @@ pub(super) enum Event {
     DiskError { device: String, reason: String },
     /// A program of the guest has opened a port, or closed it.
     Port { id: String, open: bool },
+    /// A device is gone.
+    Deleted { device: String },
+    /// The guest does not let go of a device.
+    Kept { device: String },
     /// Something that changes nothing for us.
     Other(String),
 }
@@ -101,6 +105,8 @@ fn event_of(name: &str, value: &Value) -> Event {
             id: text(value, "/data/id"),
             open: value.pointer("/data/open").and_then(Value::as_bool) == Some(true),
         },
+        "DEVICE_DELETED" => Event::Deleted { device: text(value, "/data/device") },
+        "DEVICE_UNPLUG_GUEST_ERROR" => Event::Kept { device: text(value, "/data/device") },
         other => Event::Other(other.to_owned()),
     }
 }
@@ -141,6 +147,14 @@ mod tests {
             (
                 r#"{"event": "VSERPORT_CHANGE", "data": {"open": true, "id": "agent"}}"#,
                 Message::Event(Event::Port { id: "agent".into(), open: true }),
+            ),
+            (
+                r#"{"event": "DEVICE_DELETED", "data": {"device": "d", "path": "/machine/d"}}"#,
+                Message::Event(Event::Deleted { device: "d".into() }),
+            ),
+            (
+                r#"{"event": "DEVICE_UNPLUG_GUEST_ERROR", "data": {"device": "d", "path": "/machine/d"}}"#,
+                Message::Event(Event::Kept { device: "d".into() }),
             ),
             (r#"{"event": "RTC_CHANGE"}"#, Message::Event(Event::Other("RTC_CHANGE".into()))),
         ];

@@ -1,7 +1,13 @@
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use tokio::io::AsyncWriteExt;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -11,6 +17,7 @@ use vireo_proto::launcher::Fault;
 
 use super::args::AGENT;
 use super::end::{Story, gone, with_stderr};
+use super::plug::{self, Plugs, Saying};
 use super::process::{Process, kill_now};
 use super::qmp::{self, Event as QmpEvent, Message};
 use super::soft::{SoftReboot, Step};
@@ -26,7 +33,11 @@ type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 
 /// Waits until the machine stands, then drives it until it is gone. `agent` is told whether a program of the guest has
 /// opened the agent's port.
-pub(super) async fn drive(mut process: Process, agent: Option<watch::Sender<bool>>) -> Result<Guest, Fault> {
+pub(super) async fn drive(
+    mut process: Process,
+    agent: Option<watch::Sender<bool>>,
+    plugs: Plugs,
+) -> Result<Guest, Fault> {
     let (reader, mut writer) = process.qmp.into_split();
     let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(LINE));
     let standing = handshake(&mut lines, &mut writer).await;
@@ -45,8 +56,8 @@ pub(super) async fn drive(mut process: Process, agent: Option<watch::Sender<bool
     }
     let remains = Remains { child: process.child, stderr: process.stderr };
     let nothing = process.nothing;
-    let machine =
-        Machine { process: remains, lines, writer, nothing, told: false, soft: SoftReboot::default(), agent };
+    let soft = SoftReboot::default();
+    let machine = Machine { process: remains, lines, writer, nothing, told: false, soft, agent, plugs };
     tokio::spawn(machine.run(end));
     Ok(owner)
 }
@@ -92,6 +103,20 @@ async fn say(writer: &mut OwnedWriteHalf, line: &str) {
     let _ = writer.write_all(line.as_bytes()).await;
 }
 
+/// Says a line with a descriptor, of which QEMU gets a copy.
+async fn say_with(writer: &mut OwnedWriteHalf, line: &str, file: &File) -> io::Result<()> {
+    let stream: &UnixStream = writer.as_ref();
+    let send = || {
+        let (bytes, files) = ([IoSlice::new(line.as_bytes())], [file.as_fd()]);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        ancillary.push(SendAncillaryMessage::ScmRights(&files));
+        Ok(sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
+    };
+    let said = stream.async_io(Interest::WRITABLE, send).await?;
+    writer.write_all(line.as_bytes().get(said..).unwrap_or_default()).await
+}
+
 fn tell(end: &GuestEnd, event: Event) {
     // The owner may have let go; then nobody wants to know.
     let _ = end.events.send(event);
@@ -111,6 +136,7 @@ struct Machine {
     told: bool,
     soft: SoftReboot,
     agent: Option<watch::Sender<bool>>,
+    plugs: Plugs,
 }
 
 impl Machine {
@@ -128,15 +154,33 @@ impl Machine {
                                 say(&mut self.writer, &qmp::at_power_off(false)).await;
                             }
                             story.hear(&event);
+                            let saying = self.unplugged(&event);
+                            self.plug(&end, saying).await;
                             self.heard(&end, event);
                         }
                     },
+                    Some(Message::Return { id, .. }) if id == plug::ID => {
+                        let saying = self.plugs.answered(Ok(()));
+                        self.plug(&end, saying).await;
+                    }
+                    Some(Message::Refusal { id, reason }) if id == plug::ID => {
+                        let saying = self.plugs.answered(Err(&reason));
+                        self.plug(&end, saying).await;
+                    }
                     Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
                     Some(Message::Greeting | Message::Return { .. }) => {}
                     None => break,
                 },
                 Some(()) = self.nothing.recv() => if !std::mem::replace(&mut self.told, true) {
                     tell(&end, Event::NoBootDevice);
+                },
+                Some(plugging) = end.plugs.recv(), if self.plugs.is_idle() && deadline.is_none() => {
+                    let saying = self.plugs.begin(plugging);
+                    self.plug(&end, saying).await;
+                },
+                () = sleep_until(self.plugs.deadline().unwrap_or_else(Instant::now)), if self.plugs.deadline().is_some() => {
+                    let saying = self.plugs.overdue(Instant::now());
+                    self.plug(&end, saying).await;
                 },
                 order = end.orders.recv(), if deadline.is_none() => match order {
                     Some(Order::Kill) | None => {
@@ -177,6 +221,28 @@ impl Machine {
         send(&mut self.writer, command).await;
     }
 
+    /// Says the next about a volume, and tells what is plugged in where that changed.
+    async fn plug(&mut self, end: &GuestEnd, saying: Option<Saying>) {
+        if let Some(volumes) = self.plugs.news() {
+            info!(?volumes, "volumes plugged in");
+            tell(end, Event::Plugged(volumes));
+        }
+        let Some(Saying { line, file }) = saying else { return };
+        let Some(file) = file else { return say(&mut self.writer, &line).await };
+        if let Err(error) = say_with(&mut self.writer, &line, &file).await {
+            // If QEMU is gone, its monitor's end says so.
+            warn!(%error, "a descriptor cannot be handed to QEMU");
+        }
+    }
+
+    fn unplugged(&mut self, event: &QmpEvent) -> Option<Saying> {
+        match event {
+            QmpEvent::Deleted { device } => self.plugs.deleted(device),
+            QmpEvent::Kept { device } => self.plugs.kept(device),
+            _ => None,
+        }
+    }
+
     async fn reboot_softly(&mut self, end: &GuestEnd, step: Step, story: &mut Story) {
         match step {
             Step::Nothing => {}
@@ -214,6 +280,8 @@ impl Machine {
                     agent.send_replace(open);
                 }
             }
+            QmpEvent::Deleted { device } => info!(device, "a device is gone"),
+            QmpEvent::Kept { device } => warn!(device, "the guest does not let go of a device"),
             QmpEvent::Other(name) => debug!(name, "QEMU event"),
         }
     }

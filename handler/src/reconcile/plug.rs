@@ -1,0 +1,61 @@
+//! Plugging volumes into a guest that runs, and out of it.
+
+use vireo_api::spec::{Disk, Vm};
+
+use super::act::{Done, aside, trouble};
+use super::machine::{Machine, NO_CLAIM, RETRY_FIRST, Want};
+use super::status::Trouble;
+use super::volumes::{self, Change};
+use crate::launcher::link::chain;
+use crate::manifests::Origin;
+use crate::storage::{self, StorageError};
+
+fn not_there(error: StorageError) -> Trouble {
+    let reason = if error.reason() == NO_CLAIM { NO_CLAIM } else { volumes::FAILED };
+    Trouble { reason, message: chain(&error) }
+}
+
+impl Machine {
+    /// Takes over from an API what of a VMI may change while it runs: the volumes that are plugged in.
+    pub(super) fn follow(&mut self, want: &Want) -> Done {
+        let Some((manifest, Origin::Object(uid))) = want.manifest() else { return Ok(()) };
+        let Some(record) = self.record.as_ref().filter(|record| record.uid == *uid) else { return Ok(()) };
+        let (now, has) = (&manifest.vmi.spec, &record.vmi.spec);
+        if now.volumes == has.volumes && now.domain.devices.disks == has.domain.devices.disks {
+            return Ok(());
+        }
+        let (volumes, disks) = (now.volumes.clone(), now.domain.devices.disks.clone());
+        // What went wrong may be what was changed.
+        self.retry = RETRY_FIRST;
+        self.change(|record| {
+            record.vmi.spec.volumes = volumes;
+            record.vmi.spec.domain.devices.disks = disks;
+        })
+    }
+
+    /// Every change is tried; the first trouble is told.
+    pub(super) async fn plug_volumes(&mut self) -> Done {
+        // What appears from here on is news.
+        self.claims.mark_unchanged();
+        let vm = self.known()?.vm().map_err(trouble("FailedSpec"))?;
+        let plugged = self.state().map(|state| state.volumes).unwrap_or_default();
+        let mut first = Ok(());
+        for change in volumes::changes(&vm, &plugged, &self.node.claims()) {
+            let done = match change {
+                Change::Out(name) => self.link()?.detach(name).await.map_err(trouble(volumes::FAILED)),
+                Change::In(disk) => self.plug_in(&vm, disk).await,
+            };
+            first = first.and(done);
+        }
+        first
+    }
+
+    async fn plug_in(&self, vm: &Vm, disk: &Disk) -> Done {
+        let places = self.places(vm)?;
+        let (machine, which) = (vm.clone(), disk.clone());
+        let prepare = move || storage::prepare_disk(&machine, &which, &places).map_err(not_there);
+        let source = aside(volumes::FAILED, prepare).await?;
+        let disk = crate::resolve::disk(disk, source);
+        self.link()?.attach(disk).await.map_err(trouble(volumes::FAILED))
+    }
+}
