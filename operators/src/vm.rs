@@ -8,6 +8,7 @@ mod life;
 mod printable;
 mod requests;
 mod strategy;
+pub mod volumes;
 
 pub use decide::{Seen, Step, Verdict, decide};
 pub use instance::{Revision, Start};

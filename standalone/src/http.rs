@@ -8,6 +8,7 @@ mod ask;
 mod body;
 mod discovery;
 mod expand;
+mod plug;
 mod protobuf;
 mod query;
 mod read;
@@ -72,6 +73,7 @@ async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, R
             let form = table::Form::negotiate(&request, &query)?;
             write::scale(write::Asked { server: Arc::clone(server), object, query, form, request }).await
         }
+        Target::Plug(asked) => plug::serve(server, asked, request).await,
         Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Token(account) => token::serve(server, &account, request).await,
@@ -141,6 +143,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Scale(_)
         | Target::Stream(_)
         | Target::Ask(_)
+        | Target::Plug(_)
         | Target::Expand(_)
         | Target::Token(_)
         | Target::Review(_) => {

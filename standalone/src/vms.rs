@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
+use vireo_api::v1::{VirtualMachine, VirtualMachineInstance, VolumeRequest};
 use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
@@ -15,6 +15,8 @@ use crate::resource::Cause;
 use crate::rounds::{self, Controller, RETRY};
 use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
 use crate::{instancetypes, meta, place};
+
+pub mod volumes;
 
 /// What is remembered from round to round.
 #[derive(Debug, Default)]
@@ -212,6 +214,7 @@ fn act(
             meta::count_generation(value, &before);
             keep(value)
         }),
+        (Step::Plug(request), instance) => plug(store, object, instance, &request),
         (Step::Delete, Some(instance)) => {
             place::remove(store, instance)?;
             let uid = meta::text(&instance.value, "uid");
@@ -226,6 +229,19 @@ fn act(
         }),
         (Step::Wait | Step::Create(_) | Step::Delete | Step::Release, _) => Ok(()),
     }
+}
+
+/// First the instance, so that what is written down is not forgotten before it is done.
+fn plug(
+    store: &Store,
+    machine: &Object,
+    instance: Option<&Object>,
+    request: &VolumeRequest,
+) -> Result<(), DiskError> {
+    if let Some(instance) = instance {
+        volumes::write(store, instance, "/spec", request)?;
+    }
+    volumes::write(store, machine, "/spec/template/spec", request)
 }
 
 /// Writes a run strategy in the form that the spec has it in.

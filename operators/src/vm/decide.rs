@@ -2,7 +2,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 use vireo_api::v1::{
     StateChangeRequest, VirtualMachine, VirtualMachineInstance, VirtualMachineInstanceTemplateSpec,
-    VirtualMachineStatus,
+    VirtualMachineStatus, VolumeRequest,
 };
 
 use super::conditions::{Own, conditions};
@@ -11,7 +11,7 @@ use super::life::{Life, holds};
 use super::printable::printable;
 use super::requests::{self, START};
 use super::strategy::{RunStrategy, StrategyError};
-use super::{FINALIZER, backoff};
+use super::{FINALIZER, backoff, volumes};
 
 /// What there is.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,8 @@ pub enum Step {
     Claim,
     /// Create the instance.
     Create(Box<Start>),
+    /// Write what is asked for into the template and the instance, by [`super::volumes::apply`].
+    Plug(Box<VolumeRequest>),
     /// Delete the instance.
     Delete,
     /// Take [`FINALIZER`] off the instance.
@@ -73,6 +75,7 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
     let Seen { vm, instance, made_from: origin, now, chance, .. } = seen;
     let mut status = vm.status.clone();
     requests::forget_done(&mut status.state_change_requests, instance);
+    volumes::forget_done(&mut status.volume_requests, vm, instance);
     let strategy = RunStrategy::of(&vm.spec);
     if let Ok(strategy) = strategy {
         status.start_failure =
@@ -81,7 +84,7 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
     let outcome = match &strategy {
         _ if vm.metadata.deletion_timestamp.is_some() => Ok(farewell(vm, instance)),
         _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok(Step::Claim),
-        Ok(strategy) => step(*strategy, &seen, &mut status),
+        Ok(strategy) => step(*strategy, &seen, &mut status).map(|step| plug(step, &status)),
         Err(error) => Err(Trouble::Strategy(error.clone())),
     };
     let (step, failure) = match outcome {
@@ -104,7 +107,7 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
         status.run_strategy = Some(strategy.as_str().to_owned());
     }
     let again = backoff::waits_until(status.start_failure.as_ref(), now)
-        .filter(|_| step == Step::Wait && life == Life::Absent);
+        .filter(|_| matches!(step, Step::Wait | Step::Plug(_)) && life == Life::Absent);
     Verdict { status, step, again }
 }
 
@@ -125,6 +128,14 @@ fn farewell(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> S
 fn release(instance: Option<&VirtualMachineInstance>) -> Step {
     let held = instance.is_some_and(|one| one.metadata.finalizers.iter().any(|name| name == FINALIZER));
     if held { Step::Release } else { Step::Wait }
+}
+
+/// Where nothing else is to be done, what is plugged in or out.
+fn plug(step: Step, status: &VirtualMachineStatus) -> Step {
+    match (step, status.volume_requests.first()) {
+        (Step::Wait, Some(request)) => Step::Plug(Box::new(request.clone())),
+        (step, _) => step,
+    }
 }
 
 fn step(strategy: RunStrategy, seen: &Seen<'_>, status: &mut VirtualMachineStatus) -> Result<Step, Trouble> {

@@ -8,6 +8,7 @@ use vireo_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
 };
 
+use super::volumes::fixed;
 use super::{FINALIZER, GENERATION_ANNOTATION};
 
 /// The namespace of the UUIDs that firmware shows where the template names none: KubeVirt's.
@@ -121,7 +122,7 @@ fn owner(vm: &VirtualMachine) -> OwnerReference {
 /// Whether the template says something else than when the instance was made from it.
 pub(super) fn is_outdated(vm: &VirtualMachine, made_from: &Value) -> bool {
     let then = made_from.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
-    let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| template.spec.clone());
+    let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| fixed(&template.spec));
     let name = |matcher: &Option<Matcher>| matcher.as_ref().map(|matcher| matcher.name.clone());
     let choice = |spec: &VirtualMachineSpec| (name(&spec.instancetype), name(&spec.preference));
     then.is_some_and(|then| template(&then) != template(&vm.spec) || choice(&then) != choice(&vm.spec))

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
-use super::target::{AGENT, STEERING, STREAMS};
+use super::target::{ADD_VOLUME, AGENT, REMOVE_VOLUME, STEERING, STREAMS};
 use super::{Refusal, json_of, token};
 use crate::catalog::Catalog;
 use crate::place;
@@ -26,7 +26,13 @@ const STREAM_NAMES: [&str; 4] = [
     "virtualmachineinstances/vnc",
     "virtualmachineinstances/vnc/screenshot",
 ];
-const ASKED: [&str; 3] = ["virtualmachines/restart", "virtualmachines/start", "virtualmachines/stop"];
+const ASKED: [&str; 5] = [
+    "virtualmachines/addvolume",
+    "virtualmachines/removevolume",
+    "virtualmachines/restart",
+    "virtualmachines/start",
+    "virtualmachines/stop",
+];
 const STREAM_VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 
 /// `/version`
@@ -108,7 +114,7 @@ pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result
             let name = format!("virtualmachineinstances/{what}");
             json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["update"]})
         };
-        resources.extend(STEERING.iter().map(steered));
+        resources.extend(STEERING.iter().chain(&[ADD_VOLUME, REMOVE_VOLUME]).map(steered));
         let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
         resources.extend(ASKED.iter().map(asked));
         for (name, verb) in [

@@ -21,6 +21,12 @@ pub(super) const PORT_FORWARD: &str = "portforward";
 /// What steers a running machine, by `PUT`.
 pub(super) const STEERING: [&str; 4] = ["pause", "reset", "softreboot", "unpause"];
 
+/// Plugs a volume in.
+pub(super) const ADD_VOLUME: &str = "addvolume";
+
+/// Plugs it out.
+pub(super) const REMOVE_VOLUME: &str = "removevolume";
+
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Target {
@@ -41,6 +47,7 @@ pub(super) enum Target {
     Scale(Object),
     Stream(Stream),
     Ask(Ask),
+    Plug(Plug),
     Expand(Expand),
     /// A token for an account.
     Token(Object),
@@ -85,6 +92,17 @@ pub(super) struct Ask {
     pub(super) name: String,
     /// `start`, `stop` or `restart`.
     pub(super) what: String,
+}
+
+/// A volume to be plugged into a machine that runs, or out of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plug {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Its VirtualMachine is named, which keeps the volume.
+    pub(super) of_machine: bool,
+    /// In, and not out.
+    pub(super) add: bool,
 }
 
 /// A machine to be shown with what it chose.
@@ -145,6 +163,21 @@ impl Target {
                 namespace: (*namespace).to_owned(),
                 name: (*name).to_owned(),
                 what: (*what).to_owned(),
+            }),
+            [
+                "apis",
+                STREAMS,
+                "v1" | "v1alpha3",
+                "namespaces",
+                namespace,
+                plural @ ("virtualmachines" | "virtualmachineinstances"),
+                name,
+                what @ (ADD_VOLUME | REMOVE_VOLUME),
+            ] => Self::Plug(Plug {
+                namespace: (*namespace).to_owned(),
+                name: (*name).to_owned(),
+                of_machine: *plural == "virtualmachines",
+                add: *what == ADD_VOLUME,
             }),
             ["apis", STREAMS, "v1" | "v1alpha3", "namespaces", namespace, rest @ ..]
                 if matches!(rest, ["expand-vm-spec"] | ["virtualmachines", _, "expand-spec"]) =>

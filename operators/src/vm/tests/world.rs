@@ -80,6 +80,13 @@ impl World {
                 self.revision = Some(revision.data);
                 self.instance = Some(instance);
             }
+            Step::Plug(request) => {
+                let template = self.vm.spec.template.as_mut().map(|template| &mut template.spec);
+                let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
+                for spec in [template, instance].into_iter().flatten() {
+                    volumes::apply(&request, spec);
+                }
+            }
             Step::Delete => {
                 assert!(self.instance.is_some(), "there is none");
                 self.delete_instance();

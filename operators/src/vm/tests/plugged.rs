@@ -1,0 +1,153 @@
+//! Volumes that are plugged in and out.
+
+use serde_json::json;
+use vireo_api::v1::{AddVolumeOptions, Condition, VirtualMachineInstanceSpec, VolumeRequest};
+
+use super::world::World;
+use super::*;
+
+fn add(name: &str, claim: &str) -> VolumeRequest {
+    let options: AddVolumeOptions = serde_json::from_value(json!({
+        "name": name, "disk": {}, "volumeSource": {"persistentVolumeClaim": {"claimName": claim}},
+    }))
+    .unwrap();
+    let add = volumes::complete(options).unwrap();
+    VolumeRequest { add_volume_options: Some(add), ..VolumeRequest::default() }
+}
+
+fn remove(name: &str) -> VolumeRequest {
+    serde_json::from_value(json!({"removeVolumeOptions": {"name": name}})).unwrap()
+}
+
+fn names(spec: &VirtualMachineInstanceSpec) -> Vec<&str> {
+    assert_eq!(spec.volumes.len(), spec.domain.devices.disks.len());
+    spec.volumes.iter().map(|volume| volume.name.as_str()).collect()
+}
+
+impl World {
+    fn ask(&mut self, request: VolumeRequest) -> Result<(), Refusal> {
+        volumes::request(&mut self.vm, self.instance.as_ref(), request)
+    }
+
+    fn kept(&self) -> Vec<&str> {
+        names(&self.vm.spec.template.as_ref().unwrap().spec)
+    }
+
+    fn plugged(&self) -> Option<Vec<&str>> {
+        self.instance.as_ref().map(|instance| names(&instance.spec))
+    }
+}
+
+fn running() -> World {
+    let mut world = World::new("Always");
+    world.settle();
+    assert!(world.runs());
+    world
+}
+
+#[test]
+fn a_machine_keeps_a_volume_and_its_instance_gets_it() {
+    let mut world = running();
+    let uid = world.uid();
+    world.ask(add("data", "c")).unwrap();
+    assert!(world.ask(remove("data")).is_err(), "one request about it at a time");
+    world.settle();
+    assert_eq!((world.kept(), world.plugged()), (vec!["data"], Some(vec!["data"])));
+    assert!(world.vm.status.volume_requests.is_empty());
+    let conditions = &world.vm.status.conditions;
+    assert!(
+        conditions.iter().all(|one| one.r#type != "RestartRequired"),
+        "it has it already: {conditions:?}"
+    );
+    world.restart(RestartOptions::default()).unwrap();
+    world.settle();
+    assert_ne!(world.uid(), uid);
+    assert_eq!(world.plugged(), Some(vec!["data"]));
+    world.ask(remove("data")).unwrap();
+    world.settle();
+    assert_eq!((world.kept(), world.plugged()), (vec![], Some(vec![])));
+}
+
+#[test]
+fn an_instance_alone_loses_a_volume_with_its_end() {
+    let mut world = running();
+    volumes::apply(&add("data", "c"), &mut world.instance.as_mut().unwrap().spec);
+    world.settle();
+    assert_eq!((world.kept(), world.plugged()), (vec![], Some(vec!["data"])));
+    assert!(world.ask(add("data", "c")).is_err());
+    world.restart(RestartOptions::default()).unwrap();
+    world.settle();
+    assert_eq!(world.plugged(), Some(vec![]));
+}
+
+#[test]
+fn a_machine_that_does_not_run_keeps_it_for_later() {
+    let mut world = World::new("Halted");
+    world.settle();
+    world.ask(add("data", "c")).unwrap();
+    world.settle();
+    assert_eq!((world.kept(), world.plugged()), (vec!["data"], None));
+    world.ask(remove("data")).unwrap();
+    world.settle();
+    assert!(world.kept().is_empty() && world.vm.status.volume_requests.is_empty());
+}
+
+#[test]
+fn what_makes_no_sense_is_turned_down() {
+    let mut world = running();
+    world.ask(add("data", "c")).unwrap();
+    world.settle();
+    for (request, told) in [
+        (add("data", "other"), "already exists"),
+        (add("more", "c"), "volume [data] is of the same claim"),
+        (remove("none"), "does not exist"),
+    ] {
+        let Err(Refusal::Conflict(why)) = world.ask(request) else { panic!("{told} is accepted") };
+        assert!(why.contains(told), "{why}");
+    }
+    let instance = world.instance.as_mut().unwrap();
+    instance.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().hotpluggable = None;
+    let refused = volumes::fits(&remove("data"), &instance.spec);
+    assert!(matches!(refused, Err(Refusal::Conflict(why)) if why.contains("not hotpluggable")));
+
+    let native =
+        Condition { r#type: "vireo.io/hypervisor".into(), reason: "native".into(), ..Condition::default() };
+    instance.status.conditions.push(native);
+    assert!(matches!(volumes::plugs(instance), Err(Refusal::Conflict(why)) if why.contains("native")));
+    instance.status.phase = "Scheduled".into();
+    assert!(matches!(volumes::plugs(instance), Err(Refusal::Conflict(why)) if why == "VMI is not running"));
+}
+
+#[test]
+fn options_are_completed_or_refused() {
+    let told = |options: serde_json::Value| {
+        let done = volumes::complete(serde_json::from_value(options).unwrap());
+        done.map(|done| serde_json::to_value(done.disk.unwrap()).unwrap())
+    };
+    let source = json!({"persistentVolumeClaim": {"claimName": "c"}});
+    let long = "a-name-of-more-than-twenty-letters";
+    for (name, disk, expected) in [
+        ("data", json!({}), json!({"name": "data", "disk": {"bus": "scsi"}, "serial": "data"})),
+        ("data", json!({"serial": "S"}), json!({"name": "data", "disk": {"bus": "scsi"}, "serial": "S"})),
+        (
+            long,
+            json!({"disk": {"bus": "virtio"}}),
+            json!({"name": long, "disk": {"bus": "virtio"}, "serial": "a-name-of-more-than-"}),
+        ),
+    ] {
+        assert_eq!(told(json!({"name": name, "disk": disk, "volumeSource": source})), Ok(expected));
+    }
+    let two = json!({"persistentVolumeClaim": {"claimName": "c"}, "dataVolume": {"name": "c"}});
+    for (options, part) in [
+        (json!({"disk": {}, "volumeSource": source}), "name"),
+        (json!({"name": "data", "volumeSource": source}), "disk"),
+        (json!({"name": "data", "disk": {}}), "VolumeSource"),
+        (json!({"name": "data", "disk": {}, "volumeSource": {}}), "volumeSource"),
+        (json!({"name": "data", "disk": {}, "volumeSource": two}), "volumeSource"),
+        (json!({"name": "data", "disk": {}, "volumeSource": {"dataVolume": {"name": "c"}}}), "dataVolume"),
+    ] {
+        let Err(Refusal::BadRequest(why)) = told(options) else { panic!("{part} is not missed") };
+        assert!(why.contains(part), "{why}");
+    }
+    assert!(volumes::checked(Default::default()).is_err());
+}

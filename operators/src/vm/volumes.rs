@@ -1,0 +1,231 @@
+//! What users ask for with `virtctl addvolume` and `removevolume`.
+
+use vireo_api::v1::{
+    AddVolumeOptions, ClaimVolumeSource, DataVolumeSource, DiskTarget, RemoveVolumeOptions, VirtualMachine,
+    VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
+};
+
+use super::life::Life;
+use super::requests::Refusal;
+
+/// The longest serial number that a virtio disk can tell.
+const VIRTIO_SERIAL: usize = 20;
+/// Of an instance: which hypervisor runs it.
+const HYPERVISOR: &str = "vireo.io/hypervisor";
+/// The one that plugs nothing.
+const NATIVE: &str = "native";
+
+/// Completes the options of an `addvolume`: the disk has the volume's name, is on the bus scsi and has the name as its
+/// serial number, unless they say otherwise.
+///
+/// # Errors
+/// When a part is missing or there are two sources.
+pub fn complete(mut options: AddVolumeOptions) -> Result<AddVolumeOptions, Refusal> {
+    let refuse = |message: &str| Err(Refusal::BadRequest(message.to_owned()));
+    if options.name.is_empty() {
+        return refuse("AddVolumeOptions requires name to be set");
+    }
+    let Some(disk) = options.disk.as_mut() else {
+        return refuse("AddVolumeOptions requires disk to not be nil");
+    };
+    let Some(source) = options.volume_source.as_mut() else {
+        return refuse("AddVolumeOptions requires VolumeSource to not be nil");
+    };
+    match (&mut source.persistent_volume_claim, &source.data_volume) {
+        (Some(claim), None) => claim.hotpluggable = Some(true),
+        (None, Some(DataVolumeSource { .. })) => {
+            return refuse(
+                "volumeSource.dataVolume: there are no DataVolumes yet: use persistentVolumeClaim",
+            );
+        }
+        (None, None) | (Some(_), Some(_)) => {
+            return refuse("volumeSource: name one source: persistentVolumeClaim");
+        }
+    }
+    options.name.clone_into(&mut disk.name);
+    let shown = [disk.disk.is_some(), disk.lun.is_some(), disk.cdrom.is_some()];
+    if !shown.contains(&true) {
+        disk.disk = Some(DiskTarget::default());
+    }
+    if let Some(target) = disk.disk.as_mut().filter(|target| target.bus.is_empty()) {
+        "scsi".clone_into(&mut target.bus);
+    }
+    if disk.serial.is_empty() {
+        let virtio = disk.disk.as_ref().is_some_and(|target| target.bus == "virtio");
+        let longest = if virtio { VIRTIO_SERIAL } else { usize::MAX };
+        disk.serial = options.name.chars().take(longest).collect();
+    }
+    Ok(options)
+}
+
+/// The same of a `removevolume`.
+///
+/// # Errors
+/// When no volume is named.
+pub fn checked(options: RemoveVolumeOptions) -> Result<RemoveVolumeOptions, Refusal> {
+    match options.name.as_str() {
+        "" => Err(Refusal::BadRequest("RemoveVolumeOptions requires name to be set".to_owned())),
+        _ => Ok(options),
+    }
+}
+
+/// Whether an instance can plug volumes in and out now.
+///
+/// # Errors
+/// Why not.
+pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Refusal> {
+    if instance.status.phase != "Running" || instance.metadata.deletion_timestamp.is_some() {
+        return conflict("VMI is not running");
+    }
+    let native = |one: &&vireo_api::v1::Condition| one.r#type == HYPERVISOR && one.reason == NATIVE;
+    if instance.status.conditions.iter().any(|one| native(&one)) {
+        return conflict(
+            "the native hypervisor cannot plug volumes in or out: start the VMI with the annotation \
+             vireo.io/hypervisor: qemu",
+        );
+    }
+    if instance.spec.domain.devices.disable_hotplug == Some(true) {
+        return conflict("spec.domain.devices.disableHotplug: nothing can be plugged into this VMI");
+    }
+    Ok(())
+}
+
+/// Whether a spec may have a volume plugged in or out.
+///
+/// # Errors
+/// When its name is taken, or no volume that can be plugged out has it.
+pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Result<(), Refusal> {
+    if let Some(add) = &request.add_volume_options {
+        let claim = source(add).map(|claim| claim.claim_name.as_str());
+        let of = |volume: &Volume| {
+            volume.persistent_volume_claim.as_ref().is_some_and(|has| Some(has.claim_name.as_str()) == claim)
+        };
+        if spec.volumes.iter().any(|volume| volume.name == add.name) {
+            return conflict(format!("Unable to add volume [{}] because it already exists", add.name));
+        }
+        if spec.domain.devices.disks.iter().any(|disk| disk.name == add.name) {
+            return conflict(format!("Unable to add volume [{}]: a disk has that name", add.name));
+        }
+        if let Some(same) = spec.volumes.iter().find(|volume| of(volume)) {
+            let (name, has) = (&add.name, &same.name);
+            return conflict(format!(
+                "Unable to add volume [{name}]: volume [{has}] is of the same claim already"
+            ));
+        }
+    }
+    if let Some(remove) = &request.remove_volume_options {
+        match spec.volumes.iter().find(|volume| volume.name == remove.name) {
+            None => {
+                return conflict(format!(
+                    "Unable to remove volume [{}] because it does not exist",
+                    remove.name
+                ));
+            }
+            Some(volume) if !is_pluggable(volume) => {
+                return conflict(format!(
+                    "Unable to remove volume [{}] because it is not hotpluggable",
+                    remove.name
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Makes of a spec what a request asks for. Doing it again changes nothing.
+pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
+    if is_done(request, spec) {
+        return;
+    }
+    if let Some(add) = &request.add_volume_options {
+        spec.domain.devices.disks.extend(add.disk.clone());
+        let persistent_volume_claim = source(add).cloned();
+        spec.volumes.push(Volume { name: add.name.clone(), persistent_volume_claim, ..Volume::default() });
+    }
+    if let Some(remove) = &request.remove_volume_options {
+        spec.volumes.retain(|volume| volume.name != remove.name);
+        spec.domain.devices.disks.retain(|disk| disk.name != remove.name);
+    }
+}
+
+/// `addvolume` and `removevolume` of a machine: writes down what its controller is to do, with its template and with its
+/// instance.
+///
+/// # Errors
+/// When neither can have it, or another request about the volume is under way.
+pub fn request(
+    vm: &mut VirtualMachine,
+    instance: Option<&VirtualMachineInstance>,
+    request: VolumeRequest,
+) -> Result<(), Refusal> {
+    let requests = &vm.status.volume_requests;
+    if requests.iter().any(|other| name(other) == name(&request)) {
+        return conflict(format!("a request about volume [{}] is under way already", name(&request)));
+    }
+    let Some(template) = &vm.spec.template else { return conflict("the VM has no template") };
+    let instance = instance.filter(|one| !Life::of(Some(one)).is_over());
+    let adds = request.add_volume_options.is_some();
+    let (kept, runs) = (fits(&request, &template.spec), instance.map(|one| fits(&request, &one.spec)));
+    match (kept, runs) {
+        (Ok(()), None | Some(Ok(()))) => {}
+        // It may be in one of the two only, and is to go there.
+        (Ok(()), Some(Err(_))) | (Err(_), Some(Ok(()))) if !adds => {}
+        (Err(refusal), _) | (_, Some(Err(refusal))) => return Err(refusal),
+    }
+    if let Some(instance) = instance {
+        plugs(instance)?;
+    }
+    vm.status.volume_requests.push(request);
+    Ok(())
+}
+
+/// Drops requests that are done.
+pub(super) fn forget_done(
+    requests: &mut Vec<VolumeRequest>,
+    vm: &VirtualMachine,
+    instance: Option<&VirtualMachineInstance>,
+) {
+    let kept = vm.spec.template.as_ref().map(|template| &template.spec);
+    let runs = instance.filter(|one| !Life::of(Some(one)).is_over()).map(|one| &one.spec);
+    requests.retain(|request| [kept, runs].into_iter().flatten().any(|spec| !is_done(request, spec)));
+}
+
+/// The spec without what may be plugged in and out while it runs.
+pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
+    let mut spec = spec.clone();
+    let pluggable: Vec<String> =
+        spec.volumes.iter().filter(|volume| is_pluggable(volume)).map(|volume| volume.name.clone()).collect();
+    spec.volumes.retain(|volume| !pluggable.contains(&volume.name));
+    spec.domain.devices.disks.retain(|disk| !pluggable.contains(&disk.name));
+    spec
+}
+
+fn is_done(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> bool {
+    let has = |name: &str| spec.volumes.iter().find(|volume| volume.name == name);
+    let added = request.add_volume_options.as_ref().is_none_or(|add| has(&add.name).is_some());
+    let removed = request
+        .remove_volume_options
+        .as_ref()
+        .is_none_or(|remove| has(&remove.name).is_none_or(|volume| !is_pluggable(volume)));
+    added && removed
+}
+
+fn is_pluggable(volume: &Volume) -> bool {
+    let claim = volume.persistent_volume_claim.as_ref();
+    claim.is_some_and(|claim| claim.hotpluggable == Some(true))
+}
+
+fn source(options: &AddVolumeOptions) -> Option<&ClaimVolumeSource> {
+    options.volume_source.as_ref()?.persistent_volume_claim.as_ref()
+}
+
+fn name(request: &VolumeRequest) -> &str {
+    let add = request.add_volume_options.as_ref().map(|add| add.name.as_str());
+    let remove = request.remove_volume_options.as_ref().map(|remove| remove.name.as_str());
+    add.or(remove).unwrap_or_default()
+}
+
+fn conflict<T>(message: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal::Conflict(message.into()))
+}
