@@ -13,6 +13,7 @@ mod scenarios {
     mod firmware;
     mod here;
     mod hostile;
+    mod hotplug;
     pub(crate) mod looking;
     mod native;
     mod net;

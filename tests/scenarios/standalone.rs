@@ -142,9 +142,19 @@ impl<'h> Standalone<'h> {
         reached.inspect_err(|_| eprintln!("{name} as last seen: {last:#}\n{}", self.vireo.stderr()))
     }
 
+    /// Where a file of its state is.
+    pub(crate) fn file(&self, path: &str) -> String {
+        format!("{}/{path}", self.host.work("state"))
+    }
+
+    /// What a command of the host's shell prints.
+    pub(crate) fn shell(&self, line: &str) -> Result<String, HostError> {
+        Ok(self.host.shell(line).run()?.ok())
+    }
+
     /// Where the claim's disk is.
     fn claim(&self) -> String {
-        format!("{}/claims/default/data/disk.img", self.host.work("state"))
+        self.file("claims/default/data/disk.img")
     }
 
     pub(crate) fn launchers(&self) -> Result<String, HostError> {

@@ -1,5 +1,6 @@
 mod create;
 mod forward;
+mod volume;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ pub(crate) use create::{
     CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Volumes,
 };
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
+pub(crate) use volume::{AddVolume, Plugged};
 
 /// Controls virtual machines.
 #[derive(Debug, Parser)]
@@ -73,6 +75,12 @@ pub(crate) enum Command {
     /// Print what a guest's agent says of who is logged in
     #[command(name = "userlist")]
     UserList(Instance),
+    /// Plug a volume into a running virtual machine
+    #[command(name = "addvolume")]
+    AddVolume(AddVolume),
+    /// Plug a volume out of a running virtual machine
+    #[command(name = "removevolume")]
+    RemoveVolume(Plugged),
     /// Print a manifest of a virtual machine, an instance type or a preference
     Create(Create),
     /// Show a virtual machine with what its instance type and preference say

@@ -129,6 +129,17 @@ impl Client {
         Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines/{name}", self.namespace))
     }
 
+    /// The path of a PersistentVolumeClaim.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn claim(&self, name: &str) -> Result<String, ClientError> {
+        if matches!(self.endpoint, Endpoint::Handler(_)) {
+            return Err(ClientError::NoMachines);
+        }
+        Ok(format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", self.namespace))
+    }
+
     /// The path of a part of it: `console`, `vnc`, `portforward/22/tcp`.
     pub(crate) fn part(&self, name: &str, part: &str) -> String {
         let base = match self.endpoint {

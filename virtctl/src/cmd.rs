@@ -12,6 +12,7 @@ pub(crate) mod steer;
 mod target;
 pub(crate) mod version;
 pub(crate) mod vnc;
+pub(crate) mod volume;
 
 /// The body of a request that changes something.
 fn options(dry_run: bool) -> serde_json::Value {

@@ -42,6 +42,8 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::GuestOsInfo(args) => cmd::agent::run(&cli.server, args, "guestosinfo").await,
         Command::FsList(args) => cmd::agent::run(&cli.server, args, "filesystemlist").await,
         Command::UserList(args) => cmd::agent::run(&cli.server, args, "userlist").await,
+        Command::AddVolume(args) => cmd::volume::add(&cli.server, args).await,
+        Command::RemoveVolume(args) => cmd::volume::remove(&cli.server, args).await,
         Command::Create(args) => cmd::create::run(&cli.server, args),
         Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,

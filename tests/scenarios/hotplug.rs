@@ -1,0 +1,169 @@
+//! Volumes that are plugged into a guest that runs, and out of it: `virtctl addvolume` and `removevolume`.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use vireo_tests::eventually::eventually;
+use vireo_tests::guest::Guest;
+use vireo_tests::{HostError, programs};
+
+use crate::SOON;
+use crate::scenarios::node::{host_for_a_node, manifest};
+use crate::scenarios::standalone::Standalone;
+
+const BOOT: Duration = Duration::from_secs(120);
+/// How much of a disk is compared.
+const WORDS: &str = "kept across machines";
+
+#[test]
+fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
+    let host = host_for_a_node(scratch.path())?.file(vireo).here()?;
+    let mut standalone = Standalone::start(&host)?;
+    for claim in ["data", "fast"] {
+        let claim = format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {claim}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 1Mi}}}}\n"
+        );
+        standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    }
+    standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
+    let template = manifest(&host, "web");
+    let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
+    let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
+    let vm = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: web}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
+    );
+    standalone.kubectl("apply -f -", Some(&vm))?.ok();
+    refused(&standalone, "addvolume web --volume-name=data", "not found")?;
+    standalone.virtctl("start web")?.ok();
+    standalone.kubectl("wait --for=condition=Ready --timeout=90s vm/web", None)?.ok();
+    let mut guest = Guest::over(standalone.console_process("web")?);
+    guest.ready()?;
+    guest.run("modprobe virtio_scsi && modprobe sd_mod", SOON)?;
+
+    for (line, told) in [
+        ("addvolume web --volume-name=none", "Volume none is not a DataVolume or PersistentVolumeClaim"),
+        ("addvolume none --volume-name=data", "\"none\" not found"),
+        ("addvolume web --volume-name=data --disk-type=lun", "lun"),
+        ("addvolume web --volume-name=data --serial=no/serial", "serial"),
+        ("removevolume web --volume-name=data", "does not exist"),
+        ("removevolume web --volume-name=scratch", "not hotpluggable"),
+        ("addvolume web --volume-name=data --bus=sata", "invalid value"),
+    ] {
+        refused(&standalone, line, told)?;
+    }
+    standalone.virtctl("addvolume web --volume-name=data --dry-run")?.ok();
+    assert_eq!(plugged(&standalone, "web")?, Vec::<String>::new());
+
+    let told = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
+    assert_eq!(told, "Successfully submitted add volume request to VM web for volume data\n");
+    refused(&standalone, "addvolume web --volume-name=data", "already exists")?;
+    is_ready(&standalone, "data", "sdb")?;
+    on_scsi(&standalone, &mut guest)?;
+    standalone.lose()?;
+    is_ready(&standalone, "data", "sdb")?;
+    let mut guest = Guest::over(standalone.console_process("web")?);
+    goes(&standalone, &mut guest)?;
+    stays_with_its_machine(&standalone, &mut guest)
+}
+
+/// Tries something; the volumes stay as they are.
+fn refused(standalone: &Standalone<'_>, line: &str, why: &str) -> Result<(), HostError> {
+    let told = standalone.virtctl(line)?;
+    assert!(told.status != vireo_tests::Status::Code(0) && told.stderr.contains(why), "{line}: {told:?}");
+    Ok(())
+}
+
+/// The volumes of an instance that were plugged in, with their phases.
+fn plugged(standalone: &Standalone<'_>, name: &str) -> Result<Vec<String>, HostError> {
+    let vmis = standalone.items("vmi")?;
+    let vmi = vmis.iter().find(|vmi| vmi["metadata"]["name"] == name).cloned().unwrap_or_default();
+    let volumes = vmi["status"]["volumeStatus"].as_array().cloned().unwrap_or_default();
+    let words = |volume: &Value, field: &str| volume[field].as_str().unwrap_or_default().to_owned();
+    let told = |volume: &Value| {
+        ["name", "phase", "target"].map(|field| words(volume, field)).join(" ").trim().to_owned()
+    };
+    Ok(volumes.iter().filter(|volume| volume.get("hotplugVolume").is_some()).map(told).collect())
+}
+
+fn is_ready(standalone: &Standalone<'_>, name: &str, target: &str) -> Result<(), HostError> {
+    let wanted = format!("{name} Ready {target}");
+    let mut last = Vec::new();
+    let ready = eventually(&wanted, SOON, || {
+        last = plugged(standalone, "web")?;
+        Ok(last.contains(&wanted))
+    });
+    ready.inspect_err(|_| eprintln!("as last seen: {last:?}"))
+}
+
+fn none_is_left(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let mut last = Vec::new();
+    let gone = eventually("no volume is plugged in", SOON, || {
+        last = plugged(standalone, "web")?;
+        Ok(last.is_empty())
+    });
+    gone.inspect_err(|_| eprintln!("as last seen: {last:?}"))
+}
+
+/// Waits in the guest until a disk is there, or no longer is.
+fn sees(guest: &mut Guest<'_>, disk: &str, there: bool) -> Result<(), HostError> {
+    let not = if there { "" } else { "! " };
+    let line =
+        format!("for i in $(seq 100); do [ {not}-e /sys/block/{disk} ] && exit 0; sleep 0.1; done; exit 1");
+    guest.run(&line, SOON).map(drop)
+}
+
+fn on_scsi(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    sees(guest, "sdb", true)?;
+    let serial =
+        guest.run("tail -c 4 /sys/block/sdb/device/vpd_pg80; echo; cat /sys/block/sdb/size", SOON)?;
+    assert_eq!(serial.split_whitespace().collect::<Vec<_>>(), ["D4TA", "2048"]);
+    guest.run(&format!("echo {WORDS} >/dev/sdb; sync"), SOON)?;
+    standalone.kubectl("delete pvc data --wait=false", None)?.ok();
+    assert!(standalone.kubectl("get pvc data", None)?.ok().contains("Terminating"), "it is in use");
+    Ok(())
+}
+
+/// The volume goes, and with it the claim that was deleted while it was in use.
+fn goes(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let file = standalone.file("claims/default/data/disk.img");
+    assert_eq!(standalone.shell(&format!("head -n1 {file}"))?, format!("{WORDS}\n"));
+    let told = standalone.virtctl("removevolume web --volume-name=data")?.ok();
+    assert_eq!(told, "Successfully submitted remove volume request to VM web for volume data\n");
+    sees(guest, "sdb", false)?;
+    none_is_left(standalone)?;
+    standalone.kubectl("wait pvc data --for=delete --timeout=60s", None)?.ok();
+    let events = standalone.kubectl("get events", None)?.ok();
+    for reason in ["VolumeReady", "VolumeUnplugged"] {
+        assert!(events.contains(reason), "{reason} is not among {events}");
+    }
+    Ok(())
+}
+
+/// With `--persist`, on virtio: there also after a restart, until it is removed.
+fn stays_with_its_machine(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+    standalone.virtctl("addvolume web --volume-name=fast --bus=virtio --persist")?.ok();
+    is_ready(standalone, "fast", "vdb")?;
+    sees(guest, "vdb", true)?;
+    guest.run(&format!("grep -x fast /sys/block/vdb/serial && echo {WORDS} >/dev/vdb && sync"), SOON)?;
+    let first = standalone.uid("web")?;
+    let conditions = standalone.kubectl("get vm web -o jsonpath={.status.conditions[*].type}", None)?.ok();
+    assert!(!conditions.contains("RestartRequired"), "{conditions}");
+    standalone.virtctl("restart web")?.ok();
+    standalone.another_runs("web", &first)?;
+    is_ready(standalone, "fast", "vdb")?;
+    let mut guest = Guest::over(standalone.console_process("web")?);
+    guest.ready()?;
+    sees(&mut guest, "vdb", true)?;
+    assert_eq!(guest.run("head -n1 /dev/vdb", SOON)?.trim(), WORDS);
+    standalone.virtctl("removevolume web --volume-name=fast --persist")?.ok();
+    sees(&mut guest, "vdb", false)?;
+    none_is_left(standalone)?;
+    let kept = standalone.kubectl("get vm web -o jsonpath={.spec.template.spec.volumes[*].name}", None)?.ok();
+    assert_eq!(kept, "scratch second");
+    let file = standalone.file("claims/default/fast/disk.img");
+    assert_eq!(standalone.shell(&format!("head -n1 {file}"))?, format!("{WORDS}\n"));
+    standalone.virtctl("stop web --grace-period 0 --force")?.ok();
+    eventually("it has stopped", BOOT, || Ok(standalone.items("vmi")?.is_empty()))
+}
