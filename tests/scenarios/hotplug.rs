@@ -94,7 +94,11 @@ fn is_ready(standalone: &Standalone<'_>, name: &str, target: &str) -> Result<(),
         last = plugged(standalone, "web")?;
         Ok(last.contains(&wanted))
     });
-    ready.inspect_err(|_| eprintln!("as last seen: {last:?}"))
+    if ready.is_err() {
+        let events = standalone.kubectl("get events", None)?.stdout;
+        eprintln!("as last seen: {last:?}\n{events}");
+    }
+    ready
 }
 
 fn none_is_left(standalone: &Standalone<'_>) -> Result<(), HostError> {

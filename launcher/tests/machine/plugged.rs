@@ -11,7 +11,8 @@ use crate::launched::{Launched, read_until, soon};
 
 impl Launched {
     async fn attach(&mut self, name: &str, path: &Path, bus: disk::Bus) -> Option<Fault> {
-        let request = AttachVolumeRequest { disk: Some(self.disk(name, path, bus)) };
+        let cache = disk::Cache::None.into();
+        let request = AttachVolumeRequest { disk: Some(Disk { cache, ..self.disk(name, path, bus) }) };
         soon("an answer to AttachVolume", self.client.attach_volume(request))
             .await
             .unwrap()
@@ -45,7 +46,8 @@ async fn volumes_come_and_go() {
     use disk::Bus::{Sata, Scsi, Virtio};
     let mut launcher = Launched::start().await;
     let disk = guest::disk(launcher.directory.path());
-    let request = LaunchRequest { hotplug: true, ..launcher.request(&disk) };
+    let mut request = LaunchRequest { hotplug: true, ..launcher.request(&disk) };
+    request.disks[0].cache = disk::Cache::None.into();
     launcher.up(request).await;
     let (data, fast) = (launcher.file("data.img"), launcher.file("fast.img"));
     for _ in 0..2 {

@@ -13,9 +13,10 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use vireo_proto::launcher::{Fault, PluggedVolume};
 
+use super::process::pass_by_cache;
 use crate::fault::{Code, fault, fault_at};
 use crate::hypervisor::{Plug, Plugging};
-use crate::launch::{Bus, Disk, Launch, Source};
+use crate::launch::{Bus, Cache, Disk, Launch, Source};
 use names::target;
 pub(super) use words::{ID, places};
 
@@ -125,7 +126,7 @@ impl Plugs {
     /// Begins to plug a volume in or out.
     pub(super) fn begin(&mut self, Plugging { plug, reply }: Plugging) -> Option<Saying> {
         match plug {
-            Plug::In(disk, files) => match self.place(&disk) {
+            Plug::In(disk, files) => match self.place(&disk, &files.image) {
                 Ok(volume) => {
                     let line = words::take_file(volume.number);
                     self.start(volume, Stage::TakeFile, Some(disk), Some(reply));
@@ -160,7 +161,7 @@ impl Plugs {
     }
 
     /// Finds room for a disk.
-    fn place(&mut self, disk: &Disk) -> Result<Volume, Fault> {
+    fn place(&mut self, disk: &Disk, image: &File) -> Result<Volume, Fault> {
         let refused = |code, detail: &str| Err(fault_at(code, &disk.field, detail));
         let Some(ports) = self.ports else {
             return refused(Code::Unsupported, "the machine was started without a place to plug volumes in");
@@ -184,6 +185,12 @@ impl Plugs {
                 return refused(Code::Unsupported, "volumes are plugged in on scsi and virtio");
             }
         };
+        if disk.cache == Cache::None
+            && let Err(error) = pass_by_cache(image)
+        {
+            let detail = format!("volume {} cannot pass the host's cache by: {error}", disk.name);
+            return refused(Code::HostResource, &detail);
+        }
         let (prefix, fixed) = if port.is_some() { ("vd", self.fixed.0) } else { ("sd", self.fixed.1) };
         let known: Vec<&str> = self.volumes.iter().map(|volume| volume.told.target.as_str()).collect();
         let path = match &disk.source {

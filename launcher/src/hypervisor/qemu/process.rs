@@ -22,7 +22,7 @@ use super::blockdev::{DiskFds, ImageFd};
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::Host;
-use crate::launch::Launch;
+use crate::launch::{Cache, Launch};
 
 /// How much of QEMU's complaints a fault carries.
 const STDERR_TAIL: usize = 4096;
@@ -68,7 +68,11 @@ impl Wiring {
     /// Duplicates the disks' descriptors and makes the socket pairs.
     pub(super) fn new(launch: &Launch, host: &Host) -> Result<Self, Fault> {
         let wire = || -> io::Result<Self> {
-            let disks = host.disks.iter().map(|files| {
+            let disks = launch.disks.iter().zip(&host.disks).map(|(disk, files)| {
+                if disk.cache == Cache::None {
+                    pass_by_cache(&files.image)?;
+                    files.backing.as_ref().map(pass_by_cache).transpose()?;
+                }
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
                 Ok((OwnedImage::share(&files.image)?, backing))
             });
@@ -122,6 +126,15 @@ impl Wiring {
             .chain(self.agent_fd())
             .collect()
     }
+}
+
+/// QEMU takes a descriptor for a node that passes the host's cache by only where the descriptor does so already.
+///
+/// # Errors
+/// When its file system has no such thing.
+pub(super) fn pass_by_cache(file: &File) -> io::Result<()> {
+    let flags = rustix::fs::fcntl_getfl(file)?;
+    Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::DIRECT)?)
 }
 
 /// Finds QEMU: a path as it is, a bare name on `PATH`.

@@ -12,7 +12,7 @@ fn disk(name: &str, bus: Bus) -> Disk {
         serial: "S1".into(),
         boot_order: None,
         source: Source::Raw("/claims/disk.img".into()),
-        cache: Cache::None,
+        cache: Cache::WriteBack,
     }
 }
 
