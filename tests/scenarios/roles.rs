@@ -97,11 +97,15 @@ fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     robot.gets("kubevirt.io:edit", "works")?;
     has(&robot.virtctl("start vm")?, "was scheduled to start");
     eventually("it runs", BOOT, || Ok(robot.kubectl("get vmi")?.contains("Running")))?;
-    has(&robot.kubectl("create rolebinding more --clusterrole=cluster-admin --user=eve")?, "(Forbidden)");
+    let more = "create rolebinding more --clusterrole=cluster-admin --user=eve";
+    has(&robot.kubectl(more)?, "cannot create resource \"rolebindings\"");
+    robot.gets("admin", "leads")?;
+    has(&robot.kubectl(more)?, "is attempting to grant RBAC permissions not currently held");
+    has(&robot.kubectl("create rolebinding less --clusterrole=view --user=eve")?, "created");
     has(&robot.kubectl("delete vm vm --timeout=60s")?, "deleted");
     has(&standalone.kubectl("get rolebinding", None)?.ok(), "ClusterRole/kubevirt.io:edit");
 
-    standalone.kubectl("delete rolebinding looks works", None)?.ok();
+    standalone.kubectl("delete rolebinding looks works leads", None)?.ok();
     has(&robot.kubectl("get vm")?, "(Forbidden)");
     standalone.kubectl("delete serviceaccount robot", None)?.ok();
     has(&robot.kubectl("get vm")?, "Unauthorized");

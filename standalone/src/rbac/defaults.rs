@@ -1,5 +1,6 @@
-//! The roles and bindings that every server has: Kubernetes', for the kinds that are served here, and KubeVirt's.
+//! The roles and bindings that every server has: Kubernetes', for the kinds that are served here, KubeVirt's and CDI's.
 
+mod cdi;
 mod kubernetes;
 mod kubevirt;
 
@@ -31,6 +32,7 @@ pub struct Default {
 pub fn all() -> Vec<Default> {
     let mut all = kubernetes::all();
     all.extend(kubevirt::all());
+    all.extend(cdi::all());
     all
 }
 
