@@ -22,6 +22,7 @@ mod scenarios {
     mod roles;
     mod screen;
     pub(crate) mod standalone;
+    mod upload;
     mod vnc;
 }
 

@@ -14,7 +14,7 @@ mod sparse;
 pub mod volumes;
 
 pub use blobs::BlobError;
-pub use claims::{ClaimError, Claims};
+pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub use format::FormatError;
 pub use oci::OciError;
 pub use prepare::{Kernel, Places, Prepared, StorageError, find_claims, prepare, prepare_disk};

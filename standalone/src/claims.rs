@@ -15,7 +15,7 @@ use crate::machines::told::{About, Event, write as tell};
 use crate::resource::{CLASS, PROTECTION, requested};
 use crate::rounds::{self, Controller};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::{meta, place, uploads};
 
 /// What is remembered from round to round.
 #[derive(Debug)]
@@ -30,6 +30,11 @@ struct Disks {
 
 /// Makes and removes disks until the store is gone.
 pub async fn run(store: Arc<Store>, node: Arc<Node>) {
+    let files = node.claims();
+    let swept = tokio::task::spawn_blocking(move || files.sweep_uploads()).await;
+    if let Ok(Err(error)) = swept {
+        tracing::warn!(%error, "what uploads left behind stays");
+    }
     rounds::control(store, || Disks::over(node.claims(), Some(Arc::clone(&node)))).await;
 }
 
@@ -95,6 +100,12 @@ impl Disks {
         let bound = ["Bound", "Lost"].contains(&phase);
         let there = self.files.find(&claim.key.namespace, &claim.key.name).is_ok();
         if phase == "Bound" && has == wanted && there {
+            if uploads::offer(&mut claim.value.clone()) {
+                place::change(store, claim, |value| {
+                    uploads::offer(value);
+                    true
+                })?;
+            }
             return Ok(true);
         }
         if bound && !there {
@@ -115,6 +126,7 @@ impl Disks {
                 "phase": "Bound", "accessModes": value["spec"]["accessModes"],
                 "capacity": {"storage": wanted},
             });
+            uploads::offer(value);
             true
         })?;
         let (reason, text) = match bound {
@@ -153,7 +165,7 @@ impl Disks {
 }
 
 /// Whether an instance that has not ended names a claim.
-fn is_used(store: &Store, claim: &Key) -> bool {
+pub(crate) fn is_used(store: &Store, claim: &Key) -> bool {
     let uses = |object: &Arc<Object>| {
         let phase = object.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
         let volumes = object.value.pointer("/spec/volumes").and_then(Value::as_array);

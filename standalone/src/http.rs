@@ -18,6 +18,7 @@ mod subresource;
 mod table;
 mod target;
 mod token;
+mod upload;
 mod watch;
 mod write;
 
@@ -31,11 +32,13 @@ use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 pub use refusal::{Refusal, status};
+pub use upload::{is_door, receive, sender};
 
 use crate::auth::Tokens;
 use crate::catalog::{Catalog, Catalogs};
 use crate::rbac::roles::RolesNow;
 use crate::store::Store;
+use crate::uploads::Uploads;
 use query::Query;
 use target::{Object, Target};
 
@@ -46,6 +49,8 @@ pub struct Server {
     pub store: Arc<Store>,
     /// Whose tokens are whose.
     pub tokens: Arc<Tokens>,
+    /// What fills claims.
+    pub uploads: Uploads,
     /// What is served.
     pub catalogs: Catalogs,
     /// Who may do what.
@@ -77,6 +82,7 @@ async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, R
         Target::Expand(asked) => expand::serve(server, asked, request).await,
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Token(account) => token::serve(server, &account, request).await,
+        Target::Cdi(cdi) => upload::serve(server, cdi, request).await,
         Target::Review(review) => review::serve(server, review, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         target => {
@@ -144,6 +150,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Stream(_)
         | Target::Ask(_)
         | Target::Plug(_)
+        | Target::Cdi(_)
         | Target::Expand(_)
         | Target::Token(_)
         | Target::Review(_) => {

@@ -4,7 +4,7 @@
 //! fields are, and [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials
 //! of [`server`]. [`machines`] runs the node agent on it, in this process, [`vms`] starts and stops machines for those
 //! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
-//! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`catalog`]
+//! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`uploads`] fills them, [`catalog`]
 //! knows what is served beside the table, by the CustomResourceDefinitions that [`definitions`] sees to,
 //! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind. [`auth`] knows who
 //! somebody is, and [`rbac`] what they may do.
@@ -35,4 +35,5 @@ pub mod schema;
 pub mod selector;
 pub mod server;
 pub mod store;
+pub mod uploads;
 pub mod vms;

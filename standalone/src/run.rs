@@ -21,6 +21,7 @@ use crate::pki::{Authority, PkiError};
 use crate::rbac::roles::RolesNow;
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
+use crate::uploads::{NoKey, Passes, Uploads};
 use crate::{accounts, claims, collect, definitions, kubeconfig, place, pools, rbac, replicasets, vms};
 
 /// What a server is told.
@@ -59,6 +60,9 @@ pub enum RunError {
     /// Something that should go on until the end did not.
     #[error("cannot serve")]
     Serve(#[from] io::Error),
+    /// The key for tokens.
+    #[error(transparent)]
+    UploadKey(#[from] NoKey),
     /// The node agent.
     #[error(transparent)]
     Node(#[from] SuperviseError),
@@ -101,9 +105,11 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
+    let uploads = Uploads { files: node.claims(), passes: Passes::new()?, url: url.clone() };
     let api = Arc::new(Server {
         store: Arc::clone(&store),
         tokens,
+        uploads,
         catalogs: Catalogs::default(),
         roles: RolesNow::default(),
         node: router,

@@ -79,8 +79,15 @@ async fn connection(
         let certified = certified.clone();
         async move {
             let request = request.map(Body::new);
+            if http::is_door(request.uri().path()) {
+                let Some(subject) = http::sender(&server, &request) else {
+                    return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
+                };
+                standing.known();
+                return Ok(http::receive(server, subject, request).await);
+            }
             let Some(user) = user(&door, certified.as_ref(), &request) else {
-                return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
+                return Ok(Refusal::unauthorized().into_response());
             };
             if user != User::anonymous() {
                 standing.known();

@@ -21,7 +21,7 @@ const SIGTERM: i32 = 15;
 
 /// A running `vireo` and those who talk to it.
 pub(crate) struct Standalone<'h> {
-    host: &'h Host,
+    pub(crate) host: &'h Host,
     hypervisor: &'static str,
     vireo: Process<'h>,
 }
@@ -49,7 +49,7 @@ impl<'h> Standalone<'h> {
         Ok(Self { host, hypervisor, vireo: vireo(host, hypervisor)? })
     }
 
-    fn kubeconfig(&self) -> String {
+    pub(crate) fn kubeconfig(&self) -> String {
         self.host.work("state/api/kubeconfig")
     }
 

@@ -1,5 +1,6 @@
 mod create;
 mod forward;
+mod image_upload;
 mod volume;
 
 use std::net::IpAddr;
@@ -10,6 +11,7 @@ pub(crate) use create::{
     CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Volumes,
 };
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
+pub(crate) use image_upload::ImageUpload;
 pub(crate) use volume::{AddVolume, Plugged};
 
 /// Controls virtual machines.
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     RemoveVolume(Plugged),
     /// Print a manifest of a virtual machine, an instance type or a preference
     Create(Create),
+    /// Fill a persistent volume claim with a disk image
+    ImageUpload(Box<ImageUpload>),
     /// Show a virtual machine with what its instance type and preference say
     Expand(Expand),
     /// Print the versions of virtctl and of the server

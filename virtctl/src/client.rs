@@ -1,6 +1,7 @@
 //! Requests: to the server that a kubeconfig names, or to the virt-handler of this machine over its unix socket.
 
 mod kubeconfig;
+mod proxy;
 mod tls;
 
 use std::io;
@@ -19,6 +20,7 @@ use tokio_tungstenite::{WebSocketStream, client_async};
 
 use crate::cli::Server;
 use kubeconfig::{Cluster, ConfigError};
+pub(crate) use proxy::Proxy;
 use tls::Tls;
 
 /// The sub-protocol of KubeVirt's byte streams: raw bytes in binary frames.
@@ -208,11 +210,30 @@ impl Client {
         })
     }
 
+    /// The way to an upload proxy.
+    ///
+    /// # Errors
+    /// When there can be none at a URL, or it is a virt-handler that answers.
+    pub(crate) fn proxy(&self, url: &str, insecure: bool) -> Result<Proxy, ClientError> {
+        match &self.endpoint {
+            Endpoint::Handler(_) => Err(ClientError::NoMachines),
+            Endpoint::Server(tls) => Ok(Proxy { tls: tls.elsewhere(url, insecure)? }),
+        }
+    }
+
+    /// POSTs a JSON document.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Result<Bytes, ClientError> {
+        self.give(Request::post(path), body).await
+    }
+
+    async fn give(&self, request: hyper::http::request::Builder, body: &Value) -> Result<Bytes, ClientError> {
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        self.send(request.body(Full::from(body.to_string())).map_err(ClientError::Request)?).await
+    }
+
     /// PUTs a JSON document.
     pub(crate) async fn put(&self, path: &str, body: &Value) -> Result<Bytes, ClientError> {
-        let request = Request::put(path).header(header::CONTENT_TYPE, "application/json");
-        let request = request.body(Full::from(body.to_string())).map_err(ClientError::Request)?;
-        self.send(request).await
+        self.give(Request::put(path), body).await
     }
 
     async fn send(&self, mut request: Request<Full<Bytes>>) -> Result<Bytes, ClientError> {

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod expand;
+pub(crate) mod image_upload;
 pub(crate) mod lifecycle;
 pub(crate) mod port_forward;
 mod splice;

@@ -45,6 +45,7 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::AddVolume(args) => cmd::volume::add(&cli.server, args).await,
         Command::RemoveVolume(args) => cmd::volume::remove(&cli.server, args).await,
         Command::Create(args) => cmd::create::run(&cli.server, args),
+        Command::ImageUpload(args) => cmd::image_upload::run(&cli.server, args).await,
         Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,
     };

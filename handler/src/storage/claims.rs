@@ -3,12 +3,16 @@
 //! This is the one place that knows where a claim's disk is. Who made it (here `vireo`, by the objects of its API, or
 //! somebody by hand for `virt-handler --manifests`) is not asked; in a cluster it is a volume that was mounted.
 
+mod upload;
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::volumes::{VolumeError, has_room, host_disk};
+
+pub use upload::{Filled, Upload, UploadError};
 
 /// What KubeVirt calls the disk in a claim's file system.
 const DISK: &str = "disk.img";

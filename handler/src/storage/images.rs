@@ -210,7 +210,7 @@ fn copy_out(from: &mut File, to: &Path, limit: u64) -> Result<u64, ImageError> {
 }
 
 /// Hands the image to `qemu-img` as an inherited file, so that its name in the image never reaches a command line.
-fn convert(disk: &File, path: &Path, to: &Path) -> Result<(), ImageError> {
+pub(super) fn convert(disk: &File, path: &Path, to: &Path) -> Result<(), ImageError> {
     let input = disk.try_clone().map_err(store(to))?;
     let output = Command::new("qemu-img")
         .args(["convert", "-q", "-f", "qcow2", "-O", "raw", "/dev/stdin"])

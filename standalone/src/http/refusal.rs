@@ -34,7 +34,7 @@ pub fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 impl Refusal {
-    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None }
     }
 

@@ -4,6 +4,7 @@ use percent_encoding::percent_decode_str;
 
 use super::Refusal;
 use super::review::{self, Review};
+use super::upload::{self, Cdi};
 use std::sync::Arc;
 
 use crate::catalog::Catalog;
@@ -52,6 +53,7 @@ pub(super) enum Target {
     /// A token for an account.
     Token(Object),
     Review(&'static Review),
+    Cdi(Cdi),
 }
 
 /// Objects of a resource: all, those of a namespace, or one.
@@ -131,6 +133,9 @@ impl Target {
         let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
         if let Some(review) = review::at(&segments) {
             return Ok(Self::Review(review));
+        }
+        if let Some(cdi) = upload::at(&segments) {
+            return Ok(Self::Cdi(cdi));
         }
         Ok(match segments.as_slice() {
             [] => Self::Root,

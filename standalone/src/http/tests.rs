@@ -20,6 +20,11 @@ impl World {
         let server = Arc::new(Server {
             store,
             tokens,
+            uploads: Uploads {
+                files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
+                passes: crate::uploads::Passes::new().unwrap(),
+                url: "https://127.0.0.1:6443".to_owned(),
+            },
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),
             node: Router::new(),
@@ -390,3 +395,4 @@ mod custom;
 mod review;
 mod rights;
 mod token;
+mod upload;

@@ -25,6 +25,8 @@ pub(crate) enum ConfigError {
     Credentials(String),
     #[error("the kubeconfig's cluster {0}")]
     Cluster(&'static str),
+    #[error("the upload proxy {url} {why}")]
+    Proxy { url: String, why: String },
     #[error("the kubeconfig's {what} is no base64")]
     Base64 { what: &'static str, source: base64::DecodeError },
     #[error("the kubeconfig's certificates cannot be used: {0}")]

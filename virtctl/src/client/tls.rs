@@ -1,5 +1,7 @@
 //! The way to an API server.
 
+mod anyone;
+
 use std::io;
 use std::sync::Arc;
 
@@ -7,7 +9,7 @@ use hyper::Uri;
 use hyper::header::HeaderValue;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ConfigBuilder, RootCertStore, WantsVerifier};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -16,10 +18,16 @@ use super::kubeconfig::{Cluster, ConfigError};
 
 const HTTPS: u16 = 443;
 
+fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()
+}
+
 /// A server that is known by its certificate.
 pub(crate) struct Tls {
     uri: Uri,
     name: ServerName<'static>,
+    roots: Arc<RootCertStore>,
     config: Arc<ClientConfig>,
     authorization: Option<HeaderValue>,
 }
@@ -48,11 +56,8 @@ impl Tls {
         for root in certificates(&cluster.authority)? {
             roots.add(root).map_err(|error| unusable(&error))?;
         }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable(&error))?
-            .with_root_certificates(roots);
+        let roots = Arc::new(roots);
+        let config = builder().map_err(|error| unusable(&error))?.with_root_certificates(Arc::clone(&roots));
         let config = match cluster.identity {
             None => config.with_no_client_auth(),
             Some((certificate, key)) => {
@@ -71,7 +76,34 @@ impl Tls {
                 Some(value)
             }
         };
-        Ok(Self { uri, name, config: Arc::new(config), authorization })
+        Ok(Self { uri, name, roots, config: Arc::new(config), authorization })
+    }
+
+    /// The way to another server, for which the same authority vouches, or nobody if that is not asked for. It is not
+    /// told who one is.
+    pub(crate) fn elsewhere(&self, url: &str, insecure: bool) -> Result<Self, ConfigError> {
+        let wrong = |why: &str| ConfigError::Proxy { url: url.to_owned(), why: why.to_owned() };
+        let whole = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
+        let uri: Uri = whole.parse().map_err(|_| wrong("is no URL"))?;
+        if uri.scheme_str() != Some("https") || uri.path() != "/" || uri.query().is_some() {
+            return Err(wrong("is not of the form https://host:port"));
+        }
+        let host = uri.host().ok_or_else(|| wrong("has no host"))?;
+        let name = match uri.authority() == self.uri.authority() {
+            true => self.name.clone(),
+            false => {
+                ServerName::try_from(bare(host).to_owned()).map_err(|error| wrong(&error.to_string()))?
+            }
+        };
+        let builder = builder().map_err(|error| wrong(&error.to_string()))?;
+        let config = match insecure {
+            false => builder.with_root_certificates(Arc::clone(&self.roots)).with_no_client_auth(),
+            true => {
+                let whoever = Arc::new(anyone::Anyone::new());
+                builder.dangerous().with_custom_certificate_verifier(whoever).with_no_client_auth()
+            }
+        };
+        Ok(Self { uri, name, roots: Arc::clone(&self.roots), config: Arc::new(config), authorization: None })
     }
 
     /// For people.

@@ -1,0 +1,284 @@
+//! Filling a claim's disk with an image that somebody sends: into a file beside it, which takes its place as a whole
+//! once all of it is there and fits.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, ErrorKind, Read, Seek as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use flate2::read::MultiGzDecoder;
+use liblzma::bufread::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+use rustix::fs::{FlockOperation, flock};
+
+use super::{ClaimError, Claims};
+use crate::storage::format::{self, Format, FormatError};
+use crate::storage::images::{ImageError, convert};
+use crate::storage::sparse;
+
+/// What is received, as it comes.
+const RECEIVED: &str = "upload.received";
+/// What it becomes.
+const UNPACKED: &str = "upload.unpacked";
+/// What a decoder of xz may take.
+const XZ_MEMORY: u64 = 128 << 20;
+/// What an image may take beside its content, for its own tables.
+const OVERHEAD: u64 = 64 << 20;
+
+/// Why an image is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum UploadError {
+    /// There is no disk to fill.
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    /// Somebody else is at it.
+    #[error("another upload to this claim is going on")]
+    Busy,
+    /// The image does not fit.
+    #[error("the image needs {wanted} bytes, the claim has {has}: make a larger one")]
+    TooLarge {
+        /// At least so many.
+        wanted: u64,
+        /// The claim's.
+        has: u64,
+    },
+    /// No image, or one that is not taken.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A compressed image that breaks off, or is none.
+    #[error("the compressed image is damaged")]
+    Damaged(#[source] io::Error),
+    /// It looks like an image, and cannot be read as one.
+    #[error("the image cannot be converted")]
+    Convert(#[source] ImageError),
+    /// The disk of this node is full.
+    #[error("the disk of the node is full")]
+    Full,
+    /// The disk of this node otherwise.
+    #[error("the image cannot be written")]
+    Write(#[source] io::Error),
+}
+
+fn writing(error: io::Error) -> UploadError {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => UploadError::Full,
+        _ => UploadError::Write(error),
+    }
+}
+
+/// Files beside a disk, which go when nobody wants them any more.
+#[derive(Debug)]
+struct Beside {
+    directory: PathBuf,
+}
+
+impl Beside {
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        for name in [RECEIVED, UNPACKED] {
+            match fs::remove_file(self.path(name)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    tracing::warn!(%error, directory = %self.directory.display(), "an upload's file stays");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// An image on its way.
+#[derive(Debug)]
+pub struct Upload {
+    file: File,
+    beside: Beside,
+    disk: PathBuf,
+    /// Bytes of the disk.
+    size: u64,
+    received: u64,
+}
+
+/// An image that is there, and fits.
+#[derive(Debug)]
+pub struct Filled {
+    image: PathBuf,
+    disk: PathBuf,
+    /// Held until the image is in its place.
+    _file: File,
+    _beside: Beside,
+}
+
+impl Claims {
+    /// Begins to fill a claim's disk. Blocks.
+    ///
+    /// # Errors
+    /// When there is no disk, it is being filled already, or nothing can be written beside it.
+    pub fn begin_upload(&self, namespace: &str, name: &str) -> Result<Upload, UploadError> {
+        let disk = self.find(namespace, name)?;
+        let size = fs::metadata(&disk).map_err(writing)?.len();
+        let directory = self.directory(namespace, name);
+        let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(|_| UploadError::Busy)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(nofollow)
+            .open(directory.join(RECEIVED))
+            .map_err(writing)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
+        // What a crash left behind.
+        file.set_len(0).map_err(writing)?;
+        Ok(Upload { file, beside: Beside { directory }, disk, size, received: 0 })
+    }
+
+    /// Removes what uploads left behind that ended with the process. Blocks.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn sweep_uploads(&self) -> io::Result<()> {
+        let directories = |path: &Path| -> io::Result<Vec<PathBuf>> {
+            let entries = match fs::read_dir(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+                entries => entries?,
+            };
+            let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+            Ok(paths.collect::<io::Result<Vec<_>>>()?.into_iter().filter(|path| path.is_dir()).collect())
+        };
+        for namespace in directories(&self.root)? {
+            for directory in directories(&namespace)? {
+                drop(Beside { directory });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Upload {
+    /// How many bytes the claim's disk has.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Whether so many bytes may come at all.
+    ///
+    /// # Errors
+    /// When no image of so many bytes fits.
+    pub fn expect(&self, bytes: u64) -> Result<(), UploadError> {
+        // An image that holds every block of the disk, with its tables.
+        let most = self.size.saturating_add(self.size / 64).saturating_add(OVERHEAD);
+        if bytes > most {
+            return Err(UploadError::TooLarge { wanted: bytes, has: self.size });
+        }
+        Ok(())
+    }
+
+    /// Takes the next bytes. Zeros take no room. Blocks.
+    ///
+    /// # Errors
+    /// When it is too much, or cannot be written.
+    pub fn write(&mut self, data: &[u8]) -> Result<(), UploadError> {
+        let end = self.received.saturating_add(data.len() as u64);
+        self.expect(end)?;
+        if data.iter().any(|byte| *byte != 0) {
+            self.file.write_all_at(data, self.received).map_err(writing)?;
+        }
+        self.received = end;
+        Ok(())
+    }
+
+    /// Makes a disk of what came: unpacked, raw and as large as the claim. Blocks, and may take long.
+    ///
+    /// # Errors
+    /// When it is no image that is taken, does not fit, or there is no room for it.
+    pub fn finish(self) -> Result<Filled, UploadError> {
+        let Self { mut file, beside, disk, size, received } = self;
+        file.set_len(received).map_err(writing)?;
+        let mut image = beside.path(RECEIVED);
+        if let Some(unpacked) = unpack(&mut file, &beside.path(UNPACKED), size)? {
+            fs::rename(beside.path(UNPACKED), &image).map_err(writing)?;
+            // Who comes next must wait, too.
+            flock(&unpacked, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
+            file = unpacked;
+        }
+        let wanted = match format::probe(&file)? {
+            Format::Raw => file.metadata().map_err(writing)?.len(),
+            Format::Qcow2 { virtual_size } => virtual_size,
+        };
+        if wanted > size {
+            return Err(UploadError::TooLarge { wanted, has: size });
+        }
+        if let Format::Qcow2 { .. } = format::probe(&file)? {
+            file.rewind().map_err(writing)?;
+            image = beside.path(UNPACKED);
+            create(&image)?;
+            convert(&file, Path::new("upload"), &image).map_err(|error| match &error {
+                ImageError::Convert { output, .. } if output.contains("No space left") => UploadError::Full,
+                _ => UploadError::Convert(error),
+            })?;
+        }
+        let whole = OpenOptions::new().write(true).open(&image).map_err(writing)?;
+        whole.set_len(size).and_then(|()| whole.sync_all()).map_err(writing)?;
+        Ok(Filled { image, disk, _file: file, _beside: beside })
+    }
+}
+
+fn create(path: &Path) -> Result<File, UploadError> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)
+        .map_err(writing)
+}
+
+/// Unpacks what is compressed. None for what is not.
+fn unpack(file: &mut File, to: &Path, size: u64) -> Result<Option<File>, UploadError> {
+    let mut start = [0; 6];
+    let read = file.read_at(&mut start, 0).map_err(writing)?;
+    let start = start.get(..read).unwrap_or_default();
+    file.rewind().map_err(writing)?;
+    let input = BufReader::new(file);
+    let mut input: Box<dyn Read> = if start.starts_with(b"\x1f\x8b") {
+        Box::new(MultiGzDecoder::new(input))
+    } else if start.starts_with(b"\xfd7zXZ\0") {
+        let stream = Stream::new_stream_decoder(XZ_MEMORY, CONCATENATED);
+        Box::new(XzDecoder::new_stream(input, stream.map_err(|error| UploadError::Damaged(error.into()))?))
+    } else {
+        return Ok(None);
+    };
+    let mut out = create(to)?;
+    let limit = size.saturating_add(size / 64).saturating_add(OVERHEAD);
+    match sparse::copy(&mut input, &mut out, limit) {
+        Ok(_) => Ok(Some(out)),
+        Err(error) => Err(match error.kind() {
+            ErrorKind::FileTooLarge => UploadError::TooLarge { wanted: limit, has: size },
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => UploadError::Full,
+            _ => UploadError::Damaged(error),
+        }),
+    }
+}
+
+impl Filled {
+    /// Puts the image in the place of the claim's disk. Blocks, but not for long.
+    ///
+    /// # Errors
+    /// When the claim is gone, or its directory cannot be written.
+    pub fn put(self) -> Result<(), UploadError> {
+        // Only in the place of a disk: where the claim has gone, so has its directory.
+        fs::metadata(&self.disk).map_err(writing)?;
+        fs::rename(&self.image, &self.disk).map_err(writing)?;
+        let directory = self.disk.parent().unwrap_or(Path::new("/"));
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(writing)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,50 @@
+//! The command line of `virtctl image-upload`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct ImageUpload {
+    /// What is filled: pvc; dv, a DataVolume, is not available
+    #[arg(value_name = "KIND", value_parser = ["pvc", "dv"])]
+    pub(crate) kind: String,
+    /// Name of the PersistentVolumeClaim
+    pub(crate) name: String,
+    /// The image: raw, qcow2, or one of them compressed by gzip or xz
+    #[arg(long, value_name = "FILE", required_unless_present = "archive_path")]
+    pub(crate) image_path: Option<PathBuf>,
+    /// Not available: archives have no place on a disk
+    #[arg(long, value_name = "FILE", conflicts_with = "image_path")]
+    pub(crate) archive_path: Option<PathBuf>,
+    /// Size of the claim that is made, as 10Gi
+    #[arg(long, value_name = "SIZE", required_unless_present = "no_create")]
+    pub(crate) size: Option<String>,
+    /// Fill a claim that is there, and make none
+    #[arg(long)]
+    pub(crate) no_create: bool,
+    /// Access mode of the claim that is made
+    #[arg(long, value_name = "MODE", default_value = "ReadWriteOnce")]
+    pub(crate) access_mode: String,
+    /// Volume mode of the claim that is made: filesystem or block
+    #[arg(long, value_name = "MODE", value_parser = ["filesystem", "block"], conflicts_with = "block_volume")]
+    pub(crate) volume_mode: Option<String>,
+    /// The same as --volume-mode=block
+    #[arg(long)]
+    pub(crate) block_volume: bool,
+    /// Storage class of the claim that is made
+    #[arg(long, value_name = "NAME")]
+    pub(crate) storage_class: Option<String>,
+    /// Ask for a disk though nothing uses the claim yet
+    #[arg(long)]
+    pub(crate) force_bind: bool,
+    /// Where to send the image [default: what the server says]
+    #[arg(long, value_name = "URL")]
+    pub(crate) uploadproxy_url: Option<String>,
+    /// Send the image to whoever answers there
+    #[arg(long)]
+    pub(crate) insecure: bool,
+    /// Seconds to wait for the claim, and after the upload for its disk
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(crate) wait_secs: u64,
+}
