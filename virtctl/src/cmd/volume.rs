@@ -9,11 +9,11 @@ use crate::client::{Client, ClientError};
 
 #[derive(Debug, thiserror::Error)]
 enum VolumeError {
-    #[error("error adding volume, {0}")]
+    #[error("error adding volume")]
     Adding(#[source] ClientError),
     #[error("error adding volume, Volume {0} is not a DataVolume or PersistentVolumeClaim")]
     NoClaim(String),
-    #[error("error removing volume, {0}")]
+    #[error("error removing volume")]
     Removing(#[source] ClientError),
 }
 
