@@ -15,6 +15,7 @@ mod scenarios {
     mod hostile;
     mod hotplug;
     pub(crate) mod looking;
+    mod metrics;
     mod native;
     mod net;
     pub(crate) mod node;

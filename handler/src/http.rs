@@ -21,8 +21,12 @@ use tokio::net::UnixListener;
 use vireo_api::v1::{API_VERSION, ListMeta, VirtualMachineInstance, VirtualMachineInstanceList};
 
 use crate::manifests::{Key, Refusal};
+use crate::metrics;
 use crate::node::Node;
 use fault::Fault;
+
+/// Where Prometheus asks.
+pub const METRICS: &str = "/metrics";
 
 /// Binds the endpoint. The caller holds the state directory, so a socket that is there already is a leftover.
 ///
@@ -67,6 +71,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmi}/userlist"), get(agent::users))
         .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
         .route(steer, put(steer::steer))
+        .route(METRICS, get(metrics::serve))
         .fallback(nowhere)
         .method_not_allowed_fallback(other_method)
         .with_state(node)

@@ -9,6 +9,7 @@ pub mod http;
 mod inotify;
 pub mod launcher;
 pub mod manifests;
+pub mod metrics;
 pub mod network;
 pub mod node;
 pub mod reconcile;

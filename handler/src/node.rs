@@ -11,6 +11,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
 use crate::manifests::{Key, Refusal};
+use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::Settings;
 use crate::state::{StateDir, StateError, write_json};
@@ -25,6 +26,8 @@ pub struct Node {
     pub state: StateDir,
     /// Where launchers are accounted; absent where the handler may not.
     pub cgroups: Option<Cgroups>,
+    /// What is measured.
+    pub metrics: Metrics,
     picture: Mutex<Picture>,
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
@@ -58,6 +61,7 @@ impl Node {
             settings,
             state,
             cgroups,
+            metrics: Metrics::default(),
             picture: Mutex::default(),
             wires: Mutex::default(),
             host: Once::new(),
@@ -78,6 +82,7 @@ impl Node {
 
     /// Shows a VMI, or nothing more of it.
     pub fn show(&self, key: &Key, vmi: Option<VirtualMachineInstance>) {
+        self.metrics.see(key, vmi.as_ref());
         let mut picture = lock(&self.picture);
         match vmi {
             Some(vmi) => picture.vmis.insert(key.clone(), Arc::new(vmi)),

@@ -1,11 +1,13 @@
 //! What runs the machine: one trait, two implementations.
 
 mod choose;
+mod figures;
 mod guest;
 pub mod native;
 pub mod qemu;
 
 pub use choose::{Choice, KvmState, Probe, choose};
+pub use figures::{Figures, Meter, Reading, Readings};
 pub use guest::{
     Controls, End, Event, Events, Guest, GuestEnd, Order, Plug, Plugging, SOFT_REBOOT, Starting, guest,
 };

@@ -23,3 +23,4 @@ pub mod screenshot;
 pub mod server;
 pub mod session;
 pub mod socket;
+pub mod statistics;

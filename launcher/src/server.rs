@@ -12,7 +12,8 @@ use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
     KillResponse, LaunchRequest, LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest,
-    ShutdownResponse, State, SteerRequest, SteerResponse, Steering, WatchRequest,
+    ShutdownResponse, State, StatisticsRequest, StatisticsResponse, SteerRequest, SteerResponse, Steering,
+    WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -20,6 +21,7 @@ use crate::hypervisor::Order;
 use crate::launch::Disk;
 use crate::screenshot;
 use crate::session::{Handle, PlugRequest};
+use crate::statistics;
 
 /// The service, for any number of connections.
 pub struct Server {
@@ -131,6 +133,17 @@ impl Launcher for Server {
             Err(error) => {
                 ScreenshotResponse { png: Vec::new(), fault: Some(fault(Code::Hypervisor, chain(&error))) }
             }
+        };
+        Ok(Response::new(answer))
+    }
+
+    async fn statistics(
+        &self,
+        _: Request<StatisticsRequest>,
+    ) -> Result<Response<StatisticsResponse>, Status> {
+        let answer = match statistics::read(self.session.metered()).await {
+            Ok(statistics) => StatisticsResponse { statistics: Some(statistics), fault: None },
+            Err(fault) => StatisticsResponse { statistics: None, fault: Some(fault) },
         };
         Ok(Response::new(answer))
     }

@@ -31,7 +31,7 @@ use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::firmware::Paths;
 use crate::host;
-use crate::hypervisor::{Choice, Hypervisor, Probe, Starting, choose};
+use crate::hypervisor::{Choice, Hypervisor, Meter, Probe, Starting, choose};
 use crate::launch::{Kind, Launch};
 use crate::{logging, socket};
 use stage::{Machine, Stage};
@@ -60,11 +60,15 @@ pub struct Standing {
     pub screen: Option<PathBuf>,
 }
 
+/// Where to read what the machine has used, and what it was launched with; absent until it is up.
+pub type Metered = Option<(Meter, Arc<Launch>)>;
+
 /// The owner of the machine.
 pub struct Session {
     node: Box<dyn Node>,
     commands: mpsc::Receiver<Command>,
     standing: watch::Sender<Standing>,
+    metered: watch::Sender<Metered>,
     /// Console and DHCP servers; they stop with the session.
     servers: JoinSet<()>,
     /// What others want to know of the guest's agent; absent once somebody takes care of it.
@@ -82,16 +86,18 @@ impl Session {
         let state = State { phase: Phase::Waiting.into(), ..State::default() };
         let (standing, seen) = watch::channel(Standing { vmi: None, state, screen: None });
         let (asker, questions) = agent::questions();
+        let (metered, meters) = watch::channel(None);
         let session = Self {
             node,
             commands,
             standing,
+            metered,
             servers: JoinSet::new(),
             questions: Some(questions),
             agent_open: watch::Sender::new(false),
             leaving: false,
         };
-        (session, Handle::new(sender, seen, asker))
+        (session, Handle::new(sender, seen, meters, asker))
     }
 
     /// Runs until the launcher may exit.
@@ -228,6 +234,7 @@ impl Session {
                         Ok(guest) => {
                             self.enter(Phase::Running);
                             info!("the machine runs");
+                            self.metered.send_replace(Some((guest.meter(), Arc::clone(&up.launch))));
                             let machine = Machine::new(up.launch, up.console, guest);
                             match up.stop {
                                 Some(deadline) => Stage::Stopping(machine, deadline),
@@ -274,6 +281,7 @@ impl Session {
 
     fn exit(&self, outcome: Outcome) -> Stage {
         self.agent_open.send_replace(false);
+        self.metered.send_replace(None);
         self.publish(|state| {
             state.agent = None;
             state.volumes.clear();

@@ -8,6 +8,7 @@ mod ask;
 mod body;
 mod discovery;
 mod expand;
+mod measured;
 mod plug;
 mod protobuf;
 mod query;
@@ -23,6 +24,7 @@ mod watch;
 mod write;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Body;
@@ -30,7 +32,9 @@ use axum::extract::Request;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
+use vireo_handler::http::METRICS;
 
+pub use measured::Measures;
 pub use refusal::{Refusal, status};
 pub use upload::{is_door, receive, sender};
 
@@ -39,6 +43,7 @@ use crate::catalog::{Catalog, Catalogs};
 use crate::rbac::roles::RolesNow;
 use crate::store::Store;
 use crate::uploads::Uploads;
+use measured::About;
 use query::Query;
 use target::{Object, Target};
 
@@ -57,21 +62,24 @@ pub struct Server {
     pub roles: RolesNow,
     /// The node agent's own endpoint, for consoles and screens.
     pub node: Router,
+    /// What is counted of requests.
+    pub measures: Measures,
 }
 
 /// Answers a request of somebody who may make it.
 pub async fn answer(server: Arc<Server>, request: Request) -> Response {
-    match serve(&server, request).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    }
+    let (begin, mut about) = (Instant::now(), About::new(&request));
+    let response = serve(&server, request, &mut about).await.unwrap_or_else(Refusal::into_response);
+    server.measures.answered(about, response.status(), begin.elapsed());
+    response
 }
 
-async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, Refusal> {
+async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) -> Result<Response, Refusal> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     access::check(server, &query, &mut request)?;
     let catalog = server.catalogs.now(&server.store);
     let target = Target::parse(request.uri().path(), &catalog)?;
+    about.means(&target, &query);
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
         Target::Scale(object) => {
@@ -85,6 +93,7 @@ async fn serve(server: &Arc<Server>, mut request: Request) -> Result<Response, R
         Target::Cdi(cdi) => upload::serve(server, cdi, request).await,
         Target::Review(review) => review::serve(server, review, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
+        Target::Metrics => subresource::ask_node(server, request, METRICS).await,
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
                 return Err(Refusal::method_not_allowed());
@@ -153,7 +162,8 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Cdi(_)
         | Target::Expand(_)
         | Target::Token(_)
-        | Target::Review(_) => {
+        | Target::Review(_)
+        | Target::Metrics => {
             return Err(Refusal::nowhere());
         }
     })

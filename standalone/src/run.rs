@@ -15,7 +15,7 @@ use vireo_handler::state::{StateError, read_json, write_json};
 
 use crate::auth::{KeyError, Signer, Tokens};
 use crate::catalog::Catalogs;
-use crate::http::Server;
+use crate::http::{Measures, Server};
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::rbac::roles::RolesNow;
@@ -106,6 +106,8 @@ pub async fn run(
 
     let router = vireo_handler::http::router(Arc::clone(&node));
     let uploads = Uploads { files: node.claims(), passes: Passes::new()?, url: url.clone() };
+    let measures = Measures::default();
+    node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
     let api = Arc::new(Server {
         store: Arc::clone(&store),
         tokens,
@@ -113,6 +115,7 @@ pub async fn run(
         catalogs: Catalogs::default(),
         roles: RolesNow::default(),
         node: router,
+        measures,
     });
     let vmis = Vmis::of(Arc::clone(&store));
     tokio::select! {

@@ -167,6 +167,20 @@ impl Store {
         Ok((present.revision, events))
     }
 
+    /// How many objects there are of each resource.
+    pub fn counts(&self) -> BTreeMap<String, u64> {
+        let mut counts = BTreeMap::new();
+        for key in self.present().objects.keys() {
+            match counts.get_mut(&key.resource) {
+                Some(count) => *count += 1,
+                None => {
+                    counts.insert(key.resource.clone(), 1);
+                }
+            }
+        }
+        counts
+    }
+
     /// Whether a namespace has objects of a resource.
     pub fn has_any(&self, resource: &str, namespace: &str) -> bool {
         self.present().of(resource, Some(namespace)).next().is_some()

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-use crate::cache;
+use crate::python;
 use crate::screen::Picture;
 
 const PACKAGE: &str = "vncdotool==1.4.2";
@@ -24,8 +24,7 @@ pub struct Client {
 impl Client {
     /// The client, installed first if need be.
     pub fn get() -> io::Result<Self> {
-        let environment = cache::once("python", &cache::key(&[PACKAGE]), install)?;
-        Ok(Self { python: environment.join("bin/python") })
+        Ok(Self { python: python::with(PACKAGE)? })
     }
 
     /// Connects, acts (`type TEXT`, `key NAME`, `move X Y`, `click N`), looks and leaves: what it saw at last. The server
@@ -42,15 +41,4 @@ impl Client {
         }
         Picture::png(BufReader::new(File::open(path)?))
     }
-}
-
-fn install(directory: &Path) -> io::Result<()> {
-    run(Command::new("virtualenv").arg("--quiet").arg(directory))?;
-    run(Command::new(directory.join("bin/python")).args(["-m", "pip", "install", "--quiet", PACKAGE]))
-}
-
-fn run(command: &mut Command) -> io::Result<()> {
-    let failed = |what: String| io::Error::other(format!("cannot install {PACKAGE}: {what}"));
-    let status = command.status().map_err(|error| failed(format!("{error} (hack/setup test)")))?;
-    if status.success() { Ok(()) } else { Err(failed(status.to_string())) }
 }

@@ -1,11 +1,12 @@
 //! Where a disk's content is kept, whatever bus the disk is on.
 
+mod counted;
 mod qcow2;
 mod raw;
 
 use std::io;
 
-use crate::config::DiskImage;
+use crate::config::{Disk, DiskImage};
 use crate::memory::{GuestMemory, Segments};
 
 /// Bytes of a sector.
@@ -46,14 +47,15 @@ pub(crate) trait Backend: Send {
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
 }
 
-/// Opens an image on file descriptors of its own.
-pub(crate) fn open(image: &DiskImage, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
-    Ok(match image {
+/// Opens the image of a disk on file descriptors of its own.
+pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
+    let backend: Box<dyn Backend> = match disk.image() {
         DiskImage::Raw(file) => Box::new(raw::Raw::open(file)?),
         DiskImage::Qcow2 { image, backing } => {
             Box::new(qcow2::Qcow2Image::open(image, backing.as_ref(), read_only)?)
         }
-    })
+    };
+    Ok(Box::new(counted::Counted { backend, counters: disk.counters().clone() }))
 }
 
 fn whole_sectors(bytes: u64) -> Result<u64, ImageError> {

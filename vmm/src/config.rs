@@ -5,6 +5,7 @@
 //! again after the guest reset itself.
 
 mod boot;
+mod counters;
 mod cpu;
 mod disk;
 mod graphics;
@@ -17,6 +18,7 @@ mod port;
 mod smbios;
 
 pub use boot::{Boot, Firmware, KernelBoot};
+pub use counters::{DiskCounters, Operations};
 pub use cpu::{Cpus, CpusError};
 pub use disk::{Disk, DiskBus, DiskError, DiskImage, DiskSerial, Medium};
 pub use graphics::{Adapter, Graphics};

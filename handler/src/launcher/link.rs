@@ -19,7 +19,8 @@ use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
     DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
-    ShutdownRequest, State, SteerRequest, Steering, WatchRequest, state::Phase,
+    ShutdownRequest, State, Statistics, StatisticsRequest, SteerRequest, Steering, WatchRequest,
+    state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -216,6 +217,16 @@ pub async fn ask_agent(socket: &Path, question: AgentQuestion) -> Result<AskAgen
     let request = AskAgentRequest { question: question.into() };
     let mut answer = within(LOOK, client.ask_agent(request)).await?;
     refused(answer.fault.take()).map(|()| answer)
+}
+
+/// What the machine whose launcher is at `socket` has used. The caller has a deadline of its own.
+///
+/// # Errors
+/// When the launcher cannot be asked, or has no machine that runs.
+pub async fn statistics(socket: &Path) -> Result<Statistics, LinkError> {
+    let mut client = connect(socket).await?;
+    let answer = within(ANSWER, client.statistics(StatisticsRequest {})).await?;
+    refused(answer.fault).map(|()| answer.statistics.unwrap_or_default())
 }
 
 fn refused(fault: Option<Fault>) -> Result<(), LinkError> {

@@ -9,6 +9,8 @@ use crate::fault::{Code, fault};
 use crate::host::DiskFiles;
 use crate::launch::Disk;
 
+use super::figures::{Meter, Readings};
+
 /// A machine on its way up.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
 
@@ -92,6 +94,7 @@ pub struct Guest {
     orders: mpsc::UnboundedSender<Order>,
     plugs: mpsc::Sender<Plugging>,
     events: mpsc::UnboundedReceiver<Event>,
+    meter: Meter,
     ended: bool,
 }
 
@@ -104,6 +107,8 @@ pub struct GuestEnd {
     pub plugs: mpsc::Receiver<Plugging>,
     /// Where to say what happens.
     pub events: Events,
+    /// Who wants to know what the machine has used.
+    pub readings: Readings,
 }
 
 /// Orders for a machine, in the order they were given.
@@ -117,8 +122,9 @@ pub fn guest() -> (Guest, GuestEnd) {
     let (orders, controls) = mpsc::unbounded_channel();
     let (events, receiver) = mpsc::unbounded_channel();
     let (plugs, plugged) = mpsc::channel(PLUGS);
-    let guest = Guest { orders, plugs, events: receiver, ended: false };
-    (guest, GuestEnd { orders: controls, plugs: plugged, events })
+    let (meter, readings) = Meter::new();
+    let guest = Guest { orders, plugs, events: receiver, meter, ended: false };
+    (guest, GuestEnd { orders: controls, plugs: plugged, events, readings })
 }
 
 impl Guest {
@@ -142,6 +148,11 @@ impl Guest {
         };
         // The caller may have hung up.
         let _ = plugging.reply.send(Some(fault));
+    }
+
+    /// Where to read what the machine has used.
+    pub fn meter(&self) -> Meter {
+        self.meter.clone()
     }
 
     /// The next thing that happens. After [`Event::Ended`], never anything.

@@ -5,6 +5,7 @@
 
 mod drive;
 mod keys;
+mod readings;
 mod screen;
 mod wishes;
 
@@ -44,6 +45,7 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
     let machine = plan::machine(&launch, host)?.with_notices(notices(end.events.clone()));
     let screen = screen::open(&launch)?;
     let machine = machine.with_graphics(screen.as_ref().map(screen::Screen::graphics).transpose()?);
+    let counters = machine.disk_counters();
     let (current, controls) = watch::channel(None);
     let (up, started) = oneshot::channel();
     let wishes = Arc::new(Wishes::new(launch.start_paused));
@@ -59,6 +61,7 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the machine's thread died")))?;
     tokio::spawn(driven.run(end.orders));
     tokio::spawn(keys::forward(port.input, controls));
+    tokio::spawn(readings::answer(end.readings, counters));
     Ok(owner)
 }
 

@@ -8,6 +8,7 @@ mod args;
 mod blockdev;
 mod device;
 mod end;
+mod inquiry;
 mod plug;
 mod process;
 mod qmp;

@@ -3,7 +3,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use vireo_proto::launcher::{Fault, LaunchRequest, State};
 
-use super::{Launched, Standing};
+use super::{Launched, Metered, Standing};
 use crate::agent::Asker;
 use crate::fault::{Code, fault};
 use crate::hypervisor::Order;
@@ -41,6 +41,7 @@ pub enum PlugRequest {
 pub struct Handle {
     commands: mpsc::Sender<Command>,
     standing: watch::Receiver<Standing>,
+    metered: watch::Receiver<Metered>,
     agent: Asker,
 }
 
@@ -48,14 +49,20 @@ impl Handle {
     pub(super) fn new(
         commands: mpsc::Sender<Command>,
         standing: watch::Receiver<Standing>,
+        metered: watch::Receiver<Metered>,
         agent: Asker,
     ) -> Self {
-        Self { commands, standing, agent }
+        Self { commands, standing, metered, agent }
     }
 
     /// Whom to ask what the guest's agent says.
     pub fn agent(&self) -> &Asker {
         &self.agent
+    }
+
+    /// Where to read what the machine has used.
+    pub fn metered(&self) -> Metered {
+        self.metered.borrow().clone()
     }
 
     /// What is known now, and every change.

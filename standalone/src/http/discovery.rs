@@ -53,6 +53,7 @@ pub(super) fn paths(catalog: &Catalog) -> Value {
         "/apis",
         "/healthz",
         "/livez",
+        "/metrics",
         "/openapi/v2",
         "/openapi/v3",
         "/readyz",

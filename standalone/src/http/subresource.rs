@@ -17,11 +17,7 @@ use crate::place;
 use crate::store::Store;
 
 /// Passes the request on to the node agent.
-pub(super) async fn serve(
-    server: &Server,
-    stream: Stream,
-    mut request: Request,
-) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &Server, stream: Stream, request: Request) -> Result<Response, Refusal> {
     let Stream { namespace, name, what, of_machine } = stream;
     let expected = if STEERING.contains(&what.as_str()) { Method::PUT } else { Method::GET };
     if request.method() != expected {
@@ -36,12 +32,7 @@ pub(super) async fn serve(
     }
     let query = request.uri().query().map(|query| format!("?{query}")).unwrap_or_default();
     let path = format!("/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{what}{query}");
-    let uri: Uri = path.parse().map_err(|_| Refusal::bad_request("the query cannot be passed on"))?;
-    *request.uri_mut() = uri;
-    let response = match server.node.clone().oneshot(request).await {
-        Ok(response) => response,
-        Err(never) => match never {},
-    };
+    let response = ask_node(server, request, &path).await?;
     if response.status().is_success() {
         // Of a pause, the status tells.
         let (store, event) = (Arc::clone(&server.store), news(&what));
@@ -49,6 +40,16 @@ pub(super) async fn serve(
         told.await.map_err(|error| Refusal::internal(format!("the event broke off: {error}")))??;
     }
     Ok(response)
+}
+
+/// Has the node agent answer a request at another path.
+pub(super) async fn ask_node(server: &Server, mut request: Request, path: &str) -> Result<Response, Refusal> {
+    let uri: Uri = path.parse().map_err(|_| Refusal::bad_request("the query cannot be passed on"))?;
+    *request.uri_mut() = uri;
+    match server.node.clone().oneshot(request).await {
+        Ok(response) => Ok(response),
+        Err(never) => match never {},
+    }
 }
 
 /// Whether a VirtualMachine has an instance, which has its name.

@@ -34,6 +34,8 @@ pub(super) enum Target {
     Root,
     Version,
     Health,
+    /// What Prometheus reads.
+    Metrics,
     /// `/api`
     Core,
     /// `/apis`
@@ -126,6 +128,13 @@ pub(super) struct Stream {
     pub(super) of_machine: bool,
 }
 
+impl Stream {
+    /// Whether it goes on for as long as its client wants.
+    pub(super) fn is_connection(&self) -> bool {
+        matches!(self.what.as_str(), "console" | "vnc") || self.what.starts_with(PORT_FORWARD)
+    }
+}
+
 impl Target {
     /// Reads a path. A segment that is empty, or that names a directory when decoded, means nothing.
     pub(super) fn parse(path: &str, catalog: &Catalog) -> Result<Self, Refusal> {
@@ -141,6 +150,7 @@ impl Target {
             [] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] => Self::Health,
+            ["metrics"] => Self::Metrics,
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3Index,
             ["openapi", "v3", place @ ..] => Self::OpenApiV3(place.join("/")),

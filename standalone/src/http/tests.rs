@@ -28,6 +28,7 @@ impl World {
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),
             node: Router::new(),
+            measures: Measures::default(),
         });
         Self { _dir: dir, server }
     }

@@ -13,6 +13,7 @@ use futures_util::stream;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::measured::Lasting;
 use super::query::Query;
 use super::table::{Form, shown};
 use super::target::Object;
@@ -41,6 +42,7 @@ struct Watch {
     deadline: Instant,
     bookmark: Option<Instant>,
     over: bool,
+    _counted: Lasting,
 }
 
 /// Begins a watch.
@@ -65,6 +67,7 @@ pub(super) fn serve(
         deadline: Instant::now() + query.timeout.unwrap_or(LASTING).min(LASTING * 2),
         bookmark: query.bookmarks.then(|| Instant::now() + BOOKMARKS),
         over: false,
+        _counted: server.measures.watching(object.resource.name()),
     };
     if query.revision.is_none() || query.initial_events {
         watch.begin_with_everything(query.initial_events && query.bookmarks);

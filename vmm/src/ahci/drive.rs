@@ -66,7 +66,7 @@ impl From<io::Error> for Failure {
 
 impl Disk {
     pub(super) fn open(disk: &config::Disk) -> Result<Self, ImageError> {
-        let image = block::open(disk.image(), disk.is_read_only())?;
+        let image = block::open(disk, disk.is_read_only())?;
         Ok(Self {
             image,
             read_only: disk.is_read_only(),

@@ -1,4 +1,7 @@
 use std::fs::File;
+use std::sync::Arc;
+
+use super::DiskCounters;
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub struct Disk {
     serial: DiskSerial,
     write_through: bool,
     boot_order: Option<u32>,
+    counters: Arc<DiskCounters>,
 }
 
 /// A disk's serial number: at most 20 bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
@@ -87,6 +91,7 @@ impl Disk {
             serial: DiskSerial::default(),
             write_through: false,
             boot_order: None,
+            counters: Arc::default(),
         }
     }
 
@@ -138,6 +143,11 @@ impl Disk {
     /// How it is attached.
     pub fn bus(&self) -> DiskBus {
         self.bus
+    }
+
+    /// What is asked of it, across all machines that are built with it.
+    pub fn counters(&self) -> &Arc<DiskCounters> {
+        &self.counters
     }
 
     /// Whether the guest may not write.

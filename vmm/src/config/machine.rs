@@ -80,6 +80,11 @@ impl Machine {
         Ok(self)
     }
 
+    /// What is asked of its disks, in their order.
+    pub fn disk_counters(&self) -> Vec<std::sync::Arc<super::DiskCounters>> {
+        self.disks.iter().map(|disk| disk.counters().clone()).collect()
+    }
+
     /// Adds a virtio entropy device.
     #[must_use]
     pub fn with_rng(mut self, yes: bool) -> Self {

@@ -49,7 +49,7 @@ impl Unit {
         let read_only = disk.is_read_only() || kind == Kind::CdRom;
         Ok(Self {
             kind,
-            image: block::open(disk.image(), read_only)?,
+            image: block::open(disk, read_only)?,
             read_only,
             write_through: disk.is_write_through(),
             serial: *disk.id(),

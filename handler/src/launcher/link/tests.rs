@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::{
     AttachVolumeResponse, DetachVolumeResponse, DismissResponse, HelloResponse, KillResponse, LaunchResponse,
-    ScreenshotResponse, ShutdownResponse, SteerResponse, Version, fault,
+    ScreenshotResponse, ShutdownResponse, StatisticsResponse, SteerResponse, Version, fault,
 };
 
 use super::*;
@@ -73,6 +73,13 @@ impl Launcher for Puppet {
         _: Request<ScreenshotRequest>,
     ) -> Result<Response<ScreenshotResponse>, Status> {
         Ok(Response::new(ScreenshotResponse { png: vec![0x89; 5 << 20], fault: None }))
+    }
+
+    async fn statistics(
+        &self,
+        _: Request<StatisticsRequest>,
+    ) -> Result<Response<StatisticsResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
     }
 
     async fn dismiss(&self, _: Request<DismissRequest>) -> Result<Response<DismissResponse>, Status> {

@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::args::Args;
 use super::escaped;
+use super::inquiry::BALLOON;
 use crate::launch::{Interface, Launch, NicModel, Video};
 
 /// Network cards and all devices that are either there or not.
@@ -14,7 +15,10 @@ pub(super) fn others(args: &mut Args, launch: &Launch) {
         args.json("-device", &json!({ "driver": "virtio-rng-pci", "rng": "rng" }));
     }
     if launch.memory_balloon {
-        args.json("-device", &json!({ "driver": "virtio-balloon-pci", "free-page-reporting": true }));
+        args.json(
+            "-device",
+            &json!({ "driver": "virtio-balloon-pci", "id": BALLOON, "free-page-reporting": true }),
+        );
     }
     for _ in 0..launch.tablets {
         args.json("-device", &json!({ "driver": "virtio-tablet-pci" }));

@@ -2,7 +2,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -17,12 +17,13 @@ use vireo_proto::launcher::Fault;
 
 use super::args::AGENT;
 use super::end::{Story, gone, with_stderr};
+use super::inquiry::{self, Inquiry, Next};
 use super::plug::{self, Plugs, Saying};
 use super::process::{Process, kill_now};
 use super::qmp::{self, Event as QmpEvent, Message};
 use super::soft::{SoftReboot, Step};
 use crate::fault::{Code, fault};
-use crate::hypervisor::{Event, Guest, GuestEnd, Order, guest};
+use crate::hypervisor::{Event, Guest, GuestEnd, Order, Reading, guest};
 
 /// The longest line of a monitor we listen to; none that matters comes near.
 const LINE: usize = 1 << 20;
@@ -56,8 +57,18 @@ pub(super) async fn drive(
     }
     let remains = Remains { child: process.child, stderr: process.stderr };
     let nothing = process.nothing;
-    let soft = SoftReboot::default();
-    let machine = Machine { process: remains, lines, writer, nothing, told: false, soft, agent, plugs };
+    let machine = Machine {
+        process: remains,
+        lines,
+        writer,
+        nothing,
+        told: false,
+        soft: SoftReboot::default(),
+        agent,
+        plugs,
+        asked: None,
+        ask_again: None,
+    };
     tokio::spawn(machine.run(end));
     Ok(owner)
 }
@@ -137,6 +148,10 @@ struct Machine {
     soft: SoftReboot,
     agent: Option<watch::Sender<bool>>,
     plugs: Plugs,
+    /// Somebody wants figures.
+    asked: Option<Inquiry>,
+    /// When to look again for the guest's part of them.
+    ask_again: Option<Instant>,
 }
 
 impl Machine {
@@ -167,6 +182,8 @@ impl Machine {
                         let saying = self.plugs.answered(Err(&reason));
                         self.plug(&end, saying).await;
                     }
+                    Some(Message::Return { id, value }) if inquiry::is_ours(&id) => self.answered(&id, Some(&value)),
+                    Some(Message::Refusal { id, .. }) if inquiry::is_ours(&id) => self.answered(&id, None),
                     Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
                     Some(Message::Greeting | Message::Return { .. }) => {}
                     None => break,
@@ -190,6 +207,11 @@ impl Machine {
                     }
                     Some(order) => self.follow(order).await,
                 },
+                Some(reading) = end.readings.recv() => self.inquire(reading).await,
+                () = sleep_until(self.ask_again.unwrap_or_else(Instant::now)), if self.ask_again.is_some() => {
+                    self.ask_again = None;
+                    say(&mut self.writer, &inquiry::guest()).await;
+                }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     warn!("QEMU does not quit: killing it");
                     break;
@@ -198,6 +220,30 @@ impl Machine {
         }
         let (status, said) = self.process.reap(deadline).await;
         tell(&end, Event::Ended(story.end(status, &said)));
+    }
+
+    /// Begins to find out what somebody wants to know; one who comes while that is going on gets the same answer.
+    async fn inquire(&mut self, reading: Reading) {
+        if let Some(asked) = &mut self.asked {
+            asked.join(reading);
+            return;
+        }
+        let Some(pid) = self.process.child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.asked = Some(Inquiry::new(reading, pid, now));
+        say(&mut self.writer, &inquiry::questions()).await;
+    }
+
+    fn answered(&mut self, id: &str, answer: Option<&serde_json::Value>) {
+        match self.asked.as_mut().map(|asked| asked.hear(id, answer)) {
+            Some(Next::AskAgain(pause)) => self.ask_again = Some(Instant::now() + pause),
+            Some(Next::Finish) => {
+                if let Some(asked) = self.asked.take() {
+                    asked.finish();
+                }
+            }
+            Some(Next::Wait) | None => {}
+        }
     }
 
     async fn follow(&mut self, order: Order) {

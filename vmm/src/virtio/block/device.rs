@@ -37,7 +37,7 @@ pub struct Block {
 impl Block {
     /// Opens the image of `disk` on file descriptors of its own.
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
-        let backend = block::open(disk.image(), disk.is_read_only())?;
+        let backend = block::open(disk, disk.is_read_only())?;
         let sectors = backend.sectors();
         let limits = Limits { sectors, read_only: disk.is_read_only() };
         let write_through = disk.is_write_through();

@@ -63,7 +63,8 @@ fn bytes(guest: &Guest, at: u64, len: usize) -> Vec<u8> {
 #[test]
 fn sectors_are_read_and_written_where_they_belong() {
     let file = image();
-    let mut guest = guest(&raw(&file));
+    let disk = raw(&file);
+    let mut guest = guest(&disk);
     assert_eq!(ask(&mut guest, 0, 3, &[(DATA, 512, true), (DATA + 0x1000, 1024, true)]), 0);
     let whole = pattern(6 * 512);
     assert_eq!(bytes(&guest, DATA, 512), whole[3 * 512..4 * 512]);
@@ -75,6 +76,8 @@ fn sectors_are_read_and_written_where_they_belong() {
     let mut back = [0; 1024];
     file.read_exact_at(&mut back, (SECTORS - 2) * 512).unwrap();
     assert_eq!(back, [0xa5; 1024]);
+    let counted = [disk.counters().reads(), disk.counters().writes(), disk.counters().flushes()];
+    assert_eq!(counted.map(|of| (of.requests, of.bytes)), [(1, 1536), (1, 1024), (1, 0)]);
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! Asks the launchers.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, stream};
+use tokio::time::{Instant, timeout, timeout_at};
+use tracing::debug;
+use uuid::Uuid;
+use vireo_api::v1::VirtualMachineInstance;
+use vireo_proto::launcher::{AgentQuestion, GuestFilesystem, Statistics};
+
+use crate::launcher::link;
+use crate::node::Node;
+
+/// For one launcher.
+const EACH: Duration = Duration::from_secs(5);
+/// For all of them.
+const ALL: Duration = Duration::from_secs(10);
+/// How many are asked at once.
+const AT_ONCE: usize = 64;
+
+/// A VMI and what its machine has used.
+#[derive(Debug, Clone)]
+pub(super) struct Seen {
+    pub(super) vmi: Arc<VirtualMachineInstance>,
+    /// Absent: it does not run, or nobody answered.
+    pub(super) statistics: Option<Statistics>,
+    /// Empty without a guest's agent.
+    pub(super) filesystems: Vec<GuestFilesystem>,
+}
+
+/// All VMIs, and how many of those that run are missing.
+pub(super) async fn everything(node: &Node) -> (Vec<Seen>, usize) {
+    let vmis = node.vmis();
+    let asking = vmis.iter().enumerate().filter(|(_, vmi)| vmi.status.phase == "Running");
+    let asking: Vec<_> = asking.map(|(at, vmi)| (at, socket(node, vmi), has_agent(vmi))).collect();
+    let asked = asking.len();
+    let mut answers = stream::iter(asking)
+        .map(|(at, socket, agent)| async move { (at, one(socket, agent).await) })
+        .buffer_unordered(AT_ONCE);
+    let deadline = Instant::now() + ALL;
+    let mut known = BTreeMap::new();
+    while let Ok(Some((at, answer))) = timeout_at(deadline, answers.next()).await {
+        if let Some(answer) = answer {
+            known.insert(at, answer);
+        }
+    }
+    let missing = asked - known.len();
+    let seen = vmis.into_iter().enumerate().map(|(at, vmi)| {
+        let (statistics, filesystems) = known.remove(&at).unzip();
+        Seen { vmi, statistics, filesystems: filesystems.unwrap_or_default() }
+    });
+    (seen.collect(), missing)
+}
+
+fn socket(node: &Node, vmi: &VirtualMachineInstance) -> Option<PathBuf> {
+    let uid: Uuid = vmi.metadata.uid.parse().ok()?;
+    Some(node.state.machine(uid).launcher_socket())
+}
+
+fn has_agent(vmi: &VirtualMachineInstance) -> bool {
+    vmi.status
+        .conditions
+        .iter()
+        .any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
+}
+
+async fn one(socket: Option<PathBuf>, agent: bool) -> Option<(Statistics, Vec<GuestFilesystem>)> {
+    let socket = socket?;
+    let filesystems = async {
+        if !agent {
+            return Vec::new();
+        }
+        let told = timeout(EACH, link::ask_agent(&socket, AgentQuestion::Filesystems)).await;
+        told.ok().and_then(Result::ok).map(|told| told.filesystems).unwrap_or_default()
+    };
+    let (statistics, filesystems) = tokio::join!(timeout(EACH, link::statistics(&socket)), filesystems);
+    match statistics {
+        Ok(Ok(statistics)) => Some((statistics, filesystems)),
+        Ok(Err(error)) => {
+            debug!(socket = %socket.display(), error = link::chain(&error), "no figures");
+            None
+        }
+        Err(_) => {
+            debug!(socket = %socket.display(), "no figures in time");
+            None
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What there is, whether it runs or not.
+
+use std::collections::BTreeMap;
+
+use vireo_api::v1::VirtualMachineInstance;
+
+use super::sheet::{Labels, Metric, Sheet, gauge};
+
+/// KubeVirt's word for what there is none of.
+pub(super) const NONE: &str = "<none>";
+
+const INFO: Metric = gauge("kubevirt_vmi_info", "A VMI and what it is.");
+const COUNT: Metric = gauge("kubevirt_vmi_phase_count", "How many VMIs of a sort are in a phase.");
+const NON_EVICTABLE: Metric =
+    gauge("kubevirt_vmi_non_evictable", "Whether a VMI that is to migrate away from its node cannot.");
+const ADDRESSES: Metric = gauge("kubevirt_vmi_status_addresses", "An address of a VMI.");
+
+/// Those for whom an eviction is a migration.
+const MIGRATES: [&str; 2] = ["LiveMigrate", "External"];
+
+/// Adds what is known of all VMIs.
+pub(super) fn add<'a>(sheet: &mut Sheet, node: &str, vmis: impl Iterator<Item = &'a VirtualMachineInstance>) {
+    let mut phases: BTreeMap<Vec<String>, u64> = BTreeMap::new();
+    for vmi in vmis {
+        let sort = sort(vmi);
+        let phase = vmi.status.phase.to_lowercase();
+        let counted =
+            [node.to_owned(), phase.clone()].into_iter().chain(sort.iter().map(|(_, value)| value.clone()));
+        *phases.entry(counted.collect()).or_default() += 1;
+        sheet.add(&INFO, info(node, vmi, &phase, &sort), Some(1.into()));
+        let stuck = !is_evictable(vmi);
+        sheet.add(&NON_EVICTABLE, whose(node, vmi), Some(u64::from(stuck).into()));
+        addresses(sheet, node, vmi);
+    }
+    let names = ["node", "phase", "os", "workload", "flavor", "instance_type", "preference"];
+    for (values, count) in phases {
+        let labels = names.iter().zip(values).map(|(name, value)| ((*name).into(), value));
+        sheet.add(&COUNT, labels.collect(), Some(count.into()));
+    }
+}
+
+fn whose(node: &str, vmi: &VirtualMachineInstance) -> Labels {
+    vec![
+        ("node".into(), node.to_owned()),
+        ("namespace".into(), vmi.metadata.namespace.clone()),
+        ("name".into(), vmi.metadata.name.clone()),
+    ]
+}
+
+/// What its annotations say it is.
+fn sort(vmi: &VirtualMachineInstance) -> [(&'static str, String); 5] {
+    let first = |names: &[&str]| {
+        let value = names.iter().find_map(|name| vmi.metadata.annotations.get(*name));
+        known(value.map_or("", String::as_str))
+    };
+    [
+        ("os", first(&["vm.kubevirt.io/os"])),
+        ("workload", first(&["vm.kubevirt.io/workload"])),
+        ("flavor", first(&["vm.kubevirt.io/flavor"])),
+        ("instance_type", first(&["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"])),
+        ("preference", first(&["kubevirt.io/preference-name", "kubevirt.io/cluster-preference-name"])),
+    ]
+}
+
+fn known(value: &str) -> String {
+    if value.is_empty() { NONE.to_owned() } else { value.to_owned() }
+}
+
+fn info(node: &str, vmi: &VirtualMachineInstance, phase: &str, sort: &[(&'static str, String)]) -> Labels {
+    let guest = &vmi.status.guest_os_info;
+    let rest = [
+        ("guest_os_kernel_release", known(&guest.kernel_release)),
+        ("guest_os_machine", known(&guest.machine)),
+        ("guest_os_arch", known(&guest.machine)),
+        ("guest_os_name", known(&guest.name)),
+        ("guest_os_version_id", known(&guest.version_id)),
+        ("evictable", is_evictable(vmi).to_string()),
+        // There is one release on a node; guests outlive it, and go on.
+        ("outdated", "false".to_owned()),
+        ("vmi_pod", NONE.to_owned()),
+    ];
+    let mut labels = whose(node, vmi);
+    labels.push(("phase".into(), phase.to_owned()));
+    labels.extend(sort.iter().cloned().chain(rest).map(|(name, value)| (name.into(), value)));
+    labels
+}
+
+/// Nobody migrates here: whoever is to migrate when it is evicted stays.
+fn is_evictable(vmi: &VirtualMachineInstance) -> bool {
+    vmi.spec.eviction_strategy.as_deref().is_none_or(|strategy| !MIGRATES.contains(&strategy))
+}
+
+fn addresses(sheet: &mut Sheet, node: &str, vmi: &VirtualMachineInstance) {
+    for interface in &vmi.status.interfaces {
+        for address in &interface.ip_addresses {
+            let mut labels = whose(node, vmi);
+            labels.extend([
+                ("vnic_name".into(), interface.name.clone()),
+                ("interface_name".into(), interface.interface_name.clone()),
+                ("address".into(), address.clone()),
+                ("type".into(), "ExternalInterface".to_owned()),
+            ]);
+            sheet.add(&ADDRESSES, labels, Some(1.into()));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+use std::path::Path;
+
+use tokio::net::UnixListener;
+use vireo_api::v1::{Condition, InterfaceStatus};
+use vireo_proto::launcher::{
+    BalloonStatistics, DiskStatistics, GuestFilesystem, InterfaceStatistics, OperationStatistics, Statistics,
+    TrafficStatistics, VcpuStatistics,
+};
+
+use super::*;
+use crate::settings::Settings;
+
+/// The answer of the node that [`node_of_three`] makes up.
+const GOLDEN: &str = include_str!("tests/node.txt");
+
+fn vmi(name: &str, phase: &str) -> VirtualMachineInstance {
+    let mut vmi = VirtualMachineInstance::default();
+    vmi.metadata.namespace = "default".to_owned();
+    vmi.metadata.name = name.to_owned();
+    vmi.status.phase = phase.to_owned();
+    vmi
+}
+
+fn statistics() -> Statistics {
+    let operations =
+        |requests| Some(OperationStatistics { requests, bytes: requests * 512, nanoseconds: 1_500_000_000 });
+    let traffic = |bytes| Some(TrafficStatistics { bytes, packets: 3, errors: 0, dropped: 1 });
+    Statistics {
+        user_nanoseconds: Some(2_500_000_000),
+        system_nanoseconds: Some(500_000_000),
+        resident_bytes: Some(90 << 20),
+        domain_bytes: 64 << 20,
+        vcpus: vec![
+            VcpuStatistics {
+                number: 0,
+                nanoseconds: Some(1_250_000_000),
+                delay_nanoseconds: Some(1_000_000),
+            },
+            VcpuStatistics { number: 1, nanoseconds: Some(250_000_000), delay_nanoseconds: None },
+        ],
+        balloon: Some(BalloonStatistics {
+            actual_bytes: Some(64 << 20),
+            unused_bytes: Some(30 << 20),
+            major_faults: Some(7),
+            ..BalloonStatistics::default()
+        }),
+        disks: vec![DiskStatistics {
+            name: "root".to_owned(),
+            reads: operations(10),
+            writes: operations(4),
+            flushes: None,
+        }],
+        interfaces: vec![InterfaceStatistics {
+            name: "default".to_owned(),
+            received: traffic(1000),
+            transmitted: traffic(2000),
+        }],
+    }
+}
+
+/// One that runs and is known, one that runs and hangs, one that waits.
+fn node_of_three() -> Vec<Seen> {
+    let mut one = vmi("one", "Running");
+    let labels =
+        [("app.kubernetes.io/name", "web"), ("app-kubernetes-io-name", "first"), ("tier", "a \"b\"\n")];
+    one.metadata.labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+    one.metadata.annotations.insert("vm.kubevirt.io/os".to_owned(), "debian".to_owned());
+    one.status.guest_os_info.name = "Debian".to_owned();
+    one.spec.eviction_strategy = Some("LiveMigrate".to_owned());
+    one.status.interfaces = vec![InterfaceStatus {
+        name: "default".to_owned(),
+        ip_addresses: vec!["10.201.0.2".to_owned()],
+        ..InterfaceStatus::default()
+    }];
+    let root = GuestFilesystem {
+        name: "vda1".to_owned(),
+        mount_point: "/".to_owned(),
+        kind: "ext4".to_owned(),
+        used_bytes: 100,
+        total_bytes: 200,
+        ..GuestFilesystem::default()
+    };
+    let seen = |vmi, statistics| Seen { vmi: Arc::new(vmi), statistics, filesystems: Vec::new() };
+    vec![
+        Seen { filesystems: vec![root], ..seen(one, Some(statistics())) },
+        seen(vmi("two", "Running"), None),
+        seen(vmi("three", "Pending"), None),
+    ]
+}
+
+#[test]
+fn a_node_is_told_as_kubevirt_tells_it() {
+    let text = Metrics::default().text(of_node("node1", &node_of_three(), 1)).unwrap();
+    // Nothing has changed its phase here, so that what follows are heads without times.
+    let text = text.split("# HELP kubevirt_vmi_phase_transition").next().unwrap();
+    assert_eq!(text, GOLDEN.replace("VERSION", env!("CARGO_PKG_VERSION")), "\n{text}");
+}
+
+fn node(dir: &Path) -> Arc<Node> {
+    Arc::new(Node::new(Settings {
+        state_dir: dir.to_owned(),
+        hypervisor: vireo_api::spec::HypervisorChoice::Auto,
+        vm_cidr: "10.201.0.0/16".parse().unwrap(),
+        launcher: "virt-launcher".into(),
+        qemu: None,
+        storage_dir: "/nowhere".into(),
+        node_name: "node1".to_owned(),
+    }))
+}
+
+async fn text(node: &Arc<Node>) -> String {
+    let body = serve(State(Arc::clone(node))).await.into_body();
+    let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    let mut deaf = Vec::new();
+    for number in 0..3 {
+        let uid = uuid::Uuid::new_v4();
+        let mut vmi = vmi(&format!("deaf-{number}"), "Running");
+        vmi.metadata.uid = uid.to_string();
+        let agent = Condition {
+            r#type: "AgentConnected".to_owned(),
+            status: "True".to_owned(),
+            ..Condition::default()
+        };
+        vmi.status.conditions = vec![agent];
+        let socket = node.state.machine(uid).launcher_socket();
+        std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
+        // It takes the connection, and says nothing.
+        deaf.push(UnixListener::bind(&socket).unwrap());
+        let key = Key { namespace: "default".to_owned(), name: vmi.metadata.name.clone() };
+        node.show(&key, Some(vmi));
+    }
+    let begin = Instant::now();
+    let told = text(&node).await;
+    assert!(begin.elapsed() < std::time::Duration::from_secs(6), "{:?}", begin.elapsed());
+    assert!(told.contains("vireo_metrics_vmis_missing{node=\"node1\"} 3\n"), "{told}");
+    assert!(told.contains("process_resident_memory_bytes ") && told.ends_with("# EOF\n"), "{told}");
+    assert!(!told.contains("kubevirt_vmi_cpu"), "nothing is made up:\n{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_so_many_may_ask_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(dir.path());
+    let places = node.metrics.places.try_acquire_many(3).unwrap();
+    let refused = serve(State(Arc::clone(&node))).await;
+    assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+    drop(places);
+    assert!(text(&node).await.contains("vireo_metrics_refused_total 1\n"));
+}

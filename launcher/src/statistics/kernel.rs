@@ -1,0 +1,108 @@
+use procfs::net::{DeviceStatus, dev_status};
+use procfs::process::{Process, Stat, Task};
+use vireo_proto::launcher::{InterfaceStatistics, Statistics, TrafficStatistics, VcpuStatistics};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// What a process has used: all of it, and those of its threads that are processors.
+pub(super) fn of_process(pid: i32, vcpus: &[(u32, i32)]) -> Statistics {
+    let process = Process::new(pid).ok();
+    let stat = process.as_ref().and_then(|process| process.stat().ok());
+    let vcpus = vcpus.iter().map(|&(number, thread)| {
+        let task = process.as_ref().and_then(|process| process.task_from_tid(thread).ok());
+        processor(number, task)
+    });
+    Statistics {
+        vcpus: vcpus.collect(),
+        user_nanoseconds: stat.as_ref().map(|stat| nanoseconds(stat.utime)),
+        system_nanoseconds: stat.as_ref().map(|stat| nanoseconds(stat.stime)),
+        resident_bytes: stat.as_ref().map(resident),
+        ..Statistics::default()
+    }
+}
+
+fn resident(stat: &Stat) -> u64 {
+    stat.rss.saturating_mul(procfs::page_size())
+}
+
+/// From clock ticks.
+fn nanoseconds(ticks: u64) -> u64 {
+    ticks.saturating_mul(SECOND) / procfs::ticks_per_second().max(1)
+}
+
+fn processor(number: u32, task: Option<Task>) -> VcpuStatistics {
+    // Exact where the kernel counts for schedulers, else in ticks.
+    let schedule = task.as_ref().and_then(|task| task.schedstat().ok());
+    let ticks = || task.as_ref()?.stat().ok().map(|stat| nanoseconds(stat.utime.saturating_add(stat.stime)));
+    VcpuStatistics {
+        number,
+        nanoseconds: schedule.as_ref().map(|schedule| schedule.sum_exec_runtime).or_else(ticks),
+        delay_nanoseconds: schedule.map(|schedule| schedule.run_delay),
+    }
+}
+
+/// The threads of this process that are processors of the monitor's machine.
+pub fn vcpus_of_this_process() -> Vec<(u32, i32)> {
+    let tasks = Process::myself().and_then(|process| process.tasks());
+    let number = |task: Task| {
+        let name = task.stat().ok()?.comm;
+        Some((name.strip_prefix("vcpu")?.parse().ok()?, task.tid))
+    };
+    let mut vcpus: Vec<_> = tasks.into_iter().flatten().flatten().filter_map(number).collect();
+    vcpus.sort_unstable();
+    vcpus
+}
+
+/// What went through taps of this network namespace, as their guests see it: what a tap transmits, its guest receives.
+pub(super) fn of_taps<'a>(taps: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<InterfaceStatistics> {
+    let Ok(devices) = dev_status() else { return Vec::new() };
+    let known = taps.filter_map(|(name, tap)| Some(as_guest(name, devices.get(tap)?)));
+    known.collect()
+}
+
+fn as_guest(name: &str, tap: &DeviceStatus) -> InterfaceStatistics {
+    InterfaceStatistics {
+        name: name.to_owned(),
+        received: Some(TrafficStatistics {
+            bytes: tap.sent_bytes,
+            packets: tap.sent_packets,
+            errors: tap.sent_errs,
+            dropped: tap.sent_drop,
+        }),
+        transmitted: Some(TrafficStatistics {
+            bytes: tap.recv_bytes,
+            packets: tap.recv_packets,
+            errors: tap.recv_errs,
+            dropped: tap.recv_drop,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_found_by_their_names() {
+        let (stop, wait) = std::sync::mpsc::channel::<()>();
+        let (up, ready) = std::sync::mpsc::channel();
+        let thread = std::thread::Builder::new().name("vcpu41".to_owned()).spawn(move || {
+            up.send(()).unwrap();
+            wait.recv().unwrap_err();
+        });
+        ready.recv().unwrap();
+        assert!(vcpus_of_this_process().iter().any(|(number, _)| *number == 41));
+        drop(stop);
+        thread.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn the_loopback_device_is_there_and_its_directions_are_the_guests() {
+        let lo = DeviceStatus { recv_bytes: 1, sent_bytes: 2, ..dev_status().unwrap().remove("lo").unwrap() };
+        let seen = as_guest("default", &lo);
+        assert_eq!((seen.received.unwrap().bytes, seen.transmitted.unwrap().bytes), (2, 1));
+        let names: Vec<_> =
+            of_taps([("a", "lo"), ("b", "no-such")].into_iter()).into_iter().map(|i| i.name).collect();
+        assert_eq!(names, ["a"]);
+    }
+}

@@ -1,0 +1,48 @@
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::Backend;
+use crate::config::DiskCounters;
+use crate::memory::{GuestMemory, Segments};
+
+/// A backend that counts what it is asked for.
+pub(super) struct Counted {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) counters: Arc<DiskCounters>,
+}
+
+impl Backend for Counted {
+    fn sectors(&self) -> u64 {
+        self.backend.sectors()
+    }
+
+    fn read(&mut self, memory: &GuestMemory, to: &Segments, offset: u64) -> io::Result<()> {
+        let begin = Instant::now();
+        let done = self.backend.read(memory, to, offset);
+        self.counters.read.count(to.len(), begin.elapsed());
+        done
+    }
+
+    fn write(&mut self, memory: &GuestMemory, from: &Segments, offset: u64) -> io::Result<()> {
+        let begin = Instant::now();
+        let done = self.backend.write(memory, from, offset);
+        self.counters.written.count(from.len(), begin.elapsed());
+        done
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let begin = Instant::now();
+        let done = self.backend.flush();
+        self.counters.flushed.count(0, begin.elapsed());
+        done
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        self.backend.discard(offset, len)
+    }
+
+    fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
+        self.backend.write_zeroes(offset, len, unmap)
+    }
+}
