@@ -20,6 +20,7 @@ mod scenarios {
     mod net;
     pub(crate) mod node;
     mod node_disk;
+    mod placing;
     mod roles;
     mod screen;
     pub(crate) mod standalone;

@@ -3,6 +3,7 @@
 
 mod conditions;
 pub mod instancetype;
+pub mod placement;
 pub mod pool;
 pub mod replicaset;
 pub mod selector;

@@ -23,7 +23,7 @@ pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         && selector.match_expressions.iter().all(|demand| holds(demand, labels))
 }
 
-fn holds(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn holds(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
     let has = labels.get(&demand.key);
     let among = has.is_some_and(|has| demand.values.contains(has));
     match demand.operator.as_str() {

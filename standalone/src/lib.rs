@@ -6,8 +6,8 @@
 //! who own them, with what [`instancetypes`] makes of their templates, [`replicasets`] keeps the number of instances
 //! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`uploads`] fills them, [`catalog`]
 //! knows what is served beside the table, by the CustomResourceDefinitions that [`definitions`] sees to,
-//! [`accounts`] gives every namespace one, and [`collect`] removes what was left behind. [`auth`] knows who
-//! somebody is, and [`rbac`] what they may do.
+//! [`nodes`] says what this machine is and [`placement`] what it does not take, [`accounts`] gives every namespace one,
+//! and [`collect`] removes what was left behind. [`auth`] knows who somebody is, and [`rbac`] what they may do.
 
 pub mod accounts;
 pub mod auth;
@@ -22,9 +22,11 @@ pub mod instancetypes;
 pub mod kubeconfig;
 pub mod machines;
 pub mod meta;
+pub mod nodes;
 pub mod patch;
 pub mod pki;
 pub mod place;
+pub mod placement;
 pub mod pools;
 pub mod rbac;
 pub mod replicasets;

@@ -18,7 +18,7 @@ use vireo_handler::reconcile::status::Phase;
 
 use crate::resource::VMI_FINALIZER;
 use crate::store::{Change, DiskError, Object, Store, WriteError};
-use crate::{meta, place};
+use crate::{meta, place, placement};
 
 /// Of a status: what the instance was made from.
 const REVISION: &str = "virtualMachineRevisionName";
@@ -34,6 +34,7 @@ type Generation = Option<i64>;
 #[derive(Debug)]
 pub struct Vmis {
     store: Arc<Store>,
+    node: String,
     news: tokio::sync::watch::Receiver<u64>,
     /// Judged once for each generation, of which there is another when a volume is plugged in or out.
     entries: BTreeMap<Uuid, (Generation, Entry)>,
@@ -41,10 +42,10 @@ pub struct Vmis {
 }
 
 impl Vmis {
-    /// The VMIs of a store.
-    pub fn of(store: Arc<Store>) -> Self {
+    /// The VMIs of a store, for a node.
+    pub fn of(store: Arc<Store>, node: &str) -> Self {
         let news = store.news();
-        Self { store, news, entries: BTreeMap::new(), leaving: Vec::new() }
+        Self { store, node: node.to_owned(), news, entries: BTreeMap::new(), leaving: Vec::new() }
     }
 }
 
@@ -83,8 +84,15 @@ impl Source for Vmis {
             }
             let Ok(uid) = meta::text(&object.value, "uid").parse::<Uuid>() else { continue };
             let generation = object.value.pointer("/metadata/generation").and_then(Value::as_i64);
-            let judged = self.entries.remove(&uid).filter(|(of, _)| *of == generation);
-            let entry = judged.map_or_else(|| entry(&object.value, uid), |(_, entry)| entry);
+            let entry = match self.entries.remove(&uid) {
+                Some((of, entry)) if of == generation => entry,
+                // It waits for a place; should it have a machine already, that is left alone.
+                None if placement::refusal(&self.store, &self.node, &object.value).is_some() => {
+                    catalog.entries.insert(key(&object), Entry::Held);
+                    continue;
+                }
+                Some(_) | None => entry(&object.value, uid),
+            };
             known.insert(uid, (generation, entry.clone()));
             catalog.entries.insert(key(&object), entry);
         }

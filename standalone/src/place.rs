@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::meta;
 use crate::resource::{self, Resource};
 use crate::store::{Change, DiskError, Key, Object, Store, WriteError};
+use crate::{meta, nodes};
 
 /// Namespaces that are made at the start and cannot be deleted.
 const PERMANENT: [&str; 2] = ["default", "kube-system"];
@@ -28,6 +28,11 @@ pub fn namespaces() -> &'static Resource {
 /// The row of ServiceAccounts.
 pub fn accounts() -> &'static Resource {
     row("serviceaccounts")
+}
+
+/// The row of nodes.
+pub fn nodes() -> &'static Resource {
+    row("nodes")
 }
 
 /// The row of events.
@@ -197,11 +202,14 @@ pub fn prepare(store: &Store, node: &str) -> Result<(), DiskError> {
             (namespaces().admit)(value, None);
         })?;
     }
-    make(store, row("nodes"), node, |value| describe_node(value, node))
+    make(store, self::nodes(), node, |value| nodes::describe(value, node))
 }
 
-/// Makes an object if it is not there, and brings it up to date.
-fn make(
+/// Makes an object if it is not there, and brings it up to date. Blocks.
+///
+/// # Errors
+/// When the store cannot be written.
+pub fn make(
     store: &Store,
     resource: &'static Resource,
     name: &str,
@@ -223,40 +231,6 @@ fn make(
     done(written)
 }
 
-fn describe_node(value: &mut Value, name: &str) {
-    let uname = rustix::system::uname();
-    let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let pretty = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let information = rustix::system::sysinfo();
-    let memory = u128::from(information.totalram) * u128::from(information.mem_unit) / 1024;
-    let capacity = json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki")});
-    let labels = meta::of(value).entry("labels").or_insert_with(|| json!({}));
-    for (label, text) in [
-        ("kubernetes.io/hostname", name),
-        ("kubernetes.io/os", "linux"),
-        ("kubernetes.io/arch", "amd64"),
-        ("kubevirt.io/schedulable", "true"),
-    ] {
-        labels[label] = json!(text);
-    }
-    let since = value
-        .pointer("/status/conditions/0/lastTransitionTime")
-        .cloned()
-        .unwrap_or_else(|| json!(meta::now()));
-    value["status"] = json!({
-        "capacity": capacity, "allocatable": capacity,
-        "conditions": [{"type": "Ready", "status": "True", "reason": "NodeAgentReady",
-            "message": "the node agent runs in the same process", "lastTransitionTime": since}],
-        "addresses": [{"type": "Hostname", "address": name}],
-        "nodeInfo": {
-            "kubeletVersion": format!("vireo-{}", env!("CARGO_PKG_VERSION")), "operatingSystem": "linux",
-            "architecture": "amd64", "osImage": pretty.trim_matches('"'),
-            "kernelVersion": uname.release().to_string_lossy(),
-        },
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -274,7 +248,7 @@ mod tests {
             (pools(), "VirtualMachinePool"),
             (claims(), "PersistentVolumeClaim"),
             (definitions(), "CustomResourceDefinition"),
-            (row("nodes"), "Node"),
+            (nodes(), "Node"),
         ] {
             assert_eq!(row.kind, kind);
         }

@@ -106,7 +106,7 @@ pub(crate) async fn go<R: Default + Send + 'static>(
 }
 
 /// The same where there is something to remember from the beginning, and after a round that broke off.
-async fn go_from<R: Send + 'static>(
+pub(crate) async fn go_from<R: Send + 'static>(
     store: Arc<Store>,
     whose: &'static str,
     begin: impl Fn() -> R,

@@ -22,7 +22,10 @@ use crate::rbac::roles::RolesNow;
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
 use crate::uploads::{NoKey, Passes, Uploads};
-use crate::{accounts, claims, collect, definitions, kubeconfig, place, pools, rbac, replicasets, vms};
+use crate::{
+    accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac, replicasets,
+    vms,
+};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -117,7 +120,7 @@ pub async fn run(
         node: router,
         measures,
     });
-    let vmis = Vmis::of(Arc::clone(&store));
+    let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
         done = server::serve(listener, door, api) => done?,
@@ -130,6 +133,8 @@ pub async fn run(
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
         () = rbac::keep::run(Arc::clone(&store)) => {}
         () = accounts::run(Arc::clone(&store)) => {}
+        () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
+        () = placement::run(Arc::clone(&store), &node.settings.node_name) => {}
         () = collect::run(Arc::clone(&store)) => {}
     }
     info!("vireo stops; its guests go on");

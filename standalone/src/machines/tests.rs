@@ -17,7 +17,7 @@ fn world(more: Value) -> (tempfile::TempDir, Arc<Store>, StoreKey) {
 }
 
 fn wanted(store: &Arc<Store>) -> Option<&'static str> {
-    let catalog = Vmis::of(Arc::clone(store)).catalog(&BTreeMap::new());
+    let catalog = Vmis::of(Arc::clone(store), "node1").catalog(&BTreeMap::new());
     let name = Key { namespace: "default".to_owned(), name: "x".to_owned() };
     catalog.entries.get(&name).map(|entry| match entry {
         Entry::Present { origin: Origin::Object(uid), .. } if uid.to_string() == UID => "present",
@@ -34,6 +34,8 @@ fn objects_are_wanted_until_they_leave_and_the_ended_never_start() {
     assert_eq!(wanted(&store), Some("held"));
     let (_dir, store, _) = world(json!({"spec": {"domain": {"memory": null}}}));
     assert_eq!(wanted(&store), Some("held"), "an older release may have accepted it");
+    let (_dir, store, _) = world(json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));
+    assert_eq!(wanted(&store), Some("held"), "it has no place");
     let (_dir, store, _) = world(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert_eq!(wanted(&store), None);
 }
@@ -42,7 +44,7 @@ fn objects_are_wanted_until_they_leave_and_the_ended_never_start() {
 async fn an_object_is_let_go_of_when_its_machine_is_gone() {
     let leaving = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
     let (_dir, store, key) = world(leaving);
-    let mut vmis = Vmis::of(Arc::clone(&store));
+    let mut vmis = Vmis::of(Arc::clone(&store), "node1");
     vmis.catalog(&BTreeMap::new());
     let revision = store.revision();
     vmis.settle(&|_| true);
@@ -80,7 +82,7 @@ async fn whoever_waits_for_an_end_sees_one() {
         let more = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VMI_FINALIZER, "other"]},
             "status": {"phase": phase}});
         let (_dir, store, key) = world(more);
-        let mut vmis = Vmis::of(Arc::clone(&store));
+        let mut vmis = Vmis::of(Arc::clone(&store), "node1");
         vmis.catalog(&BTreeMap::new());
         let mut news = store.news();
         news.borrow_and_update();

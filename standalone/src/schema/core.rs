@@ -283,8 +283,8 @@ const DEFINITIONS: &[Definition] = &[
         "NodeSpec",
         "What is wanted of a node.",
         &[
-            ("unschedulable", "boolean", "Whether it takes nothing new. Without effect here."),
-            ("taints", "[]any", "What keeps work away. Without effect here."),
+            ("unschedulable", "boolean", "Whether it takes nothing new."),
+            ("taints", "[]any", "What keeps new instances away that do not tolerate it."),
             ("podCIDR", "string", "Not used."),
             ("podCIDRs", "[]string", "Not used."),
             ("providerID", "string", "Not used."),

@@ -1,0 +1,229 @@
+//! Whether a node takes an instance: what a scheduler filters by, for the one node there is.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use vireo_api::v1::{LabelSelectorRequirement, ObjectMeta, VirtualMachineInstance};
+
+use crate::selector::holds;
+
+/// Taint that a node stands for while it takes nothing new.
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// What matters of a core `Node`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Its name and labels.
+    pub metadata: ObjectMeta,
+    /// What keeps instances away.
+    pub spec: NodeSpec,
+}
+
+/// What is wanted of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeSpec {
+    /// `kubectl cordon`.
+    pub unschedulable: bool,
+    /// `kubectl taint`.
+    pub taints: Vec<Taint>,
+}
+
+/// Something that only some instances put up with.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Taint {
+    /// What it is called.
+    pub key: String,
+    /// Which one of these.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Toleration {
+    key: String,
+    operator: String,
+    value: String,
+    effect: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Affinity {
+    node_affinity: NodeAffinity,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct NodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    required: Option<Terms>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Terms {
+    node_selector_terms: Vec<Term>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Term {
+    match_expressions: Vec<LabelSelectorRequirement>,
+    match_fields: Vec<LabelSelectorRequirement>,
+}
+
+/// Why an instance cannot be placed, in the words of kube-scheduler; absent where the node takes it. What runs is not
+/// asked about again.
+pub fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>) -> Option<String> {
+    let Some(node) = node else { return Some("no nodes available to schedule pods".to_owned()) };
+    let spec = &instance.spec;
+    let read = |toleration: &serde_json::Value| Toleration::deserialize(toleration).ok();
+    let tolerations: Vec<Toleration> = spec.tolerations.iter().filter_map(read).collect();
+    let tolerated = |taint: &Taint| tolerations.iter().any(|one| one.covers(taint));
+    let cordon = Taint { key: UNSCHEDULABLE.into(), effect: "NoSchedule".into(), ..Taint::default() };
+    let repels = |taint: &&Taint| taint.effect != "PreferNoSchedule" && !tolerated(taint);
+    let why = if node.spec.unschedulable && !tolerated(&cordon) {
+        "node(s) were unschedulable".to_owned()
+    } else if let Some(taint) = node.spec.taints.iter().find(repels) {
+        format!("node(s) had untolerated taint {{{}: {}}}", taint.key, taint.value)
+    } else if !selected(&spec.node_selector, &node.metadata)
+        || !wanted(spec.affinity.as_ref(), &node.metadata)
+    {
+        "node(s) didn't match Pod's node affinity/selector".to_owned()
+    } else {
+        return None;
+    };
+    Some(format!("0/1 nodes are available: 1 {why}."))
+}
+
+impl Toleration {
+    /// An empty key with `Exists` covers everything, an empty effect every effect.
+    fn covers(&self, taint: &Taint) -> bool {
+        let effect = self.effect.is_empty() || self.effect == taint.effect;
+        let key = self.key == taint.key || (self.key.is_empty() && self.operator == "Exists");
+        let value = match self.operator.as_str() {
+            "Exists" => true,
+            "" | "Equal" => self.value == taint.value,
+            _ => false,
+        };
+        effect && key && value
+    }
+}
+
+fn selected(selector: &BTreeMap<String, String>, node: &ObjectMeta) -> bool {
+    selector.iter().all(|(name, value)| node.labels.get(name) == Some(value))
+}
+
+/// Whether one of the terms of a required node affinity holds. One that cannot be read holds nowhere.
+fn wanted(affinity: Option<&serde_json::Value>, node: &ObjectMeta) -> bool {
+    let Some(affinity) = affinity else { return true };
+    let Ok(affinity) = Affinity::deserialize(affinity) else { return false };
+    let Some(required) = affinity.node_affinity.required else { return true };
+    let fields = BTreeMap::from([("metadata.name".to_owned(), node.name.clone())]);
+    required.node_selector_terms.iter().any(|term| {
+        let says_something = !term.match_expressions.is_empty() || !term.match_fields.is_empty();
+        says_something
+            && term.match_expressions.iter().all(|demand| holds_of_nodes(demand, &node.labels))
+            && term.match_fields.iter().all(|demand| holds(demand, &fields))
+    })
+}
+
+/// Nodes are also chosen by numbers.
+fn holds_of_nodes(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+    let compared = || {
+        let has: i64 = labels.get(&demand.key)?.parse().ok()?;
+        let [bound] = demand.values.as_slice() else { return None };
+        Some(has.cmp(&bound.parse().ok()?))
+    };
+    match demand.operator.as_str() {
+        "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
+        "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
+        _ => holds(demand, labels),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn why(node: Value, spec: Value) -> Option<String> {
+        let mut all =
+            json!({"metadata": {"name": "one", "labels": {"disk": "ssd", "cores": "8"}}, "spec": node});
+        all["apiVersion"] = json!("v1");
+        let node: Node = serde_json::from_value(all).unwrap();
+        let instance = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
+        misfit(&instance, Some(&node))
+    }
+
+    #[test]
+    fn a_cordon_and_a_taint_keep_away_what_does_not_tolerate_them() {
+        let cordoned = json!({"unschedulable": true});
+        let told = why(cordoned.clone(), json!({}));
+        assert_eq!(told.as_deref(), Some("0/1 nodes are available: 1 node(s) were unschedulable."));
+        for toleration in [
+            json!({"operator": "Exists"}),
+            json!({"key": UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}),
+        ] {
+            assert_eq!(why(cordoned.clone(), json!({"tolerations": [toleration]})), None);
+        }
+        let taint = |effect: &str| json!({"taints": [{"key": "gpu", "value": "a", "effect": effect}]});
+        let told = why(taint("NoExecute"), json!({})).unwrap();
+        assert_eq!(told, "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: a}.");
+        assert_eq!(why(taint("PreferNoSchedule"), json!({})), None);
+        for (toleration, covers) in [
+            (json!({"key": "gpu", "value": "a"}), true),
+            (json!({"key": "gpu", "value": "b"}), false),
+            (json!({"key": "gpu", "operator": "Exists"}), true),
+            (json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"key": "gpu", "operator": "Near"}), false),
+        ] {
+            let told = why(taint("NoSchedule"), json!({"tolerations": [toleration]}));
+            assert_eq!(told.is_none(), covers, "{toleration}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_chosen_by_labels_name_and_numbers() {
+        let plain = |spec: Value| why(json!({}), spec).is_none();
+        assert!(plain(json!({"nodeSelector": {"disk": "ssd"}})));
+        assert!(!plain(json!({"nodeSelector": {"disk": "tape"}})));
+        let terms = |terms: Value| {
+            let required = json!({"nodeSelectorTerms": terms});
+            plain(
+                json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}),
+            )
+        };
+        let label = |operator: &str, value: &str| {
+            let key = if operator == "In" { "disk" } else { "cores" };
+            json!({"matchExpressions": [{"key": key, "operator": operator, "values": [value]}]})
+        };
+        for (term, holds) in [
+            (label("In", "ssd"), true),
+            (label("In", "tape"), false),
+            (label("Gt", "7"), true),
+            (label("Gt", "8"), false),
+            (label("Lt", "9"), true),
+            (label("Lt", "many"), false),
+            (json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["one"]}]}), true),
+            (json!({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["two"]}]}), false),
+            (json!({}), false),
+        ] {
+            assert_eq!(terms(json!([term])), holds, "{term}");
+            assert_eq!(terms(json!([label("In", "tape"), term])), holds, "or {term}");
+        }
+        assert!(!plain(json!({"affinity": {"nodeAffinity": 1}})), "what cannot be read");
+        assert!(plain(json!({"affinity": {"podAntiAffinity": {}}})));
+    }
+
+    #[test]
+    fn without_a_node_there_is_no_place() {
+        assert!(misfit(&VirtualMachineInstance::default(), None).is_some());
+    }
+}
