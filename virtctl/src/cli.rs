@@ -91,6 +91,8 @@ pub(crate) enum Command {
     Expand(Expand),
     /// Print the versions of virtctl and of the server
     Version,
+    /// Print a script that lets a shell complete virtctl's commands and flags
+    Completion(Completion),
 }
 
 #[derive(Debug, Args)]
@@ -137,6 +139,12 @@ pub(crate) struct Steered {
     /// Only say whether it could be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Completion {
+    /// For which shell; for bash: source <(virtctl completion bash)
+    pub(crate) shell: clap_complete::Shell,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! One verb, one file.
 
 pub(crate) mod agent;
+pub(crate) mod completion;
 pub(crate) mod console;
 pub(crate) mod create;
 pub(crate) mod expand;

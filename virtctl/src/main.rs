@@ -48,6 +48,7 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::ImageUpload(args) => cmd::image_upload::run(&cli.server, args).await,
         Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
         Command::Version => cmd::version::run(&cli.server).await,
+        Command::Completion(args) => cmd::completion::run(args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
