@@ -1,0 +1,43 @@
+//! A console that is never read, beside one that is.
+
+use std::time::Duration;
+
+use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
+
+use crate::SOON;
+use crate::scenarios::node::{host_for_a_node, manifest};
+use crate::scenarios::standalone::Standalone;
+
+/// Longer than a client may be silent.
+const PATIENCE: Duration = Duration::from_secs(120);
+const SIGSTOP: i32 = 19;
+const SIGCONT: i32 = 18;
+
+#[test]
+fn a_console_that_never_reads_hurts_nobody() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let standalone = Standalone::start(&host)?;
+    standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
+    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+    let mut guest = standalone.console("one")?;
+    guest.ready()?;
+
+    let files = || -> Result<usize, HostError> {
+        let told = host.shell("ls /proc/$(pidof vireo)/fd | wc -l").run()?.ok();
+        Ok(told.trim().parse().unwrap_or_default())
+    };
+    let before = files()?;
+    let mut deaf = standalone.console_process("one")?;
+    assert!(files()? > before, "a client takes files");
+    deaf.signal(SIGSTOP)?;
+    let lines = guest.run("seq 100000 140000", PATIENCE)?;
+    assert_eq!(lines.lines().filter(|line| line.starts_with('1')).count(), 40001, "none is missing here");
+    eventually("it is let go of", PATIENCE, || Ok(files()? <= before))?;
+    assert_eq!(guest.run("echo still here", SOON)?.trim(), "still here");
+    deaf.signal(SIGCONT)?;
+    deaf.wait(SOON)?;
+    Ok(())
+}
