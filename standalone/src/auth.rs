@@ -97,6 +97,11 @@ impl Tokens {
         bearer.audiences.iter().any(|audience| audience == ISSUER).then_some(bearer.user)
     }
 
+    /// Who signs them, for tokens of other kinds.
+    pub fn signer(&self) -> &Signer {
+        &self.signer
+    }
+
     /// A token that says this. None where the machine has no randomness.
     pub fn sign(&self, claims: &Claims) -> Option<String> {
         self.signer.sign(claims)

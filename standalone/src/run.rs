@@ -21,7 +21,7 @@ use crate::pki::{Authority, PkiError};
 use crate::rbac::roles::RolesNow;
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
-use crate::uploads::{NoKey, Passes, Uploads};
+use crate::uploads::Uploads;
 use crate::{
     accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac, replicasets,
     vms,
@@ -63,9 +63,6 @@ pub enum RunError {
     /// Something that should go on until the end did not.
     #[error("cannot serve")]
     Serve(#[from] io::Error),
-    /// The key for tokens.
-    #[error(transparent)]
-    UploadKey(#[from] NoKey),
     /// The node agent.
     #[error(transparent)]
     Node(#[from] SuperviseError),
@@ -108,7 +105,7 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let uploads = Uploads { files: node.claims(), passes: Passes::new()?, url: url.clone() };
+    let uploads = Uploads { files: node.claims(), url: url.clone() };
     let measures = Measures::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
     let api = Arc::new(Server {

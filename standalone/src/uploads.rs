@@ -1,7 +1,7 @@
 //! Filling PersistentVolumeClaims with images that clients send, as CDI's upload proxy does: who may, by which token,
 //! and what is then said of the claim.
 
-mod token;
+pub mod token;
 
 use serde_json::{Value, json};
 use vireo_handler::storage::{Claims, Filled, UploadError};
@@ -11,7 +11,7 @@ use crate::resource::PROTECTION;
 use crate::store::{Change, DiskError, Key, Store, WriteError};
 use crate::{meta, place};
 
-pub use token::{NoKey, Passes, Subject};
+pub use token::Subject;
 
 /// Says that a claim is to be filled by an upload; CDI's.
 const TARGET: &str = "cdi.kubevirt.io/storage.upload.target";
@@ -24,8 +24,6 @@ const RUNNING: &str = "cdi.kubevirt.io/storage.condition.running";
 pub struct Uploads {
     /// Where the disks of claims are.
     pub files: Claims,
-    /// Who makes and reads tokens.
-    pub passes: Passes,
     /// Where clients send images to: `https://host:port`.
     pub url: String,
 }

@@ -22,7 +22,6 @@ impl World {
             tokens,
             uploads: Uploads {
                 files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
-                passes: crate::uploads::Passes::new().unwrap(),
                 url: "https://127.0.0.1:6443".to_owned(),
             },
             catalogs: Catalogs::default(),

@@ -16,7 +16,7 @@ use vireo_handler::storage::{Upload, UploadError};
 
 use super::{Refusal, Server, body, json_of};
 use crate::resource::Cause;
-use crate::uploads::{self, NotNow, Subject};
+use crate::uploads::{self, NotNow, Subject, token};
 use crate::{meta, place};
 
 /// Where images come to.
@@ -52,7 +52,7 @@ pub(super) fn at(segments: &[&str]) -> Option<Cdi> {
 pub(super) async fn serve(server: &Arc<Server>, cdi: Cdi, request: Request) -> Result<Response, Refusal> {
     match (cdi, request.method()) {
         (Cdi::Config, &Method::GET) => Ok(json_of(StatusCode::OK, &config(&server.uploads.url))),
-        (Cdi::Token(namespace), &Method::POST) => token(server, &namespace, request).await,
+        (Cdi::Token(namespace), &Method::POST) => pass(server, &namespace, request).await,
         _ => Err(Refusal::method_not_allowed()),
     }
 }
@@ -64,7 +64,7 @@ fn config(url: &str) -> Value {
     })
 }
 
-async fn token(server: &Arc<Server>, namespace: &str, request: Request) -> Result<Response, Refusal> {
+async fn pass(server: &Arc<Server>, namespace: &str, request: Request) -> Result<Response, Refusal> {
     let mut asked =
         body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
     let name = asked.pointer("/spec/pvcName").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -76,7 +76,8 @@ async fn token(server: &Arc<Server>, namespace: &str, request: Request) -> Resul
     let claim = server.store.get(&row.key(namespace, &name)).ok_or_else(|| Refusal::not_found(row, &name))?;
     let uid = meta::text(&claim.value, "uid").to_owned();
     let subject = Subject { namespace: namespace.to_owned(), name, uid };
-    let token = server.uploads.passes.sign(&subject, Timestamp::now());
+    let token = token::sign(server.tokens.signer(), &subject, Timestamp::now())
+        .ok_or_else(|| Refusal::internal("the machine gives no random numbers"))?;
     asked["apiVersion"] = json!(format!("{GROUP}/v1beta1"));
     asked["kind"] = json!(KIND);
     meta::of(&mut asked).insert("namespace".to_owned(), json!(namespace));
@@ -84,7 +85,7 @@ async fn token(server: &Arc<Server>, namespace: &str, request: Request) -> Resul
     Ok(json_of(StatusCode::CREATED, &asked))
 }
 
-/// Whether images come through a path: then who sends them shows a token of [`token`].
+/// Whether images come through a path: then who sends them shows a token of [`token::sign`].
 pub fn is_door(path: &str) -> bool {
     DOORS.contains(&path)
 }
@@ -92,7 +93,7 @@ pub fn is_door(path: &str) -> bool {
 /// Which claim the sender of an image may fill.
 pub fn sender(server: &Server, request: &Request) -> Option<Subject> {
     let shown = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
-    server.uploads.passes.read(shown.strip_prefix("Bearer ")?, Timestamp::now())
+    token::read(server.tokens.signer(), shown.strip_prefix("Bearer ")?, Timestamp::now())
 }
 
 /// Takes an image for a claim.

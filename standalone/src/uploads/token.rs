@@ -1,17 +1,12 @@
 //! Tokens for uploads: JSON Web Tokens of this server, each for one claim and a short while.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::{SignedDuration, Timestamp};
-use ring::hmac;
-use ring::rand::SystemRandom;
 use serde::{Deserialize, Serialize};
+
+use crate::auth::Signer;
 
 /// As long as CDI's.
 const LIFE: SignedDuration = SignedDuration::from_mins(5);
-/// No token is longer.
-const LONGEST: usize = 4096;
-const HEAD: &str = r#"{"alg":"HS256","typ":"JWT"}"#;
 
 /// Which claim a token is for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,76 +30,54 @@ struct Payload {
 
 const AUDIENCE: &str = "cdi-upload";
 
-/// Makes and reads tokens. Its key is as old as the process: who was given a token before asks for another one.
-#[derive(Debug)]
-pub struct Passes {
-    key: hmac::Key,
+/// A token for a claim, from now on. None where the machine has no randomness.
+pub fn sign(signer: &Signer, subject: &Subject, now: Timestamp) -> Option<String> {
+    let exp = now.as_second().saturating_add(LIFE.as_secs());
+    signer.sign(&Payload { aud: AUDIENCE.to_owned(), exp, subject: subject.clone() })
 }
 
-/// The machine gives no random numbers.
-#[derive(Debug, thiserror::Error)]
-#[error("there are no random numbers for a key")]
-pub struct NoKey;
-
-impl Passes {
-    /// With a new key.
-    ///
-    /// # Errors
-    /// When there are no random numbers.
-    pub fn new() -> Result<Self, NoKey> {
-        let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(|_| NoKey)?;
-        Ok(Self { key })
-    }
-
-    /// A token for a claim, from now on.
-    pub fn sign(&self, subject: &Subject, now: Timestamp) -> String {
-        let exp = now.as_second().saturating_add(LIFE.as_secs());
-        let payload = Payload { aud: AUDIENCE.to_owned(), exp, subject: subject.clone() };
-        // Texts and a number are always JSON.
-        let payload = serde_json::to_string(&payload).unwrap_or_default();
-        let text = format!("{}.{}", URL_SAFE_NO_PAD.encode(HEAD), URL_SAFE_NO_PAD.encode(payload));
-        let signature = hmac::sign(&self.key, text.as_bytes());
-        format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature.as_ref()))
-    }
-
-    /// Which claim a token is for, if it is one of ours and not too old.
-    pub fn read(&self, token: &str, now: Timestamp) -> Option<Subject> {
-        if token.len() > LONGEST {
-            return None;
-        }
-        let (text, signature) = token.rsplit_once('.')?;
-        let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
-        hmac::verify(&self.key, text.as_bytes(), &signature).ok()?;
-        let (head, payload) = text.split_once('.')?;
-        let payload: Payload = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-        let ours = head == URL_SAFE_NO_PAD.encode(HEAD) && payload.aud == AUDIENCE;
-        (ours && now.as_second() < payload.exp).then_some(payload.subject)
-    }
+/// Which claim a token is for, if it is one of ours and not too old. What a ServiceAccount's token says has another shape,
+/// as has this for whoever reads those.
+pub fn read(signer: &Signer, token: &str, now: Timestamp) -> Option<Subject> {
+    let payload: Payload = signer.read(token)?;
+    (payload.aud == AUDIENCE && now.as_second() < payload.exp).then_some(payload.subject)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::auth::Tokens;
+    use crate::store::Store;
 
     #[test]
     fn a_token_is_for_one_claim_and_a_while() {
-        let (signer, other) = (Passes::new().unwrap(), Passes::new().unwrap());
+        let dir = tempfile::tempdir().unwrap();
+        let signer = Signer::of(&dir.path().join("one.key")).unwrap();
         let subject = Subject { namespace: "a".into(), name: "data".into(), uid: "1".into() };
         let then: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let token = signer.sign(&subject, then);
+        let token = sign(&signer, &subject, then).unwrap();
         let late = then.checked_add(LIFE).unwrap();
-        assert_eq!(signer.read(&token, then), Some(subject.clone()));
-        assert_eq!(signer.read(&token, late), None, "it is too old");
-        assert_eq!(other.read(&token, then), None, "another server's");
-        let mut parts: Vec<String> = token.split('.').map(str::to_owned).collect();
-        parts[1] = URL_SAFE_NO_PAD.encode(
-            r#"{"aud":"cdi-upload","exp":99999999999,"sub":{"namespace":"a","name":"other","uid":"2"}}"#,
-        );
-        let none = format!("{}.{}.", URL_SAFE_NO_PAD.encode(r#"{"alg":"none"}"#), parts[1]);
-        for forged in
-            [parts.join("."), none, String::new(), "..".to_owned(), "a.b.c".to_owned(), "x".repeat(9000)]
-        {
-            assert_eq!(signer.read(&forged, then), None, "{forged}");
+        assert_eq!(read(&signer, &token, then), Some(subject.clone()));
+        assert_eq!(read(&signer, &token, late), None, "it is too old");
+        let other = Signer::of(&dir.path().join("other.key")).unwrap();
+        assert_eq!(read(&other, &token, then), None, "another server's");
+        let account =
+            json!({"aud": ["cdi-upload"], "exp": 99_999_999_999_i64, "sub": "system:serviceaccount:a:b"});
+        let elsewhere = json!({"aud": "elsewhere", "exp": 99_999_999_999_i64, "sub": subject});
+        for said in [account, elsewhere] {
+            assert_eq!(read(&signer, &signer.sign(&said).unwrap(), then), None, "{said}");
         }
+    }
+
+    #[test]
+    fn it_lets_nobody_in_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = std::sync::Arc::new(Store::open(&dir.path().join("store")).unwrap());
+        let tokens = Tokens::of_a_test(dir.path(), store);
+        let subject = Subject { namespace: "a".into(), name: "data".into(), uid: "1".into() };
+        let token = sign(tokens.signer(), &subject, Timestamp::now()).unwrap();
+        assert_eq!(tokens.bearer(&token), None);
     }
 }
