@@ -8,5 +8,7 @@ mod clients;
 mod hostile;
 #[path = "suite/kill.rs"]
 mod kill;
+#[path = "suite/place.rs"]
+mod place;
 #[path = "suite/server.rs"]
 mod server;

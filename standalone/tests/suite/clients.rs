@@ -19,6 +19,7 @@ use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Error, ResourceExt as _};
 use serde_json::json;
 
+use crate::place::in_a_place;
 use crate::server::Server;
 
 const FINALIZER: &str = "example.com/cleanup";
@@ -74,18 +75,35 @@ async fn there(client: &Client) -> BTreeMap<String, Option<String>> {
     list.into_iter().map(|map| (map.name_any(), map.resource_version())).collect()
 }
 
+/// Makes twenty, changes one and removes another.
+async fn write(client: &Client) {
+    for number in 0..20 {
+        maps(client).create(&PostParams::default(), &map(&format!("map-{number}"))).await.unwrap();
+    }
+    let patch = Patch::Merge(json!({ "data": { "word": "changed" } }));
+    maps(client).patch("map-3", &PatchParams::default(), &patch).await.unwrap();
+    maps(client).delete("map-4", &DeleteParams::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn any_server_is_followed_by_a_reflector() {
+    in_a_place(async |client| {
+        maps(client).create(&PostParams::default(), &map("before")).await.unwrap();
+        let (store, mut news) = reflect(client);
+        write(client).await;
+        settles(&store, &mut news, &there(client).await).await;
+        assert!(store.state().iter().any(|map| map.name_any() == "map-3"));
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_reflector_follows_the_server_over_its_death() {
     let mut server = Server::start();
     let client = server.client().await;
     maps(&client).create(&PostParams::default(), &map("before")).await.unwrap();
     let (store, mut news) = reflect(&client);
-    for number in 0..20 {
-        maps(&client).create(&PostParams::default(), &map(&format!("map-{number}"))).await.unwrap();
-    }
-    let patch = Patch::Merge(json!({ "data": { "word": "changed" } }));
-    maps(&client).patch("map-3", &PatchParams::default(), &patch).await.unwrap();
-    maps(&client).delete("map-4", &DeleteParams::default()).await.unwrap();
+    write(&client).await;
     let wanted = there(&client).await;
     assert_eq!(wanted.len(), 20, "{wanted:?}");
     settles(&store, &mut news, &wanted).await;
@@ -113,17 +131,19 @@ async fn reconcile(maps: &Api<ConfigMap>, name: &str) -> &'static str {
 }
 
 #[tokio::test]
-async fn an_object_goes_when_its_finalizer_has_run() {
-    let server = Server::start();
-    let maps = maps(&server.client().await);
-    maps.create(&PostParams::default(), &map("held")).await.unwrap();
-    // The first call adds the finalizer, the next find it.
-    assert_eq!(reconcile(&maps, "held").await, "nothing");
-    assert_eq!(reconcile(&maps, "held").await, "apply");
-    assert!(maps.delete("held", &DeleteParams::default()).await.unwrap().is_left());
-    assert!(maps.get("held").await.unwrap().metadata.deletion_timestamp.is_some());
-    assert_eq!(reconcile(&maps, "held").await, "clean up");
-    assert!(maps.get_opt("held").await.unwrap().is_none());
+async fn any_server_keeps_an_object_until_its_finalizer_has_run() {
+    in_a_place(async |client| {
+        let maps = maps(client);
+        maps.create(&PostParams::default(), &map("held")).await.unwrap();
+        // The first call adds the finalizer, the next find it.
+        assert_eq!(reconcile(&maps, "held").await, "nothing");
+        assert_eq!(reconcile(&maps, "held").await, "apply");
+        assert!(maps.delete("held", &DeleteParams::default()).await.unwrap().is_left());
+        assert!(maps.get("held").await.unwrap().metadata.deletion_timestamp.is_some());
+        assert_eq!(reconcile(&maps, "held").await, "clean up");
+        assert!(maps.get_opt("held").await.unwrap().is_none());
+    })
+    .await;
 }
 
 /// Asks to hold a lease that was read before; whether it was given.
@@ -139,9 +159,11 @@ async fn campaign(leases: Api<Lease>, mut lease: Lease, candidate: String) -> bo
 }
 
 #[tokio::test]
-async fn a_lease_has_one_holder_however_many_ask() {
-    let server = Server::start();
-    let leases: Api<Lease> = Api::default_namespaced(server.client().await);
+async fn any_server_gives_a_lease_to_one_however_many_ask() {
+    in_a_place(async |client| elects(Api::default_namespaced(client.clone())).await).await;
+}
+
+async fn elects(leases: Api<Lease>) {
     let metadata = ObjectMeta { name: Some("leader".to_owned()), ..ObjectMeta::default() };
     let mut lease =
         leases.create(&PostParams::default(), &Lease { metadata, ..Lease::default() }).await.unwrap();
