@@ -102,7 +102,9 @@ fn plugged(was: &Value, now: &VirtualMachineInstance) -> Vec<Event> {
     let has = |list: &[VolumeStatus], name: &str| list.iter().filter(is_in).any(|one| one.name == name);
     let has_now = &now.status.volume_status;
     let fresh = has_now.iter().filter(is_in).filter(|volume| !has(&had, &volume.name));
-    let gone = had.iter().filter(is_in).filter(|volume| !has(has_now, &volume.name));
+    // What goes with its machine is not taken out of it.
+    let runs = now.status.phase == "Running";
+    let gone = had.iter().filter(is_in).filter(|volume| runs && !has(has_now, &volume.name));
     let ready = |volume: &VolumeStatus| {
         let text = format!("volume {} is plugged into the guest as {}", volume.name, volume.target);
         Event::new(false, "VolumeReady", text)
@@ -220,6 +222,22 @@ mod tests {
         assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);
         assert!(reasons(&known, Some(&leaving), &leaving).is_empty());
         assert_eq!(reasons(&known, Some(&leaving), &vmi("Failed")), ["Stopped"]);
+    }
+
+    #[test]
+    fn a_volume_that_goes_with_its_machine_is_not_plugged_out() {
+        let mut plugged = vmi("Running");
+        plugged.status.volume_status = vec![VolumeStatus {
+            name: "data".to_owned(),
+            target: "sda".to_owned(),
+            hotplug_volume: Some(Default::default()),
+            ..VolumeStatus::default()
+        }];
+        let without = serde_json::to_value(&vmi("Running").status).unwrap();
+        let with = serde_json::to_value(&plugged.status).unwrap();
+        assert_eq!(reasons(&without, None, &plugged), ["VolumeReady"]);
+        assert_eq!(reasons(&with, None, &vmi("Running")), ["VolumeUnplugged"]);
+        assert_eq!(reasons(&with, None, &vmi("Succeeded")), ["Stopped"]);
     }
 
     #[test]
