@@ -6,8 +6,7 @@ use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
 use crate::SOON;
-use crate::scenarios::node::{host_for_a_node, manifest};
-use crate::scenarios::standalone::Standalone;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 /// Longer than a client may be silent.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -17,13 +16,8 @@ const SIGCONT: i32 = 18;
 #[test]
 fn a_console_that_never_reads_hurts_nobody() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
-    let standalone = Standalone::start(&host)?;
-    standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
-    let mut guest = standalone.console("one")?;
-    guest.ready()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
+    let (standalone, mut guest) = Standalone::with_a_guest(&host)?;
 
     let files = || -> Result<usize, HostError> {
         let told = host.shell("ls /proc/$(pidof vireo)/fd | wc -l").run()?.ok();

@@ -4,11 +4,10 @@ use std::time::{Duration, Instant};
 
 use vireo_tests::eventually::eventually;
 use vireo_tests::metrics::{Sample, parse};
-use vireo_tests::{Host, HostError, programs};
+use vireo_tests::{Host, HostError};
 
 use crate::SOON;
-use crate::scenarios::node::{host_for_a_node, manifest};
-use crate::scenarios::standalone::Standalone;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 /// Counters that a guest moves which reads, writes and sends.
 const MOVED: [(&str, &[(&str, &str)]); 11] = [
@@ -57,13 +56,8 @@ fn scrape(standalone: &Standalone<'_>) -> Result<Scrape, HostError> {
 #[test]
 fn prometheus_reads_what_a_guest_uses() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
-    let standalone = Standalone::start(&host)?;
-    standalone.kubectl("apply -f -", Some(&manifest(&host, "one")))?.ok();
-    standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
-    let mut guest = standalone.console("one")?;
-    guest.ready()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
+    let (standalone, mut guest) = Standalone::with_a_guest(&host)?;
 
     let before = scrape(&standalone)?;
     guest.run(WORK, SOON * 2)?;

@@ -1,25 +1,17 @@
 //! A VirtualMachine under `vireo` with the native hypervisor: what `standalone` shows on QEMU, and what only a reset does.
 
-use std::path::Path;
-
 use vireo_tests::guest::{Guest, Monitor};
-use vireo_tests::{Host, HostBuilder, HostError, scenario};
+use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
-use crate::scenarios::node::host_for_a_node;
-use crate::scenarios::standalone::{CLAIM, DATA, Standalone, machine_with_a_claim};
-
-fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")).file("/usr/bin/kubectl"))
-}
+use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, machine_with_a_claim};
 
 #[test]
 fn nested_a_virtual_machine_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "a VirtualMachine under vireo",
-        || host(scratch.path()),
+        || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
         |host, monitor| match monitor {
             Monitor::Vmm => a_machine(host, "native"),
             Monitor::Qemu => a_machine(host, "qemu"),

@@ -2,8 +2,7 @@
 
 use vireo_tests::HostError;
 
-use crate::scenarios::node::host_for_a_node;
-use crate::scenarios::standalone::Standalone;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 /// It has nothing to start, which is enough to run.
 const BARE: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: bare}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      nodeSelector: {disk: ssd}\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
@@ -11,8 +10,7 @@ const BARE: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: 
 #[test]
 fn a_machine_waits_for_its_place() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
     let node = standalone.json("get node here")?;
     assert!(node["metadata"]["annotations"]["kubevirt.io/heartbeat"].is_string(), "{node:#}");

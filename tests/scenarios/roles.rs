@@ -5,8 +5,7 @@ use std::time::Duration;
 use vireo_tests::eventually::eventually;
 use vireo_tests::{Host, HostError};
 
-use crate::scenarios::node::host_for_a_node;
-use crate::scenarios::standalone::Standalone;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// It has nothing to start, which is enough to run.
@@ -56,8 +55,7 @@ fn has(told: &str, wanted: &str) {
 #[test]
 fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
     standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
     let robot = Robot::new(&host, &standalone)?;

@@ -1,11 +1,12 @@
 //! The KubeVirt API on this machine, through Debian's `kubectl` and our `virtctl`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
-use vireo_tests::{Host, HostError, Output, Process, Status};
+use vireo_tests::{Host, HostBuilder, HostError, Output, Process, Status};
 
 use crate::SOON;
 use crate::scenarios::broken;
@@ -26,6 +27,12 @@ pub(crate) struct Standalone<'h> {
     vireo: Process<'h>,
 }
 
+/// A host for a node, with `vireo` beside the other programs.
+pub(crate) fn host_with_vireo(scratch: &Path) -> Result<HostBuilder, HostError> {
+    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
+    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")))
+}
+
 fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
     let mut vireo = host
         .command(&host.input("vireo"))
@@ -42,6 +49,16 @@ impl<'h> Standalone<'h> {
     /// With every guest on QEMU.
     pub(crate) fn start(host: &'h Host) -> Result<Self, HostError> {
         Self::start_on(host, "qemu")
+    }
+
+    /// The same with a guest `one` that has started.
+    pub(crate) fn with_a_guest(host: &'h Host) -> Result<(Self, Guest<'h>), HostError> {
+        let standalone = Self::start(host)?;
+        standalone.kubectl("apply -f -", Some(&manifest(host, "one")))?.ok();
+        standalone.kubectl("wait --for=condition=Ready --timeout=90s vmi/one", None)?.ok();
+        let mut guest = standalone.console("one")?;
+        guest.ready()?;
+        Ok((standalone, guest))
     }
 
     pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
@@ -166,8 +183,7 @@ impl<'h> Standalone<'h> {
 #[test]
 fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    let host = host_for_a_node(scratch.path())?.file(programs.join("vireo")).here()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
     refuses(&standalone)?;
     keeps_plain_objects(&standalone)?;
