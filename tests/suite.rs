@@ -12,6 +12,7 @@ mod scenarios {
     mod examples;
     mod exit;
     mod firmware;
+    mod full;
     mod here;
     mod hostile;
     mod hotplug;

@@ -61,6 +61,14 @@ impl<'h> Standalone<'h> {
         Ok((standalone, guest))
     }
 
+    /// With its state on a file system of its own.
+    pub(crate) fn start_in(host: &'h Host, kind: &str, options: &str) -> Result<Self, HostError> {
+        let state = host.work("state");
+        let mount = format!("mkdir -p {state}; mount -t {kind} -o {options} {kind} {state}");
+        host.shell(&mount).run()?.ok();
+        Ok(Self { host, hypervisor: "qemu", vireo: vireo(host, "qemu")? })
+    }
+
     pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
         host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
         Ok(Self { host, hypervisor, vireo: vireo(host, hypervisor)? })
