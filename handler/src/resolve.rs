@@ -28,6 +28,9 @@ pub struct Facts<'a> {
     pub hypervisor: HypervisorChoice,
 }
 
+/// The balloon of those who insist on one, as QEMU has it for the others where it can.
+const BALLOON: &str = r#"{"driver":"virtio-balloon-pci","id":"balloon","free-page-reporting":true}"#;
+
 /// Puts the launch message together.
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
     let disk = |(disk, source): (&Disk, &wire::DiskSource)| self::disk(disk, source.clone());
@@ -36,7 +39,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         demands.push(wire::Demand {
             field: "spec.domain.devices.autoattachMemBalloon".to_owned(),
             what: "a memory balloon".to_owned(),
-            qemu_args: Vec::new(),
+            qemu_args: ["-device", BALLOON].map(str::to_owned).to_vec(),
         });
     }
     wire::LaunchRequest {
@@ -58,7 +61,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .next()
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
-        memory_balloon: vm.balloon() != Balloon::Off,
+        memory_balloon: vm.balloon() == Balloon::Default,
         console_socket: text(&facts.dir.console_socket()),
         vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),

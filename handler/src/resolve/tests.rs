@@ -98,6 +98,25 @@ fn a_small_machine_in_full() {
 }
 
 #[test]
+fn who_insists_on_a_balloon_gets_one_where_there_is_one() {
+    let prepared = Prepared { disks: Vec::new(), kernel: None, variables: None };
+    for (devices, offered, demanded) in [
+        ("{}", true, false),
+        ("{autoattachMemBalloon: true}", false, true),
+        ("{autoattachMemBalloon: false}", false, false),
+    ] {
+        let vm = vm("", &format!("{{domain: {{memory: {{guest: 256Mi}}, devices: {devices}}}}}"));
+        let request = resolve(&vm, &prepared, HypervisorChoice::Auto);
+        let args: Vec<String> = request.demands.into_iter().flat_map(|demand| demand.qemu_args).collect();
+        assert_eq!(
+            (request.memory_balloon, args.contains(&BALLOON.to_owned())),
+            (offered, demanded),
+            "{devices}"
+        );
+    }
+}
+
+#[test]
 fn who_forces_a_hypervisor() {
     use HypervisorChoice::{Auto, Native, Qemu};
     use wire::hypervisor_choice::Kind;
