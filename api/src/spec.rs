@@ -38,7 +38,7 @@ pub use disk::{Cache, Disk, DiskBus, DiskTarget};
 pub use dns::{Dns, DnsPolicy};
 pub use field::Field;
 pub use firmware::{BootSource, Firmware, KernelBoot};
-pub use identity::{HYPERVISOR_ANNOTATION, HypervisorChoice, Identity};
+pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError};
 pub use interface::{Dhcp, Interface, InterfaceModel, Port, Protocol};
 pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};

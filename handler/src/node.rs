@@ -70,6 +70,20 @@ impl Node {
         }
     }
 
+    /// For tests: one whose files are in a directory.
+    #[cfg(test)]
+    pub(crate) fn of_a_test(dir: &std::path::Path) -> Arc<Self> {
+        Arc::new(Self::new(Settings {
+            state_dir: dir.to_owned(),
+            hypervisor: vireo_api::spec::HypervisorChoice::Auto,
+            vm_cidr: "10.201.0.0/16".parse().unwrap(),
+            launcher: "virt-launcher".into(),
+            qemu: None,
+            storage_dir: "/nowhere".into(),
+            node_name: "node1".to_owned(),
+        }))
+    }
+
     /// Every VMI, by name.
     pub fn vmis(&self) -> Vec<Arc<VirtualMachineInstance>> {
         lock(&self.picture).vmis.values().cloned().collect()

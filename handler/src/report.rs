@@ -10,8 +10,9 @@ use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use crate::launcher::link::chain;
 use crate::manifests::Refusal;
-use crate::reconcile::status::{HYPERVISOR, MANIFEST_CHANGED, NO_BOOT_DEVICE};
+use crate::reconcile::status::{MANIFEST_CHANGED, NO_BOOT_DEVICE};
 use crate::state::{StateDir, StateError, read_json};
+use vireo_api::spec::HYPERVISOR_CONDITION;
 
 /// What a user asks for.
 #[derive(Debug)]
@@ -171,7 +172,7 @@ fn table(found: &Found, asked: &Asked, wide: bool, now: Timestamp) -> String {
 
 fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> {
     let dash = |text: &str| if text.is_empty() { "-".to_owned() } else { text.to_owned() };
-    let hypervisor = condition(vmi, HYPERVISOR);
+    let hypervisor = condition(vmi, HYPERVISOR_CONDITION);
     let phase = match &vmi.metadata.deletion_timestamp {
         Some(_) => format!("{} (stopping)", vmi.status.phase),
         None => vmi.status.phase.clone(),

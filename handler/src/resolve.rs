@@ -28,20 +28,11 @@ pub struct Facts<'a> {
     pub hypervisor: HypervisorChoice,
 }
 
-/// The balloon of those who insist on one, as QEMU has it for the others where it can.
-const BALLOON: &str = r#"{"driver":"virtio-balloon-pci","id":"balloon","free-page-reporting":true}"#;
-
 /// Puts the launch message together.
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
     let disk = |(disk, source): (&Disk, &wire::DiskSource)| self::disk(disk, source.clone());
-    let mut demands: Vec<_> = vm.demands().iter().map(demand).collect();
-    if vm.balloon() == Balloon::Wanted {
-        demands.push(wire::Demand {
-            field: "spec.domain.devices.autoattachMemBalloon".to_owned(),
-            what: "a memory balloon".to_owned(),
-            qemu_args: ["-device", BALLOON].map(str::to_owned).to_vec(),
-        });
-    }
+    let insists =
+        |field: &str| if vm.balloon() == Balloon::Wanted { field.to_owned() } else { String::new() };
     wire::LaunchRequest {
         vmi: Some(identity(vm)),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
@@ -61,11 +52,12 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .next()
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
-        memory_balloon: vm.balloon() == Balloon::Default,
+        memory_balloon: vm.balloon() != Balloon::Off,
+        memory_balloon_field: insists("spec.domain.devices.autoattachMemBalloon"),
         console_socket: text(&facts.dir.console_socket()),
         vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),
-        demands,
+        demands: vm.demands().iter().map(demand).collect(),
         smbios: Some(smbios(vm)),
         reboot_policy: match vm.lifecycle().reboot() {
             RebootPolicy::Reboot => wire::RebootPolicy::Reboot,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use vireo_api::v1::{LabelSelectorRequirement, ObjectMeta, VirtualMachineInstance};
 
 use crate::selector::holds;
@@ -26,20 +27,18 @@ pub struct Node {
 pub struct NodeSpec {
     /// `kubectl cordon`.
     pub unschedulable: bool,
-    /// `kubectl taint`.
-    pub taints: Vec<Taint>,
+    /// `kubectl taint`. What is none keeps nobody away.
+    pub taints: Vec<serde_json::Value>,
 }
 
 /// Something that only some instances put up with.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Taint {
-    /// What it is called.
-    pub key: String,
-    /// Which one of these.
-    pub value: String,
+struct Taint {
+    key: String,
+    value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    pub effect: String,
+    effect: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -82,14 +81,14 @@ struct Term {
 pub fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>) -> Option<String> {
     let Some(node) = node else { return Some("no nodes available to schedule pods".to_owned()) };
     let spec = &instance.spec;
-    let read = |toleration: &serde_json::Value| Toleration::deserialize(toleration).ok();
-    let tolerations: Vec<Toleration> = spec.tolerations.iter().filter_map(read).collect();
+    let (tolerations, taints): (Vec<Toleration>, Vec<Taint>) =
+        (read(&spec.tolerations), read(&node.spec.taints));
     let tolerated = |taint: &Taint| tolerations.iter().any(|one| one.covers(taint));
     let cordon = Taint { key: UNSCHEDULABLE.into(), effect: "NoSchedule".into(), ..Taint::default() };
-    let repels = |taint: &&Taint| taint.effect != "PreferNoSchedule" && !tolerated(taint);
+    let repels = |taint: &&Taint| ["NoSchedule", "NoExecute"].contains(&&*taint.effect) && !tolerated(taint);
     let why = if node.spec.unschedulable && !tolerated(&cordon) {
         "node(s) were unschedulable".to_owned()
-    } else if let Some(taint) = node.spec.taints.iter().find(repels) {
+    } else if let Some(taint) = taints.iter().find(repels) {
         format!("node(s) had untolerated taint {{{}: {}}}", taint.key, taint.value)
     } else if !selected(&spec.node_selector, &node.metadata)
         || !wanted(spec.affinity.as_ref(), &node.metadata)
@@ -99,6 +98,11 @@ pub fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>) -> Option<
         return None;
     };
     Some(format!("0/1 nodes are available: 1 {why}."))
+}
+
+/// Those that can be read.
+fn read<T: DeserializeOwned>(list: &[serde_json::Value]) -> Vec<T> {
+    list.iter().filter_map(|one| T::deserialize(one).ok()).collect()
 }
 
 impl Toleration {
@@ -177,6 +181,11 @@ mod tests {
         let told = why(taint("NoExecute"), json!({})).unwrap();
         assert_eq!(told, "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: a}.");
         assert_eq!(why(taint("PreferNoSchedule"), json!({})), None);
+        let nonsense = json!({"unschedulable": true, "taints": [1, {"key": "gpu"}]});
+        assert!(
+            why(nonsense, json!({})).is_some_and(|told| told.contains("unschedulable")),
+            "and nothing more"
+        );
         for (toleration, covers) in [
             (json!({"key": "gpu", "value": "a"}), true),
             (json!({"key": "gpu", "value": "b"}), false),

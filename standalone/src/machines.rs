@@ -74,6 +74,7 @@ impl Source for Vmis {
         let mut catalog = Catalog::default();
         let mut known = BTreeMap::new();
         self.leaving.clear();
+        let node = placement::node(&self.store, &self.node);
         for object in listing.objects {
             if meta::is_leaving(&object.value) {
                 if let Some(seconds) = object.value.pointer(GRACE).and_then(Value::as_i64) {
@@ -87,7 +88,7 @@ impl Source for Vmis {
             let entry = match self.entries.remove(&uid) {
                 Some((of, entry)) if of == generation => entry,
                 // It waits for a place; should it have a machine already, that is left alone.
-                None if placement::refusal(&self.store, &self.node, &object.value).is_some() => {
+                None if placement::refusal(node.as_ref(), &object.value).is_some() => {
                     catalog.entries.insert(key(&object), Entry::Held);
                     continue;
                 }

@@ -17,16 +17,19 @@ use crate::{meta, place};
 
 const CONDITION: &str = "PodScheduled";
 
-/// Why an instance cannot be on a node now; absent where it can, or is.
-pub(crate) fn refusal(store: &Store, node: &str, instance: &Value) -> Option<String> {
+/// A node as placement looks at it; absent where there is none.
+pub(crate) fn node(store: &Store, name: &str) -> Option<Node> {
+    Node::deserialize(&store.get(&place::nodes().key("", name))?.value).ok()
+}
+
+/// Why an instance cannot be on the node now; absent where it can, or is.
+pub(crate) fn refusal(node: Option<&Node>, instance: &Value) -> Option<String> {
     let text = |path: &str| instance.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let begun = matches!(Phase::parse(text("/status/phase")), Phase::Scheduled | Phase::Running);
     if begun || !text("/status/nodeName").is_empty() {
         return None;
     }
-    let instance = VirtualMachineInstance::deserialize(instance).ok()?;
-    let node = store.get(&place::nodes().key("", node));
-    misfit(&instance, node.and_then(|node| Node::deserialize(&node.value).ok()).as_ref())
+    misfit(&VirtualMachineInstance::deserialize(instance).ok()?, node)
 }
 
 /// Tells those that are not placed.
@@ -78,9 +81,10 @@ impl Controller for Placement {
             let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
             meta::is_leaving(value) || Phase::parse(phase).is_final()
         };
+        let node = node(store, &self.node);
         let why = |value: &Value| match ended(value) {
             true => None,
-            false => refusal(store, &self.node, value),
+            false => refusal(node.as_ref(), value),
         };
         let Some(told) = why(&object.value) else {
             self.waiting.remove(&object.key);
@@ -173,11 +177,11 @@ mod tests {
             node["spec"]["unschedulable"] = json!(false);
             node["metadata"]["labels"]["disk"] = json!("ssd");
         });
-        assert_eq!(refusal(&store, "node1", &store.get(&key).unwrap().value), None);
+        assert_eq!(refusal(node(&store, "node1").as_ref(), &store.get(&key).unwrap().value), None);
         change(&|node| node["spec"]["unschedulable"] = json!(true));
         let mut placed = store.get(&key).unwrap().value.clone();
-        assert!(refusal(&store, "node1", &placed).is_some());
+        assert!(refusal(node(&store, "node1").as_ref(), &placed).is_some());
         placed["status"]["nodeName"] = json!("node1");
-        assert_eq!(refusal(&store, "node1", &placed), None, "what is placed stays");
+        assert_eq!(refusal(node(&store, "node1").as_ref(), &placed), None, "what is placed stays");
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use serde_json::Value;
+use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
-use vireo_tests::{HostError, programs};
 
 use crate::SOON;
-use crate::scenarios::node::{host_for_a_node, manifest};
-use crate::scenarios::standalone::Standalone;
+use crate::scenarios::node::manifest;
+use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// How much of a disk is compared.
@@ -18,8 +18,7 @@ const WORDS: &str = "kept across machines";
 #[test]
 fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
-    let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
-    let host = host_for_a_node(scratch.path())?.file(vireo).here()?;
+    let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
     for claim in ["data", "fast"] {
         let claim = format!(

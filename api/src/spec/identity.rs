@@ -8,6 +8,11 @@ use crate::v1;
 /// The annotation that chooses a hypervisor for one machine: `auto`, `native` or `qemu`.
 pub const HYPERVISOR_ANNOTATION: &str = "vireo.io/hypervisor";
 
+/// The condition that says which hypervisor runs the guest (its reason) and why that one (its message).
+pub const HYPERVISOR_CONDITION: &str = "vireo.io/hypervisor";
+/// What our own monitor is called in [`HYPERVISOR_ANNOTATION`] and [`HYPERVISOR_CONDITION`].
+pub const NATIVE: &str = "native";
+
 /// Annotations of KubeVirt that change a machine and that nothing here acts on.
 const REFUSED_ANNOTATIONS: [(&str, &str); 2] =
     [("hooks.kubevirt.io/hookSidecars", "a hook sidecar"), ("kubevirt.io/ignitiondata", "Ignition data")];
@@ -107,7 +112,7 @@ pub(super) fn read(meta: &v1::ObjectMeta, found: &mut Findings) -> Option<Identi
 pub(super) fn hypervisor(meta: &v1::ObjectMeta, found: &mut Findings) -> HypervisorChoice {
     match meta.annotations.get(HYPERVISOR_ANNOTATION).map(String::as_str) {
         None | Some("auto") => HypervisorChoice::Auto,
-        Some("native") => HypervisorChoice::Native,
+        Some(NATIVE) => HypervisorChoice::Native,
         Some("qemu") => HypervisorChoice::Qemu,
         Some(other) => {
             let field = Field::new(format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]"));

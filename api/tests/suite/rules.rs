@@ -374,6 +374,42 @@ fn volumes() {
 }
 
 #[test]
+fn volumes_that_are_plugged_in() {
+    let pluggable = |disk: Value, devices: Value| {
+        let mut disk = disk;
+        disk["name"] = json!("data");
+        let volume =
+            json!({"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}});
+        let mut spec = json!({"volumes": [volume], "domain": {"devices": devices}});
+        spec["domain"]["devices"]["disks"] = json!([disk]);
+        spec
+    };
+    for bus in ["scsi", "virtio"] {
+        let accepted = with_spec(pluggable(json!({"disk": {"bus": bus}}), json!({}))).expect(bus);
+        let names = |disks: Vec<&vireo_api::spec::Disk>| {
+            disks.into_iter().map(|disk| disk.name().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(accepted.pluggable_disks().collect()), ["data"]);
+        assert_eq!((accepted.fixed_disks().count(), accepted.hotplug()), (0, true));
+    }
+    let scsi = json!({"disk": {"bus": "scsi"}});
+    each_is_refused(
+        with_spec,
+        "spec.domain.devices.",
+        vec![
+            (pluggable(json!({"disk": {"bus": "sata"}}), json!({})), "disks[0].disk.bus", Invalid),
+            (pluggable(json!({"cdrom": {"bus": "sata"}}), json!({})), "disks[0].cdrom", Invalid),
+            (
+                pluggable(json!({"disk": {"bus": "scsi"}, "bootOrder": 1}), json!({})),
+                "disks[0].bootOrder",
+                NotSupported,
+            ),
+            (pluggable(scsi, json!({"disableHotplug": true})), "disableHotplug", Invalid),
+        ],
+    );
+}
+
+#[test]
 fn networks() {
     let pod = |pod: Value| json!({"networks": [{"name": "default", "pod": pod}]});
     each_is_refused(

@@ -5,19 +5,6 @@ use tokio::net::UnixStream;
 
 use super::*;
 use crate::manifests::Problem;
-use crate::settings::Settings;
-
-fn node(dir: &Path) -> Arc<Node> {
-    Arc::new(Node::new(Settings {
-        state_dir: dir.to_owned(),
-        hypervisor: vireo_api::spec::HypervisorChoice::Auto,
-        vm_cidr: "10.201.0.0/16".parse().unwrap(),
-        launcher: "virt-launcher".into(),
-        qemu: None,
-        storage_dir: "/nowhere".into(),
-        node_name: "node1".to_owned(),
-    }))
-}
 
 fn vmi(namespace: &str, name: &str) -> (Key, VirtualMachineInstance) {
     let mut vmi = VirtualMachineInstance::default();
@@ -49,7 +36,7 @@ async fn request(node: &Arc<Node>, method: &str, path: &str) -> (u16, serde_json
 #[tokio::test]
 async fn vmis_are_served_as_kubevirt_does() {
     let dir = tempfile::tempdir().unwrap();
-    let node = node(dir.path());
+    let node = Node::of_a_test(dir.path());
     for (namespace, name) in [("default", "one"), ("prod", "two")] {
         let (key, vmi) = vmi(namespace, name);
         node.show(&key, Some(vmi));
@@ -66,7 +53,7 @@ async fn vmis_are_served_as_kubevirt_does() {
 #[tokio::test]
 async fn errors_are_status_objects() {
     let dir = tempfile::tempdir().unwrap();
-    let node = node(dir.path());
+    let node = Node::of_a_test(dir.path());
     let (key, vmi) = vmi("default", "one");
     node.show(&key, Some(vmi));
     node.refuse(vec![Refusal {
@@ -108,7 +95,7 @@ async fn errors_are_status_objects() {
 async fn with_console()
 -> (tempfile::TempDir, Arc<Node>, UnixListener, tokio::task::JoinHandle<io::Result<()>>) {
     let dir = tempfile::tempdir().unwrap();
-    let node = node(dir.path());
+    let node = Node::of_a_test(dir.path());
     let uid = uuid::Uuid::from_u128(7);
     let (key, mut vmi) = vmi("default", "one");
     vmi.metadata.uid = uid.to_string();

@@ -1,5 +1,3 @@
-use std::path::Path;
-
 use tokio::net::UnixListener;
 use vireo_api::v1::{Condition, InterfaceStatus};
 use vireo_proto::launcher::{
@@ -8,7 +6,6 @@ use vireo_proto::launcher::{
 };
 
 use super::*;
-use crate::settings::Settings;
 
 /// The answer of the node that [`node_of_three`] makes up.
 const GOLDEN: &str = include_str!("tests/node.txt");
@@ -96,18 +93,6 @@ fn a_node_is_told_as_kubevirt_tells_it() {
     assert_eq!(text, GOLDEN.replace("VERSION", env!("CARGO_PKG_VERSION")), "\n{text}");
 }
 
-fn node(dir: &Path) -> Arc<Node> {
-    Arc::new(Node::new(Settings {
-        state_dir: dir.to_owned(),
-        hypervisor: vireo_api::spec::HypervisorChoice::Auto,
-        vm_cidr: "10.201.0.0/16".parse().unwrap(),
-        launcher: "virt-launcher".into(),
-        qemu: None,
-        storage_dir: "/nowhere".into(),
-        node_name: "node1".to_owned(),
-    }))
-}
-
 async fn text(node: &Arc<Node>) -> String {
     let body = serve(State(Arc::clone(node))).await.into_body();
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
@@ -117,7 +102,7 @@ async fn text(node: &Arc<Node>) -> String {
 #[tokio::test(start_paused = true)]
 async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
     let dir = tempfile::tempdir().unwrap();
-    let node = node(dir.path());
+    let node = Node::of_a_test(dir.path());
     let mut deaf = Vec::new();
     for number in 0..3 {
         let uid = uuid::Uuid::new_v4();
@@ -147,7 +132,7 @@ async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
 #[tokio::test(start_paused = true)]
 async fn only_so_many_may_ask_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    let node = node(dir.path());
+    let node = Node::of_a_test(dir.path());
     let places = node.metrics.places.try_acquire_many(3).unwrap();
     let refused = serve(State(Arc::clone(&node))).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);

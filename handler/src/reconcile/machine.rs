@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
-use vireo_api::spec::Vm;
+use vireo_api::spec::{HYPERVISOR_CONDITION, Vm};
 use vireo_proto::launcher::{State, state};
 
 use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
@@ -436,7 +436,7 @@ fn phase(recorded: Phase, state: Option<&State>) -> Phase {
 fn announce(before: &Record, after: &Record) {
     let hypervisor = |record: &Record| {
         let condition =
-            record.vmi.status.conditions.iter().find(|condition| condition.r#type == status::HYPERVISOR);
+            record.vmi.status.conditions.iter().find(|condition| condition.r#type == HYPERVISOR_CONDITION);
         condition.map(|condition| (condition.reason.clone(), condition.message.clone()))
     };
     if let Some((hypervisor, why)) = hypervisor(after).filter(|now| hypervisor(before).as_ref() != Some(now))

@@ -5,15 +5,13 @@ mod volume;
 
 use super::machine::NO_CLAIM;
 use super::volumes;
-use vireo_api::spec::Vm;
+use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
 use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
     VirtualMachineInstanceStatus as Status,
 };
 use vireo_proto::launcher::{Outcome, State, fault, hypervisor, outcome, state};
 
-/// The condition that says which hypervisor runs the guest (its reason) and why that one (its message).
-pub const HYPERVISOR: &str = "vireo.io/hypervisor";
 /// The condition that says that the manifest was changed under a running VMI.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
@@ -198,10 +196,10 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     if let Some(chosen) = facts.state.and_then(|state| state.hypervisor.as_ref()) {
         let name = match chosen.kind() {
             hypervisor::Kind::Unspecified => "unknown",
-            hypervisor::Kind::Native => "native",
+            hypervisor::Kind::Native => NATIVE,
             hypervisor::Kind::Qemu => "qemu",
         };
-        set(HYPERVISOR, Some((true, name, chosen.reason.clone())));
+        set(HYPERVISOR_CONDITION, Some((true, name, chosen.reason.clone())));
     }
 }
 

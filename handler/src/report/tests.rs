@@ -40,7 +40,7 @@ fn refusal(name: &str, problems: &[&str]) -> Refusal {
 fn one_line_for_each_and_all_problems_below() {
     let mut running = vmi("web", "Running");
     running.status.conditions.push(Condition {
-        r#type: HYPERVISOR.to_owned(),
+        r#type: HYPERVISOR_CONDITION.to_owned(),
         status: "True".to_owned(),
         reason: "qemu".to_owned(),
         ..Condition::default()

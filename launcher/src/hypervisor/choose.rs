@@ -164,6 +164,9 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
     if let Some(field) = &launch.hotplug_field {
         needs.push(Need::new(field, "a volume that is plugged in"));
     }
+    if let Some(field) = &launch.memory_balloon_field {
+        needs.push(Need::new(field, "a memory balloon"));
+    }
     needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
     needs
 }

@@ -90,9 +90,10 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 video,
                 tablets: request.tablets,
                 hotplug: request.hotplug,
-                hotplug_field: Some(request.hotplug_field).filter(|field| !field.is_empty()),
+                hotplug_field: named(request.hotplug_field),
                 vnc_socket,
                 memory_balloon: request.memory_balloon,
+                memory_balloon_field: named(request.memory_balloon_field),
                 runtime_dir,
                 demands: request.demands,
                 smbios,
@@ -103,6 +104,11 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             _ => Err(LaunchError(problems.0)),
         }
     }
+}
+
+/// A field, if there is one.
+fn named(field: String) -> Option<String> {
+    Some(field).filter(|field| !field.is_empty())
 }
 
 fn each<T, U>(p: &mut Problems, from: Vec<T>, check: fn(&mut Problems, usize, T) -> Option<U>) -> Vec<U> {

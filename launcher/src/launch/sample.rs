@@ -51,6 +51,7 @@ pub(crate) fn kernel_boot() -> Launch {
         hotplug_field: None,
         vnc_socket: None,
         memory_balloon: false,
+        memory_balloon_field: None,
         runtime_dir: "/vmi/run".into(),
         demands: Vec::new(),
         smbios: Smbios::default(),

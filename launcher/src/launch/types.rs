@@ -39,6 +39,8 @@ pub struct Launch {
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon, where the hypervisor has one.
     pub memory_balloon: bool,
+    /// The field that insists on it.
+    pub memory_balloon_field: Option<String>,
     /// Private scratch directory; exists.
     pub runtime_dir: PathBuf,
     /// What only QEMU may have.

@@ -1,5 +1,6 @@
 //! What users ask for with `virtctl addvolume` and `removevolume`.
 
+use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
 use vireo_api::v1::{
     AddVolumeOptions, ClaimVolumeSource, DataVolumeSource, DiskTarget, RemoveVolumeOptions, VirtualMachine,
     VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
@@ -10,10 +11,6 @@ use super::requests::Refusal;
 
 /// The longest serial number that a virtio disk can tell.
 const VIRTIO_SERIAL: usize = 20;
-/// Of an instance: which hypervisor runs it.
-const HYPERVISOR: &str = "vireo.io/hypervisor";
-/// The one that plugs nothing.
-const NATIVE: &str = "native";
 
 /// Completes the options of an `addvolume`: the disk has the volume's name, is on the bus scsi and has the name as its
 /// serial number, unless they say otherwise.
@@ -77,8 +74,8 @@ pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Refusal> {
     if instance.status.phase != "Running" || instance.metadata.deletion_timestamp.is_some() {
         return conflict("VMI is not running");
     }
-    let native = |one: &&vireo_api::v1::Condition| one.r#type == HYPERVISOR && one.reason == NATIVE;
-    if instance.status.conditions.iter().any(|one| native(&one)) {
+    let conditions = &instance.status.conditions;
+    if conditions.iter().any(|one| one.r#type == HYPERVISOR_CONDITION && one.reason == NATIVE) {
         return conflict(
             "the native hypervisor cannot plug volumes in or out: start the VMI with the annotation \
              vireo.io/hypervisor: qemu",

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
+use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance, VolumeStatus};
-use vireo_handler::reconcile::status::{HYPERVISOR, NO_BOOT_DEVICE};
+use vireo_handler::reconcile::status::NO_BOOT_DEVICE;
 
 use crate::store::{Change, DiskError, Store, WriteError};
 use crate::{meta, place};
@@ -52,8 +53,8 @@ pub(super) fn events(
             list.into_iter().flatten().find(|condition| condition.get("type").is_some_and(|has| has == kind));
         found.and_then(|condition| condition.get(field)?.as_str()).unwrap_or_default().to_owned()
     };
-    if let Some(chosen) =
-        condition(now, HYPERVISOR).filter(|chosen| chosen.message != had(HYPERVISOR, "message"))
+    if let Some(chosen) = condition(now, HYPERVISOR_CONDITION)
+        .filter(|chosen| chosen.message != had(HYPERVISOR_CONDITION, "message"))
     {
         events.push(Event::new(false, "HypervisorChosen", format!("{}: {}", chosen.reason, chosen.message)));
     }
@@ -193,8 +194,11 @@ mod tests {
     #[test]
     fn what_is_known_is_not_told_again() {
         let mut running = vmi("Running");
-        let chosen =
-            Condition { r#type: HYPERVISOR.to_owned(), message: "why".to_owned(), ..Condition::default() };
+        let chosen = Condition {
+            r#type: HYPERVISOR_CONDITION.to_owned(),
+            message: "why".to_owned(),
+            ..Condition::default()
+        };
         let trouble = Condition {
             r#type: "Synchronized".to_owned(),
             status: "False".to_owned(),

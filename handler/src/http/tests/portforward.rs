@@ -7,7 +7,7 @@ use super::*;
 
 /// A running VMI whose guest is this machine.
 fn with_guest(dir: &Path) -> (Arc<Node>, tokio::task::JoinHandle<io::Result<()>>) {
-    let node = node(dir);
+    let node = Node::of_a_test(dir);
     let (key, mut vmi) = vmi("default", "one");
     vmi.status.phase = "Running".to_owned();
     vmi.status.interfaces =

@@ -77,7 +77,7 @@ fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
     let state = State { phase: state::Phase::Running.into(), hypervisor: Some(chosen), ..State::default() };
     let running = next(&Status::default(), &Facts { state: Some(&state), ..facts(Phase::Running) });
     let gone = next(&running, &facts(Phase::Succeeded));
-    let shown = condition(&gone, HYPERVISOR).unwrap();
+    let shown = condition(&gone, HYPERVISOR_CONDITION).unwrap();
     assert_eq!((shown.reason.as_str(), shown.message.as_str()), ("qemu", "no KVM here"));
 }
 
