@@ -11,3 +11,6 @@ mod record;
 pub mod status;
 pub mod supervise;
 mod volumes;
+
+pub(crate) use machine::{FAREWELL, MARGIN};
+pub(crate) use record::grace;

@@ -218,6 +218,11 @@ impl MachineDir {
         self.path.join("launcher.stamp")
     }
 
+    /// There once the guest was told that its machine goes down.
+    pub fn node_shutdown(&self) -> PathBuf {
+        self.path.join("node-shutdown")
+    }
+
     /// The launcher's gRPC socket.
     pub fn launcher_socket(&self) -> PathBuf {
         self.path.join(LAUNCHER_SOCKET)

@@ -279,8 +279,13 @@ impl Machine {
             Some(Seen::Gone(ending)) => format!("the launcher {ending}"),
             _ => "the launcher is gone".to_owned(),
         };
-        let log = self.known()?.dir.launcher_log();
-        let message = format!("{how} without saying how its guest ended; see {}", log.display());
+        let dir = &self.known()?.dir;
+        if dir.node_shutdown().exists() {
+            let message = "its guest was shut down with the machine that it ran on".to_owned();
+            return self.finish(&End { phase: Phase::Failed, reason: "NodeShutdown", message });
+        }
+        let message =
+            format!("{how} without saying how its guest ended; see {}", dir.launcher_log().display());
         self.finish(&End { phase: Phase::Failed, reason: "LauncherLost", message })
     }
 

@@ -28,9 +28,9 @@ pub(super) const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 /// What a launcher gets beyond the guest's own grace before its process is ended from outside.
-pub(super) const MARGIN: Duration = Duration::from_secs(15);
+pub(crate) const MARGIN: Duration = Duration::from_secs(15);
 /// What a dismissed launcher gets to exit.
-pub(super) const FAREWELL: Duration = Duration::from_secs(10);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What the manifests say about one name, as its task is told.
 #[derive(Debug, Clone, Default)]

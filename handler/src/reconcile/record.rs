@@ -85,10 +85,9 @@ impl Record {
         Vm::try_from(&self.vmi)
     }
 
-    /// Seconds the guest gets to shut down. Read from the wire form, so that it is known of every VMI.
+    /// Seconds the guest gets to shut down.
     pub(super) fn grace(&self) -> u64 {
-        let given = self.vmi.spec.termination_grace_period_seconds;
-        given.map_or(30, |seconds| u64::try_from(seconds).unwrap_or(0))
+        grace(&self.vmi)
     }
 
     /// Whether a manifest asks for something else than this.
@@ -112,6 +111,12 @@ impl Record {
             None => Ok(remove_file(&self.dir.network())?),
         }
     }
+}
+
+/// Seconds a guest gets to shut down. Read from the wire form, so that it is known of every VMI.
+pub(crate) fn grace(vmi: &VirtualMachineInstance) -> u64 {
+    let given = vmi.spec.termination_grace_period_seconds;
+    given.map_or(30, |seconds| u64::try_from(seconds).unwrap_or(0))
 }
 
 fn remove_file(path: &Path) -> Result<(), StateError> {
