@@ -5,6 +5,7 @@ mod scenarios {
     pub(crate) mod boot;
     pub(crate) mod broken;
     mod cdrom;
+    pub(crate) mod client;
     mod deaf;
     mod debian;
     mod disk;

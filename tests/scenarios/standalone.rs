@@ -1,15 +1,17 @@
 //! The KubeVirt API on this machine, through Debian's `kubectl` and our `virtctl`.
 
+use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
-use vireo_tests::{Host, HostBuilder, HostError, Output, Process, Status};
+use vireo_tests::{Host, HostBuilder, HostError, Process, Status};
 
 use crate::SOON;
 use crate::scenarios::broken;
+use crate::scenarios::client::Client;
 use crate::scenarios::node::{host_for_a_node, manifest};
 
 const BOOT: Duration = Duration::from_secs(120);
@@ -22,7 +24,7 @@ const SIGTERM: i32 = 15;
 
 /// A running `vireo` and those who talk to it.
 pub(crate) struct Standalone<'h> {
-    pub(crate) host: &'h Host,
+    client: Client<'h>,
     hypervisor: &'static str,
     vireo: Process<'h>,
 }
@@ -31,6 +33,14 @@ pub(crate) struct Standalone<'h> {
 pub(crate) fn host_with_vireo(scratch: &Path) -> Result<HostBuilder, HostError> {
     let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
     Ok(host_for_a_node(scratch)?.file(programs.join("vireo")))
+}
+
+impl<'h> Deref for Standalone<'h> {
+    type Target = Client<'h>;
+
+    fn deref(&self) -> &Client<'h> {
+        &self.client
+    }
 }
 
 fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
@@ -66,56 +76,12 @@ impl<'h> Standalone<'h> {
         let state = host.work("state");
         let mount = format!("mkdir -p {state}; mount -t {kind} -o {options} {kind} {state}");
         host.shell(&mount).run()?.ok();
-        Ok(Self { host, hypervisor: "qemu", vireo: vireo(host, "qemu")? })
+        Ok(Self { client: Client::of(host), hypervisor: "qemu", vireo: vireo(host, "qemu")? })
     }
 
     pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
         host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
-        Ok(Self { host, hypervisor, vireo: vireo(host, hypervisor)? })
-    }
-
-    pub(crate) fn kubeconfig(&self) -> String {
-        self.host.work("state/api/kubeconfig")
-    }
-
-    /// Runs `kubectl`, with something to read if it is given.
-    pub(crate) fn kubectl(&self, line: &str, input: Option<&str>) -> Result<Output, HostError> {
-        let line = format!("PATH=$PATH:{} kubectl {line}", self.host.input(""));
-        let command = self.host.shell(&line).env("KUBECONFIG", &self.kubeconfig());
-        let command = command.env("HOME", &self.host.work("state"));
-        let mut kubectl = command.spawn()?;
-        if let Some(input) = input {
-            kubectl.write(input.as_bytes())?;
-        }
-        kubectl.close_stdin()?;
-        kubectl.wait(BOOT)
-    }
-
-    pub(crate) fn json(&self, line: &str) -> Result<Value, HostError> {
-        let told = self.kubectl(&format!("{line} -o json"), None)?.ok();
-        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
-    }
-
-    /// All objects of a kind.
-    pub(crate) fn items(&self, kind: &str) -> Result<Vec<Value>, HostError> {
-        Ok(self.json(&format!("get {kind}"))?["items"].as_array().cloned().unwrap_or_default())
-    }
-
-    pub(crate) fn console(&self, name: &str) -> Result<Guest<'h>, HostError> {
-        Ok(Guest::over(self.console_process(name)?))
-    }
-
-    /// `virtctl console`, connected.
-    pub(crate) fn console_process(&self, name: &str) -> Result<Process<'h>, HostError> {
-        let virtctl = self.host.command(&self.host.input("virtctl"));
-        let mut process = virtctl.args(["console", name]).env("KUBECONFIG", &self.kubeconfig()).spawn()?;
-        eventually("virtctl is connected", BOOT, || {
-            if let Some(status) = process.ended()? {
-                panic!("virtctl ended with {status:?}:\n{}", process.stderr());
-            }
-            Ok(process.stderr().contains("Successfully connected"))
-        })?;
-        Ok(process)
+        Ok(Self { client: Client::of(host), hypervisor, vireo: vireo(host, hypervisor)? })
     }
 
     /// `vireo` dies without a word, and another takes its place.
@@ -139,25 +105,6 @@ impl<'h> Standalone<'h> {
         Ok(())
     }
 
-    /// Waits until the machine's instance runs and is another one.
-    pub(crate) fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
-        eventually("another instance runs", BOOT, || {
-            let line = format!("get vmi {name} -o jsonpath={{.metadata.uid}},{{.status.phase}}");
-            let seen = self.kubectl(&line, None)?.stdout;
-            Ok(seen.ends_with(",Running") && !seen.starts_with(before))
-        })
-    }
-
-    pub(crate) fn virtctl(&self, line: &str) -> Result<Output, HostError> {
-        let virtctl = self.host.command(&self.host.input("virtctl"));
-        virtctl.args(line.split(' ')).env("KUBECONFIG", &self.kubeconfig()).run()
-    }
-
-    /// The UID of an instance.
-    pub(crate) fn uid(&self, name: &str) -> Result<String, HostError> {
-        Ok(self.json(&format!("get vmi {name}"))?["metadata"]["uid"].as_str().unwrap_or_default().to_owned())
-    }
-
     pub(crate) fn printable(&self, name: &str, wanted: &str) -> Result<(), HostError> {
         let mut last = Value::Null;
         let reached = eventually(&format!("{name} is {wanted}"), BOOT, || {
@@ -165,16 +112,6 @@ impl<'h> Standalone<'h> {
             Ok(last["printableStatus"] == wanted)
         });
         reached.inspect_err(|_| eprintln!("{name} as last seen: {last:#}\n{}", self.vireo.stderr()))
-    }
-
-    /// Where a file of its state is.
-    pub(crate) fn file(&self, path: &str) -> String {
-        format!("{}/{path}", self.host.work("state"))
-    }
-
-    /// What a command of the host's shell prints.
-    pub(crate) fn shell(&self, line: &str) -> Result<String, HostError> {
-        Ok(self.host.shell(line).run()?.ok())
     }
 
     /// Where the claim's disk is.
