@@ -27,6 +27,7 @@ mod scenarios {
     mod roles;
     mod screen;
     pub(crate) mod standalone;
+    mod systemd;
     mod upload;
     mod vnc;
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, told_to_stop};
 use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
@@ -25,6 +26,10 @@ async fn serve(options: Options) -> Result<(), Failure> {
     let ready = |url: &str, kubeconfig: &Path| {
         // Who closed our standard output wants no news, but still a server.
         let _ = writeln!(io::stdout(), "The API is at {url}\nexport KUBECONFIG={}", kubeconfig.display());
+        // `systemctl start` returns when requests are answered, and not before.
+        if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+            tracing::warn!(%error, "the service manager cannot be told that the server is ready");
+        }
     };
     Ok(run(options, ready, told_to_stop()?).await?)
 }

@@ -58,6 +58,7 @@ pub mod reader;
 pub mod relay;
 pub mod scenario;
 pub mod screen;
+pub mod systemd;
 pub mod terminal;
 mod vmlinux;
 pub mod vnc;

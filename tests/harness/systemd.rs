@@ -1,0 +1,119 @@
+//! A machine with systemd as its first process: a container with this machine's programs, a network of its own, and a disk
+//! that outlives a reboot. Needs root, systemd and a cgroup v2 hierarchy, and says so where one is missing.
+
+use std::time::Duration;
+
+use crate::eventually::eventually;
+use crate::host::{Host, HostError};
+use crate::process::{Invocation, Process};
+use crate::wire::Status;
+
+const JOURNAL: &str = "var/log/journal";
+const BOOT: &str = include_str!("systemd/boot");
+/// Of the first process, and until nothing is being started any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What programs need that are not theirs, copied from this machine.
+const SETTINGS: &str = "alternatives group ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf passwd";
+
+/// How a machine ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Down {
+    /// It is to be booted again.
+    Reboot,
+    /// It stays off.
+    PowerOff,
+}
+
+impl Down {
+    /// For `systemctl`, and what the container of that machine ends with.
+    fn told(self) -> (&'static str, Status) {
+        match self {
+            Self::Reboot => ("reboot", Status::Code(128 + 1)),
+            Self::PowerOff => ("poweroff", Status::Code(128 + 2)),
+        }
+    }
+}
+
+/// What remains of a machine while it is off: its `/etc`, `/var` and `/usr/local`.
+#[derive(Debug)]
+pub struct Disk<'h> {
+    host: &'h Host,
+    path: String,
+}
+
+impl<'h> Disk<'h> {
+    /// That of a machine that was never booted.
+    pub fn new(host: &'h Host) -> Result<Self, HostError> {
+        let disk = Self { host, path: host.work("machine") };
+        let make = format!(
+            "mkdir -p {0}/etc/systemd/system {0}/var/log/journal {0}/local/bin; cd /etc; cp -a --parents {SETTINGS} {0}/etc; \
+             tr -d - </proc/sys/kernel/random/uuid >{0}/etc/machine-id; echo machine >{0}/etc/hostname",
+            disk.path
+        );
+        host.shell(&make).run()?.ok();
+        Ok(disk)
+    }
+
+    /// Where the host has a file of it, such as `var/log`.
+    pub fn file(&self, path: &str) -> String {
+        format!("{}/{path}", self.path)
+    }
+
+    /// Starts the machine, which has the host's `/in` as `/srv`.
+    pub fn boot(&self) -> Result<Machine<'h>, HostError> {
+        self.host.shell(&format!("rm -rf {}/*", self.file(JOURNAL))).run()?.ok();
+        let words = ["--mount", "sh", "-c", BOOT, "boot", &self.path, &self.host.input("")];
+        let mut first = self.host.command("unshare").args(words).spawn()?;
+        let told = first.wait_for("\n", PATIENCE).inspect_err(|_| eprintln!("{}", first.stderr()))?;
+        Ok(Machine { host: self.host, first, pid: told.trim().to_owned() })
+    }
+
+    /// What a unit and systemd said of it since the machine was last booted.
+    pub fn journal(&self, unit: &str) -> Result<String, HostError> {
+        let words = ["-D", &self.file(JOURNAL), "-u", unit, "-o", "cat", "--no-pager"];
+        Ok(self.host.command("journalctl").args(words).run()?.ok())
+    }
+}
+
+/// A machine that is up. Dropping it cuts its power.
+#[derive(Debug)]
+pub struct Machine<'h> {
+    host: &'h Host,
+    first: Process<'h>,
+    pid: String,
+}
+
+impl<'h> Machine<'h> {
+    /// Its first process, as the host knows it.
+    pub fn pid(&self) -> &str {
+        &self.pid
+    }
+
+    /// A line for its shell.
+    pub fn shell(&self, line: &str) -> Invocation<'h> {
+        let words = ["-t", &self.pid, "--all", "--", "/bin/bash", "-e", "-o", "pipefail", "-c", line];
+        self.host.command("nsenter").args(words)
+    }
+
+    /// Waits until everything is started that is to be at boot.
+    pub fn is_up(&self) -> Result<(), HostError> {
+        let mut state = String::new();
+        let up = eventually("the machine is up", PATIENCE, || {
+            state = self.shell("systemctl is-system-running").run()?.stdout;
+            Ok(["running\n", "degraded\n"].contains(&state.as_str()))
+        });
+        up.inspect_err(|_| eprintln!("systemctl is-system-running: {state}"))
+    }
+
+    /// Takes it down as its administrator does, and waits until it is.
+    ///
+    /// # Panics
+    /// If it ends in another way.
+    pub fn down(mut self, how: Down, deadline: Duration) -> Result<(), HostError> {
+        let (verb, wanted) = how.told();
+        self.shell(&format!("systemctl {verb}")).run()?.ok();
+        let output = self.first.wait(deadline)?;
+        assert_eq!(output.status, wanted, "after systemctl {verb}: {}", output.stderr);
+        Ok(())
+    }
+}
