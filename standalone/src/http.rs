@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
@@ -140,7 +139,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
         Target::Version => json_of(StatusCode::OK, &discovery::version()),
-        Target::Health => Response::new(Body::from("ok")),
+        Target::Health => "ok".into_response(),
         Target::Core => discovery::legacy_or_aggregated(catalog, accept, true),
         Target::Groups => discovery::legacy_or_aggregated(catalog, accept, false),
         Target::Group(group) => json_of(StatusCode::OK, &discovery::group(catalog, group)?),

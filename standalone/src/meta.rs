@@ -1,10 +1,12 @@
 //! What the server does to every object's `metadata`, and the rules of names.
 
-use std::collections::BTreeMap;
+mod problems;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
+
+pub use problems::{odd_finalizers, problems};
 
 /// Letters and digits of made-up names; as Kubernetes' without vowels and look-alikes.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -99,6 +101,7 @@ pub fn create(object: &mut Value, namespace: &str, name: &str) {
     metadata.insert("uid".to_owned(), json!(Uuid::new_v4().to_string()));
     metadata.insert("creationTimestamp".to_owned(), json!(now()));
     metadata.insert("generation".to_owned(), json!(1));
+    tidy(metadata);
 }
 
 /// Keeps what no update changes.
@@ -121,6 +124,7 @@ pub fn update(object: &mut Value, before: &Value) {
         };
     }
     metadata.remove("selfLink");
+    tidy(metadata);
 }
 
 /// Counts a change of what is wanted: of everything but `metadata` and `status`.
@@ -170,39 +174,19 @@ fn is_dns_part(text: &str) -> bool {
         && text.chars().all(|letter| inner(letter) || letter == '-')
 }
 
-/// What is wrong with the labels and annotations: field and message each.
-pub fn problems(object: &Value) -> Vec<(String, String)> {
-    let mut problems = Vec::new();
-    let map = |field: &str| -> Result<BTreeMap<String, String>, String> {
-        match object.get("metadata").and_then(|metadata| metadata.get(field)) {
-            None | Some(Value::Null) => Ok(BTreeMap::new()),
-            Some(value) => serde_json::from_value(value.clone()).map_err(|error| error.to_string()),
-        }
-    };
-    for field in ["labels", "annotations"] {
-        match map(field) {
-            Err(error) => problems.push((format!("metadata.{field}"), format!("Invalid value: {error}"))),
-            Ok(entries) => {
-                for (name, value) in entries {
-                    let word = name.rsplit('/').next().unwrap_or_default();
-                    let prefix_fits = name.split_once('/').is_none_or(|(prefix, _)| is_dns_name(prefix));
-                    if word.is_empty() || !is_label_word(word) || !prefix_fits {
-                        let message = format!(
-                            "Invalid value: {name:?}: name part must consist of alphanumeric characters, '-', '_' or '.', after an optional DNS subdomain prefix and '/'"
-                        );
-                        problems.push((format!("metadata.{field}"), message));
-                    }
-                    if field == "labels" && !is_label_word(&value) {
-                        let message = format!(
-                            "Invalid value: {value:?}: a valid label must be an empty string or consist of at most 63 alphanumeric characters, '-', '_' or '.'"
-                        );
-                        problems.push((format!("metadata.{field}"), message));
-                    }
-                }
-            }
+/// Removes what says nothing.
+fn tidy(metadata: &mut Map<String, Value>) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let empty = match metadata.get(field) {
+            Some(Value::Null) => true,
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::Object(map)) => map.is_empty(),
+            _ => false,
+        };
+        if empty {
+            metadata.remove(field);
         }
     }
-    problems
 }
 
 #[cfg(test)]

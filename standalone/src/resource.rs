@@ -11,6 +11,7 @@ pub mod path;
 mod pool;
 mod replicaset;
 mod role;
+mod secret;
 mod table;
 
 use std::borrow::Cow;
@@ -141,6 +142,11 @@ impl Column {
 }
 
 impl Resource {
+    /// Whether it is one of Kubernetes' own kinds, and of no CustomResourceDefinition here or in KubeVirt.
+    pub fn is_kubernetes(&self) -> bool {
+        self.merge.is_some()
+    }
+
     /// `plural.group`: its name in keys and messages.
     pub fn name(&self) -> String {
         match &*self.group {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use percent_encoding::percent_decode_str;
 
 use super::Refusal;
+use crate::resource::Cause;
 
 /// How objects of another moment are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,9 +79,9 @@ impl Query {
             query.take(&decode(name)?, decode(value)?)?;
         }
         if query.matching.is_some() && query.revision.is_none() && !query.initial_events {
-            return Err(Refusal::bad_request(
-                "resourceVersionMatch is forbidden unless resourceVersion is provided",
-            ));
+            let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
+            let cause = Cause::forbidden("resourceVersionMatch", why);
+            return Err(Refusal::invalid_options("ListOptions", cause));
         }
         Ok(query)
     }
@@ -104,13 +105,18 @@ impl Query {
                     "NotOlderThan" => Some(Match::NotOlderThan),
                     "Exact" => Some(Match::Exact),
                     other => {
-                        return Err(Refusal::bad_request(format!(
-                            "invalid value for resourceVersionMatch: {other:?}: use NotOlderThan or Exact"
-                        )));
+                        let why = format!(
+                            "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
+                        );
+                        let cause = Cause::unsupported("resourceVersionMatch", why);
+                        return Err(Refusal::invalid_options("ListOptions", cause));
                     }
                 }
             }
-            "limit" => self.limit = Some(number::<usize>(name, &value)?).filter(|limit| *limit > 0),
+            // What is less than one is none.
+            "limit" => {
+                self.limit = usize::try_from(number::<i64>(name, &value)?).ok().filter(|limit| *limit > 0);
+            }
             "continue" => self.next = Some(value).filter(|value| !value.is_empty()),
             "dryRun" => self.dry_run = dry_run(&value)?,
             "fieldValidation" => {
@@ -141,7 +147,13 @@ pub(super) fn dry_run(value: &str) -> Result<bool, Refusal> {
     match value {
         "All" => Ok(true),
         "" => Ok(false),
-        other => Err(Refusal::bad_request(format!("invalid value for dryRun: {other:?}: use All"))),
+        other => {
+            let cause = Cause::unsupported(
+                "dryRun",
+                format!("Unsupported value: {other:?}: supported values: \"All\""),
+            );
+            Err(Refusal::invalid_options("CreateOptions", cause))
+        }
     }
 }
 
@@ -159,8 +171,8 @@ mod tests {
             ("a=b,c", Some(500), true, None)
         );
         assert!(query.dry_run);
+        assert_eq!(Query::parse("limit=-1").unwrap().limit, None);
         for text in [
-            "limit=-1",
             "limit=x",
             "resourceVersion=abc",
             "resourceVersion=-1",

@@ -44,7 +44,9 @@ impl Refusal {
     }
 
     fn about_the(mut self, (group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
-        let mut details = json!({"name": name, "group": group, "kind": kind});
+        let known = [("name", name), ("group", group), ("kind", kind)];
+        let known = known.into_iter().filter(|(_, word)| !word.is_empty());
+        let mut details = Value::Object(known.map(|(field, word)| (field.to_owned(), json!(word))).collect());
         if !causes.is_empty() {
             let told = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
             details["causes"] = causes.iter().map(told).collect();
@@ -128,9 +130,8 @@ impl Refusal {
     }
 
     /// 422: the options of a request do not hold together.
-    pub fn invalid_options(kind: &str, field: &str, why: &str) -> Self {
-        let message = format!("{kind}.meta.k8s.io \"\" is invalid: {field}: {why}");
-        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    pub fn invalid_options(kind: &str, cause: Cause) -> Self {
+        Self::unsound(("meta.k8s.io", kind), "", &[cause])
     }
 
     /// 400 or 409: a manifest cannot be applied, in the words that `kubectl` looks for.

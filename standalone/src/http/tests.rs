@@ -75,6 +75,15 @@ fn vmi(name: &str) -> Value {
 }
 
 #[tokio::test]
+async fn the_path_says_what_a_body_does_not() {
+    let world = World::new();
+    let (code, made) = world.ask("POST", MAPS, json!({"metadata": {"name": "a"}})).await;
+    assert_eq!((code, &made["kind"], &made["apiVersion"]), (201, &json!("ConfigMap"), &json!("v1")));
+    let bare = json!({"metadata": {"name": "a"}, "spec": vmi("a")["spec"]});
+    assert_eq!(world.ask("POST", VMIS, bare).await.0, 400, "of other kinds it is demanded");
+}
+
+#[tokio::test]
 async fn an_object_lives_from_create_to_delete() {
     let world = World::new();
     let (code, made) = world.ask("POST", MAPS, map("a", json!({"k": "v"}))).await;
@@ -214,9 +223,21 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
             409,
         ),
         ("PATCH", VMIS.to_owned() + "/x", "application/strategic-merge-patch+json", "{}".into(), 415),
+        (
+            "PATCH",
+            item.clone(),
+            "application/merge-patch+json",
+            "{\"metadata\":{\"name\":\"b\"}}".into(),
+            400,
+        ),
+        ("PATCH", item.clone(), "application/merge-patch+json", "{\"kind\":\"Secret\"}".into(), 422),
+        ("PUT", VMIS.to_owned() + "/x", json, vmi("x").to_string(), 422),
+        ("DELETE", item.clone(), json, "{\"kind\":\"Secret\"}".into(), 400),
+        ("DELETE", format!("{item}?propagationPolicy=Lazy"), json, String::new(), 422),
+        ("POST", format!("{MAPS}?dryRun=Some"), json, map("b", json!({})).to_string(), 422),
         ("GET", format!("{MAPS}?labelSelector=a%20b"), json, String::new(), 400),
         ("GET", format!("{MAPS}?fieldSelector=data.k%3Dv"), json, String::new(), 400),
-        ("GET", format!("{MAPS}?limit=-3"), json, String::new(), 400),
+        ("GET", format!("{MAPS}?limit=three"), json, String::new(), 400),
         ("GET", format!("{MAPS}?continue=zzz"), json, String::new(), 400),
         ("GET", format!("{MAPS}?resourceVersion=1&resourceVersionMatch=Exact"), json, String::new(), 200),
         ("GET", format!("{MAPS}?resourceVersion=999999"), json, String::new(), 504),

@@ -20,6 +20,7 @@ use super::table::{Form, shown};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
 use crate::fields::{Author, Managers, Type};
+use crate::resource::Cause;
 use crate::store::{Change, Object as Stored, Store};
 use crate::{fields, meta, place};
 
@@ -61,11 +62,12 @@ impl Asked {
         let manager: String = match &self.query.manager {
             Some(manager) if manager.len() > LONGEST_MANAGER => {
                 let why = format!("Too long: may not be more than {LONGEST_MANAGER} bytes");
-                return Err(Refusal::invalid_options("PatchOptions", "fieldManager", &why));
+                let cause = Cause { reason: "FieldValueTooLong", ..Cause::invalid("fieldManager", why) };
+                return Err(Refusal::invalid_options("PatchOptions", cause));
             }
             Some(manager) if manager.chars().any(char::is_control) => {
                 let why = "Invalid value: should only contain printable characters";
-                return Err(Refusal::invalid_options("PatchOptions", "fieldManager", why));
+                return Err(Refusal::invalid_options("PatchOptions", Cause::invalid("fieldManager", why)));
             }
             Some(manager) => manager.clone(),
             None if program.is_empty() => "unknown".to_owned(),
@@ -160,6 +162,21 @@ async fn aside<T: Send + 'static>(
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;
     done.map_err(|error| Refusal::internal(format!("the write broke off: {error}")))?
+}
+
+/// The object that a request carries. One of Kubernetes' own kinds need not say that it is what the path says.
+async fn given_as(object: &Object, request: Request) -> Result<Value, Refusal> {
+    let mut value = given(request).await?;
+    if object.resource.is_kubernetes() {
+        let fills =
+            [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.to_string())];
+        for (field, word) in fills {
+            if value.get(field).and_then(Value::as_str).is_none_or(str::is_empty) {
+                value[field] = word.into();
+            }
+        }
+    }
+    Ok(value)
 }
 
 async fn given(request: Request) -> Result<Value, Refusal> {

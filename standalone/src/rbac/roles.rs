@@ -143,7 +143,12 @@ impl Roles {
             None => format!("{kind} {name:?}"),
         };
         for subject in subjects {
-            let described = match subject.namespace.as_str() {
+            // An account lives where it is bound, unless the binding says otherwise.
+            let home = match subject.namespace.as_str() {
+                "" if subject.kind == "ServiceAccount" => &object.key.namespace,
+                home => home,
+            };
+            let described = match home {
                 "" => format!("{} {:?}", subject.kind, subject.name),
                 home => format!("{} \"{}/{home}\"", subject.kind, subject.name),
             };
@@ -155,9 +160,7 @@ impl Roles {
                 subject: described,
             };
             let who = match subject.kind.as_str() {
-                "ServiceAccount" => {
-                    self.users.entry(format!("{ACCOUNT}{}:{}", subject.namespace, subject.name))
-                }
+                "ServiceAccount" => self.users.entry(format!("{ACCOUNT}{home}:{}", subject.name)),
                 "Group" => self.groups.entry(subject.name),
                 "User" => self.users.entry(subject.name),
                 _ => continue,

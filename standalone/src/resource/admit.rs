@@ -2,6 +2,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use vireo_api::decode;
 use vireo_api::v1::VirtualMachineInstance;
@@ -31,6 +32,10 @@ impl Cause {
         Self { reason: "FieldValueNotSupported", ..Self::invalid(field, message) }
     }
 
+    pub(crate) fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: "FieldValueForbidden", ..Self::invalid(field, message) }
+    }
+
     pub(crate) fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueRequired", ..Self::invalid(field, message) }
     }
@@ -55,7 +60,7 @@ pub(super) fn namespace(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
 }
 
 /// Keys of configmaps and secrets.
-fn data_keys(object: &Value, field: &str) -> Vec<Cause> {
+pub(super) fn data_keys(object: &Value, field: &str) -> Vec<Cause> {
     let fits = |key: &str| {
         !key.is_empty()
             && key.len() <= 253
@@ -74,7 +79,7 @@ fn data_keys(object: &Value, field: &str) -> Vec<Cause> {
 }
 
 /// Fields in which text must be base64.
-fn base64(object: &Value, field: &str) -> Vec<Cause> {
+pub(super) fn base64(object: &Value, field: &str) -> Vec<Cause> {
     let entries = object.get(field).and_then(Value::as_object).into_iter().flatten();
     let wrong =
         entries.filter(|(_, value)| value.as_str().is_some_and(|text| STANDARD.decode(text).is_err()));
@@ -84,14 +89,11 @@ fn base64(object: &Value, field: &str) -> Vec<Cause> {
 }
 
 /// What was made immutable stays.
-fn immutable(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
+pub(super) fn immutable(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
     let Some(old) = old.filter(|old| old.get("immutable") == Some(&json!(true))) else { return Vec::new() };
     let changed = fields.iter().filter(|field| new.get(**field) != old.get(**field));
     changed
-        .map(|field| Cause {
-            reason: "FieldValueForbidden",
-            ..Cause::invalid(*field, "Forbidden: field is immutable when `immutable` is set")
-        })
+        .map(|field| Cause::forbidden(*field, "Forbidden: field is immutable when `immutable` is set"))
         .collect()
 }
 
@@ -99,30 +101,16 @@ pub(super) fn config_map(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = data_keys(new, "data");
     causes.extend(data_keys(new, "binaryData"));
     causes.extend(base64(new, "binaryData"));
+    let texts = new.get("data").and_then(Value::as_object);
+    let twice =
+        texts.into_iter().flat_map(Map::keys).filter(|key| new["binaryData"].get(key.as_str()).is_some());
+    causes.extend(twice.map(|key| {
+        Cause::invalid(
+            format!("data[{key}]"),
+            format!("Invalid value: {key:?}: duplicate of key present in binaryData"),
+        )
+    }));
     causes.extend(immutable(new, old, &["data", "binaryData", "immutable"]));
-    causes
-}
-
-pub(super) fn secret(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
-    let mut causes = data_keys(new, "stringData");
-    let texts = new.as_object_mut().and_then(|fields| fields.remove("stringData"));
-    if let Some(Value::Object(texts)) = texts {
-        if !new["data"].is_object() {
-            new["data"] = json!({});
-        }
-        for (key, text) in texts {
-            new["data"][key] = json!(STANDARD.encode(text.as_str().unwrap_or_default()));
-        }
-    }
-    if new.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
-        new["type"] = json!("Opaque");
-    }
-    causes.extend(data_keys(new, "data"));
-    causes.extend(base64(new, "data"));
-    causes.extend(immutable(new, old, &["data", "immutable"]));
-    if old.is_some_and(|old| old.get("type") != new.get("type")) {
-        causes.push(Cause::invalid("type", "Invalid value: field is immutable"));
-    }
     causes
 }
 
@@ -146,7 +134,12 @@ pub(super) fn lease(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
         let has = new.get("spec")?.get(field)?.as_i64().filter(|has| *has < least)?;
         Some(Cause::invalid(format!("spec.{field}"), format!("Invalid value: {has}: {why}")))
     });
-    wrong.collect()
+    let times = ["acquireTime", "renewTime"].into_iter().filter_map(|field| {
+        let has = new.get("spec")?.get(field)?.as_str()?;
+        let why = has.parse::<Timestamp>().err()?;
+        Some(Cause::invalid(format!("spec.{field}"), format!("Invalid value: {has:?}: {why}")))
+    });
+    wrong.chain(times).collect()
 }
 
 /// As KubeVirt's webhooks: judged by the one validation there is; later only `metadata` may change.
@@ -174,7 +167,7 @@ pub(super) fn vmi(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
                 return Vec::new();
             }
             let message = "update of VMI object is restricted: delete it and create it again";
-            vec![Cause { reason: "FieldValueForbidden", ..Cause::invalid("spec", message) }]
+            vec![Cause::forbidden("spec", message)]
         }
     }
 }
@@ -227,16 +220,28 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_secrets_become_base64_and_what_is_not_is_refused() {
-        let mut new = json!({"metadata": {}, "stringData": {"a": "hello"}, "data": {"b": "!!"}});
-        let causes = secret(&mut new, None);
-        assert_eq!((&new["data"]["a"], &new["type"]), (&json!("aGVsbG8="), &json!("Opaque")));
-        assert!(new.get("stringData").is_none());
-        assert_eq!(causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), ["data[b]"]);
+    fn keys_of_maps_are_words_and_told_once() {
         let mut odd = json!({"metadata": {}, "data": {"../x": "y"}});
         assert_eq!(config_map(&mut odd, None)[0].field, "data[../x]");
+        let mut twice = json!({"metadata": {}, "data": {"a": "b"}, "binaryData": {"a": "aGk="}});
+        assert_eq!(config_map(&mut twice, None)[0].field, "data[a]");
         let mut fixed = json!({"immutable": true, "data": {"a": "1"}});
         let old = json!({"immutable": true, "data": {"a": "2"}});
         assert_eq!(config_map(&mut fixed, Some(&old))[0].field, "data");
+    }
+
+    #[test]
+    fn leases_have_durations_and_times() {
+        for (spec, wrong) in [
+            (json!({"leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.123456Z"}), vec![]),
+            (
+                json!({"leaseDurationSeconds": 0, "leaseTransitions": -1}),
+                vec!["spec.leaseDurationSeconds", "spec.leaseTransitions"],
+            ),
+            (json!({"acquireTime": "yesterday"}), vec!["spec.acquireTime"]),
+        ] {
+            let causes = lease(&mut json!({ "spec": spec }), None);
+            assert_eq!(causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), wrong);
+        }
     }
 }

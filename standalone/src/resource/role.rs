@@ -170,8 +170,11 @@ fn binding(new: &mut Value, old: Option<&Value>, kinds: &[&str]) -> Vec<Cause> {
         let why = format!("Invalid value: {told}: cannot change roleRef (it is {was})");
         causes.push(Cause::invalid("roleRef", why));
     }
+    let namespaced = kinds.contains(&"Role");
     if let Some(all) = new.get_mut("subjects").and_then(Value::as_array_mut) {
-        causes.extend(all.iter_mut().enumerate().flat_map(|(index, subject)| judge(subject, index)));
+        let judged =
+            all.iter_mut().enumerate().flat_map(|(index, subject)| judge(subject, index, namespaced));
+        causes.extend(judged);
     }
     causes
 }
@@ -183,7 +186,8 @@ fn complete(reference: &mut Value, group: &str) {
     }
 }
 
-fn judge(subject: &mut Value, index: usize) -> Vec<Cause> {
+/// `namespaced` is whether the binding is in a namespace, which is then its accounts' unless they say otherwise.
+fn judge(subject: &mut Value, index: usize, namespaced: bool) -> Vec<Cause> {
     let at = |field: &str| format!("subjects[{index}].{field}");
     let kind = text(subject, "kind").to_owned();
     let group = match kind.as_str() {
@@ -199,7 +203,7 @@ fn judge(subject: &mut Value, index: usize) -> Vec<Cause> {
     if text(subject, "apiGroup") != group {
         causes.push(unsupported(&at("apiGroup"), text(subject, "apiGroup"), &[group]));
     }
-    if kind == "ServiceAccount" && text(subject, "namespace").is_empty() {
+    if kind == "ServiceAccount" && text(subject, "namespace").is_empty() && !namespaced {
         causes.push(Cause::required(at("namespace"), "Required value"));
     }
     causes
@@ -267,15 +271,12 @@ mod tests {
             {"kind": "Group", "apiGroup": "other"}]});
         assert_eq!(
             fields(&admit_binding(&mut odd, None)),
-            [
-                "roleRef.kind",
-                "roleRef.name",
-                "subjects[0].kind",
-                "subjects[1].namespace",
-                "subjects[2].name",
-                "subjects[2].apiGroup"
-            ]
+            ["roleRef.kind", "roleRef.name", "subjects[0].kind", "subjects[2].name", "subjects[2].apiGroup"]
         );
+        let mut homeless = json!({"roleRef": {"kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "ServiceAccount", "name": "x"}]});
+        assert_eq!(fields(&admit_cluster_binding(&mut homeless, None)), ["subjects[0].namespace"]);
+        assert_eq!(admit_binding(&mut homeless, None), []);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::path;
 use super::pool;
 use super::replicaset;
 use super::role;
+use super::secret;
 use super::{Column, Resource, Scale, Source, Text};
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -154,7 +155,7 @@ fn rows() -> Vec<Resource> {
         Resource {
             columns: vec![shown("Type", ".type"), column("Data", "integer", Source::Made(data)), age()],
             fields: texts(&["type"]),
-            admit: admit::secret,
+            admit: secret::secret,
             ..own("", "Secret")
         },
         Resource {

@@ -101,6 +101,17 @@ async fn a_status_is_applied_by_its_own_subresource() {
 }
 
 #[tokio::test]
+async fn the_url_names_what_a_manifest_does_not() {
+    let world = World::new();
+    let path = format!("{MAPS}/a");
+    let nameless = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": "v"}});
+    for expected in [201, 200] {
+        let (code, made) = world.apply(&path, "fieldManager=m", &nameless).await;
+        assert_eq!((code, &made["metadata"]["name"]), (expected, &json!("a")), "{made}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_be_applied_is_refused() {
     let world = World::new();
     let good = map("a", json!({}));

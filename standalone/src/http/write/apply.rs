@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::judge::{belongs, room};
+use super::judge::{belongs, is_called, room};
 use super::{Writer, Written};
 use crate::fields::{self, Application, Applied, Type};
 use crate::http::Refusal;
@@ -51,11 +51,9 @@ impl Writer {
         if manifest.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
             return Err(Refusal::bad_request("metadata.managedFields must be nil"));
         }
-        let (has, name) = (meta::text(manifest, "name"), self.name());
-        if has != name {
-            return Err(Refusal::bad_request(format!(
-                "the name of the object ({has}) does not match the name on the URL ({name})"
-            )));
+        // The URL says it too.
+        if !meta::text(manifest, "name").is_empty() {
+            is_called(manifest, self.name())?;
         }
         let findings = schema::check(&self.object.resource, manifest);
         if let Some(unknown) = findings.unknown.first() {

@@ -4,8 +4,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::judge::belongs;
-use super::{Asked, Writer, Written, given};
+use super::judge::{belongs, is_called};
+use super::{Asked, Writer, Written, given_as};
 use crate::fields::Managers;
 use crate::http::Refusal;
 use crate::http::body::{self, Patch};
@@ -15,13 +15,15 @@ use crate::{meta, patch as patching};
 /// PUT of an object or its status.
 pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> {
     let (writer, form, request) = asked.split()?;
-    let value = given(request).await?;
+    let value = given_as(&writer.object, request).await?;
     belongs(&writer.object, &value)?;
-    let (has, name) = (meta::text(&value, "name"), writer.name());
-    if has != name {
-        return Err(Refusal::bad_request(format!(
-            "the name of the object ({has}) does not match the name on the URL ({name})"
-        )));
+    is_called(&value, writer.name())?;
+    let resource = &*writer.object.resource;
+    // Who replaces such an object must have seen it, or what others wrote would be lost.
+    if !resource.is_kubernetes() && meta::text(&value, "resourceVersion").is_empty() {
+        let why = "Invalid value: 0x0: must be specified for an update";
+        let cause = Cause::invalid("metadata.resourceVersion", why);
+        return Err(Refusal::invalid(resource, writer.name(), &[cause]));
     }
     writer.answer(form, move |writer| writer.change(|_| Ok(value))).await
 }
@@ -34,7 +36,7 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
     let (kind, patch) = match body::patch(request, keys.is_some()).await? {
         Patch::Manifest(_) if !named => {
             let why = "Required value: is required for apply patch";
-            return Err(Refusal::invalid_options("PatchOptions", "fieldManager", why));
+            return Err(Refusal::invalid_options("PatchOptions", Cause::required("fieldManager", why)));
         }
         Patch::Manifest(manifest) => {
             let force = force.unwrap_or_default();
@@ -42,11 +44,20 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
         }
         Patch::Change(..) if force.is_some() => {
             let why = "Forbidden: may not be specified for non-apply patch";
-            return Err(Refusal::invalid_options("PatchOptions", "force", why));
+            return Err(Refusal::invalid_options("PatchOptions", Cause::forbidden("force", why)));
         }
         Patch::Change(kind, patch) => (kind, patch),
     };
-    let change = move |before: &Value| patched(kind, before, patch, keys.unwrap_or_default());
+    let change = move |before: &Value| {
+        let value = patched(kind, before, patch, keys.unwrap_or_default())?;
+        is_called(&value, meta::text(before, "name"))?;
+        for field in ["apiVersion", "kind"] {
+            if value.get(field) != before.get(field) {
+                return Err(Refusal::unfit(format!("a patch cannot change {field}")));
+            }
+        }
+        Ok(value)
+    };
     writer.answer(form, move |writer| writer.change(change)).await
 }
 

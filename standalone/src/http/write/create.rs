@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::judge::{belongs, room};
-use super::{Asked, Writer, Written, given};
+use super::{Asked, Writer, Written, given_as};
 use crate::fields::Managers;
 use crate::http::Refusal;
 use crate::meta;
@@ -21,7 +21,7 @@ pub(in crate::http) async fn create(asked: Asked) -> Result<Response, Refusal> {
     if writer.object.resource.namespaced && writer.object.namespace.is_none() {
         return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
     }
-    let value = given(request).await?;
+    let value = given_as(&writer.object, request).await?;
     belongs(&writer.object, &value)?;
     writer.answer(form, move |writer| writer.create(value)).await
 }

@@ -11,6 +11,7 @@ use crate::collect::{FOREGROUND, ORPHAN};
 use crate::http::query::{Query, dry_run};
 use crate::http::table::shown;
 use crate::http::{Refusal, body, json_of, success};
+use crate::resource::Cause;
 use crate::selector::Selector;
 use crate::store::{Change, Object};
 use crate::{meta, place};
@@ -27,6 +28,14 @@ struct Wishes {
 impl Wishes {
     fn read(query: &Query, options: Option<Value>) -> Result<Self, Refusal> {
         let options = options.unwrap_or_default();
+        if let Some(kind) =
+            options.get("kind").and_then(Value::as_str).filter(|kind| *kind != "DeleteOptions")
+        {
+            let why = format!(
+                "the kind in the data ({kind:?}) does not match the expected kind (\"DeleteOptions\")"
+            );
+            return Err(Refusal::bad_request(why));
+        }
         let mut dry = query.dry_run;
         for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
             dry |= dry_run(word.as_str().unwrap_or("?"))?;
@@ -37,9 +46,11 @@ impl Wishes {
             Some("Foreground") => Some(FOREGROUND),
             Some("Orphan") => Some(ORPHAN),
             Some(other) => {
-                return Err(Refusal::bad_request(format!(
-                    "invalid value for propagationPolicy: {other:?}: use Background, Foreground or Orphan"
-                )));
+                let why = format!(
+                    "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\""
+                );
+                let cause = Cause::unsupported("propagationPolicy", why);
+                return Err(Refusal::invalid_options("DeleteOptions", cause));
             }
         };
         let demand = |field: &str| {

@@ -36,6 +36,16 @@ pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether an object has the name that the path says.
+pub(super) fn is_called(value: &Value, name: &str) -> Result<(), Refusal> {
+    let has = meta::text(value, "name");
+    if has == name {
+        return Ok(());
+    }
+    let message = format!("the name of the object ({has}) does not match the name on the URL ({name})");
+    Err(Refusal::bad_request(message))
+}
+
 impl Writer {
     /// Checks types, labels and what the resource itself demands. Warnings for the user.
     pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Refusal> {
@@ -50,12 +60,12 @@ impl Writer {
         if self.unknown == Unknown::Refuse && !strangers.is_empty() {
             return Err(Refusal::bad_request(format!("strict decoding error: {}", strangers.join(", "))));
         }
-        let labels = meta::problems(value).into_iter().map(|(field, message)| Cause {
-            reason: "FieldValueInvalid",
-            message,
-            field,
-        });
-        let mut causes: Vec<Cause> = labels.collect();
+        let mut problems = meta::problems(value);
+        if resource.is_kubernetes() {
+            problems.extend(meta::odd_finalizers(value));
+        }
+        let causes = problems.into_iter().map(|(field, message)| Cause::invalid(field, message));
+        let mut causes: Vec<Cause> = causes.collect();
         if causes.is_empty() {
             causes = (resource.admit)(value, old);
             if let Some(custom) = &resource.custom {

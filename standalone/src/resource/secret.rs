@@ -1,0 +1,96 @@
+//! Secrets before they are stored.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::Cause;
+use super::admit::{base64, data_keys, immutable};
+
+/// What a Secret of a type must have.
+const OF_TYPE: [(&str, &[&str]); 4] = [
+    ("kubernetes.io/dockerconfigjson", &[".dockerconfigjson"]),
+    ("kubernetes.io/dockercfg", &[".dockercfg"]),
+    ("kubernetes.io/ssh-auth", &["ssh-privatekey"]),
+    ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
+];
+
+/// What a Secret of its type lacks.
+fn lacks(secret: &Value) -> Vec<Cause> {
+    let has = |key: &str| secret["data"].get(key).is_some();
+    let required = |key: &str| Cause::required(format!("data[{key}]"), "Required value");
+    let kind = secret.get("type").and_then(Value::as_str).unwrap_or_default();
+    if kind == "kubernetes.io/basic-auth" {
+        let either = ["username", "password"];
+        return if either.iter().any(|key| has(key)) {
+            Vec::new()
+        } else {
+            either.into_iter().map(required).collect()
+        };
+    }
+    let keys = OF_TYPE.iter().filter(|(of, _)| *of == kind).flat_map(|(_, keys)| *keys);
+    keys.filter(|key| !has(key)).map(|key| required(key)).collect()
+}
+
+pub(super) fn secret(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = data_keys(new, "stringData");
+    let texts = new.as_object_mut().and_then(|fields| fields.remove("stringData"));
+    if let Some(Value::Object(texts)) = texts {
+        if !new["data"].is_object() {
+            new["data"] = json!({});
+        }
+        for (key, text) in texts {
+            new["data"][key] = json!(STANDARD.encode(text.as_str().unwrap_or_default()));
+        }
+    }
+    if new.get("type").and_then(Value::as_str).unwrap_or_default().is_empty() {
+        new["type"] = json!("Opaque");
+    }
+    causes.extend(data_keys(new, "data"));
+    causes.extend(base64(new, "data"));
+    causes.extend(lacks(new));
+    causes.extend(immutable(new, old, &["data", "immutable"]));
+    if old.is_some_and(|old| old.get("type") != new.get("type")) {
+        causes.push(Cause::invalid("type", "Invalid value: field is immutable"));
+    }
+    causes
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+
+    #[test]
+    fn texts_become_base64_and_what_is_not_is_refused() {
+        let mut new = json!({"metadata": {}, "stringData": {"a": "hello"}, "data": {"b": "!!"}});
+        let causes = secret(&mut new, None);
+        assert_eq!((&new["data"]["a"], &new["type"]), (&json!("aGVsbG8="), &json!("Opaque")));
+        assert!(new.get("stringData").is_none());
+        assert_eq!(causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), ["data[b]"]);
+    }
+
+    #[test]
+    fn secrets_have_what_their_type_says() {
+        for (kind, keys, lacking) in [
+            ("kubernetes.io/tls", vec!["tls.crt"], vec!["data[tls.key]"]),
+            ("kubernetes.io/tls", vec!["tls.crt", "tls.key"], vec![]),
+            ("kubernetes.io/dockerconfigjson", vec![], vec!["data[.dockerconfigjson]"]),
+            ("kubernetes.io/ssh-auth", vec!["other"], vec!["data[ssh-privatekey]"]),
+            ("kubernetes.io/basic-auth", vec![], vec!["data[username]", "data[password]"]),
+            ("kubernetes.io/basic-auth", vec!["password"], vec![]),
+            ("example.com/own", vec![], vec![]),
+        ] {
+            let data: Map<String, Value> =
+                keys.iter().map(|key| ((*key).to_owned(), json!("eA=="))).collect();
+            let mut new = json!({"metadata": {}, "type": kind, "data": data});
+            let causes = secret(&mut new, None);
+            assert_eq!(
+                causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(),
+                lacking,
+                "{kind}"
+            );
+        }
+    }
+}
