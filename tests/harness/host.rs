@@ -23,8 +23,9 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(120);
 const BEAT: Duration = Duration::from_millis(500);
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on";
 /// First process of a host that is this machine: the shell reaps what daemons leave, so it must not become the agent.
-const HERE: &str = "mount -t tmpfs tmpfs /run; ip link set lo up; echo 1 >/proc/sys/net/ipv4/ip_forward; \
-    \"$1\" --agent-here; exit";
+const HERE: &str = "mount -t tmpfs tmpfs /run; \"$1\" --agent-here; exit";
+/// What it does before, in a network of its own.
+const NETWORK: &str = "ip link set lo up; echo 1 >/proc/sys/net/ipv4/ip_forward; ";
 const CONSOLE_TAIL: u64 = 6 << 10;
 
 /// Why a host does not do what it was asked.
@@ -79,6 +80,7 @@ pub struct HostBuilder {
     deadline: Duration,
     files: Vec<(PathBuf, String)>,
     output: Option<PathBuf>,
+    own_network: bool,
 }
 
 impl HostBuilder {
@@ -91,7 +93,15 @@ impl HostBuilder {
             deadline: Duration::from_secs(300),
             files: Vec::new(),
             output: None,
+            own_network: true,
         }
+    }
+
+    /// Leaves it this machine's network, for servers elsewhere. Only for [`HostBuilder::here`].
+    #[must_use]
+    pub fn on_this_network(mut self) -> Self {
+        self.own_network = false;
+        self
     }
 
     /// RAM in MiB; taken from the machine only as it is used. Default 2048.
@@ -176,17 +186,12 @@ impl HostBuilder {
         if !rustix::process::geteuid().is_root() {
             agent.arg("--map-root-user");
         }
-        agent.args([
-            "--net",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "sh",
-            "-euc",
-            HERE,
-        ]);
+        let mut script = HERE.to_owned();
+        if self.own_network {
+            agent.arg("--net");
+            script.insert_str(0, NETWORK);
+        }
+        agent.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-euc", &script]);
         agent.arg("sh").arg(scratch.path().join("in/.agent"));
         agent.stdin(Stdio::piped()).stdout(Stdio::piped());
         Host::start(agent, scratch, places, self.deadline)

@@ -1,0 +1,80 @@
+//! What our server does for `kubectl` and `virtctl` beyond any Kubernetes API, without any guest.
+
+use serde_json::Value;
+use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
+
+use super::{Api, builder, refuses_rule};
+use crate::SOON;
+
+#[test]
+fn kubectl_finds_kubevirt() -> Result<(), HostError> {
+    let host = builder().here()?;
+    let api = Api::start(&host)?;
+    explains_machines(&api)?;
+    // What Kubernetes has and we do not is refused, not ignored.
+    refuses_rule(&api, "self.content.replace('a', 'b') == ''", "undeclared reference to 'replace'")?;
+    takes_the_examples(&api)?;
+    takes_what_virtctl_makes(&api)
+}
+
+fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
+    let explained = api.ok("explain vmi.spec.domain.cpu.cores")?;
+    assert!(explained.contains("Cores in a socket"), "{explained}");
+    let resources = api.ok("api-resources")?;
+    assert!(
+        resources.contains("virtualmachineinstances") && resources.contains("kubevirt.io/v1"),
+        "{resources}"
+    );
+    assert_eq!(api.ok("auth can-i delete vmi")?.trim(), "yes");
+    let me = api.ok("auth whoami")?;
+    assert!(me.contains("admin") && me.contains("system:masters"), "{me}");
+    Ok(())
+}
+
+/// Every manifest that users are shown. Guests do not come up here: there is neither a launcher nor an image.
+fn takes_the_examples(api: &Api<'_>) -> Result<(), HostError> {
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
+    let told = api.ok(&format!("apply --dry-run=server -f {examples}"))?;
+    assert!(
+        told.lines().count() >= 6 && told.lines().all(|line| line.ends_with("created (server dry run)")),
+        "{told}"
+    );
+    // What refers to others is only taken where they are.
+    let told = api.ok(&format!("apply -f {examples}/standalone"))?;
+    let made = told.lines().count();
+    assert!(made >= 4, "{told}");
+    let told = api.ok(&format!("delete --timeout=60s -f {examples}/standalone"))?;
+    assert_eq!(told.lines().count(), made, "{told}");
+    eventually("nothing is left of them", SOON, || {
+        Ok(api.feed("get vm,vmi,vmirs,vmpool,pvc -A", "")?.stderr.contains("No resources found"))
+    })
+}
+
+/// The manifests of `virtctl create`, each of which may refer to those before it.
+fn takes_what_virtctl_makes(api: &Api<'_>) -> Result<(), HostError> {
+    for (line, made) in [
+        ("instancetype --name=two --cpu=2 --memory=256Mi", "virtualmachineclusterinstancetype"),
+        ("preference --name=flat --cpu-topology=cores -n default", "virtualmachinepreference"),
+        (
+            "vm --name=chosen --instancetype=two --preference=virtualmachinepreference/flat --run-strategy=Halted",
+            "virtualmachine.kubevirt.io/chosen",
+        ),
+        (
+            "vm --name=plain --run-strategy=Manual --volume-containerdisk=src:oci:/nowhere,bootorder:1 --user=ada",
+            "virtualmachine.kubevirt.io/plain",
+        ),
+    ] {
+        let virtctl = api.host.command(&api.host.input("virtctl"));
+        let manifest = virtctl.arg("create").args(line.split(' ')).run()?.ok();
+        let told = api.feed("apply --dry-run=server --validate=strict -f -", &manifest)?.ok();
+        assert!(told.starts_with(made) && told.contains("created (server dry run)"), "{told}{manifest}");
+        api.feed("create -f -", &manifest)?.ok();
+    }
+    let expanded =
+        api.host.command(&api.host.input("virtctl")).args(["expand", "--vm", "chosen", "-o", "json"]);
+    let expanded = expanded.env("KUBECONFIG", &api.kubeconfig).run()?.ok();
+    let expanded: Value = serde_json::from_str(&expanded).unwrap_or_default();
+    assert_eq!(expanded["spec"]["template"]["spec"]["domain"]["cpu"]["cores"], 2, "{expanded:#}");
+    Ok(())
+}
