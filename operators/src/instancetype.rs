@@ -3,6 +3,7 @@
 //! Both work on templates as they are stored, so that a field that this release does not know is carried along.
 
 mod fill;
+mod infer;
 mod requirements;
 mod topology;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use vireo_api::spec::Bytes;
 
 pub use fill::prefer;
+pub use infer::{CannotInfer, flaws, ignores, infer};
 pub use requirements::missing;
 pub use topology::Topology;
 

@@ -1,10 +1,12 @@
 //! Instance types and preferences of machines: found, put into templates, and kept as they were when they were chosen.
 
+mod infer;
+
 use std::convert::Infallible;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use vireo_api::v1::{Matcher, VirtualMachine, VirtualMachineInstanceTemplateSpec};
+use vireo_api::v1::{Matcher, VirtualMachine, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec};
 use vireo_operators::instancetype::{self, Choice, Scope};
 
 use crate::resource::{Cause, Resource, of_template};
@@ -14,6 +16,7 @@ use crate::{meta, place, resource};
 const GROUP: &str = "instancetype.kubevirt.io";
 /// The template of a machine, in causes.
 const TEMPLATE: &str = "spec.template";
+const BOTH: [Choice; 2] = [Choice::Instancetype, Choice::Preference];
 
 /// What a machine chose.
 struct Chosen {
@@ -30,10 +33,10 @@ struct Chosen {
 /// A machine's template with everything that it chose.
 pub type Expanded = Result<Option<VirtualMachineInstanceTemplateSpec>, Vec<Cause>>;
 
-fn matcher(vm: &VirtualMachine, choice: Choice) -> Option<&Matcher> {
+fn matcher(spec: &VirtualMachineSpec, choice: Choice) -> Option<&Matcher> {
     match choice {
-        Choice::Instancetype => vm.spec.instancetype.as_ref(),
-        Choice::Preference => vm.spec.preference.as_ref(),
+        Choice::Instancetype => spec.instancetype.as_ref(),
+        Choice::Preference => spec.preference.as_ref(),
     }
 }
 
@@ -45,15 +48,8 @@ fn reference(vm: &mut VirtualMachine, choice: Choice) -> &mut Option<Value> {
 }
 
 fn find(store: &Store, vm: &VirtualMachine, choice: Choice) -> Result<Option<Chosen>, Cause> {
-    let Some(matcher) = matcher(vm, choice) else { return Ok(None) };
+    let Some(matcher) = matcher(&vm.spec, choice) else { return Ok(None) };
     let field = format!("spec.{}", choice.field());
-    if !matcher.infer_from_volume.is_empty() {
-        let message = "is not available yet: name it";
-        return Err(Cause::unsupported(format!("{field}.inferFromVolume"), message));
-    }
-    if matcher.name.is_empty() {
-        return Err(Cause::required(format!("{field}.name"), "is needed"));
-    }
     let scope = choice.scope(&matcher.kind).ok_or_else(|| {
         let kinds = [Scope::Namespaced, Scope::Cluster].map(|scope| choice.kind(scope));
         Cause::invalid(format!("{field}.kind"), format!("{:?} is none of {}", matcher.kind, kinds.join(", ")))
@@ -89,7 +85,7 @@ fn find(store: &Store, vm: &VirtualMachine, choice: Choice) -> Result<Option<Cho
 
 /// The revision that the status names, if it is of what the spec names now.
 fn revision_of(vm: &VirtualMachine, choice: Choice, scope: Scope) -> Option<String> {
-    let matcher = matcher(vm, choice)?;
+    let matcher = matcher(&vm.spec, choice)?;
     let known = match choice {
         Choice::Instancetype => vm.status.instancetype_ref.as_ref(),
         Choice::Preference => vm.status.preference_ref.as_ref(),
@@ -152,9 +148,33 @@ fn put_together(vm: &VirtualMachine, instancetype: Option<&Chosen>, preference: 
     }
 }
 
+/// Completes and judges an object of any kind that is to be stored, and was `old` before: a machine with what it chose.
+pub fn admit(store: &Store, resource: &Resource, value: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    let mut causes = find_names(store, resource, value, old);
+    if causes.is_empty() {
+        causes = (resource.admit)(value, old);
+    }
+    if causes.is_empty() {
+        causes = judge(store, resource, value);
+    }
+    causes
+}
+
+/// Names what a machine leaves to its volumes to say; what it would be refused for.
+pub fn find_names(store: &Store, resource: &Resource, value: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+    match chooses(resource, value) {
+        true => infer::infer(store, value, old),
+        false => Vec::new(),
+    }
+}
+
+fn chooses(resource: &Resource, value: &Value) -> bool {
+    std::ptr::eq(resource, place::vms()) && !meta::is_leaving(value)
+}
+
 /// What a machine that is to be stored would be refused for, because of what it chose.
 pub fn judge(store: &Store, resource: &Resource, value: &Value) -> Vec<Cause> {
-    if !std::ptr::eq(resource, place::vms()) || meta::is_leaving(value) {
+    if !chooses(resource, value) {
         return Vec::new();
     }
     let Ok(vm) = serde_json::from_value::<VirtualMachine>(value.clone()) else { return Vec::new() };
@@ -171,7 +191,7 @@ pub fn judge(store: &Store, resource: &Resource, value: &Value) -> Vec<Cause> {
 /// When the store cannot be written.
 pub fn prepare(store: &Store, vm: &mut VirtualMachine) -> Result<Expanded, DiskError> {
     let mut found = Vec::new();
-    for choice in [Choice::Instancetype, Choice::Preference] {
+    for choice in BOTH {
         match find(store, vm, choice) {
             Ok(Some(chosen)) => {
                 *reference(vm, choice) = Some(keep(store, vm, &chosen)?);

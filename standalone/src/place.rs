@@ -143,10 +143,7 @@ pub fn change(
 
 /// What an object would be refused for; completes it.
 pub fn judge(store: &Store, resource: &Resource, value: &mut Value, old: Option<&Value>) -> Option<String> {
-    let mut causes = (resource.admit)(value, old);
-    if causes.is_empty() {
-        causes = crate::instancetypes::judge(store, resource, value);
-    }
+    let causes = crate::instancetypes::admit(store, resource, value, old);
     causes.first().map(|cause| format!("{}: {}", cause.field, cause.message))
 }
 

@@ -263,6 +263,34 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
     let revision = standalone.json(&format!("get controllerrevision {kept}"))?;
     assert_eq!(revision["data"]["spec"]["memory"]["guest"], "64Mi");
     standalone.kubectl("delete vm sized --timeout=60s", None)?.ok();
+    infers_what_a_claim_says(standalone)
+}
+
+/// The same, said by the labels of the claim that a machine starts from, through `virtctl create vm`.
+fn infers_what_a_claim_says(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let claim = CLAIM.replace("name: data", "name: labelled");
+    standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    let infer =
+        "create vm --name inferred --run-strategy Halted --volume-pvc src:labelled --infer-preference";
+    let manifest = standalone.virtctl(infer)?.ok();
+    let early = standalone.kubectl("apply -f -", Some(&manifest))?.stderr;
+    let label = "unable to find required instancetype.kubevirt.io/default-preference label on the volume";
+    assert!(early.contains(&format!("spec.preference.inferFromVolume: {label}")), "{early}");
+    let label = "instancetype.kubevirt.io/default-";
+    let line = format!(
+        "label pvc labelled {label}instancetype=small {label}preference=bare {label}preference-kind=VirtualMachinePreference"
+    );
+    standalone.kubectl(&line, None)?.ok();
+    for time in ["first", "second"] {
+        standalone.kubectl("apply -f -", Some(&manifest))?.ok();
+        let spec = standalone.json("get vm inferred")?["spec"].clone();
+        let (instancetype, preference) = (&spec["instancetype"], &spec["preference"]);
+        assert_eq!(instancetype, &serde_json::json!({"name": "small"}), "{time}: {spec:#}");
+        let expected = serde_json::json!({"name": "bare", "kind": "VirtualMachinePreference"});
+        assert_eq!(preference, &expected, "{time}: {spec:#}");
+    }
+    standalone.kubectl("delete vm inferred --timeout=60s", None)?.ok();
+    standalone.kubectl("delete pvc labelled --timeout=60s", None)?.ok();
     Ok(())
 }
 

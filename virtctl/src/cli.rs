@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 pub(crate) use create::{
-    CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Volumes,
+    CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Infer,
+    Volumes,
 };
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 pub(crate) use image_upload::ImageUpload;

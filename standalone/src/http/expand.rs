@@ -51,6 +51,10 @@ async fn given(namespace: &str, request: Request) -> Result<Value, Refusal> {
 }
 
 fn expanded(store: &Store, mut value: Value) -> Result<Value, Refusal> {
+    let causes = instancetypes::find_names(store, place::vms(), &mut value, None);
+    if !causes.is_empty() {
+        return Err(Refusal::invalid(place::vms(), meta::text(&value, "name"), &causes));
+    }
     let vm: VirtualMachine = serde_json::from_value(value.clone())
         .map_err(|error| Refusal::bad_request(format!("the VirtualMachine cannot be read: {error}")))?;
     let expanded = instancetypes::expand(store, &vm)

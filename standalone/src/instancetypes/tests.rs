@@ -72,11 +72,6 @@ fn a_machine_is_judged_with_what_it_chose() {
             "Flavour",
         ),
         (
-            json!({"instancetype": {"inferFromVolume": "root"}, "template": empty()}),
-            "spec.instancetype.inferFromVolume",
-            "not available",
-        ),
-        (
             json!({"instancetype": {"name": "small"}, "template": empty(),
                 "preference": {"name": "small", "kind": "virtualmachinepreference"}}),
             "spec.instancetype",
@@ -120,4 +115,55 @@ fn a_machine_keeps_what_it_chose() {
     vm.spec.instancetype = None;
     assert_eq!(prepare(&world.store, &mut vm).unwrap(), Ok(None));
     assert_eq!(vm.status.instancetype_ref, None);
+}
+
+#[test]
+fn a_machine_is_what_its_volume_says() {
+    let world = World::new();
+    world.choose_from(Choice::Instancetype, Scope::Namespaced, small());
+    let labels = json!({
+        "instancetype.kubevirt.io/default-instancetype": "small",
+        "instancetype.kubevirt.io/default-instancetype-kind": "VirtualMachineInstancetype",
+    });
+    let claims = place::claims();
+    world.put(&claims.key("default", "debian"), json!({"metadata": {"labels": labels}}));
+    world.put(&claims.key("default", "plain"), json!({"metadata": {}}));
+    let machine = |claim: &str, instancetype: Value, memory: Value| {
+        let disks = json!([{"name": "root", "disk": {"bus": "virtio"}}]);
+        let domain = json!({"devices": {"disks": disks}, "memory": memory});
+        let volumes = json!([{"name": "root", "persistentVolumeClaim": {"claimName": claim}}]);
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"runStrategy": "Always", "instancetype": instancetype,
+                "template": {"spec": {"domain": domain, "volumes": volumes}}}})
+    };
+    let admitted = |mut value: Value, old: Option<&Value>| {
+        let causes = admit(&world.store, place::vms(), &mut value, old);
+        let causes: Vec<_> = causes.into_iter().map(|cause| (cause.field, cause.message)).collect();
+        (value, causes)
+    };
+    let asks = json!({"inferFromVolume": "root"});
+    let named = json!({"name": "small", "kind": "VirtualMachineInstancetype"});
+    let (first, causes) = admitted(machine("debian", asks.clone(), Value::Null), None);
+    assert_eq!((&first["spec"]["instancetype"], causes), (&named, vec![]));
+    // What `kubectl apply` makes of the same manifest: it does not take away what it has not written.
+    let mut again = first.clone();
+    again["spec"]["instancetype"]["inferFromVolume"] = json!("root");
+    let (second, causes) = admitted(again.clone(), Some(&first));
+    assert_eq!((&second["spec"], causes), (&first["spec"], vec![]));
+    again["spec"]["instancetype"]["name"] = json!("large");
+    let (_, causes) = admitted(again, Some(&first));
+    assert_eq!(causes.first().map(|(field, _)| field.as_str()), Some("spec.instancetype.name"));
+
+    let label = "unable to find required instancetype.kubevirt.io/default-instancetype label on the volume";
+    let (_, causes) = admitted(machine("plain", asks, Value::Null), None);
+    assert_eq!(causes, [("spec.instancetype.inferFromVolume".to_owned(), label.to_owned())]);
+    let wishes = json!({"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"});
+    let memory = json!({"guest": "64Mi"});
+    let (without, causes) = admitted(machine("plain", wishes.clone(), memory.clone()), None);
+    assert_eq!((without["spec"].get("instancetype"), causes), (None, vec![]));
+    assert_eq!(without["spec"]["template"]["spec"]["domain"]["memory"], memory);
+    let (with, causes) = admitted(machine("debian", wishes, memory), None);
+    assert_eq!((&with["spec"]["instancetype"], causes), (&named, vec![]));
+    assert!(with["spec"]["template"]["spec"]["domain"].get("memory").is_none(), "the instance type's is");
 }

@@ -32,7 +32,7 @@ pub(crate) struct CreateVm {
     /// Seconds that the guest gets to shut down
     #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) termination_grace_period: i64,
-    /// Its memory [default: 512Mi; with --instancetype what that says]
+    /// Its memory [default: 512Mi; with an instance type what that says]
     #[arg(long, value_name = "QUANTITY", conflicts_with = "instancetype")]
     pub(crate) memory: Option<String>,
     /// Its instance type: NAME, or KIND/NAME
@@ -42,11 +42,32 @@ pub(crate) struct CreateVm {
     #[arg(long)]
     pub(crate) preference: Option<String>,
     #[command(flatten)]
+    pub(crate) infer: Infer,
+    #[command(flatten)]
     pub(crate) volumes: Volumes,
     #[command(flatten)]
     pub(crate) cloud_init: CloudInit,
     #[command(flatten)]
     pub(crate) elsewhere: Elsewhere,
+}
+
+/// What the labels of a volume's claim say. When nobody says anything, they are asked, and need not answer.
+#[derive(Debug, Args)]
+pub(crate) struct Infer {
+    /// Whether its instance type is what the volume that it starts from says
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = ArgAction::Set, conflicts_with_all = ["memory", "instancetype", "infer_instancetype_from"])]
+    pub(crate) infer_instancetype: Option<bool>,
+    /// Its instance type is what this volume says
+    #[arg(long, value_name = "VOLUME", conflicts_with_all = ["memory", "instancetype"])]
+    pub(crate) infer_instancetype_from: Option<String>,
+    /// Whether its preference is what the volume that it starts from says
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          action = ArgAction::Set, conflicts_with_all = ["preference", "infer_preference_from"])]
+    pub(crate) infer_preference: Option<bool>,
+    /// Its preference is what this volume says
+    #[arg(long, value_name = "VOLUME", conflicts_with = "preference")]
+    pub(crate) infer_preference_from: Option<String>,
 }
 
 /// Disks. Each is given as `key:value,key:value`.
@@ -97,16 +118,6 @@ pub(crate) struct Elsewhere {
     pub(crate) volume_clone_pvc: Vec<String>,
     #[arg(long, hide = true)]
     pub(crate) volume_blank: Vec<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false,
-          default_missing_value = "true", action = ArgAction::Set)]
-    pub(crate) infer_instancetype: bool,
-    #[arg(long, hide = true)]
-    pub(crate) infer_instancetype_from: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false,
-          default_missing_value = "true", action = ArgAction::Set)]
-    pub(crate) infer_preference: bool,
-    #[arg(long, hide = true)]
-    pub(crate) infer_preference_from: Option<String>,
     #[arg(long, hide = true)]
     pub(crate) access_cred: Vec<String>,
     #[arg(long, hide = true)]

@@ -38,6 +38,20 @@ pub(crate) struct ImageUpload {
     /// Ask for a disk though nothing uses the claim yet
     #[arg(long)]
     pub(crate) force_bind: bool,
+    /// The instance type of machines that infer theirs from the claim
+    #[arg(long, value_name = "NAME", conflicts_with = "no_create")]
+    pub(crate) default_instancetype: Option<String>,
+    /// Its kind [default: VirtualMachineClusterInstancetype]
+    #[arg(long, value_name = "KIND", requires = "default_instancetype",
+          value_parser = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"])]
+    pub(crate) default_instancetype_kind: Option<String>,
+    /// The preference of machines that infer theirs from the claim
+    #[arg(long, value_name = "NAME", conflicts_with = "no_create")]
+    pub(crate) default_preference: Option<String>,
+    /// Its kind [default: VirtualMachineClusterPreference]
+    #[arg(long, value_name = "KIND", requires = "default_preference",
+          value_parser = ["VirtualMachinePreference", "VirtualMachineClusterPreference"])]
+    pub(crate) default_preference_kind: Option<String>,
     /// Where to send the image [default: what the server says]
     #[arg(long, value_name = "URL")]
     pub(crate) uploadproxy_url: Option<String>,

@@ -2,6 +2,7 @@
 //! that servers have.
 
 mod cloud_init;
+mod infer;
 mod kinds;
 mod params;
 mod vm;

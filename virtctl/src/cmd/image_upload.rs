@@ -198,10 +198,21 @@ fn manifest(args: &ImageUpload) -> Value {
     if let Some(class) = &args.storage_class {
         spec["storageClassName"] = json!(class);
     }
-    json!({
+    let mut claim = json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
         "metadata": {"name": args.name, "annotations": annotations}, "spec": spec,
-    })
+    });
+    for (what, given) in [
+        ("instancetype", &args.default_instancetype),
+        ("instancetype-kind", &args.default_instancetype_kind),
+        ("preference", &args.default_preference),
+        ("preference-kind", &args.default_preference_kind),
+    ] {
+        if let Some(given) = given {
+            claim["metadata"]["labels"][format!("instancetype.kubevirt.io/default-{what}")] = json!(given);
+        }
+    }
+    claim
 }
 
 #[cfg(test)]
@@ -234,6 +245,19 @@ mod tests {
         assert_eq!(
             (&made["spec"]["accessModes"][0], &made["metadata"]["annotations"][IMMEDIATE]),
             (&json!("ReadWriteMany"), &json!(""))
+        );
+        assert!(made["metadata"].get("labels").is_none());
+        let line = "pvc data --size 1Gi --image-path x --default-instancetype small --default-instancetype-kind VirtualMachineInstancetype --default-preference linux";
+        let labels = &manifest(&args(line).unwrap())["metadata"]["labels"];
+        assert_eq!(
+            labels,
+            &json!({"instancetype.kubevirt.io/default-instancetype": "small",
+                "instancetype.kubevirt.io/default-instancetype-kind": "VirtualMachineInstancetype",
+                "instancetype.kubevirt.io/default-preference": "linux"})
+        );
+        assert!(
+            args("pvc data --size 1Gi --image-path x --default-preference-kind y").is_err(),
+            "of nothing"
         );
         for wrong in ["pvc data --image-path=x", "pvc data --size=1Gi", "vm data --size=1Gi --image-path=x"] {
             assert!(args(wrong).is_err(), "{wrong}");

@@ -1,5 +1,5 @@
 use vireo_api::decode;
-use vireo_api::v1::{Shape as _, VirtualMachine, VirtualMachineInstance};
+use vireo_api::v1::{Matcher, Shape as _, VirtualMachine, VirtualMachineInstance};
 
 use crate::handler::{finish, virtctl};
 
@@ -112,6 +112,30 @@ async fn a_claim_becomes_a_disk_of_its_name() {
 }
 
 #[tokio::test]
+async fn a_claim_is_asked_what_the_machine_is() {
+    let asked = async |words: &[&str]| {
+        let spec = machine(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
+        let told = |matcher: Option<Matcher>| {
+            let matcher = matcher?;
+            assert_eq!((matcher.name.as_str(), matcher.kind.as_str()), ("", ""));
+            Some((matcher.infer_from_volume, matcher.infer_from_volume_failure_policy))
+        };
+        let memory = spec.template.unwrap_or_default().spec.domain.memory.is_some();
+        (told(spec.instancetype), told(spec.preference), memory)
+    };
+    let wish = |volume: &str| Some((volume.to_owned(), Some("Ignore".to_owned())));
+    let demand = |volume: &str| Some((volume.to_owned(), None));
+    assert_eq!(asked(&[]).await, (wish("data"), wish("data"), true));
+    assert_eq!(asked(&["--memory=1Gi"]).await, (None, wish("data"), true));
+    assert_eq!(asked(&["--infer-instancetype"]).await, (demand("data"), wish("data"), false));
+    assert_eq!(asked(&["--infer-instancetype=false", "--infer-preference=false"]).await, (None, None, true));
+    let from = ["--infer-instancetype-from=more", "--infer-preference-from=more"];
+    assert_eq!(asked(&from).await, (demand("more"), demand("more"), false));
+    let boots = ["--volume-pvc=src:boots,bootorder:1"];
+    assert_eq!(asked(&boots).await, (wish("boots"), wish("boots"), true));
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_refused_by_its_flag() {
     for (words, said) in [
         (&["--memory=lots"][..], "--memory"),
@@ -134,8 +158,9 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--password-file=/nowhere/at/all"], "--password-file"),
         (&["--instancetype=pod/x"], "--instancetype"),
         (&["--volume-import=type:blank,size:1Gi"], "DataVolume"),
-        (&["--infer-instancetype"], "--instancetype"),
-        (&["--infer-preference-from=disk"], "--preference"),
+        (&["--infer-instancetype"], "--infer-instancetype: at least one volume"),
+        (&["--infer-preference-from=disk"], "--infer-preference-from: there is no volume \"disk\""),
+        (&["--infer-preference", "--volume-containerdisk=src:oci:/a"], "is no claim"),
         (&["--access-cred=type:ssh,src:keys"], "--ssh-key"),
         (&["--name=Not_a_name"], "metadata.name"),
         (&["--volume-containerdisk=src:quay.io/a/b:c"], "spec.volumes[0].containerDisk.image"),
@@ -147,6 +172,8 @@ async fn what_cannot_be_is_refused_by_its_flag() {
     }
     for words in [
         &["vm", "--memory=1Gi", "--instancetype=small"][..],
+        &["vm", "--memory=1Gi", "--infer-instancetype"],
+        &["vm", "--infer-preference", "--infer-preference-from=data"],
         &["vm", "--run-strategy=Sometimes"],
         &["instancetype", "--cpu=0", "--memory=1Gi"],
         &["instancetype", "--cpu=1"],

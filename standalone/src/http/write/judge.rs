@@ -12,7 +12,7 @@ use crate::rbac::escalate::{Escalation, Writing};
 use crate::resource::Cause;
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{meta, place, rbac, schema};
+use crate::{instancetypes, meta, place, rbac, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -67,7 +67,7 @@ impl Writer {
         let causes = problems.into_iter().map(|(field, message)| Cause::invalid(field, message));
         let mut causes: Vec<Cause> = causes.collect();
         if causes.is_empty() {
-            causes = (resource.admit)(value, old);
+            causes = instancetypes::admit(&self.store, resource, value, old);
             if let Some(custom) = &resource.custom {
                 // As of every new object: its status is written apart.
                 if old.is_none()
@@ -82,9 +82,6 @@ impl Writer {
                     causes = custom.judge(value, old);
                 }
             }
-        }
-        if causes.is_empty() {
-            causes = crate::instancetypes::judge(&self.store, resource, value);
         }
         if !causes.is_empty() {
             return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));

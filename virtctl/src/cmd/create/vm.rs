@@ -5,6 +5,7 @@ use vireo_api::v1::{
 };
 
 use super::super::Failure;
+use super::infer::{Asked, is_a_wish};
 use super::volumes::Storage;
 use super::{FlagError, cloud_init, metadata, quantity};
 use crate::cli::{CreateVm, Elsewhere};
@@ -26,21 +27,29 @@ pub(super) fn machine(args: &CreateVm, namespace: Option<&str>) -> Result<Virtua
         termination_grace_period_seconds: Some(args.termination_grace_period),
         ..VirtualMachineInstanceSpec::default()
     };
-    if args.instancetype.is_none() {
-        let guest = Some(quantity("memory", args.memory.as_deref().unwrap_or(MEMORY))?);
-        spec.domain.memory = Some(Memory { guest, ..Memory::default() });
-    }
     let mut storage = Storage::of(&metadata.name, &args.volumes)?;
     if let Some(volume) = cloud_init::volume(&args.cloud_init)? {
         storage.add("cloud-init", volume, None)?;
     }
+    let kinds = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"];
+    let instancetype = match matcher("instancetype", args.instancetype.as_deref(), kinds)? {
+        None if args.memory.is_some() => None,
+        None => Asked::instancetype(&args.infer).of(&storage)?,
+        named => named,
+    };
+    let kinds = ["VirtualMachinePreference", "VirtualMachineClusterPreference"];
+    let preference = match matcher("preference", args.preference.as_deref(), kinds)? {
+        None => Asked::preference(&args.infer).of(&storage)?,
+        named => named,
+    };
+    let chosen = |matcher: &Option<Matcher>| matcher.as_ref().is_some_and(|matcher| !is_a_wish(matcher));
+    if !chosen(&instancetype) {
+        let guest = Some(quantity("memory", args.memory.as_deref().unwrap_or(MEMORY))?);
+        spec.domain.memory = Some(Memory { guest, ..Memory::default() });
+    }
     spec.volumes = storage.volumes;
     spec.domain.devices.disks = storage.disks;
-    let kinds = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"];
-    let instancetype = matcher("instancetype", args.instancetype.as_deref(), kinds)?;
-    let kinds = ["VirtualMachinePreference", "VirtualMachineClusterPreference"];
-    let preference = matcher("preference", args.preference.as_deref(), kinds)?;
-    if instancetype.is_none() && preference.is_none() {
+    if !chosen(&instancetype) && !chosen(&preference) {
         judge(&metadata, &spec)?;
     }
     let template =
@@ -59,24 +68,12 @@ pub(super) fn machine(args: &CreateVm, namespace: Option<&str>) -> Result<Virtua
 /// Refuses what nothing here can do.
 fn available(args: &Elsewhere) -> Result<(), FlagError> {
     let filled = "fills a disk by a DataVolume, which is not available yet: use --volume-containerdisk";
-    let inferred = "is not inferred from a volume here: name it by";
     let credentials = "are not put into a running guest here: use --user, --password-file and --ssh-key";
-    let from = |given: &Option<String>, flag: bool| flag || given.is_some();
     let table = [
         ("volume-import", !args.volume_import.is_empty(), filled.to_owned()),
         ("volume-datasource", !args.volume_datasource.is_empty(), filled.to_owned()),
         ("volume-clone-pvc", !args.volume_clone_pvc.is_empty(), filled.to_owned()),
         ("volume-blank", !args.volume_blank.is_empty(), filled.to_owned()),
-        (
-            "infer-instancetype",
-            from(&args.infer_instancetype_from, args.infer_instancetype),
-            format!("an instance type {inferred} --instancetype"),
-        ),
-        (
-            "infer-preference",
-            from(&args.infer_preference_from, args.infer_preference),
-            format!("a preference {inferred} --preference"),
-        ),
         ("access-cred", !args.access_cred.is_empty(), format!("credentials {credentials}")),
         ("ga-manage-ssh", args.ga_manage_ssh, format!("keys {credentials}")),
     ];

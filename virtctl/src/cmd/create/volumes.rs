@@ -45,6 +45,12 @@ impl Storage {
         Ok(storage)
     }
 
+    /// The volume that the machine starts from: the first one that says when it is tried, else the first one.
+    pub(super) fn first(&self) -> Option<&str> {
+        let ordered = self.disks.iter().min_by_key(|disk| disk.boot_order).map(|disk| disk.name.as_str());
+        ordered.or_else(|| self.volumes.first().map(|volume| volume.name.as_str()))
+    }
+
     /// Adds a volume whose name nobody has, and that is tried at a time when nothing else is.
     pub(super) fn add(
         &mut self,
