@@ -17,4 +17,6 @@ pub use blobs::BlobError;
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub use format::FormatError;
 pub use oci::OciError;
-pub use prepare::{Kernel, Places, Prepared, StorageError, find_claims, prepare, prepare_disk};
+pub use prepare::{
+    Kernel, NO_CLAIM, NO_IMAGE, Places, Prepared, StorageError, find_claims, prepare, prepare_disk,
+};

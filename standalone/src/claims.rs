@@ -98,7 +98,10 @@ impl Disks {
         let wanted = claim.value.pointer("/spec/resources/requests/storage");
         let phase = claim.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
         let bound = ["Bound", "Lost"].contains(&phase);
-        let there = self.files.find(&claim.key.namespace, &claim.key.name).is_ok();
+        let there = self.files.disk(&claim.key.namespace, &claim.key.name).is_ok();
+        if (there || !bound) && !self.settle_image(store, claim)? {
+            return Ok(false);
+        }
         if phase == "Bound" && has == wanted && there {
             if uploads::offer(&mut claim.value.clone()) {
                 place::change(store, claim, |value| {
@@ -136,10 +139,29 @@ impl Disks {
             false => ("ProvisioningSucceeded", "Successfully provisioned the volume's file"),
         };
         say(store, claim, &Event::new(false, reason, text))?;
+        self.tell();
+        Ok(true)
+    }
+
+    /// Lets machines wait for the image of a claim that is to get one, or wait no longer; whether that is done.
+    fn settle_image(&self, store: &Store, claim: &Object) -> Result<bool, DiskError> {
+        let waits = uploads::waits(&claim.value);
+        match self.files.await_image(&claim.key.namespace, &claim.key.name, waits) {
+            Ok(news) => {
+                if news && !waits {
+                    self.tell();
+                }
+                Ok(true)
+            }
+            Err(error) => warn(store, claim, "ProvisioningFailed", error.to_string()).map(|()| false),
+        }
+    }
+
+    /// Tells machines that wait for claims.
+    fn tell(&self) {
         if let Some(node) = &self.node {
             node.tell_of_claims();
         }
-        Ok(true)
     }
 
     /// Removes a claim's disk and lets the claim go, once nothing uses it; whether there is nothing to try again.
@@ -148,7 +170,7 @@ impl Disks {
             self.leaving.remove(&claim.key);
             return Ok(true);
         }
-        if is_used(store, &claim.key) {
+        if is_used(store, &claim.key, |phase| !phase.is_final()) {
             self.leaving.insert(claim.key.clone());
             return Ok(true);
         }
@@ -164,8 +186,8 @@ impl Disks {
     }
 }
 
-/// Whether an instance that has not ended names a claim.
-pub(crate) fn is_used(store: &Store, claim: &Key) -> bool {
+/// Whether an instance in one of some phases names a claim; none that has ended uses it.
+pub(crate) fn is_used(store: &Store, claim: &Key, counts: impl Fn(Phase) -> bool) -> bool {
     let uses = |object: &Arc<Object>| {
         let phase = object.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
         let volumes = object.value.pointer("/spec/volumes").and_then(Value::as_array);
@@ -180,7 +202,8 @@ pub(crate) fn is_used(store: &Store, claim: &Key) -> bool {
             volume.pointer("/persistentVolumeClaimInfo/claimName").is_some_and(|name| *name == claim.name)
         };
         let used = volumes.into_iter().flatten().any(named) || plugged.into_iter().flatten().any(held);
-        !Phase::parse(phase).is_final() && used
+        let phase = Phase::parse(phase);
+        !phase.is_final() && counts(phase) && used
     };
     store.list(&place::vmis().name(), Some(&claim.namespace)).objects.iter().any(uses)
 }

@@ -4,6 +4,7 @@
 pub mod token;
 
 use serde_json::{Value, json};
+use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
 use crate::claims::is_used;
@@ -66,6 +67,11 @@ pub fn offer(claim: &mut Value) -> bool {
     true
 }
 
+/// Whether a claim is there for an image that has not come.
+pub fn waits(claim: &Value) -> bool {
+    annotation(claim, TARGET).is_some() && annotation(claim, PHASE) != Some("Succeeded")
+}
+
 /// Whether a claim may be filled now, as far as it says itself.
 fn fit(claim: &Value) -> Result<(), NotNow> {
     if meta::is_leaving(claim) || !meta::finalizers(claim).iter().any(|one| one == PROTECTION) {
@@ -85,15 +91,17 @@ fn fit(claim: &Value) -> Result<(), NotNow> {
     Ok(())
 }
 
-/// The claim that a token is for.
+/// The claim of `files` that a token is for.
 ///
 /// # Errors
 /// When it is gone, or may not be filled now.
-pub fn claim(store: &Store, subject: &Subject) -> Result<Key, NotNow> {
+pub fn claim(store: &Store, files: &Claims, subject: &Subject) -> Result<Key, NotNow> {
     let key = place::claims().key(&subject.namespace, &subject.name);
     let claim = store.get(&key).filter(|claim| meta::text(&claim.value, "uid") == subject.uid);
     fit(&claim.ok_or(NotNow::Gone)?.value)?;
-    match is_used(store, &key) {
+    // What has not begun waits for the image, where it is told to.
+    let waits = files.awaits_image(&key.namespace, &key.name);
+    match is_used(store, &key, |phase| phase != Phase::Pending || !waits) {
         true => Err(NotNow::Unfit("the claim is used by a virtual machine instance: stop it first")),
         false => Ok(key),
     }
@@ -103,11 +111,11 @@ pub fn claim(store: &Store, subject: &Subject) -> Result<Key, NotNow> {
 ///
 /// # Errors
 /// When the claim went, or somebody began to use it, while the image came.
-pub fn put(store: &Store, subject: &Subject, image: Filled) -> Result<(), NotNow> {
-    let key = claim(store, subject)?;
+pub fn put(store: &Store, files: &Claims, subject: &Subject, image: Filled) -> Result<(), NotNow> {
+    let key = claim(store, files, subject)?;
     let written = store.write(&key, |now, store| {
         // Again, now that nobody else writes.
-        claim(store, subject)?;
+        claim(store, files, subject)?;
         let mut value = now.ok_or(NotNow::Gone)?.value.clone();
         image.put()?;
         let (message, reason) = (format!("{RUNNING}.message"), format!("{RUNNING}.reason"));
@@ -146,7 +154,9 @@ mod tests {
             (json!({TARGET: "", PHASE: "Succeeded"}), "Bound", false),
             (json!({}), "Bound", false),
         ] {
-            assert_eq!(fit(&claim(annotations.clone(), phase)).is_ok(), fits, "{annotations} {phase}");
+            let claim = claim(annotations.clone(), phase);
+            assert_eq!(fit(&claim).is_ok(), fits, "{annotations} {phase}");
+            assert!(waits(&claim) || !fits, "what gets an image waits for it");
         }
         let mut leaving = claim(json!({TARGET: ""}), "Bound");
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");

@@ -50,18 +50,25 @@ fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
     is_not_taken(&standalone, &image)?;
     by_others(&standalone)?;
 
+    let claim = claim("root", "1Gi");
+    standalone.kubectl("apply -f -", Some(&claim))?.ok();
+    standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
+    let reason = "jsonpath='{.status.conditions[?(@.type==\"Synchronized\")].reason}'=PvcNotPopulated";
+    standalone.kubectl(&format!("wait vmi uploaded --for={reason} --timeout=60s"), None)?.ok();
+    let described = standalone.kubectl("describe vmi uploaded", None)?.ok();
+    assert!(described.contains("PVC default/root waits for its image"), "{described}");
+
     let upload = format!("image-upload pvc root --image-path {image}");
-    let told = standalone.virtctl(&format!("{upload} --size 1Gi"))?;
+    let told = standalone.virtctl(&format!("{upload} --no-create"))?;
     assert_eq!(told.status, Status::Code(0), "{told:?}");
     assert!(told.stdout.contains("Uploading data completed successfully"), "{}", told.stdout);
     assert!(told.stderr.contains("100% ("), "lines, as this is no terminal: {}", told.stderr);
     let phase =
         "get pvc root -o jsonpath='{.metadata.annotations.cdi\\.kubevirt\\.io/storage\\.pod\\.phase}'";
     assert_eq!(standalone.kubectl(phase, None)?.ok(), "Succeeded");
-    assert_eq!(files(&standalone, "root")?, "disk.img\n");
+    eventually("nothing lies beside it", SOON, || Ok(files(&standalone, "root")? == "disk.img\n"))?;
     fails(&standalone, &format!("{upload} --no-create"), "has its image already")?;
 
-    standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
     let mut guest = Login::over(standalone.console_process("uploaded")?);
     guest.log_in()?;
     let size = guest.run("cat /sys/block/vda/size")?;
@@ -73,6 +80,13 @@ fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
     standalone.kubectl("delete vmi uploaded --timeout=60s", None)?.ok();
     standalone.kubectl("delete pvc --all --timeout=60s", None)?.ok();
     Ok(())
+}
+
+/// A claim that waits for an image.
+fn claim(name: &str, size: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, annotations: {{cdi.kubevirt.io/storage.upload.target: ''}}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: {size}}}}}\n"
+    )
 }
 
 /// The files of a claim.
@@ -130,7 +144,7 @@ fn is_not_taken(standalone: &Standalone<'_>, image: &str) -> Result<(), HostErro
         (format!("{work}/none"), "No such file"),
     ] {
         fails(standalone, &format!("{bad} {file} --no-create"), said)?;
-        assert_eq!(files(standalone, "bad")?, "disk.img\n", "{file}");
+        assert_eq!(files(standalone, "bad")?, "disk.img\nimage.awaited\n", "{file}");
     }
     let plain = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: plain}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
     standalone.kubectl("apply -f -", Some(plain))?.ok();
@@ -147,13 +161,8 @@ fn is_not_taken(standalone: &Standalone<'_>, image: &str) -> Result<(), HostErro
 /// As clients send images that are not ours: where the server says, with the token that it gives.
 fn by_others(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let work = standalone.host.work("images");
-    let claim = |name: &str| {
-        format!(
-            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}, annotations: {{cdi.kubevirt.io/storage.upload.target: ''}}}}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: 40Mi}}}}\n"
-        )
-    };
     for name in ["one", "two"] {
-        standalone.kubectl("apply -f -", Some(&claim(name)))?.ok();
+        standalone.kubectl("apply -f -", Some(&claim(name, "40Mi")))?.ok();
         let ready = "jsonpath='{.metadata.annotations.cdi\\.kubevirt\\.io/storage\\.pod\\.ready}'=true";
         standalone.kubectl(&format!("wait pvc {name} --for={ready} --timeout=30s"), None)?.ok();
     }
@@ -193,7 +202,7 @@ fn by_others(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let phase = "get pvc two -o jsonpath='{.metadata.annotations.cdi\\.kubevirt\\.io/storage\\.pod\\.phase}'";
     assert_eq!(standalone.kubectl(phase, None)?.ok(), "Running");
     standalone.kubectl("delete pvc one --timeout=30s", None)?.ok();
-    standalone.kubectl("apply -f -", Some(&claim("one")))?.ok();
+    standalone.kubectl("apply -f -", Some(&claim("one", "40Mi")))?.ok();
     let refused = post(token, &format!("{work}/zeros"), "")?.stdout;
     assert!(refused.starts_with("404"), "{refused}");
     Ok(())

@@ -23,8 +23,6 @@ use crate::resolve;
 
 pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
-/// Of a trouble: it ends when a claim appears.
-pub(super) const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 /// What a launcher gets beyond the guest's own grace before its process is ended from outside.
@@ -343,7 +341,7 @@ impl Machine {
             }
         };
         let claims = async {
-            let waits = self.trouble.as_ref().is_some_and(|trouble| trouble.reason == NO_CLAIM);
+            let waits = self.trouble.as_ref().is_some_and(Trouble::is_about_claims);
             // The node, which is shared, outlives this.
             if !waits || self.claims.changed().await.is_err() {
                 std::future::pending::<()>().await;

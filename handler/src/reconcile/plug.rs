@@ -3,7 +3,7 @@
 use vireo_api::spec::{Disk, Vm};
 
 use super::act::{Done, aside, trouble};
-use super::machine::{Machine, NO_CLAIM, RETRY_FIRST, Want};
+use super::machine::{Machine, RETRY_FIRST, Want};
 use super::status::Trouble;
 use super::volumes::{self, Change};
 use crate::launcher::link::chain;
@@ -11,8 +11,8 @@ use crate::manifests::Origin;
 use crate::storage::{self, StorageError};
 
 fn not_there(error: StorageError) -> Trouble {
-    let reason = if error.reason() == NO_CLAIM { NO_CLAIM } else { volumes::FAILED };
-    Trouble { reason, message: chain(&error) }
+    let trouble = Trouble { reason: error.reason(), message: chain(&error) };
+    if trouble.is_about_claims() { trouble } else { Trouble { reason: volumes::FAILED, ..trouble } }
 }
 
 impl Machine {

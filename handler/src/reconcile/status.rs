@@ -3,8 +3,8 @@
 mod agent;
 mod volume;
 
-use super::machine::NO_CLAIM;
 use super::volumes;
+use crate::storage::{NO_CLAIM, NO_IMAGE};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
 use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
@@ -72,7 +72,12 @@ pub struct Trouble {
 impl Trouble {
     /// Whether it is about volumes that are to be plugged in or out.
     pub(super) fn is_about_volumes(&self) -> bool {
-        [volumes::FAILED, NO_CLAIM].contains(&self.reason)
+        self.reason == volumes::FAILED || self.is_about_claims()
+    }
+
+    /// Whether it ends when there is a claim, or what is to be on it.
+    pub(super) fn is_about_claims(&self) -> bool {
+        [NO_CLAIM, NO_IMAGE].contains(&self.reason)
     }
 }
 

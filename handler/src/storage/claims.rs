@@ -18,6 +18,8 @@ pub use upload::{Filled, Upload, UploadError};
 const DISK: &str = "disk.img";
 /// Sizes are whole pages, so that every sector size fits.
 const PAGE: u64 = 4096;
+/// Beside a disk that nobody is to start from before its image has come.
+const AWAITED: &str = "image.awaited";
 
 /// Why a claim's disk cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +27,14 @@ pub enum ClaimError {
     /// There is none.
     #[error("PVC {namespace}/{name} does not exist, waiting for it to appear")]
     Absent {
+        /// Of the claim.
+        namespace: String,
+        /// Of the claim.
+        name: String,
+    },
+    /// It is there, and what is to be on it is not.
+    #[error("PVC {namespace}/{name} waits for its image, which virtctl image-upload brings")]
+    NoImage {
         /// Of the claim.
         namespace: String,
         /// Of the claim.
@@ -56,11 +66,23 @@ impl Claims {
         self.root.join(namespace).join(name)
     }
 
-    /// A claim's disk, which must be there. Blocks.
+    /// A claim's disk, which must be there with its image. Blocks.
     ///
     /// # Errors
     /// When it is not, or is no regular file.
     pub fn find(&self, namespace: &str, name: &str) -> Result<PathBuf, ClaimError> {
+        let path = self.disk(namespace, name)?;
+        match self.awaits_image(namespace, name) {
+            true => Err(ClaimError::NoImage { namespace: namespace.to_owned(), name: name.to_owned() }),
+            false => Ok(path),
+        }
+    }
+
+    /// The same, whether or not the image has come. Blocks.
+    ///
+    /// # Errors
+    /// When it is not there, or is no regular file.
+    pub fn disk(&self, namespace: &str, name: &str) -> Result<PathBuf, ClaimError> {
         let path = self.path(namespace, name);
         match host_disk(&path, None) {
             Ok(()) => Ok(path),
@@ -69,6 +91,30 @@ impl Claims {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Whether a claim waits for an image: then no machine starts from it. Blocks.
+    pub fn awaits_image(&self, namespace: &str, name: &str) -> bool {
+        self.directory(namespace, name).join(AWAITED).exists()
+    }
+
+    /// Says whether a claim waits for an image; that is kept. Whether that is news. Blocks.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn await_image(&self, namespace: &str, name: &str, awaited: bool) -> io::Result<bool> {
+        let directory = self.directory(namespace, name);
+        let path = directory.join(AWAITED);
+        if path.exists() == awaited {
+            return Ok(false);
+        }
+        if awaited {
+            fs::create_dir_all(&directory)?;
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        } else {
+            fs::remove_file(&path)?;
+        }
+        Ok(true)
     }
 
     /// Makes a claim's disk of this many bytes at least, or makes it larger; what it takes on the node's disk, it takes
@@ -148,6 +194,25 @@ mod tests {
         claims.remove("a", "data").unwrap();
         claims.remove("a", "data").unwrap();
         assert!(claims.find("a", "data").is_err());
+    }
+
+    #[test]
+    fn nobody_finds_a_claim_before_its_image_has_come() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::below(dir.path().join("claims"));
+        assert!(!claims.await_image("a", "data", false).unwrap(), "there is nothing to wait for");
+        assert!(claims.await_image("a", "data", true).unwrap());
+        assert!(!claims.await_image("a", "data", true).unwrap());
+        assert!(matches!(claims.find("a", "data"), Err(ClaimError::Absent { .. })), "nor a disk");
+        claims.provide("a", "data", 4096).unwrap();
+        let waits = claims.find("a", "data").unwrap_err();
+        assert!(matches!(waits, ClaimError::NoImage { .. }), "{waits}");
+        assert!(claims.disk("a", "data").is_ok() && claims.begin_upload("a", "data").is_ok());
+        assert!(claims.await_image("a", "data", false).unwrap());
+        assert!(claims.find("a", "data").is_ok());
+        claims.await_image("a", "data", true).unwrap();
+        claims.remove("a", "data").unwrap();
+        assert!(!claims.await_image("a", "data", false).unwrap(), "it goes with the claim");
     }
 
     #[test]

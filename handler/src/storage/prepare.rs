@@ -14,6 +14,11 @@ use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::images::{ImageError, Images, Layout};
 use super::volumes::{self, VolumeError};
 
+/// A [`StorageError::reason`] that ends when a claim appears; KubeVirt's.
+pub const NO_CLAIM: &str = "FailedPvcNotFound";
+/// One that ends when the image of a claim has come.
+pub const NO_IMAGE: &str = "PvcNotPopulated";
+
 /// What a VM's disks and kernel are on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepared {
@@ -99,7 +104,8 @@ impl StorageError {
     /// One word, KubeVirt's where it has one.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::Claim { source: ClaimError::Absent { .. }, .. } => "FailedPvcNotFound",
+            Self::Claim { source: ClaimError::Absent { .. }, .. } => NO_CLAIM,
+            Self::Claim { source: ClaimError::NoImage { .. }, .. } => NO_IMAGE,
             _ => "FailedStorage",
         }
     }

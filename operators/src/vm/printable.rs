@@ -45,7 +45,7 @@ fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
         "Running" => Some("Running"),
         _ if lacks("FailedPvcNotFound") => Some("ErrorPvcNotFound"),
         _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
-        _ if holds(instance, "Provisioning") => Some("Provisioning"),
+        _ if holds(instance, "Provisioning") || lacks("PvcNotPopulated") => Some("Provisioning"),
         _ if lacks("ErrImagePull") => Some("ErrImagePull"),
         _ if lacks("ImagePullBackOff") => Some("ImagePullBackOff"),
         "" | "Pending" | "Scheduling" | "Scheduled" => Some("Starting"),

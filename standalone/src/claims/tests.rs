@@ -57,6 +57,10 @@ impl World {
         self.dir.path().join("claims/default/data/disk.img")
     }
 
+    fn waits(&self) -> bool {
+        self.file().with_file_name("image.awaited").exists()
+    }
+
     fn size(&self) -> u64 {
         std::fs::metadata(self.file()).unwrap().len()
     }
@@ -120,4 +124,25 @@ fn what_cannot_be_made_is_told() {
     world.settle();
     assert_eq!(world.reasons().len(), 2, "there is no room for it");
     assert!(world.rounds.due_at(&key()).is_some() && !world.file().exists());
+}
+
+#[test]
+fn machines_wait_for_the_image_of_a_claim_that_is_to_get_one() {
+    let mut world = World::new();
+    world.claim("1Mi", CLASS);
+    world.settle();
+    assert!(!world.waits());
+    let annotate = |name: &'static str, value: Value| {
+        move |claim: &mut Value| {
+            claim["metadata"]["annotations"][format!("cdi.kubevirt.io/storage.{name}")] = value
+        }
+    };
+    world.change(&key(), annotate("upload.target", json!("")));
+    assert!(world.waits());
+    world.change(&key(), annotate("pod.phase", json!("Succeeded")));
+    assert!(!world.waits());
+    world.change(&key(), annotate("pod.phase", json!("Running")));
+    assert!(world.waits());
+    world.change(&key(), |claim| drop(meta::of(claim).remove("annotations")));
+    assert!(!world.waits(), "it is as empty as any other");
 }

@@ -117,14 +117,14 @@ async fn take(server: &Arc<Server>, subject: Subject, request: Request) -> Resul
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let (begun, of) = (Arc::clone(server), subject.clone());
     let upload = aside(move || {
-        let key = uploads::claim(&begun.store, &of)?;
+        let key = uploads::claim(&begun.store, &begun.uploads.files, &of)?;
         let upload = begun.uploads.files.begin_upload(&key.namespace, &key.name)?;
         upload.expect(length.unwrap_or(0))?;
         Ok(upload)
     });
     let upload = read(upload.await?, request.into_body()).await?;
     let server = Arc::clone(server);
-    aside(move || uploads::put(&server.store, &subject, upload.finish()?)).await
+    aside(move || uploads::put(&server.store, &server.uploads.files, &subject, upload.finish()?)).await
 }
 
 async fn aside<T: Send + 'static>(

@@ -118,7 +118,7 @@ impl Claims {
     /// # Errors
     /// When there is no disk, it is being filled already, or nothing can be written beside it.
     pub fn begin_upload(&self, namespace: &str, name: &str) -> Result<Upload, UploadError> {
-        let disk = self.find(namespace, name)?;
+        let disk = self.disk(namespace, name)?;
         let size = fs::metadata(&disk).map_err(writing)?.len();
         let directory = self.directory(namespace, name);
         let nofollow = i32::try_from(rustix::fs::OFlags::NOFOLLOW.bits()).map_err(|_| UploadError::Busy)?;

@@ -24,6 +24,7 @@ fn the_status_for_people_is_that_of_the_instance() {
         ("Synchronized", "False", "ErrImagePull", "Scheduling", "ErrImagePull"),
         ("Synchronized", "False", "ImagePullBackOff", "Scheduling", "ImagePullBackOff"),
         ("Synchronized", "False", "FailedPvcNotFound", "Pending", "ErrorPvcNotFound"),
+        ("Synchronized", "False", "PvcNotPopulated", "Pending", "Provisioning"),
         ("PodScheduled", "False", "Unschedulable", "Scheduling", "ErrorUnschedulable"),
         ("Provisioning", "True", "", "Pending", "Provisioning"),
     ] {

@@ -106,9 +106,14 @@ async fn a_claim_in_use_keeps_its_disk() {
     upload.write(first).unwrap();
     let filled = upload.finish().unwrap();
     assert_eq!(world.ask("POST", VMIS, instance).await.0, 201);
-    let late = crate::uploads::put(&world.server.store, &subject, filled).unwrap_err();
+    let late =
+        crate::uploads::put(&world.server.store, &world.server.uploads.files, &subject, filled).unwrap_err();
     assert!(late.to_string().contains("is used by"), "{late}");
     assert_eq!(files(&world), ["disk.img"]);
     let (code, why) = send(&world, &token, Body::from("x")).await;
     assert!(code == 409 && why.contains("is used by"), "{why}");
+    // Unless it waits for the image.
+    world.server.uploads.files.await_image("default", "data", true).unwrap();
+    let (code, why) = send(&world, &token, Body::from("x")).await;
+    assert_eq!(code, 200, "{why}");
 }
