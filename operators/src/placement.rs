@@ -1,12 +1,16 @@
 //! Whether a node takes an instance: what a scheduler filters by, for the one node there is.
 
+mod room;
+
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use vireo_api::v1::{LabelSelectorRequirement, ObjectMeta, VirtualMachineInstance};
+use vireo_api::v1::{LabelSelectorRequirement, ObjectMeta, Quantity, VirtualMachineInstance};
 
 use crate::selector::holds;
+
+pub use room::Room;
 
 /// Taint that a node stands for while it takes nothing new.
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
@@ -19,6 +23,16 @@ pub struct Node {
     pub metadata: ObjectMeta,
     /// What keeps instances away.
     pub spec: NodeSpec,
+    /// What it has.
+    pub status: NodeStatus,
+}
+
+/// What was observed of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatus {
+    /// Resources that instances may take.
+    pub allocatable: BTreeMap<String, Quantity>,
 }
 
 /// What is wanted of a node.
@@ -76,9 +90,41 @@ struct Term {
     match_fields: Vec<LabelSelectorRequirement>,
 }
 
-/// Why an instance cannot be placed, in the words of kube-scheduler; absent where the node takes it. What runs is not
-/// asked about again.
-pub fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>) -> Option<String> {
+/// An instance that has no place.
+#[derive(Debug)]
+pub struct Waiting {
+    /// What it is.
+    pub instance: VirtualMachineInstance,
+    /// What it takes.
+    pub asks: Room,
+}
+
+/// Whom a node does not take, by UID, and why, in the words of kube-scheduler. It has the instances that take `placed`
+/// already, which are not asked about again. Who waits longest has the first choice; who asks for less may pass by.
+pub fn refuse(
+    node: Option<&Node>,
+    placed: impl IntoIterator<Item = Room>,
+    mut waiting: Vec<Waiting>,
+) -> BTreeMap<String, String> {
+    let order = |one: &Waiting| {
+        let ObjectMeta { creation_timestamp, namespace, name, .. } = &one.instance.metadata;
+        (creation_timestamp.clone(), namespace.clone(), name.clone())
+    };
+    waiting.sort_by_cached_key(order);
+    let all = node.map_or(Room { memory: 0, cpu: 0 }, |node| Room::of(&node.status.allocatable));
+    let mut free = placed.into_iter().fold(all, Room::without);
+    let mut refused = BTreeMap::new();
+    for Waiting { instance, asks } in waiting {
+        match misfit(&instance, node, free.lacks(asks)) {
+            None => free = free.without(asks),
+            Some(why) => drop(refused.insert(instance.metadata.uid, why)),
+        }
+    }
+    refused
+}
+
+/// Why an instance cannot be placed; absent where the node takes it.
+fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>, lacks: Vec<&str>) -> Option<String> {
     let Some(node) = node else { return Some("no nodes available to schedule pods".to_owned()) };
     let spec = &instance.spec;
     let (tolerations, taints): (Vec<Toleration>, Vec<Taint>) =
@@ -94,8 +140,10 @@ pub fn misfit(instance: &VirtualMachineInstance, node: Option<&Node>) -> Option<
         || !wanted(spec.affinity.as_ref(), &node.metadata)
     {
         "node(s) didn't match Pod's node affinity/selector".to_owned()
-    } else {
+    } else if lacks.is_empty() {
         return None;
+    } else {
+        lacks.join(", 1 ")
     };
     Some(format!("0/1 nodes are available: 1 {why}."))
 }
@@ -163,7 +211,44 @@ mod tests {
         all["apiVersion"] = json!("v1");
         let node: Node = serde_json::from_value(all).unwrap();
         let instance = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-        misfit(&instance, Some(&node))
+        misfit(&instance, Some(&node), Vec::new())
+    }
+
+    /// Instances that ask for so much, created at that time, on a node of 1000 bytes and two processors.
+    fn refused(placed: &[(u64, u64)], waiting: &[(&str, &str, (u64, u64))]) -> Vec<(String, String)> {
+        let node = json!({"status": {"allocatable": {"memory": "1000", "cpu": "2"}}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        let room = |(memory, cpu): (u64, u64)| Room { memory, cpu };
+        let waits = |(uid, time, asks): &(&str, &str, (u64, u64))| {
+            let metadata = json!({"name": uid, "uid": uid, "creationTimestamp": time});
+            let instance = serde_json::from_value(json!({"metadata": metadata})).unwrap();
+            Waiting { instance, asks: room(*asks) }
+        };
+        let waiting = waiting.iter().map(waits).collect();
+        refuse(Some(&node), placed.iter().copied().map(room), waiting).into_iter().collect()
+    }
+
+    #[test]
+    fn who_was_there_first_has_room_first() {
+        let told = |uid: &str, lacks: &str| {
+            (uid.to_owned(), format!("0/1 nodes are available: 1 Insufficient {lacks}."))
+        };
+        for (placed, waiting, expected) in [
+            (vec![], vec![("a", "1", (1000, 2000))], vec![]),
+            (vec![], vec![("a", "1", (1001, 100))], vec![told("a", "memory")]),
+            (vec![], vec![("a", "1", (1, 2001))], vec![told("a", "cpu")]),
+            (vec![(900, 1950)], vec![("a", "1", (101, 51))], vec![told("a", "cpu, 1 Insufficient memory")]),
+            // The older one, whatever its name.
+            (vec![], vec![("a", "2", (600, 1)), ("b", "1", (600, 1))], vec![told("a", "memory")]),
+            (vec![], vec![("b", "1", (600, 1)), ("a", "1", (600, 1))], vec![told("b", "memory")]),
+            // What does not fit does not stand in the way of what does.
+            (vec![(500, 0)], vec![("a", "1", (600, 1)), ("b", "2", (500, 1))], vec![told("a", "memory")]),
+            // More than there is may be placed already, and stays.
+            (vec![(2000, 9000)], vec![("a", "1", (1, 0))], vec![told("a", "memory")]),
+            (vec![(2000, 9000)], vec![("a", "1", (0, 0))], vec![]),
+        ] {
+            assert_eq!(refused(&placed, &waiting), expected, "{placed:?} {waiting:?}");
+        }
     }
 
     #[test]
@@ -233,6 +318,8 @@ mod tests {
 
     #[test]
     fn without_a_node_there_is_no_place() {
-        assert!(misfit(&VirtualMachineInstance::default(), None).is_some());
+        let waiting =
+            Waiting { instance: VirtualMachineInstance::default(), asks: Room { memory: 0, cpu: 0 } };
+        assert_eq!(refuse(None, [], vec![waiting]).len(), 1);
     }
 }

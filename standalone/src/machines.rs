@@ -75,6 +75,8 @@ impl Source for Vmis {
         let mut known = BTreeMap::new();
         self.leaving.clear();
         let node = placement::node(&self.store, &self.node);
+        let taken = |uid: &str| uid.parse().is_ok_and(|uid: Uuid| self.entries.contains_key(&uid));
+        let refused = placement::refusals(node.as_ref(), &listing.objects, taken);
         for object in listing.objects {
             if meta::is_leaving(&object.value) {
                 if let Some(seconds) = object.value.pointer(GRACE).and_then(Value::as_i64) {
@@ -88,7 +90,7 @@ impl Source for Vmis {
             let entry = match self.entries.remove(&uid) {
                 Some((of, entry)) if of == generation => entry,
                 // It waits for a place; should it have a machine already, that is left alone.
-                None if placement::refusal(node.as_ref(), &object.value).is_some() => {
+                None if refused.contains_key(meta::text(&object.value, "uid")) => {
                     catalog.entries.insert(key(&object), Entry::Held);
                     continue;
                 }

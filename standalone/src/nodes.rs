@@ -15,6 +15,8 @@ const HEARTBEAT: &str = "kubevirt.io/heartbeat";
 const BEAT: Duration = Duration::from_secs(60);
 /// How many machines may have one device. As KubeVirt's.
 const DEVICES: &str = "1k";
+/// How much of its memory, in KiB, a machine keeps for itself at least and at most: else a tenth.
+const KEPT: (u128, u128) = (256 << 10, 2 << 20);
 
 /// What is remembered from beat to beat.
 #[derive(Debug)]
@@ -74,6 +76,9 @@ pub fn describe(value: &mut Value, name: &str) {
         let resource = format!("devices.kubevirt.io/{}", device.rsplit('/').next().unwrap_or(device));
         capacity[resource] = json!(if there { DEVICES } else { "0" });
     }
+    let mut allocatable = capacity.clone();
+    allocatable["memory"] =
+        json!(format!("{}Ki", memory.saturating_sub((memory / 10).clamp(KEPT.0, KEPT.1))));
     let labels = meta::of(value).entry("labels").or_insert_with(|| json!({}));
     for (label, text) in [
         ("kubernetes.io/hostname", name),
@@ -94,7 +99,7 @@ pub fn describe(value: &mut Value, name: &str) {
         .cloned()
         .unwrap_or_else(|| json!(meta::now()));
     value["status"] = json!({
-        "capacity": capacity, "allocatable": capacity,
+        "capacity": capacity, "allocatable": allocatable,
         "conditions": [{"type": "Ready", "status": "True", "reason": "NodeAgentReady",
             "message": "the node agent runs in the same process", "lastTransitionTime": since}],
         "addresses": [{"type": "Hostname", "address": name}],

@@ -1,6 +1,6 @@
 //! Which instances this node takes; what it does not take is told why.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
 use vireo_handler::reconcile::status::Phase;
-use vireo_operators::placement::{Node, misfit};
+use vireo_operators::placement::{Node, Room, Waiting, refuse};
 
 use crate::machines::told::{About, Event, write as tell};
 use crate::rounds::{self, Controller};
@@ -22,14 +22,38 @@ pub(crate) fn node(store: &Store, name: &str) -> Option<Node> {
     Node::deserialize(&store.get(&place::nodes().key("", name))?.value).ok()
 }
 
-/// Why an instance cannot be on the node now; absent where it can, or is.
-pub(crate) fn refusal(node: Option<&Node>, instance: &Value) -> Option<String> {
-    let text = |path: &str| instance.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let begun = matches!(Phase::parse(text("/status/phase")), Phase::Scheduled | Phase::Running);
-    if begun || !text("/status/nodeName").is_empty() {
-        return None;
+/// Who cannot be on the node now, by UID, and why. Those that are `taken` are on it and have not said so yet.
+pub(crate) fn refusals(
+    node: Option<&Node>,
+    instances: &[Arc<Object>],
+    taken: impl Fn(&str) -> bool,
+) -> BTreeMap<String, String> {
+    let (mut placed, mut waiting) = (Vec::new(), Vec::new());
+    for object in instances {
+        let instance = &object.value;
+        if phase(instance).is_final() {
+            continue;
+        }
+        let asks = Room::asked(instance);
+        if is_placed(instance) || taken(meta::text(instance, "uid")) {
+            placed.push(asks);
+        } else if !meta::is_leaving(instance)
+            && let Ok(instance) = VirtualMachineInstance::deserialize(instance)
+        {
+            waiting.push(Waiting { instance, asks });
+        }
     }
-    misfit(&VirtualMachineInstance::deserialize(instance).ok()?, node)
+    refuse(node, placed, waiting)
+}
+
+fn phase(instance: &Value) -> Phase {
+    Phase::parse(instance.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default())
+}
+
+/// Whether an instance has its place, and keeps it.
+fn is_placed(instance: &Value) -> bool {
+    let node = instance.pointer("/status/nodeName").and_then(Value::as_str).unwrap_or_default();
+    matches!(phase(instance), Phase::Scheduled | Phase::Running) || !node.is_empty()
 }
 
 /// Tells those that are not placed.
@@ -37,8 +61,8 @@ pub(crate) fn refusal(node: Option<&Node>, instance: &Value) -> Option<String> {
 struct Placement {
     follower: Follower,
     node: String,
-    /// Instances that wait for a place.
-    waiting: BTreeSet<Key>,
+    /// Instances that wait for a place, and why.
+    refused: BTreeMap<Key, String>,
 }
 
 /// Tells until the store is gone.
@@ -48,27 +72,32 @@ pub async fn run(store: Arc<Store>, node: &str) {
 
 impl Placement {
     fn on(node: &str) -> Self {
-        Self { follower: Follower::default(), node: node.to_owned(), waiting: BTreeSet::new() }
+        Self { follower: Follower::default(), node: node.to_owned(), refused: BTreeMap::new() }
     }
 }
 
 impl Controller for Placement {
     const WHOSE: &'static str = "VirtualMachineInstances without a place";
 
+    /// What one takes, another may lack: all are looked at together.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (instances, nodes) = (place::vmis().name(), place::nodes().name());
-        let News::These(events) = self.follower.look(store) else {
-            return store.list(&instances, None).objects.iter().map(|object| object.key.clone()).collect();
-        };
-        let mut keys = BTreeSet::new();
-        for event in events {
-            if event.key.resource == instances {
-                keys.insert(event.key.clone());
-            } else if event.key.resource == nodes {
-                keys.extend(self.waiting.iter().cloned());
+        let mut written = BTreeSet::new();
+        if let News::These(events) = self.follower.look(store) {
+            let concerns = events.iter().filter(|event| [&instances, &nodes].contains(&&event.key.resource));
+            written.extend(concerns.map(|event| event.key.clone()));
+            if written.is_empty() {
+                return written;
             }
         }
-        keys
+        let all = store.list(&instances, None).objects;
+        let mut by_uid = refusals(node(store, &self.node).as_ref(), &all, |_| false);
+        let why = |object: &Arc<Object>| {
+            Some((object.key.clone(), by_uid.remove(meta::text(&object.value, "uid"))?))
+        };
+        let before = std::mem::replace(&mut self.refused, all.iter().filter_map(why).collect());
+        let is_news = |(key, why): &(&Key, &String)| written.contains(*key) || before.get(*key) != Some(*why);
+        self.refused.iter().filter(is_news).map(|(key, _)| key.clone()).collect()
     }
 
     fn control(
@@ -77,23 +106,11 @@ impl Controller for Placement {
         object: &Arc<Object>,
         _: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError> {
-        let ended = |value: &Value| {
-            let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-            meta::is_leaving(value) || Phase::parse(phase).is_final()
-        };
-        let node = node(store, &self.node);
-        let why = |value: &Value| match ended(value) {
-            true => None,
-            false => refusal(node.as_ref(), value),
-        };
-        let Some(told) = why(&object.value) else {
-            self.waiting.remove(&object.key);
-            return Ok(None);
-        };
-        self.waiting.insert(object.key.clone());
+        let Some(why) = self.refused.get(&object.key) else { return Ok(None) };
         let mut is_news = false;
         place::change(store, object, |value| {
-            is_news = why(value).as_ref() == Some(&told) && note(value, &told);
+            let waits = !is_placed(value) && !meta::is_leaving(value) && !phase(value).is_final();
+            is_news = waits && note(value, why);
             true
         })?;
         if is_news && let Ok(instance) = VirtualMachineInstance::deserialize(&object.value) {
@@ -103,13 +120,13 @@ impl Controller for Placement {
                 component: "default-scheduler",
                 host: "",
             };
-            tell(store, &about, &Event::new(true, "FailedScheduling", told))?;
+            tell(store, &about, &Event::new(true, "FailedScheduling", why.clone()))?;
         }
         Ok(None)
     }
 
     fn forget(&mut self, key: &Key) {
-        self.waiting.remove(key);
+        self.refused.remove(key);
     }
 }
 
@@ -177,11 +194,61 @@ mod tests {
             node["spec"]["unschedulable"] = json!(false);
             node["metadata"]["labels"]["disk"] = json!("ssd");
         });
-        assert_eq!(refusal(node(&store, "node1").as_ref(), &store.get(&key).unwrap().value), None);
+        let refused = || {
+            let all = store.list(&place::vmis().name(), None).objects;
+            refusals(node(&store, "node1").as_ref(), &all, |_| false).len()
+        };
+        assert_eq!(refused(), 0);
         change(&|node| node["spec"]["unschedulable"] = json!(true));
-        let mut placed = store.get(&key).unwrap().value.clone();
-        assert!(refusal(node(&store, "node1").as_ref(), &placed).is_some());
-        placed["status"]["nodeName"] = json!("node1");
-        assert_eq!(refusal(node(&store, "node1").as_ref(), &placed), None, "what is placed stays");
+        assert_eq!(refused(), 1);
+        let waiting = store.get(&key).unwrap();
+        place::change(&store, &waiting, |value| {
+            value["status"]["nodeName"] = json!("node1");
+            true
+        })
+        .unwrap();
+        assert_eq!(refused(), 0, "what is placed stays");
+    }
+
+    #[test]
+    fn room_is_made_by_who_goes() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(&dir.path().join("store")).unwrap();
+        place::prepare(&store, "node1").unwrap();
+        let one = store.get(&place::nodes().key("", "node1")).unwrap();
+        place::change(&store, &one, |value| {
+            value["status"]["allocatable"] = json!({"memory": "512Mi", "cpu": "8"});
+            true
+        })
+        .unwrap();
+        let key = |name: &str| place::vmis().key("default", name);
+        let put = |name: &str, status: Value| {
+            let domain = json!({"memory": {"guest": "200Mi"}, "devices": {}});
+            let mut value = json!({"apiVersion": "kubevirt.io/v1", "kind": VMI_KIND, "metadata": {},
+                "spec": {"domain": domain}, "status": status});
+            meta::create(&mut value, "default", name);
+            store.write(&key(name), |_, _| Ok::<_, ()>(Change::Put(value))).unwrap();
+        };
+        put("first", json!({"phase": "Running", "nodeName": "node1"}));
+        put("ended", json!({"phase": "Succeeded", "nodeName": "node1"}));
+        put("second", json!({"phase": "Pending"}));
+        let mut rounds = Rounds::of(Placement::on("node1"));
+        rounds.settle(&store);
+        let told = || store.get(&key("second")).unwrap().value["status"]["conditions"][0]["message"].clone();
+        assert_eq!(told(), "0/1 nodes are available: 1 Insufficient memory.");
+        let settled = store.revision();
+        put("third", json!({"phase": "Pending"}));
+        rounds.settle(&store);
+        assert!(store.revision() > settled && rounds.controller.refused.len() == 2);
+        let listed = || store.list(&place::vmis().name(), None).objects;
+        let node = node(&store, "node1");
+        let uid = |name: &str| meta::text(&store.get(&key(name)).unwrap().value, "uid").to_owned();
+        place::remove(&store, &store.get(&key("first")).unwrap()).unwrap();
+        let now = refusals(node.as_ref(), &listed(), |_| false);
+        assert_eq!(now.keys().collect::<Vec<_>>(), [&uid("third")]);
+        let now = refusals(node.as_ref(), &listed(), |taken| taken == uid("third"));
+        assert_eq!(now.keys().collect::<Vec<_>>(), [&uid("second")], "who is taken has the room");
+        rounds.settle(&store);
+        assert!(!rounds.controller.refused.contains_key(&key("second")), "it only waits to be taken");
     }
 }

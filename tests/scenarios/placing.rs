@@ -1,4 +1,4 @@
-//! What a node takes and what it does not, by `kubectl cordon` and labels.
+//! What a node takes and what it does not, by `kubectl cordon`, labels and room.
 
 use vireo_tests::HostError;
 
@@ -32,6 +32,49 @@ fn a_machine_waits_for_its_place() -> Result<(), HostError> {
     standalone.printable("bare", "Running")?;
     assert_eq!(standalone.uid("bare")?, uid, "a cordon ends nothing");
     standalone.kubectl("delete vm bare --timeout=60s", None)?.ok();
+    assert_eq!(standalone.launchers()?, "0");
+    Ok(())
+}
+
+/// An instance that has nothing to start, with so many MiB.
+fn large(name: &str, memory: u64, resources: &str) -> String {
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain: {{cpu: {{cores: 1}}, memory: {{guest: {memory}Mi}}, resources: {{{resources}}}, devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false}}}}\n"
+    )
+}
+
+#[test]
+fn a_machine_waits_for_room() -> Result<(), HostError> {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let host = host_with_vireo(scratch.path())?.here()?;
+    let standalone = Standalone::start(&host)?;
+    let node = standalone.json("get node here")?;
+    let memory = |of: &str| {
+        let text = node["status"][of]["memory"].as_str().unwrap_or_default();
+        text.trim_end_matches("Ki").parse::<u64>().unwrap_or_default() / 1024
+    };
+    assert!(memory("allocatable") > 0 && memory("allocatable") < memory("capacity"), "{node:#}");
+    // Untouched memory is none: two of these would fit this machine, and not what it promises.
+    let most = memory("allocatable") * 6 / 10;
+    standalone.kubectl("apply -f -", Some(&large("first", most, "")))?.ok();
+    standalone.kubectl("wait vmi first --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.kubectl("apply -f -", Some(&large("second", most, "")))?.ok();
+    standalone.kubectl("apply -f -", Some(&large("greedy", 64, "requests: {cpu: 1k}")))?.ok();
+    let waits = |name: &str, what: &str| {
+        let why = format!("0/1 nodes are available: 1 Insufficient {what}.");
+        let told = format!("--for=jsonpath={{.status.conditions[0].message}}='{why}'");
+        standalone.kubectl(&format!("wait vmi {name} --timeout=60s {told}"), None).map(|told| told.ok())
+    };
+    waits("second", "memory")?;
+    waits("greedy", "cpu")?;
+    let described = standalone.kubectl("describe vmi second", None)?.ok();
+    assert!(described.contains("FailedScheduling"), "{described}");
+    assert_eq!(standalone.json("get vmi second")?["status"]["phase"], "Scheduling");
+    standalone.kubectl("apply -f -", Some(&large("small", 64, "")))?.ok();
+    standalone.kubectl("wait vmi small --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.kubectl("delete vmi first --timeout=60s", None)?.ok();
+    standalone.kubectl("wait vmi second --for=condition=Ready --timeout=90s", None)?.ok();
+    standalone.kubectl("delete vmi --all --timeout=60s", None)?.ok();
     assert_eq!(standalone.launchers()?, "0");
     Ok(())
 }
