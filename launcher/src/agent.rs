@@ -4,6 +4,7 @@
 //! longer than [`talk::LINE`], within a deadline; numbers and lengths of what is passed on are bounded by [`said`].
 //! One task talks; nobody else waits for the guest.
 
+pub mod run;
 mod said;
 mod talk;
 
@@ -30,10 +31,19 @@ const PATIENCE: Duration = Duration::from_secs(8);
 const FIRST: Duration = Duration::from_secs(5);
 const LAST: Duration = Duration::from_secs(300);
 
+/// Where an answer goes.
+type Reply<T> = oneshot::Sender<Result<T, Fault>>;
+
 /// Somebody's question.
-pub struct Question {
-    what: AgentQuestion,
-    reply: oneshot::Sender<Result<AskAgentResponse, Fault>>,
+pub enum Question {
+    /// What is known.
+    Tell(AgentQuestion, Reply<AskAgentResponse>),
+    /// Is it there?
+    Ping(Reply<()>),
+    /// Start a program, with its arguments.
+    Run(Vec<String>, Reply<i64>),
+    /// How did it end?
+    Ended(i64, Reply<Option<run::End>>),
 }
 
 /// Where questions are put.
@@ -46,11 +56,47 @@ impl Asker {
     /// # Errors
     /// When there is no agent, or none that answers.
     pub async fn ask(&self, what: AgentQuestion) -> Result<AskAgentResponse, Fault> {
+        self.put(|reply| Question::Tell(what, reply)).await
+    }
+
+    /// Whether the agent answers at all.
+    ///
+    /// # Errors
+    /// When there is no agent, or none that answers.
+    pub async fn ping(&self) -> Result<(), Fault> {
+        self.put(Question::Ping).await
+    }
+
+    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Fault> {
         let (reply, answer) = oneshot::channel();
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.0.try_send(Question { what, reply }) {
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.0.try_send(question(reply)) {
             return Err(fault(Code::Conflict, "too many ask the guest agent at once"));
         }
         answer.await.unwrap_or_else(|_| Err(absent()))
+    }
+}
+
+impl Question {
+    /// Answers it with what the agent says now.
+    async fn put_to(self, talk: &mut Talk) {
+        match self {
+            Self::Tell(what, reply) => answer(reply, said::to(talk, what)).await,
+            Self::Ping(reply) => answer(reply, run::ping(talk)).await,
+            Self::Run(command, reply) => answer(reply, run::start(talk, &command)).await,
+            Self::Ended(program, reply) => answer(reply, run::ended(talk, program)).await,
+        }
+    }
+}
+
+/// Answers a question, as long as whoever asked waits.
+async fn answer<T>(mut reply: Reply<T>, told: impl Future<Output = Result<T, AgentError>>) {
+    tokio::select! {
+        biased;
+        () = reply.closed() => {}
+        told = in_time(told) => {
+            // They may have left just now.
+            let _ = reply.send(told.map_err(|error| fault(Code::Hypervisor, chain(&error))));
+        }
     }
 }
 
@@ -99,10 +145,8 @@ impl Agent {
                 // Whoever asks after it was opened is not told that it is closed.
                 biased;
                 opened = open.wait_for(|open| *open) => if opened.is_err() { return },
-                Some(question) = questions.recv() => {
-                    answer(question.reply, Err(absent()));
-                    continue;
-                }
+                // Without a reply, whoever asked learns that there is none.
+                Some(_) = questions.recv() => continue,
             }
             info!("a program of the guest has opened the agent's port");
             talk.begin();
@@ -125,10 +169,7 @@ async fn converse(
     loop {
         tokio::select! {
             question = questions.recv() => match question {
-                Some(Question { what, reply }) => {
-                    let told = in_time(said::to(talk, what)).await;
-                    answer(reply, told.map_err(|error| fault(Code::Hypervisor, chain(&error))));
-                }
+                Some(question) => question.put_to(talk).await,
                 None => return,
             },
             () = sleep_until(next) => {
@@ -145,11 +186,6 @@ async fn converse(
 
 async fn in_time<T>(told: impl Future<Output = Result<T, AgentError>>) -> Result<T, AgentError> {
     timeout(PATIENCE, told).await.unwrap_or(Err(AgentError::Silent(PATIENCE)))
-}
-
-fn answer<T>(reply: oneshot::Sender<T>, value: T) {
-    // Whoever asked may have left.
-    let _ = reply.send(value);
 }
 
 #[cfg(test)]

@@ -11,12 +11,13 @@ use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
-    KillResponse, LaunchRequest, LaunchResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest,
-    ShutdownResponse, State, StatisticsRequest, StatisticsResponse, SteerRequest, SteerResponse, Steering,
-    WatchRequest,
+    KillResponse, LaunchRequest, LaunchResponse, ProbeRequest, ProbeResponse, ScreenshotRequest,
+    ScreenshotResponse, ShutdownRequest, ShutdownResponse, State, StatisticsRequest, StatisticsResponse,
+    SteerRequest, SteerResponse, Steering, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
+use crate::health;
 use crate::hypervisor::Order;
 use crate::launch::Disk;
 use crate::screenshot;
@@ -118,6 +119,10 @@ impl Launcher for Server {
         let told = self.session.agent().ask(request.into_inner().question()).await;
         let refused = |fault| AskAgentResponse { fault: Some(fault), ..AskAgentResponse::default() };
         Ok(Response::new(told.unwrap_or_else(refused)))
+    }
+
+    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        Ok(Response::new(health::ask(self.session.agent(), request.into_inner()).await))
     }
 
     async fn screenshot(

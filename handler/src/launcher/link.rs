@@ -18,9 +18,9 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
-    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ScreenshotRequest,
-    ShutdownRequest, State, Statistics, StatisticsRequest, SteerRequest, Steering, WatchRequest,
-    state::Phase,
+    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ProbeRequest,
+    ScreenshotRequest, ShutdownRequest, State, Statistics, StatisticsRequest, SteerRequest, Steering,
+    WatchRequest, state::Phase,
 };
 
 use super::process::{Ending, Process};
@@ -217,6 +217,20 @@ pub async fn ask_agent(socket: &Path, question: AgentQuestion) -> Result<AskAgen
     let request = AskAgentRequest { question: question.into() };
     let mut answer = within(LOOK, client.ask_agent(request)).await?;
     refused(answer.fault.take()).map(|()| answer)
+}
+
+/// Asks the guest whose launcher is at `socket` whether it is well; why not, if it is not.
+///
+/// # Errors
+/// When the launcher cannot be asked, which says nothing of the guest.
+pub async fn probe(socket: &Path, request: ProbeRequest) -> Result<Option<String>, LinkError> {
+    let limit = Duration::from_secs(request.timeout_seconds) + ANSWER;
+    let asked = async {
+        let mut client = connect(socket).await?;
+        let answer = within(limit, client.probe(request)).await?;
+        refused(answer.fault).map(|()| answer.failure)
+    };
+    tokio::time::timeout(limit, asked).await.unwrap_or(Err(LinkError::Timeout(limit)))
 }
 
 /// What the machine whose launcher is at `socket` has used. The caller has a deadline of its own.

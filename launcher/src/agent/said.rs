@@ -159,7 +159,7 @@ pub(super) async fn to(talk: &mut Talk, what: AgentQuestion) -> Result<AskAgentR
 /// What an agent does not know, or says in another way, is missing. One that does not answer is not.
 fn or_nothing<T: Default>(told: Result<T, AgentError>) -> Result<T, AgentError> {
     match told {
-        Err(AgentError::Refused | AgentError::Answer(_)) => Ok(T::default()),
+        Err(AgentError::Refused(_) | AgentError::Answer(_)) => Ok(T::default()),
         told => told,
     }
 }
@@ -191,6 +191,6 @@ fn filesystem(filesystem: Filesystem) -> GuestFilesystem {
 }
 
 /// What fits, and moves nobody's cursor.
-fn cut(text: &str, letters: usize) -> String {
+pub(super) fn cut(text: &str, letters: usize) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(letters).collect()
 }

@@ -4,16 +4,19 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, de};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, ReadHalf, WriteHalf, split};
 use tokio::time::timeout;
 
 use super::Io;
+use super::said::cut;
 
 /// The longest answer, in bytes. Those of guests with hundreds of network cards are shorter.
 pub(super) const LINE: usize = 256 << 10;
 /// How long one answer may take.
 const ANSWER: Duration = Duration::from_secs(5);
+/// Letters of a refusal.
+const REASON: usize = 256;
 /// What no JSON contains: after it, agents forget half a command, and we half an answer.
 const SENTINEL: u8 = 0xff;
 
@@ -32,9 +35,9 @@ pub(super) enum AgentError {
     /// Not what was asked for.
     #[error("the guest agent's answer cannot be read")]
     Answer(#[from] serde_json::Error),
-    /// It says no.
-    #[error("the guest agent refuses")]
-    Refused,
+    /// It says no, and perhaps why.
+    #[error("the guest agent refuses{0}")]
+    Refused(String),
 }
 
 /// A conversation with an agent.
@@ -47,7 +50,7 @@ pub(super) struct Talk {
 }
 
 /// An answer as it is on the wire; what else is in it is passed over.
-struct Answer<T>(Option<T>);
+struct Answer<T>(Result<T, String>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Answer<T> {
     fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -55,8 +58,20 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Answer<T> {
         struct Wire<T> {
             #[serde(rename = "return")]
             value: Option<T>,
+            #[serde(default)]
+            error: Refusal,
         }
-        Wire::deserialize(deserializer).map(|wire| Self(wire.value))
+        #[derive(Deserialize, Default)]
+        #[serde(default)]
+        struct Refusal {
+            desc: String,
+        }
+        let wire = Wire::deserialize(deserializer)?;
+        let why = || match cut(&wire.error.desc, REASON) {
+            why if why.is_empty() => why,
+            why => format!(": {why}"),
+        };
+        Ok(Self(wire.value.ok_or_else(why)))
     }
 }
 
@@ -73,20 +88,25 @@ impl Talk {
 
     /// Executes a command that has no arguments.
     pub(super) async fn ask<T: DeserializeOwned>(&mut self, command: &str) -> Result<T, AgentError> {
+        self.tell(&json!({ "execute": command })).await
+    }
+
+    /// Executes a command.
+    pub(super) async fn tell<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {
         let told = timeout(ANSWER, self.exchange(command)).await;
         told.unwrap_or(Err(AgentError::Silent(ANSWER)))
     }
 
-    async fn exchange<T: DeserializeOwned>(&mut self, command: &str) -> Result<T, AgentError> {
+    async fn exchange<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {
         if !self.together {
             self.meet().await?;
         }
         // Also when this future is dropped in between.
         self.together = false;
-        self.to.write_all(format!("{}\n", json!({ "execute": command })).as_bytes()).await?;
+        self.to.write_all(format!("{command}\n").as_bytes()).await?;
         let line = self.line().await?;
         self.together = true;
-        serde_json::from_slice::<Answer<T>>(&line)?.0.ok_or(AgentError::Refused)
+        serde_json::from_slice::<Answer<T>>(&line)?.0.map_err(AgentError::Refused)
     }
 
     /// Makes sure that what is read next was said next.
@@ -101,7 +121,7 @@ impl Talk {
             self.pass_sentinel().await?;
             let line = self.line().await?;
             // An older answer, or none, is passed over.
-            if serde_json::from_slice::<Answer<u64>>(&line).is_ok_and(|answer| answer.0 == Some(id)) {
+            if serde_json::from_slice::<Answer<u64>>(&line).is_ok_and(|answer| answer.0 == Ok(id)) {
                 return Ok(());
             }
         }

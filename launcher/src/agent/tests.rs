@@ -155,6 +155,55 @@ async fn a_hostile_guest_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_program_is_run_and_its_end_is_told() {
+    let ends: [(Manner, &str); 6] = [
+        (|command| runs(command, json!({"exited": true, "exitcode": 0})), "Ok(Code(0))"),
+        (|command| runs(command, json!({"exited": true, "exitcode": 3})), "Ok(Code(3))"),
+        (|command| runs(command, json!({"exited": true, "signal": 9})), "Ok(Signal(9))"),
+        (|_| Some(b"{\"error\": {\"desc\": \"no \\u001b such file\"}}\n".to_vec()), "no  such file"),
+        (|_| returned(&json!({"pid": "seven"})), "cannot be read"),
+        (|command| runs(command, json!({"exited": false})), "nothing in time"),
+    ];
+    for (manner, told) in ends {
+        let scene = scene(manner);
+        let ping = scene.asker.ping().await.unwrap_err();
+        assert_eq!(ping.detail, "VMI does not have guest agent connected");
+        scene.open.send_replace(true);
+        let command = vec!["test".to_owned(), "-e".to_owned(), "/file".to_owned()];
+        let ended = match timeout(Duration::from_secs(60), scene.asker.run(command)).await {
+            Ok(ended) => format!("{:?}", ended.map_err(|fault| fault.detail)),
+            Err(_) => "nothing in time".to_owned(),
+        };
+        assert!(ended.contains(told), "{ended}, not {told}");
+        // Who waits for a program holds nobody up.
+        let ping = timeout(PATIENCE, scene.asker.ping()).await.expect("an answer in time");
+        assert_eq!(ping.is_ok(), !ended.contains("such file"), "{ping:?}");
+        scene.guest.abort();
+    }
+}
+
+fn runs(command: &str, ended: Value) -> Option<Vec<u8>> {
+    returned(&match command {
+        "guest-exec" => json!({"pid": 7}),
+        "guest-exec-status" => ended,
+        _ => json!({}),
+    })
+}
+
+/// Those who have left are not answered, so that the next in the queue need not wait for an agent that is slow.
+#[tokio::test(start_paused = true)]
+async fn whoever_left_holds_nobody_up() {
+    let scene = scene(|command| if command == "guest-ping" { None } else { well(command) });
+    scene.open.send_replace(true);
+    scene.asker.ask(AgentQuestion::Users).await.unwrap();
+    for _ in 0..4 * WAITING {
+        let soon = timeout(Duration::from_millis(100), scene.asker.ping()).await;
+        assert!(soon.is_err(), "no answer, and never that too many ask: {soon:?}");
+    }
+    scene.guest.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_too_late_answers_nothing_else() {
     let (port, mut guest) = duplex(BUFFER);
     let mut talk = Talk::new(Box::new(port));

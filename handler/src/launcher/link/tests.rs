@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::{
     AttachVolumeResponse, DetachVolumeResponse, DismissResponse, HelloResponse, KillResponse, LaunchResponse,
-    ScreenshotResponse, ShutdownResponse, StatisticsResponse, SteerResponse, Version, fault,
+    ProbeResponse, ScreenshotResponse, ShutdownResponse, StatisticsResponse, SteerResponse, Version, fault,
 };
 
 use super::*;
@@ -66,6 +66,17 @@ impl Launcher for Puppet {
 
     async fn ask_agent(&self, _: Request<AskAgentRequest>) -> Result<Response<AskAgentResponse>, Status> {
         Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        use vireo_proto::launcher::probe_request::Question;
+        match request.into_inner().question {
+            Some(Question::GuestAgentPing(_)) => Ok(Response::new(ProbeResponse::default())),
+            Some(Question::Exec(exec)) => {
+                Ok(Response::new(ProbeResponse { failure: exec.command.into_iter().next(), fault: None }))
+            }
+            _ => Err(Status::unimplemented("as launchers of older releases")),
+        }
     }
 
     async fn screenshot(
@@ -201,6 +212,25 @@ async fn another_major_version_is_never_followed() {
     let refused = follower.follow_once(&mut RETRY_FIRST.clone()).await;
     assert!(matches!(refused, Err(LinkError::Version { .. })), "{refused:?}");
     link.kill_process().unwrap();
+    server.abort();
+}
+
+/// A launcher that does not know a question says nothing of its guest.
+#[tokio::test]
+async fn a_guest_is_ill_only_where_its_launcher_says_so() {
+    use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Question, TcpSocket};
+    let stage = Stage::new();
+    let (_tell, told) = watch::channel(state(Phase::Running));
+    let server = stage.serve(Puppet { vmi: None, version: VERSION, state: told });
+    let ask = async |question| {
+        let request = ProbeRequest { timeout_seconds: 1, question: Some(question) };
+        probe(&stage.socket(), request).await
+    };
+    assert!(matches!(ask(Question::GuestAgentPing(GuestAgentPing {})).await, Ok(None)));
+    let exec = Question::Exec(Exec { command: vec!["cause".to_owned()] });
+    assert!(matches!(ask(exec).await, Ok(Some(cause)) if cause == "cause"));
+    let older = ask(Question::TcpSocket(TcpSocket::default())).await;
+    assert!(matches!(older, Err(LinkError::Call(_))), "{older:?}");
     server.abort();
 }
 

@@ -1,0 +1,132 @@
+//! One GET, of whose answer only the head is read.
+
+use std::net::SocketAddr;
+
+use http_body_util::Empty;
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use hyper::{HeaderMap, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+use url::{Host, Url};
+use vireo_proto::launcher::probe_request::HttpGet;
+
+use super::{Failure, address, dial, tls};
+use crate::fault::chain;
+
+/// Bytes of an answer's head.
+const HEAD: usize = 64 << 10;
+/// Redirections in a row.
+const REDIRECTIONS: usize = 10;
+/// What servers know the probes of Kubernetes by.
+const AGENT: &str = "kube-probe/vireo";
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) struct Request {
+    url: Url,
+    headers: HeaderMap,
+}
+
+impl TryFrom<HttpGet> for Request {
+    type Error = String;
+
+    fn try_from(get: HttpGet) -> Result<Self, String> {
+        let to = address(&get.to.unwrap_or_default())?;
+        let scheme = if get.tls { "https" } else { "http" };
+        let url = Url::parse(&format!("{scheme}://{to}{}", get.path));
+        let url = url.map_err(|error| format!("{:?} is no path: {error}", get.path))?;
+        if url_address(&url) != Some(to) {
+            return Err(format!("{:?} is no path", get.path));
+        }
+        let mut headers = HeaderMap::new();
+        for header in &get.headers {
+            let name = HeaderName::from_bytes(header.name.as_bytes());
+            let value = HeaderValue::from_bytes(header.value.as_bytes());
+            let (Ok(name), Ok(value)) = (name, value) else {
+                return Err(format!("{:?} is no header", header.name));
+            };
+            headers.append(name, value);
+        }
+        Ok(Self { url, headers })
+    }
+}
+
+/// Whether it is answered with 200 to 399. The caller has a deadline.
+pub(super) async fn get(request: Request) -> Result<(), Failure> {
+    let Request { mut url, headers } = request;
+    for _ in 0..=REDIRECTIONS {
+        let answer = once(&url, &headers).await?;
+        match redirection(&url, &answer) {
+            Some(next) => url = next,
+            None if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
+            None => return Err(format!("HTTP probe failed with statuscode: {}", answer.status().as_u16())),
+        }
+    }
+    Err(format!("stopped after {REDIRECTIONS} redirects"))
+}
+
+/// Where an answer sends us; absent when it does not, or to somebody else.
+fn redirection<B>(from: &Url, answer: &Response<B>) -> Option<Url> {
+    let sends = [
+        StatusCode::MOVED_PERMANENTLY,
+        StatusCode::FOUND,
+        StatusCode::SEE_OTHER,
+        StatusCode::TEMPORARY_REDIRECT,
+        StatusCode::PERMANENT_REDIRECT,
+    ];
+    let place = answer.headers().get(LOCATION).filter(|_| sends.contains(&answer.status()))?;
+    let next = from.join(place.to_str().ok()?).ok()?;
+    (matches!(next.scheme(), "http" | "https") && next.host() == from.host()).then_some(next)
+}
+
+/// URLs of probes name no hosts.
+fn url_address(url: &Url) -> Option<SocketAddr> {
+    let port = url.port_or_known_default()?;
+    match url.host()? {
+        Host::Ipv4(address) => Some((address, port).into()),
+        Host::Ipv6(address) => Some((address, port).into()),
+        Host::Domain(_) => None,
+    }
+}
+
+async fn once(url: &Url, headers: &HeaderMap) -> Result<Response<hyper::body::Incoming>, Failure> {
+    let address = url_address(url).ok_or("the URL has no address")?;
+    let stream = dial(address).await?;
+    if url.scheme() == "https" {
+        let agreed = tls::agree(address.ip(), stream).await;
+        exchange(agreed.map_err(|error| format!("cannot agree on TLS: {error}"))?, url, headers).await
+    } else {
+        exchange(stream, url, headers).await
+    }
+}
+
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    url: &Url,
+    headers: &HeaderMap,
+) -> Result<Response<hyper::body::Incoming>, Failure> {
+    let broken = |error: hyper::Error| format!("no HTTP answer: {}", chain(&error));
+    let mut builder = http1::Builder::new();
+    let (mut sender, connection) =
+        builder.max_buf_size(HEAD).handshake(TokioIo::new(stream)).await.map_err(broken)?;
+    let target = url.query().map_or_else(|| url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+    let mut request = hyper::Request::get(target)
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| format!("no request can be made: {}", chain(&error)))?;
+    let host = HeaderValue::from_str(url.authority()).map_err(|error| error.to_string())?;
+    let own = [(HOST, host), (USER_AGENT, HeaderValue::from_static(AGENT))];
+    let own = own.into_iter().chain([(ACCEPT, HeaderValue::from_static("*/*"))]);
+    request.headers_mut().extend(own.filter(|(name, _)| !headers.contains_key(name)));
+    request.headers_mut().extend(headers.clone());
+    request.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    let mut connection = std::pin::pin!(connection);
+    let mut answer = std::pin::pin!(sender.send_request(request));
+    tokio::select! {
+        biased;
+        answer = &mut answer => answer.map_err(broken),
+        // What was answered before it ended counts.
+        ended = &mut connection => answer.await.map_err(|error| broken(ended.err().unwrap_or(error))),
+    }
+}

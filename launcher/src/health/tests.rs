@@ -1,0 +1,216 @@
+use std::sync::Arc;
+
+use rcgen::generate_simple_self_signed;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet};
+
+use super::*;
+use crate::agent::questions;
+
+/// What a server does with a request, of which it is told the head.
+type Manner = fn(&str) -> (String, Then);
+
+#[derive(Clone, Copy, PartialEq)]
+enum Then {
+    Close,
+    Hold,
+    /// The same again, without end.
+    Repeat,
+}
+
+async fn serve(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), manner: Manner) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read_u8().await {
+            Ok(byte) => head.push(byte),
+            Err(_) => return,
+        }
+    }
+    let (answer, then) = manner(&String::from_utf8_lossy(&head));
+    while stream.write_all(answer.as_bytes()).await.is_ok() {
+        match then {
+            Then::Close => return drop(stream.shutdown().await),
+            Then::Hold => return std::future::pending().await,
+            Then::Repeat => {}
+        }
+    }
+}
+
+/// A server of this machine; its port.
+async fn server(manner: Manner, tls: Option<TlsAcceptor>) -> u32 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let tls = tls.clone();
+            tokio::spawn(async move {
+                match tls {
+                    None => serve(&mut stream, manner).await,
+                    Some(tls) => {
+                        if let Ok(mut stream) = tls.accept(stream).await {
+                            serve(&mut stream, manner).await;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    port.into()
+}
+
+fn to(port: u32) -> TcpSocket {
+    TcpSocket { address: "127.0.0.1".to_owned(), port }
+}
+
+async fn told(question: Question) -> ProbeResponse {
+    let (agent, _questions) = questions();
+    ask(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question) }).await
+}
+
+async fn get(port: u32, tls: bool, path: &str) -> Option<String> {
+    let get = HttpGet { to: Some(to(port)), tls, path: path.to_owned(), headers: Vec::new() };
+    let told = told(Question::HttpGet(get)).await;
+    assert_eq!(told.fault, None);
+    told.failure
+}
+
+fn status(code: u32) -> (String, Then) {
+    (format!("HTTP/1.1 {code} What\r\nContent-Length: 0\r\n\r\n"), Then::Close)
+}
+
+fn redirects(place: &str) -> (String, Then) {
+    (format!("HTTP/1.1 302 Found\r\nLocation: {place}\r\n\r\n"), Then::Close)
+}
+
+/// Whatever a server does, there is an answer in time, and it names the cause.
+#[tokio::test]
+async fn every_manner_of_an_http_server() {
+    let rows: [(Manner, &str); 19] = [
+        (|_| status(200), ""),
+        (|_| status(204), ""),
+        (|_| status(399), ""),
+        (|_| status(404), "statuscode: 404"),
+        (|_| status(500), "statuscode: 500"),
+        (|_| status(101), "statuscode: 101"),
+        // Elsewhere, nowhere, on to another path, in a circle.
+        (|_| redirects("http://192.0.2.1/"), ""),
+        (|_| redirects("https://example.org/"), ""),
+        (|_| redirects("file:///etc/passwd"), ""),
+        (|_| status(301), ""),
+        (
+            |head| if head.starts_with("GET /next?a ") { status(503) } else { redirects("next?a") },
+            "statuscode: 503",
+        ),
+        (|_| redirects("/again"), "stopped after 10 redirects"),
+        (|_| (String::new(), Then::Hold), "no answer within 1 s"),
+        (|_| (String::new(), Then::Close), "no HTTP answer"),
+        (|_| ("SSH-2.0-what\r\n".to_owned(), Then::Hold), "no HTTP answer"),
+        (|_| ("HTTP/1.1 200 OK\r\nX: ".to_owned() + &"y".repeat(1 << 20), Then::Hold), "no HTTP answer"),
+        (|_| ("HTTP/1.1 200 OK\r\n".to_owned() + &"X: y\r\n".repeat(4096), Then::Hold), "no HTTP answer"),
+        (|_| ("HTTP/1.1 100 Continue\r\n\r\n".to_owned(), Then::Repeat), "no answer within 1 s"),
+        // Nobody reads its body.
+        (|_| ("HTTP/1.1 200 OK\r\n\r\nand so on, ".to_owned(), Then::Repeat), ""),
+    ];
+    for (number, (manner, failure)) in rows.into_iter().enumerate() {
+        let port = server(manner, None).await;
+        let told = get(port, false, "/").await;
+        match failure {
+            "" => assert_eq!(told, None, "row {number}"),
+            failure => {
+                assert!(told.as_ref().is_some_and(|told| told.contains(failure)), "row {number}: {told:?}")
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_what_was_asked_for() {
+    let port = server(
+        |head| {
+            let wanted = [
+                "GET /a%20b?c=d ",
+                "\r\nhost: web.example\r\n",
+                "\r\nx-y: z\r\n",
+                "\r\nuser-agent: kube-probe/",
+            ];
+            let has_all = wanted.iter().all(|part| head.contains(part));
+            if has_all && !head.contains("127.0.0.1") { status(200) } else { status(400) }
+        },
+        None,
+    )
+    .await;
+    let header = |name: &str, value: &str| Header { name: name.to_owned(), value: value.to_owned() };
+    let headers = vec![header("Host", "web.example"), header("X-Y", "z")];
+    let get = HttpGet { to: Some(to(port)), tls: false, path: "/a b?c=d".to_owned(), headers };
+    assert_eq!(told(Question::HttpGet(get)).await, ProbeResponse::default());
+}
+
+#[tokio::test]
+async fn any_certificate_will_do_and_none_will_not() {
+    let certified = generate_simple_self_signed(["elsewhere.example".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(certified.signing_key.serialize_der().into());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certified.cert.der().clone()], key)
+        .unwrap();
+    let port = server(|_| status(200), Some(Arc::new(config).into())).await;
+    assert_eq!(get(port, true, "/").await, None);
+    assert!(get(port, false, "/").await.is_some());
+    let plain = server(|_| ("x\r\n\r\n".repeat(64), Then::Hold), None).await;
+    assert!(get(plain, true, "/").await.is_some());
+}
+
+#[tokio::test]
+async fn a_socket_is_well_when_it_is_accepted() {
+    let port = server(|_| (String::new(), Then::Hold), None).await;
+    assert_eq!(told(Question::TcpSocket(to(port))).await, ProbeResponse::default());
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let failure = told(Question::TcpSocket(to(closed.into()))).await.failure.unwrap();
+    assert!(failure.starts_with(&format!("cannot connect to port {closed}: ")), "{failure}");
+}
+
+#[tokio::test]
+async fn a_question_that_is_none_says_nothing_of_the_guest() {
+    let get = |path: &str, name: &str| {
+        let headers = vec![Header { name: name.to_owned(), value: String::new() }];
+        Question::HttpGet(HttpGet { to: Some(to(80)), tls: false, path: path.to_owned(), headers })
+    };
+    for question in [
+        Question::TcpSocket(TcpSocket::default()),
+        Question::TcpSocket(to(0)),
+        Question::TcpSocket(to(65536)),
+        Question::HttpGet(HttpGet::default()),
+        get("@example.org/", "x"),
+        get(":80/", "x"),
+        get("/", "x y"),
+    ] {
+        let told = told(question.clone()).await;
+        assert!(told.failure.is_none() && told.fault.is_some(), "{question:?}: {told:?}");
+    }
+    let (agent, _questions) = questions();
+    assert!(ask(&agent, ProbeRequest::default()).await.fault.is_some());
+}
+
+/// There is a port, and nobody behind it.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_not_there_is_a_failure() {
+    let (agent, asked) = questions();
+    let questions = [
+        Question::GuestAgentPing(GuestAgentPing {}),
+        Question::Exec(Exec { command: vec!["true".to_owned()] }),
+    ];
+    for question in questions.clone() {
+        let told = ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question) }).await;
+        assert_eq!(told.failure.as_deref(), Some("no answer within 3 s"));
+    }
+    drop(asked);
+    for question in questions {
+        let told = ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question) }).await;
+        assert_eq!(told.failure.as_deref(), Some("VMI does not have guest agent connected"));
+    }
+}
