@@ -44,7 +44,7 @@ pub use interface::{Dhcp, Interface, InterfaceModel, Port, Protocol};
 pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use memory::{Memory, Resources};
 pub use network::{Binding, Ipv4Net};
-pub use probe::{Probe, ProbePort, ProbeQuestion};
+pub use probe::{Probe, ProbeQuestion};
 pub use report::{Cause, Problem, Report};
 pub use screen::Video;
 pub use units::{Bytes, MacAddr, MilliCpus, ParseMacError, QuantityError, VmiUid};

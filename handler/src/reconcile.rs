@@ -5,6 +5,7 @@
 
 mod act;
 pub mod decide;
+mod health;
 mod machine;
 mod plug;
 mod record;

@@ -1,7 +1,9 @@
+use std::net::IpAddr;
 use std::time::Duration;
 
-use super::Field;
+use super::network::Binding;
 use super::report::Findings;
+use super::{Field, Interface, Protocol};
 use crate::v1::{self, IntOrString};
 
 /// A question asked again and again.
@@ -22,10 +24,10 @@ pub enum ProbeQuestion {
     HttpGet {
         /// Its path and query.
         path: String,
-        /// Its port.
-        port: ProbePort,
+        /// From 1.
+        port: u16,
         /// The address; the machine's own when absent.
-        host: Option<String>,
+        host: Option<IpAddr>,
         /// Over TLS, the certificate not checked.
         tls: bool,
         /// More headers.
@@ -33,20 +35,18 @@ pub enum ProbeQuestion {
     },
     /// Is a connection accepted?
     TcpSocket {
-        /// Its port.
-        port: ProbePort,
+        /// From 1.
+        port: u16,
         /// The address; the machine's own when absent.
-        host: Option<String>,
+        host: Option<IpAddr>,
     },
-}
-
-/// A port by its number or by the name that an interface gives it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbePort {
-    /// From 1.
-    Number(u16),
-    /// A name of `ports`.
-    Name(String),
+    /// Does a command end with 0, which the guest's agent runs?
+    Exec {
+        /// The program and its arguments.
+        command: Vec<String>,
+    },
+    /// Does the guest's agent answer?
+    GuestAgentPing,
 }
 
 impl Probe {
@@ -81,49 +81,57 @@ impl Probe {
     }
 }
 
-/// `has_pod_network`: whether there is an address to ask.
+/// `interfaces`: where there is an address to ask, and what its ports are called.
 pub(super) fn read(
     probe: Option<&v1::Probe>,
     at: &Field,
-    has_pod_network: bool,
+    interfaces: &[Interface],
     found: &mut Findings,
 ) -> Option<Probe> {
     let probe = probe?;
-    let seconds = |value: Option<i32>, default: u64, least: u64, name: &str, found: &mut Findings| {
-        let value = value.map_or(Some(default), |value| u64::try_from(value).ok());
-        let value = value.filter(|value| *value >= least);
+    let mut seconds = |value: Option<i32>, default: u32, least: u32, name: &str| {
+        let value =
+            value.filter(|value| *value != 0).map_or(Some(default), |value| u32::try_from(value).ok());
         if value.is_none() {
             found.invalid(&at.at(name), format!("is below {least}"));
         }
         value.unwrap_or(default)
     };
-    let initial_delay = seconds(probe.initial_delay_seconds, 0, 0, "initialDelaySeconds", found);
-    let timeout = seconds(probe.timeout_seconds.filter(|value| *value != 0), 1, 1, "timeoutSeconds", found);
-    let period = seconds(probe.period_seconds.filter(|value| *value != 0), 10, 1, "periodSeconds", found);
-    let success =
-        seconds(probe.success_threshold.filter(|value| *value != 0), 1, 1, "successThreshold", found);
-    let failure =
-        seconds(probe.failure_threshold.filter(|value| *value != 0), 3, 1, "failureThreshold", found);
-    let question = question(probe, at, has_pod_network, found)?;
-    found.notice_if(true, at, "probes are not asked yet");
+    let initial_delay = seconds(probe.initial_delay_seconds, 0, 0, "initialDelaySeconds");
+    let timeout = seconds(probe.timeout_seconds, 1, 1, "timeoutSeconds");
+    let period = seconds(probe.period_seconds, 10, 1, "periodSeconds");
+    let success_threshold = seconds(probe.success_threshold, 1, 1, "successThreshold");
+    let failure_threshold = seconds(probe.failure_threshold, 3, 1, "failureThreshold");
     Some(Probe {
-        question,
-        initial_delay: Duration::from_secs(initial_delay),
-        timeout: Duration::from_secs(timeout),
-        period: Duration::from_secs(period),
-        success_threshold: u32::try_from(success).unwrap_or(u32::MAX),
-        failure_threshold: u32::try_from(failure).unwrap_or(u32::MAX),
+        question: question(probe, at, interfaces, found)?,
+        initial_delay: Duration::from_secs(initial_delay.into()),
+        timeout: Duration::from_secs(timeout.into()),
+        period: Duration::from_secs(period.into()),
+        success_threshold,
+        failure_threshold,
     })
+}
+
+/// A liveness probe, whose first good answer ends a doubt.
+pub(super) fn read_liveness(
+    probe: Option<&v1::Probe>,
+    at: &Field,
+    interfaces: &[Interface],
+    found: &mut Findings,
+) -> Option<Probe> {
+    if probe.and_then(|probe| probe.success_threshold).is_some_and(|threshold| threshold > 1) {
+        found.invalid(&at.at("successThreshold"), "a livenessProbe knows 1 only");
+    }
+    read(probe, at, interfaces, found)
 }
 
 fn question(
     probe: &v1::Probe,
     at: &Field,
-    has_pod_network: bool,
+    interfaces: &[Interface],
     found: &mut Findings,
 ) -> Option<ProbeQuestion> {
-    found.refuse_if(probe.exec.is_some(), &at.at("exec"), "a command through the guest agent");
-    found.refuse_if(probe.guest_agent_ping.is_some(), &at.at("guestAgentPing"), "the guest agent");
+    let handlers = "exec, guestAgentPing, httpGet and tcpSocket";
     let given = [
         probe.exec.is_some(),
         probe.guest_agent_ping.is_some(),
@@ -133,21 +141,22 @@ fn question(
     match given.iter().filter(|there| **there).count() {
         1 => {}
         0 => {
-            found.required(at, "say what is asked: write httpGet or tcpSocket");
+            found.required(at, format!("say what is asked: write one of {handlers}"));
             return None;
         }
         _ => {
-            found.invalid(at, "asks several questions: keep one of httpGet and tcpSocket");
+            found.invalid(at, format!("asks several questions: keep one of {handlers}"));
             return None;
         }
     }
-    let asked = if probe.http_get.is_some() { "httpGet" } else { "tcpSocket" };
-    let at = at.at(asked);
-    if (probe.http_get.is_some() || probe.tcp_socket.is_some()) && !has_pod_network {
-        found.invalid(&at, "needs an interface on the pod network");
+    if let Some(exec) = &probe.exec {
+        if exec.command.first().is_none_or(String::is_empty) {
+            found.required(&at.at("exec").at("command"), "give the program, and its arguments");
+        }
+        return Some(ProbeQuestion::Exec { command: exec.command.clone() });
     }
-    let host = |host: &str| Some(host.to_owned()).filter(|host| !host.is_empty());
     if let Some(get) = &probe.http_get {
+        let at = at.at("httpGet");
         let tls = match get.scheme.as_str() {
             "" | "HTTP" => false,
             "HTTPS" => true,
@@ -156,23 +165,73 @@ fn question(
                 false
             }
         };
-        let port = port(get.port.as_ref(), &at.at("port"), found)?;
-        let path = if get.path.is_empty() { "/".to_owned() } else { get.path.clone() };
-        let headers = get.http_headers.iter().map(|h| (h.name.clone(), h.value.clone())).collect();
-        return Some(ProbeQuestion::HttpGet { path, port, host: host(&get.host), tls, headers });
+        let path = if get.path.starts_with('/') { get.path.clone() } else { format!("/{}", get.path) };
+        let headers = headers(&get.http_headers, &at, found);
+        let (port, host) = target((get.port.as_ref(), &get.host), &at, interfaces, found)?;
+        return Some(ProbeQuestion::HttpGet { path, port, host, tls, headers });
     }
-    let socket = probe.tcp_socket.as_ref()?;
-    let port = port(socket.port.as_ref(), &at.at("port"), found)?;
-    Some(ProbeQuestion::TcpSocket { port, host: host(&socket.host) })
+    if let Some(socket) = &probe.tcp_socket {
+        let at = at.at("tcpSocket");
+        let (port, host) = target((socket.port.as_ref(), &socket.host), &at, interfaces, found)?;
+        return Some(ProbeQuestion::TcpSocket { port, host });
+    }
+    Some(ProbeQuestion::GuestAgentPing)
 }
 
-fn port(port: Option<&IntOrString>, at: &Field, found: &mut Findings) -> Option<ProbePort> {
+fn headers(headers: &[v1::HttpHeader], at: &Field, found: &mut Findings) -> Vec<(String, String)> {
+    let at = at.at("httpHeaders");
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(letter);
+    let is_value = |letter: char| letter == '\t' || !letter.is_control();
+    for (index, header) in headers.iter().enumerate() {
+        if header.name.is_empty() || !header.name.chars().all(is_name) {
+            found.invalid(&at.index(index).at("name"), format!("{:?} is no header's name", header.name));
+        }
+        if !header.value.chars().all(is_value) {
+            found.invalid(&at.index(index).at("value"), "has control characters");
+        }
+    }
+    headers.iter().map(|header| (header.name.clone(), header.value.clone())).collect()
+}
+
+/// The port, and the address if it is not the machine's own.
+fn target(
+    (port, host): (Option<&IntOrString>, &str),
+    at: &Field,
+    interfaces: &[Interface],
+    found: &mut Findings,
+) -> Option<(u16, Option<IpAddr>)> {
+    if host.is_empty() && interfaces.is_empty() {
+        found.invalid(at, "needs an interface on the pod network");
+    }
+    let address = Some(host).filter(|host| !host.is_empty()).map(|host| host.parse().ok());
+    if address == Some(None) {
+        let advice = "write an IP address, or nothing for the machine's own; what a server is called can be a Host header";
+        found.invalid(&at.at("host"), format!("{host:?} is no address: {advice}"));
+    }
+    let port = number(port, &at.at("port"), interfaces, found)?;
+    Some((port, address.flatten()))
+}
+
+fn number(
+    port: Option<&IntOrString>,
+    at: &Field,
+    interfaces: &[Interface],
+    found: &mut Findings,
+) -> Option<u16> {
     match port {
         None => found.required(at, "give the port's number or name"),
-        Some(IntOrString::String(name)) if !name.is_empty() => return Some(ProbePort::Name(name.clone())),
-        Some(IntOrString::String(_)) => found.invalid(at, "is an empty name: give the port's number or name"),
+        Some(IntOrString::String(name)) => {
+            let ports = interfaces.iter().flat_map(|interface| match interface.binding() {
+                Binding::Masquerade { ports, .. } => ports.as_slice(),
+            });
+            let named = |port: &&super::Port| port.protocol() == Protocol::Tcp && port.name() == Some(name);
+            match ports.clone().find(named) {
+                Some(port) => return Some(port.port()),
+                None => found.not_found(at, format!("no interface has a TCP port that is called {name:?}")),
+            }
+        }
         Some(IntOrString::Int(number)) => match u16::try_from(*number) {
-            Ok(number) if number != 0 => return Some(ProbePort::Number(number)),
+            Ok(number) if number != 0 => return Some(number),
             _ => found.invalid(at, format!("{number} is no port: write 1 to 65535")),
         },
     }

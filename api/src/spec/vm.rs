@@ -212,12 +212,11 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
     let screen = super::screen::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);
-    let has_network = !devices.interfaces.is_empty() || devices.autoattach_pod_interface != Some(false);
     let at = Field::new("spec");
-    let mut probe =
-        |probe: Option<&v1::Probe>, name: &str| super::probe::read(probe, &at.at(name), has_network, found);
-    let liveness = probe(spec.liveness_probe.as_ref(), "livenessProbe");
-    let readiness = probe(spec.readiness_probe.as_ref(), "readinessProbe");
+    let liveness = spec.liveness_probe.as_ref();
+    let liveness = super::probe::read_liveness(liveness, &at.at("livenessProbe"), &interfaces, found);
+    let readiness = spec.readiness_probe.as_ref();
+    let readiness = super::probe::read(readiness, &at.at("readinessProbe"), &interfaces, found);
     elsewhere(spec, found);
     Some(Vm {
         identity: identity?,

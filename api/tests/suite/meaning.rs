@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Bytes, CpuModel, DiskBus, DiskTarget, HostDiskCreate, HypervisorChoice,
-    InterfaceModel, RebootPolicy, Video, VolumeSource,
+    InterfaceModel, ProbeQuestion, RebootPolicy, Video, VolumeSource,
 };
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
@@ -223,6 +223,40 @@ fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
 }
 
 #[test]
+fn probes_have_kubernetes_defaults_and_find_ports_by_their_names() {
+    let vm = with_spec(json!({
+        "domain": {"devices": {"interfaces": [
+            {"name": "default", "masquerade": {}, "ports": [{"name": "web", "port": 8080}]},
+        ]}},
+        "readinessProbe": {"httpGet": {"port": "web", "path": "ready?now", "scheme": "HTTPS"}, "periodSeconds": 0},
+        "livenessProbe": {"guestAgentPing": {}, "initialDelaySeconds": 7, "failureThreshold": 5},
+    }))
+    .unwrap();
+    let readiness = vm.readiness_probe().unwrap();
+    assert_eq!(
+        readiness.question(),
+        &ProbeQuestion::HttpGet {
+            path: "/ready?now".to_owned(),
+            port: 8080,
+            host: None,
+            tls: true,
+            headers: Vec::new()
+        }
+    );
+    let numbers = |probe: &vireo_api::spec::Probe| {
+        let times = [probe.initial_delay(), probe.timeout(), probe.period()].map(|time| time.as_secs());
+        (times, probe.success_threshold(), probe.failure_threshold())
+    };
+    assert_eq!(numbers(readiness), ([0, 1, 10], 1, 3));
+    let liveness = vm.liveness_probe().unwrap();
+    assert_eq!(
+        (liveness.question(), numbers(liveness)),
+        (&ProbeQuestion::GuestAgentPing, ([7, 1, 10], 1, 5))
+    );
+    assert_eq!(vm.notices(), []);
+}
+
+#[test]
 fn what_has_no_effect_yet_is_told() {
     let vm = with_spec(json!({
         "domain": {
@@ -230,7 +264,6 @@ fn what_has_no_effect_yet_is_told() {
             "cpu": {"sockets": 1, "maxSockets": 4},
             "devices": {"blockMultiQueue": true, "networkInterfaceMultiqueue": true},
         },
-        "readinessProbe": {"httpGet": {"port": 80}},
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "k", "operator": "Exists"}],
     }))
@@ -243,7 +276,6 @@ fn what_has_no_effect_yet_is_told() {
             "spec.domain.ioThreadsPolicy",
             "spec.domain.devices.blockMultiQueue",
             "spec.domain.devices.networkInterfaceMultiqueue",
-            "spec.readinessProbe",
         ]
     );
 }

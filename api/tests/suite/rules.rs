@@ -551,8 +551,30 @@ fn probes() {
         vec![
             (probe(json!({})), "readinessProbe", Required),
             (probe(json!({"tcpSocket": {"port": 1}, "httpGet": {"port": 1}})), "readinessProbe", Invalid),
-            (probe(json!({"exec": {"command": ["true"]}})), "readinessProbe.exec", NotSupported),
-            (probe(json!({"guestAgentPing": {}})), "readinessProbe.guestAgentPing", NotSupported),
+            (probe(json!({"exec": {"command": []}})), "readinessProbe.exec.command", Required),
+            (probe(json!({"exec": {"command": [""]}})), "readinessProbe.exec.command", Required),
+            (probe(json!({"guestAgentPing": {}, "exec": {"command": ["true"]}})), "readinessProbe", Invalid),
+            (
+                probe(json!({"tcpSocket": {"port": 1, "host": "example.org"}})),
+                "readinessProbe.tcpSocket.host",
+                Invalid,
+            ),
+            (probe(json!({"tcpSocket": {"port": "web"}})), "readinessProbe.tcpSocket.port", NotFound),
+            (
+                probe(json!({"httpGet": {"port": 1, "httpHeaders": [{"name": "a b", "value": "c"}]}})),
+                "readinessProbe.httpGet.httpHeaders[0].name",
+                Invalid,
+            ),
+            (
+                probe(json!({"httpGet": {"port": 1, "httpHeaders": [{"name": "a", "value": "b\r\nc: d"}]}})),
+                "readinessProbe.httpGet.httpHeaders[0].value",
+                Invalid,
+            ),
+            (
+                json!({"livenessProbe": {"guestAgentPing": {}, "successThreshold": 2}}),
+                "livenessProbe.successThreshold",
+                Invalid,
+            ),
             (probe(json!({"tcpSocket": {}})), "readinessProbe.tcpSocket.port", Required),
             (probe(json!({"tcpSocket": {"port": 0}})), "readinessProbe.tcpSocket.port", Invalid),
             (

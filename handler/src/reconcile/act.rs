@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use super::decide::{Action, Launcher};
 use super::machine::{FAREWELL, Fate, MARGIN, Machine, Want};
 use super::record::{Record, now};
-use super::status::{End, Phase, Trouble, end};
+use super::status::{End, Phase, Trouble, condemn, end, end_of_the_condemned};
 use crate::launcher::link::{Link, LinkError, Seen, chain, summary};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
@@ -45,6 +45,7 @@ impl Machine {
             Action::Launch => self.launch().await,
             Action::BeginLeaving => self.begin_leaving(),
             Action::AskShutdown => self.ask_shutdown().await,
+            Action::Condemn => self.condemn(),
             Action::PlugVolumes => self.plug_volumes().await,
             Action::Kill => self.kill(),
             Action::RecordOutcome => self.record_outcome(),
@@ -228,8 +229,24 @@ impl Machine {
             record.vmi.metadata.deletion_timestamp = Some(at);
             record.vmi.metadata.deletion_grace_period_seconds = i64::try_from(grace).ok();
         })?;
-        self.patience = Some(Instant::now() + Duration::from_secs(grace) + MARGIN);
+        self.be_patient(grace);
         info!(grace_s = grace, "its manifest is gone: stopping");
+        Ok(())
+    }
+
+    /// Lets a launcher that is to end be silent for so long.
+    pub(super) fn be_patient(&mut self, grace: u64) {
+        self.patience = Some(Instant::now() + Duration::from_secs(grace) + MARGIN);
+    }
+
+    /// Its livenessProbe fails: the guest is asked to shut down, as by a deletion, and its VMI stays.
+    fn condemn(&mut self) -> Done {
+        let grace = self.known()?.grace();
+        let cause = self.health.as_ref().map(|health| health.told().liveness.cause).unwrap_or_default();
+        let at = now();
+        self.change(|record| condemn(&mut record.vmi.status, &cause, &at))?;
+        self.be_patient(grace);
+        warn!(cause, grace_s = grace, "the livenessProbe failed: ending the guest");
         Ok(())
     }
 
@@ -290,6 +307,8 @@ impl Machine {
     }
 
     fn finish(&mut self, end: &End) -> Done {
+        let of_the_condemned = self.record.as_ref().and_then(Record::condemned).map(end_of_the_condemned);
+        let end = of_the_condemned.as_ref().unwrap_or(end);
         let at = now();
         let state = self.state();
         let node = self.node.settings.node_name.clone();
@@ -300,6 +319,7 @@ impl Machine {
                 phase: end.phase,
                 vm: vm.as_ref(),
                 state: state.as_ref(),
+                readiness: None,
                 address: None,
                 trouble: None,
                 manifest_changed: false,
@@ -375,7 +395,7 @@ fn enter(record: &mut Record, phase: Phase, at: &str) {
 }
 
 /// The guest's side of the network that a spec asks for.
-fn inside(vm: &vireo_api::spec::Vm) -> Option<Inside> {
+pub(super) fn inside(vm: &vireo_api::spec::Vm) -> Option<Inside> {
     use vireo_api::spec::Binding;
     let Binding::Masquerade { network, ports } = vm.interfaces().first()?.binding();
     let forward = |port: &vireo_api::spec::Port| Forward {

@@ -21,10 +21,19 @@ pub struct Record {
     pub is_final: bool,
     /// Its deletion was begun. That is not taken back, even if the manifest returns.
     pub leaving: bool,
+    /// Its livenessProbe has failed: its guest is to end.
+    pub condemned: bool,
     /// It holds a network namespace and an address.
     pub has_network: bool,
     /// The manifest says something else by now.
     pub outdated: bool,
+}
+
+impl Record {
+    /// Nobody wants its guest to go on.
+    pub fn ends(&self) -> bool {
+        self.is_final || self.leaving || self.condemned
+    }
 }
 
 /// How far a stop has come.
@@ -66,6 +75,8 @@ pub struct Observed {
     pub launcher: Launcher,
     /// The volumes that are plugged into the guest are not those that the VMI has.
     pub volumes_differ: bool,
+    /// The livenessProbe fails.
+    pub ill: bool,
     /// The stop of the guest, or of a launcher that has been dismissed.
     pub stop: Stop,
 }
@@ -81,6 +92,8 @@ pub enum Action {
     Launch,
     /// Record that deletion has begun.
     BeginLeaving,
+    /// Record that the guest is to end because its livenessProbe fails.
+    Condemn,
     /// Plug volumes in and out.
     PlugVolumes,
     /// Press the guest's power button.
@@ -127,13 +140,14 @@ pub fn decide(wanted: Wanted, seen: &Observed) -> Action {
         Launcher::Waiting => Action::Launch,
         // A final VMI never runs: whatever is still there is a leftover.
         Launcher::Alive if record.is_final => Action::Kill,
-        Launcher::Alive if record.leaving => match seen.stop {
+        Launcher::Alive if record.leaving || record.condemned => match seen.stop {
             Stop::Unasked => Action::AskShutdown,
             Stop::Asked => Action::Wait,
             Stop::Overdue => Action::Kill,
         },
+        Launcher::Alive if seen.ill => Action::Condemn,
         Launcher::Alive if seen.volumes_differ => Action::PlugVolumes,
-        Launcher::Silent if (record.is_final || record.leaving) && seen.stop == Stop::Overdue => Action::Kill,
+        Launcher::Silent if record.ends() && seen.stop == Stop::Overdue => Action::Kill,
         // Slow is not dead: only the end of its process ends a guest.
         Launcher::Silent | Launcher::Alive => Action::Wait,
     }

@@ -10,6 +10,7 @@ use vireo_api::spec::{HYPERVISOR_CONDITION, Vm};
 use vireo_proto::launcher::{State, state};
 
 use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
+use super::health::Health;
 use super::record::{Record, now};
 use super::status::{self, Facts, Phase, Trouble};
 use super::volumes;
@@ -105,6 +106,8 @@ pub(super) struct Machine {
     /// Until when an unwanted launcher may be silent.
     pub(super) patience: Option<Instant>,
     pub(super) trouble: Option<Trouble>,
+    /// Whoever runs its probes, while its guest is there and may go on.
+    pub(super) health: Option<Health>,
     pub(super) retry: Duration,
     /// Tells of new claims.
     pub(super) claims: watch::Receiver<u64>,
@@ -131,6 +134,7 @@ impl Machine {
             asked: None,
             patience: None,
             trouble: None,
+            health: None,
             retry: RETRY_FIRST,
         }
     }
@@ -141,8 +145,8 @@ impl Machine {
         if let Some(plan) = &record.plan {
             machine.node.adopt_wire(plan);
         }
-        if record.leaving() {
-            machine.patience = Some(Instant::now() + Duration::from_secs(record.grace()) + MARGIN);
+        if record.leaving() || record.condemned().is_some() {
+            machine.be_patient(record.grace());
         }
         machine.node.show(&machine.key, Some(record.vmi.clone()));
         machine.record = Some(record);
@@ -215,6 +219,7 @@ impl Machine {
         if let Err(trouble) = self.follow(want) {
             warn!(reason = trouble.reason, "{}", trouble.message);
         }
+        self.follow_health();
         let seen = self.observe(want);
         let action = decide(want.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");
@@ -274,6 +279,23 @@ impl Machine {
         }
     }
 
+    /// Has the probes run while there is a guest that may go on.
+    fn follow_health(&mut self) {
+        let followed = matches!(self.launcher, Fate::Followed(_));
+        let record = self.record.as_ref().filter(|record| followed && !record.ends());
+        let Some(record) = record else {
+            self.health = None;
+            return;
+        };
+        let phase = self.state().map(|state| state.phase());
+        let awake = phase == Some(state::Phase::Running);
+        match &self.health {
+            Some(health) => health.wake(awake),
+            None if awake => self.health = Health::of(record),
+            None => {}
+        }
+    }
+
     fn observe(&self, want: &Want) -> Observed {
         let launcher = match &self.launcher {
             Fate::Unstarted => Launcher::Unstarted,
@@ -303,10 +325,12 @@ impl Machine {
         let record = self.record.as_ref().map(|record| decide::Record {
             is_final: record.phase().is_final(),
             leaving: record.leaving(),
+            condemned: record.condemned().is_some(),
             has_network: record.plan.is_some(),
             outdated: want.differs(record),
         });
-        Observed { record, launcher, volumes_differ: self.volumes_differ(), stop }
+        let ill = self.health.as_ref().is_some_and(|health| health.told().liveness.well == Some(false));
+        Observed { record, launcher, volumes_differ: self.volumes_differ(), ill, stop }
     }
 
     /// Whether the guest runs without what is to be plugged in, or with what is to be plugged out.
@@ -319,9 +343,8 @@ impl Machine {
 
     /// When something becomes overdue.
     fn deadline(&self) -> Option<Instant> {
-        let leaving =
-            self.record.as_ref().is_some_and(|record| record.leaving() || record.phase().is_final());
-        let patience = self.patience.filter(|_| leaving && matches!(self.launcher, Fate::Followed(_)));
+        let ends = self.record.as_ref().is_some_and(Record::ends);
+        let patience = self.patience.filter(|_| ends && matches!(self.launcher, Fate::Followed(_)));
         let deadline = [self.asked.map(|(_, until)| until), patience].into_iter().flatten().min()?;
         // What is overdue already was acted upon; look again after a while.
         Some(deadline.max(Instant::now() + RETRY_FIRST))
@@ -347,8 +370,15 @@ impl Machine {
                 std::future::pending::<()>().await;
             }
         };
+        let health = async {
+            match &mut self.health {
+                Some(health) => health.changed().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = claims => {}
+            () = health => {}
             changed = want.changed() => if changed.is_err() {
                 // The handler stops: nothing more is wanted of this task, and nothing is undone.
                 std::future::pending::<()>().await;
@@ -367,12 +397,14 @@ impl Machine {
         let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
         let address = alive.map(|plan| plan.wire().vm().to_string());
         let changed = want.differs(record);
+        let health = self.health.as_ref().map(Health::told);
         next.vmi.status = status::next(
             &record.vmi.status,
             &Facts {
                 phase: phase(record.phase(), state.as_ref()),
                 vm: vm.as_ref(),
                 state: state.as_ref(),
+                readiness: health.as_ref().map(|health| &health.readiness),
                 address,
                 trouble: self.trouble.as_ref(),
                 manifest_changed: changed,

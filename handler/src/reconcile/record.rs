@@ -8,7 +8,7 @@ use uuid::Uuid;
 use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::status::Phase;
+use super::status::{self, Phase};
 use crate::manifests::document::Accepted;
 use crate::manifests::{Key, Origin};
 use crate::network::Plan;
@@ -78,6 +78,16 @@ impl Record {
 
     pub(super) fn leaving(&self) -> bool {
         self.vmi.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Why its guest is to end, if its livenessProbe failed.
+    pub(super) fn condemned(&self) -> Option<&str> {
+        status::condemned(&self.vmi.status)
+    }
+
+    /// Nobody wants its guest to go on.
+    pub(super) fn ends(&self) -> bool {
+        self.phase().is_final() || self.leaving() || self.condemned().is_some()
     }
 
     /// What it means. It was checked when it was accepted; a later release may read it differently.

@@ -3,6 +3,7 @@
 mod agent;
 mod volume;
 
+use super::health::Standing;
 use super::volumes;
 use crate::storage::{NO_CLAIM, NO_IMAGE};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
@@ -17,6 +18,15 @@ pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
 /// The condition that says that the firmware found nothing to start.
 pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
+
+/// The condition that says that the livenessProbe failed, and that the guest is ended for it.
+pub const UNHEALTHY: &str = "vireo.io/unhealthy";
+
+/// What the condition Ready begins to say when a readinessProbe fails.
+pub const READINESS_FAILED: &str = "Readiness probe failed: ";
+
+const NOT_READY: &str = "ContainersNotReady";
+const LIVENESS_FAILED: &str = "LivenessProbeFailed";
 
 /// KubeVirt's phases, as far as a node reaches them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +100,8 @@ pub struct Facts<'a> {
     pub vm: Option<&'a Vm>,
     /// What the launcher said last, while it lives.
     pub state: Option<&'a State>,
+    /// What the readinessProbe has brought, where there is one and the guest runs.
+    pub readiness: Option<&'a Standing>,
     /// The VMI's address.
     pub address: Option<String>,
     /// What went wrong last.
@@ -167,18 +179,12 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
 
 fn conditions(status: &mut Status, facts: &Facts<'_>) {
     let told = facts.state.map(State::phase);
+    let paused = told == Some(state::Phase::Paused);
+    let ready = ready(status, facts, paused);
     let mut set = |kind: &str, value: Option<(bool, &str, String)>| {
         put(&mut status.conditions, kind, value, facts.now);
     };
-    let paused = told == Some(state::Phase::Paused);
-    set(
-        "Ready",
-        Some(if facts.phase == Phase::Running && !paused {
-            (true, "", String::new())
-        } else {
-            (false, "GuestNotRunning", "Guest VM is not reported as running".to_owned())
-        }),
-    );
+    set("Ready", Some(ready));
     set("Paused", paused.then(|| (true, "PausedByUser", "VMI was paused by user".to_owned())));
     let agent = facts.state.is_some_and(|state| state.agent.is_some());
     set("AgentConnected", agent.then(|| (true, "", String::new())));
@@ -206,6 +212,48 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
         };
         set(HYPERVISOR_CONDITION, Some((true, name, chosen.reason.clone())));
     }
+}
+
+/// Whether the guest is ready, and else why not.
+fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static str, String) {
+    if facts.phase != Phase::Running || paused {
+        return (false, "GuestNotRunning", "Guest VM is not reported as running".to_owned());
+    }
+    if let Some(why) = condemned(before) {
+        return (false, NOT_READY, why.to_owned());
+    }
+    let is_probed = facts.vm.is_some_and(|vm| vm.readiness_probe().is_some());
+    let known = find(before, "Ready");
+    let was_ready = known.is_some_and(|known| known.status == "True");
+    let told_before = known.filter(|known| known.reason == NOT_READY).map(|known| known.message.clone());
+    match facts.readiness {
+        _ if !is_probed => (true, "", String::new()),
+        Some(Standing { well: Some(true), .. }) => (true, "", String::new()),
+        // Until a threshold is reached, what was known before holds: also what another handler knew.
+        None | Some(Standing { well: None, .. }) if was_ready => (true, "", String::new()),
+        Some(Standing { cause, .. }) if !cause.is_empty() => {
+            (false, NOT_READY, format!("{READINESS_FAILED}{cause}"))
+        }
+        None | Some(_) => {
+            let not_yet = || "the readinessProbe has not succeeded yet".to_owned();
+            (false, NOT_READY, told_before.unwrap_or_else(not_yet))
+        }
+    }
+}
+
+fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+/// Why the guest is to end, if its livenessProbe failed.
+pub(super) fn condemned(status: &Status) -> Option<&str> {
+    find(status, UNHEALTHY).map(|condition| condition.message.as_str())
+}
+
+/// Says that the guest is to end, as its livenessProbe failed for this cause.
+pub(super) fn condemn(status: &mut Status, cause: &str, now: &str) {
+    let message = format!("Liveness probe failed: {cause}");
+    put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
 }
 
 /// Sets or removes a condition. Its time changes when its status does.
@@ -261,6 +309,11 @@ pub fn end(outcome: &Outcome, grace: u64) -> End {
         field => format!("{field}: {}", fault.detail),
     });
     End { phase, reason, message: message.unwrap_or_default() }
+}
+
+/// The end of a guest that was ended because its livenessProbe failed, however it took that.
+pub(super) fn end_of_the_condemned(why: &str) -> End {
+    End { phase: Phase::Failed, reason: LIVENESS_FAILED, message: why.to_owned() }
 }
 
 /// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance, VolumeStatus};
-use vireo_handler::reconcile::status::NO_BOOT_DEVICE;
+use vireo_handler::reconcile::status::{NO_BOOT_DEVICE, READINESS_FAILED, UNHEALTHY};
 
 use crate::store::{Change, DiskError, Store, WriteError};
 use crate::{meta, place};
@@ -60,6 +60,14 @@ pub(super) fn events(
     }
     if condition(now, NO_BOOT_DEVICE).is_some() && had(NO_BOOT_DEVICE, "status").is_empty() {
         events.push(Event::new(true, "NoBootableDevice", "The firmware found nothing to start."));
+    }
+    let unready = condition(now, "Ready").filter(|ready| ready.message.starts_with(READINESS_FAILED));
+    if let Some(unready) = unready.filter(|unready| unready.message != had("Ready", "message")) {
+        events.push(Event::new(true, "Unhealthy", unready.message.clone()));
+    }
+    if let Some(ill) = condition(now, UNHEALTHY).filter(|_| had(UNHEALTHY, "status").is_empty()) {
+        events.push(Event::new(true, "Unhealthy", ill.message.clone()));
+        events.push(Event::new(false, "Killing", "The guest failed its livenessProbe and is shut down."));
     }
     let running = now.status.phase == "Running";
     match (condition(now, "Paused").is_some(), !had("Paused", "status").is_empty()) {
@@ -242,6 +250,34 @@ mod tests {
         assert_eq!(reasons(&without, None, &plugged), ["VolumeReady"]);
         assert_eq!(reasons(&with, None, &vmi("Running")), ["VolumeUnplugged"]);
         assert_eq!(reasons(&with, None, &vmi("Succeeded")), ["Stopped"]);
+    }
+
+    #[test]
+    fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
+        let with = |kind: &str, status: &str, message: String| {
+            let mut vmi = vmi("Running");
+            let status = status.to_owned();
+            vmi.status.conditions =
+                vec![Condition { r#type: kind.to_owned(), status, message, ..Condition::default() }];
+            vmi
+        };
+        let unready = |cause: &str| with("Ready", "False", format!("{READINESS_FAILED}{cause}"));
+        let (ready, new) =
+            (with("Ready", "True", String::new()), with("Ready", "False", "not yet".to_owned()));
+        let condemned = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
+        for (was, now, told) in [
+            (&new, &new, &[][..]),
+            (&new, &unready("a"), &["Unhealthy"]),
+            (&unready("a"), &unready("a"), &[]),
+            (&unready("a"), &unready("b"), &["Unhealthy"]),
+            (&unready("a"), &ready, &[]),
+            (&ready, &unready("a"), &["Unhealthy"]),
+            (&ready, &condemned, &["Unhealthy", "Killing"]),
+            (&condemned, &condemned, &[]),
+        ] {
+            let was = serde_json::to_value(&was.status).unwrap();
+            assert_eq!(reasons(&was, None, now), told, "{was}");
+        }
     }
 
     #[test]

@@ -1,11 +1,13 @@
 use super::*;
 
-const LIVE: Record = Record { is_final: false, leaving: false, has_network: true, outdated: false };
+const LIVE: Record =
+    Record { is_final: false, leaving: false, condemned: false, has_network: true, outdated: false };
 const LEAVING: Record = Record { leaving: true, ..LIVE };
+const CONDEMNED: Record = Record { condemned: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
 
 fn decided(wanted: Wanted, record: impl Into<Option<Record>>, launcher: Launcher, stop: Stop) -> Action {
-    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, stop })
+    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, ill: false, stop })
 }
 
 #[test]
@@ -68,6 +70,15 @@ fn every_row_of_the_table() {
         (Absent, Some(LEAVING), L::Unstarted, Unasked, Action::Remove),
         (Absent, Some(LEAVING), L::Waiting, Unasked, Action::Dismiss),
         (Absent, Some(LEAVING), L::Waiting, Asked, Action::Wait),
+        // The livenessProbe failed: the guest ends, and what ended stays.
+        (Present, Some(CONDEMNED), L::Alive, Unasked, Action::AskShutdown),
+        (Held, Some(CONDEMNED), L::Alive, Asked, Action::Wait),
+        (Present, Some(CONDEMNED), L::Alive, Overdue, Action::Kill),
+        (Present, Some(CONDEMNED), L::Silent, Asked, Action::Wait),
+        (Present, Some(CONDEMNED), L::Silent, Overdue, Action::Kill),
+        (Present, Some(CONDEMNED), L::Exited, Asked, Action::RecordOutcome),
+        (Present, Some(CONDEMNED), L::Vanished, Asked, Action::RecordLoss),
+        (Absent, Some(CONDEMNED), L::Alive, Asked, Action::BeginLeaving),
         // It returns while the old one leaves: the old one leaves all the same.
         (Present, Some(LEAVING), L::Alive, Unasked, Action::AskShutdown),
         (Present, Some(final_leaving), L::Vanished, Asked, Action::Remove),
@@ -86,14 +97,12 @@ fn every_row_of_the_table() {
 
 fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     let flags = [false, true];
-    let records = flags.into_iter().flat_map(move |is_final| {
-        flags.into_iter().flat_map(move |leaving| {
-            flags.into_iter().flat_map(move |has_network| {
-                flags.map(|outdated| Some(Record { is_final, leaving, has_network, outdated }))
-            })
-        })
-    });
-    let records: Vec<_> = records.chain([None]).collect();
+    let bits = |bits: u8| {
+        let [is_final, leaving, condemned, has_network, outdated] =
+            [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
+        Record { is_final, leaving, condemned, has_network, outdated }
+    };
+    let records: Vec<_> = (0..32).map(|number| Some(bits(number))).chain([None]).collect();
     let launchers = [
         Launcher::Unstarted,
         Launcher::Silent,
@@ -108,11 +117,13 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     for wanted in [Wanted::Present, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
-                let seen =
-                    |stop, volumes_differ| Observed { record: *record, launcher, volumes_differ, stop };
-                all.extend(
-                    stops.into_iter().flat_map(|stop| flags.map(|differ| (wanted, seen(stop, differ)))),
-                );
+                for (stop, volumes_differ, ill) in stops
+                    .into_iter()
+                    .flat_map(|stop| flags.into_iter().map(move |differ| (stop, differ)))
+                    .flat_map(|(stop, differ)| flags.map(|ill| (stop, differ, ill)))
+                {
+                    all.push((wanted, Observed { record: *record, launcher, volumes_differ, ill, stop }));
+                }
             }
         }
     }
@@ -127,7 +138,29 @@ fn a_guest_gets_its_volumes_while_it_runs() {
         (LEAVING, Launcher::Alive, Action::AskShutdown),
         (FINAL, Launcher::Alive, Action::Kill),
     ] {
-        let seen = Observed { record: Some(record), launcher, volumes_differ: true, stop: Stop::Unasked };
+        let seen = Observed {
+            record: Some(record),
+            launcher,
+            volumes_differ: true,
+            ill: false,
+            stop: Stop::Unasked,
+        };
+        assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_is_ill_is_condemned_once() {
+    for (record, launcher, expected) in [
+        (LIVE, Launcher::Alive, Action::Condemn),
+        (LIVE, Launcher::Silent, Action::Wait),
+        (LIVE, Launcher::Exited, Action::RecordOutcome),
+        (CONDEMNED, Launcher::Alive, Action::AskShutdown),
+        (LEAVING, Launcher::Alive, Action::AskShutdown),
+        (FINAL, Launcher::Alive, Action::Kill),
+    ] {
+        let seen =
+            Observed { record: Some(record), launcher, volumes_differ: true, ill: true, stop: Stop::Unasked };
         assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
     }
 }
@@ -138,7 +171,7 @@ fn the_promises_hold_everywhere() {
     for (wanted, seen) in everything() {
         let action = decide(wanted, &seen);
         let context = format!("{wanted:?} {seen:?} -> {action:?}");
-        let unwanted = seen.record.is_some_and(|record| record.leaving || record.is_final);
+        let unwanted = seen.record.is_some_and(|record| record.ends());
         if action == Action::Kill {
             assert!(unwanted, "a wanted guest is never killed: {context}");
         }
@@ -147,11 +180,18 @@ fn the_promises_hold_everywhere() {
             assert!(gone, "nothing is removed under a launcher: {context}");
         }
         if matches!(action, Action::Start | Action::Launch) {
-            assert!(!unwanted && wanted != Wanted::Absent, "only what is wanted starts: {context}");
+            let ended = seen.record.is_some_and(|record| record.leaving || record.is_final);
+            assert!(!ended && wanted != Wanted::Absent, "only what is wanted starts: {context}");
         }
         if action == Action::PlugVolumes {
             let runs = seen.launcher == Launcher::Alive && seen.volumes_differ;
             assert!(runs && !unwanted, "volumes are for guests that go on: {context}");
+        }
+        if action == Action::Condemn {
+            assert!(
+                seen.ill && !unwanted,
+                "only a guest that is ill and should go on is condemned: {context}"
+            );
         }
         if action == Action::RecordLoss {
             assert_eq!(seen.launcher, Launcher::Vanished, "only a gone process is a loss: {context}");

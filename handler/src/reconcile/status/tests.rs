@@ -10,6 +10,7 @@ fn facts(phase: Phase) -> Facts<'static> {
         phase,
         vm: None,
         state: None,
+        readiness: None,
         address: None,
         trouble: None,
         manifest_changed: false,
@@ -119,4 +120,61 @@ fn a_refusal_names_its_field_once() {
     assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
     let told = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30);
     assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
+}
+
+/// A VMI with a readinessProbe.
+fn probed() -> Vm {
+    let vmi = serde_json::json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {"name": "one", "uid": "00000000-0000-4000-8000-000000000001"},
+        "spec": {
+            "domain": {"memory": {"guest": "64Mi"}, "devices": {"autoattachGraphicsDevice": false}},
+            "readinessProbe": {"guestAgentPing": {}},
+        },
+    });
+    let vmi: vireo_api::v1::VirtualMachineInstance = serde_json::from_value(vmi).unwrap();
+    Vm::try_from(&vmi).unwrap_or_else(|report| panic!("{report}"))
+}
+
+#[test]
+fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_anew() {
+    let vm = probed();
+    let standing = |well, cause: &str| Standing { well, cause: cause.to_owned() };
+    let (well, ill) = (standing(Some(true), ""), standing(Some(false), "no"));
+    let (new, doubted) = (standing(None, ""), standing(None, "no"));
+    let after = |before: &Status, readiness: Option<&Standing>, phase| {
+        next(before, &Facts { vm: Some(&vm), readiness, ..facts(phase) })
+    };
+    let starting = after(&Status::default(), None, Phase::Scheduled);
+    let begun = after(&starting, None, Phase::Running);
+    let ready = after(&begun, Some(&well), Phase::Running);
+    let unready = after(&ready, Some(&ill), Phase::Running);
+    let not_yet = "the readinessProbe has not succeeded yet";
+    let failed = "Readiness probe failed: no";
+    let mut condemned_one = ready.clone();
+    condemn(&mut condemned_one, "no", THEN);
+    for (before, readiness, status, message) in [
+        (&starting, None, "False", not_yet),
+        (&begun, Some(&new), "False", not_yet),
+        (&begun, Some(&doubted), "False", failed),
+        (&begun, Some(&well), "True", ""),
+        (&ready, Some(&ill), "False", failed),
+        (&unready, Some(&well), "True", ""),
+        // Another handler has begun to ask.
+        (&ready, None, "True", ""),
+        (&ready, Some(&new), "True", ""),
+        (&ready, Some(&doubted), "True", ""),
+        (&unready, None, "False", failed),
+        (&unready, Some(&new), "False", failed),
+        // Its livenessProbe failed.
+        (&condemned_one, Some(&well), "False", "Liveness probe failed: no"),
+    ] {
+        let now = after(before, readiness, Phase::Running);
+        let now = condition(&now, "Ready").unwrap();
+        assert_eq!((now.status.as_str(), now.message.as_str()), (status, message), "{readiness:?}");
+        assert_eq!(now.reason, if status == "True" { "" } else { "ContainersNotReady" });
+    }
+    let gone = after(&ready, None, Phase::Failed);
+    assert_eq!(condition(&gone, "Ready").unwrap().reason, "GuestNotRunning");
 }

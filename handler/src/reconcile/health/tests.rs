@@ -1,0 +1,55 @@
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use super::*;
+
+const RULES: Rules = Rules { period: Duration::from_secs(10), success_threshold: 1, failure_threshold: 1 };
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_that_sleeps_is_not_asked_and_what_it_did_not_answer_does_not_count() {
+    let (awake, heard) = watch::channel(true);
+    let asked = AtomicU32::new(0);
+    let told = Mutex::new(Vec::new());
+    let ask = || {
+        let number = asked.fetch_add(1, Ordering::Relaxed);
+        async move {
+            if number == 1 {
+                // Its answer is a failure, and comes while it sleeps.
+                sleep(Duration::from_secs(5)).await;
+                return Outcome::Ill("late".to_owned());
+            }
+            Outcome::Well
+        }
+    };
+    let course = Course::begin(Instant::now() + Duration::from_secs(3));
+    let run = follow(course, RULES, ask, heard, |standing| told.lock().unwrap().push(standing.well));
+    let script = async {
+        let count = || asked.load(Ordering::Relaxed);
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(count(), 0, "before its delay is over");
+        sleep(Duration::from_secs(2)).await;
+        assert_eq!(count(), 1);
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!(count(), 2, "the second is being answered");
+        awake.send_replace(false);
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(count(), 2);
+        awake.send_replace(true);
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(count(), 3, "what is overdue is asked at once");
+        drop(awake);
+    };
+    tokio::join!(run, script);
+    assert_eq!(*told.lock().unwrap(), [Some(true), Some(true)]);
+}
+
+#[test]
+fn a_delay_is_counted_from_when_the_guest_began_to_run() {
+    let mut vmi = vireo_api::v1::VirtualMachineInstance::default();
+    assert_eq!(running_since(&vmi.status), None);
+    super::super::status::enter(&mut vmi.status, Phase::Running, "2026-01-01T00:00:00Z");
+    assert_eq!(running_since(&vmi.status), Some("2026-01-01T00:00:00Z".parse().unwrap()));
+}
