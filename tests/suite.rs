@@ -24,6 +24,7 @@ mod scenarios {
     pub(crate) mod node;
     mod node_disk;
     mod placing;
+    mod probes;
     mod roles;
     mod screen;
     pub(crate) mod standalone;

@@ -10,6 +10,7 @@ use vireo_tests::{Host, HostBuilder, HostError, Status, scenario};
 
 use crate::SOON;
 use crate::scenarios::node::{Node, host_with_programs};
+use crate::scenarios::probes::condition;
 
 /// systemd and cloud-init take minutes on an emulated processor.
 const BOOT: Duration = Duration::from_secs(420);
@@ -86,6 +87,10 @@ metadata:
 spec:
   hostname: analyst
   terminationGracePeriodSeconds: 300
+  readinessProbe:
+    exec: {{command: [test, -e, /etc/written]}}
+    periodSeconds: 5
+    timeoutSeconds: 5
   domain:
     memory:
       guest: 512Mi
@@ -256,6 +261,12 @@ fn by_its_agent(node: &Node<'_>) -> Result<(), HostError> {
         conditions.iter().any(|one| one["type"] == "AgentConnected" && one["status"] == "True"),
         "{status:#}"
     );
+    let mut ready = Value::Null;
+    let told = eventually("a program of the guest says that it is ready", BOOT, || {
+        ready = condition(&node.vmi("debian")?.unwrap_or_default(), "Ready");
+        Ok(ready["status"] == "True")
+    });
+    assert!(told.is_ok(), "{ready:#}");
     assert_eq!(status["guestOSInfo"]["id"], "debian", "{status:#}");
     assert_ne!(status["interfaces"][0]["interfaceName"], Value::Null, "{status:#}");
     assert!(

@@ -9,7 +9,7 @@ use vireo_tests::guest::Guest;
 
 use crate::SOON;
 use crate::scenarios::node::manifest;
-use crate::scenarios::standalone::{Standalone, host_with_vireo};
+use crate::scenarios::standalone::{Standalone, host_with_vireo, machine_of};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// How much of a disk is compared.
@@ -27,12 +27,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
         standalone.kubectl("apply -f -", Some(&claim))?.ok();
     }
     standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
-    let template = manifest(&host, "web");
-    let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
-    let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
-    let vm = format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: web}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
-    );
+    let vm = machine_of(&manifest(&host, "web"), "web", "Halted");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     refused(&standalone, "addvolume web --volume-name=data", "not found")?;
     standalone.virtctl("start web")?.ok();

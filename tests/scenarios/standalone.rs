@@ -311,9 +311,7 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
 
 /// A VirtualMachine `two`, halted, one of whose disks is the claim `data`.
 pub(crate) fn machine_with_a_claim(host: &Host) -> String {
-    let template = manifest(host, "two");
-    let (_, spec) = template.split_once("spec:\n").unwrap_or_default();
-    let spec = spec
+    let instance = manifest(host, "two")
         .replace(
             "      - name: second\n",
             "      - name: data\n        serial: D4TA\n        disk: {bus: virtio}\n      - name: second\n",
@@ -322,9 +320,15 @@ pub(crate) fn machine_with_a_claim(host: &Host) -> String {
             "  volumes:\n",
             "  volumes:\n  - name: data\n    persistentVolumeClaim: {claimName: data}\n",
         );
+    machine_of(&instance, "two", "Halted")
+}
+
+/// A VirtualMachine whose instances are like the one of a manifest.
+pub(crate) fn machine_of(instance: &str, name: &str, strategy: &str) -> String {
+    let (_, spec) = instance.split_once("spec:\n").unwrap_or_default();
     let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: two}}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n{spec}"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: {name}}}\nspec:\n  runStrategy: {strategy}\n  template:\n    spec:\n{spec}"
     )
 }
 
