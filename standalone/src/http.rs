@@ -30,6 +30,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
 use serde_json::{Value, json};
 use vireo_handler::http::METRICS;
 
@@ -113,7 +114,11 @@ async fn objects(
         (Method::GET | Method::HEAD, None) if query.watch => {
             return watch::serve(server, &object, &query, form);
         }
-        (Method::GET | Method::HEAD, None) => return read::list(server, &object, &query, form),
+        (Method::GET | Method::HEAD, None) => {
+            // Many objects take long to write down, and others should not wait for it.
+            let server = Arc::clone(server);
+            return write::aside(move || read::list(&server, &object, &query, form)).await;
+        }
         // Deprecated, and still what some clients do: a watch of one name.
         (Method::GET, Some(_)) if query.watch && object.status.is_none() => {
             return watch::serve(server, &object, &query, form);
@@ -169,8 +174,11 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
 }
 
 /// A JSON answer.
-fn json_of(code: StatusCode, value: &Value) -> Response {
-    (code, [(header::CONTENT_TYPE, "application/json")], value.to_string()).into_response()
+fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(text) => (code, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Err(error) => Refusal::internal(error.to_string()).into_response(),
+    }
 }
 
 /// `metav1.Status` of a success.

@@ -126,19 +126,20 @@ impl Store {
         revision: u64,
     ) -> Result<Listing, Expired> {
         let present = self.present();
-        let mut then: BTreeMap<&Key, &Arc<Object>> =
-            present.of(resource, namespace).map(|object| (&object.key, object)).collect();
-        // Latest first, so that the oldest state has the last word.
-        for event in present.past.after(revision, present.revision)?.rev() {
-            if !event.key.is_of(resource, namespace) {
-                continue;
-            }
-            match &event.before {
-                Some(before) => then.insert(&event.key, before),
-                None => then.remove(&event.key),
-            };
+        // What was written since, and how it was before: the first event of a key knows.
+        let mut since: BTreeMap<&Key, Option<&Arc<Object>>> = BTreeMap::new();
+        let events = present.past.after(revision, present.revision)?;
+        for event in events.filter(|event| event.key.is_of(resource, namespace)) {
+            since.entry(&event.key).or_insert(event.before.as_ref());
         }
-        Ok(Listing { revision, objects: then.into_values().cloned().collect() })
+        let unchanged = present.of(resource, namespace).filter(|object| !since.contains_key(&object.key));
+        let mut objects: Vec<Arc<Object>> = unchanged.cloned().collect();
+        if !since.is_empty() {
+            objects.extend(since.into_values().flatten().cloned());
+            // Two runs that are in order already.
+            objects.sort_by(|a, b| a.key.cmp(&b.key));
+        }
+        Ok(Listing { revision, objects })
     }
 
     /// What was written to a resource after a revision, oldest first, and how far that reaches.

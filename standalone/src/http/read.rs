@@ -4,6 +4,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::query::{Match, Query};
@@ -62,26 +63,35 @@ pub(super) fn list(server: &Server, object: &Object, query: &Query, form: Form) 
         Some(limit) => selected.by_ref().take(limit).collect(),
         None => selected.by_ref().collect(),
     };
-    let left = selected.count();
+    let more = selected.next().is_some();
     let mut metadata = json!({ "resourceVersion": listing.revision.to_string() });
-    if let Some(last) = page.last().filter(|_| left > 0) {
+    if let Some(last) = page.last().filter(|_| more) {
         let (namespace, name) = (last.key.namespace.clone(), last.key.name.clone());
         metadata["continue"] = json!(Next { revision: listing.revision, namespace, name }.write());
+        // How many a selector would leave is not counted, as that would read them all.
         if selector.is_empty() {
-            metadata["remainingItemCount"] = json!(left);
+            metadata["remainingItemCount"] = json!(selected.count() + 1);
         }
     }
     let page: Vec<&Value> = page.into_iter().map(|object| &object.value).collect();
-    let answer = match form {
-        Form::Table(include) => table(&object.resource, &page, include, metadata),
-        Form::Plain => json!({
-            "kind": format!("{}List", object.resource.kind),
-            "apiVersion": object.resource.api_version(),
-            "metadata": metadata,
-            "items": page,
-        }),
-    };
-    Ok(json_of(StatusCode::OK, &answer))
+    Ok(match form {
+        Form::Table(include) => json_of(StatusCode::OK, &table(&object.resource, &page, include, metadata)),
+        Form::Plain => {
+            let kind = format!("{}List", object.resource.kind);
+            let list = List { kind, api_version: object.resource.api_version(), metadata, items: &page };
+            json_of(StatusCode::OK, &list)
+        }
+    })
+}
+
+/// Objects as they are stored, which are not copied.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct List<'o> {
+    kind: String,
+    api_version: String,
+    metadata: Value,
+    items: &'o [&'o Value],
 }
 
 fn moment(server: &Server, object: &Object, query: &Query, next: Option<&Next>) -> Result<Listing, Refusal> {

@@ -1,5 +1,7 @@
 //! In which form objects are answered: as they are, or as the table that `kubectl get` prints.
 
+use std::borrow::Cow;
+
 use axum::extract::Request;
 use axum::http::header;
 use serde_json::{Map, Value, json};
@@ -100,12 +102,12 @@ fn row(resource: &Resource, object: &Value, include: Include) -> Value {
 }
 
 /// One object in the form that was asked for.
-pub(super) fn shown(resource: &Resource, object: &Value, form: Form) -> Value {
+pub(super) fn shown<'o>(resource: &Resource, object: &'o Value, form: Form) -> Cow<'o, Value> {
     match form {
-        Form::Plain => object.clone(),
+        Form::Plain => Cow::Borrowed(object),
         Form::Table(include) => {
             let revision = json!({ "resourceVersion": meta::text(object, "resourceVersion") });
-            table(resource, &[object], include, revision)
+            Cow::Owned(table(resource, &[object], include, revision))
         }
     }
 }

@@ -324,10 +324,12 @@ async fn a_watch_tells_what_enters_changes_and_leaves_a_selection() {
 #[tokio::test]
 async fn a_watch_goes_on_from_its_moment_or_says_that_it_is_forgotten() {
     let world = World::new();
-    world.ask("POST", MAPS, map("a", json!({}))).await;
+    // Larger than a piece of what a watch begins with.
+    let large = json!({"text": "x".repeat(100 << 10)});
+    world.ask("POST", MAPS, map("a", large.clone())).await;
     let (_, list) = world.ask("GET", MAPS, Value::Null).await;
     let from = list["metadata"]["resourceVersion"].as_str().unwrap();
-    world.ask("POST", MAPS, map("b", json!({}))).await;
+    world.ask("POST", MAPS, map("b", large)).await;
     let mut watch = Lines::of(&world, &format!("{MAPS}?watch=true&resourceVersion={from}")).await;
     assert_eq!(watch.told().await, "ADDED b");
     let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";

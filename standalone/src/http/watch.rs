@@ -20,12 +20,15 @@ use super::target::Object;
 use super::{Refusal, Server};
 use crate::resource::Resource;
 use crate::selector::Selector;
-use crate::store::{Event, Store};
+use crate::store::{Event, Object as Stored, Store};
 
 /// How long a watch lasts that does not say.
 const LASTING: Duration = Duration::from_secs(45 * 60);
 /// How often one that wants them gets bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
+
+/// Bytes of what is told first that are written at once, or one object.
+const PIECE: usize = 64 << 10;
 
 struct Watch {
     store: Arc<Store>,
@@ -37,8 +40,10 @@ struct Watch {
     form: Form,
     /// Everything up to this was told.
     position: u64,
-    /// What is told first.
-    first: Option<String>,
+    /// What is told first, a piece at a time as the client reads.
+    first: std::vec::IntoIter<Arc<Stored>>,
+    /// Whether the end of that is marked.
+    marked: bool,
     deadline: Instant,
     bookmark: Option<Instant>,
     over: bool,
@@ -63,14 +68,18 @@ pub(super) fn serve(
         selector,
         form,
         position: query.revision.unwrap_or_default(),
-        first: None,
+        first: Vec::new().into_iter(),
+        marked: false,
         deadline: Instant::now() + query.timeout.unwrap_or(LASTING).min(LASTING * 2),
         bookmark: query.bookmarks.then(|| Instant::now() + BOOKMARKS),
         over: false,
         _counted: server.measures.watching(object.resource.name()),
     };
     if query.revision.is_none() || query.initial_events {
-        watch.begin_with_everything(query.initial_events && query.bookmarks);
+        let listing = server.store.list(&object.resource.name(), object.namespace.as_deref());
+        watch.position = listing.revision;
+        watch.first = listing.objects.into_iter();
+        watch.marked = query.initial_events && query.bookmarks;
     }
     let body = Body::from_stream(stream::unfold(watch, |mut watch| async {
         let chunk = watch.next().await?;
@@ -81,22 +90,25 @@ pub(super) fn serve(
 }
 
 fn line(kind: &str, object: &Value) -> String {
-    let mut line = json!({"type": kind, "object": object}).to_string();
-    line.push('\n');
-    line
+    // Not by `json!`, which would copy the object.
+    format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
 impl Watch {
-    fn begin_with_everything(&mut self, marked: bool) {
-        let listing = self.store.list(&self.resource.name(), self.namespace.as_deref());
-        let meant = listing.objects.iter().filter(|object| self.selects(&object.value));
-        let mut first: String =
-            meant.map(|object| line("ADDED", &shown(&self.resource, &object.value, self.form))).collect();
-        self.position = listing.revision;
-        if marked {
-            first.push_str(&self.mark(json!({"k8s.io/initial-events-end": "true"})));
+    /// The next piece of what there was at the beginning.
+    fn begin(&mut self) -> Option<String> {
+        let mut piece = String::new();
+        while piece.len() < PIECE
+            && let Some(object) = self.first.next()
+        {
+            if self.selects(&object.value) {
+                piece.push_str(&line("ADDED", &shown(&self.resource, &object.value, self.form)));
+            }
         }
-        self.first = Some(first).filter(|first| !first.is_empty());
+        if piece.is_empty() && std::mem::take(&mut self.marked) {
+            piece = self.mark(json!({"k8s.io/initial-events-end": "true"}));
+        }
+        Some(piece).filter(|piece| !piece.is_empty())
     }
 
     fn selects(&self, object: &Value) -> bool {
@@ -130,8 +142,8 @@ impl Watch {
 
     /// What to send next; nothing when the watch is over.
     async fn next(&mut self) -> Option<String> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
+        if let Some(piece) = self.begin() {
+            return Some(piece);
         }
         while !self.over {
             self.news.borrow_and_update();

@@ -157,11 +157,12 @@ impl Writer {
     }
 }
 
-async fn aside<T: Send + 'static>(
+/// Does beside the runtime what takes long.
+pub(super) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Refusal::internal(format!("the write broke off: {error}")))?
+    done.map_err(|error| Refusal::internal(format!("the work broke off: {error}")))?
 }
 
 /// The object that a request carries. One of Kubernetes' own kinds need not say that it is what the path says.

@@ -64,7 +64,7 @@ impl Past {
         &self,
         revision: u64,
         latest: u64,
-    ) -> Result<impl DoubleEndedIterator<Item = &Arc<Event>>, Expired> {
+    ) -> Result<impl Iterator<Item = &Arc<Event>>, Expired> {
         if revision < self.horizon || revision > latest {
             return Err(Expired { asked: revision, oldest: self.horizon });
         }
