@@ -15,6 +15,7 @@ use vireo_api::spec::HypervisorChoice;
 
 use crate::launcher::link::chain;
 use crate::settings::{Settings, beside_this_program, host_name};
+use crate::storage::HostDisks;
 
 /// Whatever ends a command.
 pub type Failure = Box<dyn Error>;
@@ -78,6 +79,7 @@ impl NodeArgs {
                 None => beside_this_program()?,
             },
             qemu: self.qemu,
+            host_disks: HostDisks::Anywhere,
             node_name: self.node_name.unwrap_or_else(host_name),
         })
     }

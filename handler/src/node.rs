@@ -80,6 +80,7 @@ impl Node {
             launcher: "virt-launcher".into(),
             qemu: None,
             storage_dir: "/nowhere".into(),
+            host_disks: crate::storage::HostDisks::Anywhere,
             node_name: "node1".to_owned(),
         }))
     }

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use vireo_api::spec::HypervisorChoice;
 
+use crate::storage::HostDisks;
+
 /// Settings of one handler.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -20,6 +22,8 @@ pub struct Settings {
     pub qemu: Option<PathBuf>,
     /// `--storage-dir`.
     pub storage_dir: PathBuf,
+    /// Which files of this machine VMs may have for disks.
+    pub host_disks: HostDisks,
     /// `--node-name`.
     pub node_name: String,
 }

@@ -7,6 +7,7 @@ mod blobs;
 pub mod claims;
 pub mod cloud_init;
 mod format;
+pub mod host_disks;
 pub mod images;
 mod oci;
 pub mod prepare;
@@ -16,6 +17,7 @@ pub mod volumes;
 pub use blobs::BlobError;
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub use format::FormatError;
+pub use host_disks::{HostDisks, NotAllowed};
 pub use oci::OciError;
 pub use prepare::{
     Kernel, NO_CLAIM, NO_IMAGE, Places, Prepared, StorageError, find_claims, prepare, prepare_disk,

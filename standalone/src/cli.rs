@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
+use vireo_handler::storage::HostDisks;
 use vireo_standalone::run::Options;
 
 /// Virtual machines with the KubeVirt API, without a cluster.
@@ -37,6 +38,10 @@ pub(crate) struct Standalone {
     /// Where the API listens; port 0 takes a free one. Whoever reaches it needs the kubeconfig or the token.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
+    /// A directory below which VMs may have files for disks (hostDisk). May be said again; without it none may, since who
+    /// creates VMs could name any file of this machine.
+    #[arg(long = "host-disks", value_name = "DIR")]
+    host_disks: Vec<PathBuf>,
 }
 
 impl Standalone {
@@ -45,6 +50,8 @@ impl Standalone {
         let mut node = self.node.settings()?;
         // It names an object, and names of objects are lower case.
         node.node_name.make_ascii_lowercase();
+        let directories = self.host_disks.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
+        node.host_disks = HostDisks::Below(directories);
         Ok(Options { node, listen: self.listen })
     }
 }

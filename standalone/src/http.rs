@@ -33,6 +33,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vireo_handler::http::METRICS;
+use vireo_handler::storage::HostDisks;
 
 pub use measured::Measures;
 pub use refusal::{Refusal, status};
@@ -56,6 +57,8 @@ pub struct Server {
     pub tokens: Arc<Tokens>,
     /// What fills claims.
     pub uploads: Uploads,
+    /// Which files of this machine may be disks.
+    pub host_disks: HostDisks,
     /// What is served.
     pub catalogs: Catalogs,
     /// Who may do what.

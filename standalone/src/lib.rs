@@ -17,6 +17,7 @@ pub mod claims;
 pub mod collect;
 pub mod definitions;
 pub mod fields;
+mod host_disks;
 pub mod http;
 pub mod instancetypes;
 pub mod kubeconfig;

@@ -112,6 +112,7 @@ pub async fn run(
         store: Arc::clone(&store),
         tokens,
         uploads,
+        host_disks: node.settings.host_disks.clone(),
         catalogs: Catalogs::default(),
         roles: RolesNow::default(),
         node: router,

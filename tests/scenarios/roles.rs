@@ -31,7 +31,15 @@ impl<'h> Robot<'h> {
 
     /// What it says, whether it succeeds or not.
     fn kubectl(&self, line: &str) -> Result<String, HostError> {
-        let told = self.standalone.kubectl(&format!("--kubeconfig {} {line}", self.config), None)?;
+        self.kubectl_with(line, None)
+    }
+
+    fn apply(&self, manifest: &str) -> Result<String, HostError> {
+        self.kubectl_with("apply -f -", Some(manifest))
+    }
+
+    fn kubectl_with(&self, line: &str, input: Option<&str>) -> Result<String, HostError> {
+        let told = self.standalone.kubectl(&format!("--kubeconfig {} {line}", self.config), input)?;
         Ok(told.stdout + &told.stderr)
     }
 
@@ -50,6 +58,38 @@ impl<'h> Robot<'h> {
 
 fn has(told: &str, wanted: &str) {
     assert!(told.contains(wanted), "{wanted:?} is missing in:\n{told}");
+}
+
+/// Whoever may make machines may not make every file of the host a disk.
+fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
+    let disk = |path: &str| {
+        let volumes = format!(
+            "      volumes:\n      - name: file\n        hostDisk: {{path: {path}, type: DiskOrCreate, capacity: 1Mi}}\n"
+        );
+        let devices = "devices: {disks: [{name: file, disk: {bus: virtio}}], ";
+        let machine = MACHINE.replace("name: vm", "name: file").replace("Halted", "Always");
+        machine.replace("devices: {", devices) + &volumes
+    };
+    let (data, secret) = (host.work("data"), host.work("state/api/token.json"));
+    let apply = |path: &str| robot.apply(&disk(path));
+    let told = apply(&secret)?;
+    has(&told, "spec.template.spec.volumes[0].hostDisk.path");
+    has(&told, &format!("{secret} is not below a directory of --host-disks: {data}"));
+    host.shell(&format!("mkdir {data}; ln -s {} {data}/link", host.work("state/api"))).run()?.ok();
+    has(&apply(&format!("{data}/link/token.json"))?, "created");
+    eventually("it is said where the link leads", BOOT, || {
+        let told = robot.kubectl("get events")?;
+        Ok(told.contains(&format!("{secret} is not below")))
+    })?;
+    has(&robot.kubectl("delete vm file --timeout=60s")?, "deleted");
+    has(&apply(&format!("{data}/new/disk.img"))?, "created");
+    eventually("it runs with its file", BOOT, || {
+        let told = robot.kubectl("get vmi file -o jsonpath={.status.phase}")?;
+        Ok(told == "Running")
+    })?;
+    assert_eq!(host.shell(&format!("stat -c %s {data}/new/disk.img")).run()?.ok(), "1048576\n");
+    has(&robot.kubectl("delete vm file --timeout=60s")?, "deleted");
+    Ok(())
 }
 
 #[test]
@@ -95,6 +135,7 @@ fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     robot.gets("kubevirt.io:edit", "works")?;
     has(&robot.virtctl("start vm")?, "was scheduled to start");
     eventually("it runs", BOOT, || Ok(robot.kubectl("get vmi")?.contains("Running")))?;
+    has_files_where_it_may(&host, &robot)?;
     let more = "create rolebinding more --clusterrole=cluster-admin --user=eve";
     has(&robot.kubectl(more)?, "cannot create resource \"rolebindings\"");
     robot.gets("admin", "leads")?;

@@ -47,7 +47,7 @@ fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError>
     let mut vireo = host
         .command(&host.input("vireo"))
         .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", hypervisor])
-        .args(["--node-name", "here"])
+        .args(["--node-name", "here", "--host-disks", &host.work("data")])
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;
     let told = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);

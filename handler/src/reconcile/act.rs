@@ -197,6 +197,7 @@ impl Machine {
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
             images: self.node.state.images(),
             claims: self.node.claims(),
+            host_disks: self.node.settings.host_disks.clone(),
         })
     }
 

@@ -11,6 +11,7 @@ use vireo_proto::launcher::{DiskSource, disk_source};
 
 use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
+use super::host_disks::HostDisks;
 use super::images::{ImageError, Images, Layout};
 use super::volumes::{self, VolumeError};
 
@@ -137,6 +138,8 @@ pub struct Places {
     pub images: PathBuf,
     /// The node's claims.
     pub claims: Claims,
+    /// Which files of the node may be disks.
+    pub host_disks: HostDisks,
 }
 
 /// What is to be made for a disk of a VM whose volumes are in `volumes`. A disk's name is a DNS label, and so a file
@@ -189,13 +192,13 @@ fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf,
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
 pub fn prepare(vm: &Vm, places: &Places) -> Result<Prepared, StorageError> {
-    let Places { vmi, kept, images, claims } = places;
+    let Places { vmi, kept, images, .. } = places;
     let volumes = vmi.join("volumes");
     directory(&volumes)?;
     let images = Images::new(images.clone());
     let disks = vm
         .fixed_disks()
-        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), (&images, claims)))
+        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), (&images, places)))
         .collect::<Result<_, _>>()?;
     let kernel = match vm.firmware().boot() {
         BootSource::Kernel(boot) => Some(kernel(boot, &images)?),
@@ -219,7 +222,7 @@ pub fn prepare_disk(vm: &Vm, disk: &Disk, places: &Places) -> Result<DiskSource,
     let volumes = places.vmi.join("volumes");
     directory(&volumes)?;
     let images = Images::new(places.images.clone());
-    make(vm, disk.source_field(), step(disk, &volumes), (&images, &places.claims))
+    make(vm, disk.source_field(), step(disk, &volumes), (&images, places))
 }
 
 fn directory(path: &Path) -> Result<(), StorageError> {
@@ -230,12 +233,12 @@ fn make(
     vm: &Vm,
     field: &Field,
     step: Step<'_>,
-    (images, claims): (&Images, &Claims),
+    (images, places): (&Images, &Places),
 ) -> Result<DiskSource, StorageError> {
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
         Step::Claim { name } => {
-            let path = claim(vm, field, name, claims)?;
+            let path = claim(vm, field, name, &places.claims)?;
             disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
         }
         Step::Overlay { image, path, at } => {
@@ -264,8 +267,9 @@ fn make(
             disk_source::Source::Qcow2(disk_source::Qcow2 { path: text(&at)? })
         }
         Step::Host { path, create_with } => {
-            volumes::host_disk(path, create_with).map_err(volume)?;
-            disk_source::Source::Raw(disk_source::Raw { path: text(path)? })
+            let path = places.host_disks.find(path).map_err(volume)?;
+            volumes::host_disk(&path, create_with).map_err(volume)?;
+            disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
         }
     };
     Ok(DiskSource { source: Some(source) })

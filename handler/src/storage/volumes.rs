@@ -8,6 +8,8 @@ use std::process::Command;
 
 use rustix::fs::{OFlags, statvfs};
 
+use super::host_disks::NotAllowed;
+
 const MIB: u64 = 1 << 20;
 
 /// Why a volume could not be made or opened.
@@ -38,6 +40,9 @@ pub enum VolumeError {
     /// A host disk that is a directory, a link or a device.
     #[error("{0} is not a regular file")]
     NotRegular(PathBuf),
+    /// A host disk where none may be.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
     /// No room for a host disk.
     #[error("{path} needs {wanted} bytes, its file system has {free} free")]
     NoRoom {

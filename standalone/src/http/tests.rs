@@ -24,6 +24,7 @@ impl World {
                 files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
                 url: "https://127.0.0.1:6443".to_owned(),
             },
+            host_disks: HostDisks::Below(vec!["/srv/disks".into()]),
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),
             node: Router::new(),

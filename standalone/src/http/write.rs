@@ -13,6 +13,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::Value;
+use vireo_handler::storage::HostDisks;
 
 use super::access::{self, Asker};
 use super::query::{Query, Unknown};
@@ -47,6 +48,7 @@ impl Asked {
         let writer = Writer {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
+            host_disks: self.server.host_disks.clone(),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
             asker: access::asker(&self.request)?.clone(),
@@ -86,6 +88,7 @@ impl Asked {
 #[derive(Debug)]
 struct Writer {
     store: Arc<Store>,
+    host_disks: HostDisks,
     object: Object,
     /// Whether it is only asked what would be.
     dry: bool,

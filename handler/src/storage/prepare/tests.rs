@@ -45,6 +45,7 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
         kept: dir.join("kept"),
         images: dir.join("images/sha256"),
         claims: Claims::below(dir.join("claims")),
+        host_disks: HostDisks::Anywhere,
     };
     places.claims.provide("default", "own", 4096).unwrap();
     let prepared = prepare(&vm, &places).unwrap();
@@ -83,6 +84,7 @@ fn what_is_missing_is_named_by_its_field() {
             kept: dir.join("kept"),
             images: dir.join("images/sha256"),
             claims: Claims::below(dir.join("claims")),
+            host_disks: HostDisks::Below(vec![dir.join("layout")]),
         };
         super::prepare(&vm(spec), &places)
     };
@@ -108,6 +110,11 @@ fn what_is_missing_is_named_by_its_field() {
             format!("hostDisk: {{path: {layout}/absent, type: Disk}}"),
             "spec.volumes[0].hostDisk",
             "does not exist",
+        ),
+        (
+            "hostDisk: {path: /etc/passwd, type: Disk}".to_owned(),
+            "spec.volumes[0].hostDisk",
+            "/etc/passwd is not below a directory of --host-disks",
         ),
         (
             "persistentVolumeClaim: {claimName: absent}".to_owned(),
