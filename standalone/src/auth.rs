@@ -88,6 +88,7 @@ impl Tokens {
         }
         let claims: Claims = self.signer.read(token)?;
         let user = claims.user(&self.store, Timestamp::now().as_second())?;
+        claims.is_kept(&self.store, token).then_some(())?;
         Some(Bearer { user, audiences: claims.aud })
     }
 

@@ -7,8 +7,10 @@
 //! and [`pools`] that of machines, [`claims`] makes and keeps disks, [`uploads`] fills them, [`catalog`]
 //! knows what is served beside the table, by the CustomResourceDefinitions that [`definitions`] sees to,
 //! [`nodes`] says what this machine is and [`placement`] what it does not take, [`accounts`] gives every namespace one,
-//! and [`collect`] removes what was left behind. [`auth`] knows who somebody is, and [`rbac`] what they may do.
+//! whose Secrets [`account_tokens`] fills, and [`collect`] removes what was left behind. [`auth`] knows who somebody is,
+//! and [`rbac`] what they may do.
 
+pub mod account_tokens;
 pub mod accounts;
 pub mod auth;
 pub mod catalog;

@@ -30,6 +30,11 @@ pub fn accounts() -> &'static Resource {
     row("serviceaccounts")
 }
 
+/// The row of Secrets.
+pub fn secrets() -> &'static Resource {
+    row("secrets")
+}
+
 /// The row of nodes.
 pub fn nodes() -> &'static Resource {
     row("nodes")
@@ -241,6 +246,7 @@ mod tests {
             (vmis(), "VirtualMachineInstance"),
             (vms(), "VirtualMachine"),
             (revisions(), "ControllerRevision"),
+            (secrets(), "Secret"),
             (replica_sets(), "VirtualMachineInstanceReplicaSet"),
             (pools(), "VirtualMachinePool"),
             (claims(), "PersistentVolumeClaim"),

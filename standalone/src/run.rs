@@ -23,8 +23,8 @@ use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
 use crate::uploads::Uploads;
 use crate::{
-    accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac, replicasets,
-    vms,
+    account_tokens, accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac,
+    replicasets, vms,
 };
 
 /// What a server is told.
@@ -108,6 +108,7 @@ pub async fn run(
     let uploads = Uploads { files: node.claims(), url: url.clone() };
     let measures = Measures::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
+    let for_accounts = Arc::clone(&tokens);
     let api = Arc::new(Server {
         store: Arc::clone(&store),
         tokens,
@@ -131,6 +132,7 @@ pub async fn run(
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
         () = rbac::keep::run(Arc::clone(&store)) => {}
         () = accounts::run(Arc::clone(&store)) => {}
+        () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
         () = placement::run(Arc::clone(&store), &node.settings.node_name) => {}
         () = collect::run(Arc::clone(&store)) => {}

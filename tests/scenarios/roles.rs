@@ -21,7 +21,15 @@ impl<'h> Robot<'h> {
     fn new(host: &Host, standalone: &'h Standalone<'h>) -> Result<Self, HostError> {
         standalone.kubectl("create serviceaccount robot", None)?.ok();
         let token = standalone.kubectl("create token robot --duration=1h", None)?.ok();
-        let config = host.work("state/robot");
+        Self::with_token(host, standalone, ("robot", &token))
+    }
+
+    fn with_token(
+        host: &Host,
+        standalone: &'h Standalone<'h>,
+        (file, token): (&str, &str),
+    ) -> Result<Self, HostError> {
+        let config = host.work(&format!("state/{file}"));
         host.shell(&format!("cp {} {config}", host.work("state/api/kubeconfig"))).run()?.ok();
         let robot = Self { standalone, config };
         robot.kubectl(&format!("config set-credentials robot --token={}", token.trim()))?;
@@ -58,6 +66,30 @@ impl<'h> Robot<'h> {
 
 fn has(told: &str, wanted: &str) {
     assert!(told.contains(wanted), "{wanted:?} is missing in:\n{told}");
+}
+
+/// A token without an end, in a Secret.
+fn keeps_a_token<'h>(host: &Host, standalone: &'h Standalone<'h>) -> Result<Robot<'h>, HostError> {
+    let secret = |annotations: &str| {
+        format!(
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: robot{annotations}}}\ntype: kubernetes.io/service-account-token\n"
+        )
+    };
+    let told = standalone.kubectl("apply -f -", Some(&secret("")))?;
+    has(&told.stderr, "metadata.annotations[kubernetes.io/service-account.name]: Required value");
+    let secret = secret(", annotations: {kubernetes.io/service-account.name: robot}");
+    standalone.kubectl("apply -f -", Some(&secret))?.ok();
+    let field = |field: &str| {
+        let line = format!("get secret robot -o 'jsonpath={{.data.{field}}}' | base64 -d");
+        standalone.kubectl(&line, None).map(|told| told.stdout)
+    };
+    eventually("it is filled", BOOT, || Ok(!field("token")?.is_empty()))?;
+    assert_eq!(field("namespace")?, "default");
+    assert_eq!(field("ca\\.crt")?, standalone.shell(&format!("cat {}", standalone.file("api/ca.crt")))?);
+    let robot = Robot::with_token(host, standalone, ("robot-in-secret", &field("token")?))?;
+    has(&robot.kubectl("auth whoami")?, "system:serviceaccount:default:robot");
+    has(&robot.kubectl("get vm")?, "No resources found");
+    Ok(robot)
 }
 
 /// Whoever may make machines may not make every file of the host a disk.
@@ -144,9 +176,13 @@ fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     has(&robot.kubectl("delete vm vm --timeout=60s")?, "deleted");
     has(&standalone.kubectl("get rolebinding", None)?.ok(), "ClusterRole/kubevirt.io:edit");
 
+    let kept = keeps_a_token(&host, &standalone)?;
     standalone.kubectl("delete rolebinding looks works leads", None)?.ok();
     has(&robot.kubectl("get vm")?, "(Forbidden)");
     standalone.kubectl("delete serviceaccount robot", None)?.ok();
     has(&robot.kubectl("get vm")?, "Unauthorized");
-    Ok(())
+    has(&kept.kubectl("get vm")?, "Unauthorized");
+    eventually("its Secret goes with it", BOOT, || {
+        Ok(standalone.kubectl("get secret robot", None)?.stderr.contains("NotFound"))
+    })
 }

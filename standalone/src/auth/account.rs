@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{KNOWN, User};
-use crate::meta;
 use crate::rbac::roles::ACCOUNT;
-use crate::resource;
 use crate::store::Store;
+use crate::{meta, place, resource};
 
 /// Who makes the tokens, and whom they are for unless said otherwise.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -21,8 +22,9 @@ const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 pub struct Claims {
     /// For whom it is.
     pub aud: Vec<String>,
-    /// When it ends, in seconds since 1970.
-    pub exp: i64,
+    /// When it ends, in seconds since 1970. Without, it holds as long as its secret has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    exp: Option<i64>,
     iat: i64,
     iss: String,
     jti: String,
@@ -61,12 +63,12 @@ pub struct Account {
 }
 
 impl Claims {
-    /// What a new token says.
-    pub fn new(account: Account, audiences: Vec<String>, now: i64, seconds: i64) -> Self {
+    /// What a new token says, which ends after so many seconds or with its secret.
+    pub fn new(account: Account, audiences: Vec<String>, now: i64, seconds: Option<i64>) -> Self {
         let Account { namespace, account, secret } = account;
         Self {
             aud: audiences,
-            exp: now.saturating_add(seconds),
+            exp: seconds.map(|seconds| now.saturating_add(seconds)),
             iat: now,
             iss: ISSUER.to_owned(),
             jti: Uuid::new_v4().to_string(),
@@ -76,10 +78,21 @@ impl Claims {
         }
     }
 
+    /// Whether this is the token of its secret, where only that says how long it holds.
+    pub fn is_kept(&self, store: &Store, token: &str) -> bool {
+        let kept = || {
+            let Whose { namespace, secret, .. } = &self.whose;
+            let secret = store.get(&place::secrets().key(namespace, &secret.as_ref()?.name))?;
+            let kept = STANDARD.decode(secret.value.get("data")?.get("token")?.as_str()?).ok()?;
+            Some(kept == token.as_bytes())
+        };
+        self.exp.is_some() || kept() == Some(true)
+    }
+
     /// Who shows it, if it holds at this moment.
     pub fn user(&self, store: &Store, now: i64) -> Option<User> {
         let Whose { namespace, secret, serviceaccount: account } = &self.whose;
-        let in_time = self.nbf <= now && now < self.exp && self.iss == ISSUER;
+        let in_time = self.nbf <= now && self.exp.is_none_or(|end| now < end) && self.iss == ISSUER;
         let there = |plural: &str, wanted: &Named| {
             let key = resource::named(plural).map(|row| row.key(namespace, &wanted.name));
             let found = key.and_then(|key| store.get(&key));
@@ -109,7 +122,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::place;
     use crate::store::Change;
 
     fn put(store: &Store, plural: &str, name: &str) -> Named {
@@ -125,7 +137,7 @@ mod tests {
         let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
         let account = Account { namespace: "n".to_owned(), account: named("x"), secret: None };
         let mut said: Value =
-            serde_json::to_value(Claims::new(account, vec!["a".to_owned()], 1000, 600)).unwrap();
+            serde_json::to_value(Claims::new(account, vec!["a".to_owned()], 1000, Some(600))).unwrap();
         assert!(said["jti"].take().as_str().is_some_and(|jti| jti.len() == 36));
         assert_eq!(
             said,
@@ -142,7 +154,7 @@ mod tests {
         let (account, secret) = (put(&store, "serviceaccounts", "x"), put(&store, "secrets", "s"));
         let bound = |secret: Option<Named>| {
             let account = Account { namespace: "n".to_owned(), account: account.clone(), secret };
-            Claims::new(account, Vec::new(), 1000, 600)
+            Claims::new(account, Vec::new(), 1000, Some(600))
         };
         let claims = bound(None);
         for (now, holds) in [(999, false), (1000, true), (1599, true), (1600, false)] {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
 use crate::auth::account::{Account, Claims, ISSUER, Named};
-use crate::resource::{self, Cause};
+use crate::resource::Cause;
 use crate::{meta, place};
 
 /// Its group and kind.
@@ -49,10 +49,11 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
     };
     let whose = Account { namespace: namespace.clone(), account: named(&account.value), secret };
     let now = Timestamp::now().as_second();
-    let claims = Claims::new(whose, wishes.audiences.clone(), now, wishes.seconds);
+    let claims = Claims::new(whose, wishes.audiences.clone(), now, Some(wishes.seconds));
     let token = server.tokens.sign(&claims);
     let token = token.ok_or_else(|| Refusal::internal("the token could not be signed"))?;
-    let ends = Timestamp::from_second(claims.exp).map_err(|error| Refusal::internal(error.to_string()))?;
+    let ends = Timestamp::from_second(now.saturating_add(wishes.seconds));
+    let ends = ends.map_err(|error| Refusal::internal(error.to_string()))?;
     let metadata = meta::of(&mut value);
     metadata.insert("name".to_owned(), json!(name));
     metadata.insert("namespace".to_owned(), json!(namespace));
@@ -121,7 +122,7 @@ fn secret(reference: Option<&Value>) -> Result<Option<Named>, Cause> {
 
 /// A secret that is there, and is the one that is meant.
 fn bound(server: &Server, namespace: &str, wanted: Named) -> Result<Named, Refusal> {
-    let row = resource::named("secrets").ok_or_else(Refusal::nowhere)?;
+    let row = place::secrets();
     let found = server.store.get(&row.key(namespace, &wanted.name));
     let found = found.ok_or_else(|| Refusal::not_found(row, &wanted.name))?;
     let uid = meta::text(&found.value, "uid").to_owned();

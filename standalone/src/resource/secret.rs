@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::Cause;
 use super::admit::{base64, data_keys, immutable};
+use crate::account_tokens;
 
 /// What a Secret of a type must have.
 const OF_TYPE: [(&str, &[&str]); 4] = [
@@ -27,6 +28,12 @@ fn lacks(secret: &Value) -> Vec<Cause> {
         } else {
             either.into_iter().map(required).collect()
         };
+    }
+    if kind == account_tokens::TYPE
+        && account_tokens::annotation(secret, account_tokens::ACCOUNT_NAME).is_none()
+    {
+        let field = format!("metadata.annotations[{}]", account_tokens::ACCOUNT_NAME);
+        return vec![Cause::required(field, "Required value")];
     }
     let keys = OF_TYPE.iter().filter(|(of, _)| *of == kind).flat_map(|(_, keys)| *keys);
     keys.filter(|key| !has(key)).map(|key| required(key)).collect()
@@ -80,6 +87,7 @@ mod tests {
             ("kubernetes.io/ssh-auth", vec!["other"], vec!["data[ssh-privatekey]"]),
             ("kubernetes.io/basic-auth", vec![], vec!["data[username]", "data[password]"]),
             ("kubernetes.io/basic-auth", vec!["password"], vec![]),
+            (account_tokens::TYPE, vec![], vec!["metadata.annotations[kubernetes.io/service-account.name]"]),
             ("example.com/own", vec![], vec![]),
         ] {
             let data: Map<String, Value> =
