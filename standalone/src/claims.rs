@@ -1,5 +1,7 @@
 //! PersistentVolumeClaims of this machine: each becomes a file, which stays until the claim goes and nothing uses it.
 
+mod volume;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ impl Controller for Disks {
     /// A VMI that changes may no longer use what is to go.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (claims, instances) = (place::claims().name(), place::vmis().name());
+        let volumes = place::volumes().name();
         match self.follower.look(store) {
             News::Everything => {
                 store.list(&claims, None).objects.iter().map(|object| object.key.clone()).collect()
@@ -53,6 +56,8 @@ impl Controller for Disks {
                 for event in events {
                     if event.key.resource == claims {
                         keys.insert(event.key.clone());
+                    } else if event.key.resource == volumes {
+                        keys.extend(volume::claim(&event.object.value));
                     } else if event.key.resource == instances {
                         let here = |key: &&Key| key.namespace == event.key.namespace;
                         keys.extend(self.leaving.iter().filter(here).cloned());
@@ -103,6 +108,7 @@ impl Disks {
             return Ok(false);
         }
         if phase == "Bound" && has == wanted && there {
+            self.keep_volume(store, claim)?;
             if uploads::offer(&mut claim.value.clone()) {
                 place::change(store, claim, |value| {
                     uploads::offer(value);
@@ -121,10 +127,10 @@ impl Disks {
             let reason = if bound { "VolumeResizeFailed" } else { "ProvisioningFailed" };
             return warn(store, claim, reason, chain(&error)).map(|()| false);
         }
+        self.keep_volume(store, claim)?;
         let wanted = wanted.cloned().unwrap_or_default();
         place::change(store, claim, |value| {
-            let uid = meta::text(value, "uid").to_owned();
-            value["spec"]["volumeName"] = json!(format!("pvc-{uid}"));
+            value["spec"]["volumeName"] = json!(volume::name(claim));
             value["status"] = json!({
                 "phase": "Bound", "accessModes": value["spec"]["accessModes"],
                 "capacity": {"storage": wanted},
@@ -157,6 +163,14 @@ impl Disks {
         }
     }
 
+    /// Makes the volume of a claim what the claim says.
+    fn keep_volume(&self, store: &Store, claim: &Object) -> Result<(), DiskError> {
+        let disk = self.files.path(&claim.key.namespace, &claim.key.name);
+        let node = self.node.as_ref().map(|node| node.settings.node_name.as_str());
+        let spec = volume::spec(claim, disk.parent().unwrap_or(&disk), node);
+        volume::keep(store, claim, spec)
+    }
+
     /// Tells machines that wait for claims.
     fn tell(&self) {
         if let Some(node) = &self.node {
@@ -177,6 +191,7 @@ impl Disks {
         if let Err(error) = self.files.remove(&claim.key.namespace, &claim.key.name) {
             return warn(store, claim, "VolumeFailedDelete", error.to_string()).map(|()| false);
         }
+        volume::remove(store, claim)?;
         self.leaving.remove(&claim.key);
         place::change(store, claim, |value| {
             meta::remove_finalizer(value, PROTECTION);
@@ -216,6 +231,7 @@ fn lose(store: &Store, claim: &Object, text: String) -> Result<(), DiskError> {
         value["status"]["phase"] = json!("Lost");
         true
     })?;
+    volume::fail(store, claim, &text)?;
     warn(store, claim, "ClaimLost", text)
 }
 

@@ -65,6 +65,16 @@ pub fn claims() -> &'static Resource {
     row("persistentvolumeclaims")
 }
 
+/// The row of PersistentVolumes.
+pub fn volumes() -> &'static Resource {
+    row("persistentvolumes")
+}
+
+/// The row of StorageClasses.
+pub fn classes() -> &'static Resource {
+    row("storageclasses.storage.k8s.io")
+}
+
 /// The row of CustomResourceDefinitions.
 pub fn definitions() -> &'static Resource {
     row("customresourcedefinitions.apiextensions.k8s.io")
@@ -93,6 +103,7 @@ pub fn namespace(store: &Store, name: &str) -> Option<Arc<Object>> {
 /// Whether an object cannot be deleted.
 pub fn is_permanent(resource: &Resource, name: &str) -> bool {
     std::ptr::eq(resource, namespaces()) && PERMANENT.contains(&name)
+        || std::ptr::eq(resource, classes()) && name == resource::CLASS
 }
 
 /// Whether somebody holds an object.
@@ -194,7 +205,7 @@ pub fn done<T>(result: Result<T, WriteError<std::convert::Infallible>>) -> Resul
     }
 }
 
-/// Makes what must be there: the permanent namespaces and this node. Blocks.
+/// Makes what must be there: the permanent namespaces, the StorageClass and this node. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
@@ -204,6 +215,7 @@ pub fn prepare(store: &Store, node: &str) -> Result<(), DiskError> {
             (namespaces().admit)(value, None);
         })?;
     }
+    make(store, classes(), resource::CLASS, resource::describe_class)?;
     make(store, self::nodes(), node, |value| nodes::describe(value, node))
 }
 
@@ -250,6 +262,8 @@ mod tests {
             (replica_sets(), "VirtualMachineInstanceReplicaSet"),
             (pools(), "VirtualMachinePool"),
             (claims(), "PersistentVolumeClaim"),
+            (volumes(), "PersistentVolume"),
+            (classes(), "StorageClass"),
             (definitions(), "CustomResourceDefinition"),
             (nodes(), "Node"),
         ] {

@@ -13,6 +13,7 @@ mod replicaset;
 mod role;
 mod secret;
 mod table;
+mod volume;
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -27,6 +28,7 @@ pub use definition::{CLEANUP, served};
 pub use duration::human;
 pub(crate) use machine::of_template;
 pub use table::ALL;
+pub use volume::{PROVISIONER, VOLUME_PROTECTION, describe_class};
 
 /// A kind of object.
 #[derive(Debug)]

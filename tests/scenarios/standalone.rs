@@ -291,6 +291,8 @@ fn infers_what_a_claim_says(standalone: &Standalone<'_>) -> Result<(), HostError
     }
     standalone.kubectl("delete vm inferred --timeout=60s", None)?.ok();
     standalone.kubectl("delete pvc labelled --timeout=60s", None)?.ok();
+    let volumes = standalone.kubectl("get pv", None)?.ok();
+    assert!(!volumes.contains("labelled"), "they go with their claims:\n{volumes}");
     Ok(())
 }
 
@@ -306,6 +308,27 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
         table.starts_with("NAME") && table.contains("Bound") && table.contains("1Mi        RWO"),
         "{table}"
     );
+    let table = standalone.kubectl("get sc,pv,pvc", None)?.ok();
+    for told in ["storageclass.storage.k8s.io/local (default)", "vireo.io/local", "Immediate", "default/data"]
+    {
+        assert!(table.contains(told), "{told} is missing in:\n{table}");
+    }
+    let volume = standalone.json("get pvc data")?["spec"]["volumeName"].clone();
+    let volume = standalone.json(&format!("get pv {}", volume.as_str().unwrap_or_default()))?;
+    let spec = &volume["spec"];
+    assert_eq!(
+        (&spec["claimRef"]["name"], &spec["capacity"]["storage"]),
+        (&"data".into(), &"1Mi".into()),
+        "{volume:#}"
+    );
+    let class = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: vireo.io/local\n";
+    let by_hand = "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: mine}\nspec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /tmp}}\n";
+    for (manifest, said) in [(class, "there is one StorageClass"), (by_hand, "made with their claims")] {
+        let told = standalone.kubectl("apply --validate=false -f -", Some(manifest))?.stderr;
+        assert!(told.contains(said), "{told}");
+    }
+    let told = standalone.kubectl("delete sc local", None)?.stderr;
+    assert!(told.contains("Forbidden"), "{told}");
     Ok(())
 }
 

@@ -146,3 +146,43 @@ fn machines_wait_for_the_image_of_a_claim_that_is_to_get_one() {
     world.change(&key(), |claim| drop(meta::of(claim).remove("annotations")));
     assert!(!world.waits(), "it is as empty as any other");
 }
+
+#[test]
+fn a_claim_has_its_volume_as_long_as_it_is_there() {
+    let mut world = World::new();
+    world.claim("1Mi", CLASS);
+    world.settle();
+    let uid = meta::text(&world.store.get(&key()).unwrap().value, "uid").to_owned();
+    let volume = place::volumes().key("", &format!("pvc-{uid}"));
+    let has = |world: &World| world.store.get(&volume).map(|volume| volume.value.clone());
+    let made = has(&world).unwrap();
+    assert_eq!(
+        (&made["spec"]["claimRef"]["name"], &made["spec"]["capacity"]["storage"], &made["status"]["phase"]),
+        (&json!("data"), &json!("1Mi"), &json!("Bound"))
+    );
+    let directory = world.file().parent().unwrap().to_string_lossy().into_owned();
+    assert_eq!(made["spec"]["local"]["path"], directory);
+    world.change(&key(), |claim| claim["spec"]["resources"]["requests"]["storage"] = json!("2Mi"));
+    assert_eq!(has(&world).unwrap()["spec"]["capacity"]["storage"], "2Mi");
+    // Whoever deletes it deletes no disk.
+    place::remove(&world.store, &world.store.get(&volume).unwrap()).unwrap();
+    world.settle();
+    assert!(meta::is_leaving(&has(&world).unwrap()) && world.file().exists());
+    world.change(&volume, |volume| {
+        meta::of(volume).remove("deletionTimestamp");
+    });
+    place::change(&world.store, &world.store.get(&volume).unwrap(), |_| false).unwrap();
+    world.settle();
+    assert!(has(&world).is_some(), "it is made again");
+    std::fs::remove_file(world.file()).unwrap();
+    world.change(&key(), |claim| claim["metadata"]["labels"] = json!({"look": "again"}));
+    let lost = has(&world).unwrap();
+    assert_eq!(
+        (&lost["status"]["phase"], &lost["status"]["reason"]),
+        (&json!("Failed"), &json!("ClaimLost"))
+    );
+    let claim = world.store.get(&key()).unwrap();
+    place::remove(&world.store, &claim).unwrap();
+    world.settle();
+    assert_eq!((has(&world), world.store.get(&key()).map(drop)), (None, None));
+}

@@ -67,7 +67,9 @@ pub(super) fn table(resource: &Resource, objects: &[&Value], include: Include, l
     let name = json!({"name": "Name", "type": "string", "format": "name", "priority": 0,
         "description": "Name must be unique within a namespace."});
     let head = |column: &Column| {
-        json!({"name": column.name, "type": column.kind, "format": "", "priority": column.priority,
+        // What kubectl writes the kind before.
+        let format = if column.name == "Name" && column.priority == 0 { "name" } else { "" };
+        json!({"name": column.name, "type": column.kind, "format": format, "priority": column.priority,
             "description": column.description})
     };
     let heads: Vec<Value> = leading(resource, name).chain(resource.columns.iter().map(head)).collect();

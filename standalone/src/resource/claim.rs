@@ -33,7 +33,12 @@ pub(super) fn phase(claim: &Value) -> Value {
 }
 
 pub(super) fn modes(claim: &Value) -> Value {
-    let given = claim.pointer("/status/accessModes").and_then(Value::as_array);
+    short_modes(claim.pointer("/status/accessModes"))
+}
+
+/// Access modes as one word.
+pub(super) fn short_modes(given: Option<&Value>) -> Value {
+    let given = given.and_then(Value::as_array);
     let short = |mode: &Value| MODES.iter().find(|(long, _)| mode == long).map(|(_, short)| *short);
     json!(given.into_iter().flatten().filter_map(short).collect::<Vec<_>>().join(","))
 }
@@ -86,11 +91,11 @@ fn judge(claim: &Value) -> Vec<Cause> {
         causes.push(Cause::unsupported("spec.volumeMode", message));
     }
     let absent = [
-        ("selector", "there are no PersistentVolumes to choose from: remove it"),
+        ("selector", "volumes are made with their claims, not chosen: remove it"),
         ("dataSource", "filling a disk is not available yet: remove it"),
         ("dataSourceRef", "filling a disk is not available yet: remove it"),
         ("volumeAttributesClassName", "there are no VolumeAttributesClasses: remove it"),
-        ("volumeName", "there are no PersistentVolumes to choose from: remove it"),
+        ("volumeName", "volumes are made with their claims, not chosen: remove it"),
     ];
     for (field, why) in absent {
         if claim["spec"].get(field).is_some_and(|value| !value.is_null() && value != "") {

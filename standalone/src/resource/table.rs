@@ -14,6 +14,7 @@ use super::pool;
 use super::replicaset;
 use super::role;
 use super::secret;
+use super::volume;
 use super::{Column, Resource, Scale, Source, Text};
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -212,6 +213,40 @@ fn rows() -> Vec<Resource> {
             merge: Some(&[OF_METADATA[0], OF_METADATA[1], ("status.conditions", "type")]),
             admit: claim::admit,
             ..own("", "PersistentVolumeClaim")
+        },
+        Resource {
+            short_names: texts(&["pv"]),
+            namespaced: false,
+            status: true,
+            columns: vec![
+                shown("Capacity", ".spec.capacity.storage"),
+                made("Access Modes", |volume| claim::short_modes(volume.pointer("/spec/accessModes"))),
+                shown("Reclaim Policy", ".spec.persistentVolumeReclaimPolicy"),
+                made("Status", claim::phase),
+                made("Claim", volume::claimed),
+                shown("StorageClass", ".spec.storageClassName"),
+                made("VolumeAttributesClass", |_| json!("<unset>")),
+                shown("Reason", ".status.reason"),
+                age(),
+                wide(shown("VolumeMode", ".spec.volumeMode")),
+            ],
+            admit: volume::volume,
+            ..own("", "PersistentVolume")
+        },
+        Resource {
+            plural: "storageclasses".into(),
+            short_names: texts(&["sc"]),
+            namespaced: false,
+            columns: vec![
+                made("Name", volume::class_name),
+                shown("Provisioner", ".provisioner"),
+                shown("ReclaimPolicy", ".reclaimPolicy"),
+                shown("VolumeBindingMode", ".volumeBindingMode"),
+                shown("AllowVolumeExpansion", ".allowVolumeExpansion"),
+                age(),
+            ],
+            admit: volume::class,
+            ..own("storage.k8s.io", "StorageClass")
         },
         Resource {
             short_names: texts(&["no"]),

@@ -275,6 +275,52 @@ const DEFINITIONS: &[Definition] = &[
         ],
     ),
     (
+        "PersistentVolume",
+        "The disk of a claim. The server makes it.",
+        &[
+            ("spec", "PersistentVolumeSpec", "What it is."),
+            ("status", "PersistentVolumeStatus", "Whether it is there."),
+        ],
+    ),
+    (
+        "PersistentVolumeSpec",
+        "What a volume is.",
+        &[
+            ("capacity", "{}any", "How large it is."),
+            ("accessModes", "[]string", "Those of its claim."),
+            ("claimRef", "!ObjectReference", "The claim that has it."),
+            ("persistentVolumeReclaimPolicy", "string", "Delete: it goes with its claim."),
+            ("storageClassName", "string", "Who made it."),
+            ("volumeMode", "string", "That of its claim."),
+            ("local", "any", "The directory that has it."),
+            ("nodeAffinity", "any", "The node that has it."),
+            ("mountOptions", "[]string", "Not used."),
+        ],
+    ),
+    (
+        "PersistentVolumeStatus",
+        "Whether a volume is there.",
+        &[
+            ("phase", "string", "Bound, or Failed when its disk is gone."),
+            ("reason", "string", "Why, in one word."),
+            ("message", "string", "Why, for people."),
+            ("lastPhaseTransitionTime", "time", "Not used."),
+        ],
+    ),
+    (
+        "StorageClass",
+        "Who makes volumes. There is one.",
+        &[
+            ("provisioner", "string", "Which program: vireo.io/local."),
+            ("parameters", "{}string", "Not available."),
+            ("reclaimPolicy", "string", "Delete: volumes go with their claims."),
+            ("mountOptions", "[]string", "Not available."),
+            ("allowVolumeExpansion", "boolean", "Whether claims may grow."),
+            ("volumeBindingMode", "string", "Immediate: a claim gets its volume at once."),
+            ("allowedTopologies", "[]any", "Not available."),
+        ],
+    ),
+    (
         "Node",
         "A machine that runs guests: this one.",
         &[("spec", "NodeSpec", "What is wanted of it."), ("status", "NodeStatus", "How it is.")],

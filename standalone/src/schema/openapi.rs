@@ -120,6 +120,7 @@ fn full(name: &str) -> String {
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
         }
         name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
+        "StorageClass" => "io.k8s.api.storage.v1",
         "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
         name if super::core::has(name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",
