@@ -125,6 +125,11 @@ pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     vec![Cause::invalid("involvedObject.namespace", message)]
 }
 
+pub(super) fn pod(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
+    let message = "Forbidden: no pods run here: what runs are VirtualMachineInstances";
+    vec![Cause::forbidden("spec", message)]
+}
+
 pub(super) fn lease(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     let least = [
         ("leaseDurationSeconds", 1, "must be greater than 0"),

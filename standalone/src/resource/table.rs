@@ -270,6 +270,15 @@ fn rows() -> Vec<Resource> {
             ]),
             ..own("", "Node")
         },
+        // There are none. `kubectl describe` asks for those of a node and of a claim.
+        Resource {
+            short_names: texts(&["po"]),
+            status: true,
+            columns: vec![shown("Status", ".status.phase"), age()],
+            fields: texts(&["spec.nodeName", "status.phase"]),
+            admit: admit::pod,
+            ..own("", "Pod")
+        },
         // As KubeVirt's: what users write to its status is put back.
         Resource {
             short_names: texts(&["vmi", "vmis"]),
@@ -311,7 +320,7 @@ fn rows() -> Vec<Resource> {
             categories: texts(&["api-extensions"]),
             namespaced: false,
             status: true,
-            columns: vec![since("Created At", ".metadata.creationTimestamp")],
+            columns: vec![column("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))],
             admit: definition::admit,
             ..own("apiextensions.k8s.io", "CustomResourceDefinition")
         },

@@ -121,6 +121,11 @@ const DEFINITIONS: &[Definition] = &[
         ],
     ),
     ("LocalObjectReference", "Names an object in the same namespace.", &[("name", "string", "Its name.")]),
+    (
+        "Pod",
+        "What Kubernetes runs. There are none here.",
+        &[("spec", "any", "What is wanted."), ("status", "any", "What is.")],
+    ),
     ("Lease", "Who has the say for a while.", &[("spec", "LeaseSpec", "Who, and for how long.")]),
     (
         "LeaseSpec",

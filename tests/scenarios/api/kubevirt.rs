@@ -29,6 +29,15 @@ fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
     assert_eq!(api.ok("auth can-i delete vmi")?.trim(), "yes");
     let me = api.ok("auth whoami")?;
     assert!(me.contains("admin") && me.contains("system:masters"), "{me}");
+    // Both ask for pods.
+    assert!(api.ok("describe node here")?.contains("devices.kubevirt.io/kvm"));
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: c}\nspec: {accessModes: [ReadWriteOnce], \
+                 resources: {requests: {storage: 1Mi}}}\n";
+    api.feed("apply -f -", claim)?.ok();
+    assert!(api.ok("describe pvc c")?.contains("Used By:"));
+    api.ok("delete pvc c")?;
+    let refused = api.fails("run nginx --image=nginx", "")?;
+    assert!(refused.contains("spec: Forbidden: no pods run here"), "{refused}");
     Ok(())
 }
 
