@@ -12,6 +12,8 @@ use crate::scenarios::standalone::Standalone;
 
 /// Two guests start at a time, under emulation.
 const BOOT: Duration = Duration::from_secs(240);
+/// All examples, one after the other, on a busy machine.
+const ALL: Duration = Duration::from_secs(580);
 /// What the examples call the directory of `hack/images`, and where one keeps its data.
 const IMAGES: &str = "/var/lib/images";
 const DATA: &str = "/var/lib/vireo-data";
@@ -32,7 +34,7 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     made("kernel")?;
     made("debian-disk")?;
     let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
-    let host = host_with_programs().file(vireo).here()?;
+    let host = host_with_programs().file(vireo).deadline(ALL).here()?;
     let standalone = Standalone::start(&host)?;
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let all = [manifests(&examples), manifests(&examples.join("standalone"))].concat();
