@@ -74,6 +74,9 @@ async fn connection(
     // Only certificates of our own authority come this far.
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certified = chain.first().and_then(|certificate| user_of_certificate(certificate));
+    if certified.is_some() {
+        standing.known();
+    }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (door, standing, server) = (Arc::clone(&door), Arc::clone(&standing), Arc::clone(&server));
         let certified = certified.clone();

@@ -20,7 +20,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 /// Measures one `vireo standalone` on this machine and prints tables.
 #[derive(Parser)]
 struct Arguments {
-    /// VMIs created at once, a round each; empty for none.
+    /// VMIs created at once, a round each; 0 for none.
     #[arg(long, value_delimiter = ',', default_value = "1,20,100")]
     vmis: Vec<usize>,
     /// Objects stored, of 1 KiB each.

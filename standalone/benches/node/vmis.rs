@@ -17,6 +17,7 @@ use super::{Error, cost, table};
 const CLIENTS: usize = 8;
 
 pub(super) async fn measure(server: &Server, counts: &[usize]) -> Result<(), Error> {
+    let counts: Vec<usize> = counts.iter().copied().filter(|count| *count > 0).collect();
     if counts.is_empty() {
         return Ok(());
     }
@@ -25,7 +26,7 @@ pub(super) async fn measure(server: &Server, counts: &[usize]) -> Result<(), Err
     let vmis: Api<DynamicObject> =
         Api::default_namespaced_with(server.client().await, &ApiResource::from_gvk(&kind));
     for count in counts {
-        round(&vmis, server, *count).await?;
+        round(&vmis, server, count).await?;
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use serde_json::json;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::task::JoinSet;
 
 use super::server::Server;
 use super::{Arguments, Error, objects, table};
@@ -23,12 +24,19 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
     let version = made.metadata.resource_version.ok_or("an object without a version")?;
     let ready = Arc::new(Semaphore::new(0));
     let (told, mut news) = mpsc::unbounded_channel();
+    let mut watchers = JoinSet::new();
     for _ in 0..count {
         // A client each, and so a connection each.
         let maps: Api<ConfigMap> = Api::default_namespaced(server.client().await);
-        tokio::spawn(watch(maps, version.clone(), Arc::clone(&ready), told.clone()));
+        watchers.spawn(watch(maps, version.clone(), Arc::clone(&ready), told.clone()));
     }
-    ready.acquire_many(u32::try_from(count)?).await?.forget();
+    tokio::select! {
+        all = ready.acquire_many(u32::try_from(count)?) => all?.forget(),
+        Some(ended) = watchers.join_next() => {
+            ended??;
+            return Err("a watcher ended".into());
+        }
+    }
     let (mut all, mut last) = (Vec::new(), Vec::new());
     for change in 0..CHANGES {
         let begin = Instant::now();

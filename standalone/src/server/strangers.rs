@@ -8,8 +8,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-/// Connections of strangers at the same time.
-const MOST_STRANGERS: usize = 256;
+/// Connections of strangers at the same time. Everybody is one until they have shown something, and after a restart of
+/// the server hundreds of watchers come back at once.
+const MOST_STRANGERS: usize = 1024;
 /// Connections of all others.
 const MOST_KNOWN: usize = 4096;
 

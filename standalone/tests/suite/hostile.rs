@@ -18,6 +18,8 @@ use crate::server::Server;
 const SOON: Duration = Duration::from_secs(15);
 /// More than a server of many has files for, unless it asks.
 const STRANGERS: u64 = 3000;
+/// Clients that come at the same time.
+const COMERS: usize = 600;
 const DEAF: usize = 20;
 const CHANGES: usize = 300;
 const LARGE: usize = 100 << 10;
@@ -41,6 +43,23 @@ async fn others_are_served(server: &Server) {
     let namespaces: Api<Namespace> = Api::all(server.client().await);
     let list = tokio::time::timeout(SOON, async { namespaces.list(&ListParams::default()).await });
     assert!(!list.await.expect("an answer in time").unwrap().items.is_empty());
+}
+
+/// As after a restart of the server.
+#[tokio::test]
+async fn hundreds_who_come_at_once_are_all_let_in() {
+    let server = Server::start();
+    let mut clients = Vec::new();
+    for _ in 0..COMERS {
+        clients.push(server.client().await);
+    }
+    let come = clients.iter().map(|client| async move {
+        let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+        maps.watch(&WatchParams::default(), "0").await.map(drop)
+    });
+    for come in futures_util::future::join_all(come).await {
+        come.unwrap();
+    }
 }
 
 #[tokio::test]
