@@ -5,6 +5,7 @@ mod conditions;
 mod decide;
 mod instance;
 mod life;
+pub mod orphan;
 mod printable;
 mod requests;
 mod strategy;

@@ -58,7 +58,7 @@ fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
 
 /// Who collects, and how far.
 #[derive(Debug, Default)]
-struct Collector {
+pub(crate) struct Collector {
     catalogs: Catalogs,
     /// What is served.
     catalog: Arc<Catalog>,
@@ -72,7 +72,7 @@ struct Collector {
 
 impl Collector {
     /// Does everything there is to do now; with a time, also what only time makes due. Blocks.
-    fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
+    pub(crate) fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
         let before = std::mem::replace(&mut self.catalog, self.catalogs.now(store));
         let more = !Arc::ptr_eq(&before, &self.catalog);
         let catalog = Arc::clone(&self.catalog);

@@ -118,8 +118,9 @@ impl Source for Vmis {
 
     fn settle(&mut self, busy: &(dyn Fn(&Key) -> bool + Send + Sync)) {
         for object in &self.leaving {
-            let holds = meta::finalizers(&object.value).iter().any(|one| one == VMI_FINALIZER);
-            if !holds || busy(&key(object)) {
+            let held = meta::finalizers(&object.value).iter().any(|one| one == VMI_FINALIZER);
+            // Who else holds it waits for its end, also where somebody took our finalizer away.
+            if (!held && is_final(&object.value)) || busy(&key(object)) {
                 continue;
             }
             let (store, object) = (Arc::clone(&self.store), Arc::clone(object));
@@ -143,11 +144,16 @@ impl Source for Vmis {
 
 /// What is let go of has ended, also where its machine was gone before anybody wrote how, or never was.
 fn end(value: &mut Value) {
-    let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-    if !Phase::parse(phase).is_final() {
+    if !is_final(value) {
+        let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
         let last = if phase == Phase::Running.as_str() { Phase::Succeeded } else { Phase::Failed };
         value["status"]["phase"] = json!(last.as_str());
     }
+}
+
+fn is_final(value: &Value) -> bool {
+    let phase = value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    Phase::parse(phase).is_final()
 }
 
 fn key(object: &Object) -> Key {

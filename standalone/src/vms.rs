@@ -16,6 +16,7 @@ use crate::rounds::{self, Controller, RETRY};
 use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
 use crate::{instancetypes, meta, place};
 
+mod orphans;
 pub mod volumes;
 
 /// What is remembered from round to round.
@@ -34,17 +35,20 @@ pub async fn run(store: Arc<Store>) {
 impl Controller for Machines {
     const WHOSE: &'static str = "VirtualMachines";
 
-    /// A machine's instance has its name.
+    /// The VMs that a write concerns, and VMIs that may have no VM any more. A VM's instance has its name.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (machines, instances) = (place::vms().name(), place::vmis().name());
         match self.follower.look(store) {
             News::Everything => {
-                store.list(&machines, None).objects.iter().map(|object| object.key.clone()).collect()
+                let all = [&machines, &instances].map(|resource| store.list(resource, None).objects);
+                all.iter().flatten().map(|object| object.key.clone()).collect()
             }
             News::These(events) => events
                 .iter()
                 .filter(|event| [&machines, &instances].contains(&&event.key.resource))
-                .map(|event| place::vms().key(&event.key.namespace, &event.key.name))
+                .flat_map(|event| {
+                    [place::vms(), place::vmis()].map(|row| row.key(&event.key.namespace, &event.key.name))
+                })
                 .collect(),
         }
     }
@@ -55,10 +59,17 @@ impl Controller for Machines {
         object: &Arc<Object>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError> {
+        if object.key.resource == place::vmis().name() {
+            return orphans::release(store, object).map(|()| None);
+        }
         // What is stored was read when it was admitted; a later release may read it otherwise.
         let Ok(mut vm) = serde_json::from_value::<VirtualMachine>(object.value.clone()) else {
             return Ok(None);
         };
+        if orphans::adopt(store, &vm)? {
+            // That is news.
+            return Ok(None);
+        }
         let expanded = match meta::is_leaving(&object.value) {
             true => None,
             false => instancetypes::prepare(store, &mut vm)?.map_err(|causes| told(&causes)).transpose(),
@@ -111,8 +122,7 @@ impl Controller for Machines {
 pub fn instance_of(store: &Store, vm: &VirtualMachine) -> Option<(Arc<Object>, VirtualMachineInstance)> {
     let object = store.get(&place::vmis().key(&vm.metadata.namespace, &vm.metadata.name))?;
     let instance: VirtualMachineInstance = serde_json::from_value(object.value.clone()).ok()?;
-    let owned = instance.metadata.owner_references.iter().any(|owner| owner.uid == vm.metadata.uid);
-    owned.then_some((object, instance))
+    vm::orphan::owns(&vm.metadata, &instance.metadata).then_some((object, instance))
 }
 
 fn told(causes: &[Cause]) -> String {

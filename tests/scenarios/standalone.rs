@@ -163,6 +163,7 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     owns_a_machine(&mut standalone)?;
     keeps_a_number(&standalone)?;
     keeps_a_pool(&standalone)?;
+    leaves_an_orphan(&standalone)?;
     expands_what_is_chosen(&standalone)
 }
 
@@ -230,6 +231,32 @@ fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
     assert_ne!(uid("vmi")?, instance);
     standalone.kubectl("delete vmpool farm --timeout=60s", None)?.ok();
     eventually("they go with their pool", BOOT, || Ok(machines()?.is_empty()))
+}
+
+/// A VM that is deleted without its VMI: the next VM of the name takes it over, and without one it can be deleted.
+fn leaves_an_orphan(standalone: &Standalone<'_>) -> Result<(), HostError> {
+    let vm = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: lone}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
+    standalone.kubectl("apply -f -", Some(vm))?.ok();
+    standalone.printable("lone", "Running")?;
+    let first = standalone.uid("lone")?;
+    let orphan = || -> Result<(), HostError> {
+        standalone.kubectl("delete vm lone --cascade=orphan --timeout=60s", None)?.ok();
+        let left = standalone.json("get vmi lone")?;
+        assert_eq!(
+            (&left["metadata"]["uid"], &left["status"]["phase"]),
+            (&first.as_str().into(), &"Running".into())
+        );
+        assert!(left["metadata"]["ownerReferences"].as_array().is_none_or(Vec::is_empty), "{left:#}");
+        Ok(())
+    };
+    orphan()?;
+    standalone.kubectl("apply -f -", Some(vm))?.ok();
+    standalone.printable("lone", "Running")?;
+    orphan()?;
+    standalone.kubectl("delete vmi lone --timeout=60s", None)?.ok();
+    assert!(standalone.kubectl("get vm,vmi", None)?.stderr.contains("No resources found"));
+    assert_eq!(standalone.launchers()?, "0");
+    Ok(())
 }
 
 /// An instance type and a preference: in the machine's instance, in what `virtctl expand` prints, and in the refusal of a

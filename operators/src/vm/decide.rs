@@ -81,7 +81,10 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
         status.start_failure =
             backoff::count(status.start_failure.as_ref(), instance, strategy, (now, chance));
     }
+    let life = Life::of(instance);
     let outcome = match &strategy {
+        // Its end is counted by now. Nothing that is wrong with the VM may keep it.
+        _ if life == Life::Ended && is_held(instance) => Ok(Step::Release),
         _ if vm.metadata.deletion_timestamp.is_some() => Ok(farewell(vm, instance)),
         _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok(Step::Claim),
         Ok(strategy) => step(*strategy, &seen, &mut status).map(|step| plug(step, &status)),
@@ -91,7 +94,6 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
         Ok(step) => (step, None),
         Err(trouble) => (Step::Wait, Some(trouble.to_string())),
     };
-    let life = Life::of(instance);
     let changed = origin.is_some_and(|origin| is_outdated(vm, origin));
     let own = Own { failure, restart_required: changed && !life.is_over() };
     status.conditions = conditions(&vm.status.conditions, instance, &own, now);
@@ -119,15 +121,13 @@ fn farewell(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> S
         _ if has("orphan") => Step::Finalize,
         Life::Absent => Step::Finalize,
         Life::Alive | Life::Succeeded | Life::Failed => Step::Delete,
-        Life::Stopping => Step::Wait,
-        Life::Ended => release(instance),
+        Life::Stopping | Life::Ended => Step::Wait,
     }
 }
 
-/// Once its end was counted, an instance need not stay for us.
-fn release(instance: Option<&VirtualMachineInstance>) -> Step {
-    let held = instance.is_some_and(|one| one.metadata.finalizers.iter().any(|name| name == FINALIZER));
-    if held { Step::Release } else { Step::Wait }
+/// Whether [`FINALIZER`] keeps an instance.
+fn is_held(instance: Option<&VirtualMachineInstance>) -> bool {
+    instance.is_some_and(|one| one.metadata.finalizers.iter().any(|name| name == FINALIZER))
 }
 
 /// Where nothing else is to be done, what is plugged in or out.
@@ -142,8 +142,7 @@ fn step(strategy: RunStrategy, seen: &Seen<'_>, status: &mut VirtualMachineStatu
     use RunStrategy::{Always, Halted, Manual, Once, RerunOnFailure};
     let life = Life::of(seen.instance);
     match life {
-        Life::Ended => return Ok(release(seen.instance)),
-        Life::Stopping => return Ok(Step::Wait),
+        Life::Stopping | Life::Ended => return Ok(Step::Wait),
         Life::Absent | Life::Alive | Life::Succeeded | Life::Failed => {}
     }
     let requests = &mut status.state_change_requests;

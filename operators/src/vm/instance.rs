@@ -75,7 +75,7 @@ impl Start {
             labels: template.metadata.labels.clone(),
             annotations,
             finalizers: vec![FINALIZER.to_owned()],
-            owner_references: vec![owner(vm)],
+            owner_references: vec![owner_reference(&vm.metadata)],
             ..ObjectMeta::default()
         };
         let instance = VirtualMachineInstance {
@@ -107,12 +107,13 @@ pub(super) fn made_from(instance: &VirtualMachineInstance) -> Option<i64> {
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
 }
 
-fn owner(vm: &VirtualMachine) -> OwnerReference {
+/// What says that a VM controls an object.
+pub(super) fn owner_reference(vm: &ObjectMeta) -> OwnerReference {
     OwnerReference {
         api_version: API_VERSION.to_owned(),
         kind: VM_KIND.to_owned(),
-        name: vm.metadata.name.clone(),
-        uid: vm.metadata.uid.clone(),
+        name: vm.name.clone(),
+        uid: vm.uid.clone(),
         controller: Some(true),
         block_owner_deletion: Some(true),
         ..OwnerReference::default()

@@ -78,8 +78,14 @@ fn a_status_is_written_to_its_own_object_only() {
 
 #[tokio::test]
 async fn whoever_waits_for_an_end_sees_one() {
-    for (phase, expected) in [("Pending", "Failed"), ("Running", "Succeeded"), ("Failed", "Failed")] {
-        let more = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VMI_FINALIZER, "other"]},
+    let both = json!([VMI_FINALIZER, "other"]);
+    for (phase, expected, finalizers) in [
+        ("Pending", "Failed", &both),
+        ("Running", "Succeeded", &both),
+        ("Failed", "Failed", &both),
+        ("Pending", "Failed", &json!(["other"])),
+    ] {
+        let more = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": finalizers},
             "status": {"phase": phase}});
         let (_dir, store, key) = world(more);
         let mut vmis = Vmis::of(Arc::clone(&store), "node1");

@@ -1,3 +1,5 @@
+mod orphans;
+
 use super::*;
 use crate::rounds::Rounds;
 
@@ -12,13 +14,18 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         place::prepare(&store, "node1").unwrap();
+        let world = Self { _dir: dir, store, rounds: Rounds::of(Machines::default()) };
+        world.put_vm(strategy);
+        world
+    }
+
+    fn put_vm(&self, strategy: &str) {
         let mut value = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {},
             "spec": {"runStrategy": strategy, "template": {"spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}}}});
         meta::create(&mut value, "default", "web");
         assert_eq!((place::vms().admit)(&mut value, None), []);
         let key = place::vms().key("default", "web");
-        store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
-        Self { _dir: dir, store, rounds: Rounds::of(Machines::default()) }
+        self.store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
     }
 
     fn settle(&mut self) {
