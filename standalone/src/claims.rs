@@ -1,8 +1,9 @@
 //! PersistentVolumeClaims of this machine: each becomes a file, which stays until the claim goes and nothing uses it.
 
+mod reclaim;
 mod volume;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -26,8 +27,8 @@ struct Disks {
     /// Told when there is another claim; absent in tests.
     node: Option<Arc<Node>>,
     follower: Follower,
-    /// Claims that go as soon as nothing uses them.
-    leaving: BTreeSet<Key>,
+    /// Claims and volumes that wait until no VMI uses a disk, with the namespace of such VMIs.
+    waiting: BTreeMap<Key, String>,
 }
 
 /// Makes and removes disks until the store is gone.
@@ -49,18 +50,21 @@ impl Controller for Disks {
         let volumes = place::volumes().name();
         match self.follower.look(store) {
             News::Everything => {
-                store.list(&claims, None).objects.iter().map(|object| object.key.clone()).collect()
+                let all = [&claims, &volumes].map(|resource| store.list(resource, None).objects);
+                all.iter().flatten().map(|object| object.key.clone()).collect()
             }
             News::These(events) => {
                 let mut keys = BTreeSet::new();
                 for event in events {
                     if event.key.resource == claims {
                         keys.insert(event.key.clone());
+                        keys.insert(place::volumes().key("", &volume::name(&event.object)));
                     } else if event.key.resource == volumes {
+                        keys.insert(event.key.clone());
                         keys.extend(volume::claim(&event.object.value));
                     } else if event.key.resource == instances {
-                        let here = |key: &&Key| key.namespace == event.key.namespace;
-                        keys.extend(self.leaving.iter().filter(here).cloned());
+                        let here = self.waiting.iter().filter(|(_, place)| **place == event.key.namespace);
+                        keys.extend(here.map(|(key, _)| key.clone()));
                     }
                 }
                 keys
@@ -71,24 +75,27 @@ impl Controller for Disks {
     fn control(
         &mut self,
         store: &Store,
-        claim: &Arc<Object>,
+        object: &Arc<Object>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError> {
-        let settled = match meta::is_leaving(&claim.value) {
-            true => self.release(store, claim),
-            false => self.provide(store, claim),
+        let is_volume = object.key.resource == place::volumes().name();
+        self.waiting.remove(&object.key);
+        let settled = match (is_volume, meta::is_leaving(&object.value)) {
+            (true, _) => self.reclaim(store, object),
+            (false, true) => self.release(store, object),
+            (false, false) => self.provide(store, object),
         }?;
         Ok((!settled).then(|| rounds::soon(now)))
     }
 
     fn forget(&mut self, key: &Key) {
-        self.leaving.remove(key);
+        self.waiting.remove(key);
     }
 }
 
 impl Disks {
     fn over(files: Claims, node: Option<Arc<Node>>) -> Self {
-        Self { files, node, follower: Follower::default(), leaving: BTreeSet::new() }
+        Self { files, node, follower: Follower::default(), waiting: BTreeMap::new() }
     }
 
     /// Makes or enlarges a claim's disk; whether all is as it should be.
@@ -102,7 +109,10 @@ impl Disks {
         let has = claim.value.pointer("/status/capacity/storage");
         let wanted = claim.value.pointer("/spec/resources/requests/storage");
         let phase = claim.value.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
-        let bound = ["Bound", "Lost"].contains(&phase);
+        let bound = volume::is_bound(claim);
+        if !bound && !self.is_free(store, claim)? {
+            return Ok(false);
+        }
         let there = self.files.disk(&claim.key.namespace, &claim.key.name).is_ok();
         if (there || !bound) && !self.settle_image(store, claim)? {
             return Ok(false);
@@ -181,18 +191,18 @@ impl Disks {
     /// Removes a claim's disk and lets the claim go, once nothing uses it; whether there is nothing to try again.
     fn release(&mut self, store: &Store, claim: &Object) -> Result<bool, DiskError> {
         if !meta::finalizers(&claim.value).iter().any(|one| one == PROTECTION) {
-            self.leaving.remove(&claim.key);
             return Ok(true);
         }
-        if is_used(store, &claim.key, |phase| !phase.is_final()) {
-            self.leaving.insert(claim.key.clone());
+        if is_used(store, &claim.key, |_| true) {
+            self.waiting.insert(claim.key.clone(), claim.key.namespace.clone());
             return Ok(true);
         }
         if let Err(error) = self.files.remove(&claim.key.namespace, &claim.key.name) {
             return warn(store, claim, "VolumeFailedDelete", error.to_string()).map(|()| false);
         }
-        volume::remove(store, claim)?;
-        self.leaving.remove(&claim.key);
+        if let Some(volume) = store.get(&place::volumes().key("", &volume::name(claim))) {
+            volume::remove(store, &volume)?;
+        }
         place::change(store, claim, |value| {
             meta::remove_finalizer(value, PROTECTION);
             place::is_held(value)

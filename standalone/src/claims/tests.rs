@@ -186,3 +186,49 @@ fn a_claim_has_its_volume_as_long_as_it_is_there() {
     world.settle();
     assert_eq!((has(&world), world.store.get(&key()).map(drop)), (None, None));
 }
+
+/// As `kubectl patch pvc` and `kubectl delete pvc` make it: the claim goes at once.
+fn lose(world: &mut World) {
+    let claim = world.store.get(&key()).unwrap();
+    place::change(&world.store, &claim, |_| false).unwrap();
+    world.settle();
+}
+
+#[test]
+fn a_disk_goes_with_a_claim_whose_finalizer_was_removed() {
+    for down in [false, true] {
+        let mut world = World::new();
+        world.claim("1Mi", CLASS);
+        world.settle();
+        if down {
+            place::change(&world.store, &world.store.get(&key()).unwrap(), |_| false).unwrap();
+            world.rounds = Rounds::of(Disks::over(Claims::below(world.dir.path().join("claims")), None));
+        }
+        match down {
+            true => world.settle(),
+            false => lose(&mut world),
+        }
+        assert!(!world.file().exists(), "{down}");
+        assert!(world.store.list("persistentvolumes", None).objects.is_empty(), "{down}");
+    }
+}
+
+#[test]
+fn the_next_claim_of_a_name_does_not_get_the_disk_of_the_last() {
+    let mut world = World::new();
+    world.claim("1Mi", CLASS);
+    world.settle();
+    std::fs::write(world.file(), [7; 4096]).unwrap();
+    let vmi = place::vmis().key("default", "web");
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    world.put(&vmi, json!({"metadata": {}, "spec": {"volumes": volumes}, "status": {"phase": "Running"}}));
+    lose(&mut world);
+    assert!(world.file().exists(), "it is in use");
+    world.claim("1Mi", CLASS);
+    world.settle();
+    assert_eq!(world.status()["phase"], "Pending");
+    world.change(&vmi, |vmi| vmi["status"]["phase"] = json!("Succeeded"));
+    assert_eq!(world.status()["phase"], "Bound");
+    assert!(std::fs::read(world.file()).unwrap().iter().all(|byte| *byte == 0));
+    assert_eq!(world.store.list("persistentvolumes", None).objects.len(), 1);
+}

@@ -1,6 +1,7 @@
 //! The PersistentVolume of a claim: what kubectl shows of the claim's disk.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -70,16 +71,35 @@ pub(super) fn fail(store: &Store, claim: &Object, why: &str) -> Result<(), DiskE
     })
 }
 
-/// Removes the volume of a claim that goes. Blocks.
+/// Removes a volume. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
-pub(super) fn remove(store: &Store, claim: &Object) -> Result<(), DiskError> {
-    let Some(volume) = store.get(&place::volumes().key("", &name(claim))) else { return Ok(()) };
-    place::change(store, &volume, |value| {
+pub(super) fn remove(store: &Store, volume: &Object) -> Result<(), DiskError> {
+    place::change(store, volume, |value| {
         meta::remove_finalizer(value, VOLUME_PROTECTION);
         place::leave(value) == place::Leaving::Held
     })
+}
+
+/// The volumes of earlier claims that had the name of this one.
+pub(super) fn of_others(store: &Store, claim: &Object) -> impl Iterator<Item = Arc<Object>> {
+    let key = claim.key.clone();
+    let own = name(claim);
+    let volumes = store.list(&place::volumes().name(), None).objects.into_iter();
+    volumes.filter(move |volume| {
+        volume.key.name != own && self::claim(&volume.value).is_some_and(|other| other == key)
+    })
+}
+
+/// Whether a claim has its disk.
+pub(super) fn is_bound(claim: &Object) -> bool {
+    claim.value.pointer("/status/phase").is_some_and(|phase| phase == "Bound" || phase == "Lost")
+}
+
+/// The UID of the claim that a volume is for.
+pub(super) fn claim_uid(volume: &Value) -> Option<&str> {
+    volume.pointer("/spec/claimRef/uid").and_then(Value::as_str)
 }
 
 /// The claim that a volume is for.
