@@ -32,6 +32,7 @@ pub struct Node {
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
     news: tokio::sync::watch::Sender<u64>,
+    storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
 }
 
@@ -58,6 +59,7 @@ impl Node {
             }
         };
         Self {
+            storage: Claims::below(settings.storage_dir.clone()),
             settings,
             state,
             cgroups,
@@ -114,7 +116,7 @@ impl Node {
 
     /// Where persistent volume claims are.
     pub fn claims(&self) -> Claims {
-        Claims::below(self.settings.storage_dir.clone())
+        self.storage.clone()
     }
 
     /// Tells those that wait for a claim that there is another one.

@@ -20,5 +20,5 @@ pub use format::FormatError;
 pub use host_disks::{HostDisks, NotAllowed};
 pub use oci::OciError;
 pub use prepare::{
-    Kernel, NO_CLAIM, NO_IMAGE, Places, Prepared, StorageError, find_claims, prepare, prepare_disk,
+    Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError, find_claims, prepare, prepare_disk,
 };

@@ -90,6 +90,9 @@ impl Controller for Disks {
 
     fn forget(&mut self, key: &Key) {
         self.waiting.remove(key);
+        if key.resource == place::claims().name() && self.files.explain(&key.namespace, &key.name, None) {
+            self.tell();
+        }
     }
 }
 
@@ -104,7 +107,7 @@ impl Disks {
         let class = claim.value.pointer("/spec/storageClassName").and_then(Value::as_str).unwrap_or(CLASS);
         if class != CLASS {
             let text = format!("storageclass.storage.k8s.io {class:?} not found: there is {CLASS:?}");
-            return warn(store, claim, "ProvisioningFailed", text).map(|()| true);
+            return self.stay_pending(store, claim, text).map(|()| true);
         }
         let has = claim.value.pointer("/status/capacity/storage");
         let wanted = claim.value.pointer("/spec/resources/requests/storage");
@@ -118,6 +121,7 @@ impl Disks {
             return Ok(false);
         }
         if phase == "Bound" && has == wanted && there {
+            self.files.explain(&claim.key.namespace, &claim.key.name, None);
             self.keep_volume(store, claim)?;
             if uploads::offer(&mut claim.value.clone()) {
                 place::change(store, claim, |value| {
@@ -131,12 +135,17 @@ impl Disks {
             // What somebody removed is not made anew: an empty disk would pass for the lost one.
             let path = self.files.path(&claim.key.namespace, &claim.key.name);
             let text = format!("{} is gone, and with it what was written to it", path.display());
+            self.explain(claim, "Lost", &text);
             return lose(store, claim, text).map(|()| true);
         }
         if let Err(error) = self.files.provide(&claim.key.namespace, &claim.key.name, bytes.get()) {
-            let reason = if bound { "VolumeResizeFailed" } else { "ProvisioningFailed" };
-            return warn(store, claim, reason, chain(&error)).map(|()| false);
+            let told = match bound {
+                true => warn(store, claim, "VolumeResizeFailed", chain(&error)),
+                false => self.stay_pending(store, claim, chain(&error)),
+            };
+            return told.map(|()| false);
         }
+        self.files.explain(&claim.key.namespace, &claim.key.name, None);
         self.keep_volume(store, claim)?;
         let wanted = wanted.cloned().unwrap_or_default();
         place::change(store, claim, |value| {
@@ -169,7 +178,19 @@ impl Disks {
                 }
                 Ok(true)
             }
-            Err(error) => warn(store, claim, "ProvisioningFailed", error.to_string()).map(|()| false),
+            Err(error) => self.stay_pending(store, claim, error.to_string()).map(|()| false),
+        }
+    }
+
+    /// Says why a claim gets no disk: to its users, and to the VMIs that wait for it.
+    fn stay_pending(&self, store: &Store, claim: &Object, text: String) -> Result<(), DiskError> {
+        self.explain(claim, "Pending", &text);
+        warn(store, claim, "ProvisioningFailed", text)
+    }
+
+    fn explain(&self, claim: &Object, phase: &str, why: &str) {
+        if self.files.explain(&claim.key.namespace, &claim.key.name, Some(format!("{phase}: {why}"))) {
+            self.tell();
         }
     }
 
@@ -193,7 +214,9 @@ impl Disks {
         if !meta::finalizers(&claim.value).iter().any(|one| one == PROTECTION) {
             return Ok(true);
         }
-        if is_used(store, &claim.key, |_| true) {
+        // A VMI that has not begun waits for a disk, where there is none, and does not use it.
+        let has_disk = volume::is_bound(claim);
+        if is_used(store, &claim.key, |phase| has_disk || phase != Phase::Pending) {
             self.waiting.insert(claim.key.clone(), claim.key.namespace.clone());
             return Ok(true);
         }

@@ -328,6 +328,12 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.printable("two", "ErrorPvcNotFound")?;
     let events = standalone.kubectl("get events", None)?.ok();
     assert!(events.contains("PVC default/data does not exist, waiting for it to appear"), "{events}");
+    standalone.kubectl("apply -f -", Some(&CLAIM.replace("1Mi", "1Ei")))?.ok();
+    standalone.printable("two", "WaitingForVolumeBinding")?;
+    let described = standalone.kubectl("describe vmi two", None)?.ok();
+    assert!(described.contains("PVC default/data is Pending: "), "{described}");
+    standalone.kubectl("delete pvc data --timeout=60s", None)?.ok();
+    standalone.printable("two", "ErrorPvcNotFound")?;
     standalone.kubectl("apply -f -", Some(CLAIM))?.ok();
     standalone.kubectl("wait pvc data --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
     let table = standalone.kubectl("get pvc", None)?.ok();

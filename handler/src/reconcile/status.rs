@@ -5,7 +5,7 @@ mod volume;
 
 use super::health::Standing;
 use super::volumes;
-use crate::storage::{NO_CLAIM, NO_IMAGE};
+use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
 use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
@@ -87,7 +87,7 @@ impl Trouble {
 
     /// Whether it ends when there is a claim, or what is to be on it.
     pub(super) fn is_about_claims(&self) -> bool {
-        [NO_CLAIM, NO_IMAGE].contains(&self.reason)
+        [NO_CLAIM, NO_IMAGE, NOT_BOUND].contains(&self.reason)
     }
 }
 

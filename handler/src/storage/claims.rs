@@ -5,10 +5,12 @@
 
 mod upload;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::volumes::{VolumeError, has_room, host_disk};
 
@@ -32,6 +34,16 @@ pub enum ClaimError {
         /// Of the claim.
         name: String,
     },
+    /// It is there, and has no disk.
+    #[error("PVC {namespace}/{name} is {state}")]
+    Unbound {
+        /// Of the claim.
+        namespace: String,
+        /// Of the claim.
+        name: String,
+        /// Its phase and why: `Pending: there is no room`.
+        state: String,
+    },
     /// It is there, and what is to be on it is not.
     #[error("PVC {namespace}/{name} waits for its image, which virtctl image-upload brings")]
     NoImage {
@@ -49,12 +61,16 @@ pub enum ClaimError {
 #[derive(Debug, Clone)]
 pub struct Claims {
     root: PathBuf,
+    unbound: Arc<Mutex<States>>,
 }
+
+/// The phases of claims that have no disk, with the reasons, by their namespaces and names.
+type States = BTreeMap<(String, String), String>;
 
 impl Claims {
     /// The claims below a directory.
     pub fn below(root: PathBuf) -> Self {
-        Self { root }
+        Self { root, unbound: Arc::default() }
     }
 
     /// Where a claim's disk is. Namespaces and names are DNS names, and so no way out of the directory.
@@ -87,10 +103,34 @@ impl Claims {
         match host_disk(&path, None) {
             Ok(()) => Ok(path),
             Err(VolumeError::Absent(_)) => {
-                Err(ClaimError::Absent { namespace: namespace.to_owned(), name: name.to_owned() })
+                let (namespace, name) = (namespace.to_owned(), name.to_owned());
+                Err(match self.unbound(&namespace, &name) {
+                    Some(state) => ClaimError::Unbound { namespace, name, state },
+                    None => ClaimError::Absent { namespace, name },
+                })
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// The phase of a claim that has no disk, and why it has none, as far as somebody said so.
+    fn unbound(&self, namespace: &str, name: &str) -> Option<String> {
+        self.states().get(&(namespace.to_owned(), name.to_owned())).cloned()
+    }
+
+    fn states(&self) -> MutexGuard<'_, States> {
+        self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says of a claim that has no disk in which phase it is and why, or no longer; whether that is news. It is not
+    /// kept: a disk that is full must not keep anybody from learning so.
+    pub fn explain(&self, namespace: &str, name: &str, state: Option<String>) -> bool {
+        let key = (namespace.to_owned(), name.to_owned());
+        let before = match state.clone() {
+            Some(state) => self.states().insert(key, state),
+            None => self.states().remove(&key),
+        };
+        before != state
     }
 
     /// Whether a claim waits for an image: then no machine starts from it. Blocks.
@@ -213,6 +253,22 @@ mod tests {
         claims.await_image("a", "data", true).unwrap();
         claims.remove("a", "data").unwrap();
         assert!(!claims.await_image("a", "data", false).unwrap(), "it goes with the claim");
+    }
+
+    #[test]
+    fn a_claim_without_a_disk_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::below(dir.path().to_owned());
+        let others = claims.clone();
+        let pending = || Some("Pending: no room".to_owned());
+        assert!(!claims.explain("a", "data", None), "there is nothing to say");
+        assert!(claims.explain("a", "data", pending()) && !claims.explain("a", "data", pending()));
+        assert_eq!(others.find("a", "data").unwrap_err().to_string(), "PVC a/data is Pending: no room");
+        assert!(claims.explain("a", "data", None));
+        assert!(matches!(others.find("a", "data"), Err(ClaimError::Absent { .. })));
+        claims.explain("a", "data", pending());
+        claims.provide("a", "data", 4096).unwrap();
+        assert!(others.find("a", "data").is_ok(), "the disk counts");
     }
 
     #[test]

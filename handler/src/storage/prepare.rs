@@ -17,6 +17,8 @@ use super::volumes::{self, VolumeError};
 
 /// A [`StorageError::reason`] that ends when a claim appears; KubeVirt's.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
+/// One that ends when a claim has its disk.
+pub const NOT_BOUND: &str = "PvcNotBound";
 /// One that ends when the image of a claim has come.
 pub const NO_IMAGE: &str = "PvcNotPopulated";
 
@@ -106,6 +108,7 @@ impl StorageError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Claim { source: ClaimError::Absent { .. }, .. } => NO_CLAIM,
+            Self::Claim { source: ClaimError::Unbound { .. }, .. } => NOT_BOUND,
             Self::Claim { source: ClaimError::NoImage { .. }, .. } => NO_IMAGE,
             _ => "FailedStorage",
         }

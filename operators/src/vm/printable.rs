@@ -4,8 +4,7 @@ use super::decide::Step;
 use super::life::{Life, holds, lacks};
 use super::strategy::RunStrategy;
 
-/// The status for people: the first that fits, in KubeVirt's order. What it says of DataVolumes and claims that are not
-/// bound has no place yet.
+/// The status for people: the first that fits, in KubeVirt's order. What it says of DataVolumes has no place yet.
 pub(super) fn printable(
     vm: &VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
@@ -46,6 +45,7 @@ fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
         _ if lacks("FailedPvcNotFound") => Some("ErrorPvcNotFound"),
         _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
         _ if holds(instance, "Provisioning") || lacks("PvcNotPopulated") => Some("Provisioning"),
+        _ if lacks("PvcNotBound") => Some("WaitingForVolumeBinding"),
         _ if lacks("ErrImagePull") => Some("ErrImagePull"),
         _ if lacks("ImagePullBackOff") => Some("ImagePullBackOff"),
         "" | "Pending" | "Scheduling" | "Scheduled" => Some("Starting"),

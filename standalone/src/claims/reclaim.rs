@@ -2,9 +2,9 @@
 
 use vireo_handler::reconcile::status::Phase;
 
-use super::{Disks, is_used, volume, warn};
-use crate::store::{DiskError, Object, Store};
+use super::{Disks, is_used, volume};
 use crate::meta;
+use crate::store::{DiskError, Object, Store};
 
 impl Disks {
     /// Removes the volume of a claim that went without its finalizer, and its disk, once nothing uses it; whether there
@@ -52,7 +52,7 @@ impl Disks {
         };
         if let Some(problem) = problem {
             self.waiting.insert(claim.key.clone(), claim.key.namespace.clone());
-            return warn(store, claim, "ProvisioningFailed", problem).map(|()| false);
+            return self.stay_pending(store, claim, problem).map(|()| false);
         }
         for volume in earlier {
             volume::remove(store, &volume)?;

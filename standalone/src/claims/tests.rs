@@ -91,6 +91,8 @@ fn a_claim_is_bound_to_a_file_that_grows_with_it() {
     std::fs::remove_file(world.file()).unwrap();
     world.change(&key(), |claim| claim["metadata"]["labels"] = json!({"a": "b"}));
     assert_eq!((&world.status()["phase"], world.file().exists()), (&json!("Lost"), false));
+    let told = world.rounds.controller.files.find("default", "data").unwrap_err().to_string();
+    assert!(told.starts_with("PVC default/data is Lost: "), "{told}");
 }
 
 #[test]
@@ -123,6 +125,14 @@ fn what_cannot_be_made_is_told() {
     world.claim("1Ei", CLASS);
     world.settle();
     assert_eq!(world.reasons().len(), 2, "there is no room for it");
+    let told = world.rounds.controller.files.find("default", "data").unwrap_err().to_string();
+    assert!(told.starts_with("PVC default/data is Pending: ") && told.contains(" free"), "{told}");
+    place::remove(&world.store, &world.store.get(&key()).unwrap()).unwrap();
+    world.settle();
+    let told = world.rounds.controller.files.find("default", "data").unwrap_err().to_string();
+    assert!(told.contains("does not exist"), "{told}");
+    world.claim("1Ei", CLASS);
+    world.settle();
     assert!(world.rounds.due_at(&key()).is_some() && !world.file().exists());
 }
 
@@ -231,4 +241,17 @@ fn the_next_claim_of_a_name_does_not_get_the_disk_of_the_last() {
     assert_eq!(world.status()["phase"], "Bound");
     assert!(std::fs::read(world.file()).unwrap().iter().all(|byte| *byte == 0));
     assert_eq!(world.store.list("persistentvolumes", None).objects.len(), 1);
+}
+
+#[test]
+fn a_claim_without_a_disk_goes_though_a_vmi_waits_for_it() {
+    let mut world = World::new();
+    world.claim("1Ei", CLASS);
+    let vmi = place::vmis().key("default", "web");
+    let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    world.put(&vmi, json!({"metadata": {}, "spec": {"volumes": volumes}, "status": {"phase": "Pending"}}));
+    world.settle();
+    place::remove(&world.store, &world.store.get(&key()).unwrap()).unwrap();
+    world.settle();
+    assert!(world.store.get(&key()).is_none());
 }

@@ -25,6 +25,7 @@ fn the_status_for_people_is_that_of_the_instance() {
         ("Synchronized", "False", "ImagePullBackOff", "Scheduling", "ImagePullBackOff"),
         ("Synchronized", "False", "FailedPvcNotFound", "Pending", "ErrorPvcNotFound"),
         ("Synchronized", "False", "PvcNotPopulated", "Pending", "Provisioning"),
+        ("Synchronized", "False", "PvcNotBound", "Pending", "WaitingForVolumeBinding"),
         ("PodScheduled", "False", "Unschedulable", "Scheduling", "ErrorUnschedulable"),
         ("Provisioning", "True", "", "Pending", "Provisioning"),
     ] {
