@@ -20,6 +20,7 @@ mod table;
 mod target;
 mod token;
 mod upload;
+mod virt_api;
 mod watch;
 mod write;
 
@@ -161,6 +162,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
             json_of(StatusCode::OK, &document)
         }
         Target::Root => json_of(StatusCode::OK, &discovery::paths(catalog)),
+        Target::VirtApi(document) => virt_api::document(*document)?,
         Target::Object(_)
         | Target::Scale(_)
         | Target::Stream(_)

@@ -91,7 +91,7 @@ pub(crate) enum Command {
     /// Show a virtual machine with what its instance type and preference say
     Expand(Expand),
     /// Print the versions of virtctl and of the server
-    Version,
+    Version(Version),
     /// Print a script that lets a shell complete virtctl's commands and flags
     Completion(Completion),
 }
@@ -140,6 +140,13 @@ pub(crate) struct Steered {
     /// Only say whether it could be done
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Version {
+    /// Only that of virtctl; needs no server
+    #[arg(short, long)]
+    pub(crate) client: bool,
 }
 
 #[derive(Debug, Args)]

@@ -64,6 +64,8 @@ pub(crate) enum ClientError {
     Server { server: String, source: io::Error },
     #[error("virt-handler alone has no virtual machines: name the server by --kubeconfig or KUBECONFIG")]
     NoMachines,
+    #[error("virt-handler alone has no version: name the server by --kubeconfig or KUBECONFIG")]
+    NoVersion,
     #[error("the request failed")]
     Http(#[source] hyper::Error),
     #[error("the request cannot be made of these names")]
@@ -140,6 +142,17 @@ impl Client {
             return Err(ClientError::NoMachines);
         }
         Ok(format!("/api/v1/namespaces/{}/persistentvolumeclaims/{name}", self.namespace))
+    }
+
+    /// The path of the server's version of KubeVirt.
+    ///
+    /// # Errors
+    /// When it is a virt-handler that answers.
+    pub(crate) fn version(&self) -> Result<String, ClientError> {
+        match self.endpoint {
+            Endpoint::Handler(_) => Err(ClientError::NoVersion),
+            Endpoint::Server(_) => Ok("/apis/subresources.kubevirt.io/v1/version".to_owned()),
+        }
     }
 
     /// The path of a part of it: `console`, `vnc`, `portforward/22/tcp`.

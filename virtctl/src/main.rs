@@ -47,7 +47,7 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::Create(args) => cmd::create::run(&cli.server, args),
         Command::ImageUpload(args) => cmd::image_upload::run(&cli.server, args).await,
         Command::Expand(args) => cmd::expand::run(&cli.server, args).await,
-        Command::Version => cmd::version::run(&cli.server).await,
+        Command::Version(args) => cmd::version::run(&cli.server, args).await,
         Command::Completion(args) => cmd::completion::run(args),
     };
     match done {

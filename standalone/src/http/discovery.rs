@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
 use super::target::{ADD_VOLUME, AGENT, REMOVE_VOLUME, STEERING, STREAMS};
+use super::virt_api::Document;
 use super::{Refusal, json_of, token};
 use crate::catalog::Catalog;
 use crate::place;
@@ -41,8 +42,18 @@ pub(super) fn version() -> Value {
         "major": "1", "minor": MINOR,
         "gitVersion": format!("v1.{MINOR}.0+vireo-{}", env!("CARGO_PKG_VERSION")),
         "gitCommit": "", "gitTreeState": "", "buildDate": "", "goVersion": "", "compiler": "rustc",
-        "platform": "linux/amd64",
+        "platform": platform(),
     })
+}
+
+/// What this was built for, as Go names it.
+pub(super) fn platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}/{architecture}", std::env::consts::OS)
 }
 
 /// `/`
@@ -64,7 +75,11 @@ pub(super) fn paths(catalog: &Catalog) -> Value {
             versions.iter().map(|version| format!("/apis/{group}/{version}")).collect();
         std::iter::once(format!("/apis/{group}")).chain(versions)
     });
-    let paths: Vec<String> = documents.iter().map(|path| (*path).to_owned()).chain(groups).collect();
+    let of_kubevirt = STREAM_VERSIONS.iter().flat_map(|version| {
+        Document::ALL.map(|document| format!("/apis/{STREAMS}/{version}/{}", document.name()))
+    });
+    let documents = documents.iter().map(|path| (*path).to_owned());
+    let paths: Vec<String> = documents.chain(groups).chain(of_kubevirt).collect();
     json!({ "paths": paths })
 }
 
@@ -109,6 +124,8 @@ pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result
     if group == STREAMS && STREAM_VERSIONS.contains(&version) {
         let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
         resources.extend(STREAM_NAMES.iter().map(stream));
+        let document = |one: Document| json!({"name": one.name(), "singularName": "", "namespaced": false, "kind": "", "verbs": ["get"]});
+        resources.extend(Document::ALL.map(document));
         resources
             .extend(AGENT.iter().map(|what| stream(&format!("virtualmachineinstances/{what}").as_str())));
         let steered = |what: &&str| {

@@ -5,6 +5,7 @@ use percent_encoding::percent_decode_str;
 use super::Refusal;
 use super::review::{self, Review};
 use super::upload::{self, Cdi};
+use super::virt_api::{self, Document};
 use std::sync::Arc;
 
 use crate::catalog::Catalog;
@@ -56,6 +57,8 @@ pub(super) enum Target {
     Token(Object),
     Review(&'static Review),
     Cdi(Cdi),
+    /// What KubeVirt's API server says of itself.
+    VirtApi(Document),
 }
 
 /// Objects of a resource: all, those of a namespace, or one.
@@ -145,6 +148,9 @@ impl Target {
         }
         if let Some(cdi) = upload::at(&segments) {
             return Ok(Self::Cdi(cdi));
+        }
+        if let Some(document) = virt_api::at(&segments) {
+            return Ok(Self::VirtApi(document));
         }
         Ok(match segments.as_slice() {
             [] => Self::Root,

@@ -1,11 +1,15 @@
 use super::Failure;
-use crate::cli::Server;
+use crate::cli::{Server, Version};
 use crate::client::Client;
 
-/// Prints this command's version, then the server's if one answers.
-pub(crate) async fn run(server: &Server) -> Result<(), Failure> {
+/// Prints this command's version, then the server's.
+pub(crate) async fn run(server: &Server, args: &Version) -> Result<(), Failure> {
     println!("Client Version: {}", env!("CARGO_PKG_VERSION"));
-    let version = Client::new(server)?.get("/version").await?;
+    if args.client {
+        return Ok(());
+    }
+    let client = Client::new(server)?;
+    let version = client.get(&client.version()?).await?;
     let text = version.get("gitVersion").and_then(|version| version.as_str()).unwrap_or("unknown");
     println!("Server Version: {text}");
     Ok(())

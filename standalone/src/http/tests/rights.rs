@@ -181,3 +181,24 @@ async fn one_may_ask_for_another_with_the_right_to_it() {
         assert_eq!(world.as_ada_with("GET", "/api/v1/nodes", Value::Null, &headers).await.0, 403, "{more}");
     }
 }
+
+#[tokio::test]
+async fn whoever_is_known_learns_the_version() {
+    let world = World::new();
+    for version in ["v1", "v1alpha3"] {
+        let base = format!("/apis/subresources.kubevirt.io/{version}");
+        let (code, told) = world.as_ada("GET", &format!("{base}/version"), Value::Null).await;
+        assert_eq!((code, told["gitVersion"].is_string()), (200, true), "{told}");
+        let (code, told) = world.as_ada("GET", &format!("{base}/guestfs"), Value::Null).await;
+        assert_eq!((code, &told["reason"]), (404, &json!("NotFound")), "{told}");
+        assert_eq!(world.as_ada("GET", &format!("{base}/healthz"), Value::Null).await.0, 403);
+        let (code, told) = world.ask("GET", &format!("{base}/healthz"), Value::Null).await;
+        assert_eq!((code, &told["apiserver"]["connectivity"]), (200, &json!("ok")), "{told}");
+        assert_eq!(world.ask("POST", &format!("{base}/version"), json!({})).await.0, 405);
+        let (_, list) = world.as_ada("GET", &base, Value::Null).await;
+        let names: Vec<_> = list["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert!(names.contains(&&json!("version")), "{list}");
+    }
+    let unknown = Request::get("/apis/subresources.kubevirt.io/v1/version").body(Body::empty()).unwrap();
+    assert_eq!(world.send_as(User::anonymous(), unknown).await.0, 403);
+}

@@ -55,7 +55,14 @@ pub(super) fn all() -> Vec<Default> {
     let all_but_collections: Vec<&str> =
         all_verbs().into_iter().filter(|verb| *verb != "deletecollection").collect();
     vec![
-        role("kubevirt.io:default", &LABELS, &[rule(&["get", "list"], GROUP, &["kubevirts"])]),
+        role(
+            "kubevirt.io:default",
+            &LABELS,
+            &[
+                rule(&["get", "list"], GROUP, &["kubevirts"]),
+                rule(&["get", "list"], SUBRESOURCES, &["guestfs", "version"]),
+            ],
+        ),
         bind_to_known("kubevirt.io:default", &LABELS),
         role("kubevirt.io:admin", &[OURS, (TO_ADMIN, "true")], &full(&all_verbs())),
         role("kubevirt.io:edit", &[OURS, (TO_EDIT, "true")], &full(&all_but_collections)),
