@@ -124,6 +124,32 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
     Ok(())
 }
 
+/// As an editor, what `virtctl image-upload pvc` does, and what upstream's asks for on the way.
+fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
+    let standalone = robot.standalone;
+    standalone.kubectl("create serviceaccount editor", None)?.ok();
+    let token = standalone.kubectl("create token editor --duration=1h", None)?.ok();
+    let editor = Robot::with_token(host, standalone, ("editor", &token))?;
+    let line = "create rolebinding edits --clusterrole=edit --serviceaccount=default:editor";
+    standalone.kubectl(line, None)?.ok();
+    has(&editor.virtctl("version")?, "Server Version: v1.");
+    let image = host.work("zeros");
+    host.shell(&format!("head -c 1M /dev/zero >{image}")).run()?.ok();
+    let volume = "get --raw /apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/filled";
+    has(&editor.kubectl(volume)?, "NotFound");
+    let upload = format!("image-upload pvc filled --size 1Mi --image-path {image}");
+    let told = editor.virtctl(&format!("{upload} --uploadproxy-url http://127.0.0.1"))?;
+    has(&told, "is not of the form https://host:port");
+    has(&editor.kubectl("get pvc filled")?, "NotFound");
+    let told = editor.virtctl(&format!("{upload} --uploadproxy-url https://127.0.0.1:1"))?;
+    has(&told, "PVC default/filled was created and still waits for its image");
+    has(&editor.virtctl(&format!("{upload} --no-create"))?, "Processing completed successfully");
+    let told = editor.virtctl(&upload.replace("filled", "huge").replace("1Mi", "1Ei"))?;
+    has(&told, "PVC huge gets no disk: ");
+    has(&editor.kubectl("delete pvc filled huge --timeout=30s")?, "deleted");
+    Ok(())
+}
+
 #[test]
 fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
@@ -174,6 +200,7 @@ fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     has(&robot.kubectl(more)?, "is attempting to grant RBAC permissions not currently held");
     has(&robot.kubectl("create rolebinding less --clusterrole=view --user=eve")?, "created");
     has(&robot.kubectl("delete vm vm --timeout=60s")?, "deleted");
+    fills_a_claim(&host, &robot)?;
     has(&standalone.kubectl("get rolebinding", None)?.ok(), "ClusterRole/kubevirt.io:edit");
 
     let kept = keeps_a_token(&host, &standalone)?;

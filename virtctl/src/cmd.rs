@@ -23,3 +23,8 @@ fn options(dry_run: bool) -> serde_json::Value {
 
 /// What a verb ends with when it does not succeed.
 pub(crate) type Failure = Box<dyn std::error::Error>;
+
+/// The user interrupted a command that has something to say about it.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub(crate) struct Interrupted;

@@ -13,6 +13,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use cli::{Cli, Command};
 
+/// What a shell reports of a command that SIGINT ended.
+const INTERRUPTED: u8 = 130;
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -52,23 +55,25 @@ async fn run(cli: &Cli) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => told(error.as_ref()),
+        Err(error) => {
+            let code = told(error.as_ref());
+            let interrupted = sources(error.as_ref()).any(|cause| cause.is::<cmd::Interrupted>());
+            if interrupted { ExitCode::from(INTERRUPTED) } else { code }
+        }
     }
 }
 
-fn told(error: &dyn Error) -> ExitCode {
+fn told(error: &(dyn Error + 'static)) -> ExitCode {
     eprintln!("virtctl: {}", chain(error));
     ExitCode::FAILURE
 }
 
+/// An error and what caused it.
+fn sources<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
 /// Every layer's own words, outermost first.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
+fn chain(error: &(dyn Error + 'static)) -> String {
+    sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::fs::File;
 use tokio::time::{Instant, sleep};
 
-use super::Failure;
+use super::{Failure, Interrupted};
 use crate::cli::{ImageUpload, Server};
 use crate::client::{Client, ClientError, Proxy};
 use progress::Progress;
@@ -41,6 +41,19 @@ enum Wrong {
     NoToken(String),
     #[error("PVC {name} does not get {what} within {seconds} s: {seen}")]
     Late { name: String, what: &'static str, seconds: u64, seen: String },
+    #[error("PVC {name} gets no disk: {why}")]
+    Provisioning { name: String, why: String },
+}
+
+/// A claim that this command made and did not fill.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "PVC {namespace}/{name} was created and still waits for its image, send one with --no-create or delete the PVC"
+)]
+struct Unfilled {
+    namespace: String,
+    name: String,
+    source: Failure,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -59,19 +72,21 @@ pub(crate) async fn run(server: &Server, args: &ImageUpload) -> Result<(), Failu
     let client = Client::new(server)?;
     let namespace = client.namespace().to_owned();
     let claim = Claim { client: &client, name: &args.name, seconds: args.wait_secs };
-    claim.there(args).await?;
-    println!("Waiting for PVC {} upload pod to be ready...", args.name);
-    claim.wait("ready for an upload", |claim| annotation(claim, READY) == Some("true")).await?;
-    println!("Pod now ready");
-
+    // Whatever can fail without a claim fails before there is one.
     let url = match &args.uploadproxy_url {
         Some(url) => url.clone(),
         None => asked_for(&client).await?,
     };
     let proxy = client.proxy(&url, args.insecure)?;
-    let token = claim.token().await?;
-    println!("Uploading data to {}", proxy.url());
-    send(&proxy, &token, (file, length)).await?;
+    let created = claim.there(args).await?;
+    let filled = tokio::select! {
+        filled = claim.fill(&proxy, (file, length)) => filled,
+        Ok(()) = tokio::signal::ctrl_c() => Err(Interrupted.into()),
+    };
+    filled.map_err(|source| match created {
+        true => Unfilled { namespace: namespace.clone(), name: args.name.clone(), source }.into(),
+        false => source,
+    })?;
     println!(
         "Uploading data completed successfully, waiting for processing to complete, you can hit ctrl-c without interrupting the progress"
     );
@@ -127,13 +142,24 @@ impl Claim<'_> {
         }
     }
 
-    /// Makes it, or sees that it may be filled.
-    async fn there(&self, args: &ImageUpload) -> Result<(), Failure> {
+    /// Sends it the image.
+    async fn fill(&self, proxy: &Proxy, image: (File, u64)) -> Result<(), Failure> {
+        println!("Waiting for PVC {} upload pod to be ready...", self.name);
+        self.wait("ready for an upload", |claim| annotation(claim, READY) == Some("true")).await?;
+        println!("Pod now ready");
+        let token = self.token().await?;
+        println!("Uploading data to {}", proxy.url());
+        send(proxy, &token, image).await
+    }
+
+    /// Makes it, or sees that it may be filled; whether it was made.
+    async fn there(&self, args: &ImageUpload) -> Result<bool, Failure> {
         let name = self.name.to_owned();
         match (self.get().await?, args.no_create) {
             (None, false) => {
                 self.client.post(&self.collection(), &manifest(args)).await?;
                 println!("PVC {}/{name} created", self.client.namespace());
+                return Ok(true);
             }
             (None, true) => {
                 let message = format!("persistentvolumeclaims {name:?} not found");
@@ -148,7 +174,23 @@ impl Claim<'_> {
             (Some(_), true) => println!("Using existing PVC {}/{name}", self.client.namespace()),
             (Some(_), false) => return Err(Wrong::Exists(name).into()),
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Why it gets no disk, if it is said in an event.
+    async fn provisioning_failure(&self, claim: &Value) -> Result<Option<String>, Failure> {
+        let uid = claim.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
+        let namespace = self.client.namespace();
+        let fields = format!("involvedObject.uid%3D{uid},reason%3DProvisioningFailed");
+        let path = format!("/api/v1/namespaces/{namespace}/events?fieldSelector={fields}");
+        let events = match self.client.get(&path).await {
+            Ok(events) => events,
+            // Who may fill claims need not be one who may read events.
+            Err(ClientError::Refused { code: StatusCode::FORBIDDEN, .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let last = events.get("items").and_then(|items| items.as_array()?.last());
+        Ok(last.and_then(|event| event.get("message")?.as_str()).map(str::to_owned))
     }
 
     async fn wait(&self, what: &'static str, done: impl Fn(&Value) -> bool) -> Result<(), Failure> {
@@ -157,6 +199,11 @@ impl Claim<'_> {
             let claim = self.get().await?.unwrap_or_default();
             if done(&claim) {
                 return Ok(());
+            }
+            if claim.pointer("/status/phase").is_some_and(|phase| phase == "Pending")
+                && let Some(why) = self.provisioning_failure(&claim).await?
+            {
+                return Err(Wrong::Provisioning { name: self.name.to_owned(), why }.into());
             }
             if Instant::now() >= end {
                 let phase = claim.pointer("/status/phase").and_then(Value::as_str).unwrap_or("gone");

@@ -202,3 +202,31 @@ async fn whoever_is_known_learns_the_version() {
     let unknown = Request::get("/apis/subresources.kubevirt.io/v1/version").body(Body::empty()).unwrap();
     assert_eq!(world.send_as(User::anonymous(), unknown).await.0, 403);
 }
+
+/// In the order of upstream's `virtctl image-upload pvc`.
+#[tokio::test]
+async fn an_editor_is_told_what_there_is_not_of_cdi() {
+    let world = World::new();
+    let volume = "/apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/disk";
+    assert_eq!(world.as_ada("GET", volume, Value::Null).await.0, 403);
+    world.give("view").await;
+    assert_eq!(world.as_ada("GET", volume, Value::Null).await.0, 404);
+    let tokens = "/apis/upload.cdi.kubevirt.io/v1beta1/namespaces/default/uploadtokenrequests";
+    let request = json!({"kind": "UploadTokenRequest", "spec": {"pvcName": "disk"}});
+    assert_eq!(world.as_ada("POST", tokens, request.clone()).await.0, 403);
+    world.give("edit").await;
+    for (method, path) in [
+        ("GET", "/api/v1/namespaces/default/persistentvolumeclaims/disk"),
+        ("GET", volume),
+        ("DELETE", volume),
+        ("GET", "/apis/cdi.kubevirt.io/v1beta1/namespaces/default/datasources/disk"),
+    ] {
+        let (code, status) = world.as_ada(method, path, Value::Null).await;
+        assert_eq!((code, &status["reason"]), (404, &json!("NotFound")), "{method} {path}: {status}");
+    }
+    let events = "/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Ddisk";
+    assert_eq!(world.as_ada("GET", events, Value::Null).await.0, 200);
+    let config = "/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config";
+    assert_eq!(world.as_ada("GET", config, Value::Null).await.0, 200);
+    assert_eq!(world.as_ada("POST", tokens, request).await.0, 404, "there is no such claim yet");
+}

@@ -1,17 +1,51 @@
-//! CDI's, for who fills claims from files.
+//! CDI's, which become part of `admin`, `edit` and `view`. Of its kinds none is served but the configuration; its clients
+//! must be told that, and not that they may not ask.
 
-use super::kubernetes::{TO_ADMIN, TO_EDIT};
+use serde_json::Value;
+
+use super::kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
 use super::{Default, READ, bind_to_known, role, rule};
 
 const OURS: (&str, &str) = ("cdi.kubevirt.io", "");
+const GROUP: &str = "cdi.kubevirt.io";
+const CHANGED: [&str; 6] = [
+    "dataimportcrons",
+    "datasources",
+    "datavolumes",
+    "volumeclonesources",
+    "volumeimportsources",
+    "volumeuploadsources",
+];
+const READ_ONLY: [&str; 3] = ["cdiconfigs", "objecttransfers", "storageprofiles"];
 
 pub(super) fn all() -> Vec<Default> {
-    let upload = || rule(&["*"], "upload.cdi.kubevirt.io", &["uploadtokenrequests"]);
     vec![
-        role("cdi.kubevirt.io:admin", &[OURS, (TO_ADMIN, "true")], &[upload()]),
-        role("cdi.kubevirt.io:edit", &[OURS, (TO_EDIT, "true")], &[upload()]),
+        role("cdi.kubevirt.io:admin", &[OURS, (TO_ADMIN, "true")], &full()),
+        role("cdi.kubevirt.io:edit", &[OURS, (TO_EDIT, "true")], &full()),
+        role(
+            "cdi.kubevirt.io:view",
+            &[OURS, (TO_VIEW, "true")],
+            &[rule(&READ, GROUP, &CHANGED), rule(&READ, GROUP, &READ_ONLY), clone_source()],
+        ),
         // Where uploads go.
-        role("cdi.kubevirt.io:config-reader", &[OURS], &[rule(&READ, "cdi.kubevirt.io", &["cdiconfigs"])]),
+        role(
+            "cdi.kubevirt.io:config-reader",
+            &[OURS],
+            &[rule(&READ, GROUP, &["cdiconfigs", "storageprofiles"])],
+        ),
         bind_to_known("cdi.kubevirt.io:config-reader", &[OURS]),
     ]
+}
+
+fn full() -> [Value; 3] {
+    [
+        rule(&["*"], GROUP, &CHANGED),
+        clone_source(),
+        rule(&["*"], "upload.cdi.kubevirt.io", &["uploadtokenrequests"]),
+    ]
+}
+
+/// Who may clone from a namespace; CDI asks for it by this name.
+fn clone_source() -> Value {
+    rule(&["create"], GROUP, &["datavolumes/source"])
 }
