@@ -6,6 +6,7 @@
 //! becomes the same quantity as a string.
 
 mod condition;
+mod console;
 mod cpu;
 mod credential;
 mod device;
@@ -36,6 +37,7 @@ mod vmi;
 mod volume;
 
 pub use condition::*;
+pub use console::*;
 pub use cpu::*;
 pub use credential::*;
 pub use device::*;

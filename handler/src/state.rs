@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use uuid::Uuid;
-use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_SOCKET};
+use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_SOCKET};
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
@@ -231,6 +231,11 @@ impl MachineDir {
     /// The guest's serial console.
     pub fn console_socket(&self) -> PathBuf {
         self.path.join(CONSOLE_SOCKET)
+    }
+
+    /// The same with history first.
+    pub fn console_history_socket(&self) -> PathBuf {
+        self.path.join(CONSOLE_HISTORY_SOCKET)
     }
 
     /// The guest's screen.

@@ -1,11 +1,13 @@
 //! The guest's serial console: a bounded history, any number of readers, one gate for keys.
 //!
 //! The guest's bytes go into a [`Ring`] that drops its oldest and counts what it dropped. A client is a cursor into
-//! that ring: it starts at the oldest byte, so it sees the boot, and follows; a client that reads too slowly is
-//! overtaken by the ring and goes on from what is left, without anybody waiting for it. Keys of all clients go
+//! that ring: it starts at its end and follows; a client that reads too slowly is overtaken by the ring and goes on from
+//! what is left, without anybody waiting for it. A client that asks for history is sent first what the ring holds, made
+//! plain text by a filter, and then what follows it. Keys of all clients go
 //! through one short queue which the hypervisor empties only while the UART takes bytes; when the guest does not
 //! read, clients block and nothing grows. A client that closes its writing side keeps reading.
 
+mod history;
 mod ring;
 mod serve;
 
@@ -14,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 
 pub use ring::{Read, Ring};
-pub use serve::serve;
+pub use serve::{Greeting, serve};
 
 /// How much of what the guest said a late client still sees.
 const HISTORY: usize = 256 << 10;

@@ -20,13 +20,14 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{error, info};
+use vireo_proto::CONSOLE_HISTORY_SOCKET;
 use vireo_proto::launcher::{Fault, Hypervisor as WireHypervisor, Identity, LaunchRequest, Outcome, State};
 use vireo_proto::launcher::{hypervisor, state::Phase};
 
 pub use command::{Command, Handle, PlugRequest};
 
 use crate::agent::{self, Agent, Plug, Question};
-use crate::console::{self, Console};
+use crate::console::{self, Console, Greeting};
 use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::firmware::Paths;
@@ -184,9 +185,14 @@ impl Session {
         host.agent = self.questions.take().map(|questions| self.talk_to_agent(questions)).transpose()?;
         let (console, port) = Console::new();
         if let Some(path) = &launch.console_socket {
-            let listener: UnixListener =
-                socket::bind(path).map_err(|error| fault(Code::HostResource, chain(&error)))?;
-            self.servers.spawn(console::serve(console.clone(), listener));
+            for (path, greeting) in [
+                (path.clone(), Greeting::Nothing),
+                (path.with_file_name(CONSOLE_HISTORY_SOCKET), Greeting::History),
+            ] {
+                let listener: UnixListener =
+                    socket::bind(&path).map_err(|error| fault(Code::HostResource, chain(&error)))?;
+                self.servers.spawn(console::serve(console.clone(), listener, greeting));
+            }
         }
         for interface in &launch.interfaces {
             let server = dhcp::Server::bind(interface)

@@ -16,5 +16,8 @@ pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 1 };
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";
 /// The guest's screen, below a machine's directory: RFB.
 pub const VNC_SOCKET: &str = "vnc.sock";
-/// The guest's serial console, below a machine's directory: raw bytes, history first.
+/// The guest's serial console, below a machine's directory: raw bytes from now on.
 pub const CONSOLE_SOCKET: &str = "console.sock";
+/// The same beside it with history first: the length of that (four bytes, the most significant first), the history as
+/// plain text, and raw bytes from there on.
+pub const CONSOLE_HISTORY_SOCKET: &str = "console-history.sock";

@@ -68,9 +68,10 @@ impl<'h> Client<'h> {
         Ok(Guest::over(self.console_process(name)?))
     }
 
-    /// `virtctl console`, connected.
+    /// `virtctl console` from the beginning, connected.
     pub(crate) fn console_process(&self, name: &str) -> Result<Process<'h>, HostError> {
-        let mut process = self.program(&self.host.input("virtctl")).args(["console", name]).spawn()?;
+        let mut process =
+            self.program(&self.host.input("virtctl")).args(["console", name, "--history"]).spawn()?;
         eventually("virtctl is connected", BOOT, || {
             if let Some(status) = process.ended()? {
                 panic!("virtctl ended with {status:?}:\n{}", process.stderr());

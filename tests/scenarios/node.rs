@@ -175,7 +175,7 @@ impl<'h> Node<'h> {
     pub(crate) fn attach(&self, name: &str) -> Result<Process<'h>, HostError> {
         let virtctl = self.host.command(&self.host.input("virtctl"));
         let state = self.host.work("state");
-        let mut process = virtctl.args(["console", name, "--state-dir", &state]).spawn()?;
+        let mut process = virtctl.args(["console", name, "--history", "--state-dir", &state]).spawn()?;
         eventually("virtctl is connected", BOOT, || {
             if let Some(status) = process.ended()? {
                 panic!("virtctl ended with {status:?}:\n{}", process.stderr());
@@ -261,8 +261,11 @@ fn one_guest(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let seen = node.vmi("one")?.unwrap_or_default();
     let address = seen["status"]["interfaces"][0]["ipAddress"].as_str().unwrap_or_default().to_owned();
     assert!(!address.is_empty(), "no address in {seen}");
+    // What a terminal would answer if it were replayed.
+    guest.run(r"printf 'asks \033[6n\033[c\033]0;title\007\n'", SOON)?;
     drop(guest);
     at_a_terminal(&node, &ready)?;
+    for_a_program(&node)?;
 
     // The handler goes and comes back; the guest does not notice.
     node.lose_handler()?;
@@ -341,13 +344,16 @@ fn is_steered(node: &Node<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// As a person has it: the console's history, a raw terminal while it lasts, and Ctrl+] to leave.
+/// As a person has it: the console's history and where it ends, a raw terminal while it lasts, and Ctrl+] to leave.
 fn at_a_terminal(node: &Node<'_>, before: &Ready) -> Result<(), HostError> {
     let terminal = Terminal::new(node.host, "terminal");
     let virtctl = node.host.input("virtctl");
     let line = format!("{virtctl} console one --state-dir {}", node.host.work("state"));
     let mut guest = Guest::over(terminal.shell(&line).spawn()?);
-    assert_eq!(guest.ready()?.boot_id, before.boot_id, "the console's history");
+    let history = guest.monitor().wait_for("the history of this console ends here", BOOT)?;
+    assert!(history.contains(&format!("GUEST READY {}", before.boot_id)), "{history}");
+    assert!(history.contains("asks \n"), "{history:?}");
+    assert!(!history.contains("\x1b[6n") && !history.contains("title\x07"), "{history:?}");
     guest.run("true", SOON)?;
     let settings = terminal.settings("virtctl")?;
     assert!(settings.contains("-isig") && settings.contains("-icanon"), "not raw: {settings}");
@@ -355,6 +361,22 @@ fn at_a_terminal(node: &Node<'_>, before: &Ready) -> Result<(), HostError> {
     let output = guest.wait(SOON)?;
     assert_eq!(output.status, Status::Code(0), "{}", output.stdout);
     terminal.assert_restored()
+}
+
+/// As a program has it: what the guest says from then on, to the byte.
+fn for_a_program(node: &Node<'_>) -> Result<(), HostError> {
+    let virtctl = node.host.command(&node.host.input("virtctl"));
+    let virtctl = virtctl.args(["console", "one", "--state-dir", &node.host.work("state")]).spawn()?;
+    let mut guest = Guest::over(virtctl);
+    eventually("virtctl is connected", BOOT, || {
+        assert_eq!(guest.monitor().ended()?, None, "virtctl goes on");
+        Ok(guest.monitor().stderr().contains("Successfully connected"))
+    })?;
+    let said = guest.run(r"printf 'now \033[6n'", SOON)?;
+    assert!(said.contains("now \x1b[6n"), "{said:?}");
+    let all = guest.monitor().stdout();
+    assert!(!all.contains("GUEST READY"), "history was not asked for: {all}");
+    Ok(())
 }
 
 /// What the guest has: a disk that holds, and the network that KubeVirt's masquerade gives.

@@ -175,6 +175,9 @@ pub(crate) struct Console {
     /// How many minutes to wait for the instance to run
     #[arg(long, default_value_t = 5, value_name = "MINUTES")]
     pub(crate) timeout: u64,
+    /// First show what the guest said before, as plain text [default: on a terminal, true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    pub(crate) history: Option<bool>,
 }
 
 #[derive(Debug, Args)]

@@ -1,26 +1,48 @@
 //! A guest's serial console as a websocket.
 //!
-//! Every client has its own connection to the launcher, which gives each the history first.
+//! Every client has its own connection to the launcher and gets what the guest says from then on, as KubeVirt's clients
+//! expect. One that asks for it by `?history=true` first gets history: a text frame `{"historyBytes": N}`, which other
+//! clients ignore, and N bytes of plain text, which the launcher has made of what the guest said.
 
+use std::io;
 use std::sync::Arc;
 
-use axum::extract::ws::WebSocketUpgrade;
+use std::time::Duration;
+
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::extract::{Path as Segments, State};
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{Path as Segments, Query, State};
 use axum::response::Response;
+use serde::Deserialize;
+use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
-use vireo_api::v1::VirtualMachineInstance;
+use tokio::time::timeout;
+use tracing::debug;
+use vireo_api::v1::{HISTORY_BYTES, VirtualMachineInstance};
 
 use super::carry::{PLAIN, carry_stream};
 use super::fault::Fault;
 use super::find;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
+use crate::state::MachineDir;
+
+/// How long a launcher may take to say how much history there is.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a client asks for.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Wishes {
+    /// What the guest said before, as plain text.
+    history: bool,
+}
 
 /// Attaches a client to a console.
 pub(super) async fn attach(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
+    Query(wishes): Query<Wishes>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Fault> {
     let vmi = find(&node, namespace, name)?;
@@ -28,11 +50,42 @@ pub(super) async fn attach(
     let upgrade =
         upgrade.map_err(|rejection| Fault::bad_request(format!("a console is a websocket: {rejection}")))?;
     let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
-    let socket = node.state.machine(uid).console_socket();
-    let console = UnixStream::connect(&socket)
+    let (mut console, has_history) = connect(&node.state.machine(uid), wishes.history)
         .await
         .map_err(|error| Fault::internal(format!("cannot connect to the guest's console: {error}")))?;
-    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| carry_stream(client, console.into_split())))
+    Ok(upgrade.protocols([PLAIN]).on_upgrade(async move |mut client| {
+        if !has_history || announce(&mut client, &mut console).await.is_some() {
+            carry_stream(client, console.into_split()).await;
+        }
+    }))
+}
+
+/// Connects to a launcher's console; whether it begins with history. A launcher of an earlier release has none.
+async fn connect(machine: &MachineDir, history: bool) -> io::Result<(UnixStream, bool)> {
+    if history {
+        match UnixStream::connect(machine.console_history_socket()).await {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            connected => return connected.map(|console| (console, true)),
+        }
+    }
+    Ok((UnixStream::connect(machine.console_socket()).await?, false))
+}
+
+/// Tells a client how much of what follows is history.
+async fn announce(client: &mut WebSocket, console: &mut UnixStream) -> Option<()> {
+    let length = match timeout(PATIENCE, console.read_u32()).await {
+        Ok(Ok(length)) => length,
+        Ok(Err(error)) => {
+            debug!(%error, "the console ended before its history");
+            return None;
+        }
+        Err(_) => {
+            debug!("the launcher does not say how much history there is");
+            return None;
+        }
+    };
+    let announcement = serde_json::json!({ HISTORY_BYTES: length }).to_string();
+    client.send(Message::Text(announcement.into())).await.ok()
 }
 
 /// Whether there is a console to attach to, with KubeVirt's answers where not.

@@ -126,6 +126,34 @@ async fn try_open(node: &Node, part: &str) -> Result<Opened, tokio_tungstenite::
 }
 
 #[tokio::test]
+async fn a_console_begins_with_history_for_who_asks() {
+    use futures_util::StreamExt as _;
+    use tokio_tungstenite::tungstenite::Message;
+
+    let (_dir, node, live, server) = with_console().await;
+    let machine = node.state.machine(uuid::Uuid::from_u128(7));
+    let mut old = open(&node, "console?history=true").await;
+    let (mut guest, _) = live.accept().await.unwrap();
+    guest.write_all(b"a launcher of an earlier release").await.unwrap();
+    let said = Message::binary(b"a launcher of an earlier release".to_vec());
+    assert_eq!(old.next().await.unwrap().unwrap(), said);
+
+    let with_history = UnixListener::bind(machine.console_history_socket()).unwrap();
+    let mut client = open(&node, "console?history=true").await;
+    let (mut guest, _) = with_history.accept().await.unwrap();
+    guest.write_all(b"\0\0\0\x04boot").await.unwrap();
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::text(r#"{"historyBytes":4}"#));
+    assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(b"boot".to_vec()));
+    for live_only in ["console", "console?history=false"] {
+        let mut client = open(&node, live_only).await;
+        let (mut guest, _) = live.accept().await.unwrap();
+        guest.write_all(b"now").await.unwrap();
+        assert_eq!(client.next().await.unwrap().unwrap(), Message::binary(b"now".to_vec()));
+    }
+    server.abort();
+}
+
+#[tokio::test]
 async fn a_console_is_binary_frames_both_ways_and_ends_with_a_normal_close() {
     use futures_util::{SinkExt as _, StreamExt as _};
     use tokio_tungstenite::tungstenite::Message;

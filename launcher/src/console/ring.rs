@@ -47,7 +47,19 @@ impl Ring {
         Read { taken, skipped, next: from + skipped + taken as u64 }
     }
 
+    /// All that is still here; [`Self::end`] is where to go on.
+    pub fn history(&self) -> Vec<u8> {
+        self.bytes.iter().copied().collect()
+    }
+
+    /// Place of the byte that comes next.
+    pub fn end(&self) -> u64 {
+        // As many as were ever here fit a u64, see `push`.
+        self.start + self.bytes.len() as u64
+    }
+
     /// How many bytes were dropped so far.
+    #[cfg(test)]
     pub fn dropped(&self) -> u64 {
         self.start
     }

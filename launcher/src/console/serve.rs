@@ -10,6 +10,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, info, warn};
 
+use super::history::plain_text;
 use super::{Console, Shared};
 use crate::socket;
 
@@ -21,8 +22,17 @@ const GATHER: Duration = Duration::from_millis(2);
 /// More terminals on one guest than anybody opens on purpose.
 const CLIENTS: usize = 32;
 
+/// What a client gets before live bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Greeting {
+    /// Nothing, as KubeVirt's clients expect.
+    Nothing,
+    /// History as plain text: its length in four bytes, the most significant first, and the text.
+    History,
+}
+
 /// Serves the console until dropped.
-pub async fn serve(console: Console, listener: UnixListener) {
+pub async fn serve(console: Console, listener: UnixListener, greeting: Greeting) {
     let places = Arc::new(Semaphore::new(CLIENTS));
     loop {
         let stream = socket::accept(&listener).await;
@@ -32,18 +42,20 @@ pub async fn serve(console: Console, listener: UnixListener) {
         };
         let console = console.clone();
         tokio::spawn(async move {
-            attach(&console, stream).await;
+            attach(&console, stream, greeting).await;
             drop(place);
         });
     }
 }
 
 /// One client, until it has read everything there will be or goes away.
-async fn attach(console: &Console, stream: UnixStream) {
+async fn attach(console: &Console, stream: UnixStream, greeting: Greeting) {
     debug!("console client attached");
     let (reader, writer) = stream.into_split();
+    // Before any of its keys is taken: it sees all that they bring about.
+    let start = Start::now(&console.shared, greeting);
     let skipped = tokio::select! {
-        skipped = follow(&console.shared, writer) => skipped,
+        skipped = follow(&console.shared, writer, start) => skipped,
         () = forward_keys(reader, &console.keys) => Ok(0),
     };
     match skipped {
@@ -53,11 +65,32 @@ async fn attach(console: &Console, stream: UnixStream) {
     }
 }
 
-/// History, then live bytes. Returns how many bytes this client missed after it had come.
-async fn follow(shared: &Shared, mut client: OwnedWriteHalf) -> io::Result<u64> {
+/// What a client begins with.
+struct Start {
+    history: Option<Vec<u8>>,
+    /// The place of its first live byte.
+    cursor: u64,
+}
+
+impl Start {
+    fn now(shared: &Shared, greeting: Greeting) -> Self {
+        let ring = &shared.state().ring;
+        let history = (greeting == Greeting::History).then(|| ring.history());
+        Self { history, cursor: ring.end() }
+    }
+}
+
+/// History if there is any to send, then live bytes. Returns how many bytes this client missed after it had come.
+async fn follow(shared: &Shared, mut client: OwnedWriteHalf, start: Start) -> io::Result<u64> {
     let mut chunk = vec![0; CHUNK];
     let mut missed = 0;
-    let mut cursor = shared.state().ring.dropped();
+    let mut cursor = start.cursor;
+    if let Some(history) = start.history {
+        let text = plain_text(&history);
+        drop(history);
+        client.write_u32(u32::try_from(text.len()).map_err(io::Error::other)?).await?;
+        client.write_all(&text).await?;
+    }
     loop {
         // Registered before looking, so that a change in between is not lost.
         let mut changed = pin!(shared.changed.notified());
@@ -121,10 +154,29 @@ mod tests {
 
     fn served() -> Served {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("console.sock");
         let (console, port) = Console::new();
-        tokio::spawn(serve(console.clone(), socket::bind(&path).unwrap()));
-        Served { console, port, path, _dir: dir }
+        let served = Served { console, port, path: dir.path().join("console.sock"), _dir: dir };
+        for (path, greeting) in
+            [(served.path.clone(), Greeting::Nothing), (served.history(), Greeting::History)]
+        {
+            tokio::spawn(serve(served.console.clone(), socket::bind(&path).unwrap(), greeting));
+        }
+        served
+    }
+
+    impl Served {
+        fn history(&self) -> std::path::PathBuf {
+            self.path.with_file_name("history.sock")
+        }
+
+        /// A client that has got all history and how much that was.
+        async fn late(&self) -> (UnixStream, String) {
+            let mut client = UnixStream::connect(self.history()).await.unwrap();
+            let length = client.read_u32().await.unwrap();
+            let mut history = vec![0; length.try_into().unwrap()];
+            client.read_exact(&mut history).await.unwrap();
+            (client, String::from_utf8(history).unwrap())
+        }
     }
 
     async fn expect(client: &mut UnixStream, text: &[u8]) {
@@ -134,30 +186,41 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_first_then_live_for_everybody() {
+    async fn history_is_for_who_asks_and_live_bytes_are_for_everybody() {
         let served = served();
-        served.port.output.write(b"boot ");
-        let mut early = UnixStream::connect(&served.path).await.unwrap();
-        expect(&mut early, b"boot ").await;
-        served.port.output.write(b"login:");
-        let mut late = UnixStream::connect(&served.path).await.unwrap();
-        expect(&mut late, b"boot login:").await;
-        expect(&mut early, b"login:").await;
+        served.port.output.write(b"boot \x1b[6n");
+        let (mut early, history) = served.late().await;
+        assert_eq!(history, "boot ");
+        served.port.output.write(b"login:\x1b[6n");
+        expect(&mut early, b"login:\x1b[6n").await;
+        let (mut late, history) = served.late().await;
+        assert_eq!(history, "boot login:");
+        let mut live = UnixStream::connect(&served.path).await.unwrap();
+        // It is attached as soon as its keys arrive.
+        live.write_all(b"k").await.unwrap();
+        let mut port = served.port;
+        assert_eq!(port.input.recv().await.unwrap(), b"k");
+        port.output.write(b"\x1b[5n!");
+        for client in [&mut early, &mut late, &mut live] {
+            expect(client, b"\x1b[5n!").await;
+        }
         served.console.end();
-        for client in [&mut early, &mut late] {
+        for client in [&mut early, &mut late, &mut live] {
             assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
         }
+        let mut after = UnixStream::connect(served.path.with_file_name("history.sock")).await.unwrap();
+        let mut all = Vec::new();
+        after.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"\0\0\0\x0cboot login:!");
         let mut after = UnixStream::connect(&served.path).await.unwrap();
-        let mut all = String::new();
-        after.read_to_string(&mut all).await.unwrap();
-        assert_eq!(all, "boot login:");
+        assert_eq!(after.read(&mut [0]).await.unwrap(), 0);
     }
 
     #[tokio::test]
     async fn a_client_that_reads_nothing_holds_nobody_up() {
         let served = served();
         let _stuck = UnixStream::connect(&served.path).await.unwrap();
-        let mut reader = UnixStream::connect(&served.path).await.unwrap();
+        let (mut reader, _) = served.late().await;
         served.port.output.write(b">");
         expect(&mut reader, b">").await;
         let block = vec![b'x'; 1 << 16];
@@ -187,20 +250,21 @@ mod tests {
     #[tokio::test]
     async fn closing_the_writing_side_is_no_detaching_and_leaving_is() {
         let served = served();
-        let client = Blocking::connect(&served.path).unwrap();
+        let client = Blocking::connect(served.history()).unwrap();
         client.shutdown(std::net::Shutdown::Write).unwrap();
         client.set_nonblocking(true).unwrap();
         let mut client = UnixStream::from_std(client).unwrap();
+        assert_eq!(client.read_u32().await.unwrap(), 0);
         served.port.output.write(b"still here");
         expect(&mut client, b"still here").await;
         drop(client);
         // A place is free again soon after its client left: more clients get in than there are places.
         let mut served_clients = 0;
         while served_clients <= 2 * CLIENTS {
-            let mut client = UnixStream::connect(&served.path).await.unwrap();
-            let mut got = [0; 10];
+            let mut client = UnixStream::connect(served.history()).await.unwrap();
+            let mut got = [0; 14];
             if client.read_exact(&mut got).await.is_ok() {
-                assert_eq!(&got, b"still here");
+                assert_eq!(&got, b"\0\0\0\x0astill here");
                 served_clients += 1;
             }
         }

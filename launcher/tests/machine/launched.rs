@@ -11,6 +11,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
+use vireo_proto::CONSOLE_HISTORY_SOCKET;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::*;
 
@@ -142,8 +143,12 @@ impl Launched {
         soon("an answer to Steer", self.client.steer(request)).await.unwrap().into_inner().fault
     }
 
+    /// The console from the beginning.
     pub(crate) async fn console(&self) -> UnixStream {
-        UnixStream::connect(self.path("console.sock")).await.unwrap()
+        let mut console = UnixStream::connect(self.path(CONSOLE_HISTORY_SOCKET)).await.unwrap();
+        // How much of it is history does not matter to tests.
+        console.read_u32().await.unwrap();
+        console
     }
 
     pub(crate) async fn dismiss(mut self) {

@@ -244,7 +244,7 @@ struct Console {
 impl Console {
     fn open(bin: &Path) -> Result<Self, Error> {
         let mut virtctl = Command::new(bin.join("virtctl"))
-            .args(["console", NAME])
+            .args(["console", NAME, "--history"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;

@@ -1,6 +1,8 @@
 //! `virtctl console`: the guest's first serial port on this terminal.
 
-use std::io::{Read as _, Write as _};
+mod history;
+
+use std::io::{IsTerminal as _, Read as _, Write as _};
 use std::time::Duration;
 
 use futures_util::stream::{SplitSink, SplitStream};
@@ -17,6 +19,7 @@ use super::Failure;
 use crate::cli::{Console, Server};
 use crate::client::{Client, ClientError, Connection};
 use crate::term::RawTerminal;
+use history::History;
 
 /// Ctrl+], which a terminal also sends for Ctrl+5.
 const ESCAPE: u8 = 29;
@@ -40,19 +43,25 @@ enum ConsoleError {
 /// Connects, waiting for the instance to run if need be, and stays until the user leaves or the guest is gone.
 pub(crate) async fn run(server: &Server, args: &Console) -> Result<(), Failure> {
     let client = Client::new(server)?;
-    let stream = connect(&client, args).await?;
+    let terminal = std::io::stdout().is_terminal();
+    let stream = connect(&client, args, args.history.unwrap_or(terminal)).await?;
     let raw = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
     eprint!("Successfully connected to {} console. Press Ctrl+] or Ctrl+5 to exit console.\r\n", args.vmi);
-    let ended = attach(stream).await;
+    let ended = attach(stream, History::on(terminal)).await;
     drop(raw);
     eprintln!();
     ended?;
     Ok(())
 }
 
-async fn connect(client: &Client, args: &Console) -> Result<WebSocketStream<Connection>, Failure> {
+async fn connect(
+    client: &Client,
+    args: &Console,
+    history: bool,
+) -> Result<WebSocketStream<Connection>, Failure> {
     let name = &args.vmi;
-    let (object, console) = (client.instance(name), client.part(name, "console"));
+    let part = if history { "console?history=true" } else { "console" };
+    let (object, console) = (client.instance(name), client.part(name, part));
     let deadline = Instant::now() + Duration::from_secs(args.timeout.saturating_mul(60));
     loop {
         match phase(&client.get(&object).await?) {
@@ -80,14 +89,14 @@ fn phase(object: &Value) -> &str {
 
 /// Output and keys go their own ways: a guest that reads no keys must not keep its output from being shown, nor the
 /// user from leaving.
-async fn attach(stream: WebSocketStream<Connection>) -> Result<(), ConsoleError> {
+async fn attach(stream: WebSocketStream<Connection>, history: History) -> Result<(), ConsoleError> {
     let (to_guest, from_guest) = stream.split();
     let (keys, left) = keyboard();
     let mut signals = Signals::new().map_err(ConsoleError::Terminal)?;
     tokio::select! {
         // In this order, what was typed before the escape is sent before the escape counts.
         biased;
-        ended = view(from_guest) => ended,
+        ended = view(from_guest, history) => ended,
         broken = forward(keys, to_guest) => broken,
         Ok(()) = left => Ok(()),
         () = signals.any() => Ok(()),
@@ -95,15 +104,23 @@ async fn attach(stream: WebSocketStream<Connection>) -> Result<(), ConsoleError>
 }
 
 /// Shows what the guest says, until it is gone.
-async fn view(mut from_guest: SplitStream<WebSocketStream<Connection>>) -> Result<(), ConsoleError> {
-    loop {
+async fn view(
+    mut from_guest: SplitStream<WebSocketStream<Connection>>,
+    mut history: History,
+) -> Result<(), ConsoleError> {
+    let ended = loop {
         match from_guest.next().await {
-            Some(Ok(Message::Binary(bytes))) => show(&bytes).map_err(ConsoleError::Terminal)?,
-            Some(Ok(Message::Close(_)) | Err(tungstenite::Error::ConnectionClosed)) | None => return Ok(()),
+            Some(Ok(Message::Binary(bytes))) => {
+                show(&history.take(&bytes)).map_err(ConsoleError::Terminal)?
+            }
+            Some(Ok(Message::Text(text))) => history.announced(&text),
+            Some(Ok(Message::Close(_)) | Err(tungstenite::Error::ConnectionClosed)) | None => break Ok(()),
             Some(Ok(_)) => {}
-            Some(Err(error)) => return Err(ConsoleError::BrokenOff(error)),
+            Some(Err(error)) => break Err(ConsoleError::BrokenOff(error)),
         }
-    }
+    };
+    show(&history.rest()).map_err(ConsoleError::Terminal)?;
+    ended
 }
 
 /// Sends keys to the guest. Input that ends (a pipe) does not end the view: the guest's answers are still to come.

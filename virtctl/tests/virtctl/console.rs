@@ -66,3 +66,18 @@ async fn what_is_wrong_is_said() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("handler.sock") && said.contains("--state-dir"), "{said}");
 }
+
+#[tokio::test]
+async fn history_is_asked_for_and_comes_before_live_bytes() {
+    let handler = Handler::start();
+    let child = virtctl(&handler.state, &["console", "web", "-n", "prod", "--history"]);
+    handler.answer("200 OK", r#"{"status":{"phase":"Running"}}"#).await;
+    let mut guest = handler.websocket("console?history=true").await;
+    guest.send(Message::text(r#"{"historyBytes":6}"#)).await.expect("virtctl reads");
+    guest.send(Message::binary("boot\r\n")).await.expect("virtctl reads");
+    guest.send(Message::binary("login: ")).await.expect("virtctl reads");
+    guest.close(None).await.expect("virtctl is still there");
+    let output = finish(child).await;
+    assert!(output.status.success());
+    assert_eq!(output.stdout, b"boot\r\nlogin: ", "a program is shown no mark");
+}

@@ -49,7 +49,7 @@ impl Handler {
         #[expect(clippy::result_large_err, reason = "the signature is tungstenite's")]
         let check = |request: &Request, mut response: Response| -> Result<Response, ErrorResponse> {
             let path = format!("/v1/namespaces/prod/virtualmachineinstances/web/{kind}");
-            assert_eq!(request.uri().path(), path);
+            assert_eq!(request.uri().path_and_query().map(ToString::to_string), Some(path));
             assert_eq!(request.headers()["sec-websocket-protocol"], "plain.kubevirt.io");
             let chosen = HeaderValue::from_static("plain.kubevirt.io");
             response.headers_mut().insert("sec-websocket-protocol", chosen);

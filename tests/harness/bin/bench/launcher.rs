@@ -1,6 +1,6 @@
 //! The whole launcher: started, told over gRPC to launch, watched over its console socket.
 
-use std::io::Write;
+use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use vireo_proto::launcher::{
     Bios, Cpu, Disk, DiskSource, DismissRequest, Efi, Firmware, HelloRequest, HypervisorChoice, Identity,
     KernelBoot, LaunchRequest, Smbios, WatchRequest, disk, disk_source, firmware, hypervisor_choice, state,
 };
-use vireo_proto::{CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSION};
+use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VERSION};
 
 use crate::Error;
 use crate::contender::Contender;
@@ -48,7 +48,9 @@ async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -
     if let Some(fault) = response.fault {
         return Err(format!("refused: {} {}", fault.field, fault.detail).into());
     }
-    let console = UnixStream::connect(directory.join(CONSOLE_SOCKET))?;
+    let mut console = UnixStream::connect(directory.join(CONSOLE_HISTORY_SOCKET))?;
+    // The length of what was said before; the text follows.
+    console.read_exact(&mut [0; 4])?;
     let reader = console.try_clone()?;
     let mark = plan.start.mark();
     let waiting = tokio::task::spawn_blocking(move || {
