@@ -4,15 +4,15 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use vireo_handler::state::{StateError, write_atomically};
 
+use crate::files::{FileError, write_atomically};
 use crate::pki::Identity;
 
 /// Writes it, readable by its owner only.
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn write(path: &Path, url: &str, authority: &str, who: &Identity) -> Result<(), StateError> {
+pub fn write(path: &Path, url: &str, authority: &str, who: &Identity) -> Result<(), FileError> {
     let text = format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: vireo\n\
          clusters:\n- name: vireo\n  cluster:\n    server: {url}\n    certificate-authority-data: {authority}\n\

@@ -19,6 +19,7 @@ pub mod claims;
 pub mod collect;
 pub mod definitions;
 pub mod fields;
+pub mod files;
 mod host_disks;
 pub mod http;
 pub mod instancetypes;

@@ -15,9 +15,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
-use vireo_handler::state::{StateError, write_atomically};
 
 use crate::auth::{ADMINISTRATORS, User};
+use crate::files::{FileError, write_atomically};
 
 /// What the authority is called. Nobody else may be: OpenSSL would take them for each other.
 const NAME: &str = "vireo-ca";
@@ -29,7 +29,7 @@ const LINE: usize = 64;
 pub enum PkiError {
     /// A file cannot be written.
     #[error(transparent)]
-    State(#[from] StateError),
+    Write(#[from] FileError),
     /// A file cannot be read.
     #[error("cannot read {path}", path = path.display())]
     Read {

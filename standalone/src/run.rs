@@ -15,6 +15,7 @@ use vireo_handler::state::{StateError, read_json, write_json};
 
 use crate::auth::{KeyError, Signer, Tokens};
 use crate::catalog::Catalogs;
+use crate::files::FileError;
 use crate::http::{Measures, Server};
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
@@ -42,6 +43,9 @@ pub enum RunError {
     /// The state directory.
     #[error(transparent)]
     State(#[from] StateError),
+    /// The kubeconfig.
+    #[error(transparent)]
+    Kubeconfig(#[from] FileError),
     /// The store.
     #[error("cannot open the store")]
     Store(#[from] DiskError),

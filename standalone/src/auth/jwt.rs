@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use thiserror::Error;
-use vireo_handler::state::{StateError, write_atomically};
 
+use crate::files::{FileError, write_atomically};
 use crate::pki::pem;
 
 /// Bytes of a token that is looked at.
@@ -28,7 +28,7 @@ const LONGEST: usize = 16 << 10;
 pub enum KeyError {
     /// It cannot be written.
     #[error(transparent)]
-    State(#[from] StateError),
+    Write(#[from] FileError),
     /// It cannot be read.
     #[error("cannot read the key {path}: {why}")]
     Read {
