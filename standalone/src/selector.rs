@@ -1,20 +1,22 @@
-//! Label and field selectors, as queries write them.
+//! Label and field selectors, as queries and specs write them.
+
+mod label_selector;
 
 use serde_json::Value;
 
-use crate::resource::Resource;
 use crate::resource::path;
+use crate::resource::{Cause, Resource};
 
 /// What a list or a watch is narrowed to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selector {
-    labels: Vec<Demand>,
+    labels: Vec<Requirement>,
     fields: Vec<(String, bool, String)>,
 }
 
-/// One demand on the labels.
+/// A requirement on the labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Demand {
+enum Requirement {
     In(String, Vec<String>),
     /// Also true where the label is absent.
     NotIn(String, Vec<String>),
@@ -33,6 +35,15 @@ impl Selector {
         Ok(Self { labels: parse_labels(labels)?, fields: parse_fields(resource, fields)? })
     }
 
+    /// Reads a `metav1.LabelSelector`, such as a spec has it. One that requires nothing selects everything.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub fn of_labels(selector: &Value) -> Result<Self, Vec<Cause>> {
+        let labels = label_selector::requirements(selector)?;
+        Ok(Self { labels, fields: Vec::new() })
+    }
+
     /// Whether it selects everything.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
@@ -43,17 +54,17 @@ impl Selector {
         let labels = object.pointer("/metadata/labels");
         let label = |name: &str| labels.and_then(|labels| labels.get(name)).and_then(Value::as_str);
         let number = |name: &str| label(name).and_then(|value| value.parse::<i64>().ok());
-        let labelled = |demand: &Demand| match demand {
-            Demand::In(name, values) => {
+        let labelled = |requirement: &Requirement| match requirement {
+            Requirement::In(name, values) => {
                 label(name).is_some_and(|has| values.iter().any(|value| value == has))
             }
-            Demand::NotIn(name, values) => {
+            Requirement::NotIn(name, values) => {
                 label(name).is_none_or(|has| values.iter().all(|value| value != has))
             }
-            Demand::Exists(name) => label(name).is_some(),
-            Demand::Absent(name) => label(name).is_none(),
-            Demand::Greater(name, than) => number(name).is_some_and(|has| has > *than),
-            Demand::Less(name, than) => number(name).is_some_and(|has| has < *than),
+            Requirement::Exists(name) => label(name).is_some(),
+            Requirement::Absent(name) => label(name).is_none(),
+            Requirement::Greater(name, than) => number(name).is_some_and(|has| has > *than),
+            Requirement::Less(name, than) => number(name).is_some_and(|has| has < *than),
         };
         let field = |(name, equal, value): &(String, bool, String)| {
             (path::text(object, &format!(".{name}")) == *value) == *equal
@@ -83,17 +94,17 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<(String, bool, St
     Ok(fields)
 }
 
-fn parse_labels(text: &str) -> Result<Vec<Demand>, String> {
-    let mut demands = Vec::new();
+fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
+    let mut requirements = Vec::new();
     for part in split_outside(text) {
         let part = part.trim();
         if !part.is_empty() {
-            demands.push(demand(part).ok_or_else(|| {
+            requirements.push(requirement(part).ok_or_else(|| {
                 format!("unable to parse requirement: {part:?} is no label selector: use key=value, key!=value, key in (a,b), key notin (a,b), key or !key")
             })?);
         }
     }
-    Ok(demands)
+    Ok(requirements)
 }
 
 /// Splits at commas that are not between parentheses.
@@ -110,32 +121,32 @@ fn split_outside(text: &str) -> Vec<&str> {
     .collect()
 }
 
-fn demand(part: &str) -> Option<Demand> {
+fn requirement(part: &str) -> Option<Requirement> {
     if let Some(name) = part.strip_prefix('!') {
-        return key(name).map(Demand::Absent);
+        return key(name).map(Requirement::Absent);
     }
     if let Some((name, value)) = part.split_once("!=") {
-        return Some(Demand::NotIn(key(name)?, vec![one(value)?]));
+        return Some(Requirement::NotIn(key(name)?, vec![one(value)?]));
     }
     if let Some((name, value)) = part.split_once("==").or_else(|| part.split_once('=')) {
-        return Some(Demand::In(key(name)?, vec![one(value)?]));
+        return Some(Requirement::In(key(name)?, vec![one(value)?]));
     }
     if let Some((name, number)) = part.split_once('>') {
-        return Some(Demand::Greater(key(name)?, number.trim().parse().ok()?));
+        return Some(Requirement::Greater(key(name)?, number.trim().parse().ok()?));
     }
     if let Some((name, number)) = part.split_once('<') {
-        return Some(Demand::Less(key(name)?, number.trim().parse().ok()?));
+        return Some(Requirement::Less(key(name)?, number.trim().parse().ok()?));
     }
     match part.split_once(char::is_whitespace) {
-        None => key(part).map(Demand::Exists),
+        None => key(part).map(Requirement::Exists),
         Some((name, rest)) => {
             let rest = rest.trim();
             let (operator, values) = rest.split_at(rest.find('(')?);
             let values = values.strip_prefix('(')?.strip_suffix(')')?;
             let values = values.split(',').map(one).collect::<Option<Vec<_>>>()?;
             match operator.trim() {
-                "in" => Some(Demand::In(key(name)?, values)),
-                "notin" => Some(Demand::NotIn(key(name)?, values)),
+                "in" => Some(Requirement::In(key(name)?, values)),
+                "notin" => Some(Requirement::NotIn(key(name)?, values)),
                 _ => None,
             }
         }

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vireo_api::v1::LabelSelector;
-use vireo_operators::selector;
 
 use super::defaults::{self, AUTO_UPDATE, Default};
 use super::escalate::lacking;
 use super::roles::rules_in;
 use super::rule::Rule;
 use super::{is_ours, row};
+use crate::selector::Selector;
 use crate::store::{Change, DiskError, Follower, News, Object, Store};
 use crate::{meta, place, rounds};
 
@@ -150,13 +149,11 @@ fn made_of(role: &Object, roles: &[Arc<Object>]) -> Vec<Rule> {
     let mut parts: BTreeMap<&str, &Object> = BTreeMap::from([(role.key.name.as_str(), role)]);
     while let Some(role) = open.pop() {
         let selectors = list(&role.value, &["aggregationRule", "clusterRoleSelectors"]);
-        let selectors: Vec<LabelSelector> =
-            selectors.iter().filter_map(|one| serde_json::from_value(one.clone()).ok()).collect();
+        let selectors: Vec<Selector> =
+            selectors.iter().filter_map(|selector| Selector::of_labels(selector).ok()).collect();
         let mut found: Vec<&Object> = Vec::new();
         for other in roles.iter().filter(|other| !parts.contains_key(other.key.name.as_str())) {
-            let labels = other.value.pointer("/metadata/labels").cloned().unwrap_or_default();
-            let labels: BTreeMap<String, String> = serde_json::from_value(labels).unwrap_or_default();
-            if selectors.iter().any(|one| selector::matches(one, &labels)) {
+            if selectors.iter().any(|selector| selector.selects(&other.value)) {
                 found.push(&**other);
             }
         }

@@ -1,12 +1,12 @@
 //! Roles and bindings before they are stored, and in tables.
 
 use serde_json::{Value, json};
-use vireo_api::v1::LabelSelector;
 
 use super::path;
 use super::table::{age, column, made, own, wide};
 use super::{Cause, Column, Resource, Source};
 use crate::rbac::GROUP;
+use crate::selector::Selector;
 
 /// Bytes of a name.
 const LONGEST_NAME: usize = 253;
@@ -122,17 +122,10 @@ fn aggregation(role: &Value) -> Vec<Cause> {
         let why = "Required value: at least one clusterRoleSelector required if aggregationRule is non-nil";
         return vec![Cause::required(at, why)];
     }
-    let problems = |(index, selector): (usize, &Value)| match serde_json::from_value::<LabelSelector>(
-        selector.clone(),
-    ) {
-        Err(error) => vec![Cause::invalid(format!("{at}[{index}]"), format!("Invalid value: {error}"))],
-        Ok(selector) => {
-            let problems = vireo_operators::selector::problems(&selector).into_iter();
-            let cause = |problem: vireo_operators::selector::Problem| {
-                Cause::invalid(format!("{at}[{index}].{}", problem.field), problem.message)
-            };
-            problems.map(cause).collect()
-        }
+    let problems = |(index, selector): (usize, &Value)| {
+        let causes = Selector::of_labels(selector).err().unwrap_or_default().into_iter();
+        let below = move |cause: Cause| Cause { field: format!("{at}[{index}].{}", cause.field), ..cause };
+        causes.map(below)
     };
     selectors.iter().enumerate().flat_map(problems).collect()
 }
