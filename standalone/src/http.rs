@@ -1,6 +1,7 @@
 //! Requests and answers, as those of a Kubernetes API server.
 //!
-//! [`target`] says what a path means, [`query`] what stands behind it; [`read`], [`watch`] and [`mod@write`] serve
+//! [`request_info`] reads a request once, for authorization and for [`target`], which finds what is served there, [`query`]
+//! what stands behind the path; [`read`], [`watch`] and [`mod@write`] serve
 //! objects of every resource in the table alike; [`discovery`] tells clients what there is.
 
 mod access;
@@ -14,6 +15,7 @@ mod protobuf;
 mod query;
 mod read;
 mod refusal;
+mod request_info;
 mod review;
 mod subresource;
 mod table;
@@ -47,6 +49,7 @@ use crate::store::Store;
 use crate::uploads::Uploads;
 use measured::About;
 use query::Query;
+use request_info::RequestInfo;
 use target::{Object, Target};
 
 /// What requests are answered from.
@@ -80,9 +83,10 @@ pub async fn answer(server: Arc<Server>, request: Request) -> Response {
 
 async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) -> Result<Response, Refusal> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
-    access::check(server, &query, &mut request)?;
+    let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
+    access::check(server, &info, &mut request)?;
     let catalog = server.catalogs.now(&server.store);
-    let target = Target::parse(request.uri().path(), &catalog)?;
+    let target = Target::of(&info, &catalog)?;
     about.means(&target, &query);
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
@@ -95,7 +99,7 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
         Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Token(account) => token::serve(server, &account, request).await,
         Target::Cdi(cdi) => upload::serve(server, cdi, request).await,
-        Target::Review(review) => review::serve(server, review, request).await,
+        Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
         Target::Metrics => subresource::ask_node(server, request, METRICS).await,
         target => {
@@ -171,7 +175,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Cdi(_)
         | Target::Expand(_)
         | Target::Token(_)
-        | Target::Review(_)
+        | Target::Review(..)
         | Target::Metrics => {
             return Err(Refusal::nowhere());
         }

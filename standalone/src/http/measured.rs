@@ -156,6 +156,7 @@ mod tests {
 
     use super::*;
     use crate::catalog::Catalog;
+    use crate::http::request_info::RequestInfo;
 
     #[test]
     fn verbs_are_those_of_an_api_server() {
@@ -177,8 +178,10 @@ mod tests {
         ] {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
             let mut about = About::new(&request);
-            about.means(&Target::parse(path, &Catalog::default()).unwrap(), &Query::parse(query).unwrap());
-            assert_eq!((about.verb, about.resource.as_str()), (verb, resource), "{method} {path}?{query}");
+            let query = Query::parse(query).unwrap();
+            let info = RequestInfo::parse(request.method(), path, &query).unwrap();
+            about.means(&Target::of(&info, &Catalog::default()).unwrap(), &query);
+            assert_eq!((about.verb, about.resource.as_str()), (verb, resource), "{method} {path}?{query:?}");
         }
     }
 }

@@ -248,9 +248,16 @@ impl From<Expired> for Refusal {
 
 impl From<DiskError> for Refusal {
     fn from(error: DiskError) -> Self {
-        tracing::error!(error = vireo_handler::launcher::link::chain(&error), "a write failed");
-        Self::internal(format!("the write was not done: {}", vireo_handler::launcher::link::chain(&error)))
+        let error = chain(&error);
+        tracing::error!(error, "a write failed");
+        Self::internal(format!("the write was not done: {error}"))
     }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 impl From<WriteError<Refusal>> for Refusal {

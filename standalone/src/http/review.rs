@@ -6,7 +6,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::access::{Asker, asker};
-use super::target::segments;
+use super::request_info::ResourcePath;
 use super::{Refusal, Server, body, json_of};
 use crate::auth::account::ISSUER;
 use crate::auth::{Bearer, User};
@@ -63,13 +63,12 @@ const fn review(group: &'static str, plural: &'static str, kind: &'static str, w
 }
 
 /// The review at a path.
-pub(super) fn at(segments: &[&str]) -> Option<&'static Review> {
-    let (group, plural, namespaced) = match segments {
-        ["apis", group, VERSION, plural] => (group, plural, false),
-        ["apis", group, VERSION, "namespaces", _, plural] => (group, plural, true),
-        _ => return None,
-    };
-    REVIEWS.iter().find(|row| (&row.group, &row.plural, row.namespaced) == (group, plural, namespaced))
+pub(super) fn at(path: &ResourcePath) -> Option<&'static Review> {
+    if path.version != VERSION || path.name.is_some() {
+        return None;
+    }
+    let at = (path.group.as_str(), path.resource.as_str(), path.namespace.is_some());
+    REVIEWS.iter().find(|row| (row.group, row.plural, row.namespaced) == at)
 }
 
 impl Review {
@@ -82,14 +81,13 @@ impl Review {
 pub(super) async fn serve(
     server: &Server,
     review: &'static Review,
+    namespace: Option<String>,
     request: Request,
 ) -> Result<Response, Refusal> {
     if request.method() != Method::POST {
         return Err(Refusal::method_not_allowed());
     }
     let asker = asker(&request)?.clone();
-    let place = segments(request.uri().path())?;
-    let namespace = place.get(4).filter(|_| review.namespaced).cloned();
     let mut value =
         body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
     for (field, expected) in [("apiVersion", review.api_version()), ("kind", review.kind.to_owned())] {

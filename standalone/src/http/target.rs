@@ -1,12 +1,12 @@
-//! What a path means.
+//! What a request is about among what is served.
 
-use percent_encoding::percent_decode_str;
+use std::sync::Arc;
 
 use super::Refusal;
+use super::request_info::{RequestInfo, ResourcePath};
 use super::review::{self, Review};
 use super::upload::{self, Cdi};
 use super::virt_api::{self, Document};
-use std::sync::Arc;
 
 use crate::catalog::Catalog;
 use crate::resource::Resource;
@@ -55,7 +55,8 @@ pub(super) enum Target {
     Expand(Expand),
     /// A token for an account.
     Token(Object),
-    Review(&'static Review),
+    /// A review, in a namespace if it is one of those.
+    Review(&'static Review, Option<String>),
     Cdi(Cdi),
     /// What KubeVirt's API server says of itself.
     VirtApi(Document),
@@ -139,20 +140,36 @@ impl Stream {
 }
 
 impl Target {
-    /// Reads a path. A segment that is empty, or that names a directory when decoded, means nothing.
-    pub(super) fn parse(path: &str, catalog: &Catalog) -> Result<Self, Refusal> {
-        let segments = segments(path)?;
-        let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
-        if let Some(review) = review::at(&segments) {
-            return Ok(Self::Review(review));
+    /// What a request is about among what is served.
+    pub(super) fn of(info: &RequestInfo, catalog: &Catalog) -> Result<Self, Refusal> {
+        let Some(path) = info.resource() else {
+            return Self::document(&info.segments()).ok_or_else(Refusal::nowhere);
+        };
+        if let Some(review) = review::at(path) {
+            return Ok(Self::Review(review, path.namespace.clone()));
         }
-        if let Some(cdi) = upload::at(&segments) {
+        if let Some(cdi) = upload::at(path) {
             return Ok(Self::Cdi(cdi));
         }
-        if let Some(document) = virt_api::at(&segments) {
+        if let Some(document) = virt_api::at(path) {
             return Ok(Self::VirtApi(document));
         }
-        Ok(match segments.as_slice() {
+        if path.group == STREAMS {
+            return subresource(path);
+        }
+        Ok(match path.subresource().as_slice() {
+            ["token"] if path.group.is_empty() && path.resource == "serviceaccounts" => {
+                Self::Token(object(catalog, path, None)?)
+            }
+            ["scale"] if !path.group.is_empty() => Self::Scale(scaled(catalog, path)?),
+            ["status"] => Self::Object(object(catalog, path, Some(Status))?),
+            [] => Self::Object(object(catalog, path, None)?),
+            _ => return Err(Refusal::nowhere()),
+        })
+    }
+
+    fn document(segments: &[&str]) -> Option<Self> {
+        Some(match segments {
             [] => Self::Root,
             ["version"] => Self::Version,
             ["healthz" | "livez" | "readyz"] => Self::Health,
@@ -165,108 +182,56 @@ impl Target {
             ["apis", group] => Self::Group((*group).to_owned()),
             ["api", version] => Self::Resources(String::new(), (*version).to_owned()),
             ["apis", group, version] => Self::Resources((*group).to_owned(), (*version).to_owned()),
-            ["api", version, rest @ .., "token"]
-                if matches!(rest, ["namespaces", _, "serviceaccounts", _]) =>
-            {
-                Self::Token(object(catalog, "", version, rest)?)
-            }
-            ["api", version, rest @ ..] => Self::Object(object(catalog, "", version, rest)?),
-            [
-                "apis",
-                STREAMS,
-                "v1" | "v1alpha3",
-                "namespaces",
-                namespace,
-                "virtualmachines",
-                name,
-                what @ ("start" | "stop" | "restart"),
-            ] => Self::Ask(Ask {
-                namespace: (*namespace).to_owned(),
-                name: (*name).to_owned(),
-                what: (*what).to_owned(),
-            }),
-            [
-                "apis",
-                STREAMS,
-                "v1" | "v1alpha3",
-                "namespaces",
-                namespace,
-                plural @ ("virtualmachines" | "virtualmachineinstances"),
-                name,
-                what @ (ADD_VOLUME | REMOVE_VOLUME),
-            ] => Self::Plug(Plug {
-                namespace: (*namespace).to_owned(),
-                name: (*name).to_owned(),
-                of_machine: *plural == "virtualmachines",
-                add: *what == ADD_VOLUME,
-            }),
-            ["apis", STREAMS, "v1" | "v1alpha3", "namespaces", namespace, rest @ ..]
-                if matches!(rest, ["expand-vm-spec"] | ["virtualmachines", _, "expand-spec"]) =>
-            {
-                let name = rest.get(1).map(|name| (*name).to_owned());
-                Self::Expand(Expand { namespace: (*namespace).to_owned(), name })
-            }
-            ["apis", STREAMS, "v1" | "v1alpha3", rest @ ..] => Self::Stream(stream(rest)?),
-            ["apis", group, version, rest @ .., "scale"] => {
-                Self::Scale(scaled(catalog, group, version, rest)?)
-            }
-            ["apis", group, version, rest @ ..] => Self::Object(object(catalog, group, version, rest)?),
-            _ => return Err(Refusal::nowhere()),
+            _ => return None,
         })
     }
 }
 
-/// The parts of a path, decoded.
-pub(super) fn segments(path: &str) -> Result<Vec<String>, Refusal> {
-    let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
-    let path = path.strip_suffix('/').unwrap_or(path);
-    if path.is_empty() {
-        return Ok(Vec::new());
-    }
-    path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)
-}
-
-fn segment(text: &str) -> Option<String> {
-    let text = percent_decode_str(text).decode_utf8().ok()?;
-    let odd = text.is_empty() || text == "." || text == ".." || text.contains(['/', '\\', '\0']);
-    (!odd).then(|| text.into_owned())
-}
-
-fn object(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
-    let (namespace, rest) = match rest {
-        // `/api/v1/namespaces/x` and its status are the namespace itself.
-        ["namespaces", namespace, rest @ ..] if !(group.is_empty() && matches!(rest, [] | ["status"])) => {
-            (Some((*namespace).to_owned()), rest)
-        }
-        rest => (None, rest),
-    };
-    let (plural, name, status) = match rest {
-        [plural] => (*plural, None, None),
-        [plural, name] => (*plural, Some((*name).to_owned()), None),
-        [plural, name, "status"] => (*plural, Some((*name).to_owned()), Some(Status)),
-        _ => return Err(Refusal::nowhere()),
-    };
-    let resource = Arc::clone(catalog.at(group, version, plural).ok_or_else(Refusal::nowhere)?);
-    let in_place = match (resource.namespaced, &namespace, &name) {
+fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Result<Object, Refusal> {
+    let resource = catalog.at(&path.group, &path.version, &path.resource).ok_or_else(Refusal::nowhere)?;
+    let in_scope = match (resource.namespaced, &path.namespace, &path.name) {
         (true, None, Some(_)) => false,
         (namespaced, namespace, _) => namespaced || namespace.is_none(),
     };
-    if !in_place || (status.is_some() && !resource.status) {
+    if !in_scope || (status.is_some() && !resource.status) {
         return Err(Refusal::nowhere());
     }
-    Ok(Object { resource, namespace, name, status })
+    let (namespace, name) = (path.namespace.clone(), path.name.clone());
+    Ok(Object { resource: Arc::clone(resource), namespace, name, status })
 }
 
-fn scaled(catalog: &Catalog, group: &str, version: &str, rest: &[&str]) -> Result<Object, Refusal> {
-    let object = object(catalog, group, version, rest)?;
-    let has_scale = object.resource.scale.is_some() && object.name.is_some() && object.status.is_none();
-    if has_scale { Ok(object) } else { Err(Refusal::nowhere()) }
+fn scaled(catalog: &Catalog, path: &ResourcePath) -> Result<Object, Refusal> {
+    let object = object(catalog, path, None)?;
+    if object.resource.scale.is_some() { Ok(object) } else { Err(Refusal::nowhere()) }
 }
 
-fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
-    let ["namespaces", namespace, plural, name, what @ ..] = rest else {
+/// What is asked of the group of consoles and screens.
+fn subresource(path: &ResourcePath) -> Result<Target, Refusal> {
+    let ("v1" | "v1alpha3", Some(namespace)) = (path.version.as_str(), path.namespace.clone()) else {
         return Err(Refusal::nowhere());
     };
+    if (path.resource.as_str(), &path.name) == ("expand-vm-spec", &None) {
+        return Ok(Target::Expand(Expand { namespace, name: None }));
+    }
+    let name = path.name.clone().ok_or_else(Refusal::nowhere)?;
+    let of_machine = match path.resource.as_str() {
+        "virtualmachines" => true,
+        "virtualmachineinstances" => false,
+        _ => return Err(Refusal::nowhere()),
+    };
+    Ok(match path.subresource().as_slice() {
+        ["expand-spec"] if of_machine => Target::Expand(Expand { namespace, name: Some(name) }),
+        [what @ ("start" | "stop" | "restart")] if of_machine => {
+            Target::Ask(Ask { namespace, name, what: (*what).to_owned() })
+        }
+        [what @ (ADD_VOLUME | REMOVE_VOLUME)] => {
+            Target::Plug(Plug { namespace, name, of_machine, add: *what == ADD_VOLUME })
+        }
+        what => Target::Stream(stream((namespace, name), of_machine, what)?),
+    })
+}
+
+fn stream((namespace, name): (String, String), of_machine: bool, what: &[&str]) -> Result<Stream, Refusal> {
     let forwarded = match what {
         [PORT_FORWARD, port] => is_word(port),
         [PORT_FORWARD, port, protocol] => is_word(port) && is_word(protocol),
@@ -275,12 +240,10 @@ fn stream(rest: &[&str]) -> Result<Stream, Refusal> {
     let what = what.join("/");
     let served =
         || [&["console", "vnc", "vnc/screenshot"][..], &AGENT, &STEERING].concat().contains(&what.as_str());
-    let of_machine = match *plural {
-        "virtualmachineinstances" if forwarded || served() => false,
-        "virtualmachines" if forwarded => true,
-        _ => return Err(Refusal::nowhere()),
-    };
-    Ok(Stream { namespace: (*namespace).to_owned(), name: (*name).to_owned(), what, of_machine })
+    if !forwarded && (of_machine || !served()) {
+        return Err(Refusal::nowhere());
+    }
+    Ok(Stream { namespace, name, what, of_machine })
 }
 
 /// Whether it needs no escape in a path.
@@ -290,10 +253,17 @@ fn is_word(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
+
     use super::*;
+    use crate::http::query::Query;
+
+    fn parse(path: &str) -> Result<Target, Refusal> {
+        Target::of(&RequestInfo::parse(&Method::GET, path, &Query::default())?, &Catalog::default())
+    }
 
     fn told(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
-        match Target::parse(path, &Catalog::default()) {
+        match parse(path) {
             Ok(Target::Object(object)) => {
                 Some((object.resource.name(), object.namespace, object.name, object.status.is_some()))
             }
@@ -338,11 +308,7 @@ mod tests {
                 let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/a/{path}/{what}");
                 let (namespace, name) = ("a".to_owned(), "b".to_owned());
                 let stream = Stream { namespace, name, what: what.to_owned(), of_machine };
-                assert_eq!(
-                    Target::parse(&path, &Catalog::default()).unwrap(),
-                    Target::Stream(stream),
-                    "{path}"
-                );
+                assert_eq!(parse(&path).unwrap(), Target::Stream(stream), "{path}");
             }
         }
     }
@@ -373,7 +339,7 @@ mod tests {
             "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22%3f",
             "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachines/b/portforward/22/tcp/x",
         ] {
-            assert!(Target::parse(path, &Catalog::default()).is_err(), "{path}");
+            assert!(parse(path).is_err(), "{path}");
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
+use super::request_info::ResourcePath;
 use super::{Refusal, Server, body, json_of};
 use crate::resource::Cause;
 use crate::uploads::{self, NotNow, Subject, token};
@@ -38,12 +39,13 @@ pub(super) enum Cdi {
 }
 
 /// What is asked at a path.
-pub(super) fn at(segments: &[&str]) -> Option<Cdi> {
-    match segments {
-        ["apis", "cdi.kubevirt.io", "v1beta1", "cdiconfigs", "config"] => Some(Cdi::Config),
-        ["apis", GROUP, "v1beta1", "namespaces", namespace, "uploadtokenrequests"] => {
-            Some(Cdi::Token((*namespace).to_owned()))
-        }
+pub(super) fn at(path: &ResourcePath) -> Option<Cdi> {
+    if path.version != "v1beta1" || !path.subresource.is_empty() {
+        return None;
+    }
+    match (path.group.as_str(), &path.namespace, path.resource.as_str(), path.name.as_deref()) {
+        ("cdi.kubevirt.io", None, "cdiconfigs", Some("config")) => Some(Cdi::Config),
+        (GROUP, Some(namespace), "uploadtokenrequests", None) => Some(Cdi::Token(namespace.clone())),
         _ => None,
     }
 }

@@ -5,6 +5,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
+use super::request_info::ResourcePath;
 use super::target::STREAMS;
 use super::{Refusal, discovery, json_of};
 
@@ -35,13 +36,12 @@ impl Document {
 }
 
 /// The document at a path.
-pub(super) fn at(segments: &[&str]) -> Option<Document> {
-    match segments {
-        ["apis", STREAMS, "v1" | "v1alpha3", name] => {
-            Document::ALL.into_iter().find(|one| one.name() == *name)
-        }
-        _ => None,
+pub(super) fn at(path: &ResourcePath) -> Option<Document> {
+    let is_served = path.group == STREAMS && matches!(path.version.as_str(), "v1" | "v1alpha3");
+    if !is_served || path.namespace.is_some() || path.name.is_some() {
+        return None;
     }
+    Document::ALL.into_iter().find(|document| document.name() == path.resource)
 }
 
 /// Answers with a document.
@@ -77,18 +77,27 @@ fn health() -> Value {
 
 #[cfg(test)]
 mod tests {
+    use axum::http::Method;
+
     use super::*;
+    use crate::http::query::Query;
+    use crate::http::request_info::RequestInfo;
+
+    fn document_at(segments: &[&str]) -> Option<Document> {
+        let path = format!("/{}", segments.join("/"));
+        at(RequestInfo::parse(&Method::GET, &path, &Query::default()).unwrap().resource().unwrap())
+    }
 
     #[test]
     fn documents_are_in_both_versions_and_nowhere_else() {
         for version in ["v1", "v1alpha3"] {
-            assert_eq!(at(&["apis", STREAMS, version, "version"]), Some(Document::Version));
-            assert_eq!(at(&["apis", STREAMS, version, "healthz"]), Some(Document::Health));
-            assert_eq!(at(&["apis", STREAMS, version, "guestfs"]), Some(Document::Guestfs));
-            assert_eq!(at(&["apis", STREAMS, version, "version", "x"]), None);
+            assert_eq!(document_at(&["apis", STREAMS, version, "version"]), Some(Document::Version));
+            assert_eq!(document_at(&["apis", STREAMS, version, "healthz"]), Some(Document::Health));
+            assert_eq!(document_at(&["apis", STREAMS, version, "guestfs"]), Some(Document::Guestfs));
+            assert_eq!(document_at(&["apis", STREAMS, version, "version", "x"]), None);
         }
-        assert_eq!(at(&["apis", STREAMS, "v2", "version"]), None);
-        assert_eq!(at(&["apis", "kubevirt.io", "v1", "version"]), None);
+        assert_eq!(document_at(&["apis", STREAMS, "v2", "version"]), None);
+        assert_eq!(document_at(&["apis", "kubevirt.io", "v1", "version"]), None);
     }
 
     #[test]
