@@ -95,6 +95,8 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
+        // Complaining about a line that cannot be written would panic: the log's disk may be full.
+        .log_internal_errors(false)
         .with_target(false)
         .init();
     if let Err(error) = raise_open_files() {

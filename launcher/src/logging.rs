@@ -20,6 +20,8 @@ pub fn start(level: LevelFilter) {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
+        // Complaining about a line that cannot be written would panic, and end the guest because a disk is full.
+        .log_internal_errors(false)
         .event_format(Named { lines: Format::default().with_ansi(false), pace: Pace::default() })
         .init();
 }

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where its scenery fails")]
 
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -40,6 +40,10 @@ impl Launched {
     }
 
     pub(crate) async fn start_with(args: &[&str]) -> Self {
+        Self::start_logging_to(Stdio::inherit(), args).await
+    }
+
+    pub(crate) async fn start_logging_to(log: Stdio, args: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("vireo-launcher-").tempdir().unwrap();
         let socket = directory.path().join("launcher.sock");
         std::fs::create_dir(directory.path().join("run")).unwrap();
@@ -47,6 +51,7 @@ impl Launched {
             .arg("--socket")
             .arg(&socket)
             .args(args)
+            .stderr(log)
             .kill_on_drop(true)
             .spawn()
             .unwrap();

@@ -252,6 +252,20 @@ async fn what_qemu_complains_about_is_in_the_fault() {
     assert_eq!(fault.code(), Code::NoQemu);
 }
 
+/// What is logged is lost where its disk is full, and nothing else is.
+#[tokio::test]
+async fn a_log_that_cannot_be_written_ends_nobody() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut launcher = Launched::start_logging_to(full.into(), &["--log-level", "trace"]).await;
+    let disk = guest::disk(launcher.directory.path());
+    launcher.up(launcher.request(&disk)).await;
+    let mut console = launcher.console().await;
+    read_until(&mut console, guest::READY).await;
+    launcher.shut_down(50).await;
+    assert_eq!(launcher.outcome().await.kind(), Kind::ShutDown);
+    launcher.dismiss().await;
+}
+
 #[tokio::test]
 async fn another_major_version_is_refused() {
     let mut launcher = Launched::start().await;

@@ -1,6 +1,7 @@
 //! Log lines on standard error: a subscriber small enough to sit beside a thousand guests.
 
 use std::fmt::{self, Write as _};
+use std::io::Write as _;
 use std::time::Instant;
 
 use tracing::field::{Field, Visit};
@@ -48,8 +49,8 @@ impl Subscriber for Stderr {
         if left_out > 0 {
             line.field("left_out", &left_out);
         }
-        // The terminal may be in raw mode.
-        eprint!("{}\r\n", line.0);
+        // The terminal may be in raw mode. A line that cannot be written, for want of room, is no reason to end a guest.
+        let _written = std::io::stderr().write_all(format!("{}\r\n", line.0).as_bytes());
     }
 
     fn enter(&self, _span: &Id) {}
