@@ -4,6 +4,7 @@
 //! write the [`status`], wait for a change.
 
 mod act;
+mod deadline;
 pub mod decide;
 mod health;
 mod machine;
@@ -13,5 +14,5 @@ pub mod status;
 pub mod supervise;
 mod volumes;
 
-pub(crate) use machine::{FAREWELL, MARGIN};
+pub(crate) use deadline::{EXIT_TIMEOUT, time_to_end};
 pub(crate) use record::grace;

@@ -1,12 +1,17 @@
 //! A cgroup v2 of its own for every launcher, where the handler may make one: a kill of the handler's own cgroup
 //! (as a service manager does) then spares the guests, and what a VM uses can be read off one directory.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use uuid::Uuid;
+
+/// How long killed processes get to be gone.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there are no cgroups for launchers.
 #[derive(Debug, Error)]
@@ -53,16 +58,61 @@ impl Cgroups {
         Ok(path)
     }
 
-    /// Removes the cgroup of a launcher that is gone. None is success.
+    /// The cgroup of one launcher, where there is one.
+    pub fn of(&self, uid: Uuid) -> Option<PathBuf> {
+        Some(self.parent.join(uid.to_string())).filter(|path| path.is_dir())
+    }
+
+    /// Removes the cgroup of a launcher that is gone, and kills what is left in it. No cgroup is success. Blocks, at most
+    /// for [`EXIT_TIMEOUT`].
     ///
     /// # Errors
     /// When something still runs in it.
     pub fn remove(&self, uid: Uuid) -> io::Result<()> {
-        match fs::remove_dir(self.parent.join(uid.to_string())) {
+        let path = self.parent.join(uid.to_string());
+        match fs::remove_dir(&path) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                kill(&path)?;
+                await_empty(&path, Instant::now() + EXIT_TIMEOUT)?;
+                fs::remove_dir(&path)
+            }
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }
+}
+
+/// Kills every process of a cgroup: at once where the kernel can (since 5.14), else one after the other.
+pub(super) fn kill(path: &Path) -> io::Result<()> {
+    match fs::write(path.join("cgroup.kill"), "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        done => return done,
+    }
+    for pid in fs::read_to_string(path.join("cgroup.procs"))?.lines() {
+        let pid = pid.parse().ok().and_then(rustix::process::Pid::from_raw);
+        if let Some(pid) = pid {
+            // Fails only when it is gone already.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no process is left in a cgroup. The kernel tells changes of `cgroup.events` as exceptional conditions.
+fn await_empty(path: &Path, deadline: Instant) -> io::Result<()> {
+    let events = path.join("cgroup.events");
+    let file = File::open(&events)?;
+    while fs::read_to_string(&events)?.lines().any(|line| line == "populated 1") {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let message =
+                "processes of the launcher do not end though they were killed: they may wait for storage";
+            return Err(io::Error::new(io::ErrorKind::TimedOut, message));
+        }
+        let timeout = Timespec::try_from(left).ok();
+        poll(&mut [PollFd::new(&file, PollFlags::PRI)], timeout.as_ref())?;
+    }
+    Ok(())
 }
 
 fn make(path: &Path) -> Result<(), CgroupError> {

@@ -4,7 +4,6 @@
 //! state stream; if the connection breaks while the process lives it says "silent" and connects again. Only the end
 //! of the process is an end.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -175,12 +174,9 @@ impl Link {
         refused(within(ANSWER, client.dismiss(DismissRequest {})).await?.fault)
     }
 
-    /// Ends the launcher's process, whether it answers or not.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn kill_process(&self) -> io::Result<()> {
-        self.process.kill()
+    /// The launcher's process.
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
     }
 
     /// The process id, for people.
@@ -249,7 +245,8 @@ fn refused(fault: Option<Fault>) -> Result<(), LinkError> {
 
 async fn connect(socket: &Path) -> Result<LauncherClient<Channel>, LinkError> {
     let endpoint = tonic::transport::Endpoint::try_from(format!("unix://{}", socket.display()))?;
-    Ok(LauncherClient::new(endpoint.connect().await?))
+    let connected = tokio::time::timeout(ANSWER, endpoint.connect()).await;
+    Ok(LauncherClient::new(connected.map_err(|_| LinkError::Timeout(ANSWER))??))
 }
 
 async fn within<T>(
@@ -353,7 +350,8 @@ pub fn summary(seen: Option<&Seen>) -> crate::reconcile::decide::Launcher {
         Some(Seen::Gone(_)) => Launcher::Vanished,
         Some(Seen::Here(state)) => match state.phase() {
             Phase::Unspecified | Phase::Waiting => Launcher::Waiting,
-            Phase::Starting | Phase::Running | Phase::Paused | Phase::Stopping => Launcher::Alive,
+            Phase::Starting => Launcher::Starting,
+            Phase::Running | Phase::Paused | Phase::Stopping => Launcher::Alive,
             Phase::Exited => Launcher::Exited,
         },
     }

@@ -167,7 +167,7 @@ pub fn find(stamp: &Path) -> io::Result<Found> {
 
 /// A process id with the moment it was given out: together unique within one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Birth {
+pub(super) struct Birth {
     pid: Pid,
     /// Clock ticks since boot.
     start: u64,
@@ -176,12 +176,16 @@ struct Birth {
 impl Birth {
     /// Reads a line of `/proc/<pid>/stat`, proc(5). The command name may hold anything, so fields count from its
     /// closing parenthesis.
-    fn parse(stat: &str) -> Option<Self> {
+    pub(super) fn parse(stat: &str) -> Option<Self> {
         let pid = Pid::from_raw(stat.split_once(' ')?.0.parse().ok()?)?;
         let (_, fields) = stat.rsplit_once(") ")?;
         // Field 3 is the first after the name; the start time is field 22.
         let start = fields.split_whitespace().nth(22 - 3)?.parse().ok()?;
         Some(Self { pid, start })
+    }
+
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
     }
 }
 
@@ -238,7 +242,22 @@ impl Process {
     /// # Errors
     /// When the kernel refuses.
     pub fn kill(&self) -> io::Result<()> {
-        self.signal(Signal::KILL)
+        self.signal(Signal::KILL).map(drop)
+    }
+
+    /// Kills the launcher and everything that it started: the processes of its own cgroup where it has one, else its
+    /// descendants and its session. Processes that are gone already are success. Blocks.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill_all(&self, cgroup: Option<&Path>) -> io::Result<()> {
+        let others = match cgroup {
+            Some(cgroup) => super::cgroup::kill(cgroup),
+            // Stopped, it starts nobody while they are looked for; it dies last, so that its id stays its own.
+            None if self.signal(Signal::STOP)? => super::descent::kill_relatives(self.pid),
+            None => Ok(()),
+        };
+        self.kill().and(others)
     }
 
     /// Asks the launcher to end itself: it presses its guest's power button, and ends it when its grace period is over.
@@ -247,13 +266,15 @@ impl Process {
     /// # Errors
     /// When the kernel refuses.
     pub fn leave(&self) -> io::Result<()> {
-        self.signal(Signal::TERM)
+        self.signal(Signal::TERM).map(drop)
     }
 
-    fn signal(&self, signal: Signal) -> io::Result<()> {
+    /// Whether the process was there to get it.
+    fn signal(&self, signal: Signal) -> io::Result<bool> {
         match pidfd_send_signal(self.fd.get_ref(), signal) {
-            Err(error) if error != rustix::io::Errno::SRCH => Err(error.into()),
-            _ => Ok(()),
+            Ok(()) => Ok(true),
+            Err(rustix::io::Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
         }
     }
 }
@@ -320,6 +341,72 @@ mod tests {
         process.gone().await;
         // A shell may hold its script or terminal; what was leaked it must not.
         assert!(!open.iter().any(|target| target.starts_with(dir.path())), "{open:?}");
+    }
+
+    /// A launcher that is stopped, with a child, a grandchild that left the session, and an orphan that did not; the
+    /// ids of all of them.
+    async fn family(dir: &Path, cgroup: Option<&Path>) -> (Process, Vec<i32>) {
+        let (log, stamp) = (dir.join("log"), dir.join("stamp"));
+        let line = "sleep 600 & echo $!; sh -c 'setsid sleep 601 & echo $!; wait' & echo $!; \
+                    (sleep 602 & echo $!); echo ready; kill -STOP $$; wait";
+        spawn(&Start { arguments: vec!["-c".into(), line.into()], cgroup, ..sleeper(&log, &stamp) }).unwrap();
+        let Found::Running(process) = find(&stamp).unwrap() else { panic!("it was just started") };
+        let pids = loop {
+            let text = fs::read_to_string(&log).unwrap();
+            let pids: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+            if pids.len() == 4 && text.contains("ready") {
+                break pids;
+            }
+            tokio::task::yield_now().await;
+        };
+        (process, pids)
+    }
+
+    /// Waits until none of them is there, or all that is left is for somebody to read how it ended.
+    async fn are_gone(pids: &[i32]) {
+        let lives = |pid: &i32| {
+            fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+        };
+        while pids.iter().any(lives) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_of_a_launcher_survives_its_kill() {
+        let dir = tempfile::tempdir().unwrap();
+        let (process, pids) = family(dir.path(), None).await;
+        process.kill_all(None).unwrap();
+        assert_eq!(process.gone().await, Ending::Signal(9));
+        are_gone(&pids).await;
+        process.kill_all(None).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_cgroup_is_killed_whole_and_removed() {
+        let Ok(cgroups) = super::super::cgroup::Cgroups::find() else {
+            eprintln!("skipped: this test may not make cgroups");
+            return;
+        };
+        let dir = tempfile::tempdir().unwrap();
+        for is_killed in [true, false] {
+            let uid = uuid::Uuid::new_v4();
+            let cgroup = cgroups.create(uid).unwrap();
+            assert_eq!(cgroups.of(uid).as_ref(), Some(&cgroup));
+            let (process, pids) = family(dir.path(), Some(&cgroup)).await;
+            if is_killed {
+                process.kill_all(Some(&cgroup)).unwrap();
+            } else {
+                process.kill().unwrap();
+            }
+            process.gone().await;
+            // What a launcher left behind goes with its cgroup.
+            cgroups.remove(uid).unwrap();
+            are_gone(&pids).await;
+            assert_eq!(cgroups.of(uid), None);
+            cgroups.remove(uid).unwrap();
+            fs::remove_file(dir.path().join("log")).unwrap();
+        }
     }
 
     #[tokio::test]

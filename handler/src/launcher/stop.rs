@@ -1,6 +1,7 @@
 //! The end of all guests, when their machine goes down.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -9,8 +10,9 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 use vireo_api::v1::VirtualMachineInstance;
 
+use super::cgroup::Cgroups;
 use super::process::{self, Found, Process};
-use crate::reconcile::{FAREWELL, MARGIN, grace};
+use crate::reconcile::{EXIT_TIMEOUT, grace, time_to_end};
 use crate::state::{MachineDir, StateDir, StateError, read_json, write_atomically};
 
 /// Why not every guest could be stopped.
@@ -32,6 +34,8 @@ pub enum StopError {
 /// When an agent runs, or launchers are left; the others are stopped all the same.
 pub async fn all(state: &StateDir) -> Result<usize, StopError> {
     let _lock = state.take()?;
+    // Without them, who is to be killed is found otherwise.
+    let cgroups = Cgroups::find().ok();
     let mut stopping = JoinSet::new();
     let mut left = 0;
     for (uid, machine) in state.machines()? {
@@ -43,7 +47,8 @@ pub async fn all(state: &StateDir) -> Result<usize, StopError> {
             Ok(Some(launcher)) => {
                 remember(&machine);
                 info!(%uid, pid = launcher.pid(), "asked its guest to shut down");
-                stopping.spawn(ended(launcher, patience(&machine)));
+                let cgroup = cgroups.as_ref().and_then(|cgroups| cgroups.of(uid));
+                stopping.spawn(ended(launcher, cgroup, patience(&machine)));
             }
             Ok(None) => {}
             Err(error) => left += unasked(uid, &error),
@@ -71,20 +76,20 @@ fn patience(machine: &MachineDir) -> Duration {
         warn!(%error, "its grace period is not known: it has the usual one");
         None
     });
-    Duration::from_secs(grace(&vmi.unwrap_or_default())) + MARGIN
+    time_to_end(grace(&vmi.unwrap_or_default()))
 }
 
 /// Waits for a launcher's end, and brings it about when its time is over. Whether it has ended.
-async fn ended(launcher: Process, patience: Duration) -> bool {
+async fn ended(launcher: Process, cgroup: Option<PathBuf>, patience: Duration) -> bool {
     let pid = launcher.pid();
     if timeout(patience, launcher.gone()).await.is_ok() {
         return true;
     }
     warn!(pid, "a launcher does not end: killing it");
-    if let Err(error) = launcher.kill() {
+    if let Err(error) = launcher.kill_all(cgroup.as_deref()) {
         warn!(pid, %error, "it cannot be killed");
     }
-    timeout(FAREWELL, launcher.gone()).await.is_ok()
+    timeout(EXIT_TIMEOUT, launcher.gone()).await.is_ok()
 }
 
 fn unasked(uid: uuid::Uuid, error: &io::Error) -> usize {
@@ -152,8 +157,8 @@ mod tests {
             panic!("it was just started")
         };
         launcher.leave().unwrap();
-        assert_eq!(patience(&machine), Duration::from_secs(7) + MARGIN);
-        assert!(ended(launcher, Duration::ZERO).await);
+        assert_eq!(patience(&machine), time_to_end(7));
+        assert!(ended(launcher, None, Duration::ZERO).await);
         assert!(is_gone(&machine));
     }
 
@@ -161,9 +166,9 @@ mod tests {
     fn who_has_no_readable_vmi_has_the_usual_time() {
         let dir = tempfile::tempdir().unwrap();
         let machine = StateDir::at(dir.path()).machine(uuid::Uuid::nil());
-        assert_eq!(patience(&machine), Duration::from_secs(30) + MARGIN, "nothing is recorded");
+        assert_eq!(patience(&machine), time_to_end(30), "nothing is recorded");
         machine.create().unwrap();
         std::fs::write(machine.vmi(), "{").unwrap();
-        assert_eq!(patience(&machine), Duration::from_secs(30) + MARGIN, "the record is damaged");
+        assert_eq!(patience(&machine), time_to_end(30), "the record is damaged");
     }
 }

@@ -1,16 +1,16 @@
 //! Doing one thing. Each may fail or be cut short; what it has done by then is found done the next time.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::decide::{Action, Launcher};
-use super::machine::{FAREWELL, Fate, MARGIN, Machine, Want};
+use super::deadline::{Deadline, Interrupt, Sent};
+use super::decide::Action;
+use super::machine::{Fate, Machine, Want};
 use super::record::{Record, now};
-use super::status::{End, Phase, Trouble, condemn, end, end_of_the_condemned};
-use crate::launcher::link::{Link, LinkError, Seen, chain, summary};
+use super::status::{End, Lost, Phase, Trouble, condemn, end, end_of_the_condemned};
+use crate::launcher::link::{Link, LinkError, Seen, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
@@ -37,20 +37,20 @@ pub(super) async fn aside<T: Send + 'static>(
 }
 
 impl Machine {
-    /// Takes one step.
-    pub(super) async fn act(&mut self, action: Action, want: &Want) -> Done {
+    /// Takes one step. Whatever a launcher has to answer is cut short by `interrupt`, which is no trouble.
+    pub(super) async fn act(&mut self, action: Action, want: &Want, interrupt: &mut Interrupt<'_>) -> Done {
         match action {
             Action::Accept => self.accept(want),
             Action::Start => self.start().await,
-            Action::Launch => self.launch().await,
+            Action::Launch => self.launch(interrupt).await,
             Action::BeginLeaving => self.begin_leaving(),
-            Action::AskShutdown => self.ask_shutdown().await,
+            Action::AskShutdown => self.ask_shutdown(interrupt).await,
             Action::Condemn => self.condemn(),
-            Action::PlugVolumes => self.plug_volumes().await,
-            Action::Kill => self.kill(),
+            Action::PlugVolumes => self.plug_volumes(interrupt).await,
+            Action::Kill => self.kill().await,
             Action::RecordOutcome => self.record_outcome(),
-            Action::RecordLoss => self.record_loss(),
-            Action::Dismiss => self.dismiss().await,
+            Action::RecordLoss => self.record_loss().await,
+            Action::Dismiss => self.dismiss(interrupt).await,
             Action::ReleaseNetwork => self.release_network().await,
             Action::Remove => self.remove().await,
             Action::ReportStranger => Err(self.stranger()),
@@ -81,11 +81,18 @@ impl Machine {
         self.record.clone().ok_or_else(absent)
     }
 
-    /// Changes the record, on disk first.
+    /// Changes the record, on disk first. The end of a VMI that is being deleted does not wait for a disk that is full:
+    /// nothing of it is needed once it is gone, and that may be what makes room.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Done {
         let mut record = self.known()?;
         change(&mut record);
-        record.write().map_err(trouble("FailedStatusWrite"))?;
+        match record.leaving() {
+            true => self.save(&record),
+            false => {
+                record.write().map_err(trouble("FailedStatusWrite"))?;
+                self.unsaved = false;
+            }
+        }
         let (before, after) = (self.record.as_ref().map(Record::phase), record.phase());
         if before != Some(after) {
             info!(to = after.as_str(), reason = record.vmi.status.reason, "phase");
@@ -210,15 +217,23 @@ impl Machine {
         }
     }
 
-    async fn launch(&mut self) -> Done {
+    async fn launch(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let record = self.known()?;
         let vm = record.vm().map_err(trouble("FailedSpec"))?;
-        let prepared = self.prepare_storage(&vm).await?;
+        let prepared = match self.prepare_storage(&vm).await {
+            Ok(prepared) => prepared,
+            Err(trouble) => {
+                // What the launcher waits for is not its own doing.
+                self.deadline = None;
+                return Err(trouble);
+            }
+        };
         let request = self.request(&record, &vm, &prepared);
-        match self.link()?.launch(request).await {
+        match interrupt.or(self.link()?.launch(request)).await {
+            None => {}
             // Refused or not: how it stands is what the launcher's state says.
-            Ok(_) | Err(LinkError::Refused(_)) => self.launched = true,
-            Err(error) => return Err(trouble("FailedLaunch")(error)),
+            Some(Ok(_) | Err(LinkError::Refused(_))) => self.launched = true,
+            Some(Err(error)) => return Err(trouble("FailedLaunch")(error)),
         }
         Ok(())
     }
@@ -230,14 +245,8 @@ impl Machine {
             record.vmi.metadata.deletion_timestamp = Some(at);
             record.vmi.metadata.deletion_grace_period_seconds = i64::try_from(grace).ok();
         })?;
-        self.be_patient(grace);
         info!(grace_s = grace, "its manifest is gone: stopping");
         Ok(())
-    }
-
-    /// Lets a launcher that is to end be silent for so long.
-    pub(super) fn be_patient(&mut self, grace: u64) {
-        self.patience = Some(Instant::now() + Duration::from_secs(grace) + MARGIN);
     }
 
     /// Its livenessProbe fails: the guest is asked to shut down, as by a deletion, and its VMI stays.
@@ -246,14 +255,13 @@ impl Machine {
         let cause = self.health.as_ref().map(|health| health.told().liveness.cause).unwrap_or_default();
         let at = now();
         self.change(|record| condemn(&mut record.vmi.status, &cause, &at))?;
-        self.be_patient(grace);
         warn!(cause, grace_s = grace, "the livenessProbe failed: ending the guest");
         Ok(())
     }
 
-    /// Gives the guest another time to shut down. One that was asked already is asked again: the launcher heeds the
-    /// shorter time.
-    pub(super) fn hurry(&mut self, grace: u64) -> Done {
+    /// Gives the guest another grace period. One that was asked already is asked again: the launcher follows the shorter
+    /// one.
+    pub(super) fn shorten_grace(&mut self, grace: u64) -> Done {
         let Some(record) = self.record.as_ref().filter(|record| record.grace() != grace) else {
             return Ok(());
         };
@@ -265,46 +273,68 @@ impl Machine {
                 record.vmi.metadata.deletion_grace_period_seconds = seconds;
             }
         })?;
-        if shorter {
-            self.asked = self.asked.take().filter(|(stage, _)| *stage != Launcher::Alive);
-            self.patience = self.patience.map(|_| Instant::now() + Duration::from_secs(grace) + MARGIN);
+        if let Some(deadline) = self.deadline.as_mut().filter(|_| shorter) {
+            deadline.shorten(grace);
         }
         Ok(())
     }
 
-    async fn ask_shutdown(&mut self) -> Done {
+    fn sent(&mut self, what: Sent) {
+        if let Some(deadline) = &mut self.deadline {
+            deadline.sent = Some(what);
+        }
+    }
+
+    async fn ask_shutdown(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let grace = self.known()?.grace();
-        self.link()?.shutdown(grace).await.map_err(trouble("FailedShutdown"))?;
+        let Some(answer) = interrupt.or(self.link()?.shutdown(grace)).await else { return Ok(()) };
+        answer.map_err(trouble("FailedShutdown"))?;
         info!(grace_s = grace, "asked the guest to shut down");
-        self.asked = Some((Launcher::Alive, Instant::now() + Duration::from_secs(grace) + MARGIN));
+        self.sent(Sent::Shutdown);
         Ok(())
     }
 
-    fn kill(&mut self) -> Done {
-        let link = self.link()?;
-        warn!(pid = link.pid(), "ending the launcher process");
-        link.kill_process().map_err(trouble("FailedKill"))
+    async fn kill(&mut self) -> Done {
+        let process = Arc::clone(self.link()?.process());
+        let (pid, cgroup) = (process.pid(), self.node.cgroups.as_ref().zip(self.record.as_ref()));
+        let cgroup = cgroup.and_then(|(cgroups, record)| cgroups.of(record.uid));
+        self.killed = self.deadline.map(|deadline| deadline.awaited).or(self.killed);
+        warn!(pid, awaited = ?self.killed, "killing the launcher and all its processes: its time is up");
+        let again = self.deadline.as_mut().is_some_and(Deadline::kill);
+        aside("FailedKill", move || process.kill_all(cgroup.as_deref()).map_err(trouble("FailedKill")))
+            .await?;
+        match again {
+            false => Ok(()),
+            true => {
+                let message = format!(
+                    "the launcher (process {pid}) does not end though it was killed: it may wait for the node's storage"
+                );
+                Err(Trouble { reason: "FailedKill", message })
+            }
+        }
     }
 
     fn record_outcome(&mut self) -> Done {
         let outcome = self.state().and_then(|state| state.outcome).unwrap_or_default();
-        let grace = self.known()?.grace();
-        self.finish(&end(&outcome, grace))
+        let record = self.known()?;
+        self.finish(&end(&outcome, record.grace(), record.leaving()))
     }
 
-    fn record_loss(&mut self) -> Done {
-        let how = match self.seen() {
-            Some(Seen::Gone(ending)) => format!("the launcher {ending}"),
-            _ => "the launcher is gone".to_owned(),
+    async fn record_loss(&mut self) -> Done {
+        self.end_leftovers().await?;
+        let record = self.known()?;
+        let lost = Lost {
+            started: record.started(),
+            leaving: record.leaving(),
+            killed: self.killed,
+            ending: match self.seen() {
+                Some(Seen::Gone(ending)) => Some(ending),
+                _ => None,
+            },
+            grace: record.grace(),
+            with_node: record.dir.node_shutdown().exists(),
         };
-        let dir = &self.known()?.dir;
-        if dir.node_shutdown().exists() {
-            let message = "its guest was shut down with the machine that it ran on".to_owned();
-            return self.finish(&End { phase: Phase::Failed, reason: "NodeShutdown", message });
-        }
-        let message =
-            format!("{how} without saying how its guest ended; see {}", dir.launcher_log().display());
-        self.finish(&End { phase: Phase::Failed, reason: "LauncherLost", message })
+        self.finish(&lost.end(&record.dir.launcher_log()))
     }
 
     fn finish(&mut self, end: &End) -> Done {
@@ -337,34 +367,43 @@ impl Machine {
         Ok(())
     }
 
-    async fn dismiss(&mut self) -> Done {
-        let stage = summary(self.seen().as_ref());
-        self.link()?.dismiss().await.map_err(trouble("FailedDismiss"))?;
-        self.asked = Some((stage, Instant::now() + FAREWELL));
+    async fn dismiss(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
+        match interrupt.or(self.link()?.dismiss()).await {
+            None => {}
+            Some(Ok(())) => self.sent(Sent::Dismissal),
+            // A launch that was cut short has reached it all the same: its state is on the way.
+            Some(Err(LinkError::Refused(_))) if !self.launched => self.launched = true,
+            Some(Err(error)) => return Err(trouble("FailedDismiss")(error)),
+        }
         Ok(())
     }
 
     async fn release_network(&mut self) -> Done {
         let mut record = self.known()?;
         let Some(plan) = record.plan.take() else { return Ok(()) };
+        self.end_leftovers().await?;
         remove_network(plan.clone()).await?;
         record.write_plan().map_err(trouble("FailedNetwork"))?;
         self.node.release_wire(&plan);
         self.record = Some(record);
-        self.remove_cgroup();
         Ok(())
     }
 
-    fn remove_cgroup(&self) {
-        let Some((cgroups, record)) = self.node.cgroups.as_ref().zip(self.record.as_ref()) else { return };
-        if let Err(error) = cgroups.remove(record.uid) {
-            warn!(%error, "the launcher's cgroup stays");
-        }
+    /// Removes the cgroup of a launcher that is gone, with whatever still runs in it: what the VMI has is given to others
+    /// only after that.
+    async fn end_leftovers(&self) -> Done {
+        let uid = self.known()?.uid;
+        let node = Arc::clone(&self.node);
+        aside("FailedKill", move || {
+            let removed = node.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.remove(uid));
+            removed.map_err(trouble("FailedKill"))
+        })
+        .await
     }
 
     async fn remove(&mut self) -> Done {
+        self.end_leftovers().await?;
         self.release_network().await?;
-        self.remove_cgroup();
         let record = self.known()?;
         let dir = record.dir.clone();
         aside("FailedRemove", move || dir.remove().map_err(trouble("FailedRemove"))).await?;

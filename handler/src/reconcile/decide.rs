@@ -2,6 +2,9 @@
 //!
 //! The function is asked again after every change and after every action, so each action may fail or be cut short
 //! and is simply decided again. It has no memory and no clock: what took too long is seen as overdue.
+//!
+//! Whatever is awaited of a launcher ([`Awaited`]) has a deadline. A launcher that misses it is killed from outside,
+//! whether it answers or not. Only a guest that has run and is wanted is waited for without limit.
 
 /// What the manifests say about a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub struct Record {
     pub leaving: bool,
     /// Its livenessProbe has failed: its guest is to end.
     pub condemned: bool,
+    /// Its guest has run.
+    pub started: bool,
     /// It holds a network namespace and an address.
     pub has_network: bool,
     /// The manifest says something else by now.
@@ -34,16 +39,37 @@ impl Record {
     pub fn ends(&self) -> bool {
         self.is_final || self.leaving || self.condemned
     }
+
+    /// What its launcher has to do within a deadline, if there is a launcher.
+    pub fn awaited(&self) -> Option<Awaited> {
+        match self {
+            Self { is_final: true, .. } => Some(Awaited::Exit),
+            Self { leaving: true, .. } | Self { condemned: true, .. } => Some(Awaited::End),
+            Self { started: false, .. } => Some(Awaited::Start),
+            Self { .. } => None,
+        }
+    }
 }
 
-/// How far a stop has come.
+/// What a launcher has to do within a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
-    /// The launcher was not asked yet by this handler.
-    Unasked,
-    /// It was asked and has time left.
-    Asked,
-    /// Its time is up.
+pub enum Awaited {
+    /// Bring the guest up.
+    Start,
+    /// Bring the guest to its end.
+    End,
+    /// Exit: how the guest ended is recorded.
+    Exit,
+}
+
+/// How far the handler's request to the launcher to end its guest, or to exit, has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// This handler has not sent it.
+    Unsent,
+    /// It was sent and there is time left.
+    Sent,
+    /// The deadline of what is awaited has passed, whether anything was sent or answered or not.
     Overdue,
 }
 
@@ -56,6 +82,8 @@ pub enum Launcher {
     Silent,
     /// It answers and no machine was launched.
     Waiting,
+    /// It answers and brings its guest up.
+    Starting,
     /// It answers and has a guest, in whatever state.
     Alive,
     /// It answers, its guest is gone and it holds the outcome.
@@ -77,8 +105,8 @@ pub struct Observed {
     pub volumes_differ: bool,
     /// The livenessProbe fails.
     pub ill: bool,
-    /// The stop of the guest, or of a launcher that has been dismissed.
-    pub stop: Stop,
+    /// The request to end the guest, or to exit.
+    pub request: Request,
 }
 
 /// One thing to do.
@@ -98,7 +126,7 @@ pub enum Action {
     PlugVolumes,
     /// Press the guest's power button.
     AskShutdown,
-    /// End the launcher process, and with it the guest.
+    /// Kill the launcher and every process that it started, the guest's among them.
     Kill,
     /// Record how the guest ended.
     RecordOutcome,
@@ -134,22 +162,25 @@ pub fn decide(wanted: Wanted, seen: &Observed) -> Action {
         Launcher::Unstarted if record.outdated && wanted == Wanted::Present => Action::Remove,
         Launcher::Unstarted => Action::Start,
         Launcher::Vanished => Action::RecordLoss,
-        Launcher::Exited if record.is_final => dismiss(seen.stop),
-        Launcher::Exited => Action::RecordOutcome,
-        Launcher::Waiting if record.is_final || record.leaving => dismiss(seen.stop),
+        // However late it is: what a launcher says of the end is recorded before anything else.
+        Launcher::Exited if !record.is_final => Action::RecordOutcome,
+        // A launcher in any other state has a process that is still waited for.
+        _ if seen.request == Request::Overdue && record.awaited().is_some() => Action::Kill,
+        Launcher::Exited => dismiss(seen.request),
+        Launcher::Waiting if record.ends() => dismiss(seen.request),
+        // Sent is what kills it: it is to be gone any moment.
+        Launcher::Waiting if seen.request == Request::Sent => Action::Wait,
         Launcher::Waiting => Action::Launch,
         // A final VMI never runs: whatever is still there is a leftover.
-        Launcher::Alive if record.is_final => Action::Kill,
-        Launcher::Alive if record.leaving || record.condemned => match seen.stop {
-            Stop::Unasked => Action::AskShutdown,
-            Stop::Asked => Action::Wait,
-            Stop::Overdue => Action::Kill,
+        Launcher::Starting | Launcher::Alive if record.is_final => Action::Kill,
+        Launcher::Starting | Launcher::Alive if record.ends() => match seen.request {
+            Request::Unsent => Action::AskShutdown,
+            Request::Sent | Request::Overdue => Action::Wait,
         },
         Launcher::Alive if seen.ill => Action::Condemn,
         Launcher::Alive if seen.volumes_differ => Action::PlugVolumes,
-        Launcher::Silent if record.ends() && seen.stop == Stop::Overdue => Action::Kill,
-        // Slow is not dead: only the end of its process ends a guest.
-        Launcher::Silent | Launcher::Alive => Action::Wait,
+        // Slow is not dead: only the end of its process ends a guest that has run and is wanted.
+        Launcher::Silent | Launcher::Starting | Launcher::Alive => Action::Wait,
     }
 }
 
@@ -161,11 +192,10 @@ fn after_the_end(record: Record) -> Action {
     }
 }
 
-fn dismiss(stop: Stop) -> Action {
-    match stop {
-        Stop::Unasked => Action::Dismiss,
-        Stop::Asked => Action::Wait,
-        Stop::Overdue => Action::Kill,
+fn dismiss(request: Request) -> Action {
+    match request {
+        Request::Unsent => Action::Dismiss,
+        Request::Sent | Request::Overdue => Action::Wait,
     }
 }
 

@@ -9,7 +9,8 @@ use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
 use vireo_api::spec::{HYPERVISOR_CONDITION, Vm};
 use vireo_proto::launcher::{State, state};
 
-use super::decide::{self, Action, Launcher, Observed, Stop, Wanted, decide};
+use super::deadline::{Deadline, Interrupt};
+use super::decide::{self, Action, Awaited, Launcher, Observed, Request, Wanted, decide};
 use super::health::Health;
 use super::record::{Record, now};
 use super::status::{self, Facts, Phase, Trouble};
@@ -26,10 +27,6 @@ pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(60);
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
-/// What a launcher gets beyond the guest's own grace before its process is ended from outside.
-pub(crate) const MARGIN: Duration = Duration::from_secs(15);
-/// What a dismissed launcher gets to exit.
-pub(crate) const FAREWELL: Duration = Duration::from_secs(10);
 
 /// What the manifests say about one name, as its task is told.
 #[derive(Debug, Clone, Default)]
@@ -101,10 +98,12 @@ pub(super) struct Machine {
     pub(super) launcher: Fate,
     /// The machine was sent to this launcher; what it says of itself may be older.
     pub(super) launched: bool,
-    /// What the launcher was asked for, and until when it may take.
-    pub(super) asked: Option<(Launcher, Instant)>,
-    /// Until when an unwanted launcher may be silent.
-    pub(super) patience: Option<Instant>,
+    /// Until when the launcher has to do what is awaited of it.
+    pub(super) deadline: Option<Deadline>,
+    /// What the launcher was killed for not doing in time.
+    pub(super) killed: Option<Awaited>,
+    /// What is known could not be written down yet.
+    pub(super) unsaved: bool,
     pub(super) trouble: Option<Trouble>,
     /// Whoever runs its probes, while its guest is there and may go on.
     pub(super) health: Option<Health>,
@@ -131,8 +130,9 @@ impl Machine {
             record: None,
             launcher: Fate::Unstarted,
             launched: false,
-            asked: None,
-            patience: None,
+            deadline: None,
+            killed: None,
+            unsaved: false,
             trouble: None,
             health: None,
             retry: RETRY_FIRST,
@@ -144,9 +144,6 @@ impl Machine {
         let mut machine = Self::new(node, record.key());
         if let Some(plan) = &record.plan {
             machine.node.adopt_wire(plan);
-        }
-        if record.leaving() || record.condemned().is_some() {
-            machine.be_patient(record.grace());
         }
         machine.node.show(&machine.key, Some(record.vmi.clone()));
         machine.record = Some(record);
@@ -184,7 +181,7 @@ impl Machine {
         let mut uid = self.uid();
         loop {
             let wanted = want.borrow_and_update().clone();
-            match self.round(&wanted).instrument(span.clone()).await {
+            match self.round(&wanted, &mut want).instrument(span.clone()).await {
                 Step::Again => {}
                 Step::Finished => return self.key,
                 Step::Wait(until) => self.wait(&mut want, until).await,
@@ -209,9 +206,9 @@ impl Machine {
         }
     }
 
-    async fn round(&mut self, want: &Want) -> Step {
+    async fn round(&mut self, want: &Want, news: &mut watch::Receiver<Want>) -> Step {
         if let Some(grace) = want.grace()
-            && let Err(trouble) = self.hurry(grace)
+            && let Err(trouble) = self.shorten_grace(grace)
         {
             // It is tried again by the next round; until then, what was known before holds.
             warn!(reason = trouble.reason, "{}", trouble.message);
@@ -220,15 +217,19 @@ impl Machine {
             warn!(reason = trouble.reason, "{}", trouble.message);
         }
         self.follow_health();
+        self.follow_deadline();
         let seen = self.observe(want);
         let action = decide(want.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");
         let done = match action {
             Action::Wait => Ok(()),
             Action::Finish => return Step::Finished,
-            action => self.act(action, want).await,
+            action => {
+                let at = self.deadline.map(|deadline| deadline.at);
+                self.act(action, want, &mut Interrupt { want: news, at }).await
+            }
         };
-        let mut until = self.deadline();
+        let mut until = self.overdue_at();
         match done {
             Ok(()) if action == Action::Wait => {
                 if self.trouble.as_ref().is_some_and(|trouble| trouble.is_about_volumes())
@@ -247,13 +248,14 @@ impl Machine {
                     warn!(reason = trouble.reason, retry_in_s = self.retry.as_secs(), "{}", trouble.message);
                 }
                 self.trouble = Some(trouble);
-                until = Some(Instant::now() + self.retry);
+                let retry = Instant::now() + self.retry;
+                until = Some(until.map_or(retry, |until| until.min(retry)));
                 self.retry = (self.retry * 2).min(RETRY_LAST);
             }
         }
-        if let Err(error) = self.publish(want) {
-            error!(error = chain(&error), "the status cannot be written; VMs go on, and it is tried again");
-            return Step::Wait(Some(Instant::now() + WRITE_RETRY));
+        if !self.publish(want) {
+            let retry = Instant::now() + WRITE_RETRY;
+            until = Some(until.map_or(retry, |until| until.min(retry)));
         }
         match action {
             // The end of a killed process is told by its pidfd.
@@ -306,31 +308,12 @@ impl Machine {
                 other => other,
             },
         };
-        let now = Instant::now();
-        let stop = match (launcher, self.asked, self.patience) {
-            (Launcher::Silent, asked, patience) => match asked.map(|(_, until)| until).or(patience) {
-                Some(until) if now >= until => Stop::Overdue,
-                Some(_) => Stop::Asked,
-                None => Stop::Unasked,
-            },
-            (launcher, Some((asked, until)), _) if asked == launcher => {
-                if now >= until {
-                    Stop::Overdue
-                } else {
-                    Stop::Asked
-                }
-            }
-            _ => Stop::Unasked,
-        };
-        let record = self.record.as_ref().map(|record| decide::Record {
-            is_final: record.phase().is_final(),
-            leaving: record.leaving(),
-            condemned: record.condemned().is_some(),
-            has_network: record.plan.is_some(),
-            outdated: want.differs(record),
-        });
+        let request =
+            self.deadline.map_or(Request::Unsent, |deadline| deadline.request(launcher, Instant::now()));
+        let record = self.record.as_ref();
+        let record = record.map(|record| decide::Record { outdated: want.differs(record), ..record.facts() });
         let ill = self.health.as_ref().is_some_and(|health| health.told().liveness.well == Some(false));
-        Observed { record, launcher, volumes_differ: self.volumes_differ(), ill, stop }
+        Observed { record, launcher, volumes_differ: self.volumes_differ(), ill, request }
     }
 
     /// Whether the guest runs without what is to be plugged in, or with what is to be plugged out.
@@ -341,13 +324,24 @@ impl Machine {
         takes && record.vm().is_ok_and(|vm| differ(&vm))
     }
 
+    /// Sets the deadline of what is awaited of the launcher now. One that is set stays as long as that is the same.
+    fn follow_deadline(&mut self) {
+        let followed = matches!(self.launcher, Fate::Followed(_));
+        let record = self.record.as_ref().filter(|_| followed);
+        let awaited = record.and_then(|record| Some((record, record.facts().awaited()?)));
+        self.deadline = match (awaited, self.deadline) {
+            (Some((_, awaited)), Some(deadline)) if deadline.awaited == awaited => Some(deadline),
+            (Some((record, awaited)), _) => {
+                Some(Deadline::new(awaited, (record.grace(), record.ends_since())))
+            }
+            (None, _) => None,
+        };
+    }
+
     /// When something becomes overdue.
-    fn deadline(&self) -> Option<Instant> {
-        let ends = self.record.as_ref().is_some_and(Record::ends);
-        let patience = self.patience.filter(|_| ends && matches!(self.launcher, Fate::Followed(_)));
-        let deadline = [self.asked.map(|(_, until)| until), patience].into_iter().flatten().min()?;
+    fn overdue_at(&self) -> Option<Instant> {
         // What is overdue already was acted upon; look again after a while.
-        Some(deadline.max(Instant::now() + RETRY_FIRST))
+        Some(self.deadline?.at.max(Instant::now() + RETRY_FIRST))
     }
 
     async fn wait(&mut self, want: &mut watch::Receiver<Want>, until: Option<Instant>) {
@@ -388,10 +382,11 @@ impl Machine {
         }
     }
 
-    /// Brings status and picture up to date; writes when something changed.
-    fn publish(&mut self, want: &Want) -> Result<(), crate::state::StateError> {
+    /// Brings status and picture up to date, and writes what changed. What cannot be written is shown all the same.
+    /// Whether all of it is written.
+    fn publish(&mut self, want: &Want) -> bool {
         let state = self.state();
-        let Some(record) = &self.record else { return Ok(()) };
+        let Some(record) = &self.record else { return true };
         let mut next = record.clone();
         let vm = next.vm().ok();
         let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
@@ -418,13 +413,32 @@ impl Machine {
                 .annotations
                 .insert(super::record::MANIFEST_ANNOTATION.to_owned(), file.to_owned());
         }
-        if next.vmi != record.vmi {
-            next.write()?;
-            announce(record, &next);
+        let changed = next.vmi != record.vmi;
+        if changed || self.unsaved {
+            self.save(&next);
+        }
+        if changed {
+            if let Some(record) = &self.record {
+                announce(record, &next);
+            }
             self.node.show(&self.key, Some(next.vmi.clone()));
             self.record = Some(next);
         }
-        Ok(())
+        !self.unsaved
+    }
+
+    /// Writes a record down; where that is not possible now, it is said once and tried again by the rounds to come.
+    pub(super) fn save(&mut self, record: &Record) {
+        let written = record.write();
+        if let Err(error) = &written
+            && !self.unsaved
+        {
+            error!(
+                error = chain(error),
+                "the status cannot be written down; VMs go on, and it is tried again"
+            );
+        }
+        self.unsaved = written.is_err();
     }
 
     /// Builds the launch message.
@@ -489,3 +503,6 @@ fn announce(before: &Record, after: &Record) {
         warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
     }
 }
+
+#[cfg(test)]
+mod tests;

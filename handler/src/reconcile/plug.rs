@@ -3,6 +3,7 @@
 use vireo_api::spec::{Disk, Vm};
 
 use super::act::{Done, aside, trouble};
+use super::deadline::Interrupt;
 use super::machine::{Machine, RETRY_FIRST, Want};
 use super::status::Trouble;
 use super::volumes::{self, Change};
@@ -34,7 +35,7 @@ impl Machine {
     }
 
     /// Every change is tried; the first trouble is told.
-    pub(super) async fn plug_volumes(&mut self) -> Done {
+    pub(super) async fn plug_volumes(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         // What appears from here on is news.
         self.claims.mark_unchanged();
         let vm = self.known()?.vm().map_err(trouble("FailedSpec"))?;
@@ -42,20 +43,24 @@ impl Machine {
         let mut first = Ok(());
         for change in volumes::changes(&vm, &plugged, &self.node.claims()) {
             let done = match change {
-                Change::Out(name) => self.link()?.detach(name).await.map_err(trouble(volumes::FAILED)),
-                Change::In(disk) => self.plug_in(&vm, disk).await,
+                Change::Out(name) => {
+                    let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };
+                    done.map_err(trouble(volumes::FAILED))
+                }
+                Change::In(disk) => self.plug_in(&vm, disk, interrupt).await,
             };
             first = first.and(done);
         }
         first
     }
 
-    async fn plug_in(&self, vm: &Vm, disk: &Disk) -> Done {
+    async fn plug_in(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
         let places = self.places(vm)?;
         let (machine, which) = (vm.clone(), disk.clone());
         let prepare = move || storage::prepare_disk(&machine, &which, &places).map_err(not_there);
         let source = aside(volumes::FAILED, prepare).await?;
         let disk = crate::resolve::disk(disk, source);
-        self.link()?.attach(disk).await.map_err(trouble(volumes::FAILED))
+        let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
+        done.map_err(trouble(volumes::FAILED))
     }
 }

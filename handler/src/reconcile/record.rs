@@ -8,6 +8,7 @@ use uuid::Uuid;
 use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
+use super::decide;
 use super::status::{self, Phase};
 use crate::manifests::document::Accepted;
 use crate::manifests::{Key, Origin};
@@ -85,9 +86,36 @@ impl Record {
         status::condemned(&self.vmi.status)
     }
 
+    /// What decisions look at. What its manifest says by now is not known here.
+    pub(super) fn facts(&self) -> decide::Record {
+        decide::Record {
+            is_final: self.phase().is_final(),
+            leaving: self.leaving(),
+            condemned: self.condemned().is_some(),
+            started: self.started(),
+            has_network: self.plan.is_some(),
+            outdated: false,
+        }
+    }
+
+    /// Its guest has run.
+    pub(super) fn started(&self) -> bool {
+        let mut noted = self.vmi.status.phase_transition_timestamps.iter();
+        self.phase() == Phase::Running || noted.any(|entry| entry.phase == Phase::Running.as_str())
+    }
+
     /// Nobody wants its guest to go on.
     pub(super) fn ends(&self) -> bool {
-        self.phase().is_final() || self.leaving() || self.condemned().is_some()
+        self.facts().ends()
+    }
+
+    /// Since when, where that is recorded.
+    pub(super) fn ends_since(&self) -> Option<Timestamp> {
+        let since = match &self.vmi.metadata.deletion_timestamp {
+            Some(since) => since.as_str(),
+            None => status::condemned_since(&self.vmi.status)?,
+        };
+        since.parse().ok()
     }
 
     /// What it means. It was checked when it was accepted; a later release may read it differently.

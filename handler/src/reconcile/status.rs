@@ -1,7 +1,10 @@
 //! The VMI's status as KubeVirt reports it: a pure function of what it was and what is known now.
 
 mod agent;
+mod ending;
 mod volume;
+
+pub(super) use ending::{End, Lost, end, end_of_the_condemned, explain};
 
 use super::health::Standing;
 use super::volumes;
@@ -11,7 +14,7 @@ use vireo_api::v1::{
     Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
     VirtualMachineInstanceStatus as Status,
 };
-use vireo_proto::launcher::{Outcome, State, fault, hypervisor, outcome, state};
+use vireo_proto::launcher::{State, hypervisor, state};
 
 /// The condition that says that the manifest was changed under a running VMI.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
@@ -250,6 +253,11 @@ pub(super) fn condemned(status: &Status) -> Option<&str> {
     find(status, UNHEALTHY).map(|condition| condition.message.as_str())
 }
 
+/// Since when it is to end for that, RFC 3339.
+pub(super) fn condemned_since(status: &Status) -> Option<&str> {
+    find(status, UNHEALTHY)?.last_transition_time.as_deref()
+}
+
 /// Says that the guest is to end, as its livenessProbe failed for this cause.
 pub(super) fn condemn(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
@@ -274,70 +282,6 @@ fn put(conditions: &mut Vec<Condition>, kind: &str, value: Option<(bool, &str, S
     }
     reason.clone_into(&mut condition.reason);
     condition.message = message;
-}
-
-/// How a guest's end is reported.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
-    /// Succeeded or Failed.
-    pub phase: Phase,
-    /// One word.
-    pub reason: &'static str,
-    /// For people; empty where the reason says it all.
-    pub message: String,
-}
-
-/// What an outcome means. `grace` is the VMI's termination grace period in seconds: with none, being killed is the
-/// ordinary end.
-pub fn end(outcome: &Outcome, grace: u64) -> End {
-    use outcome::Kind;
-    let (phase, reason) = match outcome.kind() {
-        Kind::PoweredOff => (Phase::Succeeded, "GuestPoweredOff"),
-        Kind::ShutDown => (Phase::Succeeded, "GuestShutDown"),
-        Kind::RebootTerminated => (Phase::Succeeded, "GuestRebooted"),
-        Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, "Killed"),
-        Kind::Killed => (Phase::Failed, "Killed"),
-        Kind::GraceExpired => (Phase::Failed, "GracePeriodExpired"),
-        Kind::Crashed => (Phase::Failed, "GuestCrashed"),
-        Kind::Failed => (Phase::Failed, "HypervisorFailed"),
-        Kind::NotStarted => (Phase::Failed, not_started(outcome)),
-        Kind::Unspecified => (Phase::Failed, "UnknownOutcome"),
-    };
-    let message = outcome.fault.as_ref().map(|fault| match fault.field.as_str() {
-        "" => fault.detail.clone(),
-        field if fault.detail.contains(field) => fault.detail.clone(),
-        field => format!("{field}: {}", fault.detail),
-    });
-    End { phase, reason, message: message.unwrap_or_default() }
-}
-
-/// The end of a guest that was ended because its livenessProbe failed, however it took that.
-pub(super) fn end_of_the_condemned(why: &str) -> End {
-    End { phase: Phase::Failed, reason: LIVENESS_FAILED, message: why.to_owned() }
-}
-
-/// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.
-pub(super) fn explain(status: &mut Status, end: &End, now: &str) {
-    let failed = end.phase == Phase::Failed;
-    put(
-        &mut status.conditions,
-        "Synchronized",
-        failed.then(|| (false, end.reason, end.message.clone())),
-        now,
-    );
-}
-
-fn not_started(outcome: &Outcome) -> &'static str {
-    use fault::Code;
-    match outcome.fault.as_ref().map(|fault| fault.code()) {
-        Some(Code::Unsupported) => "Unsupported",
-        Some(Code::NoKvm) => "NoUsableKvm",
-        Some(Code::NoQemu) => "NoQemu",
-        Some(Code::HostResource) => "HostResourceUnavailable",
-        Some(Code::BootSource) => "BootSourceInvalid",
-        Some(Code::Hypervisor) => "HypervisorFailed",
-        Some(Code::Invalid | Code::Conflict | Code::Internal | Code::Unspecified) | None => "LaunchFailed",
-    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,32 @@
 use super::*;
 
-const LIVE: Record =
-    Record { is_final: false, leaving: false, condemned: false, has_network: true, outdated: false };
+const LIVE: Record = Record {
+    is_final: false,
+    leaving: false,
+    condemned: false,
+    started: true,
+    has_network: true,
+    outdated: false,
+};
+/// Its guest has not run.
+const NEW: Record = Record { started: false, ..LIVE };
 const LEAVING: Record = Record { leaving: true, ..LIVE };
 const CONDEMNED: Record = Record { condemned: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
 
-fn decided(wanted: Wanted, record: impl Into<Option<Record>>, launcher: Launcher, stop: Stop) -> Action {
-    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, ill: false, stop })
+fn decided(
+    wanted: Wanted,
+    record: impl Into<Option<Record>>,
+    launcher: Launcher,
+    request: Request,
+) -> Action {
+    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, ill: false, request })
 }
 
 #[test]
 fn every_row_of_the_table() {
     use Launcher as L;
-    use Stop::{Asked, Overdue, Unasked};
+    use Request::{Overdue, Sent, Unsent};
     use Wanted::{Absent, Held, Present};
     let released = Record { has_network: false, ..FINAL };
     let outdated = Record { outdated: true, ..LIVE };
@@ -21,69 +34,82 @@ fn every_row_of_the_table() {
     let final_leaving = Record { leaving: true, ..FINAL };
     let rows = [
         // A name without a record.
-        (Present, None, L::Unstarted, Unasked, Action::Accept),
-        (Held, None, L::Unstarted, Unasked, Action::Finish),
-        (Absent, None, L::Unstarted, Unasked, Action::Finish),
+        (Present, None, L::Unstarted, Unsent, Action::Accept),
+        (Held, None, L::Unstarted, Unsent, Action::Finish),
+        (Absent, None, L::Unstarted, Unsent, Action::Finish),
         // The way up.
-        (Present, Some(LIVE), L::Unstarted, Unasked, Action::Start),
-        (Present, Some(LIVE), L::Silent, Unasked, Action::Wait),
-        (Present, Some(LIVE), L::Waiting, Unasked, Action::Launch),
-        (Present, Some(LIVE), L::Alive, Unasked, Action::Wait),
+        (Present, Some(LIVE), L::Unstarted, Unsent, Action::Start),
+        (Present, Some(LIVE), L::Silent, Unsent, Action::Wait),
+        (Present, Some(NEW), L::Waiting, Unsent, Action::Launch),
+        (Present, Some(NEW), L::Starting, Unsent, Action::Wait),
+        (Present, Some(LIVE), L::Alive, Unsent, Action::Wait),
+        // It has so long to come up.
+        (Present, Some(NEW), L::Silent, Overdue, Action::Kill),
+        (Present, Some(NEW), L::Waiting, Overdue, Action::Kill),
+        (Present, Some(NEW), L::Waiting, Sent, Action::Wait),
+        (Held, Some(NEW), L::Starting, Overdue, Action::Kill),
+        (Present, Some(NEW), L::Exited, Overdue, Action::RecordOutcome),
         // A broken manifest changes nothing about what was accepted.
-        (Held, Some(LIVE), L::Unstarted, Unasked, Action::Start),
-        (Held, Some(LIVE), L::Waiting, Unasked, Action::Launch),
-        (Held, Some(LIVE), L::Alive, Unasked, Action::Wait),
-        // A slow launcher is not a dead one, however long it takes.
+        (Held, Some(LIVE), L::Unstarted, Unsent, Action::Start),
+        (Held, Some(NEW), L::Waiting, Unsent, Action::Launch),
+        (Held, Some(LIVE), L::Alive, Unsent, Action::Wait),
+        // Once its guest has run, a slow launcher is not a dead one, however long it takes.
         (Present, Some(LIVE), L::Silent, Overdue, Action::Wait),
+        (Present, Some(LIVE), L::Alive, Overdue, Action::Wait),
         // A corrected manifest replaces what never ran, and nothing else.
-        (Present, Some(outdated), L::Unstarted, Unasked, Action::Remove),
-        (Held, Some(outdated), L::Unstarted, Unasked, Action::Start),
-        (Present, Some(outdated), L::Alive, Unasked, Action::Wait),
-        (Present, Some(outdated_end), L::Vanished, Unasked, Action::Wait),
+        (Present, Some(outdated), L::Unstarted, Unsent, Action::Remove),
+        (Held, Some(outdated), L::Unstarted, Unsent, Action::Start),
+        (Present, Some(outdated), L::Alive, Unsent, Action::Wait),
+        (Present, Some(outdated_end), L::Vanished, Unsent, Action::Wait),
         // The guest ends by itself.
-        (Present, Some(LIVE), L::Exited, Unasked, Action::RecordOutcome),
-        (Present, Some(FINAL), L::Exited, Unasked, Action::Dismiss),
-        (Present, Some(FINAL), L::Exited, Asked, Action::Wait),
+        (Present, Some(LIVE), L::Exited, Unsent, Action::RecordOutcome),
+        (Present, Some(FINAL), L::Exited, Unsent, Action::Dismiss),
+        (Present, Some(FINAL), L::Exited, Sent, Action::Wait),
         (Present, Some(FINAL), L::Exited, Overdue, Action::Kill),
         (Present, Some(FINAL), L::Silent, Overdue, Action::Kill),
-        (Present, Some(FINAL), L::Vanished, Asked, Action::ReleaseNetwork),
-        (Present, Some(released), L::Vanished, Asked, Action::Wait),
-        (Present, Some(released), L::Unstarted, Unasked, Action::Wait),
-        (Present, Some(FINAL), L::Waiting, Unasked, Action::Dismiss),
-        (Present, Some(FINAL), L::Alive, Unasked, Action::Kill),
+        (Present, Some(FINAL), L::Vanished, Sent, Action::ReleaseNetwork),
+        (Present, Some(released), L::Vanished, Sent, Action::Wait),
+        (Present, Some(released), L::Unstarted, Unsent, Action::Wait),
+        (Present, Some(FINAL), L::Waiting, Unsent, Action::Dismiss),
+        (Present, Some(FINAL), L::Alive, Unsent, Action::Kill),
         // The launcher dies.
-        (Present, Some(LIVE), L::Vanished, Unasked, Action::RecordLoss),
-        (Held, Some(LIVE), L::Vanished, Unasked, Action::RecordLoss),
+        (Present, Some(LIVE), L::Vanished, Unsent, Action::RecordLoss),
+        (Held, Some(LIVE), L::Vanished, Unsent, Action::RecordLoss),
         // The manifest goes.
-        (Absent, Some(LIVE), L::Alive, Unasked, Action::BeginLeaving),
-        (Absent, Some(FINAL), L::Vanished, Unasked, Action::BeginLeaving),
-        (Absent, Some(LEAVING), L::Alive, Unasked, Action::AskShutdown),
-        (Absent, Some(LEAVING), L::Alive, Asked, Action::Wait),
+        (Absent, Some(LIVE), L::Alive, Unsent, Action::BeginLeaving),
+        (Absent, Some(FINAL), L::Vanished, Unsent, Action::BeginLeaving),
+        (Absent, Some(LEAVING), L::Alive, Unsent, Action::AskShutdown),
+        (Absent, Some(LEAVING), L::Alive, Sent, Action::Wait),
         (Absent, Some(LEAVING), L::Alive, Overdue, Action::Kill),
-        (Absent, Some(LEAVING), L::Silent, Unasked, Action::Wait),
-        (Absent, Some(LEAVING), L::Silent, Asked, Action::Wait),
+        (Absent, Some(LEAVING), L::Silent, Unsent, Action::Wait),
+        (Absent, Some(LEAVING), L::Silent, Sent, Action::Wait),
         (Absent, Some(LEAVING), L::Silent, Overdue, Action::Kill),
-        (Absent, Some(LEAVING), L::Exited, Asked, Action::RecordOutcome),
-        (Absent, Some(LEAVING), L::Vanished, Asked, Action::RecordLoss),
-        (Absent, Some(final_leaving), L::Exited, Unasked, Action::Dismiss),
-        (Absent, Some(final_leaving), L::Vanished, Asked, Action::Remove),
-        (Absent, Some(LEAVING), L::Unstarted, Unasked, Action::Remove),
-        (Absent, Some(LEAVING), L::Waiting, Unasked, Action::Dismiss),
-        (Absent, Some(LEAVING), L::Waiting, Asked, Action::Wait),
+        (Absent, Some(LEAVING), L::Exited, Sent, Action::RecordOutcome),
+        (Absent, Some(LEAVING), L::Vanished, Sent, Action::RecordLoss),
+        (Absent, Some(final_leaving), L::Exited, Unsent, Action::Dismiss),
+        (Absent, Some(final_leaving), L::Vanished, Sent, Action::Remove),
+        (Absent, Some(LEAVING), L::Unstarted, Unsent, Action::Remove),
+        (Absent, Some(LEAVING), L::Waiting, Unsent, Action::Dismiss),
+        (Absent, Some(LEAVING), L::Waiting, Sent, Action::Wait),
+        (Absent, Some(LEAVING), L::Waiting, Overdue, Action::Kill),
+        (Absent, Some(LEAVING), L::Starting, Unsent, Action::AskShutdown),
+        (Absent, Some(LEAVING), L::Starting, Sent, Action::Wait),
+        (Absent, Some(LEAVING), L::Starting, Overdue, Action::Kill),
+        (Absent, Some(LEAVING), L::Exited, Overdue, Action::RecordOutcome),
         // The livenessProbe failed: the guest ends, and what ended stays.
-        (Present, Some(CONDEMNED), L::Alive, Unasked, Action::AskShutdown),
-        (Held, Some(CONDEMNED), L::Alive, Asked, Action::Wait),
+        (Present, Some(CONDEMNED), L::Alive, Unsent, Action::AskShutdown),
+        (Held, Some(CONDEMNED), L::Alive, Sent, Action::Wait),
         (Present, Some(CONDEMNED), L::Alive, Overdue, Action::Kill),
-        (Present, Some(CONDEMNED), L::Silent, Asked, Action::Wait),
+        (Present, Some(CONDEMNED), L::Silent, Sent, Action::Wait),
         (Present, Some(CONDEMNED), L::Silent, Overdue, Action::Kill),
-        (Present, Some(CONDEMNED), L::Exited, Asked, Action::RecordOutcome),
-        (Present, Some(CONDEMNED), L::Vanished, Asked, Action::RecordLoss),
-        (Absent, Some(CONDEMNED), L::Alive, Asked, Action::BeginLeaving),
+        (Present, Some(CONDEMNED), L::Exited, Sent, Action::RecordOutcome),
+        (Present, Some(CONDEMNED), L::Vanished, Sent, Action::RecordLoss),
+        (Absent, Some(CONDEMNED), L::Alive, Sent, Action::BeginLeaving),
         // It returns while the old one leaves: the old one leaves all the same.
-        (Present, Some(LEAVING), L::Alive, Unasked, Action::AskShutdown),
-        (Present, Some(final_leaving), L::Vanished, Asked, Action::Remove),
+        (Present, Some(LEAVING), L::Alive, Unsent, Action::AskShutdown),
+        (Present, Some(final_leaving), L::Vanished, Sent, Action::Remove),
         // Somebody else's launcher is never touched.
-        (Present, Some(LIVE), L::Foreign, Unasked, Action::ReportStranger),
+        (Present, Some(LIVE), L::Foreign, Unsent, Action::ReportStranger),
         (Absent, Some(LEAVING), L::Foreign, Overdue, Action::ReportStranger),
     ];
     for (wanted, record, launcher, stop, expected) in rows {
@@ -98,31 +124,32 @@ fn every_row_of_the_table() {
 fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     let flags = [false, true];
     let bits = |bits: u8| {
-        let [is_final, leaving, condemned, has_network, outdated] =
-            [1, 2, 4, 8, 16].map(|bit| bits & bit != 0);
-        Record { is_final, leaving, condemned, has_network, outdated }
+        let [is_final, leaving, condemned, started, has_network, outdated] =
+            [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
+        Record { is_final, leaving, condemned, started, has_network, outdated }
     };
-    let records: Vec<_> = (0..32).map(|number| Some(bits(number))).chain([None]).collect();
+    let records: Vec<_> = (0..64).map(|number| Some(bits(number))).chain([None]).collect();
     let launchers = [
         Launcher::Unstarted,
         Launcher::Silent,
         Launcher::Waiting,
+        Launcher::Starting,
         Launcher::Alive,
         Launcher::Exited,
         Launcher::Vanished,
         Launcher::Foreign,
     ];
-    let stops = [Stop::Unasked, Stop::Asked, Stop::Overdue];
+    let requests = [Request::Unsent, Request::Sent, Request::Overdue];
     let mut all = Vec::new();
     for wanted in [Wanted::Present, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
-                for (stop, volumes_differ, ill) in stops
+                for (request, volumes_differ, ill) in requests
                     .into_iter()
-                    .flat_map(|stop| flags.into_iter().map(move |differ| (stop, differ)))
-                    .flat_map(|(stop, differ)| flags.map(|ill| (stop, differ, ill)))
+                    .flat_map(|request| flags.into_iter().map(move |differ| (request, differ)))
+                    .flat_map(|(request, differ)| flags.map(|ill| (request, differ, ill)))
                 {
-                    all.push((wanted, Observed { record: *record, launcher, volumes_differ, ill, stop }));
+                    all.push((wanted, Observed { record: *record, launcher, volumes_differ, ill, request }));
                 }
             }
         }
@@ -143,7 +170,7 @@ fn a_guest_gets_its_volumes_while_it_runs() {
             launcher,
             volumes_differ: true,
             ill: false,
-            stop: Stop::Unasked,
+            request: Request::Unsent,
         };
         assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
     }
@@ -159,8 +186,13 @@ fn a_guest_that_is_ill_is_condemned_once() {
         (LEAVING, Launcher::Alive, Action::AskShutdown),
         (FINAL, Launcher::Alive, Action::Kill),
     ] {
-        let seen =
-            Observed { record: Some(record), launcher, volumes_differ: true, ill: true, stop: Stop::Unasked };
+        let seen = Observed {
+            record: Some(record),
+            launcher,
+            volumes_differ: true,
+            ill: true,
+            request: Request::Unsent,
+        };
         assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
     }
 }
@@ -173,7 +205,8 @@ fn the_promises_hold_everywhere() {
         let context = format!("{wanted:?} {seen:?} -> {action:?}");
         let unwanted = seen.record.is_some_and(|record| record.ends());
         if action == Action::Kill {
-            assert!(unwanted, "a wanted guest is never killed: {context}");
+            let started = seen.record.is_some_and(|record| record.started);
+            assert!(unwanted || !started, "a guest that has run and is wanted is never killed: {context}");
         }
         if action == Action::Remove {
             let gone = matches!(seen.launcher, Launcher::Unstarted | Launcher::Vanished);
@@ -204,4 +237,46 @@ fn the_promises_hold_everywhere() {
             );
         }
     }
+}
+
+/// A launcher that has a process is waited for until a deadline, in every state that it can say or not say: then it is
+/// killed, unless its end can be recorded or its deletion be begun first, which is done in one step.
+#[test]
+fn every_wait_for_a_launcher_has_an_end() {
+    let mut killed = 0;
+    for (wanted, seen) in everything() {
+        let has_process = !matches!(seen.launcher, Launcher::Unstarted | Launcher::Vanished);
+        let Some(record) = seen.record.filter(|_| has_process) else { continue };
+        // Its process may be somebody else's.
+        if seen.launcher == Launcher::Foreign {
+            continue;
+        }
+        let context = format!("{wanted:?} {seen:?}");
+        let action = decide(wanted, &seen);
+        let is_kept = record.started && !record.ends();
+        assert_eq!(
+            record.awaited().is_none(),
+            is_kept,
+            "only a guest that may go on has no deadline: {context}"
+        );
+        if seen.request != Request::Overdue || is_kept {
+            continue;
+        }
+        let ends_now = [Action::Kill, Action::RecordOutcome, Action::BeginLeaving].contains(&action);
+        assert!(ends_now, "it is waited for without end: {context} -> {action:?}");
+        killed += u32::from(action == Action::Kill);
+        // That step leads to the next one.
+        let next = match action {
+            Action::RecordOutcome => Record { is_final: true, ..record },
+            _ => Record { leaving: true, ..record },
+        };
+        let then = decide(wanted, &Observed { record: Some(next), ..seen });
+        let expected = if seen.launcher == Launcher::Exited && !next.is_final {
+            Action::RecordOutcome
+        } else {
+            Action::Kill
+        };
+        assert_eq!(then, expected, "{context}");
+    }
+    assert!(killed > 100, "this test sees too little: {killed}");
 }

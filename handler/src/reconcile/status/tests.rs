@@ -1,4 +1,4 @@
-use vireo_proto::launcher::{Fault, Hypervisor};
+use vireo_proto::launcher::Hypervisor;
 
 use super::*;
 
@@ -80,46 +80,6 @@ fn the_hypervisor_is_remembered_after_the_launcher_is_gone() {
     let gone = next(&running, &facts(Phase::Succeeded));
     let shown = condition(&gone, HYPERVISOR_CONDITION).unwrap();
     assert_eq!((shown.reason.as_str(), shown.message.as_str()), ("qemu", "no KVM here"));
-}
-
-#[test]
-fn every_end_has_its_phase() {
-    use outcome::Kind;
-    let rows = [
-        (Kind::PoweredOff, 30, Phase::Succeeded),
-        (Kind::ShutDown, 30, Phase::Succeeded),
-        (Kind::RebootTerminated, 30, Phase::Succeeded),
-        (Kind::Killed, 0, Phase::Succeeded),
-        (Kind::GraceExpired, 0, Phase::Succeeded),
-        (Kind::Killed, 30, Phase::Failed),
-        (Kind::GraceExpired, 30, Phase::Failed),
-        (Kind::Crashed, 0, Phase::Failed),
-        (Kind::Failed, 30, Phase::Failed),
-        (Kind::NotStarted, 30, Phase::Failed),
-        (Kind::Unspecified, 30, Phase::Failed),
-    ];
-    for (kind, grace, phase) in rows {
-        let end = end(&Outcome { kind: kind.into(), fault: None }, grace);
-        assert_eq!(end.phase, phase, "{kind:?} with a grace of {grace}");
-        assert!(!end.reason.is_empty());
-    }
-}
-
-#[test]
-fn a_refusal_names_its_field_once() {
-    let outcome = |detail: &str| Outcome {
-        kind: outcome::Kind::NotStarted.into(),
-        fault: Some(Fault {
-            code: fault::Code::Unsupported.into(),
-            detail: detail.to_owned(),
-            field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
-        }),
-    };
-    let told = end(&outcome("native has no sata"), 30);
-    assert_eq!(told.reason, "Unsupported");
-    assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
-    let told = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30);
-    assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
 }
 
 /// A VMI with a readinessProbe.

@@ -1,0 +1,118 @@
+//! For tests: a launcher that says what it is told to say.
+
+use std::path::Path;
+use std::pin::Pin;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
+use tokio_stream::{Stream, StreamExt as _};
+use tonic::{Request, Response, Status};
+use vireo_proto::VERSION;
+use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
+use vireo_proto::launcher::*;
+
+/// A launcher that says what it is told to say.
+pub(crate) struct Puppet {
+    pub(crate) vmi: Option<Identity>,
+    pub(crate) version: Version,
+    pub(crate) state: watch::Receiver<State>,
+    /// What it answers to a shutdown.
+    pub(crate) refusal: Option<Fault>,
+}
+
+impl Puppet {
+    /// One that has no machine, and says that it is in this state.
+    pub(crate) fn saying(state: watch::Receiver<State>) -> Self {
+        let refusal =
+            Fault { code: fault::Code::Conflict.into(), detail: "no machine".into(), field: String::new() };
+        Self { vmi: None, version: VERSION, state, refusal: Some(refusal) }
+    }
+
+    /// Serves until the handle is aborted, which ends its connections as well.
+    pub(crate) fn serve(self, socket: &Path) -> JoinHandle<()> {
+        let _ = std::fs::remove_file(socket);
+        let listener = tokio::net::UnixListener::bind(socket).unwrap();
+        tokio::spawn(async move {
+            let server = tonic::transport::Server::builder().add_service(LauncherServer::new(self));
+            server.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap();
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Launcher for Puppet {
+    async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
+        let state = Some(self.state.borrow().clone());
+        Ok(Response::new(HelloResponse { version: Some(self.version), vmi: self.vmi.clone(), state, pid: 1 }))
+    }
+
+    async fn launch(&self, _: Request<LaunchRequest>) -> Result<Response<LaunchResponse>, Status> {
+        Err(Status::unimplemented("a puppet"))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<State, Status>> + Send>>;
+
+    async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        Ok(Response::new(Box::pin(WatchStream::new(self.state.clone()).map(Ok))))
+    }
+
+    async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<ShutdownResponse>, Status> {
+        Ok(Response::new(ShutdownResponse { fault: self.refusal.clone() }))
+    }
+
+    async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
+        Ok(Response::new(KillResponse { fault: None }))
+    }
+
+    async fn steer(&self, _: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
+        Ok(Response::new(SteerResponse { fault: None }))
+    }
+
+    async fn attach_volume(
+        &self,
+        _: Request<AttachVolumeRequest>,
+    ) -> Result<Response<AttachVolumeResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn detach_volume(
+        &self,
+        _: Request<DetachVolumeRequest>,
+    ) -> Result<Response<DetachVolumeResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn ask_agent(&self, _: Request<AskAgentRequest>) -> Result<Response<AskAgentResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        use vireo_proto::launcher::probe_request::Question;
+        match request.into_inner().question {
+            Some(Question::GuestAgentPing(_)) => Ok(Response::new(ProbeResponse::default())),
+            Some(Question::Exec(exec)) => {
+                Ok(Response::new(ProbeResponse { failure: exec.command.into_iter().next(), fault: None }))
+            }
+            _ => Err(Status::unimplemented("as launchers of older releases")),
+        }
+    }
+
+    async fn screenshot(
+        &self,
+        _: Request<ScreenshotRequest>,
+    ) -> Result<Response<ScreenshotResponse>, Status> {
+        Ok(Response::new(ScreenshotResponse { png: vec![0x89; 5 << 20], fault: None }))
+    }
+
+    async fn statistics(
+        &self,
+        _: Request<StatisticsRequest>,
+    ) -> Result<Response<StatisticsResponse>, Status> {
+        Err(Status::unimplemented("as launchers of older releases"))
+    }
+
+    async fn dismiss(&self, _: Request<DismissRequest>) -> Result<Response<DismissResponse>, Status> {
+        Ok(Response::new(DismissResponse { fault: None }))
+    }
+}

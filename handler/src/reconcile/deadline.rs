@@ -1,0 +1,206 @@
+//! Until when a launcher has to do what is awaited of it, and what cuts a call to it short.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::decide::{Awaited, Launcher, Request};
+use super::machine::Want;
+
+/// How long a launcher may take to bring its guest up. KubeVirt's launcher waits as long for QEMU.
+const START_TIMEOUT: Duration = Duration::from_secs(240);
+/// What a launcher gets beyond the guest's own grace period before it is killed from outside.
+const KILL_MARGIN: Duration = Duration::from_secs(15);
+/// The same where the guest gets no grace period, and the least that a launcher gets that an earlier handler has asked.
+const FORCED_KILL_MARGIN: Duration = Duration::from_secs(5);
+/// What a dismissed launcher gets to exit, and a killed one until it is killed again.
+pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long a launcher may take to bring its guest to an end.
+pub(crate) fn time_to_end(grace: u64) -> Duration {
+    let margin = if grace == 0 { FORCED_KILL_MARGIN } else { KILL_MARGIN };
+    // A grace period beyond what clocks can count is none that anybody sees the end of.
+    Duration::from_secs(grace.min(u32::MAX.into())) + margin
+}
+
+/// What is left of that when the end began then. A clock that was set back gives no more than the whole.
+fn time_left(grace: u64, since: Option<Timestamp>, now: Timestamp) -> Duration {
+    let elapsed = since.map(|since| now.duration_since(since)).filter(|elapsed| elapsed.is_positive());
+    let elapsed = elapsed.map(|elapsed| elapsed.unsigned_abs()).unwrap_or_default();
+    time_to_end(grace).saturating_sub(elapsed).max(FORCED_KILL_MARGIN)
+}
+
+/// What a launcher was asked for, and got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sent {
+    /// To shut its guest down.
+    Shutdown,
+    /// To exit.
+    Dismissal,
+    /// Nothing: it was killed.
+    Kill,
+}
+
+/// Until when a launcher has to do something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Deadline {
+    pub(super) awaited: Awaited,
+    pub(super) at: Instant,
+    pub(super) sent: Option<Sent>,
+}
+
+impl Deadline {
+    /// From now on. `ending` is the guest's grace period and when its end began, if that is what is awaited.
+    pub(super) fn new(awaited: Awaited, ending: (u64, Option<Timestamp>)) -> Self {
+        let time = match awaited {
+            Awaited::Start => START_TIMEOUT,
+            Awaited::End => time_left(ending.0, ending.1, Timestamp::now()),
+            Awaited::Exit => EXIT_TIMEOUT,
+        };
+        Self { awaited, at: Instant::now() + time, sent: None }
+    }
+
+    /// The guest gets another grace period from now on: the deadline may come sooner, never later, and a launcher that
+    /// was asked to shut its guest down is asked again, since it follows the shorter time.
+    pub(super) fn shorten(&mut self, grace: u64) {
+        if self.awaited == Awaited::End {
+            self.at = self.at.min(Instant::now() + time_to_end(grace));
+            self.sent = self.sent.filter(|sent| *sent != Sent::Shutdown);
+        }
+    }
+
+    /// Whether it was killed and is to be gone any moment; then it is killed again a while later.
+    pub(super) fn kill(&mut self) -> bool {
+        self.at = Instant::now() + EXIT_TIMEOUT;
+        self.sent.replace(Sent::Kill) == Some(Sent::Kill)
+    }
+
+    /// How far the request has come that a launcher in this state is sent.
+    pub(super) fn request(&self, launcher: Launcher, now: Instant) -> Request {
+        use Launcher::{Alive, Exited, Silent, Starting, Waiting};
+        match (self.sent, launcher) {
+            _ if now >= self.at => Request::Overdue,
+            (Some(Sent::Shutdown), Silent | Starting | Alive)
+            | (Some(Sent::Dismissal), Silent | Waiting | Exited)
+            | (Some(Sent::Kill), _) => Request::Sent,
+            _ => Request::Unsent,
+        }
+    }
+}
+
+/// What cuts a call to a launcher short: something else is wanted of the VMI by now, or the launcher's time is up. Either
+/// is decided upon at once.
+#[derive(Debug)]
+pub(super) struct Interrupt<'a> {
+    pub(super) want: &'a mut watch::Receiver<Want>,
+    pub(super) at: Option<Instant>,
+}
+
+impl Interrupt<'_> {
+    /// What the call brings; nothing if it is cut short.
+    pub(super) async fn or<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
+        let at = self.at;
+        let clock = async {
+            match at {
+                Some(at) => sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            done = call => Some(done),
+            () = clock => None,
+            Ok(()) = self.want.changed() => {
+                // The loop that waits for changes has to see this one, too.
+                self.want.mark_changed();
+                None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_800_000_000, 0);
+
+    fn ago(seconds: i64) -> Option<Timestamp> {
+        Timestamp::from_second(NOW.as_second() - seconds).ok()
+    }
+
+    #[test]
+    fn a_restart_of_the_handler_does_not_begin_the_time_anew() {
+        for (grace, since, left) in [
+            (30, ago(0), 45),
+            (30, ago(40), 5),
+            (30, ago(10), 35),
+            (30, ago(1_000_000), 5),
+            (0, ago(0), 5),
+            (0, ago(3), 5),
+            // A clock that was set back, and a record that does not tell.
+            (30, ago(-1_000_000), 45),
+            (30, None, 45),
+            (u64::MAX, ago(0), u64::from(u32::MAX) + 15),
+        ] {
+            assert_eq!(time_left(grace, since, NOW).as_secs(), left, "{grace} s since {since:?}");
+        }
+    }
+
+    #[test]
+    fn a_shorter_grace_period_shortens_the_deadline_and_a_longer_one_does_not_lengthen_it() {
+        let mut deadline = Deadline::new(Awaited::End, (30, None));
+        deadline.sent = Some(Sent::Shutdown);
+        let first = deadline.at;
+        deadline.shorten(3600);
+        assert_eq!(deadline.at, first);
+        deadline.sent = Some(Sent::Shutdown);
+        deadline.shorten(0);
+        assert!(deadline.at <= Instant::now() + FORCED_KILL_MARGIN);
+        assert_eq!(deadline.sent, None, "it is asked again");
+        let start = Deadline::new(Awaited::Start, (30, None));
+        let mut same = start;
+        same.shorten(0);
+        assert_eq!(same, start, "a grace period says nothing about a start");
+    }
+
+    #[test]
+    fn a_request_is_sent_once_to_a_launcher_in_the_state_that_it_is_for() {
+        use Launcher::{Alive, Exited, Silent, Starting, Waiting};
+        let deadline = |sent| Deadline { sent, ..Deadline::new(Awaited::End, (30, None)) };
+        for (sent, launcher, expected) in [
+            (None, Alive, Request::Unsent),
+            (None, Silent, Request::Unsent),
+            (Some(Sent::Shutdown), Alive, Request::Sent),
+            (Some(Sent::Shutdown), Starting, Request::Sent),
+            (Some(Sent::Shutdown), Silent, Request::Sent),
+            (Some(Sent::Shutdown), Exited, Request::Unsent),
+            (Some(Sent::Dismissal), Exited, Request::Sent),
+            (Some(Sent::Dismissal), Waiting, Request::Sent),
+            (Some(Sent::Dismissal), Alive, Request::Unsent),
+            (Some(Sent::Kill), Alive, Request::Sent),
+            (Some(Sent::Kill), Waiting, Request::Sent),
+        ] {
+            let deadline = deadline(sent);
+            assert_eq!(deadline.request(launcher, Instant::now()), expected, "{sent:?} {launcher:?}");
+            assert_eq!(deadline.request(launcher, deadline.at), Request::Overdue, "{sent:?} {launcher:?}");
+        }
+        let mut killed = deadline(None);
+        assert!(!killed.kill() && killed.kill(), "the second kill is one too many");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_never_answered_is_cut_short() {
+        let (tell, mut want) = watch::channel(Want::Nothing);
+        let never = std::future::pending::<()>;
+        let mut interrupt = Interrupt { want: &mut want, at: Some(Instant::now()) };
+        assert_eq!(interrupt.or(never()).await, None, "its time is up");
+        let mut interrupt = Interrupt { want: &mut want, at: None };
+        assert_eq!(interrupt.or(async { 1 }).await, Some(1));
+        tell.send(Want::Gone(0)).unwrap();
+        assert_eq!(interrupt.or(never()).await, None, "something else is wanted");
+        assert!(want.has_changed().unwrap(), "and is still to be seen");
+    }
+}

@@ -1,0 +1,272 @@
+//! How a guest's end is reported: pure functions of what is known of it.
+
+use std::path::Path;
+
+use vireo_proto::launcher::{Outcome, fault, outcome};
+
+use super::{LIVENESS_FAILED, Phase, Status, put};
+use crate::launcher::process::Ending;
+use crate::reconcile::decide::Awaited;
+
+/// A guest's end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::reconcile) struct End {
+    /// Succeeded or Failed.
+    pub(in crate::reconcile) phase: Phase,
+    /// One word.
+    pub(in crate::reconcile) reason: &'static str,
+    /// For people; empty where the reason says it all.
+    pub(in crate::reconcile) message: String,
+}
+
+impl End {
+    /// An end that was wanted, and that nobody needs to be told more about.
+    fn wanted(reason: &'static str) -> Self {
+        Self { phase: Phase::Succeeded, reason, message: String::new() }
+    }
+
+    fn failed(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { phase: Phase::Failed, reason, message: message.into() }
+    }
+}
+
+/// What an outcome means. `grace` is the VMI's termination grace period in seconds: with none, being killed is the
+/// ordinary end. `leaving`: the VMI is being deleted, so that a guest that was not started is none that is missed.
+pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, leaving: bool) -> End {
+    use outcome::Kind;
+    let (phase, reason) = match outcome.kind() {
+        Kind::PoweredOff => (Phase::Succeeded, "GuestPoweredOff"),
+        Kind::ShutDown => (Phase::Succeeded, "GuestShutDown"),
+        Kind::RebootTerminated => (Phase::Succeeded, "GuestRebooted"),
+        Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, "Killed"),
+        Kind::NotStarted if leaving => return End::wanted(NOT_STARTED),
+        Kind::Killed => (Phase::Failed, "Killed"),
+        Kind::GraceExpired => (Phase::Failed, GRACE_EXPIRED),
+        Kind::Crashed => (Phase::Failed, "GuestCrashed"),
+        Kind::Failed => (Phase::Failed, "HypervisorFailed"),
+        Kind::NotStarted => (Phase::Failed, not_started(outcome)),
+        Kind::Unspecified => (Phase::Failed, "UnknownOutcome"),
+    };
+    let message = outcome.fault.as_ref().map(|fault| match fault.field.as_str() {
+        "" => fault.detail.clone(),
+        field if fault.detail.contains(field) => fault.detail.clone(),
+        field => format!("{field}: {}", fault.detail),
+    });
+    End { phase, reason, message: message.unwrap_or_default() }
+}
+
+/// Of an end: the VMI was deleted before its guest ran.
+const NOT_STARTED: &str = "StoppedBeforeStart";
+const GRACE_EXPIRED: &str = "GracePeriodExpired";
+
+fn not_started(outcome: &Outcome) -> &'static str {
+    use fault::Code;
+    match outcome.fault.as_ref().map(|fault| fault.code()) {
+        Some(Code::Unsupported) => "Unsupported",
+        Some(Code::NoKvm) => "NoUsableKvm",
+        Some(Code::NoQemu) => "NoQemu",
+        Some(Code::HostResource) => "HostResourceUnavailable",
+        Some(Code::BootSource) => "BootSourceInvalid",
+        Some(Code::Hypervisor) => "HypervisorFailed",
+        Some(Code::Invalid | Code::Conflict | Code::Internal | Code::Unspecified) | None => "LaunchFailed",
+    }
+}
+
+/// The end of a guest that was ended because its livenessProbe failed, however it took that.
+pub(in crate::reconcile) fn end_of_the_condemned(why: &str) -> End {
+    End::failed(LIVENESS_FAILED, why)
+}
+
+/// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.
+pub(in crate::reconcile) fn explain(status: &mut Status, end: &End, now: &str) {
+    let failed = end.phase == Phase::Failed;
+    put(
+        &mut status.conditions,
+        "Synchronized",
+        failed.then(|| (false, end.reason, end.message.clone())),
+        now,
+    );
+}
+
+/// What is known of a launcher that went away without saying how its guest ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::reconcile) struct Lost {
+    /// Its guest has run.
+    pub(in crate::reconcile) started: bool,
+    /// The VMI is being deleted.
+    pub(in crate::reconcile) leaving: bool,
+    /// This handler killed it, for not doing this in time.
+    pub(in crate::reconcile) killed: Option<Awaited>,
+    /// How its process went, where that is known.
+    pub(in crate::reconcile) ending: Option<Ending>,
+    /// The VMI's termination grace period in seconds.
+    pub(in crate::reconcile) grace: u64,
+    /// It was told to end because the node shuts down.
+    pub(in crate::reconcile) with_node: bool,
+}
+
+impl Lost {
+    /// What that means. An exit that was wanted is none that is missed, at whatever stage of the start.
+    pub(in crate::reconcile) fn end(&self, log: &Path) -> End {
+        match *self {
+            Self { with_node: true, .. } => {
+                End::failed("NodeShutdown", "its guest was shut down with the machine that it ran on")
+            }
+            Self { leaving: true, started: false, .. } => End::wanted(NOT_STARTED),
+            Self { leaving: true, ending: Some(Ending::Code(0)), killed: None, .. } => {
+                End::wanted("GuestShutDown")
+            }
+            Self { leaving: true, grace: 0, .. } => End::wanted("Killed"),
+            Self { leaving: true, killed: Some(_), grace, .. } => End::failed(
+                GRACE_EXPIRED,
+                format!(
+                    "its launcher did not end the guest within the grace period of {grace} s, and was killed"
+                ),
+            ),
+            Self { killed: Some(Awaited::Start), .. } => {
+                let message = format!(
+                    "its launcher did not start the guest in time, and was killed; see {}",
+                    log.display()
+                );
+                End::failed("LaunchTimedOut", message)
+            }
+            Self { ending, .. } => {
+                let how = ending.map_or_else(|| "is gone".to_owned(), |ending| ending.to_string());
+                let message =
+                    format!("the launcher {how} without saying how its guest ended; see {}", log.display());
+                End::failed("LauncherLost", message)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vireo_proto::launcher::Fault;
+
+    use super::*;
+
+    const LOST: Lost =
+        Lost { started: true, leaving: false, killed: None, ending: None, grace: 30, with_node: false };
+
+    fn all() -> impl Iterator<Item = Lost> {
+        let killed = [None, Some(Awaited::Start), Some(Awaited::End), Some(Awaited::Exit)];
+        let endings = [
+            None,
+            Some(Ending::Code(0)),
+            Some(Ending::Code(1)),
+            Some(Ending::Signal(9)),
+            Some(Ending::Unknown),
+        ];
+        let flags = [false, true];
+        killed.into_iter().flat_map(move |killed| {
+            endings.into_iter().flat_map(move |ending| {
+                flags.into_iter().flat_map(move |started| {
+                    flags.into_iter().flat_map(move |leaving| {
+                        [0, 30].map(|grace| Lost {
+                            started,
+                            leaving,
+                            killed,
+                            ending,
+                            grace,
+                            with_node: false,
+                        })
+                    })
+                })
+            })
+        })
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        use Ending::{Code, Signal, Unknown};
+        let leaving = Lost { leaving: true, ..LOST };
+        let early = Lost { started: false, ..leaving };
+        let rows = [
+            // It was asked to stop before its guest ran: however the launcher goes, nobody misses it.
+            (Lost { ending: Some(Code(0)), ..early }, Phase::Succeeded, NOT_STARTED),
+            (Lost { ending: Some(Code(1)), ..early }, Phase::Succeeded, NOT_STARTED),
+            (
+                Lost { ending: Some(Signal(9)), killed: Some(Awaited::End), ..early },
+                Phase::Succeeded,
+                NOT_STARTED,
+            ),
+            (Lost { ending: Some(Unknown), ..early }, Phase::Succeeded, NOT_STARTED),
+            (early, Phase::Succeeded, NOT_STARTED),
+            // After it ran: a launcher that leaves in order has shut its guest down.
+            (Lost { ending: Some(Code(0)), ..leaving }, Phase::Succeeded, "GuestShutDown"),
+            (Lost { ending: Some(Signal(9)), ..leaving }, Phase::Failed, "LauncherLost"),
+            (Lost { ending: Some(Unknown), ..leaving }, Phase::Failed, "LauncherLost"),
+            // It was killed when its time was up, which without a grace period is the ordinary end.
+            (Lost { killed: Some(Awaited::End), ..leaving }, Phase::Failed, GRACE_EXPIRED),
+            (Lost { killed: Some(Awaited::End), grace: 0, ..leaving }, Phase::Succeeded, "Killed"),
+            // By an earlier handler.
+            (Lost { ending: Some(Unknown), grace: 0, ..leaving }, Phase::Succeeded, "Killed"),
+            // Nobody wanted that.
+            (LOST, Phase::Failed, "LauncherLost"),
+            (Lost { ending: Some(Code(0)), ..LOST }, Phase::Failed, "LauncherLost"),
+            (Lost { ending: Some(Code(0)), started: false, ..LOST }, Phase::Failed, "LauncherLost"),
+            (Lost { ending: Some(Signal(11)), grace: 0, ..LOST }, Phase::Failed, "LauncherLost"),
+            (Lost { killed: Some(Awaited::Start), started: false, ..LOST }, Phase::Failed, "LaunchTimedOut"),
+            (Lost { with_node: true, ..leaving }, Phase::Failed, "NodeShutdown"),
+        ];
+        for (lost, phase, reason) in rows {
+            let end = lost.end(Path::new("/log"));
+            assert_eq!((end.phase, end.reason), (phase, reason), "{lost:?}");
+            assert_eq!(end.message.is_empty(), phase == Phase::Succeeded, "{lost:?}: {}", end.message);
+        }
+    }
+
+    #[test]
+    fn a_wanted_exit_is_no_warning_at_any_stage_of_a_start() {
+        for lost in all().filter(|lost| lost.leaving && !lost.started) {
+            assert_eq!(lost.end(Path::new("/log")).phase, Phase::Succeeded, "{lost:?}");
+        }
+        for lost in all().filter(|lost| !lost.leaving) {
+            assert_eq!(lost.end(Path::new("/log")).phase, Phase::Failed, "nobody wanted {lost:?}");
+        }
+        let killed = Outcome { kind: outcome::Kind::NotStarted.into(), fault: None };
+        assert_eq!(end(&killed, 30, true), End::wanted(NOT_STARTED));
+        assert_eq!(end(&killed, 30, false).reason, "LaunchFailed");
+    }
+
+    #[test]
+    fn every_end_has_its_phase() {
+        use outcome::Kind;
+        let rows = [
+            (Kind::PoweredOff, 30, Phase::Succeeded),
+            (Kind::ShutDown, 30, Phase::Succeeded),
+            (Kind::RebootTerminated, 30, Phase::Succeeded),
+            (Kind::Killed, 0, Phase::Succeeded),
+            (Kind::GraceExpired, 0, Phase::Succeeded),
+            (Kind::Killed, 30, Phase::Failed),
+            (Kind::GraceExpired, 30, Phase::Failed),
+            (Kind::Crashed, 0, Phase::Failed),
+            (Kind::Failed, 30, Phase::Failed),
+            (Kind::NotStarted, 30, Phase::Failed),
+            (Kind::Unspecified, 30, Phase::Failed),
+        ];
+        for (kind, grace, phase) in rows {
+            let end = end(&Outcome { kind: kind.into(), fault: None }, grace, false);
+            assert_eq!(end.phase, phase, "{kind:?} with a grace of {grace}");
+            assert!(!end.reason.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_its_field_once() {
+        let outcome = |detail: &str| Outcome {
+            kind: outcome::Kind::NotStarted.into(),
+            fault: Some(Fault {
+                code: fault::Code::Unsupported.into(),
+                detail: detail.to_owned(),
+                field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
+            }),
+        };
+        let told = end(&outcome("native has no sata"), 30, false);
+        assert_eq!(told.reason, "Unsupported");
+        assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
+        let told = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30, false);
+        assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
+    }
+}
