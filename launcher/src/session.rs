@@ -19,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use vireo_proto::CONSOLE_HISTORY_SOCKET;
 use vireo_proto::launcher::{Fault, Hypervisor as WireHypervisor, Identity, LaunchRequest, Outcome, State};
 use vireo_proto::launcher::{hypervisor, state::Phase};
@@ -39,6 +39,9 @@ use stage::{Machine, Stage};
 
 /// How long a launcher that has nothing to run waits for its handler.
 const UNCLAIMED: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long after the end of the grace period a machine may still come up: one that does is ended in order.
+const ABANDON_START: Duration = Duration::from_secs(2);
 
 /// What a session needs to know about where it runs.
 pub trait Node: Send {
@@ -234,6 +237,13 @@ impl Session {
 
     async fn starting(&mut self, mut up: Up) -> Stage {
         loop {
+            let stop = up.stop;
+            let overdue = async {
+                match stop {
+                    Some(deadline) => tokio::time::sleep_until(deadline + ABANDON_START).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 started = &mut up.starting => {
                     let stage = match started {
@@ -270,19 +280,28 @@ impl Session {
                     }
                     Some(Command::Kill(reply)) => {
                         answer(reply, None);
-                        up.console.end();
-                        // Dropping the future takes down what stands already.
-                        drop(up.starting);
-                        let outcome = outcome::killed_while_starting();
-                        let stage = self.exit(outcome.clone());
-                        up.reply.answer(self.state(), outcome.fault);
-                        return stage;
+                        return self.abandon(up);
                     }
                     Some(other) => refuse(other, &self.state()),
                     None => self.leaving = true,
+                },
+                () = overdue => {
+                    warn!("the machine is not up though its guest should have shut down by now");
+                    return self.abandon(up);
                 }
             }
         }
+    }
+
+    /// Ends a machine that is not up yet.
+    fn abandon(&self, up: Up) -> Stage {
+        up.console.end();
+        // Dropping the future takes down what stands already.
+        drop(up.starting);
+        let outcome = outcome::killed_while_starting();
+        let stage = self.exit(outcome.clone());
+        up.reply.answer(self.state(), outcome.fault);
+        stage
     }
 
     fn exit(&self, outcome: Outcome) -> Stage {

@@ -177,6 +177,21 @@ async fn what_arrives_while_starting_is_not_lost() {
     assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
 }
 
+/// A machine that hangs on its way up, as a QEMU that does not answer does.
+#[tokio::test(start_paused = true)]
+async fn a_start_ends_with_the_grace_period() {
+    for grace in [0, 30] {
+        let scene = scene();
+        let launch = scene.begin_launch().await;
+        let begin = Instant::now();
+        assert_eq!(scene.handle.shutdown(Duration::from_secs(grace)).await, None);
+        assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
+        assert_eq!(begin.elapsed(), Duration::from_secs(grace) + ABANDON_START);
+        assert_eq!(launch.await.unwrap().1.unwrap().code(), Code::Conflict);
+        scene.dismissed().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_does_not_start_leaves_the_reason() {
     let scene = scene();
