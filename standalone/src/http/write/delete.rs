@@ -23,6 +23,8 @@ struct Wishes {
     uid: String,
     revision: String,
     finalizer: Option<&'static str>,
+    /// `gracePeriodSeconds`: instances heed it; everything else has no end that could be graceful.
+    grace: Option<i64>,
 }
 
 impl Wishes {
@@ -57,10 +59,11 @@ impl Wishes {
             let value = options.pointer(&format!("/preconditions/{field}")).and_then(Value::as_str);
             value.unwrap_or_default().to_owned()
         };
-        if query.grace.is_some_and(|grace| grace < 0) {
+        let grace = options.get("gracePeriodSeconds").and_then(Value::as_i64).or(query.grace);
+        if grace.is_some_and(|grace| grace < 0) {
             return Err(Refusal::bad_request("gracePeriodSeconds must not be negative"));
         }
-        Ok(Self { dry, uid: demand("uid"), revision: demand("resourceVersion"), finalizer })
+        Ok(Self { dry, uid: demand("uid"), revision: demand("resourceVersion"), finalizer, grace })
     }
 }
 
@@ -116,6 +119,10 @@ impl Writer {
                     finalizers.push(finalizer.to_owned());
                 }
                 meta::of(&mut value).insert("finalizers".to_owned(), json!(finalizers));
+            }
+            if let Some(seconds) = wishes.grace.filter(|_| std::ptr::eq(resource, place::vmis())) {
+                place::shorten_grace(&mut value, seconds);
+                meta::count_generation(&mut value, &before.value);
             }
             let change = place::leave(&mut value);
             left = Some(match change {
