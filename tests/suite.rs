@@ -14,6 +14,7 @@ mod scenarios {
     mod exit;
     mod firmware;
     mod full;
+    mod hang;
     mod here;
     mod hostile;
     mod hotplug;
@@ -28,6 +29,7 @@ mod scenarios {
     mod roles;
     mod screen;
     pub(crate) mod standalone;
+    mod stop_early;
     mod systemd;
     mod upload;
     mod vnc;
