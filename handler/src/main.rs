@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 
 async fn serve(settings: Settings, manifests: PathBuf) -> Result<(), Failure> {
     let node = Arc::new(Node::new(settings));
-    let _lock = node.state.take()?;
+    let _lock = node.state.take().await?;
     let listener = http::bind(&node.state.endpoint())?;
     info!(
         manifests = %manifests.display(),

@@ -9,14 +9,20 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use thiserror::Error;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_SOCKET};
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
+/// How long what a killed process holds is waited for. Large ones take a while to be torn down.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -85,11 +91,12 @@ impl StateDir {
         Self { root: root.into() }
     }
 
-    /// Makes the directory with its parts and takes its lock.
+    /// Makes the directory with its parts and takes its lock. A handler that was killed holds it until the kernel is done
+    /// with it, which is waited for.
     ///
     /// # Errors
     /// When a directory cannot be made, or another handler runs on it.
-    pub fn take(&self) -> Result<StateLock, StateError> {
+    pub async fn take(&self) -> Result<StateLock, StateError> {
         let longest = self.machine(Uuid::nil()).launcher_socket().as_os_str().len();
         if let Some(by) = longest.checked_sub(LONGEST_SOCKET).filter(|by| *by > 0) {
             return Err(StateError::TooLong { path: self.root.clone(), by });
@@ -105,9 +112,10 @@ impl StateDir {
             .mode(0o600)
             .open(&path)
             .map_err(StateError::io("open", &path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        let lock = async || flock(&file, FlockOperation::NonBlockingLockExclusive);
+        match retry_while_held(lock, |error| *error == Errno::WOULDBLOCK).await {
             Ok(()) => Ok(StateLock { _file: file.into() }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(StateError::InUse { path: self.root.clone() }),
+            Err(Errno::WOULDBLOCK) => Err(StateError::InUse { path: self.root.clone() }),
             Err(error) => Err(StateError::io("lock", &path)(error.into())),
         }
     }
@@ -254,6 +262,24 @@ impl MachineDir {
     }
 }
 
+/// Takes what a process that was killed may hold for a moment longer. Whether an error says that it is held, `is_held`
+/// knows.
+///
+/// # Errors
+/// Any other error, and that one in the end.
+pub async fn retry_while_held<T, E>(
+    mut take: impl AsyncFnMut() -> Result<T, E>,
+    is_held: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begin = Instant::now();
+    loop {
+        match take().await {
+            Err(error) if is_held(&error) && begin.elapsed() < PATIENCE => sleep(PAUSE).await,
+            other => return other,
+        }
+    }
+}
+
 fn make_private(path: &Path) -> Result<(), StateError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(StateError::io("create", path))
 }
@@ -311,14 +337,19 @@ pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), Stat
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_second_handler_is_refused_and_a_later_one_is_not() {
+    #[tokio::test(start_paused = true)]
+    async fn a_second_handler_is_refused_and_a_later_one_is_not() {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::at(dir.path().join("state"));
-        let lock = state.take().unwrap();
-        assert!(matches!(StateDir::at(dir.path().join("state")).take(), Err(StateError::InUse { .. })));
-        drop(lock);
-        state.take().unwrap();
+        let lock = state.take().await.unwrap();
+        let other = StateDir::at(dir.path().join("state"));
+        assert!(matches!(other.take().await, Err(StateError::InUse { .. })));
+        let give_up = async {
+            tokio::task::yield_now().await;
+            drop(lock);
+        };
+        let (taken, ()) = tokio::join!(other.take(), give_up);
+        taken.unwrap();
     }
 
     #[test]
@@ -336,8 +367,8 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
-    #[test]
-    fn a_directory_whose_sockets_could_not_be_named_is_refused() {
+    #[tokio::test]
+    async fn a_directory_whose_sockets_could_not_be_named_is_refused() {
         // vmis/<36 characters of a uid>/launcher.sock, with its slashes.
         let most = LONGEST_SOCKET - 56;
         let dir = tempfile::tempdir_in("/tmp").unwrap();
@@ -345,8 +376,8 @@ mod tests {
             let stem = dir.path().to_str().unwrap().to_owned() + "/";
             stem.clone() + &"x".repeat(length - stem.len())
         };
-        assert!(StateDir::at(path(most)).take().is_ok());
-        assert!(matches!(StateDir::at(path(most + 3)).take(), Err(StateError::TooLong { by: 3, .. })));
+        assert!(StateDir::at(path(most)).take().await.is_ok());
+        assert!(matches!(StateDir::at(path(most + 3)).take().await, Err(StateError::TooLong { by: 3, .. })));
     }
 
     #[test]

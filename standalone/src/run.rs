@@ -11,7 +11,7 @@ use tracing::info;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
-use vireo_handler::state::{StateError, read_json, write_json};
+use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
 
 use crate::auth::{KeyError, Signer, Tokens};
 use crate::catalog::Catalogs;
@@ -87,15 +87,19 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
     let node = Arc::new(Node::new(options.node));
-    let _lock = node.state.take()?;
+    let _lock = node.state.take().await?;
     let directory = directory(&node.settings.state_dir);
     make_private(&directory)?;
-    let store = Arc::new(Store::open(&directory.join("store.redb"))?);
+    // Whoever was killed has given up the lock first, and its other files and sockets a little later.
+    let open = async || Store::open(&directory.join("store.redb"));
+    let store = Arc::new(retry_while_held(open, DiskError::is_held).await?);
     place::prepare(&store, &node.settings.node_name)?;
     rbac::keep::prepare(&store)?;
     let authority = Authority::of(&directory)?;
     let listening = |source| RunError::Listen { address: options.listen, source };
-    let listener = TcpListener::bind(options.listen).await.map_err(listening)?;
+    let bind = async || TcpListener::bind(options.listen).await;
+    let is_held = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    let listener = retry_while_held(bind, is_held).await.map_err(listening)?;
     let address = listener.local_addr().map_err(listening)?;
     let signer = Signer::of(&directory.join("sa.key"))?;
     let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));

@@ -33,7 +33,7 @@ pub enum StopError {
 /// # Errors
 /// When an agent runs, or launchers are left; the others are stopped all the same.
 pub async fn all(state: &StateDir) -> Result<usize, StopError> {
-    let _lock = state.take()?;
+    let _lock = state.take().await?;
     // Without them, who is to be killed is found otherwise.
     let cgroups = Cgroups::find().ok();
     let mut stopping = JoinSet::new();

@@ -37,6 +37,13 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// Whether another process has the file open.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::File { source, .. } if matches!(**source, redb::Error::DatabaseAlreadyOpen))
+    }
+}
+
 /// A write of an object, or of its removal.
 #[derive(Debug, Clone)]
 pub(super) struct Attempt {

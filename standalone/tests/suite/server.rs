@@ -39,15 +39,17 @@ impl Server {
         Self { process, address, state, options }
     }
 
-    /// SIGKILL, and its end.
+    /// SIGKILL. It may take a moment to end.
     pub(crate) fn kill(&mut self) {
         self.process.kill().expect("SIGKILL is sent");
-        self.process.wait().expect("it ends");
     }
 
-    /// Another one on the same directory and address.
+    /// Another one on the same directory and address, at once.
     pub(crate) fn again(&mut self) {
-        (self.process, self.address) = spawn(self.state.path(), &self.address, self.options);
+        let (process, address) = spawn(self.state.path(), &self.address, self.options);
+        let mut killed = std::mem::replace(&mut self.process, process);
+        killed.wait().expect("it has ended");
+        self.address = address;
     }
 
     /// Where it listens.
