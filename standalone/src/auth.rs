@@ -7,6 +7,7 @@ mod jwt;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use jiff::Timestamp;
 
 use account::{Claims, ISSUER};
@@ -113,6 +114,12 @@ impl Tokens {
     pub(crate) fn of_a_test(directory: &std::path::Path, store: Arc<Store>) -> Self {
         Self::new("right".to_owned(), Signer::of(&directory.join("sa.key")).unwrap(), store)
     }
+}
+
+/// The token of an `Authorization` header. The scheme is read in any case (RFC 9110, section 11.1).
+pub fn bearer(header: &HeaderValue) -> Option<&str> {
+    let (scheme, token) = header.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
 /// Compares in a time that does not tell how much fits.

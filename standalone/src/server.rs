@@ -1,5 +1,6 @@
 //! The listener: TLS, who is asking, and limits on what strangers may hold.
 
+mod lingering;
 mod strangers;
 
 use std::convert::Infallible;
@@ -19,8 +20,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
-use crate::auth::{PUBLIC, Tokens, User, user_of_certificate};
+use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
 use crate::http::{self, Refusal, Server};
+use lingering::Lingering;
 use strangers::{Connections, Standing};
 
 /// How long a client may take to agree on TLS, and to send the head of a request.
@@ -69,7 +71,7 @@ async fn connection(
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(stream));
+    let stream = tokio::time::timeout(PATIENCE, acceptor.accept(Lingering::over(stream)));
     let stream = stream.await.map_err(|_| "no TLS in time".to_owned())?.map_err(|error| error.to_string())?;
     // Only certificates of our own authority come this far.
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
@@ -119,7 +121,7 @@ fn user(door: &Door, certified: Option<&User>, request: &Request) -> Option<User
     }
     match request.headers().get(header::AUTHORIZATION) {
         None => Some(User::anonymous()).filter(|_| PUBLIC.contains(&request.uri().path())),
-        Some(value) => door.tokens.user_of(value.to_str().ok()?.strip_prefix("Bearer ")?),
+        Some(value) => door.tokens.user_of(bearer(value)?),
     }
 }
 
@@ -153,7 +155,11 @@ mod tests {
             ("/version", None, false, true),
             ("/healthz", None, false, true),
             ("/api", Some("Bearer right"), false, true),
+            ("/api", Some("bearer right"), false, true),
+            ("/api", Some("BEARER  right"), false, true),
             ("/api", Some("Bearer wrong"), false, false),
+            ("/api", Some("bearer wrong"), false, false),
+            ("/api", Some("Basic right"), false, false),
             ("/api", Some("Bearer "), false, false),
             ("/api", Some("right"), false, false),
             ("/version", Some("Bearer wrong"), false, false),

@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::extract::Request;
 use axum::http::header;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use serde_json::Value;
 
 use super::Refusal;
@@ -23,7 +24,12 @@ fn media_type(request: &Request) -> String {
 }
 
 async fn bytes(request: Request) -> Result<Bytes, Refusal> {
-    let reading = Limited::new(request.into_body(), LIMIT).collect();
+    let body = request.into_body();
+    // Before it is read: whoever waits for `100 Continue` need not send it.
+    if body.size_hint().lower() > LIMIT as u64 {
+        return Err(Refusal::too_large(LIMIT));
+    }
+    let reading = Limited::new(body, LIMIT).collect();
     match tokio::time::timeout(PATIENCE, reading).await {
         Err(_) => Err(Refusal::too_slow()),
         Ok(Ok(body)) => Ok(body.to_bytes()),

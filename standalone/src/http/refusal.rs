@@ -23,6 +23,8 @@ pub struct Refusal {
     reason: &'static str,
     message: String,
     details: Option<Value>,
+    /// Whether the connection ends with it, as not all of the request was read.
+    closes: bool,
 }
 
 /// A `metav1.Status` of a failure.
@@ -35,7 +37,7 @@ pub fn status(code: u16, reason: &str, message: &str) -> Value {
 
 impl Refusal {
     pub(super) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Self { code, reason, message: message.into(), details: None }
+        Self { code, reason, message: message.into(), details: None, closes: false }
     }
 
     fn about(self, resource: &Resource, name: &str, causes: &[Cause]) -> Self {
@@ -185,15 +187,21 @@ impl Refusal {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
-    /// 413: too much.
+    /// 413: a body that is not read to its end.
     pub fn too_large(limit: usize) -> Self {
-        let message = format!("Request entity too large: limit is {limit}");
+        Self { closes: true, ..Self::entity_too_large(&format!("limit is {limit}")) }
+    }
+
+    /// 413: too much; says of what.
+    pub fn entity_too_large(what: &str) -> Self {
+        let message = format!("Request entity too large: {what}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
     /// 408: the body did not come.
     pub fn too_slow() -> Self {
-        Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", "the request's body did not arrive in time")
+        let message = "the request's body did not arrive in time";
+        Self { closes: true, ..Self::new(StatusCode::REQUEST_TIMEOUT, "Timeout", message) }
     }
 
     /// 504: that has not happened yet.
@@ -275,6 +283,10 @@ impl IntoResponse for Refusal {
         if self.code == StatusCode::UNAUTHORIZED {
             let value = header::HeaderValue::from_static("Bearer");
             response.headers_mut().insert(header::WWW_AUTHENTICATE, value);
+        }
+        if self.closes {
+            let value = header::HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, value);
         }
         response
     }

@@ -16,6 +16,7 @@ use vireo_handler::storage::{Upload, UploadError};
 
 use super::request_info::ResourcePath;
 use super::{Refusal, Server, body, json_of};
+use crate::auth::bearer;
 use crate::resource::Cause;
 use crate::uploads::{self, NotNow, Subject, token};
 use crate::{meta, place};
@@ -94,8 +95,8 @@ pub fn is_door(path: &str) -> bool {
 
 /// Which claim the sender of an image may fill.
 pub fn sender(server: &Server, request: &Request) -> Option<Subject> {
-    let shown = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
-    token::read(server.tokens.signer(), shown.strip_prefix("Bearer ")?, Timestamp::now())
+    let shown = bearer(request.headers().get(header::AUTHORIZATION)?)?;
+    token::read(server.tokens.signer(), shown, Timestamp::now())
 }
 
 /// Takes an image for a claim.

@@ -9,7 +9,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchParams};
 use kube::{Api, Client, Error};
 use rustix::process::{Resource, Rlimit};
 use serde_json::json;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use crate::server::Server;
@@ -97,6 +97,41 @@ async fn bodies_that_never_end_do_not_keep_others_waiting() {
         slow.push(stream);
     }
     others_are_served(&server).await;
+}
+
+/// What a client is answered that sends all of a body before it reads.
+async fn answer_to(server: &Server, head: &str, body: &[u8]) -> String {
+    let mut stream = server.stream().await;
+    let head = format!("POST /api/v1/namespaces/default/configmaps HTTP/1.1\r\nhost: here\r\n{head}\r\n");
+    stream.write_all(head.as_bytes()).await.unwrap();
+    stream.write_all(body).await.expect("the server reads on");
+    stream.flush().await.unwrap();
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("an answer, and the end of the connection");
+    String::from_utf8(answer).unwrap()
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_413_for_those_who_send_all_of_it() {
+    const TWELVE_MB: usize = 12_000_000;
+    let server = Server::start();
+    let body = vec![b'x'; TWELVE_MB];
+    let length = format!("content-type: application/json\r\ncontent-length: {TWELVE_MB}\r\n");
+    let chunked: Vec<u8> = [format!("{TWELVE_MB:x}\r\n").as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
+    let waiting = format!("{length}expect: 100-continue\r\n");
+    let encoding = "content-type: application/json\r\ntransfer-encoding: chunked\r\n";
+    for (head, body) in
+        [(length.as_str(), &body), (&waiting, &Vec::new()), (&waiting, &body), (encoding, &chunked)]
+    {
+        let answer = answer_to(&server, head, body).await;
+        assert!(answer.starts_with("HTTP/1.1 413 "), "{head}: {answer}");
+        assert!(answer.contains("\r\nconnection: close\r\n"), "{head}: {answer}");
+        assert!(answer.ends_with('}') && answer.contains("limit is 3145728"), "{head}: {answer}");
+    }
+    // What is refused for another reason is not read either.
+    let wrong = format!("{length}impersonate-user: \r\nimpersonate-group: nobody\r\n");
+    let answer = answer_to(&server, &wrong, &body).await;
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
 }
 
 #[tokio::test]
