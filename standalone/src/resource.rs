@@ -14,6 +14,7 @@ mod role;
 mod secret;
 mod table;
 mod volume;
+mod workload;
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
@@ -29,6 +30,7 @@ pub use duration::human;
 pub(crate) use machine::of_template;
 pub use table::ALL;
 pub use volume::{PROVISIONER, VOLUME_PROTECTION, describe_class};
+pub(crate) use workload::is_workload;
 
 /// A kind of object.
 #[derive(Debug)]

@@ -9,6 +9,7 @@ mod rbac;
 pub mod rules;
 pub mod structural;
 mod swagger;
+mod workload;
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -104,7 +104,7 @@ fn a_namespace_goes_when_it_is_empty() {
 #[test]
 fn an_owner_of_a_kind_that_is_not_served_is_not_taken_for_gone() {
     let world = World::new();
-    let reference = json!([{"apiVersion": "v1", "kind": "Service", "name": "p", "uid": "p"}]);
+    let reference = json!([{"apiVersion": "v1", "kind": "PodTemplate", "name": "p", "uid": "p"}]);
     world.put("default", "a", json!({"metadata": {"ownerReferences": reference}}));
     assert_eq!(world.left(), ["a"]);
 }

@@ -11,6 +11,7 @@ use prost::Message;
 use serde_json::{Map, Value, json};
 
 use super::Refusal;
+use crate::resource::is_workload;
 
 /// What a body begins with.
 const MAGIC: &[u8] = b"k8s\0";
@@ -71,8 +72,9 @@ struct OwnerReference {
     block_owner_deletion: Option<bool>,
 }
 
+/// Any object, of which nothing else is read.
 #[derive(Clone, PartialEq, Message)]
-struct Namespace {
+struct MetadataAlone {
     #[prost(message, optional, tag = "1")]
     metadata: Option<ObjectMeta>,
 }
@@ -140,8 +142,13 @@ pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
     let raw = envelope.raw.as_slice();
     let mut object = match (api_version.as_str(), kind.as_str()) {
         ("v1", "Namespace") => {
-            let namespace = Namespace::decode(raw).map_err(broken)?;
+            let namespace = MetadataAlone::decode(raw).map_err(broken)?;
             json!({ "metadata": metadata(namespace.metadata) })
+        }
+        // They are refused, whatever else they say.
+        (version, kind) if is_workload(version, kind) => {
+            let workload = MetadataAlone::decode(raw).map_err(broken)?;
+            json!({ "metadata": metadata(workload.metadata) })
         }
         ("v1", "ConfigMap") => {
             let map = ConfigMap::decode(raw).map_err(broken)?;
@@ -245,11 +252,36 @@ mod tests {
     }
 
     #[test]
+    fn of_what_there_is_nothing_the_name_is_read() {
+        let metadata = ObjectMeta { name: "x".to_owned(), ..ObjectMeta::default() };
+        let service = Secret { metadata: Some(metadata), kind: "ignored".to_owned(), ..Secret::default() };
+        let expected = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "x"}});
+        assert_eq!(object(&body("Service", &service)).unwrap(), expected);
+    }
+
+    #[test]
     fn what_is_not_known_is_refused() {
-        for broken in
-            [b"".to_vec(), b"{}".to_vec(), [MAGIC, b"\xff\xff\xff"].concat(), body("Pod", &Secret::default())]
-        {
+        for broken in [
+            b"".to_vec(),
+            b"{}".to_vec(),
+            [MAGIC, b"\xff\xff\xff"].concat(),
+            body("Event", &Secret::default()),
+        ] {
             assert!(object(&broken).is_err(), "{broken:?}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_are_too_odd(
+            kind in proptest::sample::select(vec!["Namespace", "ConfigMap", "Secret", "ServiceAccount", "Pod",
+                "ClusterRole", "RoleBinding", "SubjectAccessReview", "TokenRequest", "x"]),
+            raw in proptest::collection::vec(proptest::arbitrary::any::<u8>(), 0..300),
+        ) {
+            let _ = object(&[MAGIC, &raw].concat());
+            let kind = TypeMeta { api_version: "v1".to_owned(), kind: kind.to_owned() };
+            let envelope = Envelope { kind: Some(kind), raw };
+            let _ = object(&[MAGIC, &envelope.encode_to_vec()].concat());
         }
     }
 }

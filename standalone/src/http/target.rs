@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn what_is_not_served_is_nowhere() {
         for path in [
-            "/api/v1/services",
+            "/api/v1/podtemplates",
             "/api/v2/configmaps",
             "/api/v1/configmaps/b",
             "/api/v1/namespaces/a/nodes",

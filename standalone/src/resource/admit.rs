@@ -125,8 +125,16 @@ pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     vec![Cause::invalid("involvedObject.namespace", message)]
 }
 
+/// Pods, and what makes pods.
 pub(super) fn pod(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     let message = "Forbidden: no pods run here: what runs are VirtualMachineInstances";
+    vec![Cause::forbidden("spec", message)]
+}
+
+/// What leads to pods.
+pub(super) fn service(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
+    let message =
+        "Forbidden: services are not supported here: virtctl port-forward reaches the ports of a guest";
     vec![Cause::forbidden("spec", message)]
 }
 

@@ -15,6 +15,7 @@ use super::replicaset;
 use super::role;
 use super::secret;
 use super::volume;
+use super::workload;
 use super::{Column, Resource, Scale, Source, Text};
 use crate::meta::{is_dns_label, is_dns_name};
 
@@ -24,7 +25,7 @@ const PLAIN: Option<&[(&str, &str)]> = Some(&OF_METADATA);
 const READY: &str = ".status.conditions[?(@.type=='Ready')].status";
 
 /// A column that shows what is at a path.
-fn shown(name: &'static str, path: &'static str) -> Column {
+pub(super) fn shown(name: &'static str, path: &'static str) -> Column {
     column(name, "string", Source::Path(path.into()))
 }
 
@@ -61,7 +62,7 @@ pub(super) fn age() -> Column {
     since("Age", ".metadata.creationTimestamp")
 }
 
-fn texts(words: &[&'static str]) -> Vec<Text> {
+pub(super) fn texts(words: &[&'static str]) -> Vec<Text> {
     words.iter().map(|word| Text::from(*word)).collect()
 }
 
@@ -133,7 +134,7 @@ fn set(of: Resource, what: &str) -> Resource {
 
 /// Everything that is always served.
 pub static ALL: LazyLock<Vec<Arc<Resource>>> =
-    LazyLock::new(|| rows().into_iter().chain(role::rows()).map(Arc::new).collect());
+    LazyLock::new(|| rows().into_iter().chain(role::rows()).chain(workload::rows()).map(Arc::new).collect());
 
 fn rows() -> Vec<Resource> {
     vec![
@@ -269,15 +270,6 @@ fn rows() -> Vec<Resource> {
                 ("status.conditions", "type"),
             ]),
             ..own("", "Node")
-        },
-        // There are none. `kubectl describe` asks for those of a node and of a claim.
-        Resource {
-            short_names: texts(&["po"]),
-            status: true,
-            columns: vec![shown("Status", ".status.phase"), age()],
-            fields: texts(&["spec.nodeName", "status.phase"]),
-            admit: admit::pod,
-            ..own("", "Pod")
         },
         // As KubeVirt's: what users write to its status is put back.
         Resource {

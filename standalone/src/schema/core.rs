@@ -121,11 +121,6 @@ const DEFINITIONS: &[Definition] = &[
         ],
     ),
     ("LocalObjectReference", "Names an object in the same namespace.", &[("name", "string", "Its name.")]),
-    (
-        "Pod",
-        "What Kubernetes runs. There are none here.",
-        &[("spec", "any", "What is wanted."), ("status", "any", "What is.")],
-    ),
     ("Lease", "Who has the say for a while.", &[("spec", "LeaseSpec", "Who, and for how long.")]),
     (
         "LeaseSpec",
@@ -358,7 +353,7 @@ const DEFINITIONS: &[Definition] = &[
 ];
 
 fn all() -> impl Iterator<Item = &'static Definition> {
-    DEFINITIONS.iter().chain(super::rbac::DEFINITIONS)
+    DEFINITIONS.iter().chain(super::rbac::DEFINITIONS).chain(super::workload::DEFINITIONS)
 }
 
 /// Whether a definition comes from here.

@@ -115,7 +115,11 @@ fn full(name: &str) -> String {
         "ObjectMeta" | "ListMeta" | "OwnerReference" | "ManagedFieldsEntry" => {
             "io.k8s.apimachinery.pkg.apis.meta.v1"
         }
-        "ControllerRevision" => "io.k8s.api.apps.v1",
+        "ControllerRevision" | "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet" => {
+            "io.k8s.api.apps.v1"
+        }
+        "CronJob" | "Job" => "io.k8s.api.batch.v1",
+        "Ingress" => "io.k8s.api.networking.v1",
         "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
         }

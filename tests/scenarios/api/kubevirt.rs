@@ -38,6 +38,27 @@ fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
     api.ok("delete pvc c")?;
     let refused = api.fails("run nginx --image=nginx", "")?;
     assert!(refused.contains("spec: Forbidden: no pods run here"), "{refused}");
+    prunes(api)
+}
+
+/// What asks for kinds of which there are no objects.
+fn prunes(api: &Api<'_>) -> Result<(), HostError> {
+    let running = api.ok("cluster-info")?;
+    assert!(running.contains("is running at"), "{running}");
+    let map = |name: &str| {
+        format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n")
+    };
+    api.feed("apply --prune -l app=x -f -", &(map("one") + &map("two")))?.ok();
+    let told = api.feed("apply --prune -l app=x -f -", &map("one"))?.ok();
+    assert!(told.contains("configmap/two pruned"), "{told}");
+    api.ok("delete cm one")?;
+    for (made, why) in [
+        ("deployment d --image=x", "spec: Forbidden: no pods run here"),
+        ("service clusterip s --tcp=80", "spec: Forbidden: services are not supported here"),
+    ] {
+        let refused = api.fails(&format!("create {made}"), "")?;
+        assert!(refused.contains(why), "{refused}");
+    }
     Ok(())
 }
 

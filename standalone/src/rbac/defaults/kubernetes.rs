@@ -1,6 +1,6 @@
 //! Kubernetes' own.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Default, READ, UNKNOWN, WRITE, aggregate, all_verbs, bind, bind_to_known, paths, role, rule};
 use crate::auth::{ADMINISTRATORS, KNOWN, PUBLIC};
@@ -16,6 +16,20 @@ pub(super) const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
 pub(super) const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
 
 const KEPT: [&str; 4] = ["configmaps", "events", "persistentvolumeclaims", "serviceaccounts"];
+
+/// Kinds of which there are no objects: whoever asks for them is not refused for the lack of rights.
+const WORKLOADS: [(&str, &[&str]); 5] = [
+    ("", &["endpoints", "pods", "replicationcontrollers", "services"]),
+    ("apps", &["daemonsets", "deployments", "replicasets", "statefulsets"]),
+    ("batch", &["cronjobs", "jobs"]),
+    ("extensions", &["ingresses"]),
+    ("networking.k8s.io", &["ingresses"]),
+];
+
+/// Rules about them.
+fn workloads<'a>(verbs: &'a [&'a str]) -> impl Iterator<Item = Value> + 'a {
+    WORKLOADS.iter().map(|(group, plurals)| rule(verbs, group, plurals))
+}
 
 pub(super) fn all() -> Vec<Default> {
     let everything = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]});
@@ -96,7 +110,10 @@ pub(super) fn all() -> Vec<Default> {
                 rule(&WRITE, "", &[&KEPT[..], &["secrets"]].concat()),
                 rule(&["create"], "", &["serviceaccounts/token"]),
                 rule(&all_verbs(), "coordination.k8s.io", &["leases"]),
-            ],
+            ]
+            .into_iter()
+            .chain(workloads(&WRITE))
+            .collect::<Vec<_>>(),
         ),
         role(
             "system:aggregate-to-view",
@@ -104,7 +121,10 @@ pub(super) fn all() -> Vec<Default> {
             &[
                 rule(&READ, "", &[&KEPT[..], &["namespaces", "persistentvolumeclaims/status"]].concat()),
                 rule(&READ, "apps", &["controllerrevisions"]),
-            ],
+            ]
+            .into_iter()
+            .chain(workloads(&READ))
+            .collect::<Vec<_>>(),
         ),
     ]
 }

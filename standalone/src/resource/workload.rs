@@ -1,0 +1,93 @@
+//! Kinds of Kubernetes whose objects are listed, of which there are none, and refused: pods, what makes them and what
+//! leads to them.
+//!
+//! `kubectl describe` asks for the pods of a node and of a claim, `kubectl cluster-info` for services, and `kubectl apply
+//! --prune` for all of these, in the versions of Kubernetes 1.20 by older releases.
+
+use super::admit::{pod, service};
+use super::table::{age, own, shown, texts};
+use super::{Resource, Text};
+
+/// Group, version, kind, short names, and what refuses its objects.
+type Row = (&'static str, &'static str, &'static str, &'static [&'static str], Admit);
+type Admit = fn(&mut serde_json::Value, Option<&serde_json::Value>) -> Vec<super::Cause>;
+
+const ROWS: &[Row] = &[
+    ("", "v1", "Pod", &["po"], pod),
+    ("", "v1", "ReplicationController", &["rc"], pod),
+    ("apps", "v1", "DaemonSet", &["ds"], pod),
+    ("apps", "v1", "Deployment", &["deploy"], pod),
+    ("apps", "v1", "ReplicaSet", &["rs"], pod),
+    ("apps", "v1", "StatefulSet", &["sts"], pod),
+    ("batch", "v1", "CronJob", &["cj"], pod),
+    ("batch", "v1", "Job", &[], pod),
+    ("batch", "v1beta1", "CronJob", &["cj"], pod),
+    ("", "v1", "Endpoints", &["ep"], service),
+    ("", "v1", "Service", &["svc"], service),
+    ("networking.k8s.io", "v1", "Ingress", &["ing"], service),
+    ("extensions", "v1beta1", "Ingress", &[], service),
+];
+
+/// Whether there are no objects of a kind.
+pub(crate) fn is_workload(api_version: &str, kind: &str) -> bool {
+    let is = |row: &Resource| row.kind == kind && row.api_version() == api_version;
+    rows().iter().any(is)
+}
+
+pub(super) fn rows() -> Vec<Resource> {
+    ROWS.iter().map(row).collect()
+}
+
+fn row((group, version, kind, short_names, admit): &Row) -> Resource {
+    let row = Resource {
+        version: Text::from(*version),
+        short_names: texts(short_names),
+        status: *kind != "Endpoints",
+        admit: *admit,
+        ..own(group, kind)
+    };
+    match *kind {
+        "Pod" => Resource {
+            columns: vec![shown("Status", ".status.phase"), age()],
+            fields: texts(&["spec.nodeName", "status.phase"]),
+            ..row
+        },
+        "Endpoints" => Resource { plural: "endpoints".into(), ..row },
+        "Ingress" => Resource { plural: "ingresses".into(), ..row },
+        _ => row,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_apply_prunes_is_there() {
+        // What `kubectl apply --prune` of 1.20 and of 1.32 looks at.
+        for (api_version, kind) in [
+            ("v1", "ConfigMap"),
+            ("v1", "Endpoints"),
+            ("v1", "Namespace"),
+            ("v1", "PersistentVolumeClaim"),
+            ("v1", "PersistentVolume"),
+            ("v1", "Pod"),
+            ("v1", "ReplicationController"),
+            ("v1", "Secret"),
+            ("v1", "Service"),
+            ("batch/v1", "Job"),
+            ("batch/v1", "CronJob"),
+            ("batch/v1beta1", "CronJob"),
+            ("networking.k8s.io/v1", "Ingress"),
+            ("extensions/v1beta1", "Ingress"),
+            ("apps/v1", "DaemonSet"),
+            ("apps/v1", "Deployment"),
+            ("apps/v1", "ReplicaSet"),
+            ("apps/v1", "StatefulSet"),
+        ] {
+            let is = |row: &&std::sync::Arc<Resource>| row.kind == kind && row.api_version() == api_version;
+            assert!(super::super::ALL.iter().any(|row| is(&row)), "{api_version} {kind}");
+        }
+        assert!(is_workload("apps/v1", "Deployment") && !is_workload("v1", "ConfigMap"));
+    }
+}
