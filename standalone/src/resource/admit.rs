@@ -88,6 +88,28 @@ pub(super) fn base64(object: &Value, field: &str) -> Vec<Cause> {
         .collect()
 }
 
+/// Bytes of all values of a ConfigMap or Secret.
+const MOST_DATA: usize = 1 << 20;
+
+/// What a ConfigMap or Secret is refused for if its values have more bytes than allowed.
+pub(super) fn too_long(bytes: usize) -> Option<Cause> {
+    let message = format!("Too long: must have at most {MOST_DATA} bytes");
+    (bytes > MOST_DATA).then(|| Cause { reason: "FieldValueTooLong", ..Cause::invalid("data", message) })
+}
+
+/// Bytes of the texts in a field.
+fn bytes_of(object: &Value, field: &str) -> usize {
+    let values = object.get(field).and_then(Value::as_object).into_iter().flat_map(Map::values);
+    values.filter_map(Value::as_str).map(str::len).sum()
+}
+
+/// The same of what the texts stand for in base64.
+pub(super) fn decoded_bytes_of(object: &Value, field: &str) -> usize {
+    let values = object.get(field).and_then(Value::as_object).into_iter().flat_map(Map::values);
+    let decoded = |text: &str| text.trim_end_matches('=').len() * 3 / 4;
+    values.filter_map(Value::as_str).map(decoded).sum()
+}
+
 /// What was made immutable stays.
 pub(super) fn immutable(new: &Value, old: Option<&Value>, fields: &[&str]) -> Vec<Cause> {
     let Some(old) = old.filter(|old| old.get("immutable") == Some(&json!(true))) else { return Vec::new() };
@@ -101,6 +123,7 @@ pub(super) fn config_map(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = data_keys(new, "data");
     causes.extend(data_keys(new, "binaryData"));
     causes.extend(base64(new, "binaryData"));
+    causes.extend(too_long(bytes_of(new, "data") + decoded_bytes_of(new, "binaryData")));
     let texts = new.get("data").and_then(Value::as_object);
     let twice =
         texts.into_iter().flat_map(Map::keys).filter(|key| new["binaryData"].get(key.as_str()).is_some());
@@ -241,6 +264,23 @@ mod tests {
         let mut fixed = json!({"immutable": true, "data": {"a": "1"}});
         let old = json!({"immutable": true, "data": {"a": "2"}});
         assert_eq!(config_map(&mut fixed, Some(&old))[0].field, "data");
+    }
+
+    #[test]
+    fn a_map_has_at_most_a_mebibyte() {
+        for (data, binary, fits) in [
+            ("x".repeat(MOST_DATA), String::new(), true),
+            ("\n".repeat(MOST_DATA), String::new(), true),
+            ("x".repeat(MOST_DATA + 1), String::new(), false),
+            ("x".to_owned(), STANDARD.encode(vec![0; MOST_DATA - 1]), true),
+            ("x".to_owned(), STANDARD.encode(vec![0; MOST_DATA]), false),
+        ] {
+            let mut map = json!({"data": {"a": data}, "binaryData": {"b": binary}});
+            let causes = config_map(&mut map, None);
+            let told = causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str()));
+            let expected = ("data", "Too long: must have at most 1048576 bytes");
+            assert_eq!(told.collect::<Vec<_>>(), if fits { vec![] } else { vec![expected] });
+        }
     }
 
     #[test]

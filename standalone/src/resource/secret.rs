@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::Cause;
-use super::admit::{base64, data_keys, immutable};
+use super::admit::{base64, data_keys, decoded_bytes_of, immutable, too_long};
 use crate::account_tokens;
 
 /// What a Secret of a type must have.
@@ -55,6 +55,7 @@ pub(super) fn secret(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
     }
     causes.extend(data_keys(new, "data"));
     causes.extend(base64(new, "data"));
+    causes.extend(too_long(decoded_bytes_of(new, "data")));
     causes.extend(lacks(new));
     causes.extend(immutable(new, old, &["data", "immutable"]));
     if old.is_some_and(|old| old.get("type") != new.get("type")) {
@@ -76,6 +77,16 @@ mod tests {
         assert_eq!((&new["data"]["a"], &new["type"]), (&json!("aGVsbG8="), &json!("Opaque")));
         assert!(new.get("stringData").is_none());
         assert_eq!(causes.iter().map(|cause| cause.field.as_str()).collect::<Vec<_>>(), ["data[b]"]);
+    }
+
+    #[test]
+    fn a_secret_has_at_most_a_mebibyte() {
+        for (bytes, fits) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+            let mut new = json!({"metadata": {}, "stringData": {"a": "x".repeat(bytes)}});
+            let causes = secret(&mut new, None);
+            assert_eq!(causes.is_empty(), fits, "{causes:?}");
+            assert!(causes.iter().all(|cause| cause.field == "data" && cause.reason == "FieldValueTooLong"));
+        }
     }
 
     #[test]
