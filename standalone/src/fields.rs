@@ -8,6 +8,8 @@ mod set;
 mod shape;
 mod walk;
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 pub use managers::{Author, Managers};
@@ -132,7 +134,7 @@ pub fn apply(live: Option<&Value>, application: &Application<'_>) -> Result<Appl
         return first;
     }
     // What kubectl applied in the client, and nobody changed since, is its to change.
-    let own = applied_in_the_client(application.of, live).paths();
+    let own: BTreeSet<String> = applied_in_the_client(application.of, live).paths().into_iter().collect();
     let others: Vec<Conflict> = conflicts.iter().filter(|one| !own.contains(&one.field)).cloned().collect();
     if others.is_empty() {
         try_to_apply(Some(live), application, true)

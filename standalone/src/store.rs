@@ -6,49 +6,28 @@
 
 mod disk;
 mod follow;
+mod key_locks;
+mod limits;
 mod object;
 mod past;
+mod write;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use serde_json::Value;
-use thiserror::Error;
 use tokio::sync::watch;
 
-use crate::fields::by_the_server;
 pub use disk::DiskError;
-use disk::{Attempt, Disk};
+use disk::{Disk, Opened};
 pub use follow::{Follower, Kept, News};
+use key_locks::KeyLocks;
+pub use limits::{Excess, Limits};
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};
-
-/// What a writer decides.
-#[derive(Debug)]
-pub enum Change {
-    /// The object becomes this; what is new in it is the server's, in the account of [fields](crate::fields).
-    Put(Value),
-    /// The object becomes this, and says itself whose its fields are.
-    Signed(Value),
-    /// The object goes; watchers see this last state of it.
-    Remove(Value),
-    /// Nothing: it is already so, or it was only asked what would be.
-    Nothing,
-}
-
-/// Why a write was not done.
-#[derive(Debug, Error)]
-pub enum WriteError<R> {
-    /// The writer found a reason in what is there.
-    #[error("refused")]
-    Refused(R),
-    /// The disk.
-    #[error("the store cannot be written")]
-    Disk(#[from] DiskError),
-}
+pub use write::{Change, UpdateError, WriteError};
 
 /// Objects of one moment.
 #[derive(Debug)]
@@ -70,6 +49,7 @@ struct Present {
 #[derive(Debug)]
 pub struct Store {
     present: RwLock<Present>,
+    key_locks: KeyLocks,
     disk: Mutex<Disk>,
     news: watch::Sender<u64>,
 }
@@ -83,10 +63,15 @@ impl Store {
         Ok(Self::over(Disk::open(path)?))
     }
 
-    fn over((disk, revision, objects): (Disk, u64, Vec<Object>)) -> Self {
+    fn over(Opened { disk, revision, objects }: Opened) -> Self {
         let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
-        Self { present: RwLock::new(present), disk: Mutex::new(disk), news: watch::Sender::new(revision) }
+        Self {
+            present: RwLock::new(present),
+            key_locks: KeyLocks::default(),
+            disk: Mutex::new(disk),
+            news: watch::Sender::new(revision),
+        }
     }
 
     fn present(&self) -> std::sync::RwLockReadGuard<'_, Present> {
@@ -185,60 +170,6 @@ impl Store {
     /// Whether a namespace has objects of a resource.
     pub fn has_any(&self, resource: &str, namespace: &str) -> bool {
         self.present().of(resource, Some(namespace)).next().is_some()
-    }
-
-    /// Writes one object: `decide` sees it as it is and says what becomes of it, while nobody else writes. It is on
-    /// disk when this returns. Blocks.
-    ///
-    /// # Errors
-    /// What `decide` refuses with; nothing has changed then. Or the disk: then nobody knows until the next write, which
-    /// looks first.
-    pub fn write<R>(
-        &self,
-        key: &Key,
-        decide: impl FnOnce(Option<&Arc<Object>>, &Self) -> Result<Change, R>,
-    ) -> Result<Option<Arc<Object>>, WriteError<R>> {
-        let mut disk = self.lock();
-        if let Some(landed) = disk.settle()? {
-            self.publish(self.get(&landed.object.key), &landed);
-        }
-        let before = self.get(key);
-        let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
-        let is_same = |value: &Value| before.as_ref().is_some_and(|before| before.is_same(value));
-        let (value, stays) = match change {
-            Change::Nothing => return Ok(before),
-            Change::Put(value) | Change::Signed(value) if is_same(&value) => return Ok(before),
-            Change::Put(mut value) => {
-                by_the_server(key, before.as_ref().map(|before| &before.value), &mut value);
-                (value, true)
-            }
-            Change::Signed(value) => (value, true),
-            Change::Remove(value) => (value, false),
-        };
-        let object = Arc::new(Object::new(key.clone(), disk.next_revision(), value));
-        let attempt = Attempt { object, stays };
-        disk.write(&attempt)?;
-        self.publish(before, &attempt);
-        Ok(Some(attempt.object))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Disk> {
-        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn publish(&self, before: Option<Arc<Object>>, Attempt { object, stays }: &Attempt) {
-        let stays = *stays;
-        let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        present.revision = object.revision;
-        if stays {
-            present.objects.insert(object.key.clone(), Arc::clone(object));
-        } else {
-            present.objects.remove(&object.key);
-        }
-        let event = Event { key: object.key.clone(), before, object: Arc::clone(object), stays };
-        present.past.push(Arc::new(event));
-        drop(present);
-        self.news.send_replace(object.revision);
     }
 }
 

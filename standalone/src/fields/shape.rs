@@ -1,6 +1,6 @@
 //! How the fields of an object hang together, by its schema: what is one value, and what has parts of its own.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
@@ -31,6 +31,8 @@ pub(super) enum Shape<'s, 'v> {
 pub(super) struct Elements<'s, 'v> {
     /// In order, each with its step.
     pub(super) list: Vec<(Step, &'v Value)>,
+    /// The same by their steps.
+    by_step: BTreeMap<Step, &'v Value>,
     /// Their type.
     pub(super) of: Type<'s>,
 }
@@ -38,7 +40,7 @@ pub(super) struct Elements<'s, 'v> {
 impl<'v> Elements<'_, 'v> {
     /// The element of a step.
     pub(super) fn find(&self, step: &Step) -> Option<&'v Value> {
-        self.list.iter().find(|(other, _)| other == step).map(|(_, value)| *value)
+        self.by_step.get(step).copied()
     }
 }
 
@@ -126,11 +128,14 @@ impl<'s> Type<'s> {
                 }
                 let list = values.iter().enumerate().filter_map(|one| step(one).transpose());
                 let list = list.collect::<Result<Vec<_>, String>>()?;
-                let mut known = BTreeSet::new();
-                if let Some((twice, _)) = list.iter().find(|(step, _)| !known.insert(step)) {
+                let mut by_step = BTreeMap::new();
+                let mut entries = list.iter();
+                if let Some((twice, _)) =
+                    entries.find(|(step, value)| by_step.insert(step.clone(), *value).is_some())
+                {
                     return Err(format!("duplicate entries for key {twice}"));
                 }
-                Ok(Shape::Elements(Elements { list, of: self.items() }))
+                Ok(Shape::Elements(Elements { list, by_step, of: self.items() }))
             }
             _ => Ok(Shape::Leaf),
         }

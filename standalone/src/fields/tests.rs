@@ -183,3 +183,33 @@ proptest! {
         prop_assert_eq!(&second["spec"], &other, "nobody else owns anything");
     }
 }
+
+fn fields() -> impl Strategy<Value = Value> {
+    let step = prop_oneof![
+        "[fkvi]:[a-c0-9]{0,2}",
+        Just("k:{\"a\":1}".to_owned()),
+        Just("v:\"x\"".to_owned()),
+        Just(".".to_owned()),
+    ];
+    let leaf = prop_oneof![Just(json!({})), Just(json!(1))];
+    leaf.prop_recursive(5, 24, 4, move |inner| {
+        prop::collection::btree_map(step.clone(), inner, 0..4).prop_map(|fields| json!(fields))
+    })
+}
+
+proptest! {
+    /// Clients may write what they like to `managedFields`.
+    #[test]
+    fn no_account_is_too_odd(one in fields(), other in fields(), tree in tree()) {
+        let entry = |fields: Value, operation: &str| json!({"manager": operation, "operation": operation,
+            "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields});
+        let managed = json!([entry(one, "Apply"), entry(other, "Update")]);
+        let live = map(json!({"metadata": {"managedFields": managed}, "data": {"x": tree}}));
+        for manager in ["Apply", "kubectl"] {
+            let _ = applied(Some(&live), manager, &map(json!({"data": {"a": "1"}})), true);
+        }
+        let mut after = live.clone();
+        after["data"] = json!({"b": "2"});
+        by_the_server(&Key::new("configmaps", "", "a"), Some(&live), &mut after);
+    }
+}

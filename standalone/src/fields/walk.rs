@@ -145,7 +145,7 @@ pub(super) fn merge(live: &Value, manifest: &Value, of: Type<'_>) -> Value {
 fn merge_elements(has: &Elements<'_, '_>, given: &Elements<'_, '_>) -> Vec<Value> {
     let mut merged = Vec::new();
     let mut waiting = has.list.iter().peekable();
-    let is_given = |step: &Step| given.list.iter().any(|(other, _)| other == step);
+    let is_given = |step: &Step| given.find(step).is_some();
     let mut done: BTreeSet<&Step> = BTreeSet::new();
     for (step, value) in &given.list {
         while let Some((other, own)) = waiting.next_if(|(other, _)| done.contains(other) || !is_given(other))

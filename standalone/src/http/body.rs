@@ -75,7 +75,7 @@ pub(super) async fn object(request: Request) -> Result<Option<Value>, Refusal> {
 
 /// What a PATCH carries.
 #[derive(Debug)]
-pub(super) enum Patch {
+pub(super) enum PatchBody {
     /// A change.
     Change(Kind, Value),
     /// A manifest to apply.
@@ -83,7 +83,7 @@ pub(super) enum Patch {
 }
 
 /// A patch. `strategic` is whether the resource has that kind.
-pub(super) async fn patch(request: Request, strategic: bool) -> Result<Patch, Refusal> {
+pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody, Refusal> {
     let kind = match media_type(&request).as_str() {
         "application/json-patch+json" => Kind::Json,
         "application/merge-patch+json" => Kind::Merge,
@@ -93,7 +93,7 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<Patch, Re
             if !manifest.is_object() {
                 return Err(Refusal::bad_request("the body is no object"));
             }
-            return Ok(Patch::Manifest(manifest));
+            return Ok(PatchBody::Manifest(manifest));
         }
         other => {
             let strategic = if strategic { ", application/strategic-merge-patch+json" } else { "" };
@@ -102,5 +102,5 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<Patch, Re
             )));
         }
     };
-    Ok(Patch::Change(kind, json(&bytes(request).await?)?))
+    Ok(PatchBody::Change(kind, json(&bytes(request).await?)?))
 }

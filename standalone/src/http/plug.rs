@@ -47,14 +47,15 @@ fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), Refusal> {
         dry |= dry_run(word)?;
     }
     let key = row(plug).key(&plug.namespace, &plug.name);
-    store.write(&key, |before, store| {
+    let decide = |before: Option<&Arc<Object>>| {
         let before = before.ok_or_else(|| Refusal::not_found(row(plug), &plug.name))?;
         let value = match plug.of_machine {
             true => of_machine(store, plug, before, &request)?,
             false => of_instance(plug, before, &request)?,
         };
         Ok(if dry { Change::Nothing } else { Change::Put(value) })
-    })?;
+    };
+    store.update(&key, decide, |_| Ok(()))?;
     Ok(())
 }
 

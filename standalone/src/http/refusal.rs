@@ -11,7 +11,7 @@ use crate::fields::{Conflict, Unapplied};
 use crate::meta;
 use crate::rbac::action::Action;
 use crate::resource::{Cause, Resource};
-use crate::store::{DiskError, Expired, WriteError};
+use crate::store::{DiskError, Excess, Expired, UpdateError, WriteError};
 
 /// KubeVirt tells so many causes in its message.
 const TOLD: usize = 10;
@@ -198,6 +198,18 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
     }
 
+    /// 413 or 422: the object is too large or too deep to be stored.
+    pub fn excess(of: (&str, &str), name: &str, excess: &Excess) -> Self {
+        match excess {
+            Excess::Size { .. } => Self::entity_too_large(&excess.to_string()),
+            Excess::Depth { field, most } => {
+                let why =
+                    format!("Invalid value: objects and arrays may be nested at most {most} levels deep");
+                Self::unsound(of, name, &[Cause::invalid(field.as_str(), why)])
+            }
+        }
+    }
+
     /// 408: the body did not come.
     pub fn too_slow() -> Self {
         let message = "the request's body did not arrive in time";
@@ -256,6 +268,10 @@ impl From<Expired> for Refusal {
 
 impl From<DiskError> for Refusal {
     fn from(error: DiskError) -> Self {
+        if let DiskError::Excess { key, excess } = &error {
+            let (plural, group) = key.resource.split_once('.').unwrap_or((&key.resource, ""));
+            return Self::excess((group, plural), &key.name, excess);
+        }
         let error = chain(&error);
         tracing::error!(error, "a write failed");
         Self::internal(format!("the write was not done: {error}"))
@@ -273,6 +289,19 @@ impl From<WriteError<Refusal>> for Refusal {
         match error {
             WriteError::Refused(refusal) => refusal,
             WriteError::Disk(error) => error.into(),
+        }
+    }
+}
+
+impl From<UpdateError<Refusal>> for Refusal {
+    fn from(error: UpdateError<Self>) -> Self {
+        match error {
+            UpdateError::Write(error) => error.into(),
+            UpdateError::Contended => Self::new(
+                StatusCode::CONFLICT,
+                "Conflict",
+                "the object has been modified; please apply your changes to the latest version and try again",
+            ),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::target::Object;
 use super::{Refusal, Server, body, json_of};
 use crate::fields::{Author, Managers, Type};
 use crate::resource::Cause;
-use crate::store::{Change, Object as Stored, Store};
+use crate::store::{Change, Limits, Object as Stored, Store};
 use crate::{fields, meta, place};
 
 pub(super) use change::{patch, replace};
@@ -30,6 +30,7 @@ pub(super) use create::create;
 pub(super) use delete::{delete, delete_all};
 pub(super) use scale::scale;
 
+const MANAGED_FIELDS: &str = "managedFields";
 /// Bytes of a field manager's name.
 const LONGEST_MANAGER: usize = 128;
 
@@ -148,6 +149,22 @@ impl Writer {
         } else {
             Change::Signed(value)
         }
+    }
+
+    /// Whether an object is as large and as deep as a client may make one; one that is larger already may stay so. The
+    /// server's account of its fields does not count.
+    fn check_limits(&self, value: &mut Value, before: Option<&Stored>) -> Result<(), Refusal> {
+        let metadata = |value: &mut Value| value.get_mut("metadata")?.as_object_mut()?.remove(MANAGED_FIELDS);
+        let managed = metadata(value);
+        let bytes = before.map_or(Limits::REQUEST.bytes, |before| before.size.max(Limits::REQUEST.bytes));
+        let within = Limits { bytes, ..Limits::REQUEST }.check(value);
+        if let Some(managed) = managed {
+            meta::of(value).insert(MANAGED_FIELDS.to_owned(), managed);
+        }
+        within.map(drop).map_err(|excess| {
+            let resource = &self.object.resource;
+            Refusal::excess((&resource.group, &resource.kind), meta::text(value, "name"), &excess)
+        })
     }
 
     /// What is answered: what is stored now, or would be.

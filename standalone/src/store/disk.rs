@@ -7,7 +7,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition}
 use serde_json::Value;
 use thiserror::Error;
 
-use super::{Key, Object};
+use super::{Excess, Key, Object};
 
 /// `resource \0 namespace \0 name` to revision and JSON.
 const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("objects");
@@ -26,6 +26,15 @@ pub enum DiskError {
         /// What redb says.
         #[source]
         source: Box<redb::Error>,
+    },
+    /// The object exceeds what the store takes; nothing was written.
+    #[error("{} {:?} cannot be stored", .key.resource, .key.name)]
+    Excess {
+        /// Which object.
+        key: Key,
+        /// What is too much.
+        #[source]
+        excess: Excess,
     },
     /// It holds what this release does not write.
     #[error("{path} is not from this release: {what}", path = path.display())]
@@ -51,6 +60,15 @@ pub(super) struct Attempt {
     pub(super) stays: bool,
 }
 
+/// What a file holds when it is opened.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) disk: Disk,
+    /// The last one.
+    pub(super) revision: u64,
+    pub(super) objects: Vec<Object>,
+}
+
 /// The file.
 #[derive(Debug)]
 pub(super) struct Disk {
@@ -65,23 +83,25 @@ pub(super) struct Disk {
 
 impl Disk {
     /// The file with the last revision and all objects.
-    pub(super) fn open(path: &Path) -> Result<(Self, u64, Vec<Object>), DiskError> {
+    pub(super) fn open(path: &Path) -> Result<Opened, DiskError> {
         Self::over(path, create(path).map_err(failed(path))?)
     }
 
     /// The same with a database that is open already.
-    pub(super) fn over(path: &Path, database: Database) -> Result<(Self, u64, Vec<Object>), DiskError> {
+    pub(super) fn over(path: &Path, database: Database) -> Result<Opened, DiskError> {
         let (format, revision, rows) = rows(&database).map_err(failed(path))?;
-        let strange = |what| DiskError::Strange { path: path.to_owned(), what };
         if format != FORMAT {
-            return Err(strange(format!("its format is {format}, not {FORMAT}")));
+            let what = format!("its format is {format}, not {FORMAT}");
+            return Err(DiskError::Strange { path: path.to_owned(), what });
         }
         let objects = rows.into_iter().map(|(name, revision, json)| {
-            object(&name, revision, &json).ok_or_else(|| strange(format!("the object {name:?}")))
+            let strange = || DiskError::Strange { path: path.to_owned(), what: format!("the object {name:?}") };
+            object(&name, revision, &json).ok_or_else(strange)
         });
         let objects = objects.collect::<Result<_, _>>()?;
         let path = path.to_owned();
-        Ok((Self { path, database: Some(database), attempted: revision, doubt: None }, revision, objects))
+        let disk = Self { path, database: Some(database), attempted: revision, doubt: None };
+        Ok(Opened { disk, revision, objects })
     }
 
     /// The revision of the next write. One that was tried is never used again: readers may have seen it on disk.

@@ -1,4 +1,6 @@
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use super::limits::size_of;
 
 /// What an object is called.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,26 +34,40 @@ pub struct Object {
     pub revision: u64,
     /// With the revision as its `metadata.resourceVersion`.
     pub value: Value,
-    /// Bytes of JSON.
+    /// Bytes of JSON, as [`Limits`](super::Limits) count them.
     pub size: usize,
 }
 
 impl Object {
     /// Stamps a value with its revision.
-    pub fn new(key: Key, revision: u64, mut value: Value) -> Self {
+    pub fn new(key: Key, revision: u64, value: Value) -> Self {
+        let size = size_of(&value);
+        Self::sized(key, revision, value, size)
+    }
+
+    /// Stamps a value of a known size with its revision.
+    pub(super) fn sized(key: Key, revision: u64, mut value: Value, size: usize) -> Self {
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()));
         }
-        let size = value.to_string().len();
         Self { key, revision, value, size }
     }
 
     /// Whether a value says the same, its revision aside.
     pub(super) fn is_same(&self, value: &Value) -> bool {
-        let mut value = value.clone();
-        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.insert("resourceVersion".to_owned(), json!(self.revision.to_string()));
-        }
-        self.value == value
+        let (Value::Object(has), Value::Object(new)) = (&self.value, value) else { return false };
+        has.len() == new.len()
+            && has.iter().all(|(name, has)| match (name.as_str(), new.get(name)) {
+                ("metadata", Some(new)) => is_same_metadata(has, new),
+                (_, new) => new == Some(has),
+            })
     }
+}
+
+fn is_same_metadata(has: &Value, new: &Value) -> bool {
+    let (Value::Object(has), Value::Object(new)) = (has, new) else { return has == new };
+    fn fields(of: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+        of.iter().filter(|(name, _)| *name != "resourceVersion")
+    }
+    fields(has).eq(fields(new))
 }

@@ -7,6 +7,8 @@ use serde_json::json;
 
 use super::*;
 
+mod update;
+
 fn put(store: &Store, name: &str, text: &str) -> u64 {
     let value = json!({"metadata": {"name": name}, "text": text});
     store.write(&Key::new("r", "n", name), |_, _| Ok::<_, ()>(Change::Put(value))).unwrap().unwrap().revision

@@ -1,5 +1,8 @@
 //! PATCH with a manifest: server-side apply.
 
+use std::cell::Cell;
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use serde_json::Value;
 
@@ -7,6 +10,7 @@ use super::judge::{belongs, is_called, room};
 use super::{Writer, Written};
 use crate::fields::{self, Application, Applied, Type};
 use crate::http::Refusal;
+use crate::store::{Object as Stored, Store};
 use crate::{meta, schema};
 
 impl Writer {
@@ -17,16 +21,18 @@ impl Writer {
         let application =
             Application { of: Type::of_resource(resource), author: &self.author, manifest: &manifest, force };
         let mut done: Option<Written> = None;
-        let stored = self.store.write(&self.object.key(self.name()), |before, store| {
-            let before = before.map(|before| &before.value);
+        let creates = Cell::new(false);
+        let decide = |stored: Option<&Arc<Stored>>| {
+            let before = stored.map(|stored| &stored.value);
             if before.is_none() {
                 self.may_begin(&manifest)?;
                 self.may_create()?;
-                room(store, &self.object, self.name())?;
+                room(&self.store, &self.object, self.name())?;
             }
             let Applied { object: mut value, managers } = fields::apply(before, &application)
                 .map_err(|why| Refusal::unapplied(resource, &manifest, why))?;
             fields::note_for_the_client(&mut value, &application);
+            creates.set(before.is_none());
             let (code, warnings) = match before {
                 Some(before) => (StatusCode::OK, self.update(&mut value, before)?),
                 None => {
@@ -38,10 +44,17 @@ impl Writer {
                     (StatusCode::CREATED, self.judge(&mut value, None)?)
                 }
             };
+            self.check_limits(&mut value, stored.map(|stored| &**stored))?;
             managers.write(&mut value);
             done = Some(Written { code, value: value.clone(), warnings });
             Ok(self.decide(value))
-        })?;
+        };
+        // Again, now that nobody else writes.
+        let confirm = |store: &Store| match creates.get() {
+            true => room(store, &self.object, self.name()),
+            false => Ok(()),
+        };
+        let stored = self.store.update(&self.object.key(self.name()), decide, confirm)?;
         self.told(done, stored)
     }
 

@@ -1,5 +1,7 @@
 //! PUT and PATCH.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
@@ -8,9 +10,11 @@ use super::judge::{belongs, is_called};
 use super::{Asked, Writer, Written, given_as};
 use crate::fields::Managers;
 use crate::http::Refusal;
-use crate::http::body::{self, Patch};
+use crate::http::body::{self, PatchBody};
+use crate::meta;
+use crate::patch::{Patch, PatchError};
 use crate::resource::Cause;
-use crate::{meta, patch as patching};
+use crate::store::Object as Stored;
 
 /// PUT of an object or its status.
 pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> {
@@ -25,7 +29,7 @@ pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> 
         let cause = Cause::invalid("metadata.resourceVersion", why);
         return Err(Refusal::invalid(resource, writer.name(), &[cause]));
     }
-    writer.answer(form, move |writer| writer.change(|_| Ok(value))).await
+    writer.answer(form, move |writer| writer.change(|_| Ok(value.clone()))).await
 }
 
 /// PATCH of an object or its status.
@@ -34,22 +38,23 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
     let (writer, form, request) = asked.split()?;
     let keys = writer.object.resource.merge;
     let (kind, patch) = match body::patch(request, keys.is_some()).await? {
-        Patch::Manifest(_) if !named => {
+        PatchBody::Manifest(_) if !named => {
             let why = "Required value: is required for apply patch";
             return Err(Refusal::invalid_options("PatchOptions", Cause::required("fieldManager", why)));
         }
-        Patch::Manifest(manifest) => {
+        PatchBody::Manifest(manifest) => {
             let force = force.unwrap_or_default();
             return writer.answer(form, move |writer| writer.apply(manifest, force)).await;
         }
-        Patch::Change(..) if force.is_some() => {
+        PatchBody::Change(..) if force.is_some() => {
             let why = "Forbidden: may not be specified for non-apply patch";
             return Err(Refusal::invalid_options("PatchOptions", Cause::forbidden("force", why)));
         }
-        Patch::Change(kind, patch) => (kind, patch),
+        PatchBody::Change(kind, patch) => (kind, patch),
     };
+    let patch = Patch::read(kind, patch).map_err(patch_refusal)?;
     let change = move |before: &Value| {
-        let value = patched(kind, before, patch, keys.unwrap_or_default())?;
+        let value = patch.apply(before, keys.unwrap_or_default()).map_err(patch_refusal)?;
         is_called(&value, meta::text(before, "name"))?;
         for field in ["apiVersion", "kind"] {
             if value.get(field) != before.get(field) {
@@ -61,34 +66,32 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
     writer.answer(form, move |writer| writer.change(change)).await
 }
 
-/// What a patch makes of an object.
-pub(super) fn patched(
-    kind: patching::Kind,
-    before: &Value,
-    patch: Value,
-    keys: &[(&str, &str)],
-) -> Result<Value, Refusal> {
-    patching::apply(kind, before, patch, keys).map_err(|error| match error {
-        patching::PatchError::Malformed(message) => Refusal::bad_request(message),
-        patching::PatchError::Unfit(message) => Refusal::unfit(message),
-    })
+/// Why a patch is refused.
+pub(super) fn patch_refusal(error: PatchError) -> Refusal {
+    match error {
+        PatchError::Malformed(message) => Refusal::bad_request(message),
+        PatchError::Unfit(message) => Refusal::unfit(message),
+        PatchError::TooLarge(message) => Refusal::entity_too_large(&message),
+    }
 }
 
 impl Writer {
     /// Changes an object to what `make` makes of it.
-    fn change(&self, make: impl FnOnce(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
+    fn change(&self, make: impl Fn(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
         let mut done: Option<Written> = None;
-        let stored = self.store.write(&self.object.key(self.name()), |before, _| {
+        let decide = |before: Option<&Arc<Stored>>| {
             let before = before.ok_or_else(|| self.absent())?;
             let mut value = make(&before.value)?;
             // A subresource has no say in it.
             let said = if self.object.status.is_some() { &before.value } else { &value };
             let wished = Managers::wished(said, Some(&before.value));
             let warnings = self.update(&mut value, &before.value)?;
+            self.check_limits(&mut value, Some(before))?;
             self.sign(&mut value, Some(&before.value), wished);
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
             Ok(self.decide(value))
-        })?;
+        };
+        let stored = self.store.update(&self.object.key(self.name()), decide, |_| Ok(()))?;
         self.told(done, stored)
     }
 

@@ -1,5 +1,7 @@
 //! POST.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
@@ -10,7 +12,7 @@ use crate::fields::Managers;
 use crate::http::Refusal;
 use crate::meta;
 use crate::resource::Cause;
-use crate::store::Change;
+use crate::store::{Change, Object as Stored, Store};
 
 /// How often a made-up name may be taken.
 const NAMES_TRIED: usize = 8;
@@ -52,15 +54,16 @@ impl Writer {
         meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
         let wished = Managers::wished(&value, None);
         let warnings = self.judge(&mut value, None)?;
+        self.check_limits(&mut value, None)?;
         self.sign(&mut value, None, wished);
-        let stored = self.store.write(&self.object.key(name), |before, store| {
-            if before.is_some() {
-                return Err(Refusal::exists(&self.object.resource, name));
-            }
-            // Again, now that nobody else writes.
-            room(store, &self.object, name)?;
-            Ok(if self.dry { Change::Nothing } else { Change::Signed(value.clone()) })
-        })?;
+        let decide = |before: Option<&Arc<Stored>>| match before {
+            Some(_) => Err(Refusal::exists(&self.object.resource, name)),
+            None if self.dry => Ok(Change::Nothing),
+            None => Ok(Change::Signed(value.clone())),
+        };
+        // Again, now that nobody else writes.
+        let confirm = |store: &Store| room(store, &self.object, name);
+        let stored = self.store.update(&self.object.key(name), decide, confirm)?;
         let value = stored.map_or(value, |stored| stored.value.clone());
         Ok(Written { code: StatusCode::CREATED, value, warnings })
     }

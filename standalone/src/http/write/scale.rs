@@ -1,17 +1,21 @@
 //! `/scale`: the number of replicas alone, as `autoscaling/v1` has it.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::change::patched;
+use super::change::patch_refusal;
 use super::{Asked, Writer, Written, aside, given};
 use crate::fields::Managers;
-use crate::http::body::{self, Patch};
+use crate::http::body::{self, PatchBody};
 use crate::http::{Refusal, json_of};
 use crate::meta;
-use crate::patch::Kind;
+use crate::patch::Patch;
 use crate::resource::{Cause, Scale};
+use crate::store::Object as Stored;
 
 /// Most replicas that a set may want.
 const MOST: i64 = i32::MAX as i64;
@@ -19,7 +23,7 @@ const MOST: i64 = i32::MAX as i64;
 /// What a client sends.
 enum Wanted {
     Whole(Value),
-    Patch(Kind, Value),
+    Patch(Patch),
 }
 
 /// GET, PUT and PATCH of the scale of an object.
@@ -31,8 +35,10 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
         Method::GET | Method::HEAD => None,
         Method::PUT => Some(Wanted::Whole(given(request).await?)),
         Method::PATCH => match body::patch(request, false).await? {
-            Patch::Change(kind, patch) => Some(Wanted::Patch(kind, patch)),
-            Patch::Manifest(_) => {
+            PatchBody::Change(kind, patch) => {
+                Some(Wanted::Patch(Patch::read(kind, patch).map_err(patch_refusal)?))
+            }
+            PatchBody::Manifest(_) => {
                 let why = "a Scale is not applied: apply the object that has it";
                 return Err(Refusal::unsupported(why));
             }
@@ -44,7 +50,7 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
             let object = writer.store.get(&writer.object.key(writer.name()));
             of(writer.scale_at()?, &object.ok_or_else(|| writer.absent())?.value)
         }
-        Some(wanted) => aside(move || writer.scale(wanted)).await?,
+        Some(wanted) => aside(move || writer.scale(&wanted)).await?,
     };
     Ok(json_of(StatusCode::OK, &scale))
 }
@@ -54,14 +60,14 @@ impl Writer {
         self.object.resource.scale.as_ref().ok_or_else(Refusal::nowhere)
     }
 
-    fn scale(&self, wanted: Wanted) -> Result<Value, Refusal> {
+    fn scale(&self, wanted: &Wanted) -> Result<Value, Refusal> {
         let at = self.scale_at()?;
         let mut done = None;
-        let stored = self.store.write(&self.object.key(self.name()), |before, _| {
+        let decide = |before: Option<&Arc<Stored>>| {
             let before = &before.ok_or_else(|| self.absent())?.value;
             let wanted = match wanted {
-                Wanted::Whole(whole) => whole,
-                Wanted::Patch(kind, patch) => patched(kind, &of(at, before), patch, &[])?,
+                Wanted::Whole(whole) => Cow::Borrowed(whole),
+                Wanted::Patch(patch) => Cow::Owned(patch.apply(&of(at, before), &[]).map_err(patch_refusal)?),
             };
             self.check_identity(&wanted, before)?;
             let replicas = replicas(&wanted)
@@ -76,7 +82,8 @@ impl Writer {
             self.sign(&mut value, Some(before), Managers::wished(before, Some(before)));
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings: Vec::new() });
             Ok(self.decide(value))
-        })?;
+        };
+        let stored = self.store.update(&self.object.key(self.name()), decide, |_| Ok(()))?;
         Ok(of(at, &self.told(done, stored)?.value))
     }
 }

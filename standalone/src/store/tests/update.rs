@@ -1,0 +1,119 @@
+use std::cell::Cell;
+use std::convert::Infallible;
+use std::sync::Barrier;
+
+use serde_json::Value;
+
+use super::super::write::MOST_TRIES;
+use super::*;
+
+fn numbered(store: &Store, key: &Key, number: u64) {
+    let value = json!({"metadata": {}, "number": number});
+    store.write(key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();
+}
+
+fn plus_one(before: Option<&Arc<Object>>) -> Result<Change, Infallible> {
+    let mut value = before.unwrap().value.clone();
+    value["number"] = json!(value["number"].as_u64().unwrap() + 1);
+    Ok(Change::Put(value))
+}
+
+fn store() -> (tempfile::TempDir, Store, Key) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(&dir.path().join("store")).unwrap();
+    (dir, store, Key::new("r", "n", "a"))
+}
+
+#[test]
+fn others_write_while_an_update_is_decided() {
+    let (_dir, store, key) = store();
+    numbered(&store, &key, 1);
+    let (begun, written) = (Barrier::new(2), Barrier::new(2));
+    let tries = Cell::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.wait();
+            // Another object, and the very one.
+            numbered(&store, &Key::new("r", "n", "b"), 1);
+            numbered(&store, &key, 10);
+            written.wait();
+        });
+        let decide = |before: Option<&Arc<Object>>| {
+            tries.set(tries.get() + 1);
+            if tries.get() == 1 {
+                begun.wait();
+                written.wait();
+            }
+            plus_one(before)
+        };
+        let stored = store.update(&key, decide, |_| Ok(())).unwrap().unwrap();
+        assert_eq!((&stored.value["number"], tries.get()), (&json!(11), 2), "nothing is lost");
+    });
+}
+
+#[test]
+fn an_update_that_never_comes_in_time_is_given_up() {
+    let (_dir, store, key) = store();
+    numbered(&store, &key, 1);
+    let tries = Cell::new(0);
+    let decide = |before: Option<&Arc<Object>>| {
+        tries.set(tries.get() + 1);
+        numbered(&store, &key, 100 + tries.get());
+        plus_one(before)
+    };
+    let given_up = store.update(&key, decide, |_| Ok(()));
+    assert!(matches!(given_up, Err(UpdateError::Contended)));
+    assert_eq!(tries.get(), MOST_TRIES as u64);
+}
+
+#[test]
+fn updates_of_one_object_wait_for_each_other() {
+    const WRITERS: usize = 8;
+    const UPDATES: usize = 20;
+    let (_dir, store, key) = store();
+    numbered(&store, &key, 0);
+    let tries = std::sync::atomic::AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                for _ in 0..UPDATES {
+                    let decide = |before: Option<&Arc<Object>>| {
+                        tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        plus_one(before)
+                    };
+                    store.update(&key, decide, |_| Ok(())).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(store.get(&key).unwrap().value["number"], json!(WRITERS * UPDATES));
+    assert_eq!(tries.into_inner(), WRITERS * UPDATES, "none was decided twice");
+}
+
+#[test]
+fn what_is_confirmed_still_holds_when_it_is_written() {
+    let (_dir, store, key) = store();
+    let room = Key::new("rooms", "", "n");
+    let decide = |_: Option<&Arc<Object>>| {
+        // As if somebody else did it meanwhile.
+        numbered(&store, &room, 1);
+        Ok(Change::Put(json!({"metadata": {}})))
+    };
+    let confirm = |store: &Store| store.get(&room).map_or(Ok(()), |_| Err("closed"));
+    let refused = store.update(&key, decide, confirm);
+    assert!(matches!(refused, Err(UpdateError::Write(WriteError::Refused("closed")))));
+    assert!(store.get(&key).is_none());
+}
+
+#[test]
+fn what_nobody_could_read_back_is_not_stored() {
+    let (_dir, store, key) = store();
+    let nested = |depth: usize| (1..depth).fold(json!({}), |inner, _| json!({"a": inner}));
+    let put = |value: Value| store.write(&key, |_, _| Ok::<_, Infallible>(Change::Signed(value)));
+    let revision = put(nested(Limits::STORED.depth)).unwrap().unwrap().revision;
+    for excessive in [nested(Limits::STORED.depth + 1), json!({"a": "x".repeat(Limits::STORED.bytes)})] {
+        assert!(matches!(put(excessive), Err(WriteError::Disk(DiskError::Excess { .. }))));
+    }
+    assert_eq!(store.get(&key).unwrap().revision, revision);
+    numbered(&store, &key, 1);
+}
