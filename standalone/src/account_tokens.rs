@@ -134,7 +134,11 @@ impl Controller for Filler {
         let Some(name) = account_of(&secret.value).filter(|_| !meta::is_leaving(&secret.value)) else {
             return Ok(None);
         };
-        let account = store.get(&place::accounts().key(&secret.key.namespace, name));
+        let account = place::accounts().key(&secret.key.namespace, name);
+        if store.is_unreadable(&account) {
+            return Ok(None);
+        }
+        let account = store.get(&account);
         let uid = account.as_ref().map(|account| meta::text(&account.value, "uid"));
         let token = match decide(&secret.value, uid, &self.authority) {
             Task::Nothing => return Ok(None),

@@ -180,6 +180,9 @@ impl Collector {
     fn fate(&self, store: &Store, owner: &Owner<'_>, namespace: &str) -> Fate {
         // Of what is not served nobody knows whether it is gone.
         let Some(key) = owner.key(&self.catalog, namespace) else { return Fate::Keeps };
+        if store.is_unreadable(&key) {
+            return Fate::Keeps;
+        }
         let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
             return Fate::Takes;
         };

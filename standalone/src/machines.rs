@@ -100,6 +100,12 @@ impl Source for Vmis {
             catalog.entries.insert(key(&object), entry);
         }
         self.entries = known;
+        // Of these nobody knows whether they are to run. What runs goes on.
+        let vmis = place::vmis().name();
+        for lost in self.store.unreadable().filter(|lost| lost.resource == vmis) {
+            let key = Key { namespace: lost.namespace.clone(), name: lost.name.clone() };
+            catalog.entries.insert(key, Entry::Held);
+        }
         catalog
     }
 

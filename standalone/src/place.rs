@@ -185,6 +185,9 @@ pub fn plant(
     mut value: Value,
     complete: impl FnOnce(&mut Value),
 ) -> Result<Option<String>, DiskError> {
+    if store.is_unreadable(key) {
+        return Ok(Some(format!("{} {:?} is there and cannot be read", key.resource, key.name)));
+    }
     meta::create(&mut value, &key.namespace, &key.name);
     if let Some(why) = judge(store, row(&key.resource), &mut value, None) {
         return Ok(Some(why));

@@ -10,9 +10,10 @@ mod key_locks;
 mod limits;
 mod object;
 mod past;
+mod unreadable;
 mod write;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -49,6 +50,7 @@ struct Present {
 #[derive(Debug)]
 pub struct Store {
     present: RwLock<Present>,
+    unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
     disk: Mutex<Disk>,
     news: watch::Sender<u64>,
@@ -63,11 +65,21 @@ impl Store {
         Ok(Self::over(Disk::open(path)?))
     }
 
-    fn over(Opened { disk, revision, objects }: Opened) -> Self {
+    /// For tests: one that has lost these objects.
+    #[cfg(test)]
+    pub(crate) fn with_unreadable(path: &Path, keys: &[Key]) -> Self {
+        for key in keys {
+            unreadable::put(&unreadable::directory(path), key, 1, b"{").unwrap();
+        }
+        Self::open(path).unwrap()
+    }
+
+    fn over(Opened { disk, revision, objects, unreadable }: Opened) -> Self {
         let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
         Self {
             present: RwLock::new(present),
+            unreadable,
             key_locks: KeyLocks::default(),
             disk: Mutex::new(disk),
             news: watch::Sender::new(revision),
@@ -91,6 +103,16 @@ impl Store {
     /// One object.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.present().objects.get(key).cloned()
+    }
+
+    /// Whether an object was there that could not be read, and is in nobody's hands since: nobody deleted it.
+    pub fn is_unreadable(&self, key: &Key) -> bool {
+        self.unreadable.contains(key) && self.get(key).is_none()
+    }
+
+    /// All such objects.
+    pub fn unreadable(&self) -> impl Iterator<Item = &Key> {
+        self.unreadable.iter().filter(|key| self.get(key).is_none())
     }
 
     /// All objects of a resource, in one namespace or in all.

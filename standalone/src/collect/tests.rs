@@ -11,8 +11,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with_unreadable(&[])
+    }
+
+    fn with_unreadable(keys: &[Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Store::open(&dir.path().join("store")).unwrap();
+        let store = Store::with_unreadable(&dir.path().join("store"), keys);
         place::prepare(&store, "node1").unwrap();
         Self { _dir: dir, store, collector: Mutex::default() }
     }
@@ -106,6 +110,14 @@ fn an_owner_of_a_kind_that_is_not_served_is_not_taken_for_gone() {
     let world = World::new();
     let reference = json!([{"apiVersion": "v1", "kind": "PodTemplate", "name": "p", "uid": "p"}]);
     world.put("default", "a", json!({"metadata": {"ownerReferences": reference}}));
+    assert_eq!(world.left(), ["a"]);
+}
+
+#[test]
+fn an_owner_that_cannot_be_read_is_not_taken_for_gone() {
+    let world = World::with_unreadable(&[Key::new("configmaps", "default", "owner")]);
+    world.put("default", "a", owned_by(&["owner"]));
+    world.put("default", "b", owned_by(&["gone"]));
     assert_eq!(world.left(), ["a"]);
 }
 

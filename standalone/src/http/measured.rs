@@ -1,5 +1,6 @@
 //! What is measured of requests and of the store, by the names that a Kubernetes API server has for it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -144,6 +145,15 @@ impl Collector for Stored {
         let (name, help) = ("apiserver_storage_objects", "Objects in the store.");
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (resource, count) in self.0.counts() {
+            ConstGauge::new(count).encode(family.encode_family(&[("resource", resource)])?)?;
+        }
+        let (name, help) = ("vireo_unreadable_objects", "Objects of the store that could not be read.");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut unreadable: BTreeMap<&str, u64> = BTreeMap::new();
+        for key in self.0.unreadable() {
+            *unreadable.entry(&key.resource).or_default() += 1;
+        }
+        for (resource, count) in unreadable {
             ConstGauge::new(count).encode(family.encode_family(&[("resource", resource)])?)?;
         }
         Ok(())

@@ -40,6 +40,20 @@ fn objects_are_wanted_until_they_leave_and_the_ended_never_start() {
     assert_eq!(wanted(&store), None);
 }
 
+#[test]
+fn the_machine_of_an_object_that_cannot_be_read_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = place::vmis().key("default", "x");
+    let store = Store::with_unreadable(&dir.path().join("store"), std::slice::from_ref(&key));
+    place::prepare(&store, "node1").unwrap();
+    let store = Arc::new(store);
+    assert_eq!(wanted(&store), Some("held"));
+    let fresh =
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {}, "spec": {}});
+    let refused = place::plant(&store, &key, fresh, |_| {}).unwrap();
+    assert!(refused.is_some_and(|why| why.ends_with("is there and cannot be read")));
+}
+
 #[tokio::test]
 async fn an_object_is_let_go_of_when_its_machine_is_gone() {
     let leaving = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});

@@ -1,13 +1,15 @@
 //! The objects and the last revision in a redb file.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde_json::Value;
 use thiserror::Error;
+use tracing::warn;
 
-use super::{Excess, Key, Object};
+use super::{Excess, Key, Limits, Object, unreadable};
 
 /// `resource \0 namespace \0 name` to revision and JSON.
 const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("objects");
@@ -67,6 +69,8 @@ pub(super) struct Opened {
     /// The last one.
     pub(super) revision: u64,
     pub(super) objects: Vec<Object>,
+    /// Objects that cannot be read, now and at earlier starts.
+    pub(super) unreadable: BTreeSet<Key>,
 }
 
 /// The file.
@@ -94,14 +98,30 @@ impl Disk {
             let what = format!("its format is {format}, not {FORMAT}");
             return Err(DiskError::Strange { path: path.to_owned(), what });
         }
-        let objects = rows.into_iter().map(|(name, revision, json)| {
-            let strange = || DiskError::Strange { path: path.to_owned(), what: format!("the object {name:?}") };
-            object(&name, revision, &json).ok_or_else(strange)
-        });
-        let objects = objects.collect::<Result<_, _>>()?;
+        let (mut objects, mut moved) = (Vec::new(), Vec::new());
+        let directory = unreadable::directory(path);
+        let mut unreadable = unreadable::keys(&directory);
+        for (name, revision, json) in rows {
+            match object(&name, revision, &json) {
+                Ok(object) => objects.push(object),
+                Err((key, why)) => {
+                    if unreadable::set_aside(&directory, &key, revision, &json, &why) {
+                        moved.push(name);
+                    }
+                    unreadable.insert(key);
+                }
+            }
+        }
+        let database = match remove(&database, &moved) {
+            Ok(()) => Some(database),
+            Err(error) => {
+                warn!(%error, "objects that cannot be read stay in the store as well");
+                None
+            }
+        };
         let path = path.to_owned();
-        let disk = Self { path, database: Some(database), attempted: revision, doubt: None };
-        Ok(Opened { disk, revision, objects })
+        let disk = Self { path, database, attempted: revision, doubt: None };
+        Ok(Opened { disk, revision, objects, unreadable })
     }
 
     /// The revision of the next write. One that was tried is never used again: readers may have seen it on disk.
@@ -195,9 +215,34 @@ fn name(key: &Key) -> String {
     format!("{}\0{}\0{}", key.resource, key.namespace, key.name)
 }
 
-fn object(name: &str, revision: u64, json: &[u8]) -> Option<Object> {
-    let mut parts = name.split('\0');
-    let key = Key::new(parts.next()?, parts.next()?, parts.next()?);
-    let value: Value = serde_json::from_slice(json).ok()?;
-    Some(Object::new(key, revision, value))
+/// The object of a row; else its key, and why it cannot be read.
+fn object(name: &str, revision: u64, json: &[u8]) -> Result<Object, (Key, String)> {
+    let mut parts = name.splitn(3, '\0');
+    let mut part = || parts.next().unwrap_or_default();
+    let key = Key::new(part(), part(), part());
+    let depth = Limits { bytes: usize::MAX, ..Limits::STORED };
+    match serde_json::from_slice(json) {
+        Ok(value @ Value::Object(_)) => match depth.check(&value) {
+            Ok(size) => Ok(Object::sized(key, revision, value, size)),
+            Err(excess) => Err((key, excess.to_string())),
+        },
+        Ok(_) => Err((key, "it is no object".to_owned())),
+        Err(error) => Err((key, error.to_string())),
+    }
+}
+
+/// Removes rows.
+fn remove(database: &Database, names: &[String]) -> Result<(), redb::Error> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let writing = database.begin_write()?;
+    {
+        let mut objects = writing.open_table(OBJECTS)?;
+        for name in names {
+            objects.remove(name.as_str())?;
+        }
+    }
+    writing.commit()?;
+    Ok(())
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use super::*;
 
+mod unreadable;
 mod update;
 
 fn put(store: &Store, name: &str, text: &str) -> u64 {
