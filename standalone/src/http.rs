@@ -9,6 +9,7 @@ mod ask;
 mod body;
 mod discovery;
 mod expand;
+mod health;
 mod measured;
 mod plug;
 mod protobuf;
@@ -26,6 +27,7 @@ mod virt_api;
 mod watch;
 mod write;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -61,6 +63,8 @@ pub struct Server {
     pub tokens: Arc<Tokens>,
     /// What fills claims.
     pub uploads: Uploads,
+    /// Where everything is kept, which is to have room.
+    pub state_dir: PathBuf,
     /// Which files of this machine may be disks.
     pub host_disks: HostDisks,
     /// What is served.
@@ -101,6 +105,9 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
         Target::Cdi(cdi) => upload::serve(server, cdi, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
         Target::Stream(stream) => subresource::serve(server, stream, request).await,
+        Target::Health(endpoint, check) => {
+            health::serve(server, (endpoint, check), query, request.method()).await
+        }
         Target::Metrics => subresource::ask_node(server, request, METRICS).await,
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
@@ -152,7 +159,6 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
         Target::Version => json_of(StatusCode::OK, &discovery::version()),
-        Target::Health => "ok".into_response(),
         Target::Core => discovery::legacy_or_aggregated(catalog, accept, true),
         Target::Groups => discovery::legacy_or_aggregated(catalog, accept, false),
         Target::Group(group) => json_of(StatusCode::OK, &discovery::group(catalog, group)?),
@@ -176,6 +182,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
         | Target::Expand(_)
         | Target::Token(_)
         | Target::Review(..)
+        | Target::Health(..)
         | Target::Metrics => {
             return Err(Refusal::nowhere());
         }

@@ -121,6 +121,7 @@ pub async fn run(
         store: Arc::clone(&store),
         tokens,
         uploads,
+        state_dir: node.settings.state_dir.clone(),
         host_disks: node.settings.host_disks.clone(),
         catalogs: Catalogs::default(),
         roles: RolesNow::default(),

@@ -47,6 +47,10 @@ pub(super) struct Query {
     pub(super) propagation: Option<String>,
     /// `None`, `Metadata` or `Object`: what a table's rows carry.
     pub(super) include: Option<String>,
+    /// Whether every health check is listed.
+    pub(super) verbose: bool,
+    /// Health checks that are left out.
+    pub(super) excluded: Vec<String>,
 }
 
 fn decode(text: &str) -> Result<String, Refusal> {
@@ -113,6 +117,8 @@ impl Query {
                     }
                 }
             }
+            "verbose" => self.verbose = true,
+            "exclude" => self.excluded.push(value),
             // What is less than one is none.
             "limit" => {
                 self.limit = usize::try_from(number::<i64>(name, &value)?).ok().filter(|limit| *limit > 0);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Refusal;
+use super::health::Endpoint;
 use super::request_info::{RequestInfo, ResourcePath};
 use super::review::{self, Review};
 use super::upload::{self, Cdi};
@@ -34,7 +35,8 @@ pub(super) const REMOVE_VOLUME: &str = "removevolume";
 pub(super) enum Target {
     Root,
     Version,
-    Health,
+    /// Whether the server is well, or one check of that.
+    Health(Endpoint, Option<String>),
     /// What Prometheus reads.
     Metrics,
     /// `/api`
@@ -172,7 +174,12 @@ impl Target {
         Some(match segments {
             [] => Self::Root,
             ["version"] => Self::Version,
-            ["healthz" | "livez" | "readyz"] => Self::Health,
+            [name, check @ ..]
+                if check.len() < 2
+                    && let Some(endpoint) = Endpoint::named(name) =>
+            {
+                Self::Health(endpoint, check.first().map(|check| (*check).to_owned()))
+            }
             ["metrics"] => Self::Metrics,
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3Index,

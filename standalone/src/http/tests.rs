@@ -12,8 +12,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with_unreadable(&[])
+    }
+
+    fn with_unreadable(keys: &[crate::store::Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
+        let store = Arc::new(Store::with_unreadable(&dir.path().join("store"), keys));
         crate::place::prepare(&store, "node1").unwrap();
         crate::rbac::keep::prepare(&store).unwrap();
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
@@ -24,6 +28,7 @@ impl World {
                 files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
                 url: "https://127.0.0.1:6443".to_owned(),
             },
+            state_dir: dir.path().to_owned(),
             host_disks: HostDisks::Below(vec!["/srv/disks".into()]),
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde_json::Value;
@@ -16,6 +17,8 @@ const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("o
 /// `revision`: the last write; `format`: how all this is laid out.
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 const FORMAT: u64 = 1;
+/// How soon it is tried again whether a disk can be written that could not.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the file cannot be used.
 #[derive(Debug, Error)]
@@ -83,6 +86,17 @@ pub(super) struct Disk {
     attempted: u64,
     /// A write that failed, and may be on disk all the same.
     doubt: Option<Attempt>,
+    /// Why it could not be written when that was tried last, and when.
+    failed: Option<(Instant, Arc<DiskError>)>,
+}
+
+/// What is known of a disk whose last write failed.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// It was just tried again, and failed so.
+    Known(Arc<DiskError>),
+    /// It is to be tried again.
+    Ask,
 }
 
 impl Disk {
@@ -120,7 +134,7 @@ impl Disk {
             }
         };
         let path = path.to_owned();
-        let disk = Self { path, database, attempted: revision, doubt: None };
+        let disk = Self { path, database, attempted: revision, doubt: None, failed: None };
         Ok(Opened { disk, revision, objects, unreadable })
     }
 
@@ -138,6 +152,30 @@ impl Disk {
         let revision = revision(&database).map_err(failed(&self.path))?;
         self.database = Some(database);
         Ok(self.doubt.take().filter(|doubt| doubt.object.revision == revision))
+    }
+
+    /// What is wrong, if the last write failed.
+    pub(super) fn trouble(&self) -> Option<Trouble> {
+        if self.database.is_some() {
+            return None;
+        }
+        let recent = self.failed.as_ref().filter(|(when, _)| when.elapsed() < PAUSE);
+        Some(recent.map_or(Trouble::Ask, |(_, error)| Trouble::Known(Arc::clone(error))))
+    }
+
+    /// Takes note of why it could not be written.
+    pub(super) fn remember(&mut self, error: DiskError) -> Arc<DiskError> {
+        let error = Arc::new(error);
+        self.failed = Some((Instant::now(), Arc::clone(&error)));
+        error
+    }
+
+    /// Writes what is there already.
+    pub(super) fn probe(&mut self) -> Result<(), DiskError> {
+        let Some(database) = self.database.take() else { return Ok(()) };
+        touch(&database).map_err(failed(&self.path))?;
+        self.database = Some(database);
+        Ok(())
     }
 
     /// Writes an object or its removal, with its revision as the last one.
@@ -207,6 +245,15 @@ fn write(database: &Database, object: &Object, stays: bool) -> Result<(), redb::
         }
         writing.open_table(FACTS)?.insert("revision", object.revision)?;
     }
+    writing.commit()?;
+    Ok(())
+}
+
+/// Commits the last revision once more.
+fn touch(database: &Database) -> Result<(), redb::Error> {
+    let last = revision(database)?;
+    let writing = database.begin_write()?;
+    writing.open_table(FACTS)?.insert("revision", last)?;
     writing.commit()?;
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::disk::{Attempt, Disk, DiskError};
+use super::disk::{Attempt, Disk, DiskError, Trouble};
 use super::{Event, Key, Limits, Object, Store};
 use crate::fields::by_the_server;
 
@@ -102,6 +102,20 @@ impl Store {
             }
         }
         Err(UpdateError::Contended)
+    }
+
+    /// Whether it can be written to. After a write that failed, that is tried, though not at every call. Blocks.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), Arc<DiskError>> {
+        let mut disk = self.lock();
+        let checked = match disk.trouble() {
+            None => return Ok(()),
+            Some(Trouble::Known(error)) => return Err(error),
+            Some(Trouble::Ask) => self.settle(&mut disk).and_then(|()| disk.probe()),
+        };
+        checked.map_err(|error| disk.remember(error))
     }
 
     /// Makes sure that what is on disk and what is in memory are the same, after a write that failed.

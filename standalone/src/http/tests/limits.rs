@@ -1,5 +1,5 @@
 use super::*;
-use crate::store::Limits;
+use crate::store::{Key, Limits};
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 
@@ -95,6 +95,22 @@ async fn an_object_may_be_as_large_as_etcd_takes_it() {
     // What is not large is not refused for what is.
     assert_eq!(world.patch(&item, "merge", json!({"reason": "x"})).await.0, 200);
     assert_eq!(world.ask("DELETE", &item, Value::Null).await.0, 200);
+}
+
+#[tokio::test]
+async fn an_administrator_learns_of_objects_that_cannot_be_read() {
+    let world = World::with_unreadable(&[Key::new("configmaps", "default", "lost")]);
+    let request = Request::builder().uri("/readyz?verbose").body(Body::empty()).unwrap();
+    let response = answer(Arc::clone(&world.server), administrators(request)).await;
+    assert_eq!(response.status(), 200);
+    let told = response.into_body().collect().await.unwrap().to_bytes();
+    let told = std::str::from_utf8(&told).unwrap();
+    assert!(told.contains("[+]objects ok: 1 could not be read"), "{told}");
+    let mut registry = prometheus_client::registry::Registry::default();
+    world.server.measures.register(&mut registry, Arc::clone(&world.server.store));
+    let mut shown = String::new();
+    prometheus_client::encoding::text::encode(&mut shown, &registry).unwrap();
+    assert!(shown.contains("vireo_unreadable_objects{resource=\"configmaps\"} 1"), "{shown}");
 }
 
 /// Every kind, with a part that is as deep as the parser lets through, in debug builds on the stack of a worker.
