@@ -10,8 +10,9 @@ use crate::v1::{Shape, VirtualMachineInstance};
 
 /// The largest text that is read: etcd takes no larger object, and a file may hold several.
 const MAX_TEXT: usize = 4 << 20;
-/// Deeper nesting than any object of Kubernetes has.
-const MAX_DEPTH: usize = 64;
+/// Deeper nesting than any object of Kubernetes has, and little enough that what wraps and stores an object reads it
+/// back: serde_json ends at 127 levels.
+const MAX_DEPTH: usize = 96;
 /// Values in a text, those that aliases repeat included.
 const MAX_NODES: usize = 100_000;
 /// Wrong types told of one object; each costs one more pass over it.
@@ -29,6 +30,9 @@ pub enum SyntaxError {
     /// More than is read.
     #[error("the text is larger than {} MiB", MAX_TEXT >> 20)]
     TooLarge,
+    /// Deeper than is read.
+    #[error("objects and arrays may be nested at most {MAX_DEPTH} levels deep")]
+    TooDeep,
     /// An object must be a map.
     #[error("document {0} is no object: it must have apiVersion, kind, metadata and spec")]
     NoObject(usize),
@@ -67,6 +71,9 @@ pub fn documents(text: &str) -> Result<Vec<Value>, SyntaxError> {
         // serde_json refuses nesting deeper than 128 by itself.
         let value: Value =
             serde_json::from_str(text).map_err(|error| SyntaxError::Json(error.to_string()))?;
+        if depth(&value) > MAX_DEPTH {
+            return Err(SyntaxError::TooDeep);
+        }
         vec![value]
     } else {
         serde_saphyr::from_multiple_with_options(text, limits())
@@ -77,6 +84,16 @@ pub fn documents(text: &str) -> Result<Vec<Value>, SyntaxError> {
         Some(index) => Err(SyntaxError::NoObject(index + 1)),
         None => Ok(values),
     }
+}
+
+/// Objects and arrays in each other. Recurses no deeper than serde_json did.
+fn depth(value: &Value) -> usize {
+    let members = match value {
+        Value::Array(values) => values.iter().map(depth).max(),
+        Value::Object(fields) => fields.values().map(depth).max(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
+    };
+    1 + members.unwrap_or(0)
 }
 
 fn limits() -> Options {

@@ -98,6 +98,43 @@ fn bombs_are_refused() {
 }
 
 #[test]
+fn json_and_yaml_are_as_deep_as_what_is_stored_may_be() {
+    let nested = |open: &str, depth: usize, close: &str| {
+        format!("{{\"a\": {}1{}}}", open.repeat(depth - 1), close.repeat(depth - 1))
+    };
+    for (open, close) in [("[", "]"), ("{\"a\": ", "}")] {
+        let (fits, deep) = (nested(open, MAX_DEPTH, close), nested(open, MAX_DEPTH + 1, close));
+        assert_eq!(documents(&fits).unwrap().len(), 1);
+        assert!(matches!(documents(&deep), Err(SyntaxError::TooDeep)));
+        assert_eq!(documents(&format!("---\n{fits}")).unwrap().len(), 1);
+        assert!(matches!(documents(&format!("---\n{deep}")), Err(SyntaxError::Yaml(_))));
+    }
+}
+
+#[test]
+fn yaml_that_repeats_itself_ends() {
+    for repeated in [
+        "- ", "? ", "a: &a ", "!!x ", "&a ", "[*a, ", "- &a\n", "<<: ", "--- ", "|\n", "\"", "%", "{[",
+        "? - ",
+    ] {
+        for before in ["", "a: ", "a: &a [b]\n"] {
+            // Whatever comes of it, it comes.
+            let _ = documents(&format!("{before}{}", repeated.repeat(50_000)));
+        }
+    }
+    let merges: String =
+        (1..2000).map(|at| format!("a{at}: &a{at}\n  <<: *a{}\n  k{at}: 1\n", at - 1)).collect();
+    assert!(documents(&format!("a0: &a0 {{k: 1}}\n{merges}")).is_err());
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_is_too_odd(text in "[-a:{}\\[\\],&*?|>'\"# \n!%<~0]{0,200}") {
+        let _ = documents(&text);
+    }
+}
+
+#[test]
 fn an_object_full_of_wrong_types_ends() {
     let labels: String = (0..1000).map(|index| format!("l{index}: {index}, ")).collect();
     let decoded = one(&format!("kind: x\nmetadata: {{labels: {{{labels}}}}}\n"));
