@@ -10,6 +10,7 @@ mod machine;
 pub mod path;
 mod pool;
 mod replicaset;
+pub mod reserved;
 mod role;
 mod secret;
 mod table;

@@ -9,7 +9,7 @@ use crate::http::query::Unknown;
 use crate::http::target::Object;
 use crate::rbac::action::{Access, Action};
 use crate::rbac::escalate::{Escalation, Writing};
-use crate::resource::Cause;
+use crate::resource::{Cause, reserved};
 use crate::schema::structural;
 use crate::store::Store;
 use crate::{host_disks, instancetypes, meta, place, rbac, schema};
@@ -66,6 +66,7 @@ impl Writer {
         }
         let causes = problems.into_iter().map(|(field, message)| Cause::invalid(field, message));
         let mut causes: Vec<Cause> = causes.collect();
+        causes.extend(reserved::validate(resource, value, old));
         if causes.is_empty() {
             causes = instancetypes::admit(&self.store, resource, value, old);
             if let Some(custom) = &resource.custom {
