@@ -2,8 +2,8 @@ use std::collections::BTreeMap;
 
 use super::shape::shapes;
 use super::{
-    BlockSize, CpuFeature, Efi, FeatureApic, FeatureHyperv, FeatureKvm, FeatureState, InterfaceBinding,
-    ObjectMeta, Quantity, Rng, Timer, TpmDevice, VirtualGpuOptions,
+    BlockSize, ClockUtc, CpuFeature, Efi, FeatureApic, FeatureHyperv, FeatureKvm, FeatureState,
+    InterfaceBinding, LaunchSecurity, ObjectMeta, Quantity, Rng, Timer, TpmDevice, VirtualGpuOptions,
 };
 
 shapes! {
@@ -57,14 +57,26 @@ shapes! {
         pub annotations: BTreeMap<String, String>,
         /// The architecture.
         pub preferred_architecture: Option<String>,
+        /// Deprecated: cores for each socket; `spec.cpu.spreadOptions.ratio` replaces it.
+        pub prefer_spread_socket_to_core_ratio: Option<u32>,
+        /// Confidential computing.
+        pub preferred_launch_security: Option<LaunchSecurity>,
     }
 
     /// The clock.
     pub struct ClockPreferences {
-        /// Where it starts: `utc` or `timezone`.
-        pub preferred_clock_offset: Option<serde_json::Value>,
+        /// What it shows: UTC, shifted or not, or the time of a zone.
+        pub preferred_clock_offset: Option<ClockOffset>,
         /// Its timers.
         pub preferred_timer: Option<Timer>,
+    }
+
+    /// What a clock shows: one of the two.
+    pub struct ClockOffset {
+        /// UTC, or ahead of it.
+        pub utc: Option<ClockUtc>,
+        /// The time of a zone.
+        pub timezone: Option<String>,
     }
 
     /// Processors.
@@ -137,6 +149,8 @@ shapes! {
         pub preferred_interface_masquerade: Option<InterfaceBinding>,
         /// The device that tells of panics.
         pub preferred_panic_device_model: Option<String>,
+        /// The display adapter's type.
+        pub preferred_video_type: Option<String>,
     }
 
     /// Features of the machine.

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::{at, says_something, set};
 
 /// Fields of a preference and the fields of an instance's spec that they fill.
-const FILLS: [(&str, &str); 21] = [
+const FILLS: [(&str, &str); 22] = [
     ("/clock/preferredTimer", "domain.clock.timer"),
     ("/devices/preferredAutoattachGraphicsDevice", "domain.devices.autoattachGraphicsDevice"),
     ("/devices/preferredAutoattachMemBalloon", "domain.devices.autoattachMemBalloon"),
@@ -25,6 +25,7 @@ const FILLS: [(&str, &str); 21] = [
     ("/preferredTerminationGracePeriodSeconds", "terminationGracePeriodSeconds"),
     ("/preferredSubdomain", "subdomain"),
     ("/preferredArchitecture", "architecture"),
+    ("/preferredLaunchSecurity", "domain.launchSecurity"),
 ];
 
 /// Fills what a template leaves open by a preference's spec.
@@ -175,6 +176,10 @@ fn others(template: &mut Value, devices: &Value) {
     }
     for device in each(template, "domain/devices/panicDevices") {
         fill_member(device, "model", devices.get("preferredPanicDeviceModel"));
+    }
+    let has_display = at(template, "spec", "domain.devices.autoattachGraphicsDevice") != Some(&json!(false));
+    if has_display {
+        fill(template, "domain.devices.video.type", devices.get("preferredVideoType"));
     }
     if at(template, "spec", "domain.devices.sound").is_some() {
         fill(template, "domain.devices.sound.model", devices.get("preferredSoundModel"));

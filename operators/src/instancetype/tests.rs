@@ -149,6 +149,45 @@ fn a_preference_fills_gaps_and_nothing_else() {
 }
 
 #[test]
+fn the_display_the_clock_and_confidential_computing_are_filled_where_nothing_is_said() {
+    let wishes = json!({
+        "devices": {"preferredVideoType": "virtio"},
+        "preferredLaunchSecurity": {"snp": {}},
+        "clock": {"preferredClockOffset": {"timezone": "UTC"}},
+    });
+    let filled = |spec: Value| {
+        let mut one = template(spec);
+        prefer(&mut one, &wishes);
+        one["spec"]["domain"].take()
+    };
+    let all = json!({"devices": {"video": {"type": "virtio"}}, "launchSecurity": {"snp": {}},
+        "clock": {"timezone": "UTC"}});
+    assert_eq!(filled(json!({"domain": {}})), all);
+    let said = json!({"devices": {"video": {"type": "vga"}}, "launchSecurity": {"sev": {}},
+        "clock": {"utc": {"offsetSeconds": 0}}});
+    assert_eq!(filled(json!({"domain": said})), said);
+    let blind = json!({"devices": {"autoattachGraphicsDevice": false}});
+    assert_eq!(
+        filled(json!({"domain": blind.clone()}))["devices"],
+        blind["devices"],
+        "no display has no type"
+    );
+}
+
+#[test]
+fn the_deprecated_ratio_counts_where_there_is_no_other() {
+    let topology = |preference: Value| Topology::of(&json!({"cpu": {"guest": 12}}), Some(&preference));
+    let mut preference =
+        json!({"preferSpreadSocketToCoreRatio": 3, "cpu": {"preferredCPUTopology": "spread"}});
+    assert_eq!(topology(preference.clone()), Ok(Topology { sockets: 4, cores: 3, threads: 1 }));
+    preference["cpu"]["spreadOptions"] = json!({"ratio": 4});
+    assert_eq!(topology(preference.clone()), Ok(Topology { sockets: 3, cores: 4, threads: 1 }));
+    preference["cpu"]["spreadOptions"] = json!({});
+    preference["preferSpreadSocketToCoreRatio"] = json!(0);
+    assert_eq!(topology(preference), Ok(Topology { sockets: 6, cores: 2, threads: 1 }), "the default");
+}
+
+#[test]
 fn a_preference_may_demand() {
     let has = template(json!({"domain": {"cpu": {"sockets": 2}, "memory": {"guest": "1Gi"}}}));
     let lacks = |demands: Value| -> Vec<String> {

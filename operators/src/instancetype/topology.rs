@@ -29,8 +29,11 @@ impl Topology {
             "cores" => Self { sockets: 1, cores: guest, threads: 1 },
             "threads" => Self { sockets: 1, cores: 1, threads: guest },
             "spread" => {
-                let ratio = cpu.and_then(|cpu| cpu.pointer("/spreadOptions/ratio")).and_then(Value::as_u64);
-                let ratio = ratio.filter(|ratio| *ratio > 0).unwrap_or(RATIO);
+                let options = cpu.and_then(|cpu| cpu.pointer("/spreadOptions/ratio"));
+                let deprecated =
+                    preference.and_then(|preference| preference.get("preferSpreadSocketToCoreRatio"));
+                let given = |ratio: Option<&Value>| ratio.and_then(Value::as_u64).filter(|ratio| *ratio > 0);
+                let ratio = given(options).or_else(|| given(deprecated)).unwrap_or(RATIO);
                 spread(guest, text("/spreadOptions/across").unwrap_or("SocketsCores"), ratio)?
             }
             other => return Err(format!("cpu.preferredCPUTopology: {other:?} is none there is")),

@@ -5,8 +5,9 @@ use serde_json::Value;
 use vireo_api::decode;
 use vireo_api::spec::Bytes;
 use vireo_api::v1::{
-    Shape, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference, VirtualMachineInstancetype,
-    VirtualMachineInstancetypeSpec, VirtualMachinePreference, VirtualMachinePreferenceSpec,
+    CpuPreferences, Shape, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
+    VirtualMachineInstancetype, VirtualMachineInstancetypeSpec, VirtualMachinePreference,
+    VirtualMachinePreferenceSpec,
 };
 
 use super::Cause;
@@ -99,6 +100,7 @@ fn wishes(spec: &VirtualMachinePreferenceSpec, mut causes: Vec<Cause>) -> Vec<Ca
                 causes.push(Cause::invalid("spec.cpu.spreadOptions.ratio", "must be at least 1"));
             }
         }
+        causes.extend(spread_ratio(spec, cpu));
     }
     if let Some(requirements) = &spec.requirements {
         let memory = requirements.memory.as_ref().and_then(|memory| memory.guest.as_ref());
@@ -110,6 +112,19 @@ fn wishes(spec: &VirtualMachinePreferenceSpec, mut causes: Vec<Cause>) -> Vec<Ca
         }
     }
     causes
+}
+
+/// Cores and threads spread by two threads to a core, and in no other ratio.
+fn spread_ratio(spec: &VirtualMachinePreferenceSpec, cpu: &CpuPreferences) -> Option<Cause> {
+    let spreads =
+        cpu.preferred_cpu_topology.as_deref().is_some_and(|one| ["spread", "preferSpread"].contains(&one));
+    let options = cpu.spread_options.as_ref()?;
+    let deprecated = spec.prefer_spread_socket_to_core_ratio.filter(|ratio| *ratio > 0).map(i64::from);
+    let ratio = options.ratio.or(deprecated)?;
+    let wrong = spreads && options.across.as_deref() == Some("CoresThreads") && ratio != 2;
+    let message =
+        "only a ratio of 2 (1 core 2 threads) is allowed when spreading vCPUs over cores and threads";
+    wrong.then(|| Cause::invalid("spec.cpu.spreadOptions.ratio", message))
 }
 
 #[cfg(test)]
@@ -159,6 +174,27 @@ mod tests {
             ]
         );
         assert_eq!(told(json!({"devices": {"preferredDiskbus": "sata"}})), ["spec.devices.preferredDiskbus"]);
+        let spread = |ratio: i64, across: &str, topology: &str| {
+            let options = json!({"across": across, "ratio": ratio});
+            told(json!({"cpu": {"preferredCPUTopology": topology, "spreadOptions": options}}))
+        };
+        assert_eq!(spread(4, "CoresThreads", "spread"), ["spec.cpu.spreadOptions.ratio"]);
+        assert_eq!(spread(4, "CoresThreads", "preferSpread"), ["spec.cpu.spreadOptions.ratio"]);
+        assert!(spread(2, "CoresThreads", "spread").is_empty());
+        assert!(spread(4, "SocketsCores", "spread").is_empty());
+        assert!(spread(4, "CoresThreads", "sockets").is_empty(), "without effect");
+        let deprecated = json!({"preferSpreadSocketToCoreRatio": 3,
+            "cpu": {"preferredCPUTopology": "spread", "spreadOptions": {"across": "CoresThreads"}}});
+        assert_eq!(told(deprecated), ["spec.cpu.spreadOptions.ratio"]);
+        let all = json!({
+            "clock": {"preferredClockOffset": {"timezone": "UTC"}},
+            "devices": {"preferredVideoType": "virtio"},
+            "preferredLaunchSecurity": {"sev": {}},
+            "preferSpreadSocketToCoreRatio": 4,
+        });
+        assert!(told(all).is_empty());
+        let odd = json!({"clock": {"preferredClockOffset": {"utc": {"offset": 1}}}});
+        assert_eq!(told(odd), ["spec.clock.preferredClockOffset.utc.offset"]);
         let demands = json!({"requirements": {"cpu": {"guest": 0}, "memory": {"guest": "much"}}});
         assert_eq!(
             fields(cluster_preference, demands),
