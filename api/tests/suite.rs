@@ -14,3 +14,5 @@ mod meaning;
 mod properties;
 #[path = "suite/rules.rs"]
 mod rules;
+#[path = "suite/scheduling.rs"]
+mod scheduling;

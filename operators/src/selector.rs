@@ -4,15 +4,6 @@ use std::collections::BTreeMap;
 
 use vireo_api::v1::{LabelSelector, LabelSelectorRequirement};
 
-/// What is wrong with a selector: the field below it, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// `matchExpressions[0].operator`.
-    pub field: String,
-    /// For people.
-    pub message: String,
-}
-
 /// Whether a selector chooses what has these labels. One that says nothing chooses nothing, as its owner would otherwise
 /// take everything there is.
 pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
@@ -23,39 +14,24 @@ pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
         && selector.match_expressions.iter().all(|demand| holds(demand, labels))
 }
 
-pub(crate) fn holds(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
-    let has = labels.get(&demand.key);
-    let among = has.is_some_and(|has| demand.values.contains(has));
-    match demand.operator.as_str() {
+fn holds(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+    requirement_holds((&demand.key, &demand.operator, &demand.values), labels)
+}
+
+/// Whether labels meet a requirement of a selector.
+pub(crate) fn requirement_holds(
+    (key, operator, values): (&str, &str, &[String]),
+    labels: &BTreeMap<String, String>,
+) -> bool {
+    let has = labels.get(key);
+    let among = has.is_some_and(|has| values.contains(has));
+    match operator {
         "In" => among,
         "NotIn" => !among,
         "Exists" => has.is_some(),
         "DoesNotExist" => has.is_none(),
         _ => false,
     }
-}
-
-/// What cannot be meant.
-pub fn problems(selector: &LabelSelector) -> Vec<Problem> {
-    let mut found = Vec::new();
-    for (index, demand) in selector.match_expressions.iter().enumerate() {
-        let mut say = |field: &str, message: &str| {
-            let field = format!("matchExpressions[{index}].{field}");
-            found.push(Problem { field, message: message.to_owned() });
-        };
-        match (demand.operator.as_str(), demand.values.is_empty()) {
-            ("In" | "NotIn", true) => say("values", "must be given for In and NotIn"),
-            ("Exists" | "DoesNotExist", false) => {
-                say("values", "may not be given for Exists and DoesNotExist")
-            }
-            ("In" | "NotIn" | "Exists" | "DoesNotExist", _) => {}
-            _ => say("operator", "is none of In, NotIn, Exists and DoesNotExist"),
-        }
-        if demand.key.is_empty() {
-            say("key", "is needed");
-        }
-    }
-    found
 }
 
 /// The selector as queries have it.
@@ -117,12 +93,5 @@ mod tests {
         let mut selector = of(&[demand("zone", "In", &["a", "b"]), demand("old", "DoesNotExist", &[])]);
         selector.match_labels.insert("tier".to_owned(), "web".to_owned());
         assert_eq!(text(&selector), "tier=web,zone in (a,b),!old");
-        assert_eq!(problems(&selector), []);
-        let odd = of(&[demand("zone", "in", &["a"]), demand("", "In", &[])]);
-        let fields: Vec<_> = problems(&odd).into_iter().map(|problem| problem.field).collect();
-        assert_eq!(
-            fields,
-            ["matchExpressions[0].operator", "matchExpressions[1].values", "matchExpressions[1].key"]
-        );
     }
 }

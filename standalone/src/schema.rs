@@ -5,6 +5,8 @@
 
 mod core;
 pub mod openapi;
+#[cfg(test)]
+mod parity;
 mod rbac;
 pub mod rules;
 pub mod structural;

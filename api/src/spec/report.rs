@@ -1,5 +1,7 @@
 use std::fmt;
 
+use serde::Serialize;
+
 use super::Field;
 
 /// What kind of problem a field has; KubeVirt's admission answers with the same kinds.
@@ -15,6 +17,10 @@ pub enum Cause {
     Duplicate,
     /// It names something that is not there.
     NotFound,
+    /// It may not be given here.
+    Forbidden,
+    /// The list has more elements than there may be.
+    TooMany,
 }
 
 impl Cause {
@@ -26,6 +32,8 @@ impl Cause {
             Self::NotSupported => "FieldValueNotSupported",
             Self::Duplicate => "FieldValueDuplicate",
             Self::NotFound => "FieldValueNotFound",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooMany => "FieldValueTooMany",
         }
     }
 }

@@ -1,19 +1,43 @@
 //! The alphabets of names, as Kubernetes has them.
 
+const LONGEST_LABEL: usize = 63;
+
 /// An RFC 1123 label: at most 63 of a-z, 0-9 and `-`, letters or digits at both ends.
 pub(crate) fn is_dns_label(text: &str) -> bool {
+    text.len() <= LONGEST_LABEL && is_label_of_any_length(text)
+}
+
+fn is_label_of_any_length(text: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && edge(bytes.first())
+    edge(bytes.first())
         && edge(bytes.last())
         && bytes.iter().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || *b == b'-')
 }
 
-/// An RFC 1123 subdomain: labels joined by dots, at most 253 in all.
+/// An RFC 1123 subdomain as Kubernetes validates it: labels joined by dots, at most 253 characters in all, whatever the
+/// length of a label.
 pub(crate) fn is_dns_subdomain(text: &str) -> bool {
-    text.len() <= 253 && text.split('.').all(is_dns_label)
+    text.len() <= 253 && text.split('.').all(is_label_of_any_length)
 }
+
+/// The name part of a label, or its value where that is not empty.
+pub(crate) fn is_label_text(text: &str) -> bool {
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    edge(bytes.first())
+        && edge(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// What is wrong with a label, in Kubernetes' words.
+pub(crate) const RFC_1123_LABEL: &str = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters \
+    or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for \
+    validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')";
+/// What is wrong with a subdomain, in Kubernetes' words.
+pub(crate) const RFC_1123_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
+    characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for \
+    validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
 /// What a DNS label is, for messages.
 pub(crate) const DNS_LABEL: &str =
@@ -63,7 +87,9 @@ mod tests {
             assert_eq!(is_dns_label(text), label, "{text}");
             assert_eq!(is_dns_subdomain(text), subdomain, "{text}");
         }
-        assert!(is_dns_label(&"x".repeat(63)) && !is_dns_label(&"x".repeat(64)));
+        let long = "x".repeat(64);
+        assert!(is_dns_label(&long[1..]) && !is_dns_label(&long));
+        assert!(is_dns_subdomain(&long) && !is_dns_subdomain(&"x".repeat(254)));
     }
 
     #[test]

@@ -197,6 +197,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let hypervisor = super::identity::hypervisor(&vmi.metadata, found);
     let hostname = super::identity::hostname(spec, &vmi.metadata.name, found);
     strangers(spec, found);
+    super::scheduling::validate(spec, found);
     let dns = super::dns::read(spec, found);
     let resources = super::memory::resources(&domain.resources, found);
     let cpu = super::cpu::read(domain.cpu.as_ref(), &resources, found);

@@ -1,4 +1,4 @@
-use super::shape::shapes;
+use super::shape::{ListType, shapes};
 
 shapes! {
     /// Keys or a password put into the guest.
@@ -53,6 +53,6 @@ shapes! {
     /// Through the guest agent.
     pub struct PropagationByAgent {
         /// Whose keys.
-        pub users: Vec<String>,
+        pub users: Vec<String> => ListType::Set,
     }
 }

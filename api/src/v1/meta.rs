@@ -31,6 +31,10 @@ shapes! {
         pub finalizers: Vec<String>,
         /// What this belongs to.
         pub owner_references: Vec<OwnerReference>,
+        /// Which field managers set which fields.
+        pub managed_fields: Vec<serde_json::Value>,
+        /// Deprecated: not set any more.
+        pub self_link: String,
     }
 
     /// What an object belongs to.

@@ -4,7 +4,7 @@ use super::shape::shapes;
 
 shapes! {
     /// Chooses objects by their labels: all that is said must hold.
-    pub struct LabelSelector {
+    pub struct LabelSelector: atomic {
         /// Labels with exactly these values.
         pub match_labels: BTreeMap<String, String>,
         /// Further demands.

@@ -32,10 +32,38 @@ pub(crate) fn words(lines: &[&str]) -> Value {
     json!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" "))
 }
 
-/// The schema of a field with its words.
-pub(crate) fn field<T: Shape>(definitions: &mut BTreeMap<String, Value>, lines: &[&str]) -> Value {
+/// How server-side apply merges a list; one without is replaced as a whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ListType {
+    /// By element; these fields tell its objects apart.
+    Map(&'static [&'static str]),
+    /// By element; its elements are scalars.
+    Set,
+}
+
+impl ListType {
+    pub(crate) fn mark(self, schema: &mut Value) {
+        match self {
+            Self::Map(keys) => {
+                schema["x-kubernetes-list-type"] = json!("map");
+                schema["x-kubernetes-list-map-keys"] = json!(keys);
+            }
+            Self::Set => schema["x-kubernetes-list-type"] = json!("set"),
+        }
+    }
+}
+
+/// The schema of a field with its words, and with its list type if it is a list that has one.
+pub(crate) fn field<T: Shape>(
+    definitions: &mut BTreeMap<String, Value>,
+    lines: &[&str],
+    list_type: &[ListType],
+) -> Value {
     let mut schema = T::schema(definitions);
     schema["description"] = words(lines);
+    for list_type in list_type {
+        list_type.mark(&mut schema);
+    }
     schema
 }
 
@@ -146,10 +174,11 @@ leaves!(
 pub(crate) use leaves;
 
 /// Declares served objects. A field is `name: Type`, written in camel case on the wire unless `= "literal"` says
-/// otherwise. Every field may be absent or null; what no field takes is kept in `extra`.
+/// otherwise; `=> ListType` follows where server-side apply merges the list by element. `struct Name: atomic` is always
+/// replaced as a whole. Every field may be absent or null; what no field takes is kept in `extra`.
 macro_rules! shapes {
-    ($($(#[doc = $doc:literal])* pub struct $name:ident {
-        $($(#[doc = $field_doc:literal])* pub $field:ident: $type:ty $(= $wire:literal)?,)*
+    ($($(#[doc = $doc:literal])* pub struct $name:ident $(: $map_type:ident)? {
+        $($(#[doc = $field_doc:literal])* pub $field:ident: $type:ty $(= $wire:literal)? $(=> $list_type:expr)?,)*
     })*) => {$(
         $(#[doc = $doc])*
         #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -192,14 +221,17 @@ macro_rules! shapes {
                     definitions.insert(name.to_owned(), serde_json::Value::Null);
                     let properties: serde_json::Map<_, _> = [$((
                         shape::wire(stringify!($field), &[$($wire)?]),
-                        shape::field::<$type>(definitions, &[$($field_doc),*]),
+                        shape::field::<$type>(definitions, &[$($field_doc),*], &[$($list_type)?]),
                     )),*]
                     .into_iter()
                     .collect();
                     let about = shape::words(&[$($doc),*]);
-                    let object = serde_json::json!({
+                    let mut object = serde_json::json!({
                         "type": "object", "description": about, "properties": properties,
                     });
+                    for map_type in <[&str]>::iter(&[$(stringify!($map_type))?]) {
+                        object["x-kubernetes-map-type"] = serde_json::json!(map_type);
+                    }
                     definitions.insert(name.to_owned(), object);
                 }
                 serde_json::json!({ "$ref": name })

@@ -1,9 +1,9 @@
 use std::collections::BTreeMap;
 
-use super::shape::shapes;
+use super::shape::{ListType, shapes};
 use super::{
-    AccessCredential, DomainSpec, ListMeta, Network, ObjectMeta, PodDnsConfig, PodResourceClaim, Probe,
-    UtilityVolume, VirtualMachineInstanceStatus, Volume,
+    AccessCredential, Affinity, DomainSpec, ListMeta, Network, ObjectMeta, PodDnsConfig, PodResourceClaim,
+    Probe, Toleration, TopologySpreadConstraint, UtilityVolume, VirtualMachineInstanceStatus, Volume,
 };
 
 shapes! {
@@ -41,14 +41,15 @@ shapes! {
         pub domain: DomainSpec,
         /// Labels a node must have.
         pub node_selector: BTreeMap<String, String>,
-        /// A core `Affinity`, given to the pod as it is.
-        pub affinity: Option<serde_json::Value>,
+        /// Scheduling constraints, given to the pod.
+        pub affinity: Option<Affinity>,
         /// Name of the scheduler.
         pub scheduler_name: String,
-        /// Core `Toleration`s, given to the pod as they are.
-        pub tolerations: Vec<serde_json::Value>,
-        /// Core `TopologySpreadConstraint`s, given to the pod as they are.
-        pub topology_spread_constraints: Vec<serde_json::Value>,
+        /// Taints that are tolerated, given to the pod.
+        pub tolerations: Vec<Toleration>,
+        /// How VMIs are spread among topology domains, given to the pod.
+        pub topology_spread_constraints: Vec<TopologySpreadConstraint>
+            => ListType::Map(&["topologyKey", "whenUnsatisfiable"]),
         /// Account of the pod; the guest never gets its token.
         pub service_account_name: String,
         /// `amd64`, `arm64` or `s390x`.
@@ -62,7 +63,7 @@ shapes! {
         /// What the disks are filled from.
         pub volumes: Vec<Volume>,
         /// Claims plugged into the pod for operations.
-        pub utility_volumes: Vec<UtilityVolume>,
+        pub utility_volumes: Vec<UtilityVolume> => ListType::Map(&["name"]),
         /// Asked all the time; a failure ends the machine.
         pub liveness_probe: Option<Probe>,
         /// Asked all the time; decides the Ready condition.
@@ -80,6 +81,6 @@ shapes! {
         /// Keys and passwords put into the guest.
         pub access_credentials: Vec<AccessCredential>,
         /// Claims of dynamically allocated devices.
-        pub resource_claims: Vec<PodResourceClaim>,
+        pub resource_claims: Vec<PodResourceClaim> => ListType::Map(&["name"]),
     }
 }

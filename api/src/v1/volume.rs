@@ -140,10 +140,40 @@ shapes! {
 
     /// Facts about the machine.
     pub struct DownwardApiVolumeSource {
-        /// Core `DownwardAPIVolumeFile`s.
-        pub fields: Vec<serde_json::Value>,
+        /// The files.
+        pub fields: Vec<DownwardApiVolumeFile>,
         /// The disk's label.
         pub volume_label: String,
+    }
+
+    /// A file with a field of the pod: core `DownwardAPIVolumeFile`.
+    pub struct DownwardApiVolumeFile {
+        /// The file's relative path, without `..`.
+        pub path: String,
+        /// A field: annotations, labels, name, namespace or uid.
+        pub field_ref: Option<ObjectFieldSelector>,
+        /// A resource of a container.
+        pub resource_field_ref: Option<ResourceFieldSelector>,
+        /// The file's permission bits.
+        pub mode: Option<i32>,
+    }
+
+    /// A field of an object.
+    pub struct ObjectFieldSelector: atomic {
+        /// The version of the API in whose terms the path is written; `v1` when empty.
+        pub api_version: String,
+        /// The field's path.
+        pub field_path: String,
+    }
+
+    /// A resource of a container.
+    pub struct ResourceFieldSelector: atomic {
+        /// The container's name.
+        pub container_name: String,
+        /// The resource, `limits.memory`.
+        pub resource: String,
+        /// The unit in which it is written; `1` when absent.
+        pub divisor: Option<Quantity>,
     }
 
     /// An account's token.

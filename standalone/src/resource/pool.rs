@@ -7,11 +7,10 @@ use vireo_api::v1::{
     VirtualMachinePoolSelectionPolicy, VirtualMachinePoolSpec, VirtualMachineTemplateSpec,
 };
 use vireo_operators::pool::SORT_POLICIES;
-use vireo_operators::selector;
 
 use super::Cause;
 use super::machine::{judge, unknown};
-use super::replicaset::{completed, of_selector};
+use super::replicaset::{completed, of_label_selector, of_selector};
 
 const TEMPLATE: &str = "spec.virtualMachineTemplate";
 const SELECTOR: &str = "spec.selector";
@@ -131,11 +130,9 @@ fn policy(field: &str, given: Option<&VirtualMachinePoolSelectionPolicy>) -> Vec
         let message = "is not available: there is one node";
         causes.push(Cause::unsupported(format!("{field}.nodeSelectorRequirementMatcher"), message));
     }
-    let odd = selectors.label_selector.as_ref().map(selector::problems).unwrap_or_default();
-    causes.extend(
-        odd.into_iter()
-            .map(|one| Cause::invalid(format!("{field}.labelSelector.{}", one.field), one.message)),
-    );
+    if let Some(selector) = &selectors.label_selector {
+        causes.extend(of_label_selector(selector, &format!("{field}.labelSelector")));
+    }
     causes
 }
 

@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use vireo_api::decode;
+use vireo_api::spec::{Field, label_selector_problems};
 use vireo_api::v1::{LabelSelector, Shape, VirtualMachineInstanceReplicaSet};
 use vireo_operators::selector;
 
@@ -62,14 +63,16 @@ pub(super) fn of_selector(
     labels: &std::collections::BTreeMap<String, String>,
 ) -> Vec<Cause> {
     let Some(given) = given else { return vec![Cause::required("spec.selector", "is needed")] };
-    let mut causes: Vec<Cause> = selector::problems(given)
-        .into_iter()
-        .map(|problem| Cause::invalid(format!("spec.selector.{}", problem.field), problem.message))
-        .collect();
+    let mut causes = of_label_selector(given, "spec.selector");
     if causes.is_empty() && !selector::matches(given, labels) {
         causes.push(Cause::invalid("spec.selector", "selector does not match labels."));
     }
     causes
+}
+
+/// What is wrong with a label selector at `path`.
+pub(super) fn of_label_selector(selector: &LabelSelector, path: &str) -> Vec<Cause> {
+    label_selector_problems(selector, &Field::new(path)).iter().map(|problem| cause(problem, "")).collect()
 }
 
 #[cfg(test)]

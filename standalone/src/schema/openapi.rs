@@ -109,6 +109,24 @@ fn operation_v3(row: &Resource, action: &str) -> Value {
     operation(row, action, &json!(parameters))
 }
 
+/// Core types that KubeVirt's specs embed.
+const EMBEDDED: [&str; 14] = [
+    "Affinity",
+    "NodeAffinity",
+    "NodeSelector",
+    "NodeSelectorRequirement",
+    "NodeSelectorTerm",
+    "ObjectFieldSelector",
+    "PodAffinity",
+    "PodAffinityTerm",
+    "PodAntiAffinity",
+    "PreferredSchedulingTerm",
+    "ResourceFieldSelector",
+    "Toleration",
+    "TopologySpreadConstraint",
+    "WeightedPodAffinityTerm",
+];
+
 /// The name under which a definition is published.
 fn full(name: &str) -> String {
     let home = match name {
@@ -126,7 +144,8 @@ fn full(name: &str) -> String {
         name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
         "StorageClass" => "io.k8s.api.storage.v1",
         "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
-        name if super::core::has(name) => "io.k8s.api.core.v1",
+        "LabelSelector" | "LabelSelectorRequirement" => "io.k8s.apimachinery.pkg.apis.meta.v1",
+        name if super::core::has(name) || EMBEDDED.contains(&name) => "io.k8s.api.core.v1",
         _ => "io.kubevirt.v1",
     };
     format!("{home}.{name}")

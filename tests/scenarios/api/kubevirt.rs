@@ -21,6 +21,17 @@ fn kubectl_finds_kubevirt() -> Result<(), HostError> {
 fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
     let explained = api.ok("explain vmi.spec.domain.cpu.cores")?;
     assert!(explained.contains("Cores in a socket"), "{explained}");
+    for (path, word) in [
+        ("vmi.spec.affinity.nodeAffinity", "<NodeSelector>"),
+        ("vmi.spec.tolerations.tolerationSeconds", "<integer>"),
+        ("vmi.spec.topologySpreadConstraints.whenUnsatisfiable", "DoNotSchedule"),
+        ("vmi.spec.volumes.downwardAPI.fields.fieldRef", "fieldPath"),
+        ("virtualmachinepreference.spec.devices.preferredVideoType", "<string>"),
+        ("virtualmachinepreference.spec.clock.preferredClockOffset.utc", "offsetSeconds"),
+    ] {
+        let explained = api.ok(&format!("explain {path}"))?;
+        assert!(explained.contains(word), "{path}: {explained}");
+    }
     let resources = api.ok("api-resources")?;
     assert!(
         resources.contains("virtualmachineinstances") && resources.contains("kubevirt.io/v1"),

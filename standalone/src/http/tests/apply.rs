@@ -153,6 +153,33 @@ async fn what_cannot_be_applied_is_refused() {
 }
 
 #[tokio::test]
+async fn lists_of_a_template_are_merged_by_their_keys() {
+    let world = World::new();
+    let path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web";
+    let machine = |spec: Value| {
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "web"},
+            "spec": {"template": {"spec": spec}}})
+    };
+    let constraint = |key: &str, skew: i32| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"});
+    let mut first = machine(vmi("web")["spec"].take());
+    first["spec"]["runStrategy"] = json!("Halted");
+    first["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([constraint("zone", 1)]);
+    let (code, made) = world.apply(path, "fieldManager=one", &first).await;
+    assert_eq!(code, 201, "{made}");
+    let second = machine(json!({"topologySpreadConstraints": [constraint("rack", 2)]}));
+    let (code, both) = world.apply(path, "fieldManager=two", &second).await;
+    assert_eq!(code, 200, "{both}");
+    let merged = &both["spec"]["template"]["spec"]["topologySpreadConstraints"];
+    assert_eq!(merged, &json!([constraint("zone", 1), constraint("rack", 2)]));
+    let rival = machine(json!({"topologySpreadConstraints": [constraint("zone", 3)]}));
+    let (code, status) = world.apply(path, "fieldManager=two", &rival).await;
+    let field = ".spec.template.spec.topologySpreadConstraints[topologyKey=\"zone\",whenUnsatisfiable=\"DoNotSchedule\"].maxSkew";
+    assert_eq!((code, &status["details"]["causes"][0]["field"]), (409, &json!(field)));
+    let keyless = machine(json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}]}));
+    assert_eq!(world.apply(path, "fieldManager=two", &keyless).await.0, 400);
+}
+
+#[tokio::test]
 async fn a_scale_is_written_by_whoever_writes_it() {
     let world = World::new();
     let sets = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancereplicasets";
