@@ -45,7 +45,7 @@ pub use image::{ImageRef, ImageRefError};
 pub use interface::{Dhcp, Interface, InterfaceModel, Port, Protocol};
 pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use labels::label_selector_problems;
-pub use memory::{Memory, Resources};
+pub use memory::{Memory, Resources, memory_hotplug_problems};
 pub use network::{Binding, Ipv4Net};
 pub use probe::{Probe, ProbeQuestion};
 pub use report::{Cause, Problem, Report};

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use vireo_api::v1::{Matcher, VirtualMachine, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec};
 use vireo_operators::instancetype::{self, Choice, Scope};
 
-use crate::resource::{Cause, Resource, of_template};
+use crate::resource::{Cause, Resource, of_machine};
 use crate::store::{Change, DiskError, Object, Store, WriteError};
 use crate::{meta, place, resource};
 
@@ -179,7 +179,7 @@ pub fn judge(store: &Store, resource: &Resource, value: &Value) -> Vec<Cause> {
     }
     let Ok(vm) = serde_json::from_value::<VirtualMachine>(value.clone()) else { return Vec::new() };
     match expand(store, &vm) {
-        Ok(Some(template)) => of_template(&vm.metadata, &template, TEMPLATE),
+        Ok(Some(template)) => of_machine(&vm.metadata, &template),
         Ok(None) => Vec::new(),
         Err(causes) => causes,
     }

@@ -28,7 +28,7 @@ pub use admit::{Cause, VMI_FINALIZER};
 pub use claim::{CLASS, PROTECTION, requested};
 pub use definition::{CLEANUP, served};
 pub use duration::human;
-pub(crate) use machine::of_template;
+pub(crate) use machine::of_machine;
 pub use table::ALL;
 pub use volume::{PROVISIONER, VOLUME_PROTECTION, describe_class};
 pub(crate) use workload::is_workload;

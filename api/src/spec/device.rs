@@ -28,12 +28,10 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     for (index, panic) in devices.panic_devices.iter().enumerate() {
         let at = at.at("panicDevices").index(index).at("model");
         match panic.model.as_deref() {
-            None | Some("" | "isa") => found.demand(&at, "a pvpanic device", &["-device", "pvpanic"]),
+            None | Some("isa") => found.demand(&at, "a pvpanic device", &["-device", "pvpanic"]),
             Some("pvpanic") => found.demand(&at, "a PCI pvpanic device", &["-device", "pvpanic-pci"]),
             Some("hyperv") => found.refuse_if(true, &at, "a Hyper-V panic device"),
-            Some(other) => {
-                found.invalid(&at, format!("{other:?} is no model: write isa, pvpanic or hyperv"));
-            }
+            Some(other) => found.unsupported_value(&at, other, &["hyperv", "isa", "pvpanic"]),
         }
     }
 }

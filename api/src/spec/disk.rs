@@ -359,15 +359,14 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
         other => found.invalid(&at.at("io"), format!("{other:?} is no mode: write native or threads")),
     }
     match disk.error_policy.as_deref() {
-        None | Some("" | "report") => {}
+        None | Some("report") => {}
         Some(policy @ ("stop" | "ignore" | "enospace")) => found.not_supported(
             &at.at("errorPolicy"),
             format!("{policy} is not available yet: errors are reported to the guest; remove this field"),
         ),
-        Some(other) => found.invalid(
-            &at.at("errorPolicy"),
-            format!("{other:?} is no policy: write stop, ignore, report or enospace"),
-        ),
+        Some(other) => {
+            found.unsupported_value(&at.at("errorPolicy"), other, &["enospace", "ignore", "report", "stop"])
+        }
     }
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");

@@ -2,8 +2,13 @@ use std::net::IpAddr;
 
 use super::Field;
 use super::report::Findings;
-use super::syntax::{DNS_SUBDOMAIN, is_dns_subdomain};
+use super::syntax::{DNS_SUBDOMAIN, RFC_1123_SUBDOMAIN, fits_dns, is_dns_subdomain};
 use crate::v1;
+
+/// The most domains that are searched.
+const SEARCH_PATHS: usize = 6;
+/// The longest list of them, with a space between two.
+const SEARCH_LIST: usize = 256;
 
 /// How the guest resolves names, where a manifest says so.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +44,7 @@ impl Dns {
         &self.nameservers
     }
 
-    /// At most 6; before the policy's.
+    /// At most 6 domains that fit into DNS messages; before the policy's.
     pub fn searches(&self) -> &[String] {
         &self.searches
     }
@@ -97,20 +102,33 @@ fn config(
             Err(_) => found.invalid(&servers.index(index), format!("{server:?} is no IP address: write one")),
         }
     }
-    let searches = at.at("searches");
-    if config.searches.len() > 6 || config.searches.iter().map(String::len).sum::<usize>() > 256 {
-        found.invalid(&searches, "at most 6 domains of 256 characters together are taken");
-    }
-    for (index, domain) in config.searches.iter().enumerate() {
-        if !is_dns_subdomain(domain) {
-            found.invalid(&searches.index(index), format!("{domain:?} is no DNS name: {DNS_SUBDOMAIN}"));
-        }
-    }
+    let searches = searches(&config.searches, &at.at("searches"), found);
     for (index, option) in config.options.iter().enumerate() {
         if option.name.is_empty() {
             found.required(&at.at("options").index(index).at("name"), "an option needs a name");
         }
     }
     found.notice_if(!config.options.is_empty(), &at.at("options"), "DHCP cannot tell resolver options");
-    Some((nameservers, config.searches.clone()))
+    Some((nameservers, searches))
+}
+
+/// The domains that are searched. A label that is too long for DNS is admitted, as KubeVirt does, and no resolver could
+/// search it.
+fn searches(domains: &[String], at: &Field, found: &mut Findings) -> Vec<String> {
+    if domains.len() > SEARCH_PATHS {
+        found.invalid(at, format!("must not have more than {SEARCH_PATHS} search paths"));
+    }
+    if domains.join(" ").len() > SEARCH_LIST {
+        let detail =
+            format!("must not have more than {SEARCH_LIST} characters (including spaces) in the search list");
+        found.invalid(at, detail);
+    }
+    for (index, domain) in domains.iter().enumerate() {
+        let at = at.index(index);
+        if !is_dns_subdomain(domain) {
+            found.invalid_value(&at, domain.as_str(), RFC_1123_SUBDOMAIN);
+        }
+        found.notice_if(!fits_dns(domain), &at, "a domain with a label of more than 63 characters");
+    }
+    domains.iter().filter(|domain| fits_dns(domain)).cloned().collect()
 }

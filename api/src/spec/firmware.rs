@@ -1,7 +1,7 @@
 use uuid::Uuid;
 
 use super::report::Findings;
-use super::syntax::{is_normal_absolute_path, is_one_line};
+use super::syntax::{ABSOLUTE_PATH, is_normal_absolute_path, is_one_line, without_trailing_slash};
 use super::{Field, ImageRef, VmiUid};
 use crate::v1;
 
@@ -176,12 +176,14 @@ fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<K
     if container.kernel_path.is_empty() {
         found.required(&field.at("kernelPath"), "name the kernel's absolute path in the image");
     }
-    for (name, path) in [("kernelPath", &container.kernel_path), ("initrdPath", &container.initrd_path)] {
-        if !path.is_empty() && !is_normal_absolute_path(path) {
-            found.invalid(
-                &field.at(name),
-                format!("{path:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'"),
-            );
+    let (kernel_path, initrd_path) =
+        (without_trailing_slash(&container.kernel_path), without_trailing_slash(&container.initrd_path));
+    for (name, given, path) in [
+        ("kernelPath", &container.kernel_path, kernel_path),
+        ("initrdPath", &container.initrd_path, initrd_path),
+    ] {
+        if !given.is_empty() && !is_normal_absolute_path(path) {
+            found.invalid_value(&field.at(name), given, ABSOLUTE_PATH);
         }
     }
     found.refuse_if(
@@ -194,8 +196,8 @@ fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<K
     }
     Some(KernelBoot {
         image: image?,
-        kernel_path: container.kernel_path.clone(),
-        initrd_path: Some(container.initrd_path.clone()).filter(|path| !path.is_empty()),
+        kernel_path: kernel_path.to_owned(),
+        initrd_path: Some(initrd_path.to_owned()).filter(|path| !path.is_empty()),
         command_line: kernel.kernel_args.clone(),
         field,
     })

@@ -297,11 +297,13 @@ fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
             found.invalid(&at.at("port"), format!("{number} is no port: write 1 to 65535"));
             continue;
         };
-        if read.iter().any(|known| known.port == number && known.protocol == protocol) {
-            found.duplicate(&at.at("port"), format!("{number} is listed twice: keep one"));
-            continue;
+        // KubeVirt tolerates a port that is listed twice, such as once without and once with its default protocol.
+        let is_known = |known: &Port| {
+            known.port == number && known.protocol == protocol && (name.is_none() || known.name == name)
+        };
+        if !read.iter().any(is_known) {
+            read.push(Port { name, protocol, port: number });
         }
-        read.push(Port { name, protocol, port: number });
     }
     read
 }

@@ -65,7 +65,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
     let at = Field::new("spec");
     let start = at.at("startStrategy");
     let start_paused = match spec.start_strategy.as_deref() {
-        None | Some("") => false,
+        None => false,
         Some("Paused") => {
             if spec.liveness_probe.is_some() {
                 found.invalid(&start, "a paused machine answers no livenessProbe: remove one of them");
@@ -73,7 +73,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
             true
         }
         Some(other) => {
-            found.invalid(&start, format!("{other:?} is no strategy: write Paused, or remove the field"));
+            found.unsupported_value(&start, other, &["Paused"]);
             false
         }
     };
@@ -83,29 +83,22 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
         found.invalid(&at.at("terminationGracePeriodSeconds"), format!("{grace} is negative: count from 0"));
     }
     let eviction = match spec.eviction_strategy.as_deref() {
-        None | Some("") => None,
+        None => None,
         Some("None") => Some(EvictionStrategy::None),
         Some("LiveMigrate") => Some(EvictionStrategy::LiveMigrate),
         Some("LiveMigrateIfPossible") => Some(EvictionStrategy::LiveMigrateIfPossible),
         Some("External") => Some(EvictionStrategy::External),
         Some(other) => {
-            found.invalid(
-                &at.at("evictionStrategy"),
-                format!(
-                    "{other:?} is no strategy: write None, LiveMigrate, LiveMigrateIfPossible or External"
-                ),
-            );
+            let supported = ["External", "LiveMigrate", "LiveMigrateIfPossible", "None"];
+            found.unsupported_value(&at.at("evictionStrategy"), other, &supported);
             None
         }
     };
     let reboot = match spec.domain.reboot_policy.as_deref() {
-        None | Some("" | "Reboot") => RebootPolicy::Reboot,
+        None | Some("Reboot") => RebootPolicy::Reboot,
         Some("Terminate") => RebootPolicy::Terminate,
         Some(other) => {
-            found.invalid(
-                &at.at("domain.rebootPolicy"),
-                format!("{other:?} is no policy: write Reboot or Terminate"),
-            );
+            found.unsupported_value(&at.at("domain.rebootPolicy"), other, &["Reboot", "Terminate"]);
             RebootPolicy::Reboot
         }
     };

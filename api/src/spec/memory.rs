@@ -1,9 +1,15 @@
 use super::report::Findings;
-use super::{Bytes, Field, MilliCpus, QuantityError};
+use super::{Bytes, Field, MilliCpus, Problem, QuantityError};
 use crate::v1::{self, Quantity};
 
 /// Guest memory comes in whole pages.
 const PAGE: u64 = 4096;
+/// Blocks in which memory is plugged in: transparent huge pages.
+const HOTPLUG_BLOCK: Bytes = Bytes::mebibytes(2);
+/// The same with huge pages of 1 GiB.
+const HOTPLUG_HUGE_BLOCK: Bytes = Bytes::mebibytes(1024);
+/// The least memory of a guest into which more can be plugged.
+const HOTPLUG_LEAST: Bytes = Bytes::mebibytes(1024);
 /// What a guest cannot do with less than; KubeVirt's own limit for a request.
 const LEAST: Bytes = Bytes::new(1_000_000);
 
@@ -91,6 +97,42 @@ pub(super) fn resources(given: &v1::ResourceRequirements, found: &mut Findings) 
     read
 }
 
+/// What keeps memory from being plugged into the instances of a VirtualMachine that says how much there may be. As in
+/// KubeVirt, a VirtualMachineInstance of its own is not asked.
+pub fn memory_hotplug_problems(spec: &v1::VirtualMachineInstanceSpec) -> Vec<Problem> {
+    let mut found = Findings::default();
+    let at = Field::new("spec.domain.memory");
+    let Some((memory, max)) =
+        spec.domain.memory.as_ref().and_then(|memory| Some((memory, memory.max_guest.as_ref()?)))
+    else {
+        return Vec::new();
+    };
+    let (field, max_field) = (at.at("guest"), at.at("maxGuest"));
+    let Some(guest) = &memory.guest else {
+        found.required(&field, "Guest memory must be configured when memory hotplug is enabled");
+        return found.problems;
+    };
+    let huge = memory.hugepages.as_ref().is_some_and(|pages| pages.page_size == "1Gi");
+    let (block, block_name) = if huge { (HOTPLUG_HUGE_BLOCK, "1Gi") } else { (HOTPLUG_BLOCK, "2Mi") };
+    let is_aligned = |bytes: Bytes| bytes.round_down(block.get()) == bytes;
+    // What is no quantity is reported where the memory is read.
+    if let Ok(guest) = Bytes::try_from(guest) {
+        if !is_aligned(guest) {
+            found.invalid(&field, format!("Guest memory must be {block_name} aligned"));
+        }
+        if guest < HOTPLUG_LEAST {
+            found.invalid(
+                &field,
+                "Memory hotplug is only available for VMs with at least 1Gi of guest memory",
+            );
+        }
+    }
+    if Bytes::try_from(max).is_ok_and(|max| !is_aligned(max)) {
+        found.invalid(&max_field, format!("MaxGuest must be {block_name} aligned"));
+    }
+    found.problems
+}
+
 /// The guest's memory is what it says, else the request, else the limit, else one huge page, as KubeVirt's
 /// defaulting has it. What is no whole number of pages is rounded down.
 pub(super) fn read(
@@ -128,14 +170,10 @@ pub(super) fn read(
         found.required(&field, "say how much memory the guest has, such as 256Mi");
         return None;
     }
-    if let (Some(guest), Some(limit)) = (guest, resources.memory_limit)
-        && guest > limit
-    {
-        found.invalid(
-            &field,
-            format!("{guest} is above spec.domain.resources.limits.memory, which is {limit}"),
-        );
-    }
+    // KubeVirt's LiveUpdate roll-out, its default, admits more than the limit.
+    let exceeds = guest.zip(resources.memory_limit).is_some_and(|(guest, limit)| guest > limit);
+    let limit_field = Field::new("spec.domain.resources.limits.memory");
+    found.notice_if(exceeds, &limit_field, "a limit below the guest's memory");
     if guest.is_some_and(|guest| guest < LEAST) {
         found.invalid(&field, "is below 1M: give what a guest can run in, such as 128Mi");
         return None;
@@ -143,8 +181,7 @@ pub(super) fn read(
     let guest = guest.or(resources.memory_request).or(resources.memory_limit)?;
     if guest < LEAST {
         if resources.memory_request.is_none() {
-            let limit = Field::new("spec.domain.resources.limits.memory");
-            found.invalid(&limit, "is below 1M: give what a guest can run in, such as 128Mi");
+            found.invalid(&limit_field, "is below 1M: give what a guest can run in, such as 128Mi");
         }
         return None;
     }

@@ -55,16 +55,27 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
         let named = kinds.iter().find(|(_, there)| *there).map(|(name, _)| at.at(name));
         found.refuse_if(true, &named.unwrap_or(at), "a confidential machine");
     }
-    match domain.io_threads_policy.as_deref() {
-        None | Some("" | "shared" | "auto" | "supplementalPool") => {}
-        Some(other) => found.invalid(
-            &at.at("ioThreadsPolicy"),
-            format!("{other:?} is no policy: write shared, auto or supplementalPool"),
-        ),
-    }
+    io_threads(domain, &at, found);
     let threads = "the hypervisor decides about threads";
     found.notice_if(domain.io_threads_policy.is_some(), &at.at("ioThreadsPolicy"), threads);
     found.notice_if(domain.io_threads.is_some(), &at.at("ioThreads"), threads);
+}
+
+fn io_threads(domain: &v1::DomainSpec, at: &Field, found: &mut Findings) {
+    match domain.io_threads_policy.as_deref() {
+        None | Some("shared" | "auto") => {}
+        Some("supplementalPool") => {
+            let count = domain.io_threads.as_ref().and_then(|threads| threads.supplemental_pool_thread_count);
+            if count.is_none_or(|count| count < 1) {
+                let detail =
+                    "the number of iothreads needs to be set and positive for the supplementalPool policy";
+                found.required_value(&at.at("ioThreads").at("supplementalPoolThreadCount"), detail);
+            }
+        }
+        Some(other) => {
+            found.unsupported_value(&at.at("ioThreadsPolicy"), other, &["auto", "shared", "supplementalPool"])
+        }
+    }
 }
 
 fn features(features: &v1::Features, at: &Field, found: &mut Findings) {

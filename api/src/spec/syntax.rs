@@ -21,6 +21,11 @@ pub(crate) fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label_of_any_length)
 }
 
+/// Whether a subdomain can be written in a DNS message, in which a label has at most 63 bytes (RFC 1035, section 2.3.4).
+pub(crate) fn fits_dns(subdomain: &str) -> bool {
+    subdomain.split('.').all(|label| label.len() <= LONGEST_LABEL)
+}
+
 /// The name part of a label, or its value where that is not empty.
 pub(crate) fn is_label_text(text: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
@@ -54,6 +59,14 @@ pub(crate) fn is_normal_absolute_path(text: &str) -> bool {
             .strip_prefix('/')
             .is_some_and(|rest| rest.split('/').all(|part| !matches!(part, "" | "." | "..")))
 }
+
+/// A path without the slash at its end, which KubeVirt tolerates.
+pub(crate) fn without_trailing_slash(path: &str) -> &str {
+    path.strip_suffix('/').unwrap_or(path)
+}
+
+/// What a path inside an image must be, for messages.
+pub(crate) const ABSOLUTE_PATH: &str = "must be an absolute path to a file without relative components";
 
 /// A word that can stand in a hypervisor's option without a second meaning.
 pub(crate) fn is_plain_word(text: &str) -> bool {
@@ -90,6 +103,13 @@ mod tests {
         let long = "x".repeat(64);
         assert!(is_dns_label(&long[1..]) && !is_dns_label(&long));
         assert!(is_dns_subdomain(&long) && !is_dns_subdomain(&"x".repeat(254)));
+    }
+
+    #[test]
+    fn a_slash_at_the_end_of_a_path_is_dropped_once() {
+        for (text, good) in [("/disk/a.img/", true), ("/disk/a.img//", false), ("/", false)] {
+            assert_eq!(is_normal_absolute_path(without_trailing_slash(text)), good, "{text}");
+        }
     }
 
     #[test]

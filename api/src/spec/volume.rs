@@ -2,7 +2,9 @@ use std::path::{Path, PathBuf};
 
 use super::cloud_init::{self, CloudInit};
 use super::report::Findings;
-use super::syntax::{DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path};
+use super::syntax::{
+    ABSOLUTE_PATH, DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path, without_trailing_slash,
+};
 use super::{Bytes, Field, ImageRef, firmware};
 use crate::v1;
 
@@ -193,16 +195,10 @@ fn persistent_volume_claim(
 
 fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
     let image = firmware::image(&disk.image, &at.at("image"), found);
-    let path = Some(disk.path.clone()).filter(|path| !path.is_empty());
+    let path = (!disk.path.is_empty()).then(|| without_trailing_slash(&disk.path).to_owned());
     let bad = path.as_deref().is_some_and(|path| !is_normal_absolute_path(path));
     if bad {
-        found.invalid(
-            &at.at("path"),
-            format!(
-                "{:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'",
-                disk.path
-            ),
-        );
+        found.invalid_value(&at.at("path"), &disk.path, ABSOLUTE_PATH);
     }
     found.refuse_if(!disk.image_pull_secret.is_empty(), &at.at("imagePullSecret"), "pulling with a secret");
     let image = image?;

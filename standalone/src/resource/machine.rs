@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::decode;
-use vireo_api::spec::Vm;
+use vireo_api::spec::{Vm, memory_hotplug_problems};
 use vireo_api::v1::{
     API_VERSION, ObjectMeta, Shape as _, Stranger, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceTemplateSpec,
@@ -45,7 +45,7 @@ pub(super) fn judge(machine: &VirtualMachine) -> Vec<Cause> {
         None => causes.push(Cause::required(TEMPLATE, "is needed: say what to run")),
         // With what it chose, it is judged by who can look for that: `crate::instancetypes`.
         Some(_) if machine.spec.instancetype.is_some() || machine.spec.preference.is_some() => {}
-        Some(template) => causes.extend(of_template(&machine.metadata, template, TEMPLATE)),
+        Some(template) => causes.extend(of_machine(&machine.metadata, template)),
     }
     causes
 }
@@ -61,6 +61,13 @@ pub(super) fn unknown(strangers: &[Stranger], template: &str) -> Vec<Cause> {
         Cause::invalid(stranger.field.clone(), message)
     };
     strangers.iter().filter(mine).map(tell).collect()
+}
+
+/// What the instances of a VirtualMachine would be refused for, and what keeps them from being updated while they run.
+pub(crate) fn of_machine(owner: &ObjectMeta, template: &VirtualMachineInstanceTemplateSpec) -> Vec<Cause> {
+    let mut causes = of_template(owner, template, TEMPLATE);
+    causes.extend(memory_hotplug_problems(&template.spec).iter().map(|problem| cause(problem, TEMPLATE)));
+    causes
 }
 
 /// What the instances of `owner` would be refused for, by the fields of their template at `path`.
