@@ -47,7 +47,7 @@ pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use labels::label_selector_problems;
 pub use memory::{Memory, Resources, memory_hotplug_problems};
 pub use network::{Binding, Ipv4Net};
-pub use probe::{Probe, ProbeQuestion};
+pub use probe::{Probe, ProbeHost, ProbeQuestion};
 pub use report::{Cause, Problem, Report};
 pub use screen::Video;
 pub use units::{Bytes, MacAddr, MilliCpus, ParseMacError, QuantityError, VmiUid};

@@ -214,23 +214,28 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Interfa
     }
 }
 
+/// The name servers and search domains of a VM: its own before the host's, which count unless its DNS policy is `None`.
+pub fn resolver(vm: &Vm, host: &Resolver) -> wire::probe_request::Resolver {
+    let alone = vm.dns().policy() == vireo_api::spec::DnsPolicy::None;
+    let given = vm.dns().nameservers().iter().filter(|server| server.is_ipv4()).map(ToString::to_string);
+    let servers = host.servers.iter().map(ToString::to_string).filter(|_| !alone);
+    let mut servers: Vec<String> = given.chain(servers).collect();
+    servers.dedup();
+    let search = host.search.iter().filter(|_| !alone);
+    let search_domains = vm.dns().searches().iter().chain(search).cloned().collect();
+    wire::probe_request::Resolver { servers, search_domains }
+}
+
 fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
     let Binding::Masquerade { network, .. } = interface.binding();
     let dhcp = interface.dhcp();
-    let given: Vec<String> =
-        vm.dns().nameservers().iter().filter(|server| server.is_ipv4()).map(ToString::to_string).collect();
-    let alone = vm.dns().policy() == vireo_api::spec::DnsPolicy::None;
-    let host = facts.resolver.servers.iter().map(ToString::to_string).filter(|_| !alone);
-    let search = facts.resolver.search.iter().filter(|_| !alone).cloned();
-    let mut dns_servers = given;
-    dns_servers.extend(host);
-    dns_servers.dedup();
+    let wire::probe_request::Resolver { servers, search_domains } = resolver(vm, facts.resolver);
     wire::Lease {
         address: network.guest().to_string(),
         prefix_length: u32::from(network.prefix()),
         gateway: network.gateway().to_string(),
-        dns_servers,
-        search_domains: vm.dns().searches().iter().cloned().chain(search).collect(),
+        dns_servers: servers,
+        search_domains,
         hostname: vm.hostname().to_owned(),
         domain: String::new(),
         boot_file: dhcp.boot_file().unwrap_or_default().to_owned(),

@@ -3,6 +3,7 @@
 //! Whatever the guest answers is bounded: in time by the question, in size by [`http`] and [`crate::agent`].
 
 mod http;
+mod names;
 mod tls;
 
 use std::io;
@@ -11,12 +12,14 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use url::Host;
 use vireo_proto::launcher::probe_request::{Question, TcpSocket};
 use vireo_proto::launcher::{ProbeRequest, ProbeResponse};
 
 use crate::agent::Asker;
 use crate::agent::run::End;
 use crate::fault::{Code, fault};
+use names::Names;
 
 /// Why a guest is not well, for people.
 type Failure = String;
@@ -27,13 +30,17 @@ pub async fn ask(agent: &Asker, request: ProbeRequest) -> ProbeResponse {
     let Some(question) = request.question else {
         return invalid("this launcher does not know the question");
     };
+    let names = match Names::try_from(request.resolver.unwrap_or_default()) {
+        Ok(names) => names,
+        Err(why) => return invalid(&why),
+    };
     let told = match question {
         Question::HttpGet(get) => match http::Request::try_from(get) {
-            Ok(request) => timeout(limit, http::get(request)).await,
+            Ok(request) => timeout(limit, http::get(request, &names)).await,
             Err(why) => return invalid(&why),
         },
-        Question::TcpSocket(socket) => match address(&socket) {
-            Ok(address) => timeout(limit, accepts(address)).await,
+        Question::TcpSocket(socket) => match Target::try_from(&socket) {
+            Ok(target) => timeout(limit, accepts(target, &names)).await,
             Err(why) => return invalid(&why),
         },
         Question::Exec(exec) => timeout(limit, succeeds(agent, exec.command)).await,
@@ -49,19 +56,46 @@ fn invalid(why: &str) -> ProbeResponse {
     ProbeResponse { failure: None, fault: Some(fault(Code::Invalid, why)) }
 }
 
-fn address(to: &TcpSocket) -> Result<SocketAddr, String> {
-    let address: IpAddr = to.address.parse().map_err(|_| format!("{:?} is no address", to.address))?;
-    let port = u16::try_from(to.port).ok().filter(|port| *port != 0);
-    Ok(SocketAddr::new(address, port.ok_or_else(|| format!("{} is no port", to.port))?))
+/// Where a probe connects to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    host: Host,
+    port: u16,
 }
 
-async fn accepts(address: SocketAddr) -> Result<(), Failure> {
-    dial(address).await.map(drop)
+impl TryFrom<&TcpSocket> for Target {
+    type Error = String;
+
+    fn try_from(to: &TcpSocket) -> Result<Self, String> {
+        let host = match to.address.parse() {
+            Ok(IpAddr::V4(address)) => Host::Ipv4(address),
+            Ok(IpAddr::V6(address)) => Host::Ipv6(address),
+            Err(_) => match Host::parse(&to.address) {
+                Ok(Host::Domain(name)) => Host::Domain(name),
+                _ => return Err(format!("{:?} is no address", to.address)),
+            },
+        };
+        let port = u16::try_from(to.port).ok().filter(|port| *port != 0);
+        Ok(Self { host, port: port.ok_or_else(|| format!("{} is no port", to.port))? })
+    }
 }
 
-async fn dial(address: SocketAddr) -> Result<TcpStream, Failure> {
-    let dialled = TcpStream::connect(address).await;
-    dialled.map_err(|error: io::Error| format!("cannot connect to port {}: {error}", address.port()))
+async fn accepts(target: Target, names: &Names) -> Result<(), Failure> {
+    dial(&target, names).await.map(drop)
+}
+
+/// Connects to the first address of a target that accepts.
+async fn dial(target: &Target, names: &Names) -> Result<TcpStream, Failure> {
+    let Target { host, port } = target;
+    let addresses: Vec<IpAddr> = match host {
+        Host::Ipv4(address) => vec![(*address).into()],
+        Host::Ipv6(address) => vec![(*address).into()],
+        Host::Domain(name) => names.lookup(name).await?,
+    };
+    let addresses: Vec<SocketAddr> =
+        addresses.into_iter().map(|address| SocketAddr::new(address, *port)).collect();
+    let dialled = TcpStream::connect(addresses.as_slice()).await;
+    dialled.map_err(|error: io::Error| format!("cannot connect to port {port}: {error}"))
 }
 
 async fn succeeds(agent: &Asker, command: Vec<String>) -> Result<(), Failure> {

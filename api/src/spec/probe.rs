@@ -1,3 +1,4 @@
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -26,8 +27,8 @@ pub enum ProbeQuestion {
         path: String,
         /// From 1.
         port: u16,
-        /// The address; the machine's own when absent.
-        host: Option<IpAddr>,
+        /// Where; the guest when absent.
+        host: Option<ProbeHost>,
         /// Over TLS, the certificate not checked.
         tls: bool,
         /// More headers.
@@ -37,8 +38,8 @@ pub enum ProbeQuestion {
     TcpSocket {
         /// From 1.
         port: u16,
-        /// The address; the machine's own when absent.
-        host: Option<IpAddr>,
+        /// Where; the guest when absent.
+        host: Option<ProbeHost>,
     },
     /// Does a command end with 0, which the guest's agent runs?
     Exec {
@@ -47,6 +48,24 @@ pub enum ProbeQuestion {
     },
     /// Does the guest's agent answer?
     GuestAgentPing,
+}
+
+/// Where a probe connects to, if not to the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeHost {
+    /// An address.
+    Address(IpAddr),
+    /// A DNS name, resolved whenever the probe runs.
+    Name(String),
+}
+
+impl fmt::Display for ProbeHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
 }
 
 impl Probe {
@@ -193,23 +212,39 @@ fn headers(headers: &[v1::HttpHeader], at: &Field, found: &mut Findings) -> Vec<
     headers.iter().map(|header| (header.name.clone(), header.value.clone())).collect()
 }
 
-/// The port, and the address if it is not the machine's own.
+/// The port, and the host if it is not the guest.
 fn target(
     (port, host): (Option<&IntOrString>, &str),
     at: &Field,
     interfaces: &[Interface],
     found: &mut Findings,
-) -> Option<(u16, Option<IpAddr>)> {
+) -> Option<(u16, Option<ProbeHost>)> {
     if host.is_empty() && interfaces.is_empty() {
         found.invalid(at, "needs an interface on the pod network");
     }
-    let address = Some(host).filter(|host| !host.is_empty()).map(|host| host.parse().ok());
-    if address == Some(None) {
-        let advice = "write an IP address, or nothing for the machine's own; what a server is called can be a Host header";
-        found.invalid(&at.at("host"), format!("{host:?} is no address: {advice}"));
+    let target = match host.parse() {
+        Ok(address) => Some(ProbeHost::Address(address)),
+        Err(_) if is_host_name(host) => Some(ProbeHost::Name(host.to_owned())),
+        Err(_) => None,
+    };
+    if target.is_none() && !host.is_empty() {
+        found.invalid_value(&at.at("host"), host, "must be an IP address or a DNS name");
     }
     let port = number(port, &at.at("port"), interfaces, found)?;
-    Some((port, address.flatten()))
+    Some((port, target))
+}
+
+/// Whether a resolver could be asked for it: labels of at most 63 letters, digits, `-` and `_`, joined by dots.
+fn is_host_name(text: &str) -> bool {
+    let name = text.strip_suffix('.').unwrap_or(text);
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+            && !label.starts_with('-')
+    };
+    // What ends in a number would be an address (RFC 1123, section 2.1).
+    let is_number = name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()));
+    name.len() <= 253 && name.split('.').all(is_label) && !is_number
 }
 
 fn number(

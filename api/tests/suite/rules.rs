@@ -570,7 +570,7 @@ fn probes() {
             (probe(json!({"exec": {"command": [""]}})), "readinessProbe.exec.command", Required),
             (probe(json!({"guestAgentPing": {}, "exec": {"command": ["true"]}})), "readinessProbe", Invalid),
             (
-                probe(json!({"tcpSocket": {"port": 1, "host": "example.org"}})),
+                probe(json!({"tcpSocket": {"port": 1, "host": "example.org:80"}})),
                 "readinessProbe.tcpSocket.host",
                 Invalid,
             ),

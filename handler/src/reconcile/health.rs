@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tracing::{Instrument as _, Span, debug};
-use vireo_api::spec::{Probe, ProbeQuestion, Vm};
+use vireo_api::spec::{Probe, ProbeHost, ProbeQuestion, Vm};
 use vireo_api::v1::VirtualMachineInstanceStatus;
 use vireo_proto::launcher::ProbeRequest;
 use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet, Question, TcpSocket};
@@ -18,6 +18,7 @@ use super::act::inside;
 use super::record::Record;
 use super::status::Phase;
 use crate::launcher::link::{chain, probe};
+use crate::network::dns::{self, Resolver};
 pub(super) use course::Standing;
 use course::{Course, Outcome, Rules};
 
@@ -55,7 +56,7 @@ impl Health {
         let (tell, told) = watch::channel(Told::default());
         let one = |probe: Option<&Probe>, place: fn(&mut Told) -> &mut Standing| {
             let probe = probe.cloned();
-            let request = probe.as_ref().map(|probe| request(probe, &vm));
+            let request = probe.as_ref().map(|probe| request(probe, &vm, dns::of_host));
             let (socket, heard, tell) = (record.dir.launcher_socket(), heard.clone(), tell.clone());
             async move {
                 let Some((probe, request)) = probe.zip(request) else { return };
@@ -151,11 +152,11 @@ async fn ask(socket: PathBuf, request: ProbeRequest) -> Outcome {
     }
 }
 
-/// How the launcher is asked.
-fn request(probe: &Probe, vm: &Vm) -> ProbeRequest {
+/// How the launcher is asked. `host` has the host's name servers, which are needed where a probe names its target.
+fn request(probe: &Probe, vm: &Vm, host: impl FnOnce() -> Resolver) -> ProbeRequest {
     let guest = inside(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
-    let to = |host: Option<std::net::IpAddr>, port: u16| TcpSocket {
-        address: host.map_or_else(|| guest.clone(), |host| host.to_string()),
+    let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {
+        address: host.as_ref().map_or_else(|| guest.clone(), ToString::to_string),
         port: port.into(),
     };
     let question = match probe.question() {
@@ -163,17 +164,24 @@ fn request(probe: &Probe, vm: &Vm) -> ProbeRequest {
             let header =
                 |(name, value): &(String, String)| Header { name: name.clone(), value: value.clone() };
             Question::HttpGet(HttpGet {
-                to: Some(to(*host, *port)),
+                to: Some(to(host, *port)),
                 tls: *tls,
                 path: path.clone(),
                 headers: headers.iter().map(header).collect(),
             })
         }
-        ProbeQuestion::TcpSocket { port, host } => Question::TcpSocket(to(*host, *port)),
+        ProbeQuestion::TcpSocket { port, host } => Question::TcpSocket(to(host, *port)),
         ProbeQuestion::Exec { command } => Question::Exec(Exec { command: command.clone() }),
         ProbeQuestion::GuestAgentPing => Question::GuestAgentPing(GuestAgentPing {}),
     };
-    ProbeRequest { timeout_seconds: probe.timeout().as_secs(), question: Some(question) }
+    let named = match probe.question() {
+        ProbeQuestion::HttpGet { host, .. } | ProbeQuestion::TcpSocket { host, .. } => {
+            matches!(host, Some(ProbeHost::Name(_)))
+        }
+        ProbeQuestion::Exec { .. } | ProbeQuestion::GuestAgentPing => false,
+    };
+    let resolver = named.then(|| crate::resolve::resolver(vm, &host()));
+    ProbeRequest { timeout_seconds: probe.timeout().as_secs(), question: Some(question), resolver }
 }
 
 #[cfg(test)]

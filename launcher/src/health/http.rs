@@ -1,7 +1,5 @@
 //! One GET, of whose answer only the head is read.
 
-use std::net::SocketAddr;
-
 use http_body_util::Empty;
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -9,10 +7,11 @@ use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION,
 use hyper::{HeaderMap, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use url::{Host, Url};
+use url::Url;
 use vireo_proto::launcher::probe_request::HttpGet;
 
-use super::{Failure, address, dial, tls};
+use super::names::Names;
+use super::{Failure, Target, dial, tls};
 use crate::fault::chain;
 
 /// Bytes of an answer's head.
@@ -33,11 +32,11 @@ impl TryFrom<HttpGet> for Request {
     type Error = String;
 
     fn try_from(get: HttpGet) -> Result<Self, String> {
-        let to = address(&get.to.unwrap_or_default())?;
+        let to = Target::try_from(&get.to.unwrap_or_default())?;
         let scheme = if get.tls { "https" } else { "http" };
-        let url = Url::parse(&format!("{scheme}://{to}{}", get.path));
+        let url = Url::parse(&format!("{scheme}://{}:{}{}", to.host, to.port, get.path));
         let url = url.map_err(|error| format!("{:?} is no path: {error}", get.path))?;
-        if url_address(&url) != Some(to) {
+        if target(&url) != Some(to) {
             return Err(format!("{:?} is no path", get.path));
         }
         let mut headers = HeaderMap::new();
@@ -54,10 +53,10 @@ impl TryFrom<HttpGet> for Request {
 }
 
 /// Whether it is answered with 200 to 399. The caller has a deadline.
-pub(super) async fn get(request: Request) -> Result<(), Failure> {
+pub(super) async fn get(request: Request, names: &Names) -> Result<(), Failure> {
     let Request { mut url, headers } = request;
     for _ in 0..=REDIRECTIONS {
-        let answer = once(&url, &headers).await?;
+        let answer = once(&url, &headers, names).await?;
         match redirection(&url, &answer) {
             Some(next) => url = next,
             None if (200..400).contains(&answer.status().as_u16()) => return Ok(()),
@@ -81,21 +80,19 @@ fn redirection<B>(from: &Url, answer: &Response<B>) -> Option<Url> {
     (matches!(next.scheme(), "http" | "https") && next.host() == from.host()).then_some(next)
 }
 
-/// URLs of probes name no hosts.
-fn url_address(url: &Url) -> Option<SocketAddr> {
-    let port = url.port_or_known_default()?;
-    match url.host()? {
-        Host::Ipv4(address) => Some((address, port).into()),
-        Host::Ipv6(address) => Some((address, port).into()),
-        Host::Domain(_) => None,
-    }
+fn target(url: &Url) -> Option<Target> {
+    Some(Target { host: url.host()?.to_owned(), port: url.port_or_known_default()? })
 }
 
-async fn once(url: &Url, headers: &HeaderMap) -> Result<Response<hyper::body::Incoming>, Failure> {
-    let address = url_address(url).ok_or("the URL has no address")?;
-    let stream = dial(address).await?;
+async fn once(
+    url: &Url,
+    headers: &HeaderMap,
+    names: &Names,
+) -> Result<Response<hyper::body::Incoming>, Failure> {
+    let target = target(url).ok_or("the URL has no host")?;
+    let stream = dial(&target, names).await?;
     if url.scheme() == "https" {
-        let agreed = tls::agree(address.ip(), stream).await;
+        let agreed = tls::agree(&target.host, stream).await;
         exchange(agreed.map_err(|error| format!("cannot agree on TLS: {error}"))?, url, headers).await
     } else {
         exchange(stream, url, headers).await

@@ -66,7 +66,7 @@ fn to(port: u32) -> TcpSocket {
 
 async fn told(question: Question) -> ProbeResponse {
     let (agent, _questions) = questions();
-    ask(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question) }).await
+    ask(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None }).await
 }
 
 async fn get(port: u32, tls: bool, path: &str) -> Option<String> {
@@ -205,12 +205,97 @@ async fn an_agent_that_is_not_there_is_a_failure() {
         Question::Exec(Exec { command: vec!["true".to_owned()] }),
     ];
     for question in questions.clone() {
-        let told = ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question) }).await;
+        let told =
+            ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
         assert_eq!(told.failure.as_deref(), Some("no answer within 3 s"));
     }
     drop(asked);
     for question in questions {
-        let told = ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question) }).await;
+        let told =
+            ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
         assert_eq!(told.failure.as_deref(), Some("VMI does not have guest agent connected"));
+    }
+}
+
+/// A name server that knows one host, which is this machine; where it is asked.
+async fn name_server(host: &'static str) -> SocketAddr {
+    use hickory_resolver::proto::op::{Message, ResponseCode};
+    use hickory_resolver::proto::rr::rdata::A;
+    use hickory_resolver::proto::rr::{RData, Record, RecordType};
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let address = socket.local_addr().unwrap();
+    tokio::spawn(async move {
+        let mut buffer = [0; 4096];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let question = Message::from_vec(&buffer[..length]).unwrap();
+            let mut answer = Message::response(question.metadata.id, question.metadata.op_code);
+            let query = question.queries[0].clone();
+            match query.name().to_string() == host {
+                true if query.query_type() == RecordType::A => {
+                    let address = RData::A(A::new(127, 0, 0, 1));
+                    answer.add_answer(Record::from_rdata(query.name().clone(), 60, address));
+                }
+                true => {}
+                false => answer.metadata.response_code = ResponseCode::NXDomain,
+            }
+            answer.add_query(query);
+            socket.send_to(&answer.to_vec().unwrap(), from).await.unwrap();
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn names_are_resolved_by_the_vms_name_servers_in_its_search_domains() {
+    let server = name_server("db.shop.example.").await;
+    let names = |servers: &[SocketAddr]| Names {
+        servers: servers.to_vec(),
+        search: vec!["web.example".parse().unwrap(), "shop.example".parse().unwrap()],
+    };
+    let here: Vec<IpAddr> = vec![[127, 0, 0, 1].into()];
+    for host in ["db.shop.example", "db.shop.example.", "db"] {
+        assert_eq!(names(&[server]).lookup(host).await.as_ref(), Ok(&here), "{host}");
+    }
+    let failure = names(&[server]).lookup("cache").await.unwrap_err();
+    assert!(failure.starts_with("cannot resolve cache: "), "{failure}");
+    let failure = names(&[]).lookup("db").await.unwrap_err();
+    assert_eq!(failure, "cannot resolve db: the VM has no name server");
+}
+
+#[tokio::test]
+async fn a_probe_asks_the_host_that_it_names() {
+    let server = name_server("db.shop.example.").await;
+    let names = Names { servers: vec![server], search: Vec::new() };
+    let well =
+        |head: &str| if head.contains("\r\nhost: db.shop.example:") { status(200) } else { status(400) };
+    let port = self::server(well, None).await;
+    let to = TcpSocket { address: "DB.shop.example".to_owned(), port };
+    accepts(Target::try_from(&to).unwrap(), &names).await.unwrap();
+    let get = HttpGet { to: Some(to), tls: false, path: "/".to_owned(), headers: Vec::new() };
+    http::get(http::Request::try_from(get).unwrap(), &names).await.unwrap();
+}
+
+/// A name server that is silent is a failure of the probe, in its time.
+#[tokio::test]
+async fn a_name_that_nobody_resolves_takes_no_longer_than_the_probe() {
+    let (agent, _questions) = questions();
+    let resolver = |servers: &[&str]| wire_resolver(servers);
+    let to = TcpSocket { address: "db".to_owned(), port: 1 };
+    // TEST-NET-1 (RFC 5737) has no hosts.
+    let request = ProbeRequest {
+        timeout_seconds: 1,
+        question: Some(Question::TcpSocket(to)),
+        resolver: Some(resolver(&["192.0.2.1"])),
+    };
+    let failure = ask(&agent, request.clone()).await.failure.unwrap();
+    assert!(failure.contains("no answer within 1 s") || failure.contains("cannot resolve db"), "{failure}");
+    let odd = ProbeRequest { resolver: Some(resolver(&["ns.example"])), ..request };
+    assert!(ask(&agent, odd).await.fault.is_some());
+}
+
+fn wire_resolver(servers: &[&str]) -> vireo_proto::launcher::probe_request::Resolver {
+    vireo_proto::launcher::probe_request::Resolver {
+        servers: servers.iter().map(|server| (*server).to_owned()).collect(),
+        search_domains: Vec::new(),
     }
 }

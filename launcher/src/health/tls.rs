@@ -11,9 +11,15 @@ use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use url::Host;
 
 /// Agrees on TLS with whoever is there.
-pub(super) async fn agree(address: IpAddr, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+pub(super) async fn agree(host: &Host, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+    let server = match host {
+        Host::Ipv4(address) => ServerName::from(IpAddr::from(*address)),
+        Host::Ipv6(address) => ServerName::from(IpAddr::from(*address)),
+        Host::Domain(name) => ServerName::try_from(name.clone()).map_err(io::Error::other)?,
+    };
     let provider = ring::default_provider();
     let whoever = Arc::new(Whoever(provider.signature_verification_algorithms));
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
@@ -22,7 +28,7 @@ pub(super) async fn agree(address: IpAddr, stream: TcpStream) -> io::Result<TlsS
         .dangerous()
         .with_custom_certificate_verifier(whoever)
         .with_no_client_auth();
-    TlsConnector::from(Arc::new(config)).connect(ServerName::from(address), stream).await
+    TlsConnector::from(Arc::new(config)).connect(server, stream).await
 }
 
 /// Takes every certificate, and so needs no proof of any.

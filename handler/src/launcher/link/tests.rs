@@ -124,7 +124,7 @@ async fn a_guest_is_ill_only_where_its_launcher_says_so() {
     let (_tell, told) = watch::channel(state(Phase::Running));
     let server = stage.serve(Puppet::saying(told));
     let ask = async |question| {
-        let request = ProbeRequest { timeout_seconds: 1, question: Some(question) };
+        let request = ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None };
         probe(&stage.socket(), request).await
     };
     assert!(matches!(ask(Question::GuestAgentPing(GuestAgentPing {})).await, Ok(None)));

@@ -53,3 +53,32 @@ fn a_delay_is_counted_from_when_the_guest_began_to_run() {
     super::super::status::enter(&mut vmi.status, Phase::Running, "2026-01-01T00:00:00Z");
     assert_eq!(running_since(&vmi.status), Some("2026-01-01T00:00:00Z".parse().unwrap()));
 }
+
+/// A VMI with a readiness probe of this host.
+fn probed(host: &str) -> Vm {
+    let text = format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
+         metadata: {{name: web, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223}}\n\
+         spec: {{domain: {{memory: {{guest: 64Mi}}}}, dnsConfig: {{nameservers: [192.0.2.1, '::1'], searches: [shop.example]}}, \
+         readinessProbe: {{tcpSocket: {{port: 80, host: '{host}'}}}}}}\n"
+    );
+    vireo_api::decode::manifest(&text).unwrap().remove(0).check().unwrap()
+}
+
+#[test]
+fn a_probe_of_a_name_brings_the_name_servers_of_its_vmi() {
+    let host = || dns::parse("nameserver 192.0.2.53\nsearch example.org\n");
+    for (of, address, servers) in [
+        ("", "10.0.2.2", None),
+        ("192.0.2.7", "192.0.2.7", None),
+        ("db", "db", Some(["192.0.2.1", "192.0.2.53"])),
+    ] {
+        let vm = probed(of);
+        let request = request(vm.readiness_probe().unwrap(), &vm, host);
+        let Some(Question::TcpSocket(to)) = request.question else { panic!("{request:?}") };
+        assert_eq!((to.address.as_str(), to.port), (address, 80));
+        let told = request.resolver.map(|resolver| (resolver.servers, resolver.search_domains));
+        let search = vec!["shop.example".to_owned(), "example.org".to_owned()];
+        assert_eq!(told, servers.map(|servers| (servers.map(str::to_owned).to_vec(), search)), "{of:?}");
+    }
+}
