@@ -16,3 +16,5 @@ mod properties;
 mod rules;
 #[path = "suite/scheduling.rs"]
 mod scheduling;
+#[path = "suite/upstream.rs"]
+mod upstream;

@@ -27,8 +27,8 @@ pub struct Host {
     pub kernel: Option<(File, Option<File>)>,
     /// For a machine that starts through it.
     pub firmware: Option<HostFirmware>,
-    /// One for each disk.
-    pub disks: Vec<DiskFiles>,
+    /// One for each disk; absent for an empty CD drive.
+    pub disks: Vec<Option<DiskFiles>>,
     /// One for each interface, for the monitor; QEMU attaches to taps by itself.
     pub taps: Vec<OwnedFd>,
     /// The guest agent's port.
@@ -169,7 +169,9 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
 /// When its file cannot be had.
 pub fn open_one(disk: &Disk) -> Result<DiskFiles, Fault> {
     let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only);
-    opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))
+    let opened = opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))?;
+    opened
+        .ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be plugged in"))
 }
 
 fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
@@ -187,8 +189,10 @@ fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
     Ok(HostFirmware::Files(code, variables.transpose()?))
 }
 
-fn open_disk(what: &str, source: &Source, write: bool) -> Result<DiskFiles, HostError> {
+/// Absent for an empty CD drive.
+fn open_disk(what: &str, source: &Source, write: bool) -> Result<Option<DiskFiles>, HostError> {
     let (path, backing) = match source {
+        Source::NoMedium => return Ok(None),
         Source::Raw(path) => (path, None),
         Source::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
@@ -199,7 +203,7 @@ fn open_disk(what: &str, source: &Source, write: bool) -> Result<DiskFiles, Host
         lock(what, path, &file, false)?;
         Ok(file)
     });
-    Ok(DiskFiles { image, backing: backing.transpose()? })
+    Ok(Some(DiskFiles { image, backing: backing.transpose()? }))
 }
 
 fn open_file(what: &str, path: &Path, write: bool) -> Result<File, HostError> {

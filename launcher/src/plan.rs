@@ -35,6 +35,14 @@ pub enum PlanError {
         #[source]
         source: DiskError,
     },
+    /// Only QEMU has CD drives without a medium.
+    #[error("the monitor has no empty drive such as {name}")]
+    EmptyDrive {
+        /// The disk's name.
+        name: String,
+        /// The manifest's field.
+        field: String,
+    },
     /// More than there are slots for.
     #[error("the monitor has no room")]
     TooManyDevices(#[from] TooManyDevices),
@@ -45,7 +53,7 @@ impl From<PlanError> for Fault {
         let field = match &error {
             PlanError::Memory(_) => "spec.domain.memory.guest",
             PlanError::NothingToStart => "spec.domain.firmware",
-            PlanError::Disk { field, .. } => field,
+            PlanError::Disk { field, .. } | PlanError::EmptyDrive { field, .. } => field,
             PlanError::TooManyDevices(_) => "spec.domain.devices",
         };
         fault_at(Code::Unsupported, field, chain(&error))
@@ -106,11 +114,13 @@ fn port(plug: Plug) -> Port {
     Port::new(agent::PORT, line, opened)
 }
 
-fn disk(wanted: &Disk, files: DiskFiles) -> Result<MachineDisk, PlanError> {
-    let DiskFiles { image, backing } = files;
+fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanError> {
+    let empty = || PlanError::EmptyDrive { name: wanted.name.clone(), field: wanted.field.clone() };
+    let DiskFiles { image, backing } = files.ok_or_else(empty)?;
     let image = match &wanted.source {
         Source::Raw(_) => DiskImage::Raw(image),
         Source::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
+        Source::NoMedium => return Err(empty()),
     };
     let serial = DiskSerial::new(&wanted.serial).map_err(|source| PlanError::Disk {
         name: wanted.name.clone(),
@@ -164,7 +174,7 @@ mod tests {
     }
 
     fn host(launch: &Launch) -> Host {
-        let files = |_: &Disk| DiskFiles { image: any_file(), backing: Some(any_file()) };
+        let files = |_: &Disk| Some(DiskFiles { image: any_file(), backing: Some(any_file()) });
         Host {
             kernel: Some((any_file(), None)),
             firmware: None,

@@ -108,7 +108,7 @@ impl Disk {
         self.cache
     }
 
-    /// What it is filled from.
+    /// What it is filled from; [`VolumeSource::NoMedium`] for an empty CD-ROM drive.
     pub fn source(&self) -> &VolumeSource {
         &self.source
     }
@@ -118,7 +118,7 @@ impl Disk {
         self.source.is_hotpluggable()
     }
 
-    /// Where the volume was written: `spec.volumes[0].containerDisk`.
+    /// Where the volume was written: `spec.volumes[0].containerDisk`; the drive itself where there is none.
     pub fn source_field(&self) -> &Field {
         &self.source_field
     }
@@ -175,7 +175,8 @@ pub(super) fn read(
         properties(&disk, bus, &at, found);
         let cache = cache(&disk.cache, &at.at("cache"), found);
         let volume = volumes.iter().find(|volume| volume.name == disk.name);
-        if volume.is_none() && named {
+        let is_empty_drive = volume.is_none() && disk.cdrom.is_some();
+        if volume.is_none() && !is_empty_drive && named {
             found.not_found(
                 &at.at("name"),
                 format!("no volume in spec.volumes is called {:?}: add one, or remove the disk", disk.name),
@@ -185,10 +186,17 @@ pub(super) fn read(
             found.invalid(&at.at("lun"), "shows only a persistentVolumeClaim or a dataVolume: use disk");
         }
         names.push(disk.name.clone());
-        let Some((volume, source)) = volume.and_then(|volume| Some((volume, volume.source.clone()?))) else {
-            continue;
+        let (source, source_field) = match volume {
+            None if is_empty_drive => (VolumeSource::NoMedium, at.at("cdrom")),
+            None => continue,
+            Some(volume) => match volume.source.clone() {
+                None => continue,
+                Some(source) => {
+                    let field = source_field(volume, &source);
+                    (source, field)
+                }
+            },
         };
-        let source_field = source_field(volume, &source);
         if source.is_read_only() && bus == DiskBus::Sata && target == (DiskTarget::Disk { read_only: false })
         {
             let message = format!("a sata disk cannot be read-only, and {source_field} is: {SATA_ADVICE}");
@@ -245,6 +253,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::HostDisk { .. } => "hostDisk",
         VolumeSource::PersistentVolumeClaim { .. } => "persistentVolumeClaim",
+        VolumeSource::NoMedium => "",
     })
 }
 

@@ -48,6 +48,8 @@ pub enum VolumeSource {
         /// Several machines may write to it.
         shared: bool,
     },
+    /// No volume: the medium that a CD-ROM drive is without.
+    NoMedium,
 }
 
 impl VolumeSource {

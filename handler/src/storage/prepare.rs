@@ -128,6 +128,8 @@ enum Step<'a> {
     Host { path: &'a Path, create_with: Option<u64> },
     /// What is in a claim.
     Claim { name: &'a str },
+    /// An empty CD-ROM drive.
+    NoMedium,
 }
 
 /// Where disks come from and are made.
@@ -168,6 +170,7 @@ fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
             },
         },
         VolumeSource::PersistentVolumeClaim { name, .. } => Step::Claim { name },
+        VolumeSource::NoMedium => Step::NoMedium,
     }
 }
 
@@ -240,6 +243,7 @@ fn make(
 ) -> Result<DiskSource, StorageError> {
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
+        Step::NoMedium => disk_source::Source::NoMedium(disk_source::NoMedium {}),
         Step::Claim { name } => {
             let path = claim(vm, field, name, &places.claims)?;
             disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })

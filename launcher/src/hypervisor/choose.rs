@@ -2,7 +2,7 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, MemorySize};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Video, Wanted};
+use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Source, Video, Wanted};
 
 /// Drives on the monitor's SATA controller.
 const SATA_PORTS: usize = 6;
@@ -139,6 +139,9 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
                 needs.push(Need::new(&disk.field, "a read-only disk on the bus sata"));
             }
             (Bus::Virtio | Bus::Sata | Bus::Scsi, _) => {}
+        }
+        if disk.source == Source::NoMedium {
+            needs.push(Need::new(&disk.field, "an empty CD drive"));
         }
         if DiskSerial::new(&disk.serial).is_err() {
             needs.push(Need::new(&disk.field, "a serial number of more than 20 bytes"));

@@ -58,10 +58,6 @@ fn the_host_decides_for_a_machine_both_can_run() {
     }
 }
 
-fn sata(disk: &Disk) -> Disk {
-    Disk { bus: Bus::Sata, ..disk.clone() }
-}
-
 #[test]
 fn drives_of_three_buses_run_on_native() {
     let mut launch = sample::kernel_boot();
@@ -83,12 +79,21 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 13] = [
+    let table: [(Change, &str, &str); 14] = [
         (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].cdrom = true,
             "spec.domain.devices.disks[0].disk.bus",
             "a CD drive on the bus virtio",
+        ),
+        (
+            |l| {
+                let drive =
+                    Disk { cdrom: true, read_only: true, source: Source::NoMedium, ..sata(&l.disks[0]) };
+                l.disks.push(drive);
+            },
+            "spec.domain.devices.disks[0].disk.bus",
+            "an empty CD drive",
         ),
         (|l| l.disks = vec![sata(&l.disks[0]); 7], "spec.domain.devices.disks[0].disk.bus", "6 drives"),
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),

@@ -217,6 +217,11 @@ fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
             path: p.path(&path, overlay.path),
             backing: Some(p.path(&path, overlay.backing_raw_path)),
         },
+        Some(WireSource::NoMedium(_)) if disk.cdrom => Source::NoMedium,
+        Some(WireSource::NoMedium(_)) => {
+            p.add(&path, "only a CD drive can be empty");
+            return None;
+        }
         None => {
             p.add(&at, "no source");
             return None;

@@ -212,6 +212,8 @@ pub enum Source {
         /// What unallocated clusters read from.
         backing: Option<PathBuf>,
     },
+    /// A CD drive without a medium.
+    NoMedium,
 }
 
 /// How writes reach storage.

@@ -9,7 +9,8 @@ use super::{Facts, Phase};
 pub(super) fn told(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Vec<VolumeStatus> {
     let plugged = facts.state.map(|state| state.volumes.as_slice()).unwrap_or_default();
     let named = |name: &str| plugged.iter().find(|volume| volume.name == name);
-    let wanted = vm.disks().iter().map(|disk| match disk.source() {
+    let volumes = vm.disks().iter().filter(|disk| *disk.source() != VolumeSource::NoMedium);
+    let wanted = volumes.map(|disk| match disk.source() {
         VolumeSource::PersistentVolumeClaim { name, hotpluggable: true, .. } => {
             pluggable(disk, name, named(disk.name()), facts)
         }

@@ -14,8 +14,8 @@ pub(super) struct Plan<'a> {
     pub kvm: bool,
     /// For a start through it.
     pub firmware: Option<&'a Firmware>,
-    /// Inherited descriptors, one for each disk.
-    pub files: Vec<DiskFds>,
+    /// Inherited descriptors, for each disk that has a medium.
+    pub files: Vec<Option<DiskFds>>,
     /// Inherited socket of the serial port.
     pub serial: Option<i32>,
     /// Inherited socket of what firmware says.

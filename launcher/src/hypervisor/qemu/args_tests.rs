@@ -12,9 +12,9 @@ fn file(fd: i32) -> ImageFd {
 
 /// The command line of a machine; its disks' descriptors are 10, 11 (backing), 12, 13...
 fn line(launch: &Launch, kvm: bool) -> Vec<String> {
-    let files = (0..).step_by(2).zip(&launch.disks).map(|(at, disk)| DiskFds {
-        image: file(10 + at),
-        backing: matches!(disk.source, Source::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at)),
+    let files = (0..).step_by(2).zip(&launch.disks).map(|(at, disk)| {
+        let backing = matches!(disk.source, Source::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at));
+        (disk.source != Source::NoMedium).then(|| DiskFds { image: file(10 + at), backing })
     });
     arguments(
         launch,
@@ -126,6 +126,17 @@ fn each_bus_has_its_device() {
         let device = device(&line, driver);
         assert_eq!(device["bus"], bus, "{driver}");
         assert_eq!(device["drive"], "disk0", "{driver}");
+    }
+}
+
+#[test]
+fn an_empty_drive_has_a_device_and_no_content() {
+    for (bus, driver) in [(Bus::Sata, "ide-cd"), (Bus::Scsi, "scsi-cd"), (Bus::Usb, "scsi-cd")] {
+        let drive = Disk { cdrom: true, read_only: true, source: Source::NoMedium, ..disk(bus) };
+        let line = line(&Launch { disks: vec![drive], ..sample::kernel_boot() }, false);
+        let device = device(&line, driver);
+        assert_eq!((device.get("drive"), &device["id"]), (None, &json!("device-disk0")), "{driver}");
+        assert_eq!((values(&line, "-blockdev"), values(&line, "-add-fd")), (vec![], vec![]), "{driver}");
     }
 }
 

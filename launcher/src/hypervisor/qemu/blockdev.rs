@@ -25,7 +25,7 @@ pub(super) struct ImageFd {
 }
 
 /// Every disk: its content, then its device on its bus.
-pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[DiskFds]) {
+pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>]) {
     if launch.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
         args.json("-device", &scsi_controller());
     }
@@ -35,11 +35,13 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[DiskFds]) {
     let mut sata = 0;
     for (index, (disk, fds)) in launch.disks.iter().zip(files).enumerate() {
         let node = format!("disk{index}");
-        for image in [Some(fds.image), fds.backing].into_iter().flatten() {
+        for image in fds.iter().flat_map(|fds| [Some(fds.image), fds.backing]).flatten() {
             // The set has the number of the descriptor: nothing to look up, nothing to collide.
             args.option("-add-fd", format!("fd={fd},set={fd}", fd = image.fd));
         }
-        args.json("-blockdev", &content(disk, &node, fds));
+        if let Some(fds) = fds {
+            args.json("-blockdev", &content(disk, &node, fds));
+        }
         let mut device = match disk.bus {
             Bus::Virtio => json!({ "driver": "virtio-blk-pci" }),
             Bus::Sata => {
@@ -84,7 +86,9 @@ fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> V
 /// What devices of all buses have in common.
 pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     device["id"] = json!(format!("device-{node}"));
-    device["drive"] = json!(node);
+    if disk.source != Source::NoMedium {
+        device["drive"] = json!(node);
+    }
     if !disk.serial.is_empty() {
         device["serial"] = json!(disk.serial);
     }
@@ -124,7 +128,8 @@ pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
         "file": file(fds.image, disk.read_only),
     });
     match (&disk.source, fds.backing) {
-        (Source::Raw(_), _) => top["driver"] = json!("raw"),
+        // Without a medium there is no content.
+        (Source::Raw(_) | Source::NoMedium, _) => top["driver"] = json!("raw"),
         (Source::Qcow2 { .. }, backing) => {
             top["driver"] = json!("qcow2");
             top["backing"] = backing.map_or(

@@ -195,6 +195,7 @@ impl Plugs {
         let known: Vec<&str> = self.volumes.iter().map(|volume| volume.told.target.as_str()).collect();
         let path = match &disk.source {
             Source::Raw(path) | Source::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
+            Source::NoMedium => String::new(),
         };
         self.count += 1;
         let told = PluggedVolume { name: disk.name.clone(), target: target(prefix, fixed, &known), path };

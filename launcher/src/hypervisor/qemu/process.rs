@@ -41,12 +41,15 @@ pub(super) struct Process {
 
 /// What QEMU inherits.
 pub(super) struct Wiring {
-    disks: Vec<(OwnedImage, Option<OwnedImage>)>,
+    disks: Vec<Option<OwnedDisk>>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
     agent: Option<StdStream>,
 }
+
+/// The image and what it is an overlay on.
+type OwnedDisk = (OwnedImage, Option<OwnedImage>);
 
 struct OwnedImage {
     fd: OwnedFd,
@@ -69,12 +72,13 @@ impl Wiring {
     pub(super) fn new(launch: &Launch, host: &Host) -> Result<Self, Fault> {
         let wire = || -> io::Result<Self> {
             let disks = launch.disks.iter().zip(&host.disks).map(|(disk, files)| {
+                let Some(files) = files else { return Ok(None) };
                 if disk.cache == Cache::None {
                     pass_by_cache(&files.image)?;
                     files.backing.as_ref().map(pass_by_cache).transpose()?;
                 }
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
-                Ok((OwnedImage::share(&files.image)?, backing))
+                Ok(Some((OwnedImage::share(&files.image)?, backing)))
             });
             Ok(Self {
                 disks: disks.collect::<io::Result<_>>()?,
@@ -88,12 +92,12 @@ impl Wiring {
     }
 
     /// Descriptor numbers of the disks.
-    pub(super) fn files(&self) -> Vec<DiskFds> {
-        let numbers = |(image, backing): &(OwnedImage, Option<OwnedImage>)| DiskFds {
+    pub(super) fn files(&self) -> Vec<Option<DiskFds>> {
+        let numbers = |(image, backing): &OwnedDisk| DiskFds {
             image: image.number(),
             backing: backing.as_ref().map(OwnedImage::number),
         };
-        self.disks.iter().map(numbers).collect()
+        self.disks.iter().map(|disk| disk.as_ref().map(numbers)).collect()
     }
 
     /// Descriptor number of QEMU's end of its monitor.
@@ -117,7 +121,7 @@ impl Wiring {
     }
 
     fn inherited(&self) -> Vec<RawFd> {
-        let images = self.disks.iter().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
+        let images = self.disks.iter().flatten().flat_map(|(image, backing)| [Some(image), backing.as_ref()]);
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
         images
             .chain([self.qmp_fd()])
