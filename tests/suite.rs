@@ -19,6 +19,7 @@ mod scenarios {
     mod hostile;
     mod hotplug;
     pub(crate) mod looking;
+    mod many_disks;
     mod metrics;
     mod native;
     mod net;

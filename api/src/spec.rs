@@ -6,6 +6,7 @@
 //! [`Vm::demands`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
 //! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
 
+mod capacity;
 mod chassis;
 mod cloud_init;
 mod cpu;
@@ -18,15 +19,15 @@ mod firmware;
 mod identity;
 mod image;
 mod interface;
-mod lifecycle;
 mod labels;
+mod lifecycle;
 mod memory;
 mod network;
 mod platform;
 mod probe;
 mod report;
-mod screen;
 mod scheduling;
+mod screen;
 mod syntax;
 mod units;
 mod vm;
@@ -43,8 +44,8 @@ pub use firmware::{BootSource, Firmware, KernelBoot};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError};
 pub use interface::{Dhcp, Interface, InterfaceModel, Port, Protocol};
-pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use labels::label_selector_problems;
+pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use memory::{Memory, Resources, memory_hotplug_problems};
 pub use network::{Binding, Ipv4Net};
 pub use probe::{Probe, ProbeHost, ProbeQuestion};

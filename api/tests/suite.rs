@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by its panic")]
 
+#[path = "suite/capacity.rs"]
+mod capacity;
 #[path = "suite/examples.rs"]
 mod examples;
 #[path = "suite/golden.rs"]

@@ -1,5 +1,8 @@
 use super::Field;
 
+/// Devices of [`Demand::qemu_args`] that are on another bus than PCI.
+const OTHER_BUSES: [&str; 3] = ["hda-duplex", "pvpanic", "usb-tablet"];
+
 /// A device or property that not every hypervisor has. One that has it may be given [`Demand::qemu_args`]; one that
 /// has not refuses by [`Demand::field`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,6 +25,15 @@ impl Demand {
     /// What it asks for, for people: "an i6300esb watchdog".
     pub fn what(&self) -> &str {
         &self.what
+    }
+
+    /// How many devices on QEMU's root PCI bus provide it.
+    pub(crate) fn pci_devices(&self) -> usize {
+        let devices = self.qemu_args.windows(2).filter_map(|pair| match pair {
+            [option, device] if option == "-device" => device.split(',').next(),
+            _ => None,
+        });
+        devices.filter(|driver| !OTHER_BUSES.contains(driver)).count()
     }
 
     /// QEMU arguments that provide it; never empty. No part of them is text from a manifest that was not checked.

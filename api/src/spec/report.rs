@@ -148,6 +148,39 @@ impl Findings {
         self.add(field, Cause::NotSupported, message);
     }
 
+    /// In Kubernetes' form: `Invalid value: 255: must be in the range 1-100`.
+    pub(crate) fn invalid_value(&mut self, field: &Field, value: impl Serialize, detail: &str) {
+        let value = serde_json::to_string(&value).unwrap_or_default();
+        self.add(field, Cause::Invalid, format!("Invalid value: {value}: {detail}"));
+    }
+
+    /// In Kubernetes' form: `Required value: can not be empty`.
+    pub(crate) fn required_value(&mut self, field: &Field, detail: &str) {
+        self.add(field, Cause::Required, format!("Required value: {detail}"));
+    }
+
+    /// In Kubernetes' form: `Unsupported value: "x": supported values: "a", "b"`.
+    pub(crate) fn unsupported_value(&mut self, field: &Field, value: &str, supported: &[&str]) {
+        let supported: Vec<String> = supported.iter().map(|value| format!("{value:?}")).collect();
+        let message = format!("Unsupported value: {value:?}: supported values: {}", supported.join(", "));
+        self.add(field, Cause::NotSupported, message);
+    }
+
+    /// In Kubernetes' form: `Duplicate value: "x"`.
+    pub(crate) fn duplicate_value(&mut self, field: &Field, value: &str) {
+        self.add(field, Cause::Duplicate, format!("Duplicate value: {value:?}"));
+    }
+
+    /// In Kubernetes' form: `Forbidden: may not be specified`.
+    pub(crate) fn forbidden(&mut self, field: &Field, detail: &str) {
+        self.add(field, Cause::Forbidden, format!("Forbidden: {detail}"));
+    }
+
+    /// In Kubernetes' form: `Too many: 300: must have at most 256 items`; `which` of the items are counted.
+    pub(crate) fn too_many(&mut self, field: &Field, count: usize, most: usize, which: &str) {
+        self.add(field, Cause::TooMany, format!("Too many: {count}: must have at most {most} items{which}"));
+    }
+
     /// Refuses what nothing here provides yet, when it is asked for.
     pub(crate) fn refuse_if(&mut self, asked: bool, field: &Field, what: &str) {
         if asked {

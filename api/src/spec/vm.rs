@@ -219,6 +219,22 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let readiness = spec.readiness_probe.as_ref();
     let readiness = super::probe::read(readiness, &at.at("readinessProbe"), &interfaces, found);
     elsewhere(spec, found);
+    super::capacity::lists(spec, found);
+    let balloon = match devices.autoattach_mem_balloon {
+        None => Balloon::Default,
+        Some(true) => Balloon::Wanted,
+        Some(false) => Balloon::Off,
+    };
+    let hotplug = devices.disable_hotplug != Some(true);
+    let attached = super::capacity::Attached {
+        hotplug,
+        interfaces: interfaces.len(),
+        rng: devices.rng.is_some(),
+        balloon: balloon != Balloon::Off,
+        video: screen.video,
+        tablets: usize::try_from(screen.tablets).unwrap_or(usize::MAX),
+    };
+    super::capacity::validate(&disks, &attached, hypervisor, found);
     Some(Vm {
         identity: identity?,
         hypervisor,
@@ -230,16 +246,12 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         firmware: firmware?,
         chassis,
         disks,
-        hotplug: devices.disable_hotplug != Some(true),
+        hotplug,
         interfaces,
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
         screen,
-        balloon: match devices.autoattach_mem_balloon {
-            None => Balloon::Default,
-            Some(true) => Balloon::Wanted,
-            Some(false) => Balloon::Off,
-        },
+        balloon,
         lifecycle,
         liveness,
         readiness,

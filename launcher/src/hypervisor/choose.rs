@@ -1,5 +1,5 @@
 use vireo_proto::launcher::Fault;
-use vireo_vmm::config::{DiskSerial, MemorySize};
+use vireo_vmm::config::{DiskSerial, Machine, MemorySize};
 
 use crate::fault::{Code, fault_at};
 use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Source, Video, Wanted};
@@ -150,6 +150,11 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
     if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == Bus::Sata).nth(SATA_PORTS) {
         needs.push(Need::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
     }
+    let devices = native_devices(launch);
+    if devices > Machine::DEVICE_SLOTS {
+        let what = format!("{devices} PCI devices, of which {} fit,", Machine::DEVICE_SLOTS);
+        needs.push(Need::new("spec.domain.devices.disks", what));
+    }
     for interface in &launch.interfaces {
         if interface.boot_order.is_some() && matches!(launch.boot, Boot::Bios { .. }) {
             let field = format!("{}.bootOrder", interface.field);
@@ -172,6 +177,16 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
     }
     needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
     needs
+}
+
+/// Devices on the monitor's root bus, the guest agent's port among them.
+fn native_devices(launch: &Launch) -> usize {
+    let count = |bus| launch.disks.iter().filter(|disk| disk.bus == bus).count();
+    let single = [launch.rng, launch.video.is_some(), count(Bus::Scsi) > 0, true].map(usize::from);
+    let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
+    [count(Bus::Virtio), launch.interfaces.len(), single.iter().sum()]
+        .into_iter()
+        .fold(tablets, usize::saturating_add)
 }
 
 #[cfg(test)]

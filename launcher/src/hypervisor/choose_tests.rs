@@ -59,6 +59,17 @@ fn the_host_decides_for_a_machine_both_can_run() {
 }
 
 #[test]
+fn twenty_six_disks_beside_a_card_rng_and_port_run_on_native() {
+    let mut launch = sample::kernel_boot();
+    launch.disks = vec![launch.disks[0].clone(); 26];
+    assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
+}
+
+fn sata(disk: &Disk) -> Disk {
+    Disk { bus: Bus::Sata, ..disk.clone() }
+}
+
+#[test]
 fn drives_of_three_buses_run_on_native() {
     let mut launch = sample::kernel_boot();
     let scsi = Disk { bus: Bus::Scsi, ..launch.disks[0].clone() };
@@ -79,7 +90,7 @@ fn drives_of_three_buses_run_on_native() {
 #[test]
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
-    let table: [(Change, &str, &str); 14] = [
+    let table: [(Change, &str, &str); 15] = [
         (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
             |l| l.disks[0].cdrom = true,
@@ -94,6 +105,11 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
             },
             "spec.domain.devices.disks[0].disk.bus",
             "an empty CD drive",
+        ),
+        (
+            |l| l.disks = vec![l.disks[0].clone(); 27],
+            "spec.domain.devices.disks",
+            "30 PCI devices, of which 29 fit,",
         ),
         (|l| l.disks = vec![sata(&l.disks[0]); 7], "spec.domain.devices.disks[0].disk.bus", "6 drives"),
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),

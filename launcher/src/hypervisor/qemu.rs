@@ -9,6 +9,7 @@ mod blockdev;
 mod device;
 mod end;
 mod inquiry;
+mod pci;
 mod plug;
 mod process;
 mod qmp;

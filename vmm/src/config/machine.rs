@@ -1,7 +1,6 @@
 use super::{Boot, Cpus, Disk, DiskBus, Graphics, Input, MemorySize, Net, Notices, Port, Smbios};
 
-/// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32).
-const DEVICE_SLOTS: usize = 29;
+const DEVICE_SLOTS: usize = Machine::DEVICE_SLOTS;
 /// Of the SATA controller, which shares the slot of the LPC bridge.
 const SATA_PORTS: usize = crate::ahci::PORTS;
 const SCSI_TARGETS: usize = crate::virtio::scsi::TARGETS;
@@ -38,6 +37,10 @@ pub enum TooManyDevices {
 }
 
 impl Machine {
+    /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32). Every virtio
+    /// disk, card and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
+    pub const DEVICE_SLOTS: usize = 29;
+
     /// A machine with a serial port and nothing else.
     pub fn new(cpus: Cpus, memory: MemorySize, boot: Boot) -> Self {
         Self {

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::blockdev::{self, DiskFds};
+use super::pci::Layout;
 use super::{device, escaped, plug};
 use crate::firmware::Firmware;
 use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios, Video};
@@ -36,7 +37,8 @@ pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
     boot(&mut args, launch, plan);
     smbios(&mut args, &launch.smbios);
     wires(&mut args, plan);
-    blockdev::disks(&mut args, launch, &plan.files);
+    let layout = Layout::of(launch, plan.agent.is_some());
+    blockdev::disks(&mut args, launch, &plan.files, layout);
     device::others(&mut args, launch);
     agent(&mut args, plan);
     plug::places(&mut args, launch);

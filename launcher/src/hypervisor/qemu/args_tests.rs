@@ -141,6 +141,24 @@ fn an_empty_drive_has_a_device_and_no_content() {
 }
 
 #[test]
+fn many_disks_share_slots_and_firmware_tries_the_first() {
+    let mut launch = Launch { disks: vec![disk(Bus::Virtio); 60], hotplug: true, ..sample::kernel_boot() };
+    launch.boot = Boot::Bios { use_serial: false };
+    let line = line(&launch, false);
+    let disks: Vec<Value> =
+        devices(&line).into_iter().filter(|device| device["driver"] == "virtio-blk-pci").collect();
+    let addresses: Vec<_> = disks.iter().map(|disk| disk["addr"].as_str().unwrap()).collect();
+    assert_eq!((addresses[0], addresses[7], addresses[8], addresses[59]), ("16.0", "16.7", "17.0", "1d.3"));
+    let unique: std::collections::BTreeSet<_> = addresses.iter().collect();
+    assert_eq!(unique.len(), 60);
+    assert!(disks.iter().all(|disk| disk["multifunction"] == true));
+    let tried: Vec<_> = disks.iter().filter_map(|disk| disk["bootindex"].as_u64()).collect();
+    assert_eq!(tried, (1..=16).collect::<Vec<_>>());
+    assert_eq!(device(&line, "pcie-root-port")["addr"], "1e.0");
+    assert_eq!(device(&line, "virtio-net-pci").get("addr"), None);
+}
+
+#[test]
 fn a_seventh_sata_disk_gets_a_second_controller() {
     let launch = Launch { disks: vec![disk(Bus::Sata); 8], ..sample::kernel_boot() };
     let line = line(&launch, false);

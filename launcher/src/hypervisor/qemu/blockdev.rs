@@ -1,10 +1,14 @@
 use serde_json::{Value, json};
 
 use super::args::Args;
+use super::pci::Layout;
 use crate::launch::{Boot, Bus, Cache, Disk, Launch, Source};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
-const AHCI_PORTS: usize = 6;
+pub(super) const AHCI_PORTS: usize = 6;
+/// How many disks firmware is told to try where nobody asks for an order. SeaBIOS has room for 16 drives, takes them in
+/// the order of their slots, and leaves out those that it is not to try.
+const TRIED_DISKS: usize = 16;
 
 /// A disk's descriptors as QEMU inherits them.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +29,14 @@ pub(super) struct ImageFd {
 }
 
 /// Every disk: its content, then its device on its bus.
-pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>]) {
+pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>], layout: Layout) {
     if launch.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
         args.json("-device", &scsi_controller());
     }
     if launch.disks.iter().any(|disk| disk.bus == Bus::Usb) {
         args.json("-device", &json!({ "driver": "qemu-xhci", "id": "usb" }));
     }
-    let mut sata = 0;
+    let (mut sata, mut virtio) = (0, 0);
     for (index, (disk, fds)) in launch.disks.iter().zip(files).enumerate() {
         let node = format!("disk{index}");
         for image in fds.iter().flat_map(|fds| [Some(fds.image), fds.backing]).flatten() {
@@ -43,7 +47,12 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>])
             args.json("-blockdev", &content(disk, &node, fds));
         }
         let mut device = match disk.bus {
-            Bus::Virtio => json!({ "driver": "virtio-blk-pci" }),
+            Bus::Virtio => {
+                let mut device = json!({ "driver": "virtio-blk-pci" });
+                layout.place(&mut device, virtio);
+                virtio += 1;
+                device
+            }
             Bus::Sata => {
                 let (controller, port) = (sata / AHCI_PORTS, sata % AHCI_PORTS);
                 sata += 1;
@@ -103,7 +112,7 @@ fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
     let nobody_asks = launch.disks.iter().all(|disk| disk.boot_order.is_none())
         && launch.interfaces.iter().all(|interface| interface.boot_order.is_none());
     let firmware = !matches!(launch.boot, Boot::Kernel { .. });
-    let in_order = (nobody_asks && firmware).then(|| index as u64 + 1);
+    let in_order = (nobody_asks && firmware && index < TRIED_DISKS).then(|| index as u64 + 1);
     disk.boot_order.map(u64::from).or(in_order)
 }
 

@@ -95,7 +95,7 @@ impl Plugs {
         // CD drives have names of their own.
         let others = launch.disks.iter().filter(|disk| disk.bus != Bus::Virtio && !disk.cdrom).count();
         Self {
-            ports: launch.hotplug.then(|| words::ports(launch)),
+            ports: launch.hotplug.then_some(words::PORTS),
             fixed: (virtio, others),
             volumes: Vec::new(),
             work: None,

@@ -2,16 +2,13 @@ use serde_json::{Value, json};
 
 use super::super::args::Args;
 use super::super::blockdev::{self, DiskFds, ImageFd};
+use super::super::pci::HOTPLUG_SLOT;
 use crate::launch::{Bus, Disk, Launch};
 
 /// What every command about a volume has as its id: one is said at a time.
 pub(in super::super) const ID: &str = "plug";
-/// Ports for virtio disks.
-const PORTS: usize = 4;
-/// The slot that they share: the last one before the board's own devices.
-const SLOT: u8 = 0x1e;
-/// With so many devices, the slot may be needed otherwise.
-const CROWD: usize = 16;
+/// Ports for virtio disks; they share a slot.
+pub(super) const PORTS: usize = 4;
 /// Sets of descriptors with lower numbers are those of descriptors that QEMU inherited.
 const SETS: u32 = 1 << 20;
 
@@ -23,20 +20,13 @@ pub(in super::super) fn places(args: &mut Args, launch: &Launch) {
     if launch.disks.iter().all(|disk| disk.bus != Bus::Scsi) {
         args.json("-device", &blockdev::scsi_controller());
     }
-    for port in 0..ports(launch) {
+    for port in 0..PORTS {
         let place = json!({
             "driver": "pcie-root-port", "id": port_name(port), "chassis": port + 1, "slot": port + 1,
-            "addr": format!("{SLOT:x}.{port}"), "multifunction": true,
+            "addr": format!("{HOTPLUG_SLOT:x}.{port}"), "multifunction": true,
         });
         args.json("-device", &place);
     }
-}
-
-/// How many virtio disks can be plugged in.
-pub(super) fn ports(launch: &Launch) -> usize {
-    let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
-    let devices = launch.disks.len().saturating_add(launch.interfaces.len()).saturating_add(tablets);
-    if devices > CROWD { 0 } else { PORTS }
 }
 
 fn port_name(port: usize) -> String {

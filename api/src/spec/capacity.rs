@@ -1,0 +1,114 @@
+//! How many devices a VM can have: what does not fit is refused before anything is started.
+
+use super::report::Findings;
+use super::{Demand, Disk, DiskBus, Field, HypervisorChoice, Video};
+use crate::v1;
+
+/// The longest list, by KubeVirt's CustomResourceDefinitions.
+const LONGEST_LIST: usize = 256;
+/// Slots on the root PCI bus of QEMU's q35 machine beside the host bridge and the board's own devices. One more is for
+/// the ports that volumes are plugged into.
+const QEMU_SLOTS: usize = 29;
+/// Virtio disks that share a slot where there are too few slots.
+const DISKS_PER_SLOT: usize = 8;
+/// Drives of a SATA controller. The first controller is the board's own, and the only one of the hypervisor native.
+const SATA_PORTS: usize = 6;
+/// Drives that QEMU attaches to a USB controller and its hubs.
+const USB_DRIVES: usize = 32;
+/// Slots of the hypervisor native, each for one device.
+const NATIVE_SLOTS: usize = 29;
+/// Virtio disks that can be plugged in.
+const HOTPLUG_PORTS: usize = 4;
+/// Virtio tablets that a launcher attaches.
+const TABLETS: usize = 8;
+
+/// What is attached beside disks.
+#[derive(Debug)]
+pub(super) struct Attached {
+    /// Volumes may be plugged in.
+    pub(super) hotplug: bool,
+    pub(super) interfaces: usize,
+    pub(super) rng: bool,
+    pub(super) balloon: bool,
+    pub(super) video: Option<Video>,
+    pub(super) tablets: usize,
+}
+
+/// Refuses lists that are longer than KubeVirt's.
+pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+    let devices = &spec.domain.devices;
+    for (field, count) in [
+        ("domain.devices.disks", devices.disks.len()),
+        ("domain.devices.interfaces", devices.interfaces.len()),
+        ("volumes", spec.volumes.len()),
+        ("networks", spec.networks.len()),
+        ("utilityVolumes", spec.utility_volumes.len()),
+        ("accessCredentials", spec.access_credentials.len()),
+    ] {
+        if count > LONGEST_LIST {
+            found.too_many(&Field::new("spec").at(field), count, LONGEST_LIST, "");
+        }
+    }
+}
+
+/// Refuses more devices than a hypervisor has room for: native where the VMI insists on it, else QEMU, which is chosen
+/// where native has too little.
+pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorChoice, found: &mut Findings) {
+    let at = Field::new("spec.domain.devices");
+    if attached.tablets > TABLETS {
+        found.too_many(&at.at("inputs"), attached.tablets, TABLETS, " on the bus virtio");
+    }
+    let at = at.at("disks");
+    let count = |bus: DiskBus, pluggable: bool| {
+        disks.iter().filter(|disk| disk.bus() == bus && disk.is_hotpluggable() == pluggable).count()
+    };
+    let pluggable = count(DiskBus::Virtio, true);
+    if pluggable > HOTPLUG_PORTS {
+        found.too_many(&at, pluggable, HOTPLUG_PORTS, " that are hotpluggable on the bus virtio");
+    }
+    let [virtio, sata, scsi, usb] =
+        [DiskBus::Virtio, DiskBus::Sata, DiskBus::Scsi, DiskBus::Usb].map(|bus| count(bus, false));
+    if usb > USB_DRIVES {
+        found.too_many(&at, usb, USB_DRIVES, " on the bus usb");
+    }
+    if chosen == HypervisorChoice::Native {
+        if sata > SATA_PORTS {
+            found.too_many(&at, sata, SATA_PORTS, " on the bus sata with the hypervisor native");
+        }
+        let others = [attached.interfaces, attached.tablets, flags(&[attached.rng, scsi > 0]), AGENT];
+        let adapter = usize::from(attached.video.is_some());
+        fit(virtio, (others.iter().sum::<usize>() + adapter, NATIVE_SLOTS), 1, (&at, found));
+        return;
+    }
+    // A framebuffer in the guest's memory is on no bus.
+    let adapter = attached.video.is_some_and(|video| video != Video::Ramfb);
+    let single = [attached.hotplug || scsi > 0, usb > 0, attached.rng, attached.balloon, adapter];
+    let others = [
+        flags(&single),
+        AGENT,
+        attached.interfaces,
+        attached.tablets,
+        sata.div_ceil(SATA_PORTS).saturating_sub(1),
+        found.demands.iter().map(Demand::pci_devices).sum(),
+    ];
+    fit(virtio, (others.iter().sum(), QEMU_SLOTS), DISKS_PER_SLOT, (&at, found));
+}
+
+/// The serial device with the guest agent's port.
+const AGENT: usize = 1;
+
+fn flags(flags: &[bool]) -> usize {
+    flags.iter().filter(|flag| **flag).count()
+}
+
+/// Refuses virtio disks that do not fit into the slots that `others` leave, so many to a slot.
+fn fit(disks: usize, (others, slots): (usize, usize), per_slot: usize, (at, found): (&Field, &mut Findings)) {
+    if others > slots {
+        found.too_many(&Field::new("spec.domain.devices"), others, slots, " on the PCI bus");
+        return;
+    }
+    let most = (slots - others).saturating_mul(per_slot);
+    if disks > most {
+        found.too_many(at, disks, most, " on the bus virtio");
+    }
+}

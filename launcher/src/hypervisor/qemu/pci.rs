@@ -1,0 +1,165 @@
+//! Where PCI devices go on the root bus of QEMU's q35 machine.
+//!
+//! QEMU gives every device the first free slot, in the order of the command line. Where there are more devices than
+//! slots, virtio disks share slots, eight functions in each, in the last slots that are free: so they keep their order,
+//! and every other device keeps the slot that it would have had.
+
+use serde_json::{Value, json};
+
+use super::blockdev::AHCI_PORTS;
+use crate::launch::{Bus, Launch, Video};
+
+/// The slot of the ports that volumes are plugged into: the last one before the board's own devices.
+pub(super) const HOTPLUG_SLOT: usize = 0x1e;
+/// Functions of a slot.
+const FUNCTIONS: usize = 8;
+/// Devices of a [`Demand`](vireo_proto::launcher::Demand) that are on other buses.
+const ELSEWHERE: [&str; 3] = ["hda-duplex", "pvpanic", "usb-tablet"];
+
+/// Where the virtio disks of a VM go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// Each to the next free slot.
+    OnePerSlot,
+    /// Eight to a slot, from this one on.
+    Shared {
+        /// The first of their slots.
+        first: usize,
+    },
+}
+
+impl Layout {
+    /// `agent`: there is a port for the guest agent.
+    pub(super) fn of(launch: &Launch, agent: bool) -> Self {
+        let disks = count(launch, Bus::Virtio);
+        // The host bridge has slot 0.
+        let end = if launch.hotplug { HOTPLUG_SLOT } else { HOTPLUG_SLOT + 1 };
+        if disks + other_devices(launch, agent) < end {
+            return Self::OnePerSlot;
+        }
+        // Admission sees to it that they fit; QEMU says which device does not.
+        Self::Shared { first: end.saturating_sub(disks.div_ceil(FUNCTIONS)) }
+    }
+
+    /// Puts a virtio disk where it belongs; `index` counts only these.
+    pub(super) fn place(self, device: &mut Value, index: usize) {
+        if let Self::Shared { first } = self {
+            device["addr"] = json!(format!("{:x}.{}", first + index / FUNCTIONS, index % FUNCTIONS));
+            device["multifunction"] = json!(true);
+        }
+    }
+}
+
+fn count(launch: &Launch, bus: Bus) -> usize {
+    launch.disks.iter().filter(|disk| disk.bus == bus).count()
+}
+
+/// Devices on the root bus that take a slot each: all but virtio disks.
+fn other_devices(launch: &Launch, agent: bool) -> usize {
+    // The board has a SATA controller of its own.
+    let sata_controllers = count(launch, Bus::Sata).div_ceil(AHCI_PORTS).saturating_sub(1);
+    // A framebuffer in the guest's memory is on no bus.
+    let adapter = launch.video.is_some_and(|video| video != Video::Ramfb);
+    let single = [
+        launch.hotplug || count(launch, Bus::Scsi) > 0,
+        count(launch, Bus::Usb) > 0,
+        launch.rng,
+        launch.memory_balloon,
+        adapter,
+        agent,
+    ];
+    let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
+    let demanded = launch.demands.iter().map(|demand| demanded(&demand.qemu_args)).sum::<usize>();
+    let single = single.into_iter().filter(|there| *there).count();
+    [sata_controllers, launch.interfaces.len(), tablets, demanded]
+        .into_iter()
+        .fold(single, usize::saturating_add)
+}
+
+/// How many PCI devices are among QEMU's arguments.
+fn demanded(args: &[String]) -> usize {
+    let devices = args.windows(2).filter_map(|pair| match pair {
+        [option, device] if option == "-device" => device.split(',').next(),
+        _ => None,
+    });
+    devices.filter(|driver| !ELSEWHERE.contains(driver)).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use vireo_proto::launcher::Demand;
+
+    use super::*;
+    use crate::launch::{Disk, Source, sample};
+
+    /// A VM with a NIC, an entropy device and an agent's port, and these disks.
+    fn launch(virtio: usize, sata: usize, hotplug: bool) -> Launch {
+        let disk =
+            |bus| Disk { bus, source: Source::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) };
+        let disks = std::iter::repeat_n(disk(Bus::Virtio), virtio)
+            .chain(std::iter::repeat_n(disk(Bus::Sata), sata))
+            .collect();
+        Launch { disks, hotplug, ..sample::kernel_boot() }
+    }
+
+    #[test]
+    fn disks_share_slots_only_where_there_are_too_few() {
+        use Layout::{OnePerSlot, Shared};
+        for (virtio, sata, hotplug, expected) in [
+            (0, 0, false, OnePerSlot),
+            // 30 slots, of which the NIC, the entropy device and the agent's port have one each.
+            (27, 0, false, OnePerSlot),
+            (28, 0, false, Shared { first: 0x1f - 4 }),
+            (27, 6, false, OnePerSlot),
+            (27, 7, false, Shared { first: 0x1f - 4 }),
+            (26, 12, false, OnePerSlot),
+            // One slot for the ports, one for the SCSI controller.
+            (25, 0, true, OnePerSlot),
+            (26, 0, true, Shared { first: 0x1e - 4 }),
+            (60, 0, true, Shared { first: 0x1e - 8 }),
+            (200, 0, true, Shared { first: 0x1e - 25 }),
+        ] {
+            let layout = Layout::of(&launch(virtio, sata, hotplug), true);
+            assert_eq!(layout, expected, "{virtio} virtio, {sata} sata, hotplug {hotplug}");
+        }
+    }
+
+    #[test]
+    fn functions_are_counted_in_the_order_of_the_disks() {
+        let layout = Layout::of(&launch(60, 0, true), true);
+        let address = |index| {
+            let mut device = json!({});
+            layout.place(&mut device, index);
+            device["addr"].as_str().unwrap_or_default().to_owned()
+        };
+        assert_eq!([0, 7, 8, 59].map(address), ["16.0", "16.7", "17.0", "1d.3"]);
+        let mut device = json!({});
+        Layout::OnePerSlot.place(&mut device, 3);
+        assert_eq!(device, json!({}));
+    }
+
+    #[test]
+    fn what_is_on_other_buses_takes_no_slot() {
+        let demand = |args: &[&str]| Demand {
+            qemu_args: args.iter().map(|arg| (*arg).to_owned()).collect(),
+            ..Demand::default()
+        };
+        let mut launch = Launch { rng: false, ..launch(0, 0, false) };
+        launch.interfaces.clear();
+        for (args, devices) in [
+            (vec!["-device", "i6300esb", "-action", "watchdog=reset"], 1),
+            (vec!["-device", "qemu-xhci,id=input0", "-device", "usb-tablet,bus=input0.0"], 1),
+            (vec!["-audiodev", "none,id=sound", "-device", "ich9-intel-hda", "-device", "hda-duplex"], 1),
+            (vec!["-device", "pvpanic"], 0),
+            (vec!["-machine", "hpet=on"], 0),
+        ] {
+            launch.demands = vec![demand(&args)];
+            assert_eq!(other_devices(&launch, false), devices, "{args:?}");
+        }
+        launch.demands.clear();
+        for (video, devices) in [(None, 0), (Some(Video::Vga), 1), (Some(Video::Ramfb), 0)] {
+            launch.video = video;
+            assert_eq!(other_devices(&launch, false), devices, "{video:?}");
+        }
+    }
+}
