@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use vireo_handler::launcher::link::chain;
 
 use super::query::Query;
+use super::refusal::chain;
 use super::write::aside;
 use super::{Refusal, Server};
 

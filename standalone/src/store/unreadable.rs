@@ -5,15 +5,15 @@
 //! their files are there.
 
 use std::collections::BTreeSet;
+use std::error::Error as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tracing::error;
-use vireo_handler::launcher::link::chain;
-use vireo_handler::state::{StateError, write_atomically};
 
 use super::Key;
+use crate::files::write_atomically;
 
 /// The directory for a namespace where there is none.
 const CLUSTER: &str = "_";
@@ -33,25 +33,24 @@ pub(super) fn set_aside(directory: &Path, key: &Key, revision: u64, json: &[u8],
             true
         }
         Err(error) => {
-            let error = chain(&error);
-            error!(resource, namespace, name, error, "an object cannot be read ({why}) and is not served");
+            let cause = error.source().map(ToString::to_string);
+            error!(resource, namespace, name, %error, cause, "an object cannot be read ({why}) and is not served");
             false
         }
     }
 }
 
 /// Writes a file; says where.
-pub(super) fn put(directory: &Path, key: &Key, revision: u64, json: &[u8]) -> Result<PathBuf, StateError> {
+pub(super) fn put(directory: &Path, key: &Key, revision: u64, json: &[u8]) -> io::Result<PathBuf> {
     let namespace = if key.namespace.is_empty() { CLUSTER } else { &key.namespace };
     let parts = [key.resource.as_str(), namespace, &key.name];
-    let io = |source| StateError::Io { verb: "create", path: directory.to_owned(), source };
     if parts.iter().any(|part| part.is_empty() || part.starts_with('.') || part.contains('/')) {
-        return Err(io(io::ErrorKind::InvalidFilename.into()));
+        return Err(io::ErrorKind::InvalidFilename.into());
     }
     let place = parts.iter().fold(directory.to_owned(), |place, part| place.join(part));
-    make_private(&place).map_err(io)?;
+    make_private(&place)?;
     let file = place.join(format!("{revision}.json"));
-    write_atomically(&file, json)?;
+    write_atomically(&file, json).map_err(io::Error::other)?;
     Ok(file)
 }
 
@@ -66,7 +65,8 @@ pub(super) fn keys(directory: &Path) -> BTreeSet<Key> {
     for (resource, below) in entries(directory) {
         for (namespace, below) in entries(&below) {
             let namespace = if namespace == CLUSTER { "" } else { &namespace };
-            let names = entries(&below).into_iter().filter(|(_, files)| !entries(files).is_empty());
+            let is_object = |(file, _): &(String, PathBuf)| file.ends_with(".json");
+            let names = entries(&below).into_iter().filter(|(_, files)| entries(files).iter().any(is_object));
             keys.extend(names.map(|(name, _)| Key::new(&resource, namespace, &name)));
         }
     }
