@@ -18,6 +18,7 @@ mod scenarios {
     mod here;
     mod hostile;
     mod hotplug;
+    mod images;
     pub(crate) mod looking;
     mod many_disks;
     mod metrics;

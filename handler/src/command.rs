@@ -15,7 +15,7 @@ use vireo_api::spec::HypervisorChoice;
 
 use crate::launcher::link::chain;
 use crate::settings::{Settings, beside_this_program, host_name};
-use crate::storage::HostDisks;
+use crate::storage::AllowedPaths;
 
 /// Whatever ends a command.
 pub type Failure = Box<dyn Error>;
@@ -79,7 +79,7 @@ impl NodeArgs {
                 None => beside_this_program()?,
             },
             qemu: self.qemu,
-            host_disks: HostDisks::Anywhere,
+            allowed: AllowedPaths::any(),
             node_name: self.node_name.unwrap_or_else(host_name),
         })
     }

@@ -1,12 +1,13 @@
 //! The node agent as a library: `virt-handler` is its command, and `vireo` runs it in its own process.
 //!
 //! What is wanted comes in through [`manifests`]; [`reconcile`] gives every VMI a task that decides and acts; [`network`],
-//! [`storage`] and [`launcher`] are what it acts with; [`http`] and [`report`] show what is there. [`state`] says
-//! where it is kept. The handler never reads a byte that a guest wrote, except to pass console bytes on.
+//! [`storage`] and [`launcher`] are what it acts with, and [`jobs`] limits how long that takes; [`http`] and [`report`]
+//! show what is there. [`state`] says where it is kept. The handler never reads a byte that a guest wrote, except to pass console bytes on.
 
 pub mod command;
 pub mod http;
 mod inotify;
+pub mod jobs;
 pub mod launcher;
 pub mod manifests;
 pub mod metrics;

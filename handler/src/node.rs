@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
 
+use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
 use crate::manifests::{Key, Refusal};
@@ -15,7 +16,7 @@ use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::Settings;
 use crate::state::{StateDir, StateError, write_json};
-use crate::storage::Claims;
+use crate::storage::{Claims, Images};
 
 /// One node.
 #[derive(Debug)]
@@ -28,6 +29,10 @@ pub struct Node {
     pub cgroups: Option<Cgroups>,
     /// What is measured.
     pub metrics: Metrics,
+    /// What comes out of images.
+    pub images: Images,
+    /// Who waits for disks and files.
+    pub jobs: Jobs,
     picture: Mutex<Picture>,
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
@@ -60,6 +65,8 @@ impl Node {
         };
         Self {
             storage: Claims::below(settings.storage_dir.clone()),
+            images: Images::new(state.images(), settings.allowed.clone()),
+            jobs: Jobs::default(),
             settings,
             state,
             cgroups,
@@ -82,7 +89,7 @@ impl Node {
             launcher: "virt-launcher".into(),
             qemu: None,
             storage_dir: "/nowhere".into(),
-            host_disks: crate::storage::HostDisks::Anywhere,
+            allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
         }))
     }

@@ -4,6 +4,7 @@
 //! write the [`status`], wait for a change.
 
 mod act;
+mod backoff;
 mod deadline;
 pub mod decide;
 mod health;

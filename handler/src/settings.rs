@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use vireo_api::spec::HypervisorChoice;
 
-use crate::storage::HostDisks;
+use crate::storage::AllowedPaths;
 
 /// Settings of one handler.
 #[derive(Debug, Clone)]
@@ -22,8 +22,8 @@ pub struct Settings {
     pub qemu: Option<PathBuf>,
     /// `--storage-dir`.
     pub storage_dir: PathBuf,
-    /// Which files of this machine VMs may have for disks.
-    pub host_disks: HostDisks,
+    /// What manifests may name of this node.
+    pub allowed: AllowedPaths,
     /// `--node-name`.
     pub node_name: String,
 }

@@ -1,24 +1,30 @@
 //! Where a VM's disks come from: images shared by the node, and volumes of its own.
 //!
-//! Everything here blocks and may take long (an image of gigabytes is unpacked): call it off the async threads.
+//! Everything here blocks and may take long (an image of gigabytes is unpacked), except what is `async`: that has its
+//! work done by [`Jobs`](crate::jobs::Jobs), which limit how long it takes and can be abandoned.
 //! Everything is idempotent: what exists is kept, so it is safe to run again after a restart or a failure.
 
+mod allowed;
 mod blobs;
 pub mod claims;
 pub mod cloud_init;
 mod format;
-pub mod host_disks;
+mod host_disks;
 pub mod images;
+mod node_file;
 mod oci;
 pub mod prepare;
 mod sparse;
 pub mod volumes;
 
-pub use blobs::BlobError;
+pub use allowed::{AllowedDirectories, AllowedPaths, NotAllowed};
+pub use blobs::{BlobError, Part};
 pub use claims::{ClaimError, Claims, Filled, Upload, UploadError};
 pub use format::FormatError;
-pub use host_disks::{HostDisks, NotAllowed};
+pub use images::Images;
+pub use node_file::OpenError;
 pub use oci::OciError;
 pub use prepare::{
-    Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError, find_claims, prepare, prepare_disk,
+    ERR_IMAGE_PULL, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError, find_claims,
+    prepare, prepare_disk,
 };

@@ -1,11 +1,11 @@
 //! The command line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Component, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
-use vireo_handler::storage::HostDisks;
+use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 use vireo_standalone::run::Options;
 
 /// Virtual machines with the KubeVirt API, without a cluster.
@@ -42,6 +42,19 @@ pub(crate) struct Standalone {
     /// creates VMs could name any file of this machine.
     #[arg(long = "host-disks", value_name = "DIR")]
     host_disks: Vec<PathBuf>,
+    /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`). May be said
+    /// again; without it none may. Nothing outside is reached from it: symbolic links in it are not followed.
+    #[arg(long = "images", value_name = "DIR")]
+    images: Vec<PathBuf>,
+}
+
+fn below(directories: &[PathBuf]) -> std::io::Result<AllowedDirectories> {
+    // What is named below one of them is compared by its name; one may itself be a symbolic link.
+    let named = |directory: &PathBuf| match directory.components().any(|part| part == Component::ParentDir) {
+        true => directory.canonicalize(),
+        false => std::path::absolute(directory),
+    };
+    Ok(AllowedDirectories::Below(directories.iter().map(named).collect::<Result<_, _>>()?))
 }
 
 impl Standalone {
@@ -50,8 +63,7 @@ impl Standalone {
         let mut node = self.node.settings()?;
         // It names an object, and names of objects are lower case.
         node.node_name.make_ascii_lowercase();
-        let directories = self.host_disks.iter().map(std::path::absolute).collect::<Result<_, _>>()?;
-        node.host_disks = HostDisks::Below(directories);
+        node.allowed = AllowedPaths { host_disks: below(&self.host_disks)?, images: below(&self.images)? };
         Ok(Options { node, listen: self.listen })
     }
 }

@@ -38,7 +38,7 @@ use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
 use vireo_handler::http::METRICS;
-use vireo_handler::storage::HostDisks;
+use vireo_handler::storage::AllowedPaths;
 
 pub use measured::Measures;
 pub use refusal::{Refusal, status};
@@ -65,8 +65,8 @@ pub struct Server {
     pub uploads: Uploads,
     /// Where everything is kept, which is to have room.
     pub state_dir: PathBuf,
-    /// Which files of this machine may be disks.
-    pub host_disks: HostDisks,
+    /// Which paths of this machine objects may name.
+    pub allowed: AllowedPaths,
     /// What is served.
     pub catalogs: Catalogs,
     /// Who may do what.

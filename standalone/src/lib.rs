@@ -20,7 +20,7 @@ pub mod collect;
 pub mod definitions;
 pub mod fields;
 pub mod files;
-mod host_disks;
+mod host_paths;
 pub mod http;
 pub mod instancetypes;
 pub mod kubeconfig;

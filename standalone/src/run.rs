@@ -113,7 +113,7 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let uploads = Uploads { files: node.claims(), url: url.clone() };
+    let uploads = Uploads { files: node.claims(), url: url.clone(), jobs: node.jobs.clone() };
     let measures = Measures::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
     let for_accounts = Arc::clone(&tokens);
@@ -122,7 +122,7 @@ pub async fn run(
         tokens,
         uploads,
         state_dir: node.settings.state_dir.clone(),
-        host_disks: node.settings.host_disks.clone(),
+        allowed: node.settings.allowed.clone(),
         catalogs: Catalogs::default(),
         roles: RolesNow::default(),
         node: router,

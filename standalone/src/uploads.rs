@@ -4,6 +4,7 @@
 pub mod token;
 
 use serde_json::{Value, json};
+use vireo_handler::jobs::Jobs;
 use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
@@ -27,6 +28,8 @@ pub struct Uploads {
     pub files: Claims,
     /// Where clients send images to: `https://host:port`.
     pub url: String,
+    /// Who writes and converts them.
+    pub jobs: Jobs,
 }
 
 /// Why a claim is not filled.

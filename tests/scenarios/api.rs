@@ -31,8 +31,8 @@ impl<'h> Api<'h> {
             .command(&host.input("vireo"))
             .args(["standalone", "--state-dir", &host.work("state"), "--listen", "127.0.0.1:0"])
             .args(["--node-name", "here", "--launcher", &host.input("vireo")])
-            // Of an example.
-            .args(["--host-disks", "/var/lib/vireo-data"])
+            // Of the examples.
+            .args(["--host-disks", "/var/lib/vireo-data", "--images", "/var/lib/images"])
             .spawn()?;
         let told = vireo.wait_for(&kubeconfig, SOON);
         assert!(told.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());

@@ -197,7 +197,11 @@ impl<'h> Node<'h> {
 /// Waiting longer does not bring what a disk is made of.
 fn lacks_storage(vmi: &Value) -> bool {
     let conditions = vmi["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|condition| condition["reason"] == "FailedStorage")
+    let reasons = ["FailedStorage", "ErrImagePull", "ImagePullBackOff"];
+    conditions
+        .into_iter()
+        .flatten()
+        .any(|one| one["reason"].as_str().is_some_and(|one| reasons.contains(&one)))
 }
 
 pub(crate) fn manifest(host: &Host, name: &str) -> String {

@@ -109,9 +109,10 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
     has(&told, &format!("{secret} is not below a directory of --host-disks: {data}"));
     host.shell(&format!("mkdir {data}; ln -s {} {data}/link", host.work("state/api"))).run()?.ok();
     has(&apply(&format!("{data}/link/token.json"))?, "created");
-    eventually("it is said where the link leads", BOOT, || {
+    eventually("it is refused, and not said where the link leads", BOOT, || {
         let told = robot.kubectl("get events")?;
-        Ok(told.contains(&format!("{secret} is not below")))
+        assert!(!told.contains(&secret), "{told}");
+        Ok(told.contains(&format!("{data}/link/token.json does not lead to a file below")))
     })?;
     has(&robot.kubectl("delete vm file --timeout=60s")?, "deleted");
     has(&apply(&format!("{data}/new/disk.img"))?, "created");

@@ -35,10 +35,11 @@ fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
 fn install(host: &Host) -> Result<Disk<'_>, HostError> {
     let disk = Disk::new(host)?;
     let line = format!(
-        "cd {}; ln vireo virt-launcher {}; cp vireo.service vireo-guests.service {}",
+        "cd {}; ln vireo virt-launcher {}; cp vireo.service vireo-guests.service {}; mkdir -p {var_lib}; ln -s /srv {var_lib}/images",
         host.input(""),
         disk.file("local/bin"),
-        disk.file("etc/systemd/system")
+        disk.file("etc/systemd/system"),
+        var_lib = disk.file("var/lib")
     );
     host.shell(&line).run()?.ok();
     Ok(disk)
@@ -99,7 +100,8 @@ fn a_guest_heeds_its_button(host: &Host, disk: &Disk<'_>) -> Result<(String, Str
     up.run("systemctl enable vireo; systemctl start vireo")?;
     // Who asks at once is answered.
     assert!(up.client.kubectl("get nodes", None)?.ok().contains("machine"));
-    let two = machine_with_a_claim(host).replace(&host.input(""), "/srv/").replace("Halted", "Always");
+    let two =
+        machine_with_a_claim(host).replace(&host.input(""), "/var/lib/images/").replace("Halted", "Always");
     for object in [CLAIM, HALTED, MAP, &two] {
         up.client.kubectl("apply -f -", Some(object))?.ok();
     }

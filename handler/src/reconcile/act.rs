@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::deadline::{Deadline, Interrupt, Sent};
@@ -36,12 +37,32 @@ pub(super) async fn aside<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(panicked)?
 }
 
+/// Does something that may take long, until what is wanted says that nobody needs it any more: then none.
+pub(super) async fn unless<T>(
+    wants: &watch::Receiver<Want>,
+    is_moot: impl Fn(&Want) -> bool,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let mut wants = wants.clone();
+    let moot = async {
+        if wants.wait_for(is_moot).await.is_err() {
+            // The handler stops, and this with it.
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = moot => None,
+        done = work => Some(done),
+    }
+}
+
 impl Machine {
     /// Takes one step. Whatever a launcher has to answer is cut short by `interrupt`, which is no trouble.
     pub(super) async fn act(&mut self, action: Action, want: &Want, interrupt: &mut Interrupt<'_>) -> Done {
         match action {
             Action::Accept => self.accept(want),
-            Action::Start => self.start().await,
+            Action::Start => self.start(interrupt.want).await,
             Action::Launch => self.launch(interrupt).await,
             Action::BeginLeaving => self.begin_leaving(),
             Action::AskShutdown => self.ask_shutdown(interrupt).await,
@@ -110,24 +131,31 @@ impl Machine {
         self.change(|record| enter(record, phase, &at))
     }
 
-    /// A machine is pending until all its claims are there.
-    async fn find_claims(&mut self) -> Done {
+    /// A machine is pending until all its claims are there. None when it is no longer wanted as it is.
+    async fn find_claims(&mut self, wants: &watch::Receiver<Want>) -> Result<Option<()>, Trouble> {
         // What appears from here on is news.
         self.claims.mark_unchanged();
-        let vm = self.known()?.vm().map_err(trouble("FailedSpec"))?;
+        let record = self.known()?;
+        let vm = record.vm().map_err(trouble("FailedSpec"))?;
         let claims = self.node.claims();
-        aside("FailedStorage", move || storage::find_claims(&vm, &claims).map_err(storage_trouble)).await
+        let find = storage::find_claims(&vm, &claims, &self.node.jobs);
+        unless(wants, |want| want.replaces(&record), find).await.transpose().map_err(storage_trouble)
     }
 
     /// Claims, network, disks, process: in this order, so that a launcher exists only where its machine can.
-    async fn start(&mut self) -> Done {
-        self.find_claims().await?;
+    async fn start(&mut self, wants: &watch::Receiver<Want>) -> Done {
+        if self.find_claims(wants).await?.is_none() {
+            return Ok(());
+        }
         self.enter(Phase::Scheduling)?;
         let record = self.known()?;
         record.dir.create().map_err(trouble("FailedCreate"))?;
         let vm = record.vm().map_err(trouble("FailedSpec"))?;
         self.ensure_network(&vm).await?;
-        self.prepare_storage(&vm).await?;
+        let is_moot = |want: &Want| want.replaces(&record);
+        if unless(wants, is_moot, self.prepare_storage(&vm)).await.transpose()?.is_none() {
+            return Ok(());
+        }
         let record = self.known()?;
         let cgroup = self.cgroup(&record);
         let settings = self.node.settings.clone();
@@ -193,8 +221,7 @@ impl Machine {
 
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, Trouble> {
         let places = self.places(vm)?;
-        let vm = vm.clone();
-        aside("FailedStorage", move || storage::prepare(&vm, &places).map_err(storage_trouble)).await
+        storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_trouble)
     }
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, Trouble> {
@@ -202,9 +229,9 @@ impl Machine {
         Ok(Places {
             vmi: record.dir.path().to_owned(),
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
-            images: self.node.state.images(),
+            images: self.node.images.clone(),
             claims: self.node.claims(),
-            host_disks: self.node.settings.host_disks.clone(),
+            allowed: self.node.settings.allowed.clone(),
         })
     }
 
@@ -220,8 +247,11 @@ impl Machine {
     async fn launch(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let record = self.known()?;
         let vm = record.vm().map_err(trouble("FailedSpec"))?;
-        let prepared = match self.prepare_storage(&vm).await {
-            Ok(prepared) => prepared,
+        let is_moot = |want: &Want| want.removes(&record);
+        let prepared = unless(interrupt.want, is_moot, self.prepare_storage(&vm)).await.transpose();
+        let prepared = match prepared {
+            Ok(Some(prepared)) => prepared,
+            Ok(None) => return Ok(()),
             Err(trouble) => {
                 // What the launcher waits for is not its own doing.
                 self.deadline = None;

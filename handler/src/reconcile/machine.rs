@@ -9,6 +9,7 @@ use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
 use vireo_api::spec::{HYPERVISOR_CONDITION, Vm};
 use vireo_proto::launcher::{State, state};
 
+use super::backoff::Backoff;
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, Wanted, decide};
 use super::health::Health;
@@ -23,8 +24,8 @@ use crate::manifests::{Key, Origin};
 use crate::node::Node;
 use crate::resolve;
 
-pub(super) const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LAST: Duration = Duration::from_secs(60);
+/// How soon what is overdue is looked at again.
+const OVERDUE_RETRY: Duration = Duration::from_secs(1);
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 
@@ -81,6 +82,16 @@ impl Want {
         }
     }
 
+    /// Whether the VMI that is recorded is to go.
+    pub(super) fn removes(&self, record: &Record) -> bool {
+        self.decided(Some(record)) == Wanted::Absent
+    }
+
+    /// Whether it is to go, or to become another one as long as it has not begun.
+    pub(super) fn replaces(&self, record: &Record) -> bool {
+        self.removes(record) || self.differs(record)
+    }
+
     pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &Origin)> {
         match self {
             Self::Entry(Entry::Present { manifest, origin }) => Some((manifest, origin)),
@@ -107,7 +118,7 @@ pub(super) struct Machine {
     pub(super) trouble: Option<Trouble>,
     /// Whoever runs its probes, while its guest is there and may go on.
     pub(super) health: Option<Health>,
-    pub(super) retry: Duration,
+    pub(super) backoff: Backoff,
     /// Tells of new claims.
     pub(super) claims: watch::Receiver<u64>,
 }
@@ -135,7 +146,7 @@ impl Machine {
             unsaved: false,
             trouble: None,
             health: None,
-            retry: RETRY_FIRST,
+            backoff: Backoff::default(),
         }
     }
 
@@ -241,16 +252,16 @@ impl Machine {
             }
             Ok(()) => {
                 self.trouble = None;
-                self.retry = RETRY_FIRST;
+                self.backoff.reset();
             }
             Err(trouble) => {
+                let (trouble, pause) = self.backoff.fail(trouble);
                 if self.trouble.as_ref() != Some(&trouble) {
-                    warn!(reason = trouble.reason, retry_in_s = self.retry.as_secs(), "{}", trouble.message);
+                    warn!(reason = trouble.reason, retry_in_s = pause.as_secs(), "{}", trouble.message);
                 }
                 self.trouble = Some(trouble);
-                let retry = Instant::now() + self.retry;
+                let retry = Instant::now() + pause;
                 until = Some(until.map_or(retry, |until| until.min(retry)));
-                self.retry = (self.retry * 2).min(RETRY_LAST);
             }
         }
         if !self.publish(want) {
@@ -341,7 +352,7 @@ impl Machine {
     /// When something becomes overdue.
     fn overdue_at(&self) -> Option<Instant> {
         // What is overdue already was acted upon; look again after a while.
-        Some(self.deadline?.at.max(Instant::now() + RETRY_FIRST))
+        Some(self.deadline?.at.max(Instant::now() + OVERDUE_RETRY))
     }
 
     async fn wait(&mut self, want: &mut watch::Receiver<Want>, until: Option<Instant>) {
@@ -504,5 +515,7 @@ fn announce(before: &Record, after: &Record) {
     }
 }
 
+#[cfg(test)]
+mod image_tests;
 #[cfg(test)]
 mod tests;

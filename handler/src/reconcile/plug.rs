@@ -2,9 +2,9 @@
 
 use vireo_api::spec::{Disk, Vm};
 
-use super::act::{Done, aside, trouble};
+use super::act::{Done, trouble, unless};
 use super::deadline::Interrupt;
-use super::machine::{Machine, RETRY_FIRST, Want};
+use super::machine::{Machine, Want};
 use super::status::Trouble;
 use super::volumes::{self, Change};
 use crate::launcher::link::chain;
@@ -27,7 +27,7 @@ impl Machine {
         }
         let (volumes, disks) = (now.volumes.clone(), now.domain.devices.disks.clone());
         // What went wrong may be what was changed.
-        self.retry = RETRY_FIRST;
+        self.backoff.reset();
         self.change(|record| {
             record.vmi.spec.volumes = volumes;
             record.vmi.spec.domain.devices.disks = disks;
@@ -55,11 +55,11 @@ impl Machine {
     }
 
     async fn plug_in(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
-        let places = self.places(vm)?;
-        let (machine, which) = (vm.clone(), disk.clone());
-        let prepare = move || storage::prepare_disk(&machine, &which, &places).map_err(not_there);
-        let source = aside(volumes::FAILED, prepare).await?;
-        let disk = crate::resolve::disk(disk, source);
+        let (places, record) = (self.places(vm)?, self.known()?);
+        let prepare = storage::prepare_disk(vm, disk, &places, &self.node.jobs);
+        let source = unless(interrupt.want, |want| want.removes(&record), prepare).await;
+        let Some(source) = source else { return Ok(()) };
+        let disk = crate::resolve::disk(disk, source.map_err(not_there)?);
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
         done.map_err(trouble(volumes::FAILED))
     }

@@ -1,152 +1,241 @@
 //! The files of an OCI image layout, read from a directory or from inside a tar archive of one.
+//!
+//! What a manifest names as an image may be any file of the node. So errors say which part of the image is wrong and in
+//! which way, and never quote what is in it: not a name, not a digest, not the words of a parser.
 
 use std::collections::HashMap;
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use super::node_file::{self, OpenError};
+use crate::jobs::JobContext;
+
 /// Indexes, manifests and configurations are small; more than this is no manifest.
 const DOCUMENT_LIMIT: u64 = 4 << 20;
+/// An image has a few blobs.
+const MEMBER_LIMIT: usize = 10_000;
 
-/// Where the files of a layout are.
-pub(super) enum Blobs {
-    Directory(PathBuf),
+/// A part of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// `index.json`.
+    Index,
+    /// The index of one tag's images.
+    NestedIndex,
+    /// The manifest.
+    Manifest,
+    /// A layer, counted from 1.
+    Layer(usize),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index => f.write_str("index.json"),
+            Self::NestedIndex => f.write_str("the image index"),
+            Self::Manifest => f.write_str("the image manifest"),
+            Self::Layer(number) => write!(f, "layer {number}"),
+        }
+    }
+}
+
+/// Where an image layout is.
+#[derive(Debug)]
+pub(super) enum Location {
+    Directory(OwnedFd),
+    Archive(File),
+}
+
+/// The files of a layout.
+pub(super) struct Blobs {
+    files: Files,
+    job: JobContext,
+}
+
+enum Files {
+    Directory(OwnedFd),
     /// Offset and length of each regular file inside the archive.
     Archive {
-        path: PathBuf,
-        files: HashMap<PathBuf, (u64, u64)>,
+        archive: Arc<File>,
+        members: HashMap<PathBuf, (u64, u64)>,
     },
 }
 
 /// Why a file of a layout could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// The layout itself.
-    #[error("cannot open the image {path}")]
+    /// A file of a layout directory.
+    #[error("cannot open {part} of the image")]
     Open {
-        /// Directory or archive.
-        path: PathBuf,
+        /// Which.
+        part: Part,
         /// Why.
-        source: io::Error,
+        source: OpenError,
     },
     /// A file of the layout.
-    #[error("cannot read {name} of the image {path}")]
+    #[error("cannot read {part} of the image")]
     Read {
-        /// Directory or archive.
-        path: PathBuf,
-        /// The file in it.
-        name: String,
+        /// Which.
+        part: Part,
         /// Why.
         source: io::Error,
     },
-    /// What was read is not what its name promises.
-    #[error("{name} of the image {path} is damaged: its content has the digest sha256:{found}")]
-    Digest {
-        /// Directory or archive.
-        path: PathBuf,
-        /// The file in it.
-        name: String,
-        /// The digest of what is there.
-        found: String,
-    },
+    /// The file is something else than an archive.
+    #[error("the file is not an uncompressed tar archive")]
+    NotAnArchive,
+    /// The archive as a file.
+    #[error("cannot read the archive")]
+    ReadArchive(#[source] io::Error),
+    /// The archive holds too much.
+    #[error("the archive holds more than {MEMBER_LIMIT} files")]
+    TooManyMembers,
+    /// What was read is not what it is promised to be.
+    #[error("{0} of the image is damaged: its content does not have its digest")]
+    Digest(Part),
     /// A digest that is none, or of another algorithm.
-    #[error("{0:?} is no sha256 digest")]
-    NoDigest(String),
+    #[error("{0} of the image has no valid sha256 digest")]
+    NoDigest(Part),
+}
+
+/// What an error of I/O says without the words of a library, which may have put into them what it has read.
+pub(super) fn without_content(error: &io::Error) -> io::Error {
+    os_code(error).map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error)
+}
+
+fn os_code(error: &(dyn Error + 'static)) -> Option<i32> {
+    match error.downcast_ref::<io::Error>() {
+        Some(error) => error.raw_os_error().or_else(|| os_code(error.get_ref()?)),
+        None => os_code(error.source()?),
+    }
+}
+
+/// Whether an error is about what was read, and not the file system's, a limit's, or that of a job that is to end.
+pub(super) fn is_about_content(error: &io::Error) -> bool {
+    let limits = [io::ErrorKind::TimedOut, io::ErrorKind::FileTooLarge];
+    os_code(error).is_none() && !limits.contains(&error.kind())
 }
 
 impl Blobs {
-    /// A layout in a directory.
-    pub(super) fn directory(path: &Path) -> Result<Self, BlobError> {
-        let open = |source| BlobError::Open { path: path.to_owned(), source };
-        if !path.metadata().map_err(open)?.is_dir() {
-            return Err(open(io::Error::from(io::ErrorKind::NotADirectory)));
-        }
-        Ok(Self::Directory(path.to_owned()))
-    }
-
-    /// A layout in an uncompressed tar archive. Reads the headers once.
-    pub(super) fn archive(path: &Path) -> Result<Self, BlobError> {
-        let open = |source| BlobError::Open { path: path.to_owned(), source };
-        let mut archive = tar::Archive::new(File::open(path).map_err(open)?);
-        let mut files = HashMap::new();
-        for entry in archive.entries_with_seek().map_err(open)? {
-            let entry = entry.map_err(open)?;
-            if entry.header().entry_type().is_file() {
-                let name = plain(&entry.path().map_err(open)?);
-                files.insert(name, (entry.raw_file_position(), entry.size()));
-            }
-        }
-        Ok(Self::Archive { path: path.to_owned(), files })
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Directory(path) | Self::Archive { path, .. } => path,
-        }
-    }
-
-    fn read_error(&self, name: &str, source: io::Error) -> BlobError {
-        BlobError::Read { path: self.path().to_owned(), name: name.to_owned(), source }
-    }
-
-    fn open(&self, name: &str) -> Result<io::Take<File>, BlobError> {
-        let (path, offset, length) = match self {
-            Self::Directory(path) => (path.join(name), 0, u64::MAX),
-            Self::Archive { path, files } => {
-                let absent = || self.read_error(name, io::Error::from(io::ErrorKind::NotFound));
-                let (offset, length) = files.get(Path::new(name)).ok_or_else(absent)?;
-                (path.clone(), *offset, *length)
+    /// A layout. Of an archive all headers are read.
+    pub(super) fn open(location: Location, job: &JobContext) -> Result<Self, BlobError> {
+        let files = match location {
+            Location::Directory(directory) => Files::Directory(directory),
+            Location::Archive(archive) => {
+                let members = members(&archive, job)?;
+                Files::Archive { archive: Arc::new(archive), members }
             }
         };
-        let mut file = File::open(path).map_err(|source| self.read_error(name, source))?;
-        file.seek(SeekFrom::Start(offset)).map_err(|source| self.read_error(name, source))?;
-        Ok(file.take(length))
+        Ok(Self { files, job: job.clone() })
     }
 
-    /// A small file by name, unverified: `index.json`.
-    pub(super) fn document(&self, name: &str) -> Result<Vec<u8>, BlobError> {
+    fn section(&self, part: Part, name: &str) -> Result<Section, BlobError> {
+        let (file, offset, length) = match &self.files {
+            Files::Directory(directory) => {
+                let file = node_file::regular_beneath(directory, Path::new(name));
+                (Arc::new(file.map_err(|source| BlobError::Open { part, source })?), 0, u64::MAX)
+            }
+            Files::Archive { archive, members } => {
+                let absent = || BlobError::Read { part, source: io::Error::from(io::ErrorKind::NotFound) };
+                let (offset, length) = members.get(Path::new(name)).ok_or_else(absent)?;
+                (Arc::clone(archive), *offset, *length)
+            }
+        };
+        Ok(Section { file, offset, left: length, job: self.job.clone() })
+    }
+
+    /// `index.json`, unverified.
+    pub(super) fn index(&self) -> Result<Vec<u8>, BlobError> {
+        self.document(Part::Index, "index.json")
+    }
+
+    fn document(&self, part: Part, name: &str) -> Result<Vec<u8>, BlobError> {
+        let read = |source| BlobError::Read { part, source };
         let mut bytes = Vec::new();
-        let mut file = self.open(name)?.take(DOCUMENT_LIMIT + 1);
-        file.read_to_end(&mut bytes).map_err(|source| self.read_error(name, source))?;
+        let section = self.section(part, name)?;
+        section.take(DOCUMENT_LIMIT + 1).read_to_end(&mut bytes).map_err(read)?;
         if bytes.len() as u64 > DOCUMENT_LIMIT {
-            return Err(self.read_error(name, io::Error::from(io::ErrorKind::FileTooLarge)));
+            return Err(read(io::Error::from(io::ErrorKind::FileTooLarge)));
         }
         Ok(bytes)
     }
 
     /// A small blob by digest, verified.
-    pub(super) fn verified(&self, digest: &str) -> Result<Vec<u8>, BlobError> {
-        let (name, hex) = blob_name(digest)?;
-        let bytes = self.document(&name)?;
-        let found = hex_of(&Sha256::digest(&bytes));
-        if found != hex {
-            return Err(BlobError::Digest { path: self.path().to_owned(), name, found });
+    pub(super) fn verified(&self, part: Part, digest: &str) -> Result<Vec<u8>, BlobError> {
+        let (name, expected) = blob_name(part, digest)?;
+        let bytes = self.document(part, &name)?;
+        if hex_of(&Sha256::digest(&bytes)) != expected {
+            return Err(BlobError::Digest(part));
         }
         Ok(bytes)
     }
 
     /// A blob to stream. What was read may be believed only after [`Verifying::finish`].
-    pub(super) fn stream(&self, digest: &str) -> Result<Verifying, BlobError> {
-        let (name, expected) = blob_name(digest)?;
-        let file = self.open(&name)?;
-        Ok(Verifying { file, hash: Sha256::new(), expected, name, path: self.path().to_owned() })
+    pub(super) fn stream(&self, part: Part, digest: &str) -> Result<Verifying, BlobError> {
+        let (name, expected) = blob_name(part, digest)?;
+        let section = self.section(part, &name)?;
+        Ok(Verifying { section, hash: Sha256::new(), expected, part })
+    }
+}
+
+/// Where the regular files of an archive are.
+fn members(archive: &File, job: &JobContext) -> Result<HashMap<PathBuf, (u64, u64)>, BlobError> {
+    let fail = |error: io::Error| match is_about_content(&error) {
+        true => BlobError::NotAnArchive,
+        false => BlobError::ReadArchive(without_content(&error)),
+    };
+    let mut members = HashMap::new();
+    for entry in tar::Archive::new(archive).entries_with_seek().map_err(fail)? {
+        job.checkpoint().map_err(fail)?;
+        let entry = entry.map_err(fail)?;
+        if entry.header().entry_type().is_file() {
+            let name = plain(&entry.path().map_err(fail)?);
+            members.insert(name, (entry.raw_file_position(), entry.size()));
+        }
+        if members.len() > MEMBER_LIMIT {
+            return Err(BlobError::TooManyMembers);
+        }
+    }
+    Ok(members)
+}
+
+/// A part of a file.
+struct Section {
+    file: Arc<File>,
+    offset: u64,
+    left: u64,
+    job: JobContext,
+}
+
+impl Read for Section {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        self.job.checkpoint()?;
+        let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(into.len());
+        let read = self.file.read_at(into.get_mut(..most).unwrap_or_default(), self.offset)?;
+        self.offset += read as u64;
+        self.left -= read as u64;
+        Ok(read)
     }
 }
 
 /// A blob that is hashed while it is read.
 pub(super) struct Verifying {
-    file: io::Take<File>,
+    section: Section,
     hash: Sha256,
     expected: String,
-    name: String,
-    path: PathBuf,
+    part: Part,
 }
 
 impl Read for Verifying {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(into)?;
+        let read = self.section.read(into)?;
         self.hash.update(into.get(..read).unwrap_or_default());
         Ok(read)
     }
@@ -155,22 +244,20 @@ impl Read for Verifying {
 impl Verifying {
     /// Reads what is left and compares.
     pub(super) fn finish(mut self) -> Result<(), BlobError> {
-        if let Err(source) = io::copy(&mut self, &mut io::sink()) {
-            return Err(BlobError::Read { path: self.path, name: self.name, source });
-        }
-        let found = hex_of(&self.hash.finalize());
-        if found != self.expected {
-            return Err(BlobError::Digest { path: self.path, name: self.name, found });
+        let part = self.part;
+        io::copy(&mut self, &mut io::sink()).map_err(|source| BlobError::Read { part, source })?;
+        if hex_of(&self.hash.finalize()) != self.expected {
+            return Err(BlobError::Digest(part));
         }
         Ok(())
     }
 }
 
-fn blob_name(digest: &str) -> Result<(String, String), BlobError> {
+fn blob_name(part: Part, digest: &str) -> Result<(String, String), BlobError> {
     let hex = digest
         .strip_prefix("sha256:")
         .filter(|hex| hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
-        .ok_or_else(|| BlobError::NoDigest(digest.to_owned()))?;
+        .ok_or(BlobError::NoDigest(part))?;
     Ok((format!("blobs/sha256/{hex}"), hex.to_owned()))
 }
 
@@ -196,7 +283,7 @@ mod tests {
 
     #[test]
     fn only_sha256_names_a_blob() {
-        assert!(blob_name(&format!("sha256:{}", "a".repeat(64))).is_ok());
+        assert!(blob_name(Part::Manifest, &format!("sha256:{}", "a".repeat(64))).is_ok());
         for digest in [
             "",
             "sha256:",
@@ -204,7 +291,7 @@ mod tests {
             "sha256:../../../../etc/passwd",
             &format!("sha256:{}", "A".repeat(64)),
         ] {
-            assert!(blob_name(digest).is_err(), "{digest}");
+            assert!(blob_name(Part::Manifest, digest).is_err(), "{digest}");
         }
     }
 
@@ -214,9 +301,21 @@ mod tests {
         let hex = hex_of(&Sha256::digest(b"right"));
         std::fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();
         std::fs::write(dir.path().join("blobs/sha256").join(&hex), "wrong").unwrap();
-        let blobs = Blobs::directory(dir.path()).unwrap();
-        let digest = format!("sha256:{hex}");
-        assert!(matches!(blobs.verified(&digest), Err(BlobError::Digest { .. })));
-        assert!(matches!(blobs.stream(&digest).unwrap().finish(), Err(BlobError::Digest { .. })));
+        let location = Location::Directory(node_file::directory(dir.path()).unwrap());
+        let blobs = Blobs::open(location, &JobContext::default()).unwrap();
+        let (part, digest) = (Part::Layer(1), format!("sha256:{hex}"));
+        assert!(matches!(blobs.verified(part, &digest), Err(BlobError::Digest(_))));
+        assert!(matches!(blobs.stream(part, &digest).unwrap().finish(), Err(BlobError::Digest(_))));
+    }
+
+    #[test]
+    fn an_error_keeps_what_the_system_says_and_nothing_that_was_read() {
+        let quoting = io::Error::other("numeric field was not a number: root:x:0:0");
+        assert_eq!(without_content(&quoting).to_string(), "other error");
+        let wrapped = io::Error::new(io::ErrorKind::NotFound, io::Error::from_raw_os_error(5));
+        assert_eq!(without_content(&wrapped).raw_os_error(), Some(5));
+        assert!(is_about_content(&quoting) && !is_about_content(&wrapped));
+        let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "after root:x:0:0");
+        assert_eq!(without_content(&ended).to_string(), "unexpected end of file");
     }
 }

@@ -36,8 +36,8 @@ pub enum FormatError {
     #[error("the qcow2 image {0}")]
     Qcow2(&'static str),
     /// Larger than any disk here.
-    #[error("the disk image has {0} bytes, more than the 16 TiB a disk may have")]
-    TooLarge(u64),
+    #[error("the disk image is larger than the 16 TiB that a disk may have")]
+    TooLarge,
 }
 
 const MAX_SIZE: u64 = 16 << 40;
@@ -85,7 +85,7 @@ fn classify(start: &[u8], length: u64) -> Result<Format, FormatError> {
         return Err(FormatError::Foreign(name));
     }
     if length > MAX_SIZE {
-        return Err(FormatError::TooLarge(length));
+        return Err(FormatError::TooLarge);
     }
     Ok(Format::Raw)
 }
@@ -120,7 +120,7 @@ fn qcow2(start: &[u8]) -> Result<Format, FormatError> {
         return Err(FormatError::Empty);
     }
     if virtual_size > MAX_SIZE {
-        return Err(FormatError::TooLarge(virtual_size));
+        return Err(FormatError::TooLarge);
     }
     Ok(Format::Qcow2 { virtual_size })
 }

@@ -1,81 +1,147 @@
 //! The node's images: files taken out of OCI images once, shared read-only by every VM that uses them.
 //!
 //! A file's name is the digest of the manifest it came from and of its path there, so an image that changes is
-//! another file and one that is known is never unpacked again. The same name is imported by one process at a time
+//! another file and one that is known is never unpacked again. The same name is imported by one job at a time
 //! (`flock`), into a `.partial` file that becomes the image by a rename once it is on stable storage: a crash or a
 //! full disk leaves nothing that looks like an image.
 
+use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+use tracing::debug;
+use vireo_api::spec::ImageRef;
 
-use super::blobs::{Blobs, hex_of};
+use super::allowed::{AllowedPaths, NotAllowed};
+use super::blobs::{BlobError, Blobs, Location, hex_of, plain};
 use super::format::{self, Format, FormatError};
+use super::node_file::{self, OpenError};
 use super::oci::{Found, Image, OciError};
 use super::sparse;
+use crate::jobs::{JobContext, JobError, Jobs, child};
 
 /// Sectors are 512 bytes: a raw image is padded to whole ones.
 const SECTOR: u64 = 512;
 /// Nobody's kernel or initrd is larger.
 const BOOT_FILE_LIMIT: u64 = 4 << 30;
+/// How soon a job looks again whether another one has ended that imports the same.
+const LOCK_RETRY: Duration = Duration::from_millis(50);
 
-/// Where an OCI image is on this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Layout {
-    /// `oci:DIR[:TAG]`
-    Directory(PathBuf),
-    /// `oci-archive:FILE[:TAG]`
-    Archive(PathBuf),
+/// What is wanted, out of which image.
+#[derive(Clone, Debug)]
+pub struct Source {
+    image: ImageRef,
+    file: WantedFile,
+}
+
+#[derive(Clone, Debug)]
+enum WantedFile {
+    /// At a path, or the only one below `/disk`.
+    Disk(Option<PathBuf>),
+    Boot(PathBuf),
+}
+
+impl fmt::Display for WantedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disk(None) => f.write_str("the file below /disk"),
+            Self::Disk(Some(path)) | Self::Boot(path) => write!(f, "/{}", path.display()),
+        }
+    }
+}
+
+impl Source {
+    /// A container disk: the file at `path` in the image, or the only one below `/disk`. It becomes a raw image.
+    pub fn container_disk(image: &ImageRef, path: Option<&str>) -> Self {
+        let path = path.map(|path| plain(Path::new(path)));
+        Self { image: image.clone(), file: WantedFile::Disk(path) }
+    }
+
+    /// A kernel or initrd at `path` in the image, as it is.
+    pub fn boot_file(image: &ImageRef, path: &str) -> Self {
+        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))) }
+    }
+
+    /// What the file is called in the store, as it comes out of an image with this digest.
+    fn name(&self, digest: &str) -> String {
+        let key = match &self.file {
+            WantedFile::Disk(path) => {
+                format!("disk\0{digest}\0{}", path.as_deref().unwrap_or(Path::new("")).display())
+            }
+            WantedFile::Boot(path) => format!("file\0{digest}\0{}", path.display()),
+        };
+        hex_of(&Sha256::digest(key))
+    }
 }
 
 /// The image store below the state directory.
 #[derive(Clone, Debug)]
-pub struct Images {
+pub struct Images(Arc<Store>);
+
+#[derive(Debug)]
+struct Store {
     directory: PathBuf,
+    allowed: AllowedPaths,
+    /// Who imports what, so that others wait for it without a place among those who import.
+    turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// Why an image could not be brought into the store.
+/// Why an image could not be brought into the store. Quotes nothing that is in a file of the node.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
+    /// Not one that manifests may name.
+    #[error(transparent)]
+    NotAllowed(#[from] NotAllowed),
+    /// The layout directory or the archive.
+    #[error("cannot open {path}")]
+    Open {
+        /// As the manifest names it.
+        path: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
     /// The OCI image.
     #[error(transparent)]
     Oci(#[from] OciError),
     /// Nothing at that path in the image.
     #[error("the image has no file {0}")]
-    NoFile(PathBuf),
+    NoFile(String),
     /// A path that leads to something else.
-    #[error("{path} in the image is {what}, not a regular file")]
+    #[error("{file} in the image is {what}, not a regular file")]
     NotRegular {
         /// The path in the image.
-        path: PathBuf,
+        file: String,
         /// What is there.
         what: &'static str,
     },
     /// A container disk must hold one disk.
-    #[error("the image must hold exactly one file below /disk, or containerDisk.path must name one; it holds: {}",
-        if .0.is_empty() { "none".to_owned() } else { .0.join(", ") })]
-    NotOneDisk(Vec<String>),
+    #[error(
+        "the image must hold exactly one file below /disk, or containerDisk.path must name one; it holds {0}"
+    )]
+    NotOneDisk(usize),
     /// The disk itself.
-    #[error("{path} in the image cannot be used")]
+    #[error("{file} in the image cannot be used")]
     Format {
         /// The path in the image.
-        path: PathBuf,
+        file: String,
         /// Why.
         source: FormatError,
     },
     /// `qemu-img` could not convert it.
-    #[error("qemu-img could not convert {path}: {output}")]
-    Convert {
-        /// The path in the image.
-        path: PathBuf,
-        /// What it printed.
-        output: String,
-    },
+    #[error("qemu-img cannot convert the disk image: it is damaged")]
+    Convert,
+    /// No room.
+    #[error("no space is left on the node for the disk image")]
+    Full,
     /// `qemu-img` could not be started.
     #[error("cannot run qemu-img (Debian package qemu-utils)")]
     NoQemuImg(#[source] io::Error),
@@ -87,142 +153,199 @@ pub enum ImageError {
         /// Why.
         source: io::Error,
     },
+    /// It took too long, or too much hangs already.
+    #[error(transparent)]
+    Job(#[from] JobError),
+}
+
+impl From<BlobError> for ImageError {
+    fn from(error: BlobError) -> Self {
+        Self::Oci(error.into())
+    }
 }
 
 impl Images {
-    /// The store in `directory`, which is made when the first image comes.
-    pub fn new(directory: PathBuf) -> Self {
-        Self { directory }
+    /// The store in `directory`, which is made when the first image comes, for images that may be used.
+    pub fn new(directory: PathBuf, allowed: AllowedPaths) -> Self {
+        Self(Arc::new(Store { directory, allowed, turns: Mutex::default() }))
     }
 
-    /// The raw image of a container disk: the file at `path` in the image, or the only one below `/disk`.
-    pub fn container_disk(
-        &self,
-        layout: &Layout,
-        tag: Option<&str>,
-        path: Option<&Path>,
-    ) -> Result<PathBuf, ImageError> {
-        let image = open(layout, tag)?;
-        let wanted = path.map(super::blobs::plain);
-        let key =
-            format!("disk\0{}\0{}", image.digest(), wanted.as_deref().unwrap_or(Path::new("")).display());
-        self.once(&key, "raw", |partial| {
-            let picks = |at: &Path| match &wanted {
-                Some(wanted) => at == wanted,
-                None => at.parent() == Some(Path::new("disk")),
-            };
-            let mut found = image.files(picks, &self.directory)?;
-            if wanted.is_none() && found.len() != 1 {
-                let names = found.keys().map(|path| format!("/{}", path.display())).collect();
-                return Err(ImageError::NotOneDisk(names));
-            }
-            let (path, what) =
-                found.pop_first().ok_or_else(|| ImageError::NoFile(shown(wanted.unwrap_or_default())))?;
-            let mut disk = regular(&path, what)?;
-            match format::probe(&disk).map_err(|source| ImageError::Format { path: shown(&path), source })? {
-                Format::Raw => {
-                    let length = copy_out(&mut disk, partial, u64::MAX)?;
-                    let whole = length.next_multiple_of(SECTOR);
-                    File::options()
-                        .write(true)
-                        .open(partial)
-                        .and_then(|file| file.set_len(whole))
-                        .map_err(store(partial))
-                }
-                Format::Qcow2 { virtual_size: _ } => convert(&disk, &path, partial),
-            }
+    /// The file that is wanted, for a VMI of a namespace; imported if that was not done before.
+    ///
+    /// # Errors
+    /// When it cannot be, or takes too long.
+    pub async fn get(&self, jobs: &Jobs, namespace: &str, source: Source) -> Result<PathBuf, ImageError> {
+        let (images, wanted) = (self.clone(), source.clone());
+        let look = move |job: &JobContext| {
+            let name = wanted.name(images.open(&wanted.image, job)?.digest());
+            let at = images.at(&name, &wanted);
+            Ok::<_, ImageError>((name, at.exists().then_some(at)))
+        };
+        let (name, found) = jobs.quick.run(namespace, look).await??;
+        if let Some(at) = found {
+            return Ok(at);
+        }
+        let turn = self.turn(&name);
+        let _turn = turn.lock().await;
+        let images = self.clone();
+        jobs.imports.run(namespace, move |job| images.import(&source, job)).await?
+    }
+
+    fn turn(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut turns = self.0.turns.lock().unwrap_or_else(PoisonError::into_inner);
+        turns.retain(|_, turn| turn.strong_count() > 0);
+        turns.get(name).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let turn = Arc::default();
+            turns.insert(name.to_owned(), Arc::downgrade(&turn));
+            turn
         })
     }
 
-    /// A kernel or initrd at `path` in the image, as it is.
-    pub fn boot_file(&self, layout: &Layout, tag: Option<&str>, path: &Path) -> Result<PathBuf, ImageError> {
-        let image = open(layout, tag)?;
-        let wanted = super::blobs::plain(path);
-        let key = format!("file\0{}\0{}", image.digest(), wanted.display());
-        self.once(&key, "bin", |partial| {
-            let mut found = image.files(|at| at == wanted, &self.directory)?;
-            let what = found.remove(&wanted).ok_or_else(|| ImageError::NoFile(shown(&wanted)))?;
-            copy_out(&mut regular(&wanted, what)?, partial, BOOT_FILE_LIMIT).map(drop)
+    fn at(&self, name: &str, source: &Source) -> PathBuf {
+        let extension = match source.file {
+            WantedFile::Disk(_) => "raw",
+            WantedFile::Boot(_) => "bin",
+        };
+        self.0.directory.join(format!("{name}.{extension}"))
+    }
+
+    fn open(&self, image: &ImageRef, job: &JobContext) -> Result<Image, ImageError> {
+        let path = image.path();
+        self.0.allowed.check_image(path)?;
+        let location = match (image, self.0.allowed.images.containing(path)) {
+            (ImageRef::Layout { .. }, Some((directory, rest))) => node_file::directory(directory)
+                .and_then(|directory| node_file::directory_beneath(directory, rest))
+                .map(Location::Directory),
+            (ImageRef::Archive { .. }, Some((directory, rest))) => node_file::directory(directory)
+                .and_then(|directory| node_file::regular_beneath(directory, rest))
+                .map(Location::Archive),
+            (ImageRef::Layout { .. }, None) => node_file::directory(path).map(Location::Directory),
+            (ImageRef::Archive { .. }, None) => node_file::regular(path).map(Location::Archive),
+        };
+        let location = location.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
+        Ok(Image::open(Blobs::open(location, job)?, image.tag())?)
+    }
+
+    /// Takes the wanted file out of its image, if that was not done before. Blocks.
+    fn import(&self, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
+        let image = self.open(&source.image, job)?;
+        let name = source.name(image.digest());
+        self.once(&name, &self.at(&name, source), job, |partial| match &source.file {
+            WantedFile::Disk(path) => {
+                let picks = |at: &Path| match path {
+                    Some(path) => at == path,
+                    None => at.parent() == Some(Path::new("disk")),
+                };
+                let mut found = image.files(picks, &self.0.directory, job)?;
+                if path.is_none() && found.len() != 1 {
+                    return Err(ImageError::NotOneDisk(found.len()));
+                }
+                unpack_disk(regular(&source.file, found.pop_first())?, &source.file, partial, job)
+            }
+            WantedFile::Boot(path) => {
+                let mut found = image.files(|at| at == path, &self.0.directory, job)?;
+                let mut file = regular(&source.file, found.pop_first())?;
+                copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop)
+            }
         })
     }
 
     fn once(
         &self,
-        key: &str,
-        extension: &str,
+        name: &str,
+        at: &Path,
+        job: &JobContext,
         make: impl FnOnce(&Path) -> Result<(), ImageError>,
     ) -> Result<PathBuf, ImageError> {
-        let name = hex_of(&Sha256::digest(key));
-        let at = self.directory.join(format!("{name}.{extension}"));
+        let directory = &self.0.directory;
         if at.exists() {
-            return Ok(at);
+            return Ok(at.to_owned());
         }
-        fs::create_dir_all(&self.directory).map_err(store(&self.directory))?;
-        let lock_path = self.directory.join(format!("{name}.lock"));
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
-        let lock = lock.map_err(store(&lock_path))?;
-        flock(&lock, FlockOperation::LockExclusive).map_err(|error| store(&lock_path)(error.into()))?;
+        fs::create_dir_all(directory).map_err(store(directory))?;
+        let _lock = lock(&directory.join(format!("{name}.lock")), job)?;
         if at.exists() {
-            return Ok(at);
+            return Ok(at.to_owned());
         }
-        let partial = self.directory.join(format!("{name}.partial"));
-        let made = make(&partial).and_then(|()| publish(&partial, &at, &self.directory).map_err(store(&at)));
+        let partial = directory.join(format!("{name}.partial"));
+        let made = make(&partial)
+            .and_then(|()| job.checkpoint().map_err(store(at)))
+            .and_then(|()| publish(&partial, at, directory).map_err(store(at)));
         if made.is_err() {
             // Nothing half-written stays; that it may not exist at all is fine.
             let _ = fs::remove_file(&partial);
         }
-        made.map(|()| at)
+        made.map(|()| at.to_owned())
     }
 }
 
-fn open(layout: &Layout, tag: Option<&str>) -> Result<Image, OciError> {
-    let blobs = match layout {
-        Layout::Directory(path) => Blobs::directory(path)?,
-        Layout::Archive(path) => Blobs::archive(path)?,
-    };
-    Image::open(blobs, tag)
+/// Locks a file. Another job that nobody waits for any more may hold it still.
+fn lock(path: &Path, job: &JobContext) -> Result<File, ImageError> {
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
+    let lock = lock.map_err(store(path))?;
+    loop {
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(lock),
+            Err(Errno::WOULDBLOCK) => {
+                job.checkpoint().map_err(store(path))?;
+                std::thread::sleep(LOCK_RETRY);
+            }
+            Err(error) => return Err(store(path)(error.into())),
+        }
+    }
 }
 
 fn store(path: &Path) -> impl Fn(io::Error) -> ImageError {
     let path = path.to_owned();
-    move |source| ImageError::Store { path: path.clone(), source }
-}
-
-fn shown(path: impl AsRef<Path>) -> PathBuf {
-    Path::new("/").join(path)
-}
-
-fn regular(path: &Path, what: Found) -> Result<File, ImageError> {
-    match what {
-        Found::Regular(file) => Ok(file),
-        Found::Other(what) => Err(ImageError::NotRegular { path: shown(path), what }),
+    move |source| match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => ImageError::Full,
+        _ => ImageError::Store { path: path.clone(), source },
     }
 }
 
-fn copy_out(from: &mut File, to: &Path, limit: u64) -> Result<u64, ImageError> {
-    let write = || -> io::Result<u64> {
+fn regular(wanted: &WantedFile, found: Option<(PathBuf, Found)>) -> Result<File, ImageError> {
+    match found {
+        Some((_, Found::Regular(file))) => Ok(file),
+        Some((_, Found::Other(what))) => Err(ImageError::NotRegular { file: wanted.to_string(), what }),
+        None => Err(ImageError::NoFile(wanted.to_string())),
+    }
+}
+
+fn unpack_disk(mut disk: File, wanted: &WantedFile, to: &Path, job: &JobContext) -> Result<(), ImageError> {
+    let format = format::probe(&disk);
+    match format.map_err(|source| ImageError::Format { file: wanted.to_string(), source })? {
+        Format::Raw => {
+            let length = copy_out(&mut disk, to, u64::MAX, job)?;
+            let whole = length.next_multiple_of(SECTOR);
+            File::options().write(true).open(to).and_then(|file| file.set_len(whole)).map_err(store(to))
+        }
+        Format::Qcow2 { virtual_size: _ } => convert(&disk, to, job),
+    }
+}
+
+fn copy_out(from: &mut File, to: &Path, limit: u64, job: &JobContext) -> Result<u64, ImageError> {
+    let mut write = || -> io::Result<u64> {
         from.rewind()?;
         let mut out = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(to)?;
-        sparse::copy(&mut from.by_ref(), &mut out, limit)
+        sparse::copy(&mut from.by_ref(), &mut out, limit, job)
     };
-    let mut write = write;
     write().map_err(store(to))
 }
 
 /// Hands the image to `qemu-img` as an inherited file, so that its name in the image never reaches a command line.
-pub(super) fn convert(disk: &File, path: &Path, to: &Path) -> Result<(), ImageError> {
+pub(super) fn convert(disk: &File, to: &Path, job: &JobContext) -> Result<(), ImageError> {
     let input = disk.try_clone().map_err(store(to))?;
-    let output = Command::new("qemu-img")
-        .args(["convert", "-q", "-f", "qcow2", "-O", "raw", "/dev/stdin"])
-        .arg(to)
-        .stdin(Stdio::from(input))
-        .output()
-        .map_err(ImageError::NoQemuImg)?;
-    if !output.status.success() {
-        let text = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(ImageError::Convert { path: shown(path), output: text });
+    let mut command = Command::new("qemu-img");
+    command.args(["convert", "-q", "-f", "qcow2", "-O", "raw", "/dev/stdin"]).arg(to);
+    let done = child::run(command.stdin(Stdio::from(input)), job).map_err(ImageError::NoQemuImg)?;
+    if done.status.success() {
+        return Ok(());
     }
-    Ok(())
+    // It quotes names that are in the image: nothing for its users, who need not be those who may read it.
+    debug!(status = %done.status, complaint = ?done.stderr, "qemu-img failed");
+    Err(match done.stderr.contains("No space left on device") {
+        true => ImageError::Full,
+        false => ImageError::Convert,
+    })
 }
 
 fn publish(partial: &Path, at: &Path, directory: &Path) -> io::Result<()> {
@@ -234,4 +357,4 @@ fn publish(partial: &Path, at: &Path, directory: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(crate) mod tests;

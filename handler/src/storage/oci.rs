@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
 
-use super::blobs::{BlobError, Blobs, plain};
+use super::blobs::{BlobError, Blobs, Part, is_about_content, plain, without_content};
 use super::sparse;
+use crate::jobs::JobContext;
 
 /// Names an image in a layout's index.
 const REF_NAME: &str = "org.opencontainers.image.ref.name";
@@ -24,54 +25,43 @@ pub(super) struct Image {
     manifest: ImageManifest,
 }
 
-/// Why a file could not be taken out of an image.
+/// Why a file could not be taken out of an image. Like [`BlobError`], it quotes nothing that is in the image.
 #[derive(Debug, thiserror::Error)]
 pub enum OciError {
     /// The layout or one of its files.
     #[error(transparent)]
     Blob(#[from] BlobError),
     /// Not what the specification says it should be.
-    #[error("{what} of the image is not valid")]
-    Document {
-        /// Which document.
-        what: &'static str,
-        /// Why.
-        source: oci_spec::OciSpecError,
-    },
+    #[error("{0} of the image is not valid by the OCI image specification")]
+    Document(Part),
     /// No image of that tag.
-    #[error("the image layout has no tag {wanted:?}; it has: {}", list(.present))]
+    #[error("none of the {images} images in the layout has the tag {tag:?}")]
     NoTag {
         /// The tag asked for.
-        wanted: String,
-        /// The tags there are.
-        present: Vec<String>,
+        tag: String,
+        /// How many there are.
+        images: usize,
     },
     /// Several images and none was chosen.
-    #[error("the image layout holds several images, add a tag to the reference: {}", list(.0))]
-    Ambiguous(Vec<String>),
+    #[error("the layout holds {0} images: add a tag to the reference")]
+    Ambiguous(usize),
     /// An index for other platforms, or an empty one.
-    #[error("the image layout has no image for linux/amd64")]
+    #[error("the layout has no image for linux/amd64")]
     NoPlatform,
     /// A layer that is no tar archive, or compressed in an unknown way.
-    #[error("layer {digest} has the media type {media_type}, which is not supported")]
-    LayerType {
-        /// Which layer.
-        digest: String,
-        /// Its media type.
-        media_type: String,
-    },
+    #[error("{0} of the image has an unsupported media type: supported are tar, tar+gzip and tar+zstd")]
+    LayerType(Part),
+    /// A layer that is not what it is said to be.
+    #[error("{0} of the image is damaged, or not a tar archive")]
+    DamagedLayer(Part),
     /// A layer could not be unpacked, or there is no room for what is in it.
-    #[error("cannot unpack layer {digest}")]
+    #[error("cannot unpack {part} of the image")]
     Layer {
         /// Which layer.
-        digest: String,
+        part: Part,
         /// Why.
         source: io::Error,
     },
-}
-
-fn list(names: &[String]) -> String {
-    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 /// What the layers left at a path.
@@ -85,19 +75,20 @@ pub(super) enum Found {
 impl Image {
     /// Chooses an image; without a tag the layout must hold just one.
     pub(super) fn open(blobs: Blobs, tag: Option<&str>) -> Result<Self, OciError> {
-        let index = index(&blobs.document("index.json")?)?;
+        let index = index(Part::Index, &blobs.index()?)?;
         let descriptor = choose(index.manifests(), tag)?.clone();
         let descriptor = match descriptor.media_type() {
             MediaType::ImageIndex => {
-                let nested = self::index(&blobs.verified(descriptor.digest().as_ref())?)?;
+                let part = Part::NestedIndex;
+                let nested = self::index(part, &blobs.verified(part, descriptor.digest().as_ref())?)?;
                 for_platform(nested.manifests()).ok_or(OciError::NoPlatform)?.clone()
             }
             _ => descriptor,
         };
         let digest = descriptor.digest().to_string();
-        let bytes = blobs.verified(&digest)?;
-        let manifest = ImageManifest::from_reader(bytes.as_slice())
-            .map_err(|source| OciError::Document { what: "the manifest", source })?;
+        let bytes = blobs.verified(Part::Manifest, &digest)?;
+        let manifest = ImageManifest::from_reader(bytes.as_slice());
+        let manifest = manifest.map_err(|_quotes| OciError::Document(Part::Manifest))?;
         Ok(Self { blobs, digest, manifest })
     }
 
@@ -112,27 +103,29 @@ impl Image {
         &self,
         wanted: impl Fn(&Path) -> bool,
         scratch: &Path,
+        job: &JobContext,
     ) -> Result<BTreeMap<PathBuf, Found>, OciError> {
         let mut found = BTreeMap::new();
-        for layer in self.manifest.layers() {
-            let digest = layer.digest().to_string();
-            let mut blob = self.blobs.stream(&digest)?;
-            let compression = Compression::of(layer.media_type()).ok_or_else(|| OciError::LayerType {
-                digest: digest.clone(),
-                media_type: layer.media_type().to_string(),
-            })?;
-            compression
+        for (layer, number) in self.manifest.layers().iter().zip(1..) {
+            let part = Part::Layer(number);
+            let mut blob = self.blobs.stream(part, layer.digest().as_ref())?;
+            let compression = Compression::of(layer.media_type()).ok_or(OciError::LayerType(part))?;
+            // What a few bytes are unpacked to may be as long as it likes.
+            let applied = compression
                 .decode(&mut blob)
-                .and_then(|tar| apply(tar, &wanted, scratch, &mut found))
-                .map_err(|source| OciError::Layer { digest, source })?;
+                .and_then(|tar| apply(job.checked(tar), &wanted, (scratch, job), &mut found));
+            applied.map_err(|error| match is_about_content(&error) {
+                true => OciError::DamagedLayer(part),
+                false => OciError::Layer { part, source: without_content(&error) },
+            })?;
             blob.finish()?;
         }
         Ok(found)
     }
 }
 
-fn index(bytes: &[u8]) -> Result<ImageIndex, OciError> {
-    ImageIndex::from_reader(bytes).map_err(|source| OciError::Document { what: "the index", source })
+fn index(part: Part, bytes: &[u8]) -> Result<ImageIndex, OciError> {
+    ImageIndex::from_reader(bytes).map_err(|_quotes| OciError::Document(part))
 }
 
 fn ref_name(descriptor: &Descriptor) -> Option<&str> {
@@ -140,17 +133,16 @@ fn ref_name(descriptor: &Descriptor) -> Option<&str> {
 }
 
 fn choose<'a>(manifests: &'a [Descriptor], tag: Option<&str>) -> Result<&'a Descriptor, OciError> {
-    let names = || manifests.iter().filter_map(ref_name).map(str::to_owned).collect();
     match (tag, manifests) {
         (Some(tag), _) => manifests
             .iter()
             .find(|descriptor| ref_name(descriptor) == Some(tag))
-            .ok_or_else(|| OciError::NoTag { wanted: tag.to_owned(), present: names() }),
+            .ok_or_else(|| OciError::NoTag { tag: tag.to_owned(), images: manifests.len() }),
         (None, [only]) => Ok(only),
         (None, []) => Err(OciError::NoPlatform),
         (None, several) => match for_platform(several) {
             Some(one) if several.iter().all(|other| other.platform().is_some()) => Ok(one),
-            _ => Err(OciError::Ambiguous(names())),
+            _ => Err(OciError::Ambiguous(several.len())),
         },
     }
 }
@@ -195,7 +187,7 @@ impl Compression {
 fn apply(
     layer: impl Read,
     wanted: &impl Fn(&Path) -> bool,
-    scratch: &Path,
+    (scratch, job): (&Path, &JobContext),
     found: &mut BTreeMap<PathBuf, Found>,
 ) -> io::Result<()> {
     // A layer's whiteouts hide what lower layers brought, wherever in the layer they stand.
@@ -215,7 +207,7 @@ fn apply(
             let what = match kind {
                 tar::EntryType::Regular | tar::EntryType::Continuous | tar::EntryType::GNUSparse => {
                     let mut file = tempfile::tempfile_in(scratch)?;
-                    sparse::copy(&mut entry, &mut file, FILE_LIMIT)?;
+                    sparse::copy(&mut entry, &mut file, FILE_LIMIT, job)?;
                     Found::Regular(file)
                 }
                 tar::EntryType::Directory => continue,

@@ -9,11 +9,13 @@ use vireo_api::spec::{
 };
 use vireo_proto::launcher::{DiskSource, disk_source};
 
+use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
-use super::host_disks::HostDisks;
-use super::images::{ImageError, Images, Layout};
+use super::host_disks;
+use super::images::{ImageError, Images, Source};
 use super::volumes::{self, VolumeError};
+use crate::jobs::{JobContext, JobError, Jobs};
 
 /// A [`StorageError::reason`] that ends when a claim appears; KubeVirt's.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
@@ -21,6 +23,8 @@ pub const NO_CLAIM: &str = "FailedPvcNotFound";
 pub const NOT_BOUND: &str = "PvcNotBound";
 /// One that ends when the image of a claim has come.
 pub const NO_IMAGE: &str = "PvcNotPopulated";
+/// One about an image; KubeVirt's.
+pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
 
 /// What a VM's disks and kernel are on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -87,6 +91,9 @@ pub enum StorageError {
         /// Why.
         source: io::Error,
     },
+    /// The node does not get it done.
+    #[error("the disks cannot be prepared")]
+    Job(#[from] JobError),
     /// A path that the launcher's protocol cannot carry.
     #[error("the path {0:?} is not UTF-8: choose another state directory")]
     NotUtf8(PathBuf),
@@ -100,7 +107,7 @@ impl StorageError {
             | Self::Volume { field, .. }
             | Self::CloudInit { field, .. }
             | Self::Claim { field, .. } => Some(field),
-            Self::Directory { .. } | Self::NotUtf8(_) => None,
+            Self::Directory { .. } | Self::Job(_) | Self::NotUtf8(_) => None,
         }
     }
 
@@ -110,81 +117,89 @@ impl StorageError {
             Self::Claim { source: ClaimError::Absent { .. }, .. } => NO_CLAIM,
             Self::Claim { source: ClaimError::Unbound { .. }, .. } => NOT_BOUND,
             Self::Claim { source: ClaimError::NoImage { .. }, .. } => NO_IMAGE,
+            Self::Image { .. } => ERR_IMAGE_PULL,
             _ => "FailedStorage",
         }
     }
 }
 
 /// What is to be made for one disk.
-#[derive(Debug, PartialEq, Eq)]
-enum Step<'a> {
-    /// A layer of the VM's own over a disk in an image.
-    Overlay { image: &'a ImageRef, path: Option<&'a str>, at: PathBuf },
+#[derive(Debug, Clone)]
+enum Step {
+    /// A layer of the VM's own over a disk that has come out of an image.
+    Overlay { backing: PathBuf, at: PathBuf },
     /// cloud-init's disk.
-    Seed { layout: SeedLayout, data: &'a CloudInit, at: PathBuf },
+    Seed { layout: SeedLayout, data: CloudInit, at: PathBuf },
     /// An empty disk.
     Empty { capacity: u64, at: PathBuf },
     /// A file of the node.
-    Host { path: &'a Path, create_with: Option<u64> },
+    Host { path: PathBuf, create_with: Option<u64> },
     /// What is in a claim.
-    Claim { name: &'a str },
+    Claim { name: String },
     /// An empty CD-ROM drive.
     NoMedium,
 }
 
 /// Where disks come from and are made.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Places {
     /// The VM's own directory.
     pub vmi: PathBuf,
     /// What is to outlive the VM.
     pub kept: PathBuf,
     /// What comes out of images, for every VM of the node.
-    pub images: PathBuf,
+    pub images: Images,
     /// The node's claims.
     pub claims: Claims,
     /// Which files of the node may be disks.
-    pub host_disks: HostDisks,
+    pub allowed: AllowedPaths,
 }
 
-/// What is to be made for a disk of a VM whose volumes are in `volumes`. A disk's name is a DNS label, and so a file
-/// name.
-fn step<'a>(disk: &'a Disk, volumes: &Path) -> Step<'a> {
-    let at = |extension: &str| volumes.join(format!("{}.{extension}", disk.name()));
-    match disk.source() {
+/// What is to be made for a disk, once what it is made of has come. A disk's name is a DNS label, and so a file name.
+async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step, StorageError> {
+    let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
+    Ok(match disk.source() {
         VolumeSource::ContainerDisk { image, path } => {
-            Step::Overlay { image, path: path.as_deref(), at: at("qcow2") }
+            let source = Source::container_disk(image, path.as_deref());
+            let backing = places.images.get(jobs, vm.identity().namespace(), source).await;
+            let backing = backing.map_err(image_error(disk.source_field(), image))?;
+            Step::Overlay { backing, at: at("qcow2") }
         }
         VolumeSource::CloudInitNoCloud(data) => {
-            Step::Seed { layout: SeedLayout::NoCloud, data, at: at("iso") }
+            Step::Seed { layout: SeedLayout::NoCloud, data: data.clone(), at: at("iso") }
         }
         VolumeSource::CloudInitConfigDrive(data) => {
-            Step::Seed { layout: SeedLayout::ConfigDrive, data, at: at("iso") }
+            Step::Seed { layout: SeedLayout::ConfigDrive, data: data.clone(), at: at("iso") }
         }
         VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
         VolumeSource::HostDisk { path, create, shared: _ } => Step::Host {
-            path,
+            path: path.clone(),
             create_with: match create {
                 HostDiskCreate::No => None,
                 HostDiskCreate::Sized(capacity) => Some(capacity.get()),
             },
         },
-        VolumeSource::PersistentVolumeClaim { name, .. } => Step::Claim { name },
+        VolumeSource::PersistentVolumeClaim { name, .. } => Step::Claim { name: name.clone() },
         VolumeSource::NoMedium => Step::NoMedium,
-    }
+    })
 }
 
-/// Looks for the claims that a VM starts with. Blocks.
+/// Looks for the claims that a VM starts with.
 ///
 /// # Errors
 /// Names the field of the first one that is not there.
-pub fn find_claims(vm: &Vm, claims: &Claims) -> Result<(), StorageError> {
-    for disk in vm.fixed_disks() {
-        if let VolumeSource::PersistentVolumeClaim { name, .. } = disk.source() {
-            claim(vm, disk.source_field(), name, claims)?;
+pub async fn find_claims(vm: &Vm, claims: &Claims, jobs: &Jobs) -> Result<(), StorageError> {
+    let (vm, claims) = (vm.clone(), claims.clone());
+    let namespace = vm.identity().namespace().to_owned();
+    let find = move |_: &JobContext| {
+        for disk in vm.fixed_disks() {
+            if let VolumeSource::PersistentVolumeClaim { name, .. } = disk.source() {
+                claim(&vm, disk.source_field(), name, &claims)?;
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    };
+    jobs.quick.run(&namespace, find).await?
 }
 
 fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf, StorageError> {
@@ -192,43 +207,56 @@ fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf,
     found.map_err(|source| StorageError::Claim { field: field.clone(), source })
 }
 
-/// Makes a VM's disks, or finds them made. Blocks, and takes long where an image is new. What exists is kept, except
-/// cloud-init's disk, which follows the manifest.
+/// Makes a VM's disks, or finds them made. Takes long where an image is new. What exists is kept, except cloud-init's
+/// disk, which follows the manifest.
 ///
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
-pub fn prepare(vm: &Vm, places: &Places) -> Result<Prepared, StorageError> {
-    let Places { vmi, kept, images, .. } = places;
-    let volumes = vmi.join("volumes");
-    directory(&volumes)?;
-    let images = Images::new(images.clone());
-    let disks = vm
-        .fixed_disks()
-        .map(|disk| make(vm, disk.source_field(), step(disk, &volumes), (&images, places)))
-        .collect::<Result<_, _>>()?;
+pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, StorageError> {
+    let mut steps = Vec::new();
+    for disk in vm.fixed_disks() {
+        steps.push(step(vm, disk, places, jobs).await?);
+    }
     let kernel = match vm.firmware().boot() {
-        BootSource::Kernel(boot) => Some(kernel(boot, &images)?),
+        BootSource::Kernel(boot) => Some(kernel(vm, boot, places, jobs).await?),
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
-    let variables = match vm.firmware().boot() {
-        BootSource::Efi { persistent: true, .. } => {
-            directory(kept)?;
-            Some(kept.join("efi-variables.fd"))
-        }
-        BootSource::Efi { persistent: false, .. } | BootSource::Bios { .. } | BootSource::Kernel(_) => None,
+    let (machine, places) = (vm.clone(), places.clone());
+    let make = move |job: &JobContext| {
+        directory(&places.vmi.join("volumes"))?;
+        let make = |(disk, step): (&Disk, Step)| make(&machine, disk.source_field(), step, (&places, job));
+        let disks = machine.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
+        let variables = match machine.firmware().boot() {
+            BootSource::Efi { persistent: true, .. } => {
+                directory(&places.kept)?;
+                Some(places.kept.join("efi-variables.fd"))
+            }
+            BootSource::Efi { persistent: false, .. } | BootSource::Bios { .. } | BootSource::Kernel(_) => {
+                None
+            }
+        };
+        Ok(Prepared { disks, kernel, variables })
     };
-    Ok(Prepared { disks, kernel, variables })
+    jobs.quick.run(vm.identity().namespace(), make).await?
 }
 
-/// Makes one disk of a VM, as [`prepare`] makes all that it starts with. Blocks.
+/// Makes one disk of a VM, as [`prepare`] makes all that it starts with.
 ///
 /// # Errors
 /// Names the field whose source is not there.
-pub fn prepare_disk(vm: &Vm, disk: &Disk, places: &Places) -> Result<DiskSource, StorageError> {
-    let volumes = places.vmi.join("volumes");
-    directory(&volumes)?;
-    let images = Images::new(places.images.clone());
-    make(vm, disk.source_field(), step(disk, &volumes), (&images, places))
+pub async fn prepare_disk(
+    vm: &Vm,
+    disk: &Disk,
+    places: &Places,
+    jobs: &Jobs,
+) -> Result<DiskSource, StorageError> {
+    let step = step(vm, disk, places, jobs).await?;
+    let (machine, field, places) = (vm.clone(), disk.source_field().clone(), places.clone());
+    let make = move |job: &JobContext| {
+        directory(&places.vmi.join("volumes"))?;
+        make(&machine, &field, step, (&places, job))
+    };
+    jobs.quick.run(vm.identity().namespace(), make).await?
 }
 
 fn directory(path: &Path) -> Result<(), StorageError> {
@@ -238,21 +266,18 @@ fn directory(path: &Path) -> Result<(), StorageError> {
 fn make(
     vm: &Vm,
     field: &Field,
-    step: Step<'_>,
-    (images, places): (&Images, &Places),
+    step: Step,
+    (places, job): (&Places, &JobContext),
 ) -> Result<DiskSource, StorageError> {
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
         Step::NoMedium => disk_source::Source::NoMedium(disk_source::NoMedium {}),
         Step::Claim { name } => {
-            let path = claim(vm, field, name, &places.claims)?;
+            let path = claim(vm, field, &name, &places.claims)?;
             disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
         }
-        Step::Overlay { image, path, at } => {
-            let backing = images
-                .container_disk(&layout(image), image.tag(), path.map(Path::new))
-                .map_err(image_error(field, image))?;
-            volumes::overlay(&at, &backing).map_err(volume)?;
+        Step::Overlay { backing, at } => {
+            volumes::overlay(&at, &backing, job).map_err(volume)?;
             let (path, backing_raw_path) = (text(&at)?, text(&backing)?);
             disk_source::Source::Overlay(disk_source::Overlay { path, backing_raw_path })
         }
@@ -270,11 +295,11 @@ fn make(
             disk_source::Source::Raw(disk_source::Raw { path: text(&at)? })
         }
         Step::Empty { capacity, at } => {
-            volumes::empty_disk(&at, capacity).map_err(volume)?;
+            volumes::empty_disk(&at, capacity, job).map_err(volume)?;
             disk_source::Source::Qcow2(disk_source::Qcow2 { path: text(&at)? })
         }
         Step::Host { path, create_with } => {
-            let path = places.host_disks.find(path).map_err(volume)?;
+            let path = host_disks::find(&places.allowed, &path).map_err(|error| volume(error.into()))?;
             volumes::host_disk(&path, create_with).map_err(volume)?;
             disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
         }
@@ -282,20 +307,18 @@ fn make(
     Ok(DiskSource { source: Some(source) })
 }
 
-fn kernel(boot: &KernelBoot, images: &Images) -> Result<Kernel, StorageError> {
-    let file = |path: &str| {
-        images
-            .boot_file(&layout(boot.image()), boot.image().tag(), Path::new(path))
-            .map_err(image_error(boot.field(), boot.image()))
+async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {
+    let image = boot.image();
+    let file = async |path: &str| {
+        let got = places.images.get(jobs, vm.identity().namespace(), Source::boot_file(image, path)).await;
+        got.map_err(image_error(boot.field(), image))
     };
-    Ok(Kernel { kernel: file(boot.kernel_path())?, initrd: boot.initrd_path().map(file).transpose()? })
-}
-
-fn layout(image: &ImageRef) -> Layout {
-    match image {
-        ImageRef::Layout { path, .. } => Layout::Directory(path.clone()),
-        ImageRef::Archive { path, .. } => Layout::Archive(path.clone()),
-    }
+    let kernel = file(boot.kernel_path()).await?;
+    let initrd = match boot.initrd_path() {
+        Some(path) => Some(file(path).await?),
+        None => None,
+    };
+    Ok(Kernel { kernel, initrd })
 }
 
 fn image_error(field: &Field, image: &ImageRef) -> impl Fn(ImageError) -> StorageError {

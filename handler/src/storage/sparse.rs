@@ -3,15 +3,18 @@
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 
+use crate::jobs::JobContext;
+
 /// The unit in which zeros become holes; a file system block or a multiple of one.
 const BLOCK: usize = 64 * 1024;
 
 /// Copies `from` to the start of `to` and sets its length, leaving holes for zeros. Refuses more than `limit` bytes
 /// with [`io::ErrorKind::FileTooLarge`]. Returns how many bytes `from` had.
-pub(super) fn copy(from: &mut impl Read, to: &mut File, limit: u64) -> io::Result<u64> {
+pub(super) fn copy(from: &mut impl Read, to: &mut File, limit: u64, job: &JobContext) -> io::Result<u64> {
     let mut block = vec![0; BLOCK];
     let mut total = 0;
     loop {
+        job.checkpoint()?;
         let filled = fill(from, &mut block)?;
         let Some(data) = block.get(..filled).filter(|data| !data.is_empty()) else { break };
         total += data.len() as u64;
@@ -53,7 +56,10 @@ mod tests {
         data[3_000_000] = 7;
         data.push(9);
         let mut file = tempfile::tempfile().unwrap();
-        assert_eq!(copy(&mut data.as_slice(), &mut file, u64::MAX).unwrap(), data.len() as u64);
+        assert_eq!(
+            copy(&mut data.as_slice(), &mut file, u64::MAX, &JobContext::default()).unwrap(),
+            data.len() as u64
+        );
         file.rewind().unwrap();
         let mut back = Vec::new();
         file.read_to_end(&mut back).unwrap();
@@ -64,9 +70,10 @@ mod tests {
     #[test]
     fn a_trailing_hole_counts_and_a_limit_holds() {
         let mut file = tempfile::tempfile().unwrap();
-        copy(&mut [0u8; 200_000].as_slice(), &mut file, 200_000).unwrap();
+        let job = JobContext::default();
+        copy(&mut [0u8; 200_000].as_slice(), &mut file, 200_000, &job).unwrap();
         assert_eq!(file.metadata().unwrap().len(), 200_000);
-        let error = copy(&mut [0u8; 200_001].as_slice(), &mut file, 200_000).unwrap_err();
+        let error = copy(&mut [0u8; 200_001].as_slice(), &mut file, 200_000, &job).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
     }
 }

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use rustix::fs::{OFlags, statvfs};
 
-use super::host_disks::NotAllowed;
+use super::allowed::NotAllowed;
+use crate::jobs::{JobContext, child};
 
 const MIB: u64 = 1 << 20;
 
@@ -56,19 +57,23 @@ pub enum VolumeError {
 }
 
 /// A writable overlay over a shared raw image. Kept if it exists.
-pub fn overlay(at: &Path, backing_raw: &Path) -> Result<(), VolumeError> {
-    create(at, |command| {
+pub fn overlay(at: &Path, backing_raw: &Path, job: &JobContext) -> Result<(), VolumeError> {
+    create(at, job, |command| {
         command.args(["-F", "raw", "-b"]).arg(backing_raw);
         None
     })
 }
 
 /// An empty disk of `capacity` bytes, rounded up to whole sectors. Kept if it exists.
-pub fn empty_disk(at: &Path, capacity: u64) -> Result<(), VolumeError> {
-    create(at, |_| Some(capacity.next_multiple_of(512)))
+pub fn empty_disk(at: &Path, capacity: u64, job: &JobContext) -> Result<(), VolumeError> {
+    create(at, job, |_| Some(capacity.next_multiple_of(512)))
 }
 
-fn create(at: &Path, options: impl FnOnce(&mut Command) -> Option<u64>) -> Result<(), VolumeError> {
+fn create(
+    at: &Path,
+    job: &JobContext,
+    options: impl FnOnce(&mut Command) -> Option<u64>,
+) -> Result<(), VolumeError> {
     if at.exists() {
         return Ok(());
     }
@@ -77,13 +82,15 @@ fn create(at: &Path, options: impl FnOnce(&mut Command) -> Option<u64>) -> Resul
     command.args(["create", "-q", "-f", "qcow2"]);
     let size = options(&mut command);
     command.arg(&partial).args(size.map(|bytes| bytes.to_string()));
-    let output = command.output().map_err(VolumeError::NoQemuImg)?;
-    if !output.status.success() {
+    let made = child::run(&mut command, job).map_err(VolumeError::NoQemuImg).and_then(|done| {
+        let failed = || VolumeError::Create { path: at.to_owned(), output: done.stderr };
+        done.status.success().then_some(()).ok_or_else(failed)
+    });
+    if made.is_err() {
         // It may or may not have got as far as making the file.
         let _ = fs::remove_file(&partial);
-        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(VolumeError::Create { path: at.to_owned(), output });
     }
+    made?;
     fs::rename(&partial, at).map_err(|source| VolumeError::Open { path: at.to_owned(), source })
 }
 
@@ -156,16 +163,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let raw = dir.path().join("base.raw");
         File::create(&raw).unwrap().set_len(8 * MIB).unwrap();
-        let at = dir.path().join("over.qcow2");
-        overlay(&at, &raw).unwrap();
+        let (at, job) = (dir.path().join("over.qcow2"), JobContext::default());
+        overlay(&at, &raw, &job).unwrap();
         let first = fs::read(&at).unwrap();
         assert!(first.starts_with(b"QFI\xfb"));
         fs::write(&at, "kept").unwrap();
-        overlay(&at, &raw).unwrap();
+        overlay(&at, &raw, &job).unwrap();
         assert_eq!(fs::read(&at).unwrap(), b"kept");
 
         let empty = dir.path().join("empty.qcow2");
-        empty_disk(&empty, 1000).unwrap();
+        empty_disk(&empty, 1000, &job).unwrap();
         let header = fs::read(&empty).unwrap();
         assert_eq!(header[24..32], 1024u64.to_be_bytes());
     }
@@ -174,7 +181,8 @@ mod tests {
     fn a_failed_image_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("over.qcow2");
-        assert!(matches!(overlay(&at, &dir.path().join("absent.raw")), Err(VolumeError::Create { .. })));
+        let failed = overlay(&at, &dir.path().join("absent.raw"), &JobContext::default());
+        assert!(matches!(failed, Err(VolumeError::Create { .. })));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -1,6 +1,7 @@
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt as _;
+use vireo_handler::storage::AllowedDirectories;
 
 use super::*;
 use crate::auth::User;
@@ -27,9 +28,13 @@ impl World {
             uploads: Uploads {
                 files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
                 url: "https://127.0.0.1:6443".to_owned(),
+                jobs: vireo_handler::jobs::Jobs::default(),
+            },
+            allowed: AllowedPaths {
+                host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
+                images: AllowedDirectories::Below(vec!["/srv/images".into()]),
             },
             state_dir: dir.path().to_owned(),
-            host_disks: HostDisks::Below(vec!["/srv/disks".into()]),
             catalogs: Catalogs::default(),
             roles: RolesNow::default(),
             node: Router::new(),

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use vireo_handler::jobs::{JobContext, JobError, Jobs, Pool};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
@@ -27,8 +27,8 @@ const GROUP: &str = "upload.cdi.kubevirt.io";
 const KIND: &str = "UploadTokenRequest";
 /// How long nothing may come.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Parts of a body that wait to be written.
-const WAITING: usize = 8;
+/// So many bytes of a body are written at once.
+const TOGETHER: usize = 1 << 20;
 
 /// What is asked at a path of CDI's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,15 +119,24 @@ async fn take(server: &Arc<Server>, subject: Subject, request: Request) -> Resul
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let (begun, of) = (Arc::clone(server), subject.clone());
-    let upload = aside(move || {
+    let begin = move |_: &JobContext| {
         let key = uploads::claim(&begun.store, &begun.uploads.files, &of)?;
         let upload = begun.uploads.files.begin_upload(&key.namespace, &key.name)?;
         upload.expect(length.unwrap_or(0))?;
-        Ok(upload)
-    });
-    let upload = read(upload.await?, request.into_body()).await?;
+        Ok::<_, NotNow>(upload)
+    };
+    let Jobs { quick, imports } = &server.uploads.jobs;
+    let namespace = &subject.namespace;
+    let upload = flatten(quick.run(namespace, begin).await)?;
+    let upload = read(upload, request.into_body(), (quick, namespace)).await?;
+    let finish = move |job: &JobContext| Ok(upload.finish(job)?);
+    let filled = flatten(imports.run(namespace, finish).await)?;
     let server = Arc::clone(server);
-    aside(move || uploads::put(&server.store, &server.uploads.files, &subject, upload.finish()?)).await
+    aside(move || uploads::put(&server.store, &server.uploads.files, &subject, filled)).await
+}
+
+fn flatten<T>(done: Result<Result<T, NotNow>, JobError>) -> Result<T, Refusal> {
+    done.map_err(|error| NotNow::Upload(error.into())).flatten().map_err(refusal)
 }
 
 async fn aside<T: Send + 'static>(
@@ -137,36 +146,38 @@ async fn aside<T: Send + 'static>(
     done.map_err(|error| Refusal::internal(format!("the upload broke off: {error}")))?.map_err(refusal)
 }
 
-/// Reads all of a body. What came so far goes if it breaks off.
-async fn read(upload: Upload, mut body: Body) -> Result<Upload, Refusal> {
-    let (parts, mut waiting) = mpsc::channel::<Bytes>(WAITING);
-    let writer = tokio::task::spawn_blocking(move || {
-        let mut upload = upload;
-        while let Some(part) = waiting.blocking_recv() {
-            upload.write(&part)?;
+/// Reads all of a body. What came so far goes if it breaks off. No thread waits for the client.
+async fn read(
+    mut upload: Upload,
+    mut body: Body,
+    (pool, namespace): (&Pool, &str),
+) -> Result<Upload, Refusal> {
+    loop {
+        let (parts, is_last) = next(&mut body).await?;
+        let write = move |_: &JobContext| {
+            parts.iter().try_for_each(|part| upload.write(part))?;
+            Ok(upload)
+        };
+        upload = flatten(pool.run(namespace, write).await)?;
+        if is_last {
+            return Ok(upload);
         }
-        Ok::<_, UploadError>(upload)
-    });
-    let come = async {
-        loop {
-            let frame =
-                tokio::time::timeout(PATIENCE, body.frame()).await.map_err(|_| Refusal::too_slow())?;
-            let Some(frame) = frame else { return Ok::<_, Refusal>(()) };
-            let frame =
-                frame.map_err(|error| Refusal::bad_request(format!("the body broke off: {error}")))?;
-            let Ok(part) = frame.into_data() else { continue };
-            if parts.send(part).await.is_err() {
-                // The writer says why.
-                return Ok(());
-            }
+    }
+}
+
+/// The next parts of a body that are written together, and whether they are the last.
+async fn next(body: &mut Body) -> Result<(Vec<Bytes>, bool), Refusal> {
+    let (mut parts, mut length) = (Vec::new(), 0);
+    while length < TOGETHER {
+        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.map_err(|_| Refusal::too_slow())?;
+        let Some(frame) = frame else { return Ok((parts, true)) };
+        let frame = frame.map_err(|error| Refusal::bad_request(format!("the body broke off: {error}")))?;
+        if let Ok(part) = frame.into_data() {
+            length += part.len();
+            parts.push(part);
         }
-    };
-    let come = come.await;
-    drop(parts);
-    let written =
-        writer.await.map_err(|error| Refusal::internal(format!("the upload broke off: {error}")))?;
-    let upload = written.map_err(|error| refusal(error.into()))?;
-    come.map(|()| upload)
+    }
+    Ok((parts, false))
 }
 
 fn refusal(why: NotNow) -> Refusal {
@@ -182,6 +193,7 @@ fn refusal(why: NotNow) -> Refusal {
         NotNow::Upload(UploadError::Format(_) | UploadError::Damaged(_) | UploadError::Convert(_)) => {
             (StatusCode::BAD_REQUEST, "BadRequest")
         }
+        NotNow::Upload(UploadError::Job(_)) => (StatusCode::GATEWAY_TIMEOUT, "Timeout"),
         NotNow::Upload(UploadError::Full) => (StatusCode::INSUFFICIENT_STORAGE, "InsufficientStorage"),
         NotNow::Upload(UploadError::Write(_)) | NotNow::Disk(_) => {
             (StatusCode::INTERNAL_SERVER_ERROR, "InternalError")

@@ -13,7 +13,7 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::Value;
-use vireo_handler::storage::HostDisks;
+use vireo_handler::storage::AllowedPaths;
 
 use super::access::{self, Asker};
 use super::query::{Query, Unknown};
@@ -49,7 +49,7 @@ impl Asked {
         let writer = Writer {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
-            host_disks: self.server.host_disks.clone(),
+            allowed: self.server.allowed.clone(),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
             asker: access::asker(&self.request)?.clone(),
@@ -89,7 +89,7 @@ impl Asked {
 #[derive(Debug)]
 struct Writer {
     store: Arc<Store>,
-    host_disks: HostDisks,
+    allowed: AllowedPaths,
     object: Object,
     /// Whether it is only asked what would be.
     dry: bool,

@@ -102,7 +102,7 @@ fn takes_what_virtctl_makes(api: &Api<'_>) -> Result<(), HostError> {
             "virtualmachine.kubevirt.io/chosen",
         ),
         (
-            "vm --name=plain --run-strategy=Manual --volume-containerdisk=src:oci:/nowhere,bootorder:1 --user=ada",
+            "vm --name=plain --run-strategy=Manual --volume-containerdisk=src:oci:/var/lib/images/plain,bootorder:1 --user=ada",
             "virtualmachine.kubevirt.io/plain",
         ),
     ] {

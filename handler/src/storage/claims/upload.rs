@@ -12,6 +12,7 @@ use liblzma::stream::{CONCATENATED, Stream};
 use rustix::fs::{FlockOperation, flock};
 
 use super::{ClaimError, Claims};
+use crate::jobs::{JobContext, JobError};
 use crate::storage::format::{self, Format, FormatError};
 use crate::storage::images::{ImageError, convert};
 use crate::storage::sparse;
@@ -57,6 +58,9 @@ pub enum UploadError {
     /// The disk of this node otherwise.
     #[error("the image cannot be written")]
     Write(#[source] io::Error),
+    /// It took too long, or too much hangs already.
+    #[error(transparent)]
+    Job(#[from] JobError),
 }
 
 fn writing(error: io::Error) -> UploadError {
@@ -196,11 +200,11 @@ impl Upload {
     ///
     /// # Errors
     /// When it is no image that is taken, does not fit, or there is no room for it.
-    pub fn finish(self) -> Result<Filled, UploadError> {
+    pub fn finish(self, job: &JobContext) -> Result<Filled, UploadError> {
         let Self { mut file, beside, disk, size, received } = self;
         file.set_len(received).map_err(writing)?;
         let mut image = beside.path(RECEIVED);
-        if let Some(unpacked) = unpack(&mut file, &beside.path(UNPACKED), size)? {
+        if let Some(unpacked) = unpack(&mut file, &beside.path(UNPACKED), size, job)? {
             fs::rename(beside.path(UNPACKED), &image).map_err(writing)?;
             // Who comes next must wait, too.
             flock(&unpacked, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
@@ -217,9 +221,9 @@ impl Upload {
             file.rewind().map_err(writing)?;
             image = beside.path(UNPACKED);
             create(&image)?;
-            convert(&file, Path::new("upload"), &image).map_err(|error| match &error {
-                ImageError::Convert { output, .. } if output.contains("No space left") => UploadError::Full,
-                _ => UploadError::Convert(error),
+            convert(&file, &image, job).map_err(|error| match error {
+                ImageError::Full => UploadError::Full,
+                error => UploadError::Convert(error),
             })?;
         }
         let whole = OpenOptions::new().write(true).open(&image).map_err(writing)?;
@@ -240,7 +244,7 @@ fn create(path: &Path) -> Result<File, UploadError> {
 }
 
 /// Unpacks what is compressed. None for what is not.
-fn unpack(file: &mut File, to: &Path, size: u64) -> Result<Option<File>, UploadError> {
+fn unpack(file: &mut File, to: &Path, size: u64, job: &JobContext) -> Result<Option<File>, UploadError> {
     let mut start = [0; 6];
     let read = file.read_at(&mut start, 0).map_err(writing)?;
     let start = start.get(..read).unwrap_or_default();
@@ -256,7 +260,7 @@ fn unpack(file: &mut File, to: &Path, size: u64) -> Result<Option<File>, UploadE
     };
     let mut out = create(to)?;
     let limit = size.saturating_add(size / 64).saturating_add(OVERHEAD);
-    match sparse::copy(&mut input, &mut out, limit) {
+    match sparse::copy(&mut input, &mut out, limit, job) {
         Ok(_) => Ok(Some(out)),
         Err(error) => Err(match error.kind() {
             ErrorKind::FileTooLarge => UploadError::TooLarge { wanted: limit, has: size },

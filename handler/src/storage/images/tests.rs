@@ -5,6 +5,8 @@ use std::os::unix::fs::MetadataExt;
 use serde_json::json;
 
 use super::*;
+use crate::launcher::link::chain;
+use crate::storage::AllowedDirectories;
 
 /// An image layout under construction.
 pub(crate) struct Built {
@@ -23,12 +25,25 @@ impl Built {
         self.dir.path()
     }
 
-    fn layout(&self) -> Layout {
-        Layout::Directory(self.dir.path().join("layout"))
+    /// A store for images below the directory of this layout, and no others.
+    pub(crate) fn images(&self) -> Images {
+        let images = AllowedDirectories::Below(vec![self.dir.path().to_owned()]);
+        let allowed = AllowedPaths { images, ..AllowedPaths::any() };
+        Images::new(self.dir.path().join("images/sha256"), allowed)
     }
 
-    fn images(&self) -> Images {
-        Images::new(self.dir.path().join("images/sha256"))
+    fn reference(&self, tag: Option<&str>) -> ImageRef {
+        let tag = tag.map(|tag| format!(":{tag}")).unwrap_or_default();
+        format!("oci:{}/layout{tag}", self.dir.path().display()).parse().unwrap()
+    }
+
+    fn disk(&self, tag: Option<&str>, path: Option<&str>) -> Result<PathBuf, ImageError> {
+        let source = Source::container_disk(&self.reference(tag), path);
+        self.images().import(&source, &JobContext::default())
+    }
+
+    fn layer(&mut self, tag: &str, files: &[(&str, &[u8])]) {
+        self.image(tag, &[(TAR, tar_of(files))]);
     }
 
     fn blob(&self, content: &[u8]) -> (String, usize) {
@@ -63,6 +78,14 @@ impl Built {
         fs::write(self.dir.path().join("layout/index.json"), index.to_string()).unwrap();
         fs::write(self.dir.path().join("layout/oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
     }
+}
+
+/// Lets nobody import the only disk of an image, as a job does that hangs and that nobody waits for any more.
+pub(crate) fn hold(images: &Images, image: &str) -> File {
+    let (source, job) = (Source::container_disk(&image.parse().unwrap(), None), JobContext::default());
+    let name = source.name(images.open(&source.image, &job).unwrap().digest());
+    fs::create_dir_all(&images.0.directory).unwrap();
+    lock(&images.0.directory.join(format!("{name}.lock")), &job).unwrap()
 }
 
 pub(crate) const TAR: &str = "application/vnd.oci.image.layer.v1.tar";
@@ -106,12 +129,12 @@ fn a_qcow2_disk_becomes_one_shared_raw_image() {
         "v1",
         &[(&format!("{TAR}+gzip"), gzip(&tar_of(&[("disk/guest.qcow2", &qcow2), ("etc/x", b"y")])))],
     );
-    let at = built.images().container_disk(&built.layout(), None, None).unwrap();
+    let at = built.disk(None, None).unwrap();
     assert!(fs::read(&at).unwrap() == content);
     let metadata = fs::metadata(&at).unwrap();
     assert_eq!(metadata.mode() & 0o777, 0o444);
     assert!(metadata.blocks() * 512 < 1 << 20, "the image is sparse");
-    let again = built.images().container_disk(&built.layout(), Some("v1"), None).unwrap();
+    let again = built.disk(Some("v1"), None).unwrap();
     assert_eq!((&again, fs::metadata(&again).unwrap().ino()), (&at, metadata.ino()));
 }
 
@@ -123,7 +146,9 @@ fn an_archive_serves_as_well_as_a_directory() {
     let mut tar = tar::Builder::new(File::create(&archive).unwrap());
     tar.append_dir_all(".", built.dir.path().join("layout")).unwrap();
     tar.finish().unwrap();
-    let at = built.images().container_disk(&Layout::Archive(archive), Some("v1"), None).unwrap();
+    let image = format!("oci-archive:{}:v1", archive.display()).parse().unwrap();
+    let source = Source::container_disk(&image, None);
+    let at = built.images().import(&source, &JobContext::default()).unwrap();
     let raw = fs::read(at).unwrap();
     assert_eq!(raw.len(), 1024, "padded to whole sectors");
     assert!(raw.starts_with(&[7; 700]));
@@ -141,12 +166,12 @@ fn later_layers_win_and_whiteouts_hide() {
             (&format!("{TAR}+zstd"), zstd),
         ],
     );
-    let images = built.images();
-    let disk = images.container_disk(&built.layout(), None, None).unwrap();
+    let disk = built.disk(None, None).unwrap();
     assert_eq!(fs::read(disk).unwrap(), [2; 512]);
-    let kernel = images.boot_file(&built.layout(), None, Path::new("/boot/k")).unwrap();
+    let kernel = Source::boot_file(&built.reference(None), "/boot/k");
+    let kernel = built.images().import(&kernel, &JobContext::default()).unwrap();
     assert_eq!(fs::read(kernel).unwrap(), b"new");
-    let gone = images.container_disk(&built.layout(), None, Some(Path::new("/disk/old.img")));
+    let gone = built.disk(None, Some("/disk/old.img"));
     assert!(matches!(gone, Err(ImageError::NoFile(_))));
 }
 
@@ -169,24 +194,185 @@ fn what_cannot_be_used_is_named_and_leaves_nothing() {
 
     let refusals: BTreeMap<&str, &str> = [
         ("two", "exactly one file below /disk"),
-        ("none", "holds: none"),
+        ("none", "holds 0"),
         ("trap", "cannot be used"),
-        ("odd", "media type application/x-strange"),
-        ("torn", "cannot unpack layer"),
+        ("odd", "layer 1 of the image has an unsupported media type"),
+        ("torn", "layer 1 of the image is damaged"),
         ("link", "is a symbolic link"),
-        ("absent", "has no tag \"absent\"; it has: two, none, trap"),
+        ("absent", "none of the 6 images in the layout has the tag \"absent\""),
     ]
     .into();
     for (tag, words) in refusals {
-        let error = built.images().container_disk(&built.layout(), Some(tag), None).unwrap_err().to_string();
+        let error = built.disk(Some(tag), None).unwrap_err().to_string();
         assert!(error.contains(words), "{tag}: {error}");
     }
-    let error = built.images().container_disk(&built.layout(), None, None).unwrap_err().to_string();
-    assert!(error.contains("add a tag"), "{error}");
+    let error = built.disk(None, None).unwrap_err().to_string();
+    assert!(error.contains("6 images: add a tag"), "{error}");
     let left: Vec<_> = fs::read_dir(built.dir.path().join("images/sha256"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
         .collect();
     assert_eq!(left, Vec::<PathBuf>::new());
+}
+
+/// What nobody may read in a message. It is short enough for every field of a header.
+const SECRET: &str = "s3cr3t";
+
+/// What is told of an image that cannot be used.
+fn told(images: &Images, image: &str) -> String {
+    let image = image.parse().unwrap();
+    let [disk, kernel] =
+        [Source::container_disk(&image, None), Source::boot_file(&image, "/boot/k")].map(|source| {
+            let error = images.import(&source, &JobContext::default()).unwrap_err();
+            format!("{}\n{error:?}", chain(&error))
+        });
+    assert!(!disk.contains(SECRET) && !kernel.contains(SECRET), "{image}: {disk}\n{kernel}");
+    disk
+}
+
+#[test]
+fn nothing_of_a_file_that_is_no_image_is_quoted() {
+    let built = Built::new();
+    let at = |path: &str| built.path().join(path);
+    let text = format!("root:{SECRET}:19000:0:99999:7:::\n").repeat(40);
+    // Every field of a header holds it.
+    let header: Vec<u8> = SECRET.bytes().cycle().take(1024).collect();
+    for content in [text.as_bytes(), header.as_slice(), b"", &[0; 10240]] {
+        fs::write(at("file"), content).unwrap();
+        told(&built.images(), &format!("oci-archive:{}", at("file").display()));
+    }
+    let told = |index: &str| {
+        fs::write(at("layout/index.json"), index).unwrap();
+        told(&built.images(), &format!("oci:{}:{}", at("layout").display(), "v1"))
+    };
+    told(&text);
+    told(&format!("{{\"schemaVersion\": \"{SECRET}\"}}"));
+    let entry = json!({"mediaType": SECRET, "digest": SECRET, "size": SECRET});
+    told(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
+    for digest in [SECRET.to_owned(), format!("sha256:{SECRET}")] {
+        let name = json!({"org.opencontainers.image.ref.name": "v1"});
+        let entry = json!({"mediaType": SECRET, "digest": digest, "size": 1, "annotations": name});
+        told(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
+    }
+}
+
+#[test]
+fn nothing_that_is_in_an_image_is_quoted() {
+    let told = |layers: &[(&str, Vec<u8>)]| {
+        let mut built = Built::new();
+        built.image("v1", layers);
+        told(&built.images(), &format!("oci:{}/layout:v1", built.path().display()))
+    };
+    told(&[(SECRET, Vec::new())]);
+    told(&[(TAR, SECRET.bytes().cycle().take(2048).collect())]);
+    told(&[(&format!("{TAR}+gzip"), SECRET.into()), (&format!("{TAR}+zstd"), SECRET.into())]);
+    let two: [(&str, &[u8]); 2] = [(&format!("disk/{SECRET}"), b"a"), (&format!("disk/{SECRET}2"), b"b")];
+    told(&[(TAR, tar_of(&two))]);
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(tar::EntryType::Symlink);
+    header.set_size(0);
+    let mut link = tar::Builder::new(Vec::new());
+    link.append_link(&mut header, format!("disk/{SECRET}"), format!("/{SECRET}")).unwrap();
+    told(&[(TAR, link.into_inner().unwrap())]);
+
+    let scratch = tempfile::tempdir().unwrap();
+    let whole = qcow2_of(scratch.path(), &[7; 1 << 20]);
+    let changed = |change: &dyn Fn(&mut [u8])| {
+        let mut disk = whole.clone();
+        change(&mut disk);
+        told(&[(TAR, tar_of(&[("disk/a", &disk)]))])
+    };
+    changed(&|disk| disk[8..16].copy_from_slice(format!("{SECRET}__").as_bytes()));
+    changed(&|disk| disk[24..32].copy_from_slice(format!("{SECRET}__").as_bytes()));
+    changed(&|disk| disk[72..80].copy_from_slice(format!("{SECRET}__").as_bytes()));
+    // Where its tables are: qemu-img tells such numbers.
+    let message = changed(&|disk| disk[40..48].copy_from_slice(format!("{SECRET}__").as_bytes()));
+    assert!(message.contains("qemu-img cannot convert"), "{message}");
+}
+
+#[test]
+fn what_is_elsewhere_is_neither_opened_nor_told() {
+    let mut built = Built::new();
+    built.layer("v1", &[("disk/a", &[7; 512]), ("boot/k", b"kernel")]);
+    let (outside, inside) = (tempfile::tempdir().unwrap(), built.path());
+    fs::write(outside.path().join("file"), SECRET).unwrap();
+    fs::create_dir(outside.path().join("directory")).unwrap();
+    let told = |path: &Path| {
+        let told = ["oci", "oci-archive"].map(|kind| {
+            let message = told(&built.images(), &format!("{kind}:{}", path.display()));
+            message.replace(path.to_str().unwrap(), "PATH")
+        });
+        assert!(told.iter().all(|message| message.contains("PATH")), "{told:?}");
+        told
+    };
+    let absent = told(&outside.path().join("absent"));
+    assert!(absent[0].contains("is not below a directory of --images"), "{absent:?}");
+    for path in ["file", "directory", "file/below", "directory/below"] {
+        assert_eq!(told(&outside.path().join(path)), absent, "{path}");
+    }
+    for path in ["/etc/shadow", "/proc/self/environ", "/nowhere"] {
+        assert_eq!(told(Path::new(path)), absent, "{path}");
+    }
+
+    // Nor by a link that leads there.
+    let link = |to: &str| {
+        let _ = fs::remove_file(inside.join("link"));
+        std::os::unix::fs::symlink(outside.path().join(to), inside.join("link")).unwrap();
+        told(&inside.join("link"))
+    };
+    let nowhere = link("absent");
+    assert!(nowhere[0].contains("symbolic link"), "{nowhere:?}");
+    assert_eq!((link("file"), link("directory")), (nowhere.clone(), nowhere.clone()));
+    assert_eq!(told(&inside.join("link/below")), nowhere);
+
+    // Nor from inside an image.
+    let blobs = fs::read_dir(inside.join("layout/blobs/sha256")).unwrap();
+    let mut files: Vec<_> = blobs.map(|entry| entry.unwrap().path()).collect();
+    files.push(inside.join("layout/index.json"));
+    for file in files {
+        let kept = file.with_extension("kept");
+        fs::rename(&file, &kept).unwrap();
+        std::os::unix::fs::symlink(outside.path().join("file"), &file).unwrap();
+        if built.disk(Some("v1"), None).is_err() {
+            self::told(&built.images(), &format!("oci:{}/layout:v1", inside.display()));
+        }
+        fs::remove_file(&file).unwrap();
+        fs::rename(&kept, &file).unwrap();
+    }
+    assert!(built.disk(Some("v1"), None).is_ok());
+}
+
+#[test]
+fn nobody_waits_for_a_fifo() {
+    let mut built = Built::new();
+    built.layer("v1", &[("disk/a", &[7; 512])]);
+    let make = |path: &Path| {
+        rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+    };
+    make(&built.path().join("fifo")).unwrap();
+    let message = told(&built.images(), &format!("oci-archive:{}/fifo", built.path().display()));
+    assert!(message.contains("it is not a regular file"), "{message}");
+    fs::remove_file(built.path().join("layout/index.json")).unwrap();
+    make(&built.path().join("layout/index.json")).unwrap();
+    let message = told(&built.images(), &format!("oci:{}/layout", built.path().display()));
+    assert!(message.contains("it is not a regular file"), "{message}");
+}
+
+#[tokio::test]
+async fn who_waits_for_the_same_image_gets_it_once_and_who_gives_up_does_not_hold_others() {
+    let mut built = Built::new();
+    built.layer("v1", &[("disk/a", &[7; 512])]);
+    let (images, jobs) = (built.images(), Jobs::default());
+    let source = Source::container_disk(&built.reference(None), None);
+    let held = hold(&images, &source.image.to_string());
+    let get = || images.get(&jobs, "default", source.clone());
+    let gives_up = tokio::time::timeout(Duration::from_millis(200), get()).await;
+    assert!(gives_up.is_err(), "somebody else imports it");
+    let both = async { tokio::join!(get(), get()) };
+    let (both, ()) = tokio::join!(both, async { drop(held) });
+    let (first, second) = (both.0.unwrap(), both.1.unwrap());
+    assert_eq!(first, second);
+    assert_eq!(fs::read(first).unwrap(), [7; 512]);
+    assert!(images.0.turns.lock().unwrap().values().all(|turn| turn.strong_count() == 0));
 }

@@ -1,6 +1,7 @@
 use vireo_api::decode;
 
 use super::*;
+use crate::storage::AllowedDirectories;
 use crate::storage::images::tests::{Built, TAR, tar_of};
 
 fn vm(spec: &str) -> Vm {
@@ -34,8 +35,8 @@ fn built() -> Built {
     built
 }
 
-#[test]
-fn every_volume_becomes_the_file_its_disk_is_given() {
+#[tokio::test]
+async fn every_volume_becomes_the_file_its_disk_is_given() {
     let built = built();
     let dir = built.path();
     let (vmi, host) = (dir.join("vmi"), dir.join("data.img"));
@@ -43,12 +44,13 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     let places = Places {
         vmi: vmi.clone(),
         kept: dir.join("kept"),
-        images: dir.join("images/sha256"),
+        images: built.images(),
         claims: Claims::below(dir.join("claims")),
-        host_disks: HostDisks::Anywhere,
+        allowed: AllowedPaths::any(),
     };
+    let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
-    let prepared = prepare(&vm, &places).unwrap();
+    let prepared = prepare(&vm, &places, &jobs).await.unwrap();
 
     let volume = |name: &str| vmi.join("volumes").join(name).to_str().unwrap().to_owned();
     let sources: Vec<_> = prepared.disks.iter().map(|disk| disk.source.clone().unwrap()).collect();
@@ -69,32 +71,31 @@ fn every_volume_becomes_the_file_its_disk_is_given() {
     // A handler that comes back keeps what the guest has written.
     fs::write(volume("root.qcow2"), "written").unwrap();
     fs::write(&host, "written").unwrap();
-    assert_eq!(prepare(&vm, &places).unwrap(), prepared);
+    assert_eq!(prepare(&vm, &places, &jobs).await.unwrap(), prepared);
     assert_eq!(fs::read(volume("root.qcow2")).unwrap(), b"written");
     assert_eq!(fs::read(&host).unwrap(), b"written");
 }
 
-#[test]
-fn what_is_missing_is_named_by_its_field() {
+#[tokio::test]
+async fn what_is_missing_is_named_by_its_field() {
     let built = built();
     let dir = built.path();
-    let prepare = |spec: &str| {
-        let places = Places {
-            vmi: dir.join("vmi"),
-            kept: dir.join("kept"),
-            images: dir.join("images/sha256"),
-            claims: Claims::below(dir.join("claims")),
-            host_disks: HostDisks::Below(vec![dir.join("layout")]),
-        };
-        super::prepare(&vm(spec), &places)
+    let host_disks = AllowedDirectories::Below(vec![dir.join("layout")]);
+    let places = Places {
+        vmi: dir.join("vmi"),
+        kept: dir.join("kept"),
+        images: built.images(),
+        claims: Claims::below(dir.join("claims")),
+        allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
     };
+    let jobs = Jobs::default();
     let machine = "domain: {memory: {guest: 64Mi}, devices: {}}";
     let layout = dir.join("layout").display().to_string();
     for (volume, field, said) in [
         (
             format!("containerDisk: {{image: 'oci:{layout}:none'}}"),
             "spec.volumes[0].containerDisk",
-            "it has: disk, boot",
+            "none of the 2 images in the layout has the tag \"none\"",
         ),
         (
             format!("containerDisk: {{image: 'oci:{layout}:boot'}}"),
@@ -104,7 +105,7 @@ fn what_is_missing_is_named_by_its_field() {
         (
             "containerDisk: {image: 'oci:/absent'}".to_owned(),
             "spec.volumes[0].containerDisk",
-            "cannot open the image",
+            "/absent is not below a directory of --images",
         ),
         (
             format!("hostDisk: {{path: {layout}/absent, type: Disk}}"),
@@ -122,7 +123,8 @@ fn what_is_missing_is_named_by_its_field() {
             "PVC default/absent does not exist",
         ),
     ] {
-        let error = prepare(&format!("{{{machine}, volumes: [{{name: root, {volume}}}]}}")).unwrap_err();
+        let vm = vm(&format!("{{{machine}, volumes: [{{name: root, {volume}}}]}}"));
+        let error = prepare(&vm, &places, &jobs).await.unwrap_err();
         assert_eq!(error.field().map(Field::as_str), Some(field));
         let source = std::error::Error::source(&error).unwrap().to_string();
         assert!(source.contains(said), "{source}");

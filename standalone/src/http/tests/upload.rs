@@ -104,7 +104,7 @@ async fn a_claim_in_use_keeps_its_disk() {
     let (subject, first) = (sender(&world.server, &request(&token, Body::empty())).unwrap(), b"an image");
     let mut upload = world.server.uploads.files.begin_upload("default", "data").unwrap();
     upload.write(first).unwrap();
-    let filled = upload.finish().unwrap();
+    let filled = upload.finish(&vireo_handler::jobs::JobContext::default()).unwrap();
     assert_eq!(world.ask("POST", VMIS, instance).await.0, 201);
     let late =
         crate::uploads::put(&world.server.store, &world.server.uploads.files, &subject, filled).unwrap_err();

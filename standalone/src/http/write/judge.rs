@@ -12,7 +12,7 @@ use crate::rbac::escalate::{Escalation, Writing};
 use crate::resource::{Cause, reserved};
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{host_disks, instancetypes, meta, place, rbac, schema};
+use crate::{host_paths, instancetypes, meta, place, rbac, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -85,7 +85,7 @@ impl Writer {
             }
         }
         if causes.is_empty() {
-            causes = host_disks::judge(&self.host_disks, resource, value, old);
+            causes = host_paths::judge(&self.allowed, resource, value, old);
         }
         if !causes.is_empty() {
             return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));

@@ -22,7 +22,7 @@ impl World {
     fn send(&self, image: &[u8]) -> Result<(), UploadError> {
         let mut upload = self.claims.begin_upload("a", "data")?;
         image.chunks(10_000).try_for_each(|part| upload.write(part))?;
-        upload.finish()?.put()
+        upload.finish(&JobContext::default())?.put()
     }
 
     fn disk(&self) -> Vec<u8> {
@@ -119,7 +119,7 @@ fn one_upload_at_a_time_and_none_leaves_anything() {
     world.send(&raw()).unwrap();
     let filled = world.claims.begin_upload("a", "data").unwrap();
     world.claims.remove("a", "data").unwrap();
-    assert!(filled.finish().is_err(), "the claim has gone");
+    assert!(filled.finish(&JobContext::default()).is_err(), "the claim has gone");
     assert!(matches!(world.claims.begin_upload("a", "none"), Err(UploadError::Claim(_))));
 }
 

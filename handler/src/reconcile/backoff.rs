@@ -1,0 +1,87 @@
+//! How long to wait before a failed step is tried again, and what is said of it meanwhile.
+
+use std::time::Duration;
+
+use super::status::Trouble;
+use crate::storage::ERR_IMAGE_PULL;
+
+/// The reason once an image failed again; KubeVirt's.
+pub(super) const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
+
+/// First and longest pause, each twice as long as the one before.
+#[derive(Debug, Clone, Copy)]
+struct Pauses {
+    first: Duration,
+    last: Duration,
+}
+
+const STEPS: Pauses = Pauses { first: Duration::from_secs(1), last: Duration::from_secs(60) };
+/// The last is the kubelet's.
+const IMAGES: Pauses = Pauses { first: Duration::from_secs(5), last: Duration::from_secs(300) };
+
+/// How often something failed since it last succeeded.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+    is_of_image: bool,
+}
+
+impl Backoff {
+    /// Notes a failure: how it is reported, and when to try again.
+    pub(super) fn fail(&mut self, trouble: Trouble) -> (Trouble, Duration) {
+        let is_of_image = trouble.reason == ERR_IMAGE_PULL;
+        if is_of_image != self.is_of_image {
+            *self = Self { failures: 0, is_of_image };
+        }
+        let Pauses { first, last } = if is_of_image { IMAGES } else { STEPS };
+        let pause = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(last);
+        let trouble = match is_of_image && self.failures > 0 {
+            true => Trouble {
+                reason: IMAGE_PULL_BACK_OFF,
+                message: format!("Back-off pulling image: {}", trouble.message),
+            },
+            false => trouble,
+        };
+        self.failures = self.failures.saturating_add(1);
+        (trouble, pause)
+    }
+
+    /// It succeeded, or something else is to be tried.
+    pub(super) fn reset(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fail(backoff: &mut Backoff, reason: &'static str) -> (&'static str, String, u64) {
+        let (trouble, pause) = backoff.fail(Trouble { reason, message: "why".to_owned() });
+        (trouble.reason, trouble.message, pause.as_secs())
+    }
+
+    #[test]
+    fn an_image_fails_as_kubevirts_do() {
+        let mut backoff = Backoff::default();
+        assert_eq!(fail(&mut backoff, ERR_IMAGE_PULL), ("ErrImagePull", "why".to_owned(), 5));
+        for pause in [10, 20, 40, 80, 160, 300, 300] {
+            let message = "Back-off pulling image: why".to_owned();
+            assert_eq!(fail(&mut backoff, ERR_IMAGE_PULL), ("ImagePullBackOff", message, pause));
+        }
+        backoff.reset();
+        assert_eq!(fail(&mut backoff, ERR_IMAGE_PULL).0, "ErrImagePull");
+    }
+
+    #[test]
+    fn other_steps_are_tried_again_sooner_and_what_they_say_stays() {
+        let mut backoff = Backoff::default();
+        for _ in 0..3 {
+            fail(&mut backoff, ERR_IMAGE_PULL);
+        }
+        for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
+            assert_eq!(fail(&mut backoff, "FailedNetwork"), ("FailedNetwork", "why".to_owned(), pause));
+        }
+        assert_eq!(fail(&mut backoff, ERR_IMAGE_PULL), ("ErrImagePull", "why".to_owned(), 5));
+    }
+}

@@ -1,0 +1,129 @@
+//! Files of this node that manifests name, opened so that nothing else is reached, changed or waited for.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
+use rustix::io::Errno;
+
+/// How often a name is looked up anew that is changed meanwhile.
+const ATTEMPTS: usize = 16;
+
+/// Why a file or directory is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A directory, FIFO, socket or device.
+    #[error("it is not a regular file")]
+    NotRegular,
+    /// A symbolic link, or one on the way there; where it leads is not looked at.
+    #[error("a symbolic link is on its path, which is not followed")]
+    Link,
+    /// Anything else.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<Errno> for OpenError {
+    fn from(error: Errno) -> Self {
+        match error {
+            Errno::LOOP => Self::Link,
+            error => Self::Io(error.into()),
+        }
+    }
+}
+
+/// Opens a directory wherever symbolic links lead: for one that an administrator has named.
+pub(super) fn directory(path: &Path) -> Result<OwnedFd, OpenError> {
+    Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens a regular file in the same way.
+pub(super) fn regular(path: &Path) -> Result<File, OpenError> {
+    readable(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// Opens a directory below another one, or that one again; no symbolic link is followed.
+pub(super) fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
+    Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY)?)
+}
+
+/// Opens a regular file below a directory; no symbolic link is followed.
+pub(super) fn regular_beneath(parent: impl AsFd, path: &Path) -> Result<File, OpenError> {
+    readable(beneath(parent, path, OFlags::PATH)?)
+}
+
+fn beneath(parent: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = if path == Path::new("") { Path::new(".") } else { path };
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    let open = || openat2(&parent, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve);
+    let mut opened = open();
+    for _ in 1..ATTEMPTS {
+        if !matches!(opened, Err(Errno::AGAIN)) {
+            break;
+        }
+        opened = open();
+    }
+    opened
+}
+
+/// Opens for reading what is known only as a place in the file system so far. Opening a FIFO would wait for its writer, and
+/// opening a device may do anything; this is the file that was looked at, whatever has its name by now.
+fn readable(place: OwnedFd) -> Result<File, OpenError> {
+    if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::RegularFile {
+        return Err(OpenError::NotRegular);
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = open(format!("/proc/self/fd/{}", place.as_raw_fd()), flags, Mode::empty())?;
+    Ok(File::from(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use rustix::fs::mknodat;
+
+    use super::*;
+
+    #[test]
+    fn regular_files_beneath_a_directory_are_opened_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path);
+        std::fs::create_dir_all(at("images/inner")).unwrap();
+        std::fs::write(at("secret"), "secret").unwrap();
+        std::fs::write(at("images/inner/file"), "content").unwrap();
+        symlink(at("secret"), at("images/link")).unwrap();
+        symlink(at("nowhere"), at("images/lost")).unwrap();
+        symlink("inner", at("images/alias")).unwrap();
+        symlink(at("images"), at("administrators-link")).unwrap();
+        mknodat(CWD, at("images/fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();
+        let _socket = UnixListener::bind(at("images/socket")).unwrap();
+        let images = directory(&at("administrators-link")).unwrap();
+        let open = |path: &str| regular_beneath(&images, Path::new(path));
+
+        let mut content = String::new();
+        open("inner/file").unwrap().read_to_string(&mut content).unwrap();
+        assert_eq!(content, "content");
+        for path in ["link", "lost", "alias/file"] {
+            assert!(matches!(open(path), Err(OpenError::Link)), "{path}");
+        }
+        for path in ["fifo", "socket", "inner", "."] {
+            assert!(matches!(open(path), Err(OpenError::NotRegular)), "{path}");
+        }
+        for path in ["../secret", "/etc/passwd", "inner/../../secret"] {
+            assert!(matches!(open(path), Err(OpenError::Io(_))), "{path}");
+        }
+        assert!(directory_beneath(&images, Path::new("inner")).is_ok());
+        assert!(directory_beneath(&images, Path::new("")).is_ok());
+        assert!(matches!(directory_beneath(&images, Path::new("alias")), Err(OpenError::Link)));
+        assert!(directory_beneath(&images, Path::new("inner/file")).is_err());
+
+        assert!(regular(&at("administrators-link/link")).is_ok(), "who names it anywhere is trusted");
+        assert!(matches!(regular(&at("images/fifo")), Err(OpenError::NotRegular)));
+        assert!(matches!(regular(Path::new("/dev/zero")), Err(OpenError::NotRegular)));
+    }
+}
