@@ -221,6 +221,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         BootSource::Kernel(boot) => Some(kernel(vm, boot, places, jobs).await?),
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
+    let is_bare = steps.is_empty() && kernel.is_none();
     let (machine, places) = (vm.clone(), places.clone());
     let make = move |job: &JobContext| {
         directory(&places.vmi.join("volumes"))?;
@@ -237,6 +238,10 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         };
         Ok(Prepared { disks, kernel, variables })
     };
+    if is_bare {
+        // Nothing that a manifest names is touched.
+        return make(&JobContext::default());
+    }
     jobs.quick.run(vm.identity().namespace(), make).await?
 }
 
