@@ -24,3 +24,29 @@ pub fn write(path: &Path, url: &str, authority: &str, who: &Identity) -> Result<
     );
     write_atomically(path, text.as_bytes())
 }
+
+/// Whether the file of an earlier start lets its reader in at this URL: on a full disk it cannot be replaced, and serves.
+pub fn is_for(path: &Path, url: &str, authority: &str) -> bool {
+    let fields =
+        [format!("server: {url}\n"), format!("certificate-authority-data: {}\n", STANDARD.encode(authority))];
+    std::fs::read_to_string(path).is_ok_and(|text| fields.iter().all(|field| text.contains(field)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pki::Authority;
+
+    #[test]
+    fn a_file_is_for_one_server_of_one_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("kubeconfig");
+        let authority = Authority::of(dir.path()).unwrap();
+        let (url, certificate) = ("https://127.0.0.1:6443", authority.certificate());
+        assert!(!is_for(&path, url, &certificate), "there is none");
+        write(&path, url, &certificate, &authority.administrator().unwrap()).unwrap();
+        assert!(is_for(&path, url, &certificate));
+        assert!(!is_for(&path, "https://127.0.0.1:644", &certificate));
+        assert!(!is_for(&path, url, "another"));
+    }
+}

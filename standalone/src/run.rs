@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tracing::info;
+use tracing::{info, warn};
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
@@ -108,7 +108,13 @@ pub async fn run(
 
     let url = format!("https://{}", reachable(address));
     let config = directory.join("kubeconfig");
-    kubeconfig::write(&config, &url, &authority.certificate(), &authority.administrator()?)?;
+    let certificate = authority.certificate();
+    if let Err(error) = kubeconfig::write(&config, &url, &certificate, &authority.administrator()?) {
+        if !kubeconfig::is_for(&config, &url, &certificate) {
+            return Err(error.into());
+        }
+        warn!(error = &error as &dyn std::error::Error, "the kubeconfig of an earlier start stays");
+    }
     info!(url, state = %node.settings.state_dir.display(), node = node.settings.node_name, "vireo runs");
     ready(&url, &config);
 

@@ -10,6 +10,7 @@ mod key_locks;
 mod limits;
 mod object;
 mod past;
+mod reserve;
 mod unreadable;
 mod write;
 

@@ -1,6 +1,7 @@
 //! The objects and the last revision in a redb file.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tracing::warn;
 
+use super::reserve::{Reserve, Space};
 use super::{Excess, Key, Limits, Object, unreadable};
 
 /// `resource \0 namespace \0 name` to revision and JSON.
@@ -56,6 +58,13 @@ impl DiskError {
     pub fn is_held(&self) -> bool {
         matches!(self, Self::File { source, .. } if matches!(**source, redb::Error::DatabaseAlreadyOpen))
     }
+
+    /// Whether the file system has no space for it.
+    fn is_no_space(&self) -> bool {
+        let Self::File { source, .. } = self else { return false };
+        let redb::Error::Io(error) = &**source else { return false };
+        matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
 }
 
 /// A write of an object, or of its removal.
@@ -82,6 +91,7 @@ pub(super) struct Disk {
     path: PathBuf,
     /// Absent after a failed write, until it can be opened again.
     database: Option<Database>,
+    reserve: Reserve,
     /// The last revision that a write was tried with, whatever became of it.
     attempted: u64,
     /// A write that failed, and may be on disk all the same.
@@ -102,11 +112,25 @@ pub(super) enum Trouble {
 impl Disk {
     /// The file with the last revision and all objects.
     pub(super) fn open(path: &Path) -> Result<Opened, DiskError> {
-        Self::over(path, create(path).map_err(failed(path))?)
+        let mut reserve = Reserve::of(path);
+        let database = match create(path).map_err(failed(path)) {
+            Err(error) if error.is_no_space() && reserve.release() => {
+                let database = create(path).map_err(failed(path));
+                reserve.take();
+                database
+            }
+            database => database,
+        };
+        Self::with_reserve(path, database?, reserve)
     }
 
     /// The same with a database that is open already.
+    #[cfg(test)]
     pub(super) fn over(path: &Path, database: Database) -> Result<Opened, DiskError> {
+        Self::with_reserve(path, database, Reserve::of(path))
+    }
+
+    fn with_reserve(path: &Path, database: Database, reserve: Reserve) -> Result<Opened, DiskError> {
         let (format, revision, rows) = rows(&database).map_err(failed(path))?;
         if format != FORMAT {
             let what = format!("its format is {format}, not {FORMAT}");
@@ -134,7 +158,7 @@ impl Disk {
             }
         };
         let path = path.to_owned();
-        let disk = Self { path, database, attempted: revision, doubt: None, failed: None };
+        let disk = Self { path, database, reserve, attempted: revision, doubt: None, failed: None };
         Ok(Opened { disk, revision, objects, unreadable })
     }
 
@@ -144,10 +168,14 @@ impl Disk {
     }
 
     /// Opens the file again if a write failed. That write, if it is there all the same.
-    pub(super) fn settle(&mut self) -> Result<Option<Attempt>, DiskError> {
+    pub(super) fn settle(&mut self, space: Space) -> Result<Option<Attempt>, DiskError> {
         if self.database.is_some() {
             return Ok(None);
         }
+        self.within(space, Self::reopen)
+    }
+
+    fn reopen(&mut self) -> Result<Option<Attempt>, DiskError> {
         let database = Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?;
         let revision = revision(&database).map_err(failed(&self.path))?;
         self.database = Some(database);
@@ -179,7 +207,29 @@ impl Disk {
     }
 
     /// Writes an object or its removal, with its revision as the last one.
-    pub(super) fn write(&mut self, attempt: &Attempt) -> Result<(), DiskError> {
+    pub(super) fn write(&mut self, attempt: &Attempt, space: Space) -> Result<(), DiskError> {
+        self.within(space, |disk| disk.try_write(attempt))?;
+        self.reserve.refill();
+        Ok(())
+    }
+
+    /// Does something once more, with the space of the reserve, where there is no other and it may use that.
+    fn within<T>(
+        &mut self,
+        space: Space,
+        mut operation: impl FnMut(&mut Self) -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        match operation(self) {
+            Err(error) if space == Space::Reserved && error.is_no_space() && self.reserve.release() => {
+                let done = operation(self);
+                self.reserve.take();
+                done
+            }
+            done => done,
+        }
+    }
+
+    fn try_write(&mut self, attempt: &Attempt) -> Result<(), DiskError> {
         // redb serves nothing after an input or output error until it is opened again.
         let database = match self.database.take() {
             Some(database) => database,

@@ -6,6 +6,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::disk::{Attempt, Disk, DiskError, Trouble};
+use super::reserve::Space;
 use super::{Event, Key, Limits, Object, Store};
 use crate::fields::by_the_server;
 
@@ -55,7 +56,8 @@ impl<R> From<DiskError> for UpdateError<R> {
 
 impl Store {
     /// Writes one object: `decide` sees it as it is and says what becomes of it, while nobody else writes. It is on
-    /// disk when this returns. Blocks.
+    /// disk when this returns. On a full disk it takes the space that is reserved for deletions and for the server itself.
+    /// Blocks.
     ///
     /// # Errors
     /// What `decide` refuses with; nothing has changed then. Or the disk: then nobody knows until the next write, which
@@ -66,17 +68,17 @@ impl Store {
         decide: impl FnOnce(Option<&Arc<Object>>, &Self) -> Result<Change, R>,
     ) -> Result<Option<Arc<Object>>, WriteError<R>> {
         let mut disk = self.lock();
-        self.settle(&mut disk)?;
+        self.settle(&mut disk, Space::Reserved)?;
         let before = self.get(key);
         let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
         match Draft::of(key, before.as_ref(), change)? {
-            Some(draft) => Ok(Some(self.commit(&mut disk, before, draft)?)),
+            Some(draft) => Ok(Some(self.commit(&mut disk, before, draft, Space::Reserved)?)),
             None => Ok(before),
         }
     }
 
-    /// The same for what takes long to decide: others write meanwhile, and if one of them writes to this object, it is
-    /// decided anew. Updates of one object wait for each other. `confirm` looks at other objects, while nobody writes.
+    /// The same for what clients write and what takes long to decide: others write meanwhile, and if one of them writes to
+    /// this object, it is decided anew. A full disk refuses it. Updates of one object wait for each other. `confirm` looks at other objects, while nobody writes.
     /// Blocks.
     ///
     /// # Errors
@@ -94,11 +96,11 @@ impl Store {
             let change = decide(before.as_ref()).map_err(refused)?;
             let Some(draft) = Draft::of(key, before.as_ref(), change)? else { return Ok(before) };
             let mut disk = self.lock();
-            self.settle(&mut disk)?;
+            self.settle(&mut disk, Space::Free)?;
             let now = self.get(key);
             if now.as_ref().map(|now| now.revision) == before.as_ref().map(|before| before.revision) {
                 confirm(self).map_err(refused)?;
-                return Ok(Some(self.commit(&mut disk, before, draft)?));
+                return Ok(Some(self.commit(&mut disk, before, draft, Space::Free)?));
             }
         }
         Err(UpdateError::Contended)
@@ -113,14 +115,14 @@ impl Store {
         let checked = match disk.trouble() {
             None => return Ok(()),
             Some(Trouble::Known(error)) => return Err(error),
-            Some(Trouble::Ask) => self.settle(&mut disk).and_then(|()| disk.probe()),
+            Some(Trouble::Ask) => self.settle(&mut disk, Space::Free).and_then(|()| disk.probe()),
         };
         checked.map_err(|error| disk.remember(error))
     }
 
     /// Makes sure that what is on disk and what is in memory are the same, after a write that failed.
-    fn settle(&self, disk: &mut Disk) -> Result<(), DiskError> {
-        if let Some(landed) = disk.settle()? {
+    fn settle(&self, disk: &mut Disk, space: Space) -> Result<(), DiskError> {
+        if let Some(landed) = disk.settle(space)? {
             self.publish(self.get(&landed.object.key), &landed);
         }
         Ok(())
@@ -131,10 +133,11 @@ impl Store {
         disk: &mut Disk,
         before: Option<Arc<Object>>,
         Draft { key, value, bytes, stays }: Draft,
+        space: Space,
     ) -> Result<Arc<Object>, DiskError> {
         let object = Arc::new(Object::sized(key, disk.next_revision(), value, bytes));
         let attempt = Attempt { object, stays };
-        disk.write(&attempt)?;
+        disk.write(&attempt, space)?;
         self.publish(before, &attempt);
         Ok(attempt.object)
     }
