@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
-use vireo_tests::{Host, HostError};
+use vireo_tests::{Host, HostError, Status};
 
 use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
@@ -125,6 +125,23 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
     Ok(())
 }
 
+/// Who one is and where the server is, without a kubeconfig.
+fn is_told_by_flags(standalone: &Standalone<'_>, token: &str) -> Result<(), HostError> {
+    let server = format!("--kubeconfig /dev/null --server https://127.0.0.1:6443 --token {token}");
+    let authority = format!("--certificate-authority {}", standalone.file("api/ca.crt"));
+    for trust in [authority.as_str(), "--insecure-skip-tls-verify"] {
+        let told = standalone.virtctl(&format!("{server} {trust} version"))?;
+        has(&told.stdout, "Server Version: v1.");
+    }
+    let stranger = standalone.virtctl(&format!("{server} version"))?;
+    assert_eq!(stranger.status, Status::Code(1), "{stranger:?}");
+    let misnamed = standalone.virtctl(&format!("{server} {authority} --tls-server-name other version"))?;
+    has(&misnamed.stderr, "cannot connect to https://127.0.0.1:6443");
+    let as_other = standalone.virtctl("--as system:serviceaccount:default:other start vm")?;
+    has(&as_other.stderr, "User \"system:serviceaccount:default:other\" cannot update resource");
+    Ok(())
+}
+
 /// As an editor, what `virtctl image-upload pvc` does, and what upstream's asks for on the way.
 fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
     let standalone = robot.standalone;
@@ -134,6 +151,7 @@ fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
     let line = "create rolebinding edits --clusterrole=edit --serviceaccount=default:editor";
     standalone.kubectl(line, None)?.ok();
     has(&editor.virtctl("version")?, "Server Version: v1.");
+    is_told_by_flags(standalone, token.trim())?;
     let image = host.work("zeros");
     host.shell(&format!("head -c 1M /dev/zero >{image}")).run()?.ok();
     let volume = "get --raw /apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/filled";

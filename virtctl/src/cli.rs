@@ -1,10 +1,10 @@
 mod create;
 mod forward;
 mod image_upload;
+mod server;
 mod volume;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 pub(crate) use create::{
@@ -13,6 +13,7 @@ pub(crate) use create::{
 };
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 pub(crate) use image_upload::ImageUpload;
+pub(crate) use server::{Server, Timeout};
 pub(crate) use volume::{AddVolume, Plugged};
 
 /// Controls virtual machines.
@@ -23,23 +24,6 @@ pub(crate) struct Cli {
     pub(crate) server: Server,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// Where the machines are, and which namespace is meant.
-#[derive(Debug, Args)]
-pub(crate) struct Server {
-    /// Kubeconfig of the server to talk to [default: $KUBECONFIG; without one, the virt-handler of this machine]
-    #[arg(long, global = true, value_name = "FILE", conflicts_with = "state_dir")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig [default: its current one]
-    #[arg(long, global = true, value_name = "NAME", conflicts_with = "state_dir")]
-    pub(crate) context: Option<String>,
-    /// State directory of the virt-handler to talk to [default: $VIREO_STATE_DIR, else /var/lib/vireo]
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) state_dir: Option<PathBuf>,
-    /// Namespace of the virtual machine instance [default: that of the context, else default]
-    #[arg(short, long, global = true, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -33,8 +33,8 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::Console(args) => cmd::console::run(&cli.server, args).await,
         Command::Vnc(args) => cmd::vnc::run(&cli.server, args).await,
         Command::PortForward(args) => cmd::port_forward::run(&cli.server, args).await,
-        Command::Ssh(args) => cmd::ssh::ssh(&cli.server, args),
-        Command::Scp(args) => cmd::ssh::scp(&cli.server, args),
+        Command::Ssh(args) => cmd::ssh::ssh(&cli.server, args).await,
+        Command::Scp(args) => cmd::ssh::scp(&cli.server, args).await,
         Command::Start(args) => cmd::lifecycle::start(&cli.server, args).await,
         Command::Stop(args) => cmd::lifecycle::stop(&cli.server, args).await,
         Command::Restart(args) => cmd::lifecycle::restart(&cli.server, args).await,
@@ -73,7 +73,28 @@ fn sources<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dy
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// Every layer's own words, outermost first.
+/// Every layer's own words, outermost first. kube's errors repeat those of their source.
 fn chain(error: &(dyn Error + 'static)) -> String {
-    sources(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+    sources(error).skip(1).map(ToString::to_string).fold(error.to_string(), |said, cause| {
+        if said.ends_with(&cause) { said } else { format!("{said}: {cause}") }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot read: {0}")]
+    struct Repeats(#[source] Tells);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the file is odd")]
+    struct Tells(#[source] std::fmt::Error);
+
+    #[test]
+    fn causes_are_printed_once() {
+        let cause = std::fmt::Error.to_string();
+        assert_eq!(chain(&Repeats(Tells(std::fmt::Error))), format!("cannot read: the file is odd: {cause}"));
+    }
 }

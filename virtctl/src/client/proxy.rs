@@ -1,20 +1,25 @@
-//! The way to an upload proxy, which may be another server than that of the kubeconfig.
+//! The upload proxy, which may be another server than that of the kubeconfig. It does not go by [`kube::Client`], which
+//! sends no body in parts.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use http_body_util::{BodyExt as _, Limited, StreamBody};
+use http_body_util::StreamBody;
+use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::{Bytes, Frame};
-use hyper::{Request, StatusCode, header};
-use hyper_util::rt::TokioIo;
+use hyper::{Request, StatusCode, Uri, header};
+use kube::Config;
+use kube::config::AuthInfo;
 use tokio::fs::File;
 use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tower::ServiceExt as _;
 
-use super::tls::Tls;
-use super::{ANSWER_LIMIT, ClientError, refused};
+use super::config::proxy_of_environment;
+use super::error::{ClientError, refused, unreachable_or_failed};
+use super::http::{Http, http};
+use super::whole;
 
 /// Read at once.
 const PART: usize = 256 << 10;
@@ -22,15 +27,39 @@ const PART: usize = 256 << 10;
 const PATIENCE: Duration = Duration::from_secs(3);
 const PATH: &str = "/v1beta1/upload";
 
+type Body = UnsyncBoxBody<Bytes, std::io::Error>;
+
 /// Where images are sent to.
 pub(crate) struct Proxy {
-    pub(super) tls: Tls,
+    uri: Uri,
+    http: Http<Body>,
 }
 
 impl Proxy {
+    /// One whose certificate the server's authorities sign. It gets none of the user's credentials.
+    pub(super) fn new(server: &Config, url: &str, insecure: bool) -> Result<Self, ClientError> {
+        let wrong = |why: &str| ClientError::Proxy { url: url.to_owned(), why: why.to_owned() };
+        let whole = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
+        let uri: Uri = whole.parse().map_err(|_| wrong("is no URL"))?;
+        if uri.scheme_str() != Some("https") || uri.path() != "/" || uri.query().is_some() {
+            return Err(wrong("is not of the form https://host:port"));
+        }
+        let mut config = server.clone();
+        config.auth_info = AuthInfo::default();
+        if uri.authority() != server.cluster_url.authority() {
+            (config.tls_server_name, config.accept_invalid_certs) = (None, false);
+            config.proxy_url = proxy_of_environment(&uri)?;
+        }
+        if insecure {
+            (config.accept_invalid_certs, config.root_cert) = (true, Some(Vec::new()));
+        }
+        let http = http(&config).map_err(|error| ClientError::Unusable(Box::new(error)))?;
+        Ok(Self { uri, http })
+    }
+
     /// For people.
     pub(crate) fn url(&self) -> String {
-        self.tls.url()
+        self.uri.to_string()
     }
 
     /// Sends an image of a length; `tell` learns how much is sent.
@@ -40,12 +69,6 @@ impl Proxy {
         (file, length): (File, u64),
         tell: impl FnMut(u64) + Send + 'static,
     ) -> Result<(), ClientError> {
-        let failed = |source| ClientError::Server { server: self.tls.url(), source };
-        let stream = TcpStream::connect((self.tls.host(), self.tls.port())).await.map_err(failed)?;
-        let stream = TokioIo::new(self.tls.connect(stream).await.map_err(failed)?);
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(stream).await.map_err(ClientError::Http)?;
-        let connection = tokio::spawn(connection);
         // Who is refused learns why before anything is sent, and not by a connection that breaks.
         let (go, wait) = oneshot::channel();
         let go = Mutex::new(Some(go));
@@ -72,13 +95,12 @@ impl Proxy {
                 }
             },
         );
-        let mut request = Request::post(PATH)
-            .header(header::HOST, self.tls.authority())
+        let mut request = Request::post(format!("{}{PATH}", self.url().trim_end_matches('/')))
             .header(header::AUTHORIZATION, format!("Bearer {token}"))
             .header(header::CONTENT_TYPE, "application/octet-stream")
             .header(header::CONTENT_LENGTH, length)
             .header(header::EXPECT, "100-continue")
-            .body(StreamBody::new(Box::pin(parts)))
+            .body(Body::new(StreamBody::new(Box::pin(parts))))
             .map_err(ClientError::Request)?;
         hyper::ext::on_informational(&mut request, move |answer| {
             if answer.status() == StatusCode::CONTINUE
@@ -88,11 +110,10 @@ impl Proxy {
                 let _ = go.send(());
             }
         });
-        let response = sender.send_request(request).await.map_err(ClientError::Http)?;
+        let sent = self.http.clone().oneshot(request).await;
+        let response = sent.map_err(|error| unreachable_or_failed(&self.uri, error))?;
         let code = response.status();
-        let body =
-            Limited::new(response.into_body(), ANSWER_LIMIT).collect().await.map_err(ClientError::Body)?;
-        connection.abort();
-        if code.is_success() { Ok(()) } else { Err(refused(code, &body.to_bytes())) }
+        let body = whole(response).await?;
+        if code.is_success() { Ok(()) } else { Err(refused(code, &body)) }
     }
 }

@@ -42,7 +42,7 @@ enum ConsoleError {
 
 /// Connects, waiting for the instance to run if need be, and stays until the user leaves or the guest is gone.
 pub(crate) async fn run(server: &Server, args: &Console) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let terminal = std::io::stdout().is_terminal();
     let stream = connect(&client, args, args.history.unwrap_or(terminal)).await?;
     let raw = RawTerminal::enter().map_err(ConsoleError::Terminal)?;

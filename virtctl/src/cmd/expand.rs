@@ -18,7 +18,7 @@ enum ExpandError {
 
 /// Prints it.
 pub(crate) async fn run(server: &Server, args: &Expand) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let expanded = match (&args.vm, &args.file) {
         (Some(name), _) => client.get(&client.machine_part(name, "expand-spec")?).await?,
         (None, file) => {

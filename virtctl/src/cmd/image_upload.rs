@@ -69,7 +69,7 @@ pub(crate) async fn run(server: &Server, args: &ImageUpload) -> Result<(), Failu
     }
     let path = args.image_path.as_deref().ok_or(Wrong::Archive)?;
     let (file, length) = open(path).await.map_err(|source| Unreadable { path: path.to_owned(), source })?;
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let namespace = client.namespace().to_owned();
     let claim = Claim { client: &client, name: &args.name, seconds: args.wait_secs };
     // Whatever can fail without a claim fails before there is one.

@@ -49,7 +49,7 @@ fn grace(args: &Stop) -> Result<Option<i64>, GraceError> {
 
 /// Asks for it; the server does it in its own time.
 async fn ask(server: &Server, machine: &Machine, what: &str, body: &Value) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     client.ask(&machine.vm, what, body).await?;
     println!("VM {} was scheduled to {what}", machine.vm);
     Ok(())

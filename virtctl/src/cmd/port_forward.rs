@@ -62,8 +62,8 @@ impl Remote {
 pub(crate) async fn run(server: &Server, args: &PortForward) -> Result<(), Failure> {
     let target = Target::parse(&args.target, server.namespace.as_deref())?;
     let ports: Vec<Port> = args.ports.iter().map(|text| Port::parse(text)).collect::<Result<_, _>>()?;
-    let remote = |port| {
-        let client = Client::new(server)?.within(target.namespace.as_deref());
+    let remote = async |port| {
+        let client = Client::new(server).await?.within(target.namespace.as_deref());
         Remote::of(client, &target, port)
     };
     if args.stdio {
@@ -71,13 +71,13 @@ pub(crate) async fn run(server: &Server, args: &PortForward) -> Result<(), Failu
         if port.protocol == Protocol::Udp {
             return Err(ForwardError::Datagrams.into());
         }
-        let stream = remote(port)?.open().await?;
+        let stream = remote(port).await?.open().await?;
         splice(tokio::io::stdin(), tokio::io::stdout(), stream).await;
         return Ok(());
     }
     let mut forwarders = JoinSet::new();
     for port in &ports {
-        let (remote, address) = (Arc::new(remote(port)?), SocketAddr::new(args.address, port.local));
+        let (remote, address) = (Arc::new(remote(port).await?), SocketAddr::new(args.address, port.local));
         let failed = |source| ForwardError::Listen { protocol: port.protocol, address, source };
         let address = match port.protocol {
             Protocol::Tcp => {

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::Failure;
 use super::target::{Target, TargetError};
 use crate::cli::{Scp, Secure, Server, Ssh};
-use crate::client::Client;
+use crate::client;
 
 /// Where keys of guests are remembered, below the home directory: apart from other hosts', as names of guests come back.
 const KNOWN_HOSTS: &str = ".ssh/kubevirt_known_hosts";
@@ -52,9 +52,9 @@ impl Login {
 }
 
 /// Becomes `ssh`.
-pub(crate) fn ssh(server: &Server, args: &Ssh) -> Result<(), Failure> {
+pub(crate) async fn ssh(server: &Server, args: &Ssh) -> Result<(), Failure> {
     let login = Login::parse(&args.target, server.namespace.as_deref())?;
-    let route = Route::of(server, &login, &args.secure)?;
+    let route = Route::of(server, &login, &args.secure).await?;
     let mut command = Command::new("ssh");
     command.args(route.options()).arg(route.host());
     command.args(&args.command);
@@ -62,7 +62,7 @@ pub(crate) fn ssh(server: &Server, args: &Ssh) -> Result<(), Failure> {
 }
 
 /// Becomes `scp`.
-pub(crate) fn scp(server: &Server, args: &Scp) -> Result<(), Failure> {
+pub(crate) async fn scp(server: &Server, args: &Scp) -> Result<(), Failure> {
     let given = server.namespace.as_deref();
     let (from, to) = (remote(&args.source, given)?, remote(&args.destination, given)?);
     let login = match (&from, &to) {
@@ -70,7 +70,7 @@ pub(crate) fn scp(server: &Server, args: &Scp) -> Result<(), Failure> {
         (None, None) => return Err(SshError::NoGuest.into()),
         (Some(_), Some(_)) => return Err(SshError::TwoGuests.into()),
     };
-    let route = Route::of(server, login, &args.secure)?;
+    let route = Route::of(server, login, &args.secure).await?;
     let place = |remote: &Option<(Login, String)>, local: &str| match remote {
         Some((_, path)) => format!("{}:{path}", route.host()),
         // Else a colon in it would make it a host's.
@@ -112,16 +112,15 @@ struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
-    fn of(server: &Server, login: &'a Login, secure: &'a Secure) -> Result<Self, Failure> {
-        let client = Client::new(server)?.within(login.target.namespace.as_deref());
+    async fn of(server: &Server, login: &'a Login, secure: &'a Secure) -> Result<Self, Failure> {
+        let namespace = match &login.target.namespace {
+            Some(namespace) => namespace.clone(),
+            None => client::namespace(server).await?,
+        };
         let mut virtctl = vec![std::env::current_exe().map_err(SshError::Myself)?.into_os_string()];
-        let named = [("--kubeconfig", &server.kubeconfig), ("--state-dir", &server.state_dir)];
-        for (flag, path) in named {
-            virtctl.extend(path.iter().flat_map(|path| [flag.into(), path.clone().into_os_string()]));
-        }
-        virtctl.extend(server.context.iter().flat_map(|name| ["--context".into(), name.into()]));
+        virtctl.extend(server.flags());
         let home = std::env::var_os("HOME").map(PathBuf::from);
-        Ok(Self { login, secure, namespace: client.namespace().to_owned(), virtctl, home })
+        Ok(Self { login, secure, namespace, virtctl, home })
     }
 
     /// What OpenSSH calls the guest, and remembers its key by.

@@ -7,7 +7,7 @@ use crate::client::Client;
 
 /// Asks for it, and returns once it is done.
 pub(crate) async fn run(server: &Server, args: &Steered, what: &str) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let (kind, name) = match args.target.as_slice() {
         [kind, name] => (Kind::parse(kind)?, name.as_str()),
         _ => (Kind::Instance, args.target.first().map_or("", String::as_str)),

@@ -8,7 +8,7 @@ pub(crate) async fn run(server: &Server, args: &Version) -> Result<(), Failure> 
     if args.client {
         return Ok(());
     }
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let version = client.get(&client.version()?).await?;
     let text = version.get("gitVersion").and_then(|version| version.as_str()).unwrap_or("unknown");
     println!("Server Version: {text}");

@@ -43,7 +43,7 @@ enum VncError {
 
 /// Opens a port for viewers and, unless only the port is wanted, starts one; ends with it.
 pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     if let Some(VncCommand::Screenshot(args)) = &args.command {
         return screenshot::run(&client, args).await;
     }

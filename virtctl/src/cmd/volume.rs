@@ -18,7 +18,7 @@ enum VolumeError {
 }
 
 pub(crate) async fn add(server: &Server, args: &AddVolume) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let Plugged { vmi, volume_name, persist, dry_run } = &args.plugged;
     let path = path(&client, vmi, *persist, "addvolume")?;
     match client.get(&client.claim(volume_name)?).await {
@@ -34,7 +34,7 @@ pub(crate) async fn add(server: &Server, args: &AddVolume) -> Result<(), Failure
 }
 
 pub(crate) async fn remove(server: &Server, args: &Plugged) -> Result<(), Failure> {
-    let client = Client::new(server)?;
+    let client = Client::new(server).await?;
     let Plugged { vmi, volume_name, persist, dry_run } = args;
     let mut body = options(*dry_run);
     body["name"] = json!(volume_name);

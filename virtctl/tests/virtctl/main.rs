@@ -5,4 +5,5 @@ mod console;
 mod create;
 mod handler;
 mod port_forward;
+mod server;
 mod vnc;
