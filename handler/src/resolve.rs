@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Cache, Disk, DiskBus, DiskTarget, HYPERVISOR_ANNOTATION, HypervisorChoice,
-    Interface, InterfaceModel, RebootPolicy, Video, Vm,
+    Balloon, Binding, BootSource, Cache, Disk, DiskBus, DiskTarget, ErrorPolicy, HYPERVISOR_ANNOTATION,
+    HypervisorChoice, Interface, InterfaceModel, RebootPolicy, Video, Vm,
 };
 use vireo_proto::launcher as wire;
 
@@ -165,7 +165,7 @@ fn smbios(vm: &Vm) -> wire::Smbios {
 
 /// A disk and what it is filled from.
 pub fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
-    use wire::disk::{Bus, Cache as Caching};
+    use wire::disk::{Bus, Cache as Caching, ErrorPolicy as Policy};
     wire::Disk {
         name: disk.name().to_owned(),
         field: disk.field().to_string(),
@@ -186,6 +186,13 @@ pub fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
             Some(Cache::None) => Caching::None,
             Some(Cache::WriteThrough) => Caching::Writethrough,
             Some(Cache::WriteBack) => Caching::Writeback,
+        }
+        .into(),
+        error_policy: match disk.error_policy() {
+            ErrorPolicy::Stop => Policy::Stop,
+            ErrorPolicy::Report => Policy::Report,
+            ErrorPolicy::Ignore => Policy::Ignore,
+            ErrorPolicy::Enospace => Policy::Enospace,
         }
         .into(),
     }

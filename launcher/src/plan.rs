@@ -6,14 +6,14 @@ use std::os::fd::OwnedFd;
 use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{
     Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskBus, DiskError, DiskImage,
-    DiskSerial, Firmware, Input, KernelBoot, Machine, Medium, MemorySize, MemorySizeError, Net, Opened, Port,
-    Smbios as MachineSmbios, TooManyDevices,
+    DiskSerial, ErrorPolicy as MachinePolicy, Firmware, Input, KernelBoot, Machine, Medium, MemorySize,
+    MemorySizeError, Net, Opened, Port, Smbios as MachineSmbios, TooManyDevices,
 };
 
 use crate::agent::{self, Plug};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, Host, HostFirmware};
-use crate::launch::{Boot, Bus, Cache, Disk, Launch, Smbios, Source};
+use crate::launch::{Boot, Bus, Cache, Disk, ErrorPolicy, Launch, Smbios, Source};
 
 /// Why a launch message is no machine of the monitor's.
 #[derive(Debug, thiserror::Error)]
@@ -132,7 +132,17 @@ fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanErro
         .read_only(wanted.read_only)
         .serial(serial)
         .boot_order(wanted.boot_order)
+        .on_error(error_policy(wanted.on_error))
         .write_through(wanted.cache == Cache::WriteThrough))
+}
+
+fn error_policy(wanted: ErrorPolicy) -> MachinePolicy {
+    match wanted {
+        ErrorPolicy::Stop => MachinePolicy::Stop,
+        ErrorPolicy::Report => MachinePolicy::Report,
+        ErrorPolicy::Ignore => MachinePolicy::Ignore,
+        ErrorPolicy::Enospace => MachinePolicy::Enospace,
+    }
 }
 
 /// USB, and a CD drive on virtio, are refused before.
@@ -213,6 +223,7 @@ mod tests {
             "bus: Scsi(CdRom)",
             "read_only: true",
             "write_through: true",
+            "errors: Stop",
             "mtu: Some(1450)",
             "rng: true",
             "name: \"org.qemu.guest_agent.0\"",

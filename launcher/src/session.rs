@@ -124,6 +124,15 @@ impl Session {
         self.standing.send_modify(|standing| change(&mut standing.state));
     }
 
+    /// The same where it may change nothing, which is told to nobody.
+    fn publish_changed(&self, change: impl FnOnce(&mut State)) {
+        self.standing.send_if_modified(|standing| {
+            let before = standing.state.clone();
+            change(&mut standing.state);
+            standing.state != before
+        });
+    }
+
     fn enter(&self, phase: Phase) {
         self.publish(|state| state.phase = phase.into());
     }
@@ -310,6 +319,8 @@ impl Session {
         self.publish(|state| {
             state.agent = None;
             state.volumes.clear();
+            state.disk_failures.clear();
+            state.pause_requested = false;
             state.phase = Phase::Exited.into();
             state.outcome = Some(outcome.clone());
         });

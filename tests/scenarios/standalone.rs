@@ -73,11 +73,16 @@ impl<'h> Standalone<'h> {
     }
 
     /// With its state on a file system of its own.
-    pub(crate) fn start_in(host: &'h Host, kind: &str, options: &str) -> Result<Self, HostError> {
+    pub(crate) fn start_in(
+        host: &'h Host,
+        hypervisor: &'static str,
+        kind: &str,
+        options: &str,
+    ) -> Result<Self, HostError> {
         let state = host.work("state");
         let mount = format!("mkdir -p {state}; mount -t {kind} -o {options} {kind} {state}");
         host.shell(&mount).run()?.ok();
-        Ok(Self { client: Client::of(host), hypervisor: "qemu", vireo: vireo(host, "qemu")? })
+        Ok(Self { client: Client::of(host), hypervisor, vireo: vireo(host, hypervisor)? })
     }
 
     pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {

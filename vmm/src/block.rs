@@ -1,6 +1,7 @@
 //! Where a disk's content is kept, whatever bus the disk is on.
 
 mod counted;
+mod held;
 mod qcow2;
 mod raw;
 
@@ -55,7 +56,28 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
             Box::new(qcow2::Qcow2Image::open(image, backing.as_ref(), read_only)?)
         }
     };
+    let stall = disk.stall().clone();
+    let backend = Box::new(held::Held { backend, policy: disk.answers_errors_by(), stall });
     Ok(Box::new(counted::Counted { backend, counters: disk.counters().clone() }))
+}
+
+/// Whether everything that was written has reached stable storage: what the kernel could not write it drops from its
+/// cache, so that a success after a failure would say nothing about it.
+#[derive(Default)]
+struct Stable {
+    lost: Option<io::ErrorKind>,
+}
+
+impl Stable {
+    /// Flushes by `sync`, unless that has failed before.
+    fn flush(&mut self, sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        match self.lost {
+            Some(kind) => {
+                Err(io::Error::new(kind, "what was written before could not be flushed and is lost"))
+            }
+            None => sync().inspect_err(|error| self.lost = Some(error.kind())),
+        }
+    }
 }
 
 fn whole_sectors(bytes: u64) -> Result<u64, ImageError> {

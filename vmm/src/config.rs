@@ -16,6 +16,7 @@ mod net;
 mod notice;
 mod port;
 mod smbios;
+mod stall;
 
 pub use boot::{Boot, Firmware, KernelBoot};
 pub use counters::{DiskCounters, Operations};
@@ -29,3 +30,5 @@ pub use net::{MacAddr, Net, ParseMacError};
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
 pub use smbios::{Chassis, Smbios};
+pub(crate) use stall::Answer;
+pub use stall::{DiskStall, ErrorPolicy, StallCause, Stalls};

@@ -22,6 +22,7 @@ pub struct Disk {
     serial: String,
     boot_order: Option<u32>,
     cache: Option<Cache>,
+    error_policy: ErrorPolicy,
     source: VolumeSource,
     source_field: Field,
 }
@@ -60,6 +61,20 @@ pub enum Cache {
     WriteThrough,
     /// When the host's page cache has it; the guest flushes.
     WriteBack,
+}
+
+/// What becomes of requests that the host cannot carry out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorPolicy {
+    /// The guest is paused, and goes on once they succeed; as KubeVirt has it where nothing is said.
+    #[default]
+    Stop,
+    /// The guest gets an I/O error.
+    Report,
+    /// The guest is told that they succeeded.
+    Ignore,
+    /// As stop for writes where the host has no space, as report otherwise.
+    Enospace,
 }
 
 impl Disk {
@@ -106,6 +121,11 @@ impl Disk {
     /// When a write counts as done; the hypervisor's choice when absent.
     pub fn cache(&self) -> Option<Cache> {
         self.cache
+    }
+
+    /// What becomes of requests that the host cannot carry out.
+    pub fn error_policy(&self) -> ErrorPolicy {
+        self.error_policy
     }
 
     /// What it is filled from; [`VolumeSource::NoMedium`] for an empty CD-ROM drive.
@@ -174,6 +194,7 @@ pub(super) fn read(
         serial(&disk.serial, bus, &at.at("serial"), found);
         properties(&disk, bus, &at, found);
         let cache = cache(&disk.cache, &at.at("cache"), found);
+        let error_policy = error_policy(disk.error_policy.as_deref(), &at.at("errorPolicy"), found);
         let volume = volumes.iter().find(|volume| volume.name == disk.name);
         let is_empty_drive = volume.is_none() && disk.cdrom.is_some();
         if volume.is_none() && !is_empty_drive && named {
@@ -214,6 +235,7 @@ pub(super) fn read(
             serial: disk.serial,
             boot_order: order,
             cache,
+            error_policy,
             source_field,
             source,
         });
@@ -352,6 +374,19 @@ fn cache(text: &str, at: &Field, found: &mut Findings) -> Option<Cache> {
     }
 }
 
+fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPolicy {
+    match text {
+        None | Some("stop") => ErrorPolicy::Stop,
+        Some("report") => ErrorPolicy::Report,
+        Some("ignore") => ErrorPolicy::Ignore,
+        Some("enospace") => ErrorPolicy::Enospace,
+        Some(other) => {
+            found.unsupported_value(at, other, &["enospace", "ignore", "report", "stop"]);
+            ErrorPolicy::Stop
+        }
+    }
+}
+
 fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
     let thread = at.at("dedicatedIOThread");
     if disk.dedicated_io_thread == Some(true) {
@@ -366,16 +401,6 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
             found.notice_if(true, &at.at("io"), "the hypervisor decides how it reads and writes");
         }
         other => found.invalid(&at.at("io"), format!("{other:?} is no mode: write native or threads")),
-    }
-    match disk.error_policy.as_deref() {
-        None | Some("report") => {}
-        Some(policy @ ("stop" | "ignore" | "enospace")) => found.not_supported(
-            &at.at("errorPolicy"),
-            format!("{policy} is not available yet: errors are reported to the guest; remove this field"),
-        ),
-        Some(other) => {
-            found.unsupported_value(&at.at("errorPolicy"), other, &["enospace", "ignore", "report", "stop"])
-        }
     }
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");

@@ -263,7 +263,6 @@ fn disks() {
             (disk(json!({"disk": {"bus": "virtio"}, "serial": "x".repeat(21)})), "[0].serial", Invalid),
             (disk(json!({"cache": "some"})), "[0].cache", Invalid),
             (disk(json!({"io": "fast"})), "[0].io", Invalid),
-            (disk(json!({"errorPolicy": "stop"})), "[0].errorPolicy", NotSupported),
             (disk(json!({"errorPolicy": "panic"})), "[0].errorPolicy", NotSupported),
             (disk(json!({"errorPolicy": ""})), "[0].errorPolicy", NotSupported),
             (disk(json!({"dedicatedIOThread": true})), "[0]", NotSupported),

@@ -2,9 +2,11 @@
 
 mod agent;
 mod ending;
+mod pause;
 mod volume;
 
 pub(super) use ending::{End, Lost, end, end_of_the_condemned, explain};
+pub use pause::{PAUSED_IO_ERROR, io_errors};
 
 use super::health::Standing;
 use super::volumes;
@@ -181,14 +183,13 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
 }
 
 fn conditions(status: &mut Status, facts: &Facts<'_>) {
-    let told = facts.state.map(State::phase);
-    let paused = told == Some(state::Phase::Paused);
-    let ready = ready(status, facts, paused);
+    let paused = facts.state.filter(|state| state.phase() == state::Phase::Paused);
+    let ready = ready(status, facts, paused.is_some());
     let mut set = |kind: &str, value: Option<(bool, &str, String)>| {
         put(&mut status.conditions, kind, value, facts.now);
     };
     set("Ready", Some(ready));
-    set("Paused", paused.then(|| (true, "PausedByUser", "VMI was paused by user".to_owned())));
+    set("Paused", paused.map(pause::condition));
     let agent = facts.state.is_some_and(|state| state.agent.is_some());
     set("AgentConnected", agent.then(|| (true, "", String::new())));
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
@@ -219,8 +220,11 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
 
 /// Whether the guest is ready, and else why not.
 fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static str, String) {
-    if facts.phase != Phase::Running || paused {
+    if facts.phase != Phase::Running {
         return (false, "GuestNotRunning", "Guest VM is not reported as running".to_owned());
+    }
+    if paused {
+        return pause::not_ready();
     }
     if let Some(why) = condemned(before) {
         return (false, NOT_READY, why.to_owned());

@@ -75,6 +75,7 @@ fn a_small_machine_in_full() {
             serial: "S1".into(),
             boot_order: 1,
             source: Some(raw("/disk.img")),
+            error_policy: wire::disk::ErrorPolicy::Stop.into(),
             ..wire::Disk::default()
         }]
     );

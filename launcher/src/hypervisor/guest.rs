@@ -3,7 +3,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
-use vireo_proto::launcher::{Fault, PluggedVolume};
+use vireo_proto::launcher::{DiskFailure, Fault, PluggedVolume};
 
 use crate::fault::{Code, fault};
 use crate::host::DiskFiles;
@@ -30,9 +30,9 @@ pub enum Order {
     SoftReboot,
     /// Press the reset button.
     Reset,
-    /// Stop the CPUs; answered by [`Event::Paused`], also where they stand still already.
+    /// Stop the CPUs until [`Order::Resume`]; answered by [`Event::Paused`], also where they stand still already.
     Pause,
-    /// Let them go on; answered by [`Event::Resumed`].
+    /// Let them go on; answered by [`Event::Resumed`]. What is held because disks failed is tried at once.
     Resume,
     /// Die now.
     Kill,
@@ -45,10 +45,13 @@ pub enum Event {
     Rebooted,
     /// The firmware found nothing to start.
     NoBootDevice,
-    /// The CPUs stand still.
+    /// The CPUs stand still because that was ordered.
     Paused,
-    /// The CPUs go on.
+    /// The CPUs go on, as far as orders are concerned.
     Resumed,
+    /// The host cannot carry out requests of these disks now, and of no others. While there are any, the requests are
+    /// held, tried again, and the CPUs stand still. Told again each time that one fails again.
+    DisksFailed(Vec<DiskFailure>),
     /// These volumes are plugged in now, and no others.
     Plugged(Vec<PluggedVolume>),
     /// It is gone. Nothing follows.

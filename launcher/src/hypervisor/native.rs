@@ -7,6 +7,7 @@ mod drive;
 mod keys;
 mod readings;
 mod screen;
+mod stall;
 mod wishes;
 
 use std::io;
@@ -46,6 +47,8 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
     let screen = screen::open(&launch)?;
     let machine = machine.with_graphics(screen.as_ref().map(screen::Screen::graphics).transpose()?);
     let counters = machine.disk_counters();
+    let names = launch.disks.iter().map(|disk| disk.name.clone()).collect();
+    let (stalls, failures) = stall::listen(machine.disk_stalls(), names);
     let (current, controls) = watch::channel(None);
     let (up, started) = oneshot::channel();
     let wishes = Arc::new(Wishes::new(launch.start_paused));
@@ -54,12 +57,16 @@ async fn bring_up(launch: Arc<Launch>, host: Host, port: Port) -> Result<Guest, 
         let _ = end.events.send(Event::Paused);
     }
     let events = end.events.clone();
-    let driven =
-        drive::Driven { wishes: wishes.clone(), events: end.events.clone(), current: controls.clone() };
+    let driven = drive::Driven {
+        wishes: wishes.clone(),
+        events: end.events.clone(),
+        current: controls.clone(),
+        stalls,
+    };
     let life = Life { machine, launch, output: port.output, events, current, wishes, _screen: screen };
     thread::Builder::new().name("machine".to_owned()).spawn(move || life.run(up)).map_err(no_thread)?;
     started.await.unwrap_or_else(|_| Err(fault(Code::Internal, "the machine's thread died")))?;
-    tokio::spawn(driven.run(end.orders));
+    tokio::spawn(driven.run(end.orders, failures));
     tokio::spawn(keys::forward(port.input, controls));
     tokio::spawn(readings::answer(end.readings, counters));
     Ok(owner)

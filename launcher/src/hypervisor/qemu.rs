@@ -15,6 +15,8 @@ mod process;
 mod qmp;
 mod run;
 mod soft;
+mod stall;
+mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,7 +67,7 @@ impl Qemu {
         let agent = host.agent.as_ref().map(|plug| plug.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        run::drive(process, agent, plug::Plugs::of(launch)).await
+        run::drive(process, agent, launch).await
     }
 }
 

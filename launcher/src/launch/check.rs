@@ -191,7 +191,7 @@ fn video(p: &mut Problems, kind: i32) -> Video {
 }
 
 fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
-    use wire::disk::{Bus as WireBus, Cache as WireCache};
+    use wire::disk::{Bus as WireBus, Cache as WireCache, ErrorPolicy as WirePolicy};
     use wire::disk_source::Source as WireSource;
     let at = format!("disks[{index}]");
     let bus = match p.kind(&format!("{at}.bus"), disk.bus)? {
@@ -208,6 +208,12 @@ fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
         WireCache::Unspecified | WireCache::Writeback => Cache::WriteBack,
         WireCache::Writethrough => Cache::WriteThrough,
         WireCache::None => Cache::None,
+    };
+    let on_error = match p.kind(&format!("{at}.error_policy"), disk.error_policy)? {
+        WirePolicy::Unspecified | WirePolicy::Stop => ErrorPolicy::Stop,
+        WirePolicy::Report => ErrorPolicy::Report,
+        WirePolicy::Ignore => ErrorPolicy::Ignore,
+        WirePolicy::Enospace => ErrorPolicy::Enospace,
     };
     let path = format!("{at}.source");
     let source = match disk.source.and_then(|source| source.source) {
@@ -237,6 +243,7 @@ fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
         boot_order: (disk.boot_order != 0).then_some(disk.boot_order),
         source,
         cache,
+        on_error,
     })
 }
 

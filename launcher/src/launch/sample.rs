@@ -32,6 +32,7 @@ pub(crate) fn kernel_boot() -> Launch {
                 backing: Some("/images/base.raw".into()),
             },
             cache: Cache::WriteBack,
+            on_error: ErrorPolicy::Stop,
         }],
         interfaces: vec![Interface {
             name: "default".into(),

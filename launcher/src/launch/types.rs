@@ -173,6 +173,21 @@ pub struct Disk {
     pub source: Source,
     /// How writes reach storage.
     pub cache: Cache,
+    /// What becomes of requests that the host cannot carry out.
+    pub on_error: ErrorPolicy,
+}
+
+/// What becomes of requests that the host cannot carry out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorPolicy {
+    /// The guest is paused, and the request is held until it succeeds.
+    Stop,
+    /// The guest gets an I/O error.
+    Report,
+    /// The guest is told that they succeeded.
+    Ignore,
+    /// As stop for writes where the host has no space, as report otherwise.
+    Enospace,
 }
 
 /// What a disk hangs on.

@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
-use vireo_proto::launcher::{Outcome, state::Phase};
+use vireo_proto::launcher::{DiskFailure, Outcome, state::Phase};
 
 use super::outcome::{Intent, outcome};
-use super::steer::Awaited;
+use super::steer::{Awaited, Pause};
 use super::{Command, Session, Up, answer, refuse, sooner};
 use crate::console::Console;
 use crate::hypervisor::{Event, Guest, Order};
@@ -41,11 +41,13 @@ pub(super) struct Machine {
     pub(super) guest: Guest,
     /// Who waits for the guest to stand still, or to go on.
     pub(super) awaited: Option<Awaited>,
+    /// Why the guest stands still, if it does.
+    pub(super) pause: Pause,
 }
 
 impl Machine {
     pub(super) fn new(launch: Arc<Launch>, console: Console, guest: Guest) -> Self {
-        Self { launch, console, guest, awaited: None }
+        Self { launch, console, guest, awaited: None, pause: Pause::default() }
     }
 }
 
@@ -72,7 +74,7 @@ impl Session {
                         answer(reply, None);
                         return Stage::Killing(machine, Intent::Killed);
                     }
-                    Some(Command::Steer(order, reply)) => machine.steer(order, self.state().phase(), reply),
+                    Some(Command::Steer(order, reply)) => machine.steer(order, reply),
                     Some(Command::Plug(wanted, reply)) => machine.plug(wanted, &self.state(), reply),
                     Some(other) => refuse(other, &self.state()),
                 }
@@ -147,13 +149,27 @@ impl Session {
                 self.publish(|state| state.no_boot_device = true);
             }
             Event::Plugged(volumes) => self.publish(|state| state.volumes = volumes),
-            Event::Paused | Event::Resumed => {
-                let phase = if event == Event::Paused { Phase::Paused } else { Phase::Running };
-                // On the way out, that is all anybody wants to know.
-                if intent == Intent::None {
-                    self.enter(phase);
+            Event::Paused | Event::Resumed | Event::DisksFailed(_) => {
+                if let Event::DisksFailed(failures) = &event {
+                    for failure in failures.iter().filter(|failure| !machine.pause.failures.contains(failure))
+                    {
+                        let DiskFailure { disk: volume, message, .. } = failure;
+                        warn!(
+                            volume,
+                            message, "the guest is paused: the host cannot carry out a disk request"
+                        );
+                    }
                 }
-                machine.settled(phase);
+                machine.pause.hear(&event);
+                // On the way out, that it is that is all anybody wants to know.
+                let phase = if intent == Intent::None { machine.pause.phase() } else { Phase::Stopping };
+                let Pause { requested, failures } = &machine.pause;
+                self.publish_changed(|state| {
+                    state.phase = phase.into();
+                    state.pause_requested = *requested;
+                    state.disk_failures.clone_from(failures);
+                });
+                machine.settle(&event);
             }
             Event::Ended(end) => {
                 machine.console.end();

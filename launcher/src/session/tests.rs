@@ -120,6 +120,52 @@ async fn a_guest_that_powers_off_is_seen_and_dismissed() {
     scene.dismissed().await;
 }
 
+/// Paused because a disk is full: it is told why, an unpause is answered by what comes of it, and a stop is a stop.
+#[tokio::test(start_paused = true)]
+async fn a_guest_whose_disk_is_full_is_paused_and_can_be_stopped() {
+    let scene = scene();
+    let mut machine = scene.run().await;
+    let full = || vec![wire::DiskFailure { disk: "data".into(), no_space: true, message: "full".into() }];
+    machine.events.send(Event::DisksFailed(full())).unwrap();
+    let state = scene.reach(Phase::Paused).await;
+    assert_eq!((state.disk_failures, state.pause_requested), (full(), false));
+
+    let steer = |order| {
+        let handle = scene.handle.clone();
+        tokio::spawn(async move { handle.steer(order).await })
+    };
+    let unpause = steer(Order::Resume);
+    assert_eq!(machine.orders.recv().await, Some(Order::Resume));
+    machine.events.send(Event::Resumed).unwrap();
+    machine.events.send(Event::DisksFailed(full())).unwrap();
+    let fault = unpause.await.unwrap().unwrap();
+    assert_eq!(fault.code(), Code::Conflict);
+    assert_eq!(fault.detail, "VMI stays paused: not enough space on volume data (full)");
+
+    let pause = steer(Order::Pause);
+    assert_eq!(machine.orders.recv().await, Some(Order::Pause));
+    machine.events.send(Event::Paused).unwrap();
+    assert_eq!(pause.await.unwrap(), None);
+    machine.events.send(Event::DisksFailed(Vec::new())).unwrap();
+    let mut seen = scene.seen.clone();
+    let state =
+        seen.wait_for(|standing| standing.state.disk_failures.is_empty()).await.unwrap().state.clone();
+    assert_eq!((state.phase(), state.pause_requested), (Phase::Paused, true), "somebody asked for it");
+    let unpause = steer(Order::Resume);
+    assert_eq!(machine.orders.recv().await, Some(Order::Resume));
+    machine.events.send(Event::Resumed).unwrap();
+    assert_eq!(unpause.await.unwrap(), None);
+
+    machine.events.send(Event::DisksFailed(full())).unwrap();
+    scene.reach(Phase::Paused).await;
+    assert_eq!(scene.handle.shutdown(Duration::from_secs(5)).await, None);
+    let begin = Instant::now();
+    while machine.orders.recv().await != Some(Order::Kill) {}
+    assert_eq!(begin.elapsed().as_secs(), 5);
+    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    assert_eq!(scene.outcome().await, OutcomeKind::GraceExpired);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_button_is_pressed_until_the_guest_hears_it() {
     let scene = scene();

@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance, VolumeStatus};
-use vireo_handler::reconcile::status::{NO_BOOT_DEVICE, READINESS_FAILED, UNHEALTHY};
+use vireo_handler::reconcile::status::{
+    NO_BOOT_DEVICE, PAUSED_IO_ERROR, READINESS_FAILED, UNHEALTHY, io_errors,
+};
 
 use crate::store::{Change, DiskError, Store, WriteError};
 use crate::{meta, place};
@@ -70,12 +72,20 @@ pub(super) fn events(
         events.push(Event::new(false, "Killing", "The guest failed its livenessProbe and is shut down."));
     }
     let running = now.status.phase == "Running";
-    match (condition(now, "Paused").is_some(), !had("Paused", "status").is_empty()) {
-        (true, false) => events.push(Event::new(false, "Paused", "VirtualMachineInstance paused")),
-        (false, true) if running => {
+    let had_paused = had("Paused", "reason");
+    match condition(now, "Paused") {
+        Some(paused) if paused.reason == PAUSED_IO_ERROR => {
+            let known: Vec<String> = io_errors(&had("Paused", "message")).collect();
+            let fresh = io_errors(&paused.message).filter(|text| !known.contains(text));
+            events.extend(fresh.map(|text| Event::new(true, "IOerror", text)));
+        }
+        Some(paused) if paused.reason != had_paused => {
+            events.push(Event::new(false, "Paused", "VirtualMachineInstance paused"));
+        }
+        None if running && !had("Paused", "status").is_empty() => {
             events.push(Event::new(false, "Unpaused", "VirtualMachineInstance unpaused"));
         }
-        _ => {}
+        Some(_) | None => {}
     }
     let trouble = condition(now, "Synchronized").filter(|trouble| trouble.status == "False");
     if let Some(trouble) = trouble.filter(|trouble| trouble.message != had("Synchronized", "message")) {
@@ -223,6 +233,7 @@ mod tests {
         paused.status.conditions.push(Condition {
             r#type: "Paused".to_owned(),
             status: "True".to_owned(),
+            reason: "PausedByUser".to_owned(),
             ..Condition::default()
         });
         assert_eq!(reasons(&known, Some(&running), &paused), ["Paused"]);
@@ -234,6 +245,47 @@ mod tests {
         assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);
         assert!(reasons(&known, Some(&leaving), &leaving).is_empty());
         assert_eq!(reasons(&known, Some(&leaving), &vmi("Failed")), ["Stopped"]);
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_told_once_and_by_its_name() {
+        let with = |reason: &str, message: &str| {
+            let mut vmi = vmi("Running");
+            let (reason, message) = (reason.to_owned(), message.to_owned());
+            vmi.status.conditions = vec![Condition {
+                r#type: "Paused".to_owned(),
+                status: "True".to_owned(),
+                reason,
+                message,
+                ..Condition::default()
+            }];
+            vmi
+        };
+        let failed = |disks: &str| {
+            with(PAUSED_IO_ERROR, &format!("VMI was paused, low-level IO error detected: {disks}"))
+        };
+        let (one, two) = (
+            "not enough space on volume: a (no)",
+            "not enough space on volume: a (no); IO error at the volume: b",
+        );
+        let warning = |text: &str| Event::new(true, "IOerror", format!("VM Paused due to {text}"));
+        let (a, b) = (warning("not enough space on volume: a"), warning("IO error at the volume: b"));
+        let (paused, unpaused) = (
+            Event::new(false, "Paused", "VirtualMachineInstance paused"),
+            Event::new(false, "Unpaused", "VirtualMachineInstance unpaused"),
+        );
+        let by_user = || with("PausedByUser", "VMI was paused by user");
+        for (was, now, expected) in [
+            (vmi("Running"), failed(one), vec![a.clone()]),
+            (failed(one), failed(one), vec![]),
+            (failed(one), failed(two), vec![b]),
+            (failed(one), vmi("Running"), vec![unpaused]),
+            (failed(one), by_user(), vec![paused]),
+            (by_user(), failed(one), vec![a]),
+        ] {
+            let was = serde_json::to_value(&was.status).unwrap();
+            assert_eq!(events(&was, None, &now), expected, "{was}");
+        }
     }
 
     #[test]

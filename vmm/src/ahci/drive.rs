@@ -1,13 +1,14 @@
 //! What is at a port, and the ATA disk that carries out what [`super::taskfile`] understood.
 
 use std::io;
+use std::sync::Arc;
 
 use super::fis::Shadow;
 use super::identify;
 use super::slot::Command;
 use super::taskfile::{Operation, Protocol, SMART_SIGNATURE, Smart};
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{self, DiskSerial};
+use crate::config::{self, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
 
 pub(super) const READY: u8 = 0x50;
@@ -33,6 +34,8 @@ pub(super) struct Outcome {
 
 /// A drive, on its worker.
 pub(super) trait Drive: Send {
+    /// Where its requests may be held.
+    fn stall(&self) -> &Arc<DiskStall>;
     /// Its registers after a reset; they tell what it is.
     fn ready(&self) -> Shadow;
     /// As after power-on.
@@ -47,6 +50,7 @@ pub(super) struct Disk {
     read_only: bool,
     write_through: bool,
     serial: DiskSerial,
+    stall: Arc<DiskStall>,
     /// The driver wants writes to be done when they are in the cache.
     cached: bool,
     smart: bool,
@@ -72,6 +76,7 @@ impl Disk {
             read_only: disk.is_read_only(),
             write_through: disk.is_write_through(),
             serial: *disk.id(),
+            stall: disk.stall().clone(),
             cached: !disk.is_write_through(),
             smart: true,
             failed: None,
@@ -182,6 +187,10 @@ impl Disk {
 }
 
 impl Drive for Disk {
+    fn stall(&self) -> &Arc<DiskStall> {
+        &self.stall
+    }
+
     fn ready(&self) -> Shadow {
         // The signature of a disk (ACS-2, section 7.9.4), and that its diagnostics passed.
         Shadow { status: READY, error: 1, lba: 1, count: 1, device: 0 }

@@ -1,12 +1,14 @@
 //! A CD/DVD drive: SCSI commands in ATA packets (ATA8-ACS, section 7.21).
 
+use std::sync::Arc;
+
 use super::drive::{Drive, FAILED, Outcome, READY};
 use super::fis::Shadow;
 use super::identify;
 use super::slot::Command;
 use super::taskfile::{Protocol, Taskfile};
 use crate::block::ImageError;
-use crate::config::{Disk, DiskSerial};
+use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
 use crate::scsi::{Buffers, Kind, Unit};
 
@@ -53,6 +55,10 @@ impl CdRom {
 }
 
 impl Drive for CdRom {
+    fn stall(&self) -> &Arc<DiskStall> {
+        self.unit.stall()
+    }
+
     fn ready(&self) -> Shadow {
         let (lba, count) = SIGNATURE;
         Shadow { status: 0, error: 1, lba, count, device: 0 }

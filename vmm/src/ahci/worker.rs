@@ -5,6 +5,7 @@ use std::thread::{self, JoinHandle};
 use super::drive::Drive;
 use super::port::{End, Job, Port};
 use super::slot::{self, Command};
+use crate::config::DiskStall;
 use crate::memory::GuestMemory;
 
 /// A command is carried out without deep recursion; image formats recurse a little.
@@ -13,12 +14,15 @@ const STACK: usize = 256 << 10;
 /// The thread that serves one port. Dropping it stops and joins the thread.
 pub(super) struct Worker {
     port: Arc<Port>,
+    stall: Arc<DiskStall>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
     pub(super) fn spawn(port: Arc<Port>, drive: Box<dyn Drive>, memory: GuestMemory) -> io::Result<Self> {
         let theirs = port.clone();
+        let stall = drive.stall().clone();
+        stall.arm();
         let mut server = Server { drive, memory, in_reset: false };
         let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK).spawn(move || {
             while let Some(job) = theirs.next(&server.memory) {
@@ -26,13 +30,14 @@ impl Worker {
                 theirs.complete(&server.memory, job, end);
             }
         })?;
-        Ok(Self { port, thread: Some(thread) })
+        Ok(Self { port, stall, thread: Some(thread) })
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.port.stop();
+        self.stall.release();
         if let Some(thread) = self.thread.take() {
             // A panic was reported by its own thread.
             let _ = thread.join();

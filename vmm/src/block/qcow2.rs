@@ -8,7 +8,7 @@ use imago::qcow2::Qcow2;
 use imago::raw::Raw;
 use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, StorageOpenOptions};
 
-use super::{Backend, GuestMemory, ImageError, Segments, whole_sectors};
+use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 
 /// A qcow2 image, over a raw one where it has a backing file.
 ///
@@ -16,6 +16,7 @@ use super::{Backend, GuestMemory, ImageError, Segments, whole_sectors};
 pub(super) struct Qcow2Image {
     image: FormatAccess<Storage>,
     sectors: u64,
+    stable: Stable,
 }
 
 impl Qcow2Image {
@@ -38,7 +39,7 @@ impl Qcow2Image {
             })
             .map_err(ImageError::Open)?;
         let image = FormatAccess::new(image);
-        Ok(Self { sectors: whole_sectors(image.size())?, image })
+        Ok(Self { sectors: whole_sectors(image.size())?, image, stable: Stable::default() })
     }
 }
 
@@ -83,8 +84,9 @@ impl Backend for Qcow2Image {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        // Tables that could not be written stay in the cache and are written the next time.
         self.image.flush()?;
-        self.image.sync()
+        self.stable.flush(|| self.image.sync())
     }
 
     /// Over a backing image the cluster has to be kept as zeros: what is below must not come back.

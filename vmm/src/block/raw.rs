@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::{Backend, GuestMemory, ImageError, Segments, whole_sectors};
+use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 use crate::sys::vectored;
 
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -15,6 +15,7 @@ static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 pub(super) struct Raw {
     file: File,
     sectors: u64,
+    stable: Stable,
 }
 
 impl Raw {
@@ -22,7 +23,7 @@ impl Raw {
         let mut file = file.try_clone().map_err(ImageError::Open)?;
         // The size of a block device is only found by going to its end.
         let bytes = file.seek(SeekFrom::End(0)).map_err(ImageError::Open)?;
-        Ok(Self { sectors: whole_sectors(bytes)?, file })
+        Ok(Self { sectors: whole_sectors(bytes)?, file, stable: Stable::default() })
     }
 
     /// Whether the file system could do it.
@@ -49,7 +50,7 @@ impl Backend for Raw {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.file.sync_data()
+        self.stable.flush(|| self.file.sync_data())
     }
 
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {

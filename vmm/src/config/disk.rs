@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::DiskCounters;
+use super::{DiskCounters, DiskStall, ErrorPolicy};
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -50,6 +50,8 @@ pub struct Disk {
     write_through: bool,
     boot_order: Option<u32>,
     counters: Arc<DiskCounters>,
+    errors: ErrorPolicy,
+    stall: Arc<DiskStall>,
 }
 
 /// A disk's serial number: at most 20 bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
@@ -92,6 +94,8 @@ impl Disk {
             write_through: false,
             boot_order: None,
             counters: Arc::default(),
+            errors: ErrorPolicy::default(),
+            stall: Arc::default(),
         }
     }
 
@@ -123,6 +127,13 @@ impl Disk {
         self
     }
 
+    /// What becomes of requests that the host cannot carry out.
+    #[must_use]
+    pub fn on_error(mut self, policy: ErrorPolicy) -> Self {
+        self.errors = policy;
+        self
+    }
+
     /// Firmware tries it at this place, from 1. See [`crate::config::Firmware`].
     #[must_use]
     pub fn boot_order(mut self, order: Option<u32>) -> Self {
@@ -148,6 +159,16 @@ impl Disk {
     /// What is asked of it, across all machines that are built with it.
     pub fn counters(&self) -> &Arc<DiskCounters> {
         &self.counters
+    }
+
+    /// What becomes of requests that the host cannot carry out.
+    pub fn answers_errors_by(&self) -> ErrorPolicy {
+        self.errors
+    }
+
+    /// Its requests that are held, across all machines that are built with it.
+    pub fn stall(&self) -> &Arc<DiskStall> {
+        &self.stall
     }
 
     /// Whether the guest may not write.

@@ -88,6 +88,11 @@ impl Machine {
         self.disks.iter().map(|disk| disk.counters().clone()).collect()
     }
 
+    /// The requests that are held, disk by disk in their order.
+    pub fn disk_stalls(&self) -> Vec<std::sync::Arc<super::DiskStall>> {
+        self.disks.iter().map(|disk| disk.stall().clone()).collect()
+    }
+
     /// Adds a virtio entropy device.
     #[must_use]
     pub fn with_rng(mut self, yes: bool) -> Self {

@@ -1,7 +1,9 @@
+use std::sync::Arc;
+
 use super::command::Command;
 use super::{Cdb, Sense, cdrom, disk, inquiry};
 use crate::block::{self, Backend, ImageError, SECTOR};
-use crate::config::{Disk, DiskSerial};
+use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
 
 /// What a unit is.
@@ -38,6 +40,7 @@ pub(crate) struct Unit {
     pub(super) read_only: bool,
     pub(super) write_through: bool,
     pub(super) serial: DiskSerial,
+    stall: Arc<DiskStall>,
     pub(super) tray: cdrom::Tray,
     /// Of the last command, for a transport that does not carry it by itself.
     sense: Sense,
@@ -53,9 +56,15 @@ impl Unit {
             read_only,
             write_through: disk.is_write_through(),
             serial: *disk.id(),
+            stall: disk.stall().clone(),
             tray: cdrom::Tray::default(),
             sense: Sense::NONE,
         })
+    }
+
+    /// Where its requests may be held.
+    pub(crate) fn stall(&self) -> &Arc<DiskStall> {
+        &self.stall
     }
 
     /// Bytes of a block.

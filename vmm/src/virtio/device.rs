@@ -4,6 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::{Queues, RingError};
+use crate::config::Stalls;
 
 /// What a device is, as far as it never changes.
 #[derive(Clone, Debug)]
@@ -74,6 +75,11 @@ pub trait Device: Send {
     /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the device
     /// until it is reset.
     fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;
+
+    /// Where its requests may be held; asked before it goes to its worker.
+    fn stalls(&self) -> Stalls {
+        Stalls::default()
+    }
 
     /// What else it waits for now: a file that becomes readable. Asked after each call of the other two.
     fn source(&self) -> Option<BorrowedFd<'_>> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError, Segments};
 use crate::block::ImageError;
-use crate::config::{Disk, Medium};
+use crate::config::{Disk, Medium, Stalls};
 use crate::scsi::{Buffers, Kind, Sense, Unit};
 
 /// Section 5.
@@ -184,6 +184,10 @@ impl Device for Scsi {
             queues: vec![QUEUE_SIZE; 3],
             config: Arc::new(config(self.units.len())),
         }
+    }
+
+    fn stalls(&self) -> Stalls {
+        Stalls(self.units.iter().map(|unit| unit.stall().clone()).collect())
     }
 
     fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {

@@ -11,6 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::signals::Signals;
 use super::{Device, Queues, RingError};
+use crate::config::Stalls;
 
 /// Serving keeps no more than a request on the stack; image formats recurse a little.
 const STACK: usize = 256 << 10;
@@ -74,6 +75,7 @@ impl Control {
 /// A running worker. Dropping it stops and joins the thread.
 pub(super) struct Worker {
     control: Arc<Control>,
+    stalls: Stalls,
     thread: Option<JoinHandle<Box<dyn Device>>>,
 }
 
@@ -94,6 +96,8 @@ impl Worker {
         // The device goes in after the thread is there, so that it is not lost with one that is not.
         let (hand, take) = mpsc::sync_channel::<Box<dyn Device>>(1);
         let theirs = control.clone();
+        let stalls = device.stalls();
+        stalls.arm();
         let thread =
             thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
                 let mut device = take.recv().unwrap_or_else(|_| Box::new(Nothing));
@@ -108,7 +112,7 @@ impl Worker {
             });
         match thread {
             Ok(thread) => match hand.send(device) {
-                Ok(()) => Ok(Self { control, thread: Some(thread) }),
+                Ok(()) => Ok(Self { control, stalls, thread: Some(thread) }),
                 Err(mpsc::SendError(device)) => Err((device, io::Error::other("the worker ended at once"))),
             },
             Err(error) => Err((device, error)),
@@ -118,6 +122,7 @@ impl Worker {
     /// Asks it to end; does not wait.
     pub(super) fn ask_to_stop(&self) {
         self.control.give(Order::Stop);
+        self.stalls.release();
     }
 
     /// Whether it ended, so that [`Self::join`] does not wait.

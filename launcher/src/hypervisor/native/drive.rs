@@ -3,6 +3,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use vireo_vmm::Controls;
 
+use super::stall::{News, Stalls};
 use super::wishes::Wishes;
 use crate::hypervisor::{Event, Order};
 
@@ -12,13 +13,21 @@ pub(super) struct Driven {
     pub(super) events: mpsc::UnboundedSender<Event>,
     /// The machine there is; `None` between two.
     pub(super) current: watch::Receiver<Option<Controls>>,
+    pub(super) stalls: Stalls,
 }
 
 impl Driven {
     /// Passes orders on to the machine there is, until there is none and will be none.
     ///
     /// A kill holds across a reset: the machine that comes after it dies too. So does a pause.
-    pub(super) async fn run(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+    ///
+    /// While a request of a disk is held, the processors stand still: to the guest no time passes in which it could give
+    /// up. The disk's worker tries again by itself.
+    pub(super) async fn run(
+        mut self,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut failures: mpsc::UnboundedReceiver<News>,
+    ) {
         let mut killed = false;
         loop {
             tokio::select! {
@@ -30,6 +39,7 @@ impl Driven {
                     }
                     Some(order) => self.follow(order).await,
                 },
+                Some(news) = failures.recv(), if !killed => self.disk_failed(news).await,
                 changed = self.current.changed() => {
                     if changed.is_err() {
                         return;
@@ -63,11 +73,25 @@ impl Driven {
             }
             Order::Resume => {
                 self.wishes.pause(false);
-                self.with(Controls::resume);
+                match self.stalls.any() {
+                    true => self.stalls.retry(),
+                    false => self.with(Controls::resume),
+                }
                 self.tell(Event::Resumed);
             }
             Order::Kill => self.with(Controls::kill),
         }
+    }
+
+    /// A request of a disk is held, is still held, or is no more.
+    async fn disk_failed(&mut self, news: News) {
+        let failures = self.stalls.hear(news);
+        if self.stalls.any() {
+            self.pause().await;
+        } else if !self.wishes.paused() {
+            self.with(Controls::resume);
+        }
+        self.tell(Event::DisksFailed(failures));
     }
 
     /// Processors stop once they are back from the devices, which may block.

@@ -4,7 +4,7 @@ use vireo_proto::launcher::Demand;
 
 use super::super::blockdev::ImageFd;
 use super::*;
-use crate::launch::{Bus, Cache, Disk, NicModel, Source, sample};
+use crate::launch::{Bus, Cache, Disk, ErrorPolicy, NicModel, Source, sample};
 
 fn file(fd: i32) -> ImageFd {
     ImageFd { fd, block_device: false }
@@ -259,6 +259,20 @@ fn write_through_and_boot_order_reach_the_device() {
     assert_eq!(device(&second, "virtio-blk-pci")["bootindex"], Value::Null);
     assert_eq!(device(&second, "virtio-net-pci")["bootindex"], 1);
     assert_eq!(device(&second, "virtio-net-pci")["romfile"], Value::Null);
+}
+
+#[test]
+fn each_error_policy_is_one_for_reads_and_one_for_writes() {
+    for (on_error, reads, writes) in [
+        (ErrorPolicy::Stop, "stop", "stop"),
+        (ErrorPolicy::Report, "report", "report"),
+        (ErrorPolicy::Ignore, "ignore", "ignore"),
+        (ErrorPolicy::Enospace, "report", "enospc"),
+    ] {
+        let launch = Launch { disks: vec![Disk { on_error, ..disk(Bus::Scsi) }], ..sample::kernel_boot() };
+        let device = device(&line(&launch, false), "scsi-hd");
+        assert_eq!((&device["rerror"], &device["werror"]), (&json!(reads), &json!(writes)), "{on_error:?}");
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::pci::Layout;
-use crate::launch::{Boot, Bus, Cache, Disk, Launch, Source};
+use crate::launch::{Boot, Bus, Cache, Disk, ErrorPolicy, Launch, Source};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
 pub(super) const AHCI_PORTS: usize = 6;
@@ -97,6 +97,14 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     device["id"] = json!(format!("device-{node}"));
     if disk.source != Source::NoMedium {
         device["drive"] = json!(node);
+        let (reads, writes) = match disk.on_error {
+            ErrorPolicy::Stop => ("stop", "stop"),
+            ErrorPolicy::Report => ("report", "report"),
+            ErrorPolicy::Ignore => ("ignore", "ignore"),
+            ErrorPolicy::Enospace => ("report", "enospc"),
+        };
+        device["rerror"] = json!(reads);
+        device["werror"] = json!(writes);
     }
     if !disk.serial.is_empty() {
         device["serial"] = json!(disk.serial);

@@ -286,6 +286,13 @@ impl Plugs {
         Some(line.into())
     }
 
+    /// The volume that is shown by a block node.
+    pub(super) fn name_of(&self, node: &str) -> Option<String> {
+        let on_its_way = self.work.as_ref().map(|work| &work.volume);
+        let mut volumes = self.volumes.iter().chain(on_its_way);
+        volumes.find(|volume| words::node(volume.number) == node).map(|volume| volume.told.name.clone())
+    }
+
     /// QEMU has no device of this name any more.
     pub(super) fn deleted(&mut self, device: &str) -> Option<Saying> {
         let is_it = |volume: &Volume| words::device(volume.number) == device;

@@ -28,8 +28,8 @@ pub(super) enum Event {
     Stop,
     /// CPUs go on.
     Resume,
-    /// A disk failed the guest.
-    DiskError { device: String, reason: String },
+    /// A request of a disk failed.
+    DiskError { node: String, no_space: bool, reason: String, action: DiskAction },
     /// A program of the guest has opened a port, or closed it.
     Port { id: String, open: bool },
     /// A device is gone.
@@ -38,6 +38,17 @@ pub(super) enum Event {
     Kept { device: String },
     /// Something that changes nothing for us.
     Other(String),
+}
+
+/// What QEMU does about a request that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DiskAction {
+    /// It stops the guest and holds the request.
+    Stop,
+    /// The guest gets an error.
+    Report,
+    /// The guest is told that it succeeded.
+    Ignore,
 }
 
 /// A line that is none of the above.
@@ -98,9 +109,16 @@ fn event_of(name: &str, value: &Value) -> Event {
         }
         "STOP" => Event::Stop,
         "RESUME" => Event::Resume,
-        "BLOCK_IO_ERROR" => {
-            Event::DiskError { device: text(value, "/data/node-name"), reason: text(value, "/data/reason") }
-        }
+        "BLOCK_IO_ERROR" => Event::DiskError {
+            node: text(value, "/data/node-name"),
+            no_space: value.pointer("/data/nospace").and_then(Value::as_bool) == Some(true),
+            reason: text(value, "/data/reason"),
+            action: match text(value, "/data/action").as_str() {
+                "stop" => DiskAction::Stop,
+                "ignore" => DiskAction::Ignore,
+                _ => DiskAction::Report,
+            },
+        },
         "VSERPORT_CHANGE" => Event::Port {
             id: text(value, "/data/id"),
             open: value.pointer("/data/open").and_then(Value::as_bool) == Some(true),
@@ -144,6 +162,24 @@ mod tests {
             ),
             (r#"{"event": "STOP"}"#, Message::Event(Event::Stop)),
             (r#"{"event": "RESUME"}"#, Message::Event(Event::Resume)),
+            (
+                r#"{"event": "BLOCK_IO_ERROR", "data": {"device": "", "nospace": true, "node-name": "disk0", "reason": "No space left on device", "operation": "write", "action": "stop"}}"#,
+                Message::Event(Event::DiskError {
+                    node: "disk0".into(),
+                    no_space: true,
+                    reason: "No space left on device".into(),
+                    action: DiskAction::Stop,
+                }),
+            ),
+            (
+                r#"{"event": "BLOCK_IO_ERROR", "data": {"device": "", "reason": "Input/output error", "operation": "read", "action": "report"}}"#,
+                Message::Event(Event::DiskError {
+                    node: String::new(),
+                    no_space: false,
+                    reason: "Input/output error".into(),
+                    action: DiskAction::Report,
+                }),
+            ),
             (
                 r#"{"event": "VSERPORT_CHANGE", "data": {"open": true, "id": "agent"}}"#,
                 Message::Event(Event::Port { id: "agent".into(), open: true }),

@@ -1,29 +1,25 @@
-use std::fs::File;
-use std::io::{self, IoSlice};
-use std::mem::MaybeUninit;
-use std::os::fd::AsFd as _;
 use std::time::{Duration, SystemTime};
 
 use futures_util::StreamExt;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use tokio::io::{AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
-use vireo_proto::launcher::Fault;
+use vireo_proto::launcher::{DiskFailure, Fault};
 
 use super::args::AGENT;
 use super::end::{Story, gone, with_stderr};
 use super::inquiry::{self, Inquiry, Next};
 use super::plug::{self, Plugs, Saying};
 use super::process::{Process, kill_now};
-use super::qmp::{self, Event as QmpEvent, Message};
+use super::qmp::{self, DiskAction, Event as QmpEvent, Message};
 use super::soft::{SoftReboot, Step};
+use super::stall::{self, Stall};
+use super::writer::Writer;
 use crate::fault::{Code, fault};
 use crate::hypervisor::{Event, Guest, GuestEnd, Order, Reading, guest};
+use crate::launch::Launch;
 
 /// The longest line of a monitor we listen to; none that matters comes near.
 const LINE: usize = 1 << 20;
@@ -37,9 +33,10 @@ type Lines = FramedRead<OwnedReadHalf, LinesCodec>;
 pub(super) async fn drive(
     mut process: Process,
     agent: Option<watch::Sender<bool>>,
-    plugs: Plugs,
+    launch: &Launch,
 ) -> Result<Guest, Fault> {
-    let (reader, mut writer) = process.qmp.into_split();
+    let (reader, writer) = process.qmp.into_split();
+    let mut writer = Writer::new(writer);
     let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(LINE));
     let standing = handshake(&mut lines, &mut writer).await;
     let Some(paused) = standing else {
@@ -65,7 +62,9 @@ pub(super) async fn drive(
         told: false,
         soft: SoftReboot::default(),
         agent,
-        plugs,
+        disks: launch.disks.iter().map(|disk| disk.name.clone()).collect(),
+        plugs: Plugs::of(launch),
+        stall: Stall::new(paused),
         asked: None,
         ask_again: None,
     };
@@ -74,7 +73,7 @@ pub(super) async fn drive(
 }
 
 /// Negotiates, and asks whether the CPUs stand still. QEMU answers commands only once the machine is built.
-async fn handshake(lines: &mut Lines, writer: &mut OwnedWriteHalf) -> Option<bool> {
+async fn handshake(lines: &mut Lines, writer: &mut Writer) -> Option<bool> {
     loop {
         let next = match message(lines).await? {
             Message::Greeting => "qmp_capabilities",
@@ -88,7 +87,7 @@ async fn handshake(lines: &mut Lines, writer: &mut OwnedWriteHalf) -> Option<boo
             }
             Message::Event(_) => continue,
         };
-        send(writer, next).await;
+        writer.send(next).await;
     }
 }
 
@@ -105,29 +104,6 @@ async fn message(lines: &mut Lines) -> Option<Message> {
     }
 }
 
-async fn send(writer: &mut OwnedWriteHalf, command: &str) {
-    say(writer, &qmp::command(command)).await;
-}
-
-async fn say(writer: &mut OwnedWriteHalf, line: &str) {
-    // If QEMU is gone, its monitor's end says so to whoever reads it.
-    let _ = writer.write_all(line.as_bytes()).await;
-}
-
-/// Says a line with a descriptor, of which QEMU gets a copy.
-async fn say_with(writer: &mut OwnedWriteHalf, line: &str, file: &File) -> io::Result<()> {
-    let stream: &UnixStream = writer.as_ref();
-    let send = || {
-        let (bytes, files) = ([IoSlice::new(line.as_bytes())], [file.as_fd()]);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        ancillary.push(SendAncillaryMessage::ScmRights(&files));
-        Ok(sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
-    };
-    let said = stream.async_io(Interest::WRITABLE, send).await?;
-    writer.write_all(line.as_bytes().get(said..).unwrap_or_default()).await
-}
-
 fn tell(end: &GuestEnd, event: Event) {
     // The owner may have let go; then nobody wants to know.
     let _ = end.events.send(event);
@@ -141,13 +117,17 @@ struct Remains {
 struct Machine {
     process: Remains,
     lines: Lines,
-    writer: OwnedWriteHalf,
+    writer: Writer,
     nothing: mpsc::Receiver<()>,
     /// That firmware found nothing is told once after each reset, however often the guest says it.
     told: bool,
     soft: SoftReboot,
     agent: Option<watch::Sender<bool>>,
+    /// Volumes of the disks that are there from the start, in their order.
+    disks: Vec<String>,
     plugs: Plugs,
+    /// Whether the CPUs run, and why not.
+    stall: Stall,
     /// Somebody wants figures.
     asked: Option<Inquiry>,
     /// When to look again for the guest's part of them.
@@ -166,12 +146,12 @@ impl Machine {
                         None => {
                             // A guest that rebooted by itself has done what was asked.
                             if matches!(event, QmpEvent::Reset { .. }) && self.soft.forget() {
-                                say(&mut self.writer, &qmp::at_power_off(false)).await;
+                                self.writer.say(&qmp::at_power_off(false)).await;
                             }
                             story.hear(&event);
                             let saying = self.unplugged(&event);
                             self.plug(&end, saying).await;
-                            self.heard(&end, event);
+                            self.heard(&end, event).await;
                         }
                     },
                     Some(Message::Return { id, .. }) if id == plug::ID => {
@@ -184,6 +164,11 @@ impl Machine {
                     }
                     Some(Message::Return { id, value }) if inquiry::is_ours(&id) => self.answered(&id, Some(&value)),
                     Some(Message::Refusal { id, .. }) if inquiry::is_ours(&id) => self.answered(&id, None),
+                    Some(Message::Return { id, value }) if id == "query-status" => {
+                        let status = value.pointer("/status").and_then(serde_json::Value::as_str).unwrap_or_default();
+                        let steps = self.stall.is(status, Instant::now());
+                        self.follow_stall(&end, steps).await;
+                    }
                     Some(Message::Refusal { id, reason }) => warn!(command = id, reason, "QEMU refused"),
                     Some(Message::Greeting | Message::Return { .. }) => {}
                     None => break,
@@ -203,14 +188,18 @@ impl Machine {
                     Some(Order::Kill) | None => {
                         story.killed = true;
                         deadline = Some(Instant::now() + FLUSH);
-                        send(&mut self.writer, "quit").await;
+                        self.writer.send("quit").await;
                     }
-                    Some(order) => self.follow(order).await,
+                    Some(order) => self.follow(&end, order).await,
                 },
                 Some(reading) = end.readings.recv() => self.inquire(reading).await,
                 () = sleep_until(self.ask_again.unwrap_or_else(Instant::now)), if self.ask_again.is_some() => {
                     self.ask_again = None;
-                    say(&mut self.writer, &inquiry::guest()).await;
+                    self.writer.say(&inquiry::guest()).await;
+                }
+                () = sleep_until(self.stall.deadline().unwrap_or_else(Instant::now)), if self.stall.deadline().is_some() && deadline.is_none() => {
+                    let steps = self.stall.tick(Instant::now());
+                    self.follow_stall(&end, steps).await;
                 }
                 () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                     warn!("QEMU does not quit: killing it");
@@ -231,7 +220,7 @@ impl Machine {
         let Some(pid) = self.process.child.id().and_then(|pid| i32::try_from(pid).ok()) else { return };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.asked = Some(Inquiry::new(reading, pid, now));
-        say(&mut self.writer, &inquiry::questions()).await;
+        self.writer.say(&inquiry::questions()).await;
     }
 
     fn answered(&mut self, id: &str, answer: Option<&serde_json::Value>) {
@@ -246,25 +235,68 @@ impl Machine {
         }
     }
 
-    async fn follow(&mut self, order: Order) {
+    async fn follow(&mut self, end: &GuestEnd, order: Order) {
         let command = match order {
             Order::PowerButton => {
                 if self.soft.forget() {
-                    say(&mut self.writer, &qmp::at_power_off(false)).await;
+                    self.writer.say(&qmp::at_power_off(false)).await;
                 }
                 "system_powerdown"
             }
             Order::SoftReboot => {
                 self.soft.begin(Instant::now());
-                say(&mut self.writer, &qmp::at_power_off(true)).await;
+                self.writer.say(&qmp::at_power_off(true)).await;
                 "system_powerdown"
             }
             Order::Reset => "system_reset",
-            Order::Pause => "stop",
-            Order::Resume => "cont",
+            Order::Pause => {
+                let steps = self.stall.pause();
+                return self.follow_stall(end, steps).await;
+            }
+            Order::Resume => {
+                let steps = self.stall.resume(Instant::now());
+                return self.follow_stall(end, steps).await;
+            }
             Order::Kill => "quit",
         };
-        send(&mut self.writer, command).await;
+        self.writer.send(command).await;
+    }
+
+    async fn follow_stall(&mut self, end: &GuestEnd, steps: Vec<stall::Step>) {
+        for step in steps {
+            match step {
+                stall::Step::Say(command) => self.writer.send(command).await,
+                stall::Step::Tell(event) => {
+                    if let Event::DisksFailed(failures) = &event
+                        && failures.is_empty()
+                    {
+                        info!("disks work again: the guest goes on");
+                    }
+                    tell(end, event);
+                }
+            }
+        }
+    }
+
+    /// A request of a disk failed; QEMU stops the guest where that is its policy.
+    async fn disk_failed(
+        &mut self,
+        end: &GuestEnd,
+        (node, failure): (String, DiskFailure),
+        action: DiskAction,
+    ) {
+        warn!(volume = failure.disk, reason = failure.message, ?action, "a disk request failed");
+        if action == DiskAction::Stop {
+            let steps = self.stall.failed(node, failure, Instant::now());
+            self.follow_stall(end, steps).await;
+        }
+    }
+
+    /// The volume that is shown by a node; empty where it is not known.
+    fn volume(&self, node: &str) -> String {
+        let fixed =
+            node.strip_prefix("disk").and_then(|number| self.disks.get(number.parse::<usize>().ok()?));
+        fixed.cloned().or_else(|| self.plugs.name_of(node)).unwrap_or_default()
     }
 
     /// Says the next about a volume, and tells what is plugged in where that changed.
@@ -274,8 +306,8 @@ impl Machine {
             tell(end, Event::Plugged(volumes));
         }
         let Some(Saying { line, file }) = saying else { return };
-        let Some(file) = file else { return say(&mut self.writer, &line).await };
-        if let Err(error) = say_with(&mut self.writer, &line, &file).await {
+        let Some(file) = file else { return self.writer.say(&line).await };
+        if let Err(error) = self.writer.say_with(&line, &file).await {
             // If QEMU is gone, its monitor's end says so.
             warn!(%error, "a descriptor cannot be handed to QEMU");
         }
@@ -294,31 +326,42 @@ impl Machine {
             Step::Nothing => {}
             Step::Reset => {
                 info!("the guest switched itself off for a reboot");
-                say(&mut self.writer, &qmp::at_power_off(false)).await;
-                send(&mut self.writer, "system_reset").await;
+                self.writer.say(&qmp::at_power_off(false)).await;
+                self.writer.send("system_reset").await;
             }
             Step::GoOn => {
                 self.told = false;
                 tell(end, Event::Rebooted);
-                send(&mut self.writer, "cont").await;
+                self.writer.send("cont").await;
             }
             Step::End(event) => {
                 story.hear(&event);
-                send(&mut self.writer, "quit").await;
+                self.writer.send("quit").await;
             }
         }
     }
 
-    fn heard(&mut self, end: &GuestEnd, event: QmpEvent) {
+    async fn heard(&mut self, end: &GuestEnd, event: QmpEvent) {
         match event {
             QmpEvent::Reset { by_guest } => {
                 info!(by_guest, "the machine was reset");
                 self.told = false;
                 tell(end, Event::Rebooted);
+                let steps = self.stall.reset();
+                self.follow_stall(end, steps).await;
             }
-            QmpEvent::Stop => tell(end, Event::Paused),
-            QmpEvent::Resume => tell(end, Event::Resumed),
-            QmpEvent::DiskError { device, reason } => warn!(device, reason, "a disk failed the guest"),
+            QmpEvent::Stop => {
+                let steps = self.stall.stopped(Instant::now());
+                self.follow_stall(end, steps).await;
+            }
+            QmpEvent::Resume => {
+                let steps = self.stall.resumed();
+                self.follow_stall(end, steps).await;
+            }
+            QmpEvent::DiskError { node, no_space, reason, action } => {
+                let failure = DiskFailure { disk: self.volume(&node), no_space, message: reason };
+                self.disk_failed(end, (node, failure), action).await;
+            }
             QmpEvent::Panicked { info } => warn!(info, "the guest's kernel panicked"),
             QmpEvent::Shutdown { reason } => info!(reason, "QEMU shuts down"),
             QmpEvent::Port { id, open } => {

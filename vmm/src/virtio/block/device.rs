@@ -9,7 +9,7 @@ use virtio_bindings::virtio_blk::{
 use super::super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
 use super::request::{Limits, Operation, Range, Refusal, Request};
 use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
-use crate::config::{Disk, DiskSerial};
+use crate::config::{Disk, DiskSerial, DiskStall, Stalls};
 
 /// Section 5.
 const DEVICE_ID: u16 = 2;
@@ -29,6 +29,7 @@ pub struct Block {
     backend: Box<dyn Backend>,
     limits: Limits,
     serial: DiskSerial,
+    stall: Arc<DiskStall>,
     write_through: bool,
     /// The driver knows of the cache, so that it asks for flushes.
     flushes: bool,
@@ -41,7 +42,8 @@ impl Block {
         let sectors = backend.sectors();
         let limits = Limits { sectors, read_only: disk.is_read_only() };
         let write_through = disk.is_write_through();
-        Ok(Self { backend, limits, serial: *disk.id(), write_through, flushes: false })
+        let stall = disk.stall().clone();
+        Ok(Self { backend, limits, serial: *disk.id(), stall, write_through, flushes: false })
     }
 
     fn answer(
@@ -142,6 +144,10 @@ impl Device for Block {
     fn activate(&mut self, features: u64) -> io::Result<()> {
         self.flushes = features & 1 << VIRTIO_BLK_F_FLUSH != 0;
         Ok(())
+    }
+
+    fn stalls(&self) -> Stalls {
+        Stalls(vec![self.stall.clone()])
     }
 
     fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {

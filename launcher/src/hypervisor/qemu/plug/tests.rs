@@ -1,6 +1,6 @@
 use super::*;
 use crate::host::DiskFiles;
-use crate::launch::{Cache, sample};
+use crate::launch::{Cache, ErrorPolicy, sample};
 
 fn disk(name: &str, bus: Bus) -> Disk {
     Disk {
@@ -13,6 +13,7 @@ fn disk(name: &str, bus: Bus) -> Disk {
         boot_order: None,
         source: Source::Raw("/claims/disk.img".into()),
         cache: Cache::WriteBack,
+        on_error: ErrorPolicy::Stop,
     }
 }
 

@@ -33,7 +33,7 @@ fn port_name(port: usize) -> String {
     format!("port{port}")
 }
 
-fn node(number: u32) -> String {
+pub(super) fn node(number: u32) -> String {
     format!("plugged{number}")
 }
 

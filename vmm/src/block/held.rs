@@ -1,0 +1,72 @@
+use std::io;
+use std::sync::Arc;
+
+use super::Backend;
+use crate::config::{Answer, DiskStall, ErrorPolicy};
+use crate::memory::{GuestMemory, Segments};
+
+/// A backend whose failures are answered by a policy: what the host cannot carry out may be held until it can.
+///
+/// All of a request's buffers are tried again, also what went before the failure: the same bytes to the same place.
+pub(super) struct Held {
+    pub(super) backend: Box<dyn Backend>,
+    pub(super) policy: ErrorPolicy,
+    pub(super) stall: Arc<DiskStall>,
+}
+
+impl Held {
+    fn attempt(&mut self, mut operation: impl FnMut(&mut dyn Backend) -> io::Result<()>) -> io::Result<()> {
+        let mut times = 0;
+        let done = loop {
+            let error = match operation(&mut *self.backend) {
+                Ok(()) => break Ok(()),
+                Err(error) => error,
+            };
+            match self.policy.answer(&error) {
+                Answer::Report => break Err(error),
+                Answer::Ignore => break Ok(()),
+                Answer::Hold => {
+                    if times == 0 {
+                        tracing::warn!(%error, "a disk request is held: the host cannot carry it out");
+                    }
+                    let again = self.stall.hold(&error, times);
+                    times += 1;
+                    if !again {
+                        break Err(error);
+                    }
+                }
+            }
+        };
+        if times > 0 {
+            tracing::info!(times, succeeded = done.is_ok(), "a disk request that was held is over");
+            self.stall.over();
+        }
+        done
+    }
+}
+
+impl Backend for Held {
+    fn sectors(&self) -> u64 {
+        self.backend.sectors()
+    }
+
+    fn read(&mut self, memory: &GuestMemory, to: &Segments, offset: u64) -> io::Result<()> {
+        self.attempt(|backend| backend.read(memory, to, offset))
+    }
+
+    fn write(&mut self, memory: &GuestMemory, from: &Segments, offset: u64) -> io::Result<()> {
+        self.attempt(|backend| backend.write(memory, from, offset))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.attempt(|backend| backend.flush())
+    }
+
+    fn discard(&mut self, offset: u64, len: u64) -> io::Result<()> {
+        self.attempt(|backend| backend.discard(offset, len))
+    }
+
+    fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
+        self.attempt(|backend| backend.write_zeroes(offset, len, unmap))
+    }
+}
