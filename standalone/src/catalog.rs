@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::place;
-use crate::resource::{self, ALL, Resource};
+use crate::resource::{self, CUSTOM_RESOURCE_DEFINITIONS, Registry, Resource};
 use crate::store::{Kept, Key, Store};
 
 /// What is served at one moment.
 #[derive(Debug, Default, Clone)]
 pub struct Catalog {
+    registry: Arc<Registry>,
     custom: Vec<Arc<Resource>>,
 }
 
 impl Catalog {
-    fn of(store: &Store) -> Self {
-        let definitions = store.list(&place::definitions().name(), None).objects;
+    fn of(registry: &Arc<Registry>, store: &Store) -> Self {
+        let definitions = store.list(&CUSTOM_RESOURCE_DEFINITIONS.name(), None).objects;
         Self {
+            registry: Arc::clone(registry),
             custom: definitions
                 .iter()
                 .filter_map(|object| resource::served(&object.value))
@@ -24,9 +25,15 @@ impl Catalog {
         }
     }
 
+    /// For tests: nothing but what is always served.
+    #[cfg(test)]
+    pub(crate) fn of_a_test(registry: Arc<Registry>) -> Self {
+        Self { registry, custom: Vec::new() }
+    }
+
     /// Everything.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
-        ALL.iter().chain(&self.custom)
+        self.registry.all().chain(&self.custom)
     }
 
     /// The resource of a group, version and plural.
@@ -48,12 +55,26 @@ impl Catalog {
 
 /// The catalog of a store, brought up to date when it is asked for.
 #[derive(Debug, Default)]
-pub struct Catalogs(Kept<Catalog>);
+pub struct Catalogs {
+    registry: Arc<Registry>,
+    kept: Kept<Catalog>,
+}
 
 impl Catalogs {
+    /// Of a server that always serves this.
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self { registry, kept: Kept::default() }
+    }
+
+    /// What is always served.
+    pub fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
     /// What is served now: everything that was written before counts.
     pub fn now(&self, store: &Store) -> Arc<Catalog> {
-        let definitions = place::definitions().name();
-        self.0.now(store, |key| key.resource == definitions, Catalog::of)
+        let definitions = CUSTOM_RESOURCE_DEFINITIONS.name();
+        let of = |store: &Store| Catalog::of(&self.registry, store);
+        self.kept.now(store, |key| key.resource == definitions, of)
     }
 }

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, Catalogs};
+use crate::resource::Registry;
 use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
 use crate::{meta, place, rounds};
 use family::{Dependents, Owner, owners};
@@ -40,8 +41,8 @@ enum Task {
 }
 
 /// Collects until the store is gone.
-pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "what was left behind", turn).await;
+pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
+    rounds::go_from(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
 }
 
 fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
@@ -58,7 +59,7 @@ fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
 
 /// Who collects, and how far.
 #[derive(Debug, Default)]
-pub(crate) struct Collector {
+pub struct Collector {
     catalogs: Catalogs,
     /// What is served.
     catalog: Arc<Catalog>,
@@ -71,8 +72,16 @@ pub(crate) struct Collector {
 }
 
 impl Collector {
+    /// For a server that always serves this.
+    pub fn new(registry: Arc<Registry>) -> Self {
+        Self { catalogs: Catalogs::new(registry), ..Self::default() }
+    }
+
     /// Does everything there is to do now; with a time, also what only time makes due. Blocks.
-    pub(crate) fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    pub fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
         let before = std::mem::replace(&mut self.catalog, self.catalogs.now(store));
         let more = !Arc::ptr_eq(&before, &self.catalog);
         let catalog = Arc::clone(&self.catalog);

@@ -16,8 +16,8 @@ pub use managers::{Author, Managers};
 pub use set::Set;
 
 use crate::meta;
-use crate::resource;
-use crate::store::Key;
+use crate::resource::Registry;
+use crate::store::{Key, Recorder};
 use managers::Entry;
 pub use shape::Type;
 use walk::{Difference, compare, merge, named, prune};
@@ -115,12 +115,14 @@ pub fn update(
     managers.write(after);
 }
 
-/// Keeps account of what the server itself writes.
-pub fn by_the_server(key: &Key, before: Option<&Value>, after: &mut Value) {
-    let Some(row) = resource::named(&key.resource) else { return };
-    let author =
-        Author { manager: SERVER.to_owned(), api_version: row.api_version(), subresource: String::new() };
-    update(Type::of_resource(row), before, after, Managers::wished(after, before), &author);
+/// Keeps account of what the server itself writes to the resources that are always there.
+impl Recorder for Registry {
+    fn record(&self, key: &Key, before: Option<&Value>, after: &mut Value) {
+        let Some(row) = self.named(&key.resource) else { return };
+        let author =
+            Author { manager: SERVER.to_owned(), api_version: row.api_version(), subresource: String::new() };
+        update(Type::of_resource(row), before, after, Managers::wished(after, before), &author);
+    }
 }
 
 /// Applies a manifest to an object, or makes one of it.

@@ -9,11 +9,10 @@ use serde_json::{Value, json};
 use vireo_api::v1::{Matcher, VirtualMachine, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec};
 use vireo_operators::instancetype::{self, Choice, Scope};
 
-use crate::resource::{Cause, Resource, of_machine};
+use crate::resource::{Cause, Resource, kubevirt, of_machine};
 use crate::store::{Change, DiskError, Object, Store, WriteError};
-use crate::{meta, place, resource};
+use crate::{meta, place};
 
-const GROUP: &str = "instancetype.kubevirt.io";
 /// The template of a machine, in causes.
 const TEMPLATE: &str = "spec.template";
 const BOTH: [Choice; 2] = [Choice::Instancetype, Choice::Preference];
@@ -99,9 +98,12 @@ fn revision_of(vm: &VirtualMachine, choice: Choice, scope: Scope) -> Option<Stri
 }
 
 fn row(choice: Choice, scope: Scope) -> &'static Resource {
-    let plural = format!("{}s.{GROUP}", choice.kind(scope).to_lowercase());
-    // A test sees that the table has all four.
-    resource::named(&plural).unwrap_or(&resource::ALL[0])
+    match (choice, scope) {
+        (Choice::Instancetype, Scope::Namespaced) => &kubevirt::INSTANCETYPES,
+        (Choice::Instancetype, Scope::Cluster) => &kubevirt::CLUSTER_INSTANCETYPES,
+        (Choice::Preference, Scope::Namespaced) => &kubevirt::PREFERENCES,
+        (Choice::Preference, Scope::Cluster) => &kubevirt::CLUSTER_PREFERENCES,
+    }
 }
 
 /// A machine's template with what it chose; nothing where it chose nothing.

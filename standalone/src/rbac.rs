@@ -12,23 +12,25 @@ pub mod keep;
 pub mod roles;
 pub mod rule;
 
-use crate::resource::{self, Resource};
+use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Row};
 
 /// The group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The plurals of its kinds.
-const PLURALS: [&str; 4] = ["clusterrolebindings", "clusterroles", "rolebindings", "roles"];
-
-/// The row of one of its kinds, by its plural.
-pub fn row(plural: &str) -> &'static Resource {
-    // The first row stands in for one that the table does not have; a test sees that it has these.
-    resource::named(&format!("{plural}.{GROUP}")).unwrap_or(&resource::ALL[0])
-}
+/// Its kinds.
+static KINDS: [&Row; 4] = [&CLUSTER_ROLE_BINDINGS, &CLUSTER_ROLES, &ROLE_BINDINGS, &ROLES];
 
 /// Whether a resource, by its name in keys, is one of them.
 fn is_ours(resource: &str) -> bool {
-    resource.split_once('.').is_some_and(|(plural, group)| group == GROUP && PLURALS.contains(&plural))
+    let is = |plural: &str| KINDS.iter().any(|row| row.plural == plural);
+    resource.split_once('.').is_some_and(|(plural, group)| group == GROUP && is(plural))
+}
+
+/// For tests: the resource of a plural, one of ours or another.
+#[cfg(test)]
+fn row(plural: &str) -> &'static Row {
+    use crate::resource::{CONFIG_MAPS, NAMESPACES, SECRETS};
+    KINDS.into_iter().chain([&CONFIG_MAPS, &NAMESPACES, &SECRETS]).find(|row| row.plural == plural).unwrap()
 }
 
 #[cfg(test)]
@@ -36,9 +38,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rows_are_there() {
-        for plural in PLURALS {
-            assert_eq!(row(plural).plural, plural);
+    fn resources_are_told_apart_by_their_group() {
+        for plural in ["clusterrolebindings", "clusterroles", "rolebindings", "roles"] {
             assert!(is_ours(&row(plural).name()));
         }
         assert!(!is_ours("roles") && !is_ours("namespaces") && !is_ours("things.rbac.authorization.k8s.io"));

@@ -148,7 +148,7 @@ impl Hands<'_> {
         let name = meta::made_up(&instance.metadata.generate_name);
         let value = serde_json::to_value(instance).unwrap_or_default();
         let key = place::vmis().key(&self.set.metadata.namespace, &name);
-        let refused = place::plant(self.store, &key, value, |_| {})?;
+        let refused = place::plant(self.store, place::vmis(), &key, value, |_| {})?;
         match &refused {
             None => {
                 let text = format!(

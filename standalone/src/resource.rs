@@ -1,37 +1,60 @@
-//! What is always served: one table, a row for each resource. A new resource is a new row, and its fields in
-//! [`crate::schema`]. What else there is, CustomResourceDefinitions say: [`crate::catalog`].
+//! What is always served: a typed static for each resource, gathered in a [`Registry`]. What else there is,
+//! CustomResourceDefinitions say: [`crate::catalog`].
 
 mod admit;
 mod claim;
+mod column;
 mod definition;
 mod duration;
 mod instancetype;
+pub mod kubevirt;
 mod machine;
 pub mod path;
 mod pool;
+mod registry;
 mod replicaset;
 pub mod reserved;
 mod role;
 mod secret;
 mod table;
+mod vmi;
 mod volume;
 mod workload;
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use serde_json::Value;
 
+use crate::meta::is_dns_name;
 use crate::schema::rules::{self, Rules};
+use crate::schema::{Definitions, KUBERNETES};
 
-pub use admit::{Cause, VMI_FINALIZER};
+pub use admit::Cause;
 pub use claim::{CLASS, PROTECTION, requested};
-pub use definition::{CLEANUP, served};
+pub use column::{Column, Source};
+pub use definition::{CLEANUP, served, taken};
 pub use duration::human;
 pub(crate) use machine::of_machine;
-pub use table::ALL;
+pub use registry::Registry;
+pub use role::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES};
+pub use table::{
+    CONFIG_MAPS, CONTROLLER_REVISIONS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NAMESPACES, NODES,
+    SECRETS, SERVICE_ACCOUNTS, kubernetes,
+};
+pub use vmi::VMI_FINALIZER;
 pub use volume::{PROVISIONER, VOLUME_PROTECTION, describe_class};
 pub(crate) use workload::is_workload;
+
+/// A resource that is always served; made when it is first used.
+pub type Row = LazyLock<Arc<Resource>>;
+
+/// Completes and validates what is to be stored, and was something else before; see [`Resource::admit`].
+pub type Admit = fn(&mut Value, Option<&Value>) -> Vec<Cause>;
+
+/// Lists of every object's metadata that a strategic merge patch merges, with their keys.
+pub const METADATA_LISTS: [(&str, &str); 2] =
+    [("metadata.finalizers", ""), ("metadata.ownerReferences", "uid")];
 
 /// A kind of object.
 #[derive(Debug)]
@@ -60,13 +83,15 @@ pub struct Resource {
     pub fields: Vec<Text>,
     /// Lists that a strategic merge patch merges, with their keys; absent where there is no such patch.
     pub merge: Option<&'static [(&'static str, &'static str)]>,
-    /// Completes and judges what is to be stored.
-    pub admit: fn(&mut Value, Option<&Value>) -> Vec<Cause>,
+    /// The OpenAPI definitions among which its kind has one, by its name.
+    pub definitions: &'static Definitions,
+    /// Completes and validates what is to be stored.
+    pub admit: Admit,
     /// Whether a name may be used.
     pub name_fits: fn(&str) -> bool,
     /// Where its number of replicas is, if `kubectl scale` can change that.
     pub scale: Option<Scale>,
-    /// What its fields are, where a CustomResourceDefinition says so; else [`crate::schema`] knows.
+    /// What its fields are, where a CustomResourceDefinition says so.
     pub custom: Option<Custom>,
 }
 
@@ -106,47 +131,46 @@ pub struct Scale {
     pub selector: Option<Text>,
 }
 
-/// A column of a table.
-#[derive(Debug, Clone)]
-pub struct Column {
-    /// Its head.
-    pub name: Text,
-    /// `string`, `integer` or `date`.
-    pub kind: Text,
-    /// Zero is always shown, one only when wide.
-    pub priority: u8,
-    /// What it is, for people.
-    pub description: Text,
-    /// Where it comes from.
-    pub source: Source,
-}
-
-/// Where a cell comes from.
-#[derive(Debug, Clone)]
-pub enum Source {
-    /// A [path].
-    Path(Text),
-    /// How long ago the time at a path is.
-    Since(Text),
-    /// Whatever else.
-    Made(fn(&Value) -> Value),
-}
-
-impl Column {
-    /// The cell for an object.
-    pub fn cell(&self, object: &Value) -> Value {
-        match &self.source {
-            Source::Path(at) => path::find(object, at).cloned().unwrap_or(Value::Null),
-            Source::Since(at) => match path::find(object, at).and_then(Value::as_str) {
-                Some(time) => Value::String(duration::since(time)),
-                None => Value::Null,
-            },
-            Source::Made(make) => make(object),
-        }
-    }
+/// Short names and categories of a resource.
+pub fn texts(words: &[&'static str]) -> Vec<Text> {
+    words.iter().map(|word| Text::from(*word)).collect()
 }
 
 impl Resource {
+    /// A kind in namespaces. Its other names follow from the kind's.
+    pub fn new(
+        group: &'static str,
+        version: &'static str,
+        kind: &'static str,
+        definitions: &'static Definitions,
+    ) -> Self {
+        let singular = kind.to_lowercase();
+        Self {
+            group: group.into(),
+            version: version.into(),
+            plural: format!("{singular}s").into(),
+            singular: singular.into(),
+            kind: kind.into(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: true,
+            status: false,
+            columns: vec![Column::age()],
+            fields: Vec::new(),
+            merge: None,
+            definitions,
+            admit: admit::nothing,
+            name_fits: is_dns_name,
+            scale: None,
+            custom: None,
+        }
+    }
+
+    /// One of Kubernetes' own kinds, in version v1.
+    pub fn kubernetes(group: &'static str, kind: &'static str) -> Self {
+        Self { merge: Some(&METADATA_LISTS), ..Self::new(group, "v1", kind, &KUBERNETES) }
+    }
+
     /// Whether it is one of Kubernetes' own kinds, and of no CustomResourceDefinition here or in KubeVirt.
     pub fn is_kubernetes(&self) -> bool {
         self.merge.is_some()
@@ -179,9 +203,4 @@ impl Resource {
     pub fn key(&self, namespace: &str, name: &str) -> crate::store::Key {
         crate::store::Key::new(&self.name(), namespace, name)
     }
-}
-
-/// The resource of a [name](Resource::name), among those that are always there.
-pub fn named(name: &str) -> Option<&'static Resource> {
-    ALL.iter().find(|resource| resource.name() == name).map(|row| &**row)
 }

@@ -20,6 +20,7 @@ use crate::http::{Measures, Server};
 use crate::machines::{self, Vmis};
 use crate::pki::{Authority, PkiError};
 use crate::rbac::roles::RolesNow;
+use crate::resource::{Registry, kubevirt};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
 use crate::uploads::Uploads;
@@ -92,7 +93,9 @@ pub async fn run(
     make_private(&directory)?;
     // Whoever was killed has given up the lock first, and its other files and sockets a little later.
     let open = async || Store::open(&directory.join("store.redb"));
-    let store = Arc::new(retry_while_held(open, DiskError::is_held).await?);
+    let registry = Arc::new(Registry::new(kubevirt::rows()));
+    let store = retry_while_held(open, DiskError::is_held).await?;
+    let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     place::prepare(&store, &node.settings.node_name)?;
     rbac::keep::prepare(&store)?;
     let authority = Authority::of(&directory)?;
@@ -129,7 +132,7 @@ pub async fn run(
         uploads,
         state_dir: node.settings.state_dir.clone(),
         allowed: node.settings.allowed.clone(),
-        catalogs: Catalogs::default(),
+        catalogs: Catalogs::new(Arc::clone(&registry)),
         roles: RolesNow::default(),
         node: router,
         measures,
@@ -150,7 +153,7 @@ pub async fn run(
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
         () = placement::run(Arc::clone(&store), &node.settings.node_name) => {}
-        () = collect::run(Arc::clone(&store)) => {}
+        () = collect::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }
     info!("vireo stops; its guests go on");
     Ok(())

@@ -173,7 +173,7 @@ mod tests {
     use serde_json::json;
 
     fn vmis() -> &'static Resource {
-        crate::resource::named("virtualmachineinstances.kubevirt.io").unwrap()
+        &crate::resource::CONTROLLER_REVISIONS
     }
 
     #[test]

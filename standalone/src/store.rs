@@ -15,10 +15,12 @@ mod unreadable;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
+use serde_json::Value;
 use tokio::sync::watch;
 
 pub use disk::DiskError;
@@ -47,9 +49,16 @@ struct Present {
     past: Past,
 }
 
+/// Completes what the server itself writes before it is stored.
+pub trait Recorder: fmt::Debug + Send + Sync {
+    /// Completes the new state of an object, which was another `before`.
+    fn record(&self, key: &Key, before: Option<&Value>, after: &mut Value);
+}
+
 /// The store.
 #[derive(Debug)]
 pub struct Store {
+    recorder: Option<Arc<dyn Recorder>>,
     present: RwLock<Present>,
     unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
@@ -66,6 +75,12 @@ impl Store {
         Ok(Self::over(Disk::open(path)?))
     }
 
+    /// The same store, with somebody who completes what the server itself writes.
+    #[must_use]
+    pub fn recorded_by(self, recorder: Arc<dyn Recorder>) -> Self {
+        Self { recorder: Some(recorder), ..self }
+    }
+
     /// For tests: one that has lost these objects.
     #[cfg(test)]
     pub(crate) fn with_unreadable(path: &Path, keys: &[Key]) -> Self {
@@ -79,6 +94,7 @@ impl Store {
         let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
         Self {
+            recorder: None,
             present: RwLock::new(present),
             unreadable,
             key_locks: KeyLocks::default(),

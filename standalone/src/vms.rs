@@ -159,7 +159,7 @@ fn create(store: &Store, vm: &VirtualMachine, start: Start) -> Result<bool, Disk
     keep(store, vm, &revision)?;
     let value = serde_json::to_value(&instance).unwrap_or_default();
     let key = place::vmis().key(namespace, name);
-    let refused = place::plant(store, &key, value, |value| {
+    let refused = place::plant(store, place::vmis(), &key, value, |value| {
         value["status"]["virtualMachineRevisionName"] = json!(revision.name);
     })?;
     let event = match &refused {

@@ -9,8 +9,9 @@ use uuid::Uuid;
 
 use super::{KNOWN, User};
 use crate::rbac::roles::ACCOUNT;
+use crate::resource::{Resource, SECRETS, SERVICE_ACCOUNTS};
 use crate::store::Store;
-use crate::{meta, place, resource};
+use crate::{meta, place};
 
 /// Who makes the tokens, and whom they are for unless said otherwise.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -93,14 +94,13 @@ impl Claims {
     pub fn user(&self, store: &Store, now: i64) -> Option<User> {
         let Whose { namespace, secret, serviceaccount: account } = &self.whose;
         let in_time = self.nbf <= now && self.exp.is_none_or(|end| now < end) && self.iss == ISSUER;
-        let there = |plural: &str, wanted: &Named| {
-            let key = resource::named(plural).map(|row| row.key(namespace, &wanted.name));
-            let found = key.and_then(|key| store.get(&key));
+        let there = |resource: &Resource, wanted: &Named| {
+            let found = store.get(&resource.key(namespace, &wanted.name));
             found.is_some_and(|found| meta::text(&found.value, "uid") == wanted.uid)
         };
         let holds = in_time
-            && there("serviceaccounts", account)
-            && secret.as_ref().is_none_or(|secret| there("secrets", secret));
+            && there(&SERVICE_ACCOUNTS, account)
+            && secret.as_ref().is_none_or(|secret| there(&SECRETS, secret));
         let groups = [
             "system:serviceaccounts".to_owned(),
             format!("system:serviceaccounts:{namespace}"),
@@ -124,8 +124,8 @@ mod tests {
     use super::*;
     use crate::store::Change;
 
-    fn put(store: &Store, plural: &str, name: &str) -> Named {
-        let key = resource::named(plural).unwrap().key("n", name);
+    fn put(store: &Store, resource: &Resource, name: &str) -> Named {
+        let key = resource.key("n", name);
         let mut value = json!({});
         meta::create(&mut value, "n", name);
         let object = store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap().unwrap();
@@ -151,7 +151,7 @@ mod tests {
     fn it_holds_as_long_as_its_time_and_what_it_names() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
-        let (account, secret) = (put(&store, "serviceaccounts", "x"), put(&store, "secrets", "s"));
+        let (account, secret) = (put(&store, &SERVICE_ACCOUNTS, "x"), put(&store, &SECRETS, "s"));
         let bound = |secret: Option<Named>| {
             let account = Account { namespace: "n".to_owned(), account: account.clone(), secret };
             Claims::new(account, Vec::new(), 1000, Some(600))
@@ -172,12 +172,12 @@ mod tests {
 
         let with_secret = bound(Some(secret));
         assert!(with_secret.user(&store, 1000).is_some());
-        let key = resource::named("secrets").unwrap().key("n", "s");
+        let key = SECRETS.key("n", "s");
         place::remove(&store, &store.get(&key).unwrap()).unwrap();
         assert_eq!(with_secret.user(&store, 1000), None);
-        put(&store, "secrets", "s");
+        put(&store, &SECRETS, "s");
         assert_eq!(with_secret.user(&store, 1000), None, "it is another one");
-        put(&store, "serviceaccounts", "x");
+        put(&store, &SERVICE_ACCOUNTS, "x");
         assert_eq!(claims.user(&store, 1000), None, "and so is the account");
     }
 }

@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 
 use super::set::Step;
 use crate::resource::Resource;
-use crate::schema::DEFINITIONS;
+use crate::schema::Definitions;
 
 /// The type of a field; unknown where no schema speaks of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Type<'s> {
+    definitions: &'static Definitions,
     schema: Option<&'s Value>,
     atomic: bool,
 }
@@ -51,49 +52,53 @@ enum Listing<'s> {
     Keyed(Vec<&'s str>),
 }
 
+#[cfg(test)]
 impl Type<'static> {
-    /// The type of a kind's objects.
+    /// The type of a kind's objects, among Kubernetes'.
     pub(super) fn of_kind(kind: &str) -> Self {
-        Type::of(DEFINITIONS.get(kind))
+        let definitions = &crate::schema::KUBERNETES;
+        Type::of(definitions, definitions.get(kind))
     }
 }
 
 impl<'s> Type<'s> {
     /// The type of a resource's objects.
     pub fn of_resource(resource: &'s Resource) -> Self {
+        let definitions = resource.definitions;
         match &resource.custom {
-            Some(custom) => Type::of(Some(&custom.schema)),
-            None => Type::of_kind(&resource.kind),
+            Some(custom) => Type::of(definitions, Some(&custom.schema)),
+            None => Type::of(definitions, definitions.get(&resource.kind)),
         }
     }
 }
 
 impl<'s> Type<'s> {
-    fn of(schema: Option<&'s Value>) -> Self {
+    fn of(definitions: &'static Definitions, schema: Option<&'s Value>) -> Self {
         let atomic =
             |schema: &Value| schema.get("x-kubernetes-map-type").is_some_and(|kind| kind == "atomic");
         let mut is_atomic = schema.is_some_and(atomic);
         let mut resolved = schema;
         // Definitions refer to others, but not in circles without a field between.
         while let Some(name) = resolved.and_then(|schema| schema.get("$ref")).and_then(Value::as_str) {
-            resolved = DEFINITIONS.get(name);
+            resolved = definitions.get(name);
             is_atomic |= resolved.is_some_and(atomic);
         }
-        Self { schema: resolved, atomic: is_atomic }
+        Self { definitions, schema: resolved, atomic: is_atomic }
     }
 
     /// The type of a field, and whether the schema knows its name.
     pub(super) fn field(&self, name: &str) -> (Self, bool) {
-        let Some(schema) = self.schema else { return (Type::of(None), false) };
+        let of = |schema| Type::of(self.definitions, schema);
+        let Some(schema) = self.schema else { return (of(None), false) };
         match schema.get("properties").and_then(|known| known.get(name)) {
-            Some(known) => (Type::of(Some(known)), true),
-            None => (Type::of(schema.get("additionalProperties")), false),
+            Some(known) => (of(Some(known)), true),
+            None => (of(schema.get("additionalProperties")), false),
         }
     }
 
     /// The type of a list's elements.
     pub(super) fn items(&self) -> Self {
-        Type::of(self.schema.and_then(|schema| schema.get("items")))
+        Type::of(self.definitions, self.schema.and_then(|schema| schema.get("items")))
     }
 
     fn listing(&self) -> Listing<'s> {

@@ -123,10 +123,10 @@ fn what_was_there_before_belongs_to_those_who_were_there_before() {
     };
     assert!(told[0].owner.starts_with("\"before-first-apply\" using v1"), "{told:?}");
     let before = old.clone();
-    by_the_server(&Key::new("configmaps", "", "a"), Some(&before), &mut old);
+    Registry::default().record(&Key::new("configmaps", "", "a"), Some(&before), &mut old);
     assert!(old["metadata"].get("managedFields").is_none(), "nothing changed");
     old["data"]["b"] = json!("1");
-    by_the_server(&Key::new("configmaps", "", "a"), Some(&before), &mut old);
+    Registry::default().record(&Key::new("configmaps", "", "a"), Some(&before), &mut old);
     assert_eq!(account(&old), [("vireo".to_owned(), json!({"f:data": {"f:b": {}}}))]);
 }
 
@@ -210,6 +210,6 @@ proptest! {
         }
         let mut after = live.clone();
         after["data"] = json!({"b": "2"});
-        by_the_server(&Key::new("configmaps", "", "a"), Some(&live), &mut after);
+        Registry::default().record(&Key::new("configmaps", "", "a"), Some(&live), &mut after);
     }
 }

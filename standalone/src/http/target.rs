@@ -264,9 +264,12 @@ mod tests {
 
     use super::*;
     use crate::http::query::Query;
+    use crate::resource::{Registry, kubevirt};
 
     fn parse(path: &str) -> Result<Target, Refusal> {
-        Target::of(&RequestInfo::parse(&Method::GET, path, &Query::default())?, &Catalog::default())
+        let registry = Arc::new(Registry::new(kubevirt::rows()));
+        let catalog = Catalog::of_a_test(registry);
+        Target::of(&RequestInfo::parse(&Method::GET, path, &Query::default())?, &catalog)
     }
 
     fn told(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {

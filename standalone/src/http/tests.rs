@@ -5,6 +5,7 @@ use vireo_handler::storage::AllowedDirectories;
 
 use super::*;
 use crate::auth::User;
+use crate::resource::{Registry, kubevirt};
 
 struct World {
     _dir: tempfile::TempDir,
@@ -18,7 +19,9 @@ impl World {
 
     fn with_unreadable(keys: &[crate::store::Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = Arc::new(Store::with_unreadable(&dir.path().join("store"), keys));
+        let registry = Arc::new(Registry::new(kubevirt::rows()));
+        let store = Store::with_unreadable(&dir.path().join("store"), keys);
+        let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::place::prepare(&store, "node1").unwrap();
         crate::rbac::keep::prepare(&store).unwrap();
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
@@ -35,7 +38,7 @@ impl World {
                 images: AllowedDirectories::Below(vec!["/srv/images".into()]),
             },
             state_dir: dir.path().to_owned(),
-            catalogs: Catalogs::default(),
+            catalogs: Catalogs::new(registry),
             roles: RolesNow::default(),
             node: Router::new(),
             measures: Measures::default(),

@@ -21,7 +21,7 @@ use super::table::{Form, shown};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
 use crate::fields::{Author, Managers, Type};
-use crate::resource::Cause;
+use crate::resource::{Cause, Registry};
 use crate::store::{Change, Limits, Object as Stored, Store};
 use crate::{fields, meta, place};
 
@@ -49,6 +49,7 @@ impl Asked {
         let writer = Writer {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
+            registry: Arc::clone(self.server.catalogs.registry()),
             allowed: self.server.allowed.clone(),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
@@ -89,6 +90,7 @@ impl Asked {
 #[derive(Debug)]
 struct Writer {
     store: Arc<Store>,
+    registry: Arc<Registry>,
     allowed: AllowedPaths,
     object: Object,
     /// Whether it is only asked what would be.

@@ -50,7 +50,7 @@ fn the_machine_of_an_object_that_cannot_be_read_goes_on() {
     assert_eq!(wanted(&store), Some("held"));
     let fresh =
         json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {}, "spec": {}});
-    let refused = place::plant(&store, &key, fresh, |_| {}).unwrap();
+    let refused = place::plant(&store, place::vmis(), &key, fresh, |_| {}).unwrap();
     assert!(refused.is_some_and(|why| why.ends_with("is there and cannot be read")));
 }
 

@@ -171,7 +171,7 @@ pub(crate) fn write(store: &Store, about: &About<'_>, event: &Event) -> Result<(
 
 fn fresh(about: &About<'_>, event: &Event, name: &str, now: &str) -> Value {
     let metadata = about.metadata;
-    let of_kind = crate::resource::ALL.iter().find(|row| row.kind == about.kind);
+    let of_kind = crate::resource::kubevirt::rows().into_iter().find(|row| row.kind == about.kind);
     let mut value = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {},
         "involvedObject": {

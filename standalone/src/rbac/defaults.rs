@@ -6,9 +6,9 @@ mod kubevirt;
 
 use serde_json::{Value, json};
 
-use super::{GROUP, row};
+use super::GROUP;
 use crate::auth::KNOWN;
-use crate::resource::Resource;
+use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, Resource};
 
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
@@ -51,8 +51,12 @@ fn all_verbs() -> Vec<&'static str> {
     [&WRITE[..], &READ].concat()
 }
 
-fn object(plural: &str, name: &'static str, labels: &[(&str, &str)], mut value: Value) -> Default {
-    let resource = row(plural);
+fn object(
+    resource: &'static Resource,
+    name: &'static str,
+    labels: &[(&str, &str)],
+    mut value: Value,
+) -> Default {
     let labels: serde_json::Map<String, Value> =
         labels.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     value["apiVersion"] = json!(resource.api_version());
@@ -62,14 +66,14 @@ fn object(plural: &str, name: &'static str, labels: &[(&str, &str)], mut value: 
 }
 
 fn role(name: &'static str, labels: &[(&str, &str)], rules: &[Value]) -> Default {
-    object("clusterroles", name, labels, json!({ "rules": rules }))
+    object(&CLUSTER_ROLES, name, labels, json!({ "rules": rules }))
 }
 
 /// A role that is made of those with a label.
 fn aggregate(name: &'static str, labels: &[(&str, &str)], label: &str) -> Default {
     let selectors = json!([{"matchLabels": {label: "true"}}]);
     object(
-        "clusterroles",
+        &CLUSTER_ROLES,
         name,
         labels,
         json!({"aggregationRule": {"clusterRoleSelectors": selectors}, "rules": []}),
@@ -81,7 +85,7 @@ fn bind(role: &'static str, labels: &[(&str, &str)], groups: &[&str]) -> Default
     let subject = |group: &&str| json!({"kind": "Group", "apiGroup": GROUP, "name": group});
     let subjects: Vec<Value> = groups.iter().map(subject).collect();
     let role_ref = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": role});
-    object("clusterrolebindings", role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
+    object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
 }
 
 /// Binds a role to whoever is known.

@@ -22,12 +22,7 @@ pub enum Escalation {
     /// They do not have this themselves, for people.
     NotHeld(String),
     /// Nobody knows what it would give: there is no such role.
-    NoRole {
-        /// Its plural.
-        plural: &'static str,
-        /// Its name.
-        name: String,
-    },
+    NoRole(Reference),
 }
 
 /// Who writes what.
@@ -82,7 +77,7 @@ impl Writing<'_> {
         }
         match self.roles.role(&role, namespace) {
             Some(rules) => self.holds(rules, namespace, ""),
-            None => Err(Escalation::NoRole { plural, name: role.name }),
+            None => Err(Escalation::NoRole(role)),
         }
     }
 

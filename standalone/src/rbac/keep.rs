@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 
 use super::defaults::{self, AUTO_UPDATE, Default};
 use super::escalate::lacking;
+use super::is_ours;
 use super::roles::rules_in;
 use super::rule::Rule;
-use super::{is_ours, row};
+use crate::resource::CLUSTER_ROLES;
 use crate::selector::Selector;
 use crate::store::{Change, DiskError, Follower, News, Object, Store};
 use crate::{meta, place, rounds};
@@ -124,7 +125,7 @@ fn add(value: &mut Value, at: &[&str], more: Vec<Value>) {
 
 /// Gives roles that are made of others the rules of these.
 fn aggregate(store: &Store) -> Result<(), DiskError> {
-    let roles = store.list(&row("clusterroles").name(), None).objects;
+    let roles = store.list(&CLUSTER_ROLES.name(), None).objects;
     for role in roles.iter().filter(|role| is_made(role)) {
         let rules = made_of(role, &roles);
         if rules != rules_in(&role.value) {

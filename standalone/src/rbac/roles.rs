@@ -8,9 +8,10 @@ use serde_json::Value;
 
 use super::action::Action;
 use super::rule::Rule;
-use super::{GROUP, is_ours, row};
+use super::{GROUP, is_ours};
 use crate::auth::User;
 use crate::meta;
+use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Resource};
 use crate::store::{Kept, Object, Store};
 
 /// What accounts' user names begin with.
@@ -43,7 +44,7 @@ struct Subject {
 }
 
 /// Which role is meant.
-#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Reference {
     /// `Role` or `ClusterRole`.
@@ -75,6 +76,11 @@ impl Reference {
     /// The plural of its kind, and the namespace in which it is for a binding of this one.
     pub fn place<'n>(&self, namespace: &'n str) -> (&'static str, &'n str) {
         if self.kind == "Role" { ("roles", namespace) } else { ("clusterroles", "") }
+    }
+
+    /// The resource that the role is an object of.
+    pub fn resource(&self) -> &'static Resource {
+        if self.kind == "Role" { &ROLES } else { &CLUSTER_ROLES }
     }
 }
 
@@ -120,14 +126,14 @@ impl Roles {
     /// The roles and bindings of a store.
     pub fn of(store: &Store) -> Self {
         let mut roles = Self::default();
-        for plural in ["clusterroles", "roles"] {
-            for object in store.list(&row(plural).name(), None).objects {
+        for resource in [&CLUSTER_ROLES, &ROLES] {
+            for object in store.list(&resource.name(), None).objects {
                 let place = (object.key.namespace.clone(), object.key.name.clone());
                 roles.rules.insert(place, rules_in(&object.value).into());
             }
         }
-        for plural in ["clusterrolebindings", "rolebindings"] {
-            for object in store.list(&row(plural).name(), None).objects {
+        for resource in [&CLUSTER_ROLE_BINDINGS, &ROLE_BINDINGS] {
+            for object in store.list(&resource.name(), None).objects {
                 roles.bind(&object);
             }
         }

@@ -4,10 +4,10 @@ mod shape;
 
 use serde_json::{Value, json};
 
-use super::table::age;
-use super::{ALL, Cause, Column, Custom, Resource, Scale, Source, Text};
+use super::{Cause, Column, Custom, Registry, Resource, Scale, Source, Text};
 use crate::meta;
 use crate::meta::{is_dns_label, is_dns_name};
+use crate::schema::KUBERNETES;
 
 /// Held until no object of it is left; Kubernetes'.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
@@ -98,10 +98,6 @@ fn names(new: &Value) -> Vec<Cause> {
             "Unsupported value: supported values: \"Cluster\", \"Namespaced\"",
         ));
     }
-    if ALL.iter().any(|row| row.group == group && (row.plural == plural || row.kind == kind)) {
-        let message = "Forbidden: the server has this kind itself";
-        causes.push(Cause { reason: "FieldValueForbidden", ..Cause::invalid("spec.names", message) });
-    }
     let strategy = text(new, "/spec/conversion/strategy");
     if !["", "None"].contains(&strategy) {
         causes.push(Cause::unsupported("spec.conversion.strategy", "only None is available"));
@@ -112,6 +108,19 @@ fn names(new: &Value) -> Vec<Cause> {
         causes.push(Cause::invalid("spec.preserveUnknownFields", message));
     }
     causes
+}
+
+/// What a definition is refused for if the server has its kind itself.
+pub fn taken(registry: &Registry, definition: &Value) -> Option<Cause> {
+    let (group, plural, kind) = (
+        text(definition, "/spec/group"),
+        text(definition, "/spec/names/plural"),
+        text(definition, "/spec/names/kind"),
+    );
+    let mut rows = registry.all();
+    let message = "Forbidden: the server has this kind itself";
+    rows.any(|row| row.group == group && (row.plural == plural || row.kind == kind))
+        .then(|| Cause::forbidden("spec.names", message))
 }
 
 fn versions(new: &Value) -> Vec<Cause> {
@@ -213,6 +222,7 @@ pub fn served(definition: &Value) -> Option<Resource> {
         columns: columns(version),
         fields: Vec::new(),
         merge: None,
+        definitions: &KUBERNETES,
         admit: of_custom,
         name_fits: is_dns_name,
         scale: version.pointer("/subresources/scale").map(scale),
@@ -241,7 +251,7 @@ fn columns(version: &Value) -> Vec<Column> {
         }
     };
     let given: Vec<Column> = list(version, "/additionalPrinterColumns").iter().map(column).collect();
-    if given.is_empty() { vec![age()] } else { given }
+    if given.is_empty() { vec![Column::age()] } else { given }
 }
 
 fn scale(given: &Value) -> Scale {

@@ -59,13 +59,13 @@ fn reserved<'a>(object: &'a Value, path: &str) -> BTreeMap<&'static str, &'a Val
 mod tests {
     use serde_json::json;
 
-    use super::super::named;
+    use super::super::{Registry, kubevirt};
     use super::*;
 
     #[test]
     fn reserved_labels_stay_as_they_are() {
         let vmi = |labels: Value| json!({"metadata": {"labels": labels}});
-        let vmis = named("virtualmachineinstances.kubevirt.io").unwrap();
+        let vmis = &kubevirt::VMIS;
         let node = json!({"kubevirt.io/nodeName": "a", "tier": "web"});
         for (old, new, refused) in [
             (None, json!({"tier": "web", "kubevirt.io/size": "small"}), None),
@@ -95,6 +95,7 @@ mod tests {
     fn templates_are_judged_by_the_path_of_their_labels() {
         let template = json!({"metadata": {"labels": {"kubevirt.io/created-by": "me"}}});
         let machine = json!({"template": template.clone()});
+        let registry = Registry::new(kubevirt::rows());
         for (resource, spec, path) in [
             ("virtualmachines.kubevirt.io", machine.clone(), "spec.template.metadata.labels"),
             (
@@ -108,13 +109,13 @@ mod tests {
                 "spec.virtualMachineTemplate.spec.template.metadata.labels",
             ),
         ] {
-            let cause = validate(named(resource).unwrap(), &json!({"spec": spec}), None).unwrap();
+            let cause = validate(registry.named(resource).unwrap(), &json!({"spec": spec}), None).unwrap();
             assert_eq!((cause.field.as_str(), cause.reason), (path, "FieldValueNotSupported"), "{resource}");
         }
         let labelled = json!({"metadata": {"labels": {"kubevirt.io/created-by": "me"}}});
         for other in ["configmaps", "virtualmachines.kubevirt.io"] {
             assert_eq!(
-                validate(named(other).unwrap(), &labelled, None),
+                validate(registry.named(other).unwrap(), &labelled, None),
                 None,
                 "{other}'s own labels are free"
             );

@@ -1,42 +1,51 @@
 //! Roles and bindings before they are stored, and in tables.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use super::path;
-use super::table::{age, column, made, own, wide};
-use super::{Cause, Column, Resource, Source};
+use super::{Admit, Cause, Column, Resource, Row, Source};
 use crate::rbac::GROUP;
 use crate::selector::Selector;
 
 /// Bytes of a name.
 const LONGEST_NAME: usize = 253;
 
-/// Their rows.
-pub(super) fn rows() -> [Resource; 4] {
-    let role = |kind, namespaced, admit| Resource {
+fn role_row(kind: &'static str, namespaced: bool, admit: Admit) -> Resource {
+    Resource {
         namespaced,
-        columns: vec![column("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))],
+        columns: vec![Column::new("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))],
         admit,
         name_fits,
-        ..own(GROUP, kind)
-    };
-    let binding =
-        |kind, namespaced, admit| Resource { columns: binding_columns(), ..role(kind, namespaced, admit) };
-    [
-        role("ClusterRole", false, admit_cluster_role),
-        binding("ClusterRoleBinding", false, admit_cluster_binding),
-        role("Role", true, admit_role),
-        binding("RoleBinding", true, admit_binding),
-    ]
+        ..Resource::kubernetes(GROUP, kind)
+    }
 }
+
+fn binding_row(kind: &'static str, namespaced: bool, admit: Admit) -> Resource {
+    Resource { columns: binding_columns(), ..role_row(kind, namespaced, admit) }
+}
+
+/// ClusterRoles.
+pub static CLUSTER_ROLES: Row = Row::new(|| Arc::new(role_row("ClusterRole", false, admit_cluster_role)));
+
+/// ClusterRoleBindings.
+pub static CLUSTER_ROLE_BINDINGS: Row =
+    Row::new(|| Arc::new(binding_row("ClusterRoleBinding", false, admit_cluster_binding)));
+
+/// Roles.
+pub static ROLES: Row = Row::new(|| Arc::new(role_row("Role", true, admit_role)));
+
+/// RoleBindings.
+pub static ROLE_BINDINGS: Row = Row::new(|| Arc::new(binding_row("RoleBinding", true, admit_binding)));
 
 fn binding_columns() -> Vec<Column> {
     vec![
-        made("Role", role),
-        age(),
-        wide(made("Users", |binding| subjects(binding, "User"))),
-        wide(made("Groups", |binding| subjects(binding, "Group"))),
-        wide(made("ServiceAccounts", |binding| subjects(binding, "ServiceAccount"))),
+        Column::computed("Role", role),
+        Column::age(),
+        Column::computed("Users", |binding| subjects(binding, "User")).wide(),
+        Column::computed("Groups", |binding| subjects(binding, "Group")).wide(),
+        Column::computed("ServiceAccounts", |binding| subjects(binding, "ServiceAccount")).wide(),
     ]
 }
 

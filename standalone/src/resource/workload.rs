@@ -5,12 +5,10 @@
 //! --prune` for all of these, in the versions of Kubernetes 1.20 by older releases.
 
 use super::admit::{pod, service};
-use super::table::{age, own, shown, texts};
-use super::{Resource, Text};
+use super::{Admit, Column, Resource, Text, texts};
 
 /// Group, version, kind, short names, and what refuses its objects.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str], Admit);
-type Admit = fn(&mut serde_json::Value, Option<&serde_json::Value>) -> Vec<super::Cause>;
 
 const ROWS: &[Row] = &[
     ("", "v1", "Pod", &["po"], pod),
@@ -44,11 +42,11 @@ fn row((group, version, kind, short_names, admit): &Row) -> Resource {
         short_names: texts(short_names),
         status: *kind != "Endpoints",
         admit: *admit,
-        ..own(group, kind)
+        ..Resource::kubernetes(group, kind)
     };
     match *kind {
         "Pod" => Resource {
-            columns: vec![shown("Status", ".status.phase"), age()],
+            columns: vec![Column::text("Status", ".status.phase"), Column::age()],
             fields: texts(&["spec.nodeName", "status.phase"]),
             ..row
         },
@@ -64,6 +62,8 @@ mod tests {
 
     #[test]
     fn what_apply_prunes_is_there() {
+        let mut rows = super::super::kubernetes();
+        rows.extend(super::super::kubevirt::rows());
         // What `kubectl apply --prune` of 1.20 and of 1.32 looks at.
         for (api_version, kind) in [
             ("v1", "ConfigMap"),
@@ -86,7 +86,7 @@ mod tests {
             ("apps/v1", "StatefulSet"),
         ] {
             let is = |row: &&std::sync::Arc<Resource>| row.kind == kind && row.api_version() == api_version;
-            assert!(super::super::ALL.iter().any(|row| is(&row)), "{api_version} {kind}");
+            assert!(rows.iter().any(|row| is(&row)), "{api_version} {kind}");
         }
         assert!(is_workload("apps/v1", "Deployment") && !is_workload("v1", "ConfigMap"));
     }

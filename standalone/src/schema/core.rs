@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::reference;
+use super::{Definitions, reference};
+use crate::resource;
 
 /// Name, what it is, and its fields: name, type, what it is.
 pub(super) type Definition =
@@ -62,6 +63,23 @@ const DEFINITIONS: &[Definition] = &[
             ("uid", "string", "UID of the owner."),
             ("controller", "boolean", "Whether it manages this object."),
             ("blockOwnerDeletion", "boolean", "Whether its deletion waits for this object's."),
+        ],
+    ),
+    (
+        "LabelSelector",
+        "Chooses objects by their labels: all that is said must hold.",
+        &[
+            ("matchLabels", "{}string", "Labels with exactly these values."),
+            ("matchExpressions", "[]LabelSelectorRequirement", "Further demands."),
+        ],
+    ),
+    (
+        "LabelSelectorRequirement",
+        "One demand on a label.",
+        &[
+            ("key", "string", "The label's name."),
+            ("operator", "string", "`In`, `NotIn`, `Exists` or `DoesNotExist`."),
+            ("values", "[]string", "For `In` and `NotIn`."),
         ],
     ),
     (
@@ -352,28 +370,59 @@ const DEFINITIONS: &[Definition] = &[
     ),
 ];
 
+/// Kinds whose resources the composing program serves, if it provides storage.
+const STORAGE: [&str; 3] = ["PersistentVolume", "PersistentVolumeClaim", "StorageClass"];
+
 fn all() -> impl Iterator<Item = &'static Definition> {
     DEFINITIONS.iter().chain(super::rbac::DEFINITIONS).chain(super::workload::DEFINITIONS)
 }
 
-/// Whether a definition comes from here.
-pub(super) fn has(name: &str) -> bool {
-    all().any(|(known, ..)| *known == name)
-}
-
 /// All of them, as OpenAPI schemas.
-pub(super) fn definitions() -> BTreeMap<String, Value> {
-    all().map(|row| (row.0.to_owned(), definition(row))).collect()
+pub static KUBERNETES: Definitions = Definitions::new(definitions, package);
+
+fn definitions() -> BTreeMap<String, Value> {
+    let rows = resource::kubernetes();
+    let is_kind = |name: &str| STORAGE.contains(&name) || rows.iter().any(|row| row.kind == name);
+    let mut definitions: BTreeMap<String, Value> =
+        all().map(|row| (row.0.to_owned(), definition(row, is_kind(row.0)))).collect();
+    if let Some(selector) = definitions.get_mut("LabelSelector") {
+        selector["x-kubernetes-map-type"] = json!("atomic");
+    }
+    definitions
 }
 
-fn definition((name, about, fields): &Definition) -> Value {
+/// The package under whose name a definition is published.
+fn package(name: &str) -> &'static str {
+    match name {
+        "ObjectMeta"
+        | "ListMeta"
+        | "OwnerReference"
+        | "ManagedFieldsEntry"
+        | "LabelSelector"
+        | "LabelSelectorRequirement" => "io.k8s.apimachinery.pkg.apis.meta.v1",
+        "ControllerRevision" | "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet" => {
+            "io.k8s.api.apps.v1"
+        }
+        "CronJob" | "Job" => "io.k8s.api.batch.v1",
+        "Ingress" => "io.k8s.api.networking.v1",
+        "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
+        }
+        name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
+        "StorageClass" => "io.k8s.api.storage.v1",
+        "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
+        _ => "io.k8s.api.core.v1",
+    }
+}
+
+fn definition((_, about, fields): &Definition, is_kind: bool) -> Value {
     let field = |(name, kind, about): &(&str, &str, &str)| {
         let mut schema = schema(kind);
         schema["description"] = json!(about);
         ((*name).to_owned(), schema)
     };
     let mut properties: serde_json::Map<String, Value> = fields.iter().map(field).collect();
-    if crate::resource::ALL.iter().any(|resource| resource.kind == *name) {
+    if is_kind {
         let metadata = ("metadata", "ObjectMeta", "What every object says of itself.");
         let version = ("apiVersion", "string", "Group and version.");
         let kind = ("kind", "string", "Which kind of object this is.");

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::DEFINITIONS;
+use super::Definitions;
 use crate::catalog::Catalog;
 use crate::resource::Resource;
 
@@ -109,66 +109,32 @@ fn operation_v3(row: &Resource, action: &str) -> Value {
     operation(row, action, &json!(parameters))
 }
 
-/// Core types that KubeVirt's specs embed.
-const EMBEDDED: [&str; 14] = [
-    "Affinity",
-    "NodeAffinity",
-    "NodeSelector",
-    "NodeSelectorRequirement",
-    "NodeSelectorTerm",
-    "ObjectFieldSelector",
-    "PodAffinity",
-    "PodAffinityTerm",
-    "PodAntiAffinity",
-    "PreferredSchedulingTerm",
-    "ResourceFieldSelector",
-    "Toleration",
-    "TopologySpreadConstraint",
-    "WeightedPodAffinityTerm",
-];
-
-/// The name under which a definition is published.
-fn full(name: &str) -> String {
-    let home = match name {
-        "ObjectMeta" | "ListMeta" | "OwnerReference" | "ManagedFieldsEntry" => {
-            "io.k8s.apimachinery.pkg.apis.meta.v1"
-        }
-        "ControllerRevision" | "DaemonSet" | "Deployment" | "ReplicaSet" | "StatefulSet" => {
-            "io.k8s.api.apps.v1"
-        }
-        "CronJob" | "Job" => "io.k8s.api.batch.v1",
-        "Ingress" => "io.k8s.api.networking.v1",
-        "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
-            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
-        }
-        name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
-        "StorageClass" => "io.k8s.api.storage.v1",
-        "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
-        "LabelSelector" | "LabelSelectorRequirement" => "io.k8s.apimachinery.pkg.apis.meta.v1",
-        name if super::core::has(name) || EMBEDDED.contains(&name) => "io.k8s.api.core.v1",
-        _ => "io.kubevirt.v1",
-    };
-    format!("{home}.{name}")
-}
-
 /// All definitions as they are published; references lead to `home`.
 fn definitions(catalog: &Catalog, home: &str) -> Map<String, Value> {
-    let known = DEFINITIONS.iter().map(|(name, schema)| {
-        let kind = |row: &&std::sync::Arc<Resource>| row.custom.is_none() && row.kind == *name;
-        let identities = catalog.all().filter(kind).map(|row| identity(row)).collect();
-        (full(name), published(schema, identities, home))
+    let mut families: Vec<&'static Definitions> = Vec::new();
+    for row in catalog.all() {
+        if !families.iter().any(|known| std::ptr::eq(*known, row.definitions)) {
+            families.push(row.definitions);
+        }
+    }
+    let known = families.into_iter().flat_map(|family| {
+        family.iter().map(move |(name, schema)| {
+            let kind = |row: &&std::sync::Arc<Resource>| row.custom.is_none() && row.kind == *name;
+            let identities = catalog.all().filter(kind).map(|row| identity(row)).collect();
+            (family.published(name), published(family, schema, identities, home))
+        })
     });
     let custom = catalog.all().filter_map(|row| {
         let group: Vec<&str> = row.group.rsplit('.').collect();
         let name = format!("{}.{}.{}", group.join("."), row.version, row.kind);
-        Some((name, published(&row.custom.as_ref()?.schema, vec![identity(row)], home)))
+        Some((name, published(row.definitions, &row.custom.as_ref()?.schema, vec![identity(row)], home)))
     });
     known.chain(custom).collect()
 }
 
-fn published(schema: &Value, identities: Vec<Value>, home: &str) -> Value {
+fn published(family: &Definitions, schema: &Value, identities: Vec<Value>, home: &str) -> Value {
     let mut schema = schema.clone();
-    lead(&mut schema, home);
+    lead(family, &mut schema, home);
     if !identities.is_empty() {
         schema["x-kubernetes-group-version-kind"] = json!(identities);
     }
@@ -176,15 +142,15 @@ fn published(schema: &Value, identities: Vec<Value>, home: &str) -> Value {
 }
 
 /// Makes references lead to where the definitions are.
-fn lead(schema: &mut Value, home: &str) {
+fn lead(family: &Definitions, schema: &mut Value, home: &str) {
     match schema {
         Value::Object(fields) => {
             if let Some(Value::String(name)) = fields.get_mut("$ref") {
-                *name = format!("{home}{}", full(name));
+                *name = format!("{home}{}", family.published(name));
             }
-            fields.values_mut().for_each(|value| lead(value, home));
+            fields.values_mut().for_each(|value| lead(family, value, home));
         }
-        Value::Array(values) => values.iter_mut().for_each(|value| lead(value, home)),
+        Value::Array(values) => values.iter_mut().for_each(|value| lead(family, value, home)),
         _ => {}
     }
 }
@@ -219,14 +185,14 @@ mod tests {
     #[test]
     fn clients_find_a_kind_by_its_identity() {
         let document = v2(&Catalog::default());
-        let vmi = &document["definitions"]["io.kubevirt.v1.VirtualMachineInstance"];
-        let identity = json!([{"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachineInstance"}]);
-        assert_eq!(vmi["x-kubernetes-group-version-kind"], identity);
-        let metadata = &vmi["properties"]["metadata"]["$ref"];
+        let lease = &document["definitions"]["io.k8s.api.coordination.v1.Lease"];
+        let identity = json!([{"group": "coordination.k8s.io", "version": "v1", "kind": "Lease"}]);
+        assert_eq!(lease["x-kubernetes-group-version-kind"], identity);
+        let metadata = &lease["properties"]["metadata"]["$ref"];
         assert_eq!(metadata, "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
-        let modern = v3(&Catalog::default(), "apis/kubevirt.io/v1").unwrap();
-        let metadata = &modern["components"]["schemas"]["io.kubevirt.v1.VirtualMachineInstance"]["properties"]
-            ["metadata"];
+        let modern = v3(&Catalog::default(), "apis/coordination.k8s.io/v1").unwrap();
+        let schemas = &modern["components"]["schemas"];
+        let metadata = &schemas["io.k8s.api.coordination.v1.Lease"]["properties"]["metadata"];
         assert_eq!(
             metadata["allOf"][0]["$ref"],
             "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use serde_json::{Map, Value, json};
 
-use super::DEFINITIONS;
+use super::kubevirt::DEFINITIONS;
 
 fn text() -> String {
     "x".to_owned()
@@ -106,7 +106,7 @@ fn volume_file() -> Value {
 /// Both have the same fields, at every level.
 fn compare(schema: &Value, value: &Value, at: &str) {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
-        return compare(&DEFINITIONS[name], value, at);
+        return compare(DEFINITIONS.get(name).unwrap(), value, at);
     }
     match value {
         Value::Array(values) => values.iter().for_each(|value| compare(&schema["items"], value, at)),
@@ -140,11 +140,11 @@ fn compare(schema: &Value, value: &Value, at: &str) {
 
 #[test]
 fn embedded_core_types_have_kubernetes_fields() {
-    let vmi = &DEFINITIONS["VirtualMachineInstanceSpec"]["properties"];
+    let vmi = &DEFINITIONS.get("VirtualMachineInstanceSpec").unwrap()["properties"];
     for (name, value) in spec().as_object().unwrap() {
         compare(&vmi[name], value, name);
     }
-    compare(&DEFINITIONS["DownwardApiVolumeFile"], &volume_file(), "downwardAPI");
+    compare(DEFINITIONS.get("DownwardApiVolumeFile").unwrap(), &volume_file(), "downwardAPI");
 }
 
 /// Upstream's schema has 752 paths below a VMI's spec: everything that leads somewhere is described.
@@ -152,7 +152,7 @@ fn embedded_core_types_have_kubernetes_fields() {
 fn no_field_of_a_vmis_spec_is_opaque() {
     fn opaque(schema: &Value, at: &str, depth: usize, found: &mut Vec<String>) {
         let name = schema.get("$ref").and_then(Value::as_str);
-        let schema = name.map_or(schema, |name| &DEFINITIONS[name]);
+        let schema = name.map_or(schema, |name| DEFINITIONS.get(name).unwrap());
         if schema.get("x-kubernetes-preserve-unknown-fields").is_some() {
             found.push(at.to_owned());
         }
@@ -170,14 +170,14 @@ fn no_field_of_a_vmis_spec_is_opaque() {
         ["VirtualMachineInstanceSpec", "VirtualMachinePreferenceSpec", "VirtualMachineInstancetypeSpec"]
     {
         let mut found = Vec::new();
-        opaque(&DEFINITIONS[kind], kind, 0, &mut found);
+        opaque(DEFINITIONS.get(kind).unwrap(), kind, 0, &mut found);
         assert_eq!(found, [""; 0]);
     }
 }
 
 #[test]
 fn lists_of_a_vmis_spec_are_merged_by_kubevirts_keys() {
-    let vmi = &DEFINITIONS["VirtualMachineInstanceSpec"]["properties"];
+    let vmi = &DEFINITIONS.get("VirtualMachineInstanceSpec").unwrap()["properties"];
     for (list, keys) in [
         ("topologySpreadConstraints", json!(["topologyKey", "whenUnsatisfiable"])),
         ("utilityVolumes", json!(["name"])),
@@ -187,6 +187,6 @@ fn lists_of_a_vmis_spec_are_merged_by_kubevirts_keys() {
         assert_eq!(vmi[list]["x-kubernetes-list-map-keys"], keys, "{list}");
     }
     assert_eq!(vmi["tolerations"].get("x-kubernetes-list-type"), None);
-    assert_eq!(DEFINITIONS["NodeSelector"]["x-kubernetes-map-type"], "atomic");
-    assert_eq!(DEFINITIONS["LabelSelector"]["x-kubernetes-map-type"], "atomic");
+    assert_eq!(DEFINITIONS.get("NodeSelector").unwrap()["x-kubernetes-map-type"], "atomic");
+    assert_eq!(DEFINITIONS.get("LabelSelector").unwrap()["x-kubernetes-map-type"], "atomic");
 }

@@ -8,7 +8,6 @@ use thiserror::Error;
 use super::disk::{Attempt, Disk, DiskError, Trouble};
 use super::reserve::Space;
 use super::{Event, Key, Limits, Object, Store};
-use crate::fields::by_the_server;
 
 /// How often an update is decided anew when controllers write to the same object in between.
 pub(super) const MOST_TRIES: usize = 16;
@@ -16,7 +15,7 @@ pub(super) const MOST_TRIES: usize = 16;
 /// What a writer decides.
 #[derive(Debug)]
 pub enum Change {
-    /// The object becomes this; what is new in it is the server's, in the account of [fields](crate::fields).
+    /// The object becomes this; what is new in it is recorded by the store's [`Recorder`](super::Recorder).
     Put(Value),
     /// The object becomes this, and says itself whose its fields are.
     Signed(Value),
@@ -71,7 +70,7 @@ impl Store {
         self.settle(&mut disk, Space::Reserved)?;
         let before = self.get(key);
         let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
-        match Draft::of(key, before.as_ref(), change)? {
+        match self.draft(key, before.as_ref(), change)? {
             Some(draft) => Ok(Some(self.commit(&mut disk, before, draft, Space::Reserved)?)),
             None => Ok(before),
         }
@@ -94,7 +93,7 @@ impl Store {
         for _ in 0..MOST_TRIES {
             let before = self.get(key);
             let change = decide(before.as_ref()).map_err(refused)?;
-            let Some(draft) = Draft::of(key, before.as_ref(), change)? else { return Ok(before) };
+            let Some(draft) = self.draft(key, before.as_ref(), change)? else { return Ok(before) };
             let mut disk = self.lock();
             self.settle(&mut disk, Space::Free)?;
             let now = self.get(key);
@@ -171,27 +170,34 @@ struct Draft {
     stays: bool,
 }
 
-impl Draft {
+impl Store {
     /// What a decision makes of an object; None where that is nothing new.
-    fn of(key: &Key, before: Option<&Arc<Object>>, change: Change) -> Result<Option<Self>, DiskError> {
+    fn draft(
+        &self,
+        key: &Key,
+        before: Option<&Arc<Object>>,
+        change: Change,
+    ) -> Result<Option<Draft>, DiskError> {
         let is_same = |value: &Value| before.is_some_and(|before| before.is_same(value));
         let (value, stays) = match change {
             Change::Nothing => return Ok(None),
             Change::Put(value) | Change::Signed(value) if is_same(&value) => return Ok(None),
             Change::Put(mut value) => {
                 check_limits(key, &value)?;
-                by_the_server(key, before.map(|before| &before.value), &mut value);
+                if let Some(recorder) = &self.recorder {
+                    recorder.record(key, before.map(|before| &before.value), &mut value);
+                }
                 (value, true)
             }
             Change::Signed(value) => (value, true),
             // It goes, however large it is.
             Change::Remove(value) => {
                 let bytes = before.map_or(0, |before| before.size);
-                return Ok(Some(Self { key: key.clone(), value, bytes, stays: false }));
+                return Ok(Some(Draft { key: key.clone(), value, bytes, stays: false }));
             }
         };
         let bytes = check_limits(key, &value)?;
-        Ok(Some(Self { key: key.clone(), value, bytes, stays }))
+        Ok(Some(Draft { key: key.clone(), value, bytes, stays }))
     }
 }
 

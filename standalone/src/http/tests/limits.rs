@@ -119,7 +119,7 @@ async fn deep_objects_of_every_kind_are_answered() {
     let world = World::new();
     let parsed = 120;
     let lists = (0..parsed - 10).fold(json!([]), |inner, _| json!([inner]));
-    let rows: Vec<_> = crate::resource::ALL.iter().cloned().collect();
+    let rows: Vec<_> = world.server.catalogs.registry().all().cloned().collect();
     for row in rows {
         let namespace = if row.namespaced { "/namespaces/default" } else { "" };
         let version = row.api_version();

@@ -12,7 +12,7 @@ use crate::rbac::escalate::{Escalation, Writing};
 use crate::resource::{Cause, reserved};
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{host_paths, instancetypes, meta, place, rbac, schema};
+use crate::{host_paths, instancetypes, meta, place, resource, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -69,6 +69,9 @@ impl Writer {
         causes.extend(reserved::validate(resource, value, old));
         if causes.is_empty() {
             causes = instancetypes::admit(&self.store, resource, value, old);
+            if std::ptr::eq(resource, place::definitions()) {
+                causes.extend(resource::taken(&self.registry, value));
+            }
             if let Some(custom) = &resource.custom {
                 // As of every new object: its status is written apart.
                 if old.is_none()
@@ -103,7 +106,7 @@ impl Writer {
         let judged = Writing { roles, user, resource }.judge(value, old);
         judged.map_err(|escalation| match escalation {
             Escalation::NotHeld(why) => Refusal::forbidden(resource, meta::text(value, "name"), &why),
-            Escalation::NoRole { plural, name } => Refusal::not_found(rbac::row(plural), &name),
+            Escalation::NoRole(role) => Refusal::not_found(role.resource(), &role.name),
         })
     }
 

@@ -86,7 +86,7 @@ fn bindings_give_no_more_than_their_writers_have() {
     assert_eq!(told("bob", "rolebindings", &wide, None), Ok(()), "he may bind it");
     assert!(told("bob", "rolebindings", &binding("Role", "above", "eve"), None).is_ok(), "he has it");
     assert!(told("ada", "rolebindings", &binding("Role", "above", "eve"), None).is_err());
-    let gone = Escalation::NoRole { plural: "roles", name: "gone".to_owned() };
+    let gone = Escalation::NoRole(Reference { kind: "Role".to_owned(), name: "gone".to_owned() });
     assert_eq!(told("ada", "rolebindings", &binding("Role", "gone", "eve"), None), Err(gone));
     assert_eq!(told("ada", "rolebindings", &wide, Some(&wide)), Ok(()), "nothing changes");
     let others = binding("ClusterRole", "wide", "mallory");

@@ -4,6 +4,7 @@ use super::*;
 use crate::auth::User;
 use crate::rbac::action::{Access, Action};
 use crate::rbac::roles::Roles;
+use crate::rbac::row;
 
 fn store() -> (tempfile::TempDir, Store) {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::rbac::action::Access;
+use crate::rbac::row;
 use crate::store::Change;
 
 fn put(store: &Store, plural: &str, (namespace, name): (&str, &str), mut value: Value) {

@@ -71,12 +71,19 @@ fn what_would_not_be_heeded_is_refused() {
     assert_eq!(fields(|new| schema(new, keyless)), below(".x-kubernetes-list-map-keys"));
     let junction = json!({"type": "object", "properties": {"a": {"type": "string"}}, "anyOf": [{"required": ["a"]}, {"properties": {"a": {"minLength": 1}}}]});
     assert!(fields(|new| schema(new, junction)).is_empty());
-    let own = |new: &mut Value| {
-        new["metadata"]["name"] = json!("virtualmachines.kubevirt.io");
-        new["spec"]["group"] = json!("kubevirt.io");
-        new["spec"]["names"] = json!({"plural": "virtualmachines", "kind": "VirtualMachine"});
+}
+
+#[test]
+fn what_the_server_has_itself_is_taken() {
+    let registry = Registry::default();
+    let named = |group: &str, plural: &str, kind: &str| {
+        taken(&registry, &json!({"spec": {"group": group, "names": {"plural": plural, "kind": kind}}}))
+            .map(|cause| cause.field)
     };
-    assert_eq!(fields(own), ["spec.names"]);
+    let names = Some("spec.names".to_owned());
+    assert_eq!(named("coordination.k8s.io", "leases", "Other"), names);
+    assert_eq!(named("coordination.k8s.io", "others", "Lease"), names);
+    assert_eq!(named("example.com", "leases", "Lease"), None);
 }
 
 #[test]

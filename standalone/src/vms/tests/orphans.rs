@@ -1,8 +1,15 @@
 //! Whatever way a VM goes, nothing of it stays for ever.
 
 use super::*;
+use std::sync::Arc;
+
 use crate::collect::{Collector, FOREGROUND, ORPHAN};
 use crate::resource::VMI_FINALIZER;
+use crate::resource::{Registry, kubevirt};
+
+fn collector() -> Collector {
+    Collector::new(Arc::new(Registry::new(kubevirt::rows())))
+}
 
 impl World {
     /// Runs the controllers and plays the node until nothing changes.
@@ -24,7 +31,7 @@ impl World {
     }
 
     fn running(&mut self) -> Collector {
-        let mut collector = Collector::default();
+        let mut collector = collector();
         self.live(&mut collector);
         self.reach("Running", false);
         self.live(&mut collector);
@@ -123,7 +130,7 @@ fn what_lost_its_vm_while_nobody_looked_goes_too() {
     // Another of its name does not own what the first one did.
     world.put_vm("Halted");
     world.rounds = Rounds::of(Machines::default());
-    world.live(&mut Collector::default());
+    world.live(&mut collector());
     assert!(world.vmi().is_none());
     assert_eq!(world.vm()["status"]["printableStatus"], "Stopped");
 }

@@ -1,0 +1,72 @@
+//! What the fields of KubeVirt's objects are: from the very types that read them, with their comments as the words of
+//! `kubectl explain`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use vireo_api::v1::{
+    Shape as _, VirtualMachine, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
+    VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
+    VirtualMachinePreference,
+};
+
+use super::{Definitions, KUBERNETES};
+
+/// Core types that KubeVirt's specs embed.
+const EMBEDDED: [&str; 14] = [
+    "Affinity",
+    "NodeAffinity",
+    "NodeSelector",
+    "NodeSelectorRequirement",
+    "NodeSelectorTerm",
+    "ObjectFieldSelector",
+    "PodAffinity",
+    "PodAffinityTerm",
+    "PodAntiAffinity",
+    "PreferredSchedulingTerm",
+    "ResourceFieldSelector",
+    "Toleration",
+    "TopologySpreadConstraint",
+    "WeightedPodAffinityTerm",
+];
+
+/// The definitions of KubeVirt's kinds, and of Kubernetes', to which they refer.
+pub static DEFINITIONS: Definitions = Definitions::new(definitions, package);
+
+fn definitions() -> BTreeMap<String, Value> {
+    let mut definitions = BTreeMap::new();
+    VirtualMachineInstance::schema(&mut definitions);
+    VirtualMachine::schema(&mut definitions);
+    VirtualMachineInstanceReplicaSet::schema(&mut definitions);
+    VirtualMachinePool::schema(&mut definitions);
+    VirtualMachineInstancetype::schema(&mut definitions);
+    VirtualMachineClusterInstancetype::schema(&mut definitions);
+    VirtualMachinePreference::schema(&mut definitions);
+    VirtualMachineClusterPreference::schema(&mut definitions);
+    // What every kind has is described once, and more fully than the part that the machine looks at.
+    // KubeVirt's types say more of the selectors that they embed.
+    let general = KUBERNETES.iter().filter(|(name, _)| !name.starts_with("LabelSelector"));
+    definitions.extend(general.map(|(name, schema)| (name.clone(), schema.clone())));
+    definitions
+}
+
+/// The package under whose name a definition is published.
+fn package(name: &str) -> &'static str {
+    if KUBERNETES.get(name).is_some() {
+        KUBERNETES.package(name)
+    } else if EMBEDDED.contains(&name) {
+        "io.k8s.api.core.v1"
+    } else {
+        "io.kubevirt.v1"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reference_leads_somewhere_and_every_kind_has_a_definition() {
+        super::super::assert_complete(&DEFINITIONS, &crate::resource::kubevirt::rows(), 100);
+    }
+}
