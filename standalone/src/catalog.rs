@@ -25,12 +25,6 @@ impl Catalog {
         }
     }
 
-    /// For tests: nothing but what is always served.
-    #[cfg(test)]
-    pub(crate) fn of_a_test(registry: Arc<Registry>) -> Self {
-        Self { registry, custom: Vec::new() }
-    }
-
     /// Everything.
     pub fn all(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.registry.all().chain(&self.custom)

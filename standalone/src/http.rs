@@ -5,25 +5,20 @@
 //! objects of every resource in the table alike; [`discovery`] tells clients what there is.
 
 mod access;
-mod ask;
-mod body;
-mod discovery;
-mod expand;
+pub mod body;
+pub mod discovery;
 mod health;
 mod measured;
-mod plug;
 mod protobuf;
 mod query;
 mod read;
 mod refusal;
 mod request_info;
 mod review;
-mod subresource;
+mod service;
 mod table;
 mod target;
 mod token;
-mod upload;
-mod virt_api;
 mod watch;
 mod write;
 
@@ -33,26 +28,30 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, StatusCode, header};
+use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use serde_json::{Value, json};
-use vireo_handler::http::METRICS;
-use vireo_handler::storage::AllowedPaths;
+use tower::ServiceExt as _;
 
 pub use measured::Measures;
+pub use query::dry_run;
 pub use refusal::{Refusal, status};
-pub use upload::{is_door, receive, sender};
+pub use request_info::{RequestInfo, ResourcePath};
+pub use service::{Answer, ApiService, Endpoint, Proxy};
 
+use crate::admission::Admission;
 use crate::auth::Tokens;
-use crate::catalog::{Catalog, Catalogs};
+use crate::catalog::Catalogs;
 use crate::rbac::roles::RolesNow;
 use crate::store::Store;
-use crate::uploads::Uploads;
+use discovery::Served;
 use measured::About;
 use query::Query;
-use request_info::RequestInfo;
-use target::{Object, Target};
+use target::{Delegated, Object, Target};
+
+/// Where metrics are.
+pub const METRICS: &str = "/metrics";
 
 /// What requests are answered from.
 #[derive(Debug)]
@@ -61,18 +60,20 @@ pub struct Server {
     pub store: Arc<Store>,
     /// Whose tokens are whose.
     pub tokens: Arc<Tokens>,
-    /// What fills claims.
-    pub uploads: Uploads,
     /// Where everything is kept, which is to have room.
     pub state_dir: PathBuf,
-    /// Which paths of this machine objects may name.
-    pub allowed: AllowedPaths,
+    /// What is admitted beside what resources themselves demand.
+    pub admission: Arc<dyn Admission>,
+    /// Who answers for parts of the API.
+    pub services: Vec<Arc<dyn ApiService>>,
+    /// Who answers requests with credentials of other kinds.
+    pub proxies: Vec<Arc<dyn Proxy>>,
     /// What is served.
     pub catalogs: Catalogs,
     /// Who may do what.
     pub roles: RolesNow,
-    /// The node agent's own endpoint, for consoles and screens.
-    pub node: Router,
+    /// Answers at [`METRICS`].
+    pub metrics: Router,
     /// What is counted of requests.
     pub measures: Measures,
 }
@@ -90,7 +91,7 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
     access::check(server, &info, &mut request)?;
     let catalog = server.catalogs.now(&server.store);
-    let target = Target::of(&info, &catalog)?;
+    let target = Target::of(&info, &catalog, &server.services)?;
     about.means(&target, &query);
     match target {
         Target::Object(object) => objects(server, object, query, request).await,
@@ -98,22 +99,28 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
             let form = table::Form::negotiate(&request, &query)?;
             write::scale(write::Asked { server: Arc::clone(server), object, query, form, request }).await
         }
-        Target::Plug(asked) => plug::serve(server, asked, request).await,
-        Target::Expand(asked) => expand::serve(server, asked, request).await,
-        Target::Ask(asked) => ask::serve(server, asked, request).await,
         Target::Token(account) => token::serve(server, &account, request).await,
-        Target::Cdi(cdi) => upload::serve(server, cdi, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
-        Target::Stream(stream) => subresource::serve(server, stream, request).await,
+        Target::Service(Delegated { service, path, .. }) => {
+            let service = server.services.get(service).ok_or_else(Refusal::nowhere)?;
+            Arc::clone(service).serve(path, request).await
+        }
         Target::Health(endpoint, check) => {
             health::serve(server, (endpoint, check), query, request.method()).await
         }
-        Target::Metrics => subresource::ask_node(server, request, METRICS).await,
+        Target::Metrics => {
+            *request.uri_mut() = Uri::from_static(METRICS);
+            match server.metrics.clone().oneshot(request).await {
+                Ok(response) => Ok(response),
+                Err(never) => match never {},
+            }
+        }
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
                 return Err(Refusal::method_not_allowed());
             }
-            documents(&catalog, &target, &request)
+            let served = Served { catalog: &catalog, services: &server.services };
+            documents(&served, &target, &request)
         }
     }
 }
@@ -154,32 +161,27 @@ async fn objects(
     }
 }
 
-fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Response, Refusal> {
+fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<Response, Refusal> {
     let accept =
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
         Target::Version => json_of(StatusCode::OK, &discovery::version()),
-        Target::Core => discovery::legacy_or_aggregated(catalog, accept, true),
-        Target::Groups => discovery::legacy_or_aggregated(catalog, accept, false),
-        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(catalog, group)?),
+        Target::Core => discovery::legacy_or_aggregated(served, accept, true),
+        Target::Groups => discovery::legacy_or_aggregated(served, accept, false),
+        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(served, group)?),
         Target::Resources(group, version) => {
-            json_of(StatusCode::OK, &discovery::resources(catalog, group, version)?)
+            json_of(StatusCode::OK, &discovery::resources(served, group, version)?)
         }
-        Target::OpenApiV2 => discovery::openapi_v2(catalog, accept),
-        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index(catalog)),
+        Target::OpenApiV2 => discovery::openapi_v2(served.catalog, accept),
+        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index(served.catalog)),
         Target::OpenApiV3(place) => {
-            let document = crate::schema::openapi::v3(catalog, place).ok_or_else(Refusal::nowhere)?;
+            let document = crate::schema::openapi::v3(served.catalog, place).ok_or_else(Refusal::nowhere)?;
             json_of(StatusCode::OK, &document)
         }
-        Target::Root => json_of(StatusCode::OK, &discovery::paths(catalog)),
-        Target::VirtApi(document) => virt_api::document(*document)?,
+        Target::Root => json_of(StatusCode::OK, &discovery::paths(served)),
         Target::Object(_)
         | Target::Scale(_)
-        | Target::Stream(_)
-        | Target::Ask(_)
-        | Target::Plug(_)
-        | Target::Cdi(_)
-        | Target::Expand(_)
+        | Target::Service(_)
         | Target::Token(_)
         | Target::Review(..)
         | Target::Health(..)
@@ -190,7 +192,7 @@ fn documents(catalog: &Catalog, target: &Target, request: &Request) -> Result<Re
 }
 
 /// A JSON answer.
-fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
+pub fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(text) => (code, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
         Err(error) => Refusal::internal(error.to_string()).into_response(),

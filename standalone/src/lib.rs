@@ -12,6 +12,8 @@
 
 pub mod account_tokens;
 pub mod accounts;
+pub mod admission;
+pub mod admit;
 pub mod auth;
 pub mod catalog;
 mod children;
@@ -42,4 +44,5 @@ pub mod selector;
 pub mod server;
 pub mod store;
 pub mod uploads;
+pub mod virt_api;
 pub mod vms;

@@ -98,7 +98,6 @@ pub fn namespace(store: &Store, name: &str) -> Option<Arc<Object>> {
 /// Whether an object cannot be deleted.
 pub fn is_permanent(resource: &Resource, name: &str) -> bool {
     std::ptr::eq(resource, namespaces()) && PERMANENT.contains(&name)
-        || std::ptr::eq(resource, classes()) && name == resource::CLASS
 }
 
 /// Whether somebody holds an object.

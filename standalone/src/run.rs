@@ -13,6 +13,7 @@ use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
 
+use crate::admit::VirtAdmission;
 use crate::auth::{KeyError, Signer, Tokens};
 use crate::catalog::Catalogs;
 use crate::files::FileError;
@@ -24,6 +25,8 @@ use crate::resource::{Registry, kubevirt};
 use crate::server::{self, Door};
 use crate::store::{DiskError, Store};
 use crate::uploads::Uploads;
+use crate::virt_api::VirtApi;
+use crate::virt_api::upload::CdiApi;
 use crate::{
     account_tokens, accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac,
     replicasets, vms,
@@ -123,18 +126,23 @@ pub async fn run(
 
     let router = vireo_handler::http::router(Arc::clone(&node));
     let uploads = Uploads { files: node.claims(), url: url.clone(), jobs: node.jobs.clone() };
+    let cdi = Arc::new(CdiApi { store: Arc::clone(&store), tokens: Arc::clone(&tokens), uploads });
     let measures = Measures::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
     let for_accounts = Arc::clone(&tokens);
     let api = Arc::new(Server {
         store: Arc::clone(&store),
         tokens,
-        uploads,
         state_dir: node.settings.state_dir.clone(),
-        allowed: node.settings.allowed.clone(),
+        admission: Arc::new(VirtAdmission { allowed: node.settings.allowed.clone() }),
+        services: vec![
+            Arc::clone(&cdi) as _,
+            Arc::new(VirtApi { store: Arc::clone(&store), node: router.clone() }),
+        ],
+        proxies: vec![cdi],
         catalogs: Catalogs::new(Arc::clone(&registry)),
         roles: RolesNow::default(),
-        node: router,
+        metrics: router,
         measures,
     });
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);

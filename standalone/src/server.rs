@@ -84,12 +84,13 @@ async fn connection(
         let certified = certified.clone();
         async move {
             let request = request.map(Body::new);
-            if http::is_door(request.uri().path()) {
-                let Some(subject) = http::sender(&server, &request) else {
+            let path = request.uri().path();
+            if let Some(proxy) = server.proxies.iter().find(|proxy| proxy.serves(path)) {
+                let Some(answer) = Arc::clone(proxy).answer(request) else {
                     return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
                 };
                 standing.known();
-                return Ok(http::receive(server, subject, request).await);
+                return Ok(answer.await);
             }
             let Some(user) = user(&door, certified.as_ref(), &request) else {
                 return Ok(Refusal::unauthorized().into_response());

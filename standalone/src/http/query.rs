@@ -149,7 +149,7 @@ impl Query {
 }
 
 /// The one value that `dryRun` may have.
-pub(super) fn dry_run(value: &str) -> Result<bool, Refusal> {
+pub fn dry_run(value: &str) -> Result<bool, Refusal> {
     match value {
         "All" => Ok(true),
         "" => Ok(false),

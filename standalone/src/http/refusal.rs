@@ -36,7 +36,8 @@ pub fn status(code: u16, reason: &str, message: &str) -> Value {
 }
 
 impl Refusal {
-    pub(super) fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+    /// An error with a code and a reason, such as `NotFound`.
+    pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None, closes: false }
     }
 

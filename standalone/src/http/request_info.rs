@@ -6,12 +6,14 @@ use percent_encoding::percent_decode_str;
 
 use super::Refusal;
 use super::query::Query;
-use super::target::PORT_FORWARD;
 use crate::rbac::action::{Access, Action};
+
+/// A port of what runs, which is no part of the name of a subresource.
+const PORT_FORWARD: &str = "portforward";
 
 /// A request, before anything is known of what is served.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct RequestInfo {
+pub struct RequestInfo {
     /// `get`, `list`, `watch`, `create` and so on; the method in lower case where the path names no resource.
     verb: String,
     /// The path as it was sent.
@@ -26,20 +28,30 @@ pub(super) struct RequestInfo {
 
 /// A path below `/api/VERSION` or `/apis/GROUP/VERSION`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ResourcePath {
+pub struct ResourcePath {
     /// Empty for the core group.
-    pub(super) group: String,
-    pub(super) version: String,
+    pub group: String,
+    /// Its version.
+    pub version: String,
     /// Absent for cluster-scoped resources, and for objects of all namespaces.
-    pub(super) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// Its plural.
-    pub(super) resource: String,
-    pub(super) name: Option<String>,
+    pub resource: String,
+    /// The name of one object.
+    pub name: Option<String>,
     /// What stands behind the name: a subresource and its arguments.
-    pub(super) subresource: Vec<String>,
+    pub subresource: Vec<String>,
 }
 
 impl RequestInfo {
+    /// A GET of a path without a query.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn of_path(path: &str) -> Result<Self, Refusal> {
+        Self::parse(&Method::GET, path, &Query::default())
+    }
+
     /// Reads a request. A segment that is empty, or that names a directory when decoded, is refused.
     pub(super) fn parse(method: &Method, path: &str, query: &Query) -> Result<Self, Refusal> {
         let segments = segments(path)?;
@@ -62,7 +74,7 @@ impl RequestInfo {
     }
 
     /// The resource that the path names; absent for discovery, health and other documents.
-    pub(super) fn resource(&self) -> Option<&ResourcePath> {
+    pub fn resource(&self) -> Option<&ResourcePath> {
         self.resource.as_ref()
     }
 
@@ -109,7 +121,7 @@ impl ResourcePath {
     }
 
     /// What stands behind the name, to match against a list of words.
-    pub(super) fn subresource(&self) -> Vec<&str> {
+    pub fn subresource(&self) -> Vec<&str> {
         self.subresource.iter().map(String::as_str).collect()
     }
 

@@ -1,15 +1,20 @@
 use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt as _;
-use vireo_handler::storage::AllowedDirectories;
+use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 
 use super::*;
+use crate::admit::VirtAdmission;
 use crate::auth::User;
 use crate::resource::{Registry, kubevirt};
+use crate::uploads::Uploads;
+use crate::virt_api::VirtApi;
+use crate::virt_api::upload::CdiApi;
 
 struct World {
     _dir: tempfile::TempDir,
     server: Arc<Server>,
+    cdi: Arc<CdiApi>,
 }
 
 impl World {
@@ -25,25 +30,29 @@ impl World {
         crate::place::prepare(&store, "node1").unwrap();
         crate::rbac::keep::prepare(&store).unwrap();
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
+        let allowed = AllowedPaths {
+            host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
+            images: AllowedDirectories::Below(vec!["/srv/images".into()]),
+        };
+        let uploads = Uploads {
+            files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
+            url: "https://127.0.0.1:6443".to_owned(),
+            jobs: vireo_handler::jobs::Jobs::default(),
+        };
+        let cdi = Arc::new(CdiApi { store: Arc::clone(&store), tokens: Arc::clone(&tokens), uploads });
         let server = Arc::new(Server {
-            store,
+            store: Arc::clone(&store),
             tokens,
-            uploads: Uploads {
-                files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
-                url: "https://127.0.0.1:6443".to_owned(),
-                jobs: vireo_handler::jobs::Jobs::default(),
-            },
-            allowed: AllowedPaths {
-                host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
-                images: AllowedDirectories::Below(vec!["/srv/images".into()]),
-            },
+            admission: Arc::new(VirtAdmission { allowed }),
+            services: vec![Arc::clone(&cdi) as _, Arc::new(VirtApi { store, node: Router::new() })],
+            proxies: vec![Arc::clone(&cdi) as _],
             state_dir: dir.path().to_owned(),
             catalogs: Catalogs::new(registry),
             roles: RolesNow::default(),
-            node: Router::new(),
+            metrics: Router::new(),
             measures: Measures::default(),
         });
-        Self { _dir: dir, server }
+        Self { _dir: dir, server, cdi }
     }
 
     /// As kubectl would: method, path, media type, body.

@@ -13,13 +13,13 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::Value;
-use vireo_handler::storage::AllowedPaths;
 
 use super::access::{self, Asker};
 use super::query::{Query, Unknown};
 use super::table::{Form, shown};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
+use crate::admission::Admission;
 use crate::fields::{Author, Managers, Type};
 use crate::resource::{Cause, Registry};
 use crate::store::{Change, Limits, Object as Stored, Store};
@@ -50,7 +50,7 @@ impl Asked {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
             registry: Arc::clone(self.server.catalogs.registry()),
-            allowed: self.server.allowed.clone(),
+            admission: Arc::clone(&self.server.admission),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
             asker: access::asker(&self.request)?.clone(),
@@ -91,7 +91,7 @@ impl Asked {
 struct Writer {
     store: Arc<Store>,
     registry: Arc<Registry>,
-    allowed: AllowedPaths,
+    admission: Arc<dyn Admission>,
     object: Object,
     /// Whether it is only asked what would be.
     dry: bool,

@@ -19,7 +19,7 @@ async fn world() -> (World, String) {
     let (code, made) = world.ask("POST", "/api/v1/namespaces/default/persistentvolumeclaims", claim).await;
     assert_eq!(code, 201, "{made}");
     change(&world, |claim| claim["status"]["phase"] = json!("Bound"));
-    world.server.uploads.files.provide("default", "data", 1 << 20).unwrap();
+    world.cdi.uploads.files.provide("default", "data", 1 << 20).unwrap();
     let (code, token) = world.ask("POST", TOKENS, json!({"spec": {"pvcName": "data"}})).await;
     assert_eq!((code, &token["kind"]), (201, &json!("UploadTokenRequest")));
     (world, token["status"]["token"].as_str().unwrap().to_owned())
@@ -39,15 +39,14 @@ fn request(token: &str, body: Body) -> Request<Body> {
 
 async fn send(world: &World, token: &str, body: Body) -> (u16, String) {
     let request = request(token, body);
-    let subject = sender(&world.server, &request).unwrap();
-    let response = receive(Arc::clone(&world.server), subject, request).await;
+    let response = Arc::clone(&world.cdi).answer(request).unwrap().await;
     let code = response.status().as_u16();
     let body = response.into_body().collect().await.unwrap().to_bytes();
     (code, String::from_utf8(body.to_vec()).unwrap())
 }
 
 fn files(world: &World) -> Vec<String> {
-    let disk = world.server.uploads.files.path("default", "data");
+    let disk = world.cdi.uploads.files.path("default", "data");
     let entries = std::fs::read_dir(disk.parent().unwrap()).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
@@ -60,9 +59,9 @@ async fn an_image_comes_through_the_door_once() {
     assert_eq!(world.ask("GET", TOKENS, Value::Null).await.0, 405);
     assert_eq!(world.ask("POST", TOKENS, json!({"spec": {"pvcName": "none"}})).await.0, 404);
     assert_eq!(world.ask("POST", TOKENS, json!({"spec": {}})).await.0, 422);
-    assert!(sender(&world.server, &request("wrong", Body::empty())).is_none());
+    assert!(Arc::clone(&world.cdi).answer(request("wrong", Body::empty())).is_none());
     assert_eq!(send(&world, &token, Body::from("an image")).await, (200, String::new()));
-    let disk = std::fs::read(world.server.uploads.files.path("default", "data")).unwrap();
+    let disk = std::fs::read(world.cdi.uploads.files.path("default", "data")).unwrap();
     assert_eq!(
         (disk.len(), &disk[..8], files(&world)),
         (1 << 20, &b"an image"[..], vec!["disk.img".to_owned()])
@@ -101,19 +100,20 @@ async fn a_claim_in_use_keeps_its_disk() {
     let mut instance = vmi("x");
     instance["spec"]["volumes"] = json!([{"name": "root", "persistentVolumeClaim": {"claimName": "data"}}]);
     instance["spec"]["domain"]["devices"]["disks"] = json!([{"name": "root", "disk": {"bus": "virtio"}}]);
-    let (subject, first) = (sender(&world.server, &request(&token, Body::empty())).unwrap(), b"an image");
-    let mut upload = world.server.uploads.files.begin_upload("default", "data").unwrap();
-    upload.write(first).unwrap();
+    let subject =
+        crate::uploads::token::read(world.server.tokens.signer(), &token, jiff::Timestamp::now()).unwrap();
+    let mut upload = world.cdi.uploads.files.begin_upload("default", "data").unwrap();
+    upload.write(b"an image").unwrap();
     let filled = upload.finish(&vireo_handler::jobs::JobContext::default()).unwrap();
     assert_eq!(world.ask("POST", VMIS, instance).await.0, 201);
     let late =
-        crate::uploads::put(&world.server.store, &world.server.uploads.files, &subject, filled).unwrap_err();
+        crate::uploads::put(&world.server.store, &world.cdi.uploads.files, &subject, filled).unwrap_err();
     assert!(late.to_string().contains("is used by"), "{late}");
     assert_eq!(files(&world), ["disk.img"]);
     let (code, why) = send(&world, &token, Body::from("x")).await;
     assert!(code == 409 && why.contains("is used by"), "{why}");
     // Unless it waits for the image.
-    world.server.uploads.files.await_image("default", "data", true).unwrap();
+    world.cdi.uploads.files.await_image("default", "data", true).unwrap();
     let (code, why) = send(&world, &token, Body::from("x")).await;
     assert_eq!(code, 200, "{why}");
 }

@@ -7,6 +7,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::{Asked, Writer, aside};
+use crate::admission::Operation;
 use crate::collect::{FOREGROUND, ORPHAN};
 use crate::http::query::{Query, dry_run};
 use crate::http::table::shown;
@@ -120,10 +121,8 @@ impl Writer {
                 }
                 meta::of(&mut value).insert("finalizers".to_owned(), json!(finalizers));
             }
-            if let Some(seconds) = wishes.grace.filter(|_| std::ptr::eq(resource, place::vmis())) {
-                place::shorten_grace(&mut value, seconds);
-                meta::count_generation(&mut value, &before.value);
-            }
+            let attributes = self.attributes(Operation::Delete, Some(&before.value));
+            self.admission.delete(&attributes, &mut value, wishes.grace)?;
             let change = place::leave(&mut value);
             left = Some(match change {
                 place::Leaving::Held => Left::Going(value.clone()),

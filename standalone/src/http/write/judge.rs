@@ -3,16 +3,17 @@
 use serde_json::Value;
 
 use super::Writer;
+use crate::admission::{Attributes, Operation, Verdict};
 use crate::http::Refusal;
 use crate::http::access::Asker;
 use crate::http::query::Unknown;
 use crate::http::target::Object;
 use crate::rbac::action::{Access, Action};
 use crate::rbac::escalate::{Escalation, Writing};
-use crate::resource::{Cause, reserved};
+use crate::resource::Cause;
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{host_paths, instancetypes, meta, place, resource, schema};
+use crate::{meta, place, resource, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -66,35 +67,54 @@ impl Writer {
         }
         let causes = problems.into_iter().map(|(field, message)| Cause::invalid(field, message));
         let mut causes: Vec<Cause> = causes.collect();
-        causes.extend(reserved::validate(resource, value, old));
-        if causes.is_empty() {
-            causes = instancetypes::admit(&self.store, resource, value, old);
-            if std::ptr::eq(resource, place::definitions()) {
-                causes.extend(resource::taken(&self.registry, value));
-            }
-            if let Some(custom) = &resource.custom {
-                // As of every new object: its status is written apart.
-                if old.is_none()
-                    && resource.status
-                    && let Some(fields) = value.as_object_mut()
-                {
-                    fields.remove("status");
-                }
-                structural::default(&custom.schema, value);
-                causes.extend(structural::validate(&custom.schema, value));
-                if causes.is_empty() {
-                    causes = custom.judge(value, old);
-                }
-            }
+        let operation = if old.is_none() { Operation::Create } else { Operation::Update };
+        let attributes = self.attributes(operation, old);
+        causes.extend(self.admission.validate_metadata(&attributes, value));
+        let invalid =
+            |causes: &[Cause], value: &Value| Refusal::invalid(resource, meta::text(value, "name"), causes);
+        if !causes.is_empty() {
+            return Err(invalid(&causes, value));
         }
-        if causes.is_empty() {
-            causes = host_paths::judge(&self.allowed, resource, value, old);
+        let mut warnings = if self.unknown == Unknown::Warn { strangers } else { Vec::new() };
+        let admitted = self.admit(&attributes, value);
+        warnings.extend(admitted.map_err(|causes| invalid(&causes, value))?);
+        self.check_privileges(value, old)?;
+        Ok(warnings)
+    }
+
+    /// Has the object completed and validated by its resource, its schema and the admission.
+    fn admit(&self, attributes: &Attributes<'_>, value: &mut Value) -> Verdict {
+        let Attributes { resource, old, .. } = *attributes;
+        let mut warnings = self.admission.mutate(attributes, value)?;
+        let mut causes = (resource.admit)(value, old);
+        if std::ptr::eq(resource, place::definitions()) {
+            causes.extend(resource::taken(&self.registry, value));
+        }
+        if let Some(custom) = &resource.custom {
+            // As of every new object: its status is written apart.
+            if old.is_none()
+                && resource.status
+                && let Some(fields) = value.as_object_mut()
+            {
+                fields.remove("status");
+            }
+            structural::default(&custom.schema, value);
+            causes.extend(structural::validate(&custom.schema, value));
+            if causes.is_empty() {
+                causes = custom.judge(value, old);
+            }
         }
         if !causes.is_empty() {
-            return Err(Refusal::invalid(resource, meta::text(value, "name"), &causes));
+            return Err(causes);
         }
-        self.check_privileges(value, old)?;
-        Ok(if self.unknown == Unknown::Warn { strangers } else { Vec::new() })
+        warnings.extend(self.admission.validate(attributes, value)?);
+        Ok(warnings)
+    }
+
+    /// A write, as admission sees it.
+    pub(super) fn attributes<'a>(&'a self, operation: Operation, old: Option<&'a Value>) -> Attributes<'a> {
+        let (resource, user, store) = (&*self.object.resource, &self.asker.user, &*self.store);
+        Attributes { operation, resource, old, user, store }
     }
 }
 

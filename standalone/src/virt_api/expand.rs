@@ -8,17 +8,13 @@ use axum::response::Response;
 use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachine;
 
-use super::target::Expand;
-use super::{Refusal, Server, body, json_of};
+use super::{Expand, VirtApi};
+use crate::http::{Refusal, body, json_of};
 use crate::store::Store;
 use crate::{instancetypes, meta, place};
 
 /// GET of a machine that is there, PUT of any.
-pub(super) async fn serve(
-    server: &Arc<Server>,
-    expand: Expand,
-    request: Request,
-) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, expand: Expand, request: Request) -> Result<Response, Refusal> {
     let store = Arc::clone(&server.store);
     let value = match (&expand.name, request.method()) {
         (Some(name), &Method::GET) => {

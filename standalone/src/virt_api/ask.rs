@@ -10,14 +10,13 @@ use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachine;
 use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
 
-use super::query::dry_run;
-use super::target::Ask;
-use super::{Refusal, Server, body};
+use super::{Ask, VirtApi};
+use crate::http::{Refusal, body, dry_run};
 use crate::store::{Change, Object, Store};
 use crate::{meta, place, vms};
 
 /// Writes down what is asked; the controller does it.
-pub(super) async fn serve(server: &Arc<Server>, ask: Ask, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, Refusal> {
     if request.method() != Method::PUT {
         return Err(Refusal::method_not_allowed());
     }

@@ -9,15 +9,15 @@ use serde_json::Value;
 use tower::ServiceExt as _;
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
 
-use super::target::{STEERING, Stream};
-use super::{Refusal, Server};
+use super::{STEERING, Stream, VirtApi};
+use crate::http::Refusal;
 use crate::machines::told::{self, About, Event};
 use crate::meta::is_dns_name;
 use crate::place;
 use crate::store::Store;
 
 /// Passes the request on to the node agent.
-pub(super) async fn serve(server: &Server, stream: Stream, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) -> Result<Response, Refusal> {
     let Stream { namespace, name, what, of_machine } = stream;
     let expected = if STEERING.contains(&what.as_str()) { Method::PUT } else { Method::GET };
     if request.method() != expected {
@@ -43,7 +43,11 @@ pub(super) async fn serve(server: &Server, stream: Stream, request: Request) -> 
 }
 
 /// Has the node agent answer a request at another path.
-pub(super) async fn ask_node(server: &Server, mut request: Request, path: &str) -> Result<Response, Refusal> {
+pub(super) async fn ask_node(
+    server: &VirtApi,
+    mut request: Request,
+    path: &str,
+) -> Result<Response, Refusal> {
     let uri: Uri = path.parse().map_err(|_| Refusal::bad_request("the query cannot be passed on"))?;
     *request.uri_mut() = uri;
     match server.node.clone().oneshot(request).await {

@@ -14,11 +14,11 @@ use vireo_handler::jobs::{JobContext, JobError, Jobs, Pool};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
-use super::request_info::ResourcePath;
-use super::{Refusal, Server, body, json_of};
-use crate::auth::bearer;
+use crate::auth::{Tokens, bearer};
+use crate::http::{Answer, ApiService, Endpoint, Proxy, Refusal, ResourcePath, body, json_of};
 use crate::resource::Cause;
-use crate::uploads::{self, NotNow, Subject, token};
+use crate::store::Store;
+use crate::uploads::{self, NotNow, Subject, Uploads, token};
 use crate::{meta, place};
 
 /// Where images come to.
@@ -32,7 +32,7 @@ const TOGETHER: usize = 1 << 20;
 
 /// What is asked at a path of CDI's API.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Cdi {
+enum Cdi {
     /// Where uploads go.
     Config,
     /// A token, in a namespace.
@@ -40,7 +40,7 @@ pub(super) enum Cdi {
 }
 
 /// What is asked at a path.
-pub(super) fn at(path: &ResourcePath) -> Option<Cdi> {
+fn at(path: &ResourcePath) -> Option<Cdi> {
     if path.version != "v1beta1" || !path.subresource.is_empty() {
         return None;
     }
@@ -52,7 +52,7 @@ pub(super) fn at(path: &ResourcePath) -> Option<Cdi> {
 }
 
 /// Answers what is asked of CDI's API.
-pub(super) async fn serve(server: &Arc<Server>, cdi: Cdi, request: Request) -> Result<Response, Refusal> {
+async fn serve(server: &Arc<CdiApi>, cdi: Cdi, request: Request) -> Result<Response, Refusal> {
     match (cdi, request.method()) {
         (Cdi::Config, &Method::GET) => Ok(json_of(StatusCode::OK, &config(&server.uploads.url))),
         (Cdi::Token(namespace), &Method::POST) => pass(server, &namespace, request).await,
@@ -67,7 +67,7 @@ fn config(url: &str) -> Value {
     })
 }
 
-async fn pass(server: &Arc<Server>, namespace: &str, request: Request) -> Result<Response, Refusal> {
+async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result<Response, Refusal> {
     let mut asked =
         body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
     let name = asked.pointer("/spec/pvcName").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -88,19 +88,47 @@ async fn pass(server: &Arc<Server>, namespace: &str, request: Request) -> Result
     Ok(json_of(StatusCode::CREATED, &asked))
 }
 
-/// Whether images come through a path: then who sends them shows a token of [`token::sign`].
-pub fn is_door(path: &str) -> bool {
-    DOORS.contains(&path)
+/// CDI's API, as far as it is there.
+#[derive(Debug)]
+pub struct CdiApi {
+    /// The objects.
+    pub store: Arc<Store>,
+    /// Who signs tokens.
+    pub tokens: Arc<Tokens>,
+    /// What fills claims.
+    pub uploads: Uploads,
+}
+
+impl ApiService for CdiApi {
+    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, Refusal>> {
+        at(path).map(|_| Ok(Endpoint::Request))
+    }
+
+    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, Refusal>> {
+        Box::pin(async move { serve(&self, at(&path).ok_or_else(Refusal::nowhere)?, request).await })
+    }
+}
+
+/// Images come through it. Who sends them shows a token of [`token::sign`].
+impl Proxy for CdiApi {
+    fn serves(&self, path: &str) -> bool {
+        DOORS.contains(&path)
+    }
+
+    fn answer(self: Arc<Self>, request: Request) -> Option<Answer<Response>> {
+        let subject = sender(&self, &request)?;
+        Some(Box::pin(receive(self, subject, request)))
+    }
 }
 
 /// Which claim the sender of an image may fill.
-pub fn sender(server: &Server, request: &Request) -> Option<Subject> {
+fn sender(server: &CdiApi, request: &Request) -> Option<Subject> {
     let shown = bearer(request.headers().get(header::AUTHORIZATION)?)?;
     token::read(server.tokens.signer(), shown, Timestamp::now())
 }
 
 /// Takes an image for a claim.
-pub async fn receive(server: Arc<Server>, subject: Subject, request: Request) -> Response {
+async fn receive(server: Arc<CdiApi>, subject: Subject, request: Request) -> Response {
     match take(&server, subject, request).await {
         Ok(()) => StatusCode::OK.into_response(),
         Err(refusal) => {
@@ -112,7 +140,7 @@ pub async fn receive(server: Arc<Server>, subject: Subject, request: Request) ->
     }
 }
 
-async fn take(server: &Arc<Server>, subject: Subject, request: Request) -> Result<(), Refusal> {
+async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Result<(), Refusal> {
     if request.method() != Method::POST && request.method() != Method::PUT {
         return Err(Refusal::method_not_allowed());
     }

@@ -5,16 +5,15 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::request_info::ResourcePath;
-use super::target::STREAMS;
-use super::{Refusal, discovery, json_of};
+use super::STREAMS;
+use crate::http::{Refusal, ResourcePath, discovery, json_of};
 
 /// The release of KubeVirt whose API this is. Clients compare its first two numbers with theirs.
 const KUBEVIRT: &str = "1.9.0";
 
 /// A document of virt-api.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Document {
+pub(crate) enum Document {
     Version,
     Health,
     /// The image of libguestfs' tools.
@@ -77,15 +76,12 @@ fn health() -> Value {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Method;
-
     use super::*;
-    use crate::http::query::Query;
-    use crate::http::request_info::RequestInfo;
+    use crate::http::RequestInfo;
 
     fn document_at(segments: &[&str]) -> Option<Document> {
         let path = format!("/{}", segments.join("/"));
-        at(RequestInfo::parse(&Method::GET, &path, &Query::default()).unwrap().resource().unwrap())
+        at(RequestInfo::of_path(&path).unwrap().resource().unwrap())
     }
 
     #[test]

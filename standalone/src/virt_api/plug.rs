@@ -12,16 +12,15 @@ use vireo_api::v1::{
 };
 use vireo_operators::vm;
 
-use super::query::dry_run;
-use super::target::Plug;
-use super::{Refusal, Server, body};
+use super::{Plug, VirtApi};
+use crate::http::{Refusal, body, dry_run};
 use crate::resource::{Cause, Resource};
 use crate::store::{Change, Object, Store};
 use crate::vms::volumes;
 use crate::{instancetypes, meta, place, vms};
 
 /// Writes down what is to be plugged in or out; the node does it.
-pub(super) async fn serve(server: &Arc<Server>, plug: Plug, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, Refusal> {
     if request.method() != Method::PUT {
         return Err(Refusal::method_not_allowed());
     }

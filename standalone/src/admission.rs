@@ -1,0 +1,81 @@
+//! What the composing program decides of writes, beside what the resources themselves demand.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::auth::User;
+use crate::http::Refusal;
+use crate::resource::{Cause, Resource};
+use crate::store::Store;
+
+/// What is done to an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// It is new.
+    Create,
+    /// It is there already.
+    Update,
+    /// It is to go.
+    Delete,
+}
+
+/// A write that is to be admitted.
+#[derive(Debug, Clone, Copy)]
+pub struct Attributes<'a> {
+    /// What is done.
+    pub operation: Operation,
+    /// To an object of which resource.
+    pub resource: &'a Resource,
+    /// The object as it is stored; absent where it is new.
+    pub old: Option<&'a Value>,
+    /// Who does it.
+    pub user: &'a User,
+    /// What else is stored.
+    pub store: &'a Store,
+}
+
+/// Warnings for the client, or why the write is refused.
+pub type Verdict = Result<Vec<String>, Vec<Cause>>;
+
+/// Admits writes of clients. What is not said here is admitted as it is.
+pub trait Admission: fmt::Debug + Send + Sync {
+    /// Validates what only components of the system may write in `metadata` and labels.
+    fn validate_metadata(&self, attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
+        let _ = (attributes, new);
+        Vec::new()
+    }
+
+    /// Changes an object before its resource completes and validates it.
+    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
+        let _ = (attributes, new);
+        Ok(Vec::new())
+    }
+
+    /// Validates an object that is otherwise valid.
+    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
+        let _ = (attributes, new);
+        Ok(Vec::new())
+    }
+
+    /// Decides on a deletion, and may change the object, which stays if it has finalizers. `grace_period` is the
+    /// `gracePeriodSeconds` that was asked for.
+    ///
+    /// # Errors
+    /// Why it may not be deleted.
+    fn delete(
+        &self,
+        attributes: &Attributes<'_>,
+        new: &mut Value,
+        grace_period: Option<i64>,
+    ) -> Result<(), Refusal> {
+        let _ = (attributes, new, grace_period);
+        Ok(())
+    }
+}
+
+/// Admits everything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AdmitAll;
+
+impl Admission for AdmitAll {}

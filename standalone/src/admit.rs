@@ -1,0 +1,55 @@
+//! Admission of KubeVirt's kinds, and of what this server has instead of Kubernetes' workloads and storage.
+
+use serde_json::Value;
+use vireo_handler::storage::AllowedPaths;
+
+use crate::admission::{Admission, Attributes, Verdict};
+use crate::http::Refusal;
+use crate::resource::{self, Cause, kubevirt, reserved};
+use crate::{host_paths, instancetypes, meta, place};
+
+/// What one server admits.
+#[derive(Debug)]
+pub struct VirtAdmission {
+    /// Which paths of this machine objects may name.
+    pub allowed: AllowedPaths,
+}
+
+impl Admission for VirtAdmission {
+    fn validate_metadata(&self, attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
+        reserved::validate(attributes.resource, new, attributes.old).into_iter().collect()
+    }
+
+    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
+        let Attributes { store, resource, old, .. } = *attributes;
+        none(instancetypes::find_names(store, resource, new, old))
+    }
+
+    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
+        let Attributes { store, resource, old, .. } = *attributes;
+        none(instancetypes::judge(store, resource, new))?;
+        none(host_paths::judge(&self.allowed, resource, new, old))
+    }
+
+    fn delete(
+        &self,
+        attributes: &Attributes<'_>,
+        new: &mut Value,
+        grace_period: Option<i64>,
+    ) -> Result<(), Refusal> {
+        let Attributes { resource, old, .. } = *attributes;
+        let name = meta::text(new, "name");
+        if std::ptr::eq(resource, &**kubevirt::STORAGE_CLASSES) && name == resource::CLASS {
+            return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
+        }
+        if let Some(seconds) = grace_period.filter(|_| std::ptr::eq(resource, place::vmis())) {
+            place::shorten_grace(new, seconds);
+            meta::count_generation(new, old.unwrap_or(&Value::Null));
+        }
+        Ok(())
+    }
+}
+
+fn none(causes: Vec<Cause>) -> Verdict {
+    if causes.is_empty() { Ok(Vec::new()) } else { Err(causes) }
+}
