@@ -10,9 +10,10 @@ use serde_json::{Value, json};
 
 use crate::auth::Tokens;
 use crate::auth::account::{Account, Claims, ISSUER, Named};
+use crate::resource::{SECRETS, SERVICE_ACCOUNTS};
 use crate::rounds::{self, Controller};
 use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::{meta, objects};
 
 /// The type of such a Secret.
 pub(crate) const TYPE: &str = "kubernetes.io/service-account-token";
@@ -108,7 +109,7 @@ impl Controller for Filler {
     const WHOSE: &'static str = "Secrets of ServiceAccounts";
 
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
-        let (secrets, accounts) = (place::secrets().name(), place::accounts().name());
+        let (secrets, accounts) = (SECRETS.name(), SERVICE_ACCOUNTS.name());
         let all = |namespace: Option<&str>| -> BTreeSet<Key> {
             let objects = store.list(&secrets, namespace).objects;
             let ours = objects.iter().filter(|object| account_of(&object.value).is_some());
@@ -134,7 +135,7 @@ impl Controller for Filler {
         let Some(name) = account_of(&secret.value).filter(|_| !meta::is_leaving(&secret.value)) else {
             return Ok(None);
         };
-        let account = place::accounts().key(&secret.key.namespace, name);
+        let account = SERVICE_ACCOUNTS.key(&secret.key.namespace, name);
         if store.is_unreadable(&account) {
             return Ok(None);
         }
@@ -142,7 +143,7 @@ impl Controller for Filler {
         let uid = account.as_ref().map(|account| meta::text(&account.value, "uid"));
         let token = match decide(&secret.value, uid, &self.authority) {
             Task::Nothing => return Ok(None),
-            Task::Remove => return place::remove(store, secret).map(|()| None),
+            Task::Remove => return objects::remove(store, secret).map(|()| None),
             Task::Fill { token } => token,
         };
         let uid = uid.unwrap_or_default();
@@ -154,7 +155,7 @@ impl Controller for Filler {
             tracing::warn!(secret = secret.key.name, "no token can be signed; it is tried again");
             return Ok(Some(rounds::soon(now)));
         };
-        place::change(store, secret, |value| {
+        objects::change(store, secret, |value| {
             // Unless it was made another's meanwhile, of which we shall hear.
             if account_of(value) == Some(name) {
                 fill(value, uid, &self.authority, token.as_deref());
@@ -184,7 +185,7 @@ mod tests {
         fn new() -> Self {
             let dir = tempfile::tempdir().unwrap();
             let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
-            place::prepare(&store, "node1").unwrap();
+            objects::prepare(&store).unwrap();
             Self { dir, store }
         }
 
@@ -201,11 +202,11 @@ mod tests {
         }
 
         fn account(&self) {
-            self.put(&place::accounts().key("default", "robot"), json!({}));
+            self.put(&SERVICE_ACCOUNTS.key("default", "robot"), json!({}));
         }
 
         fn secret(&self) -> Option<Value> {
-            self.store.get(&place::secrets().key("default", "s")).map(|secret| secret.value.clone())
+            self.store.get(&SECRETS.key("default", "s")).map(|secret| secret.value.clone())
         }
 
         fn token(&self) -> String {
@@ -222,12 +223,12 @@ mod tests {
     fn a_secret_holds_its_accounts_token_and_goes_with_it() {
         let world = World::new();
         world.account();
-        let key = place::secrets().key("default", "s");
+        let key = SECRETS.key("default", "s");
         world.put(&key, of("robot"));
         let mut filler = world.filler();
         filler.settle(&world.store);
         let secret = world.secret().unwrap();
-        let account = world.store.get(&place::accounts().key("default", "robot")).unwrap();
+        let account = world.store.get(&SERVICE_ACCOUNTS.key("default", "robot")).unwrap();
         assert_eq!(annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value, "uid")));
         assert_eq!(
             (&secret["data"]["namespace"], &secret["data"]["ca.crt"]),
@@ -244,7 +245,7 @@ mod tests {
 
         // Who takes the token out of the Secret gets another, and the first is worth nothing.
         let stored = world.store.get(&key).unwrap();
-        place::change(&world.store, &stored, |value| {
+        objects::change(&world.store, &stored, |value| {
             value["data"].as_object_mut().unwrap().remove("token").is_some()
         })
         .unwrap();
@@ -254,7 +255,7 @@ mod tests {
         assert!(second != first && tokens.user_of(&second).is_some());
         assert_eq!(tokens.user_of(&first), None);
 
-        place::remove(&world.store, &account).unwrap();
+        objects::remove(&world.store, &account).unwrap();
         assert_eq!(tokens.user_of(&second), None);
         world.account();
         filler.settle(&world.store);
@@ -288,7 +289,7 @@ mod tests {
     #[test]
     fn a_secret_of_nobody_goes() {
         let world = World::new();
-        world.put(&place::secrets().key("default", "s"), of("nobody"));
+        world.put(&SECRETS.key("default", "s"), of("nobody"));
         world.filler().settle(&world.store);
         assert_eq!(world.secret(), None);
     }

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::resource::{NAMESPACES, SERVICE_ACCOUNTS};
 use crate::store::{Change, DiskError, Follower, News, Store};
-use crate::{meta, place, rounds};
+use crate::{meta, objects, rounds};
 
 const DEFAULT: &str = "default";
 /// How soon what could not be written is tried again.
@@ -26,7 +27,7 @@ pub async fn run(store: Arc<Store>) {
 }
 
 fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
-    let (namespaces, accounts) = (place::namespaces().name(), place::accounts().name());
+    let (namespaces, accounts) = (NAMESPACES.name(), SERVICE_ACCOUNTS.name());
     match rounds.follower.look(store) {
         News::Everything => {
             rounds
@@ -54,9 +55,9 @@ fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
 }
 
 fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
-    let row = place::accounts();
+    let row = &SERVICE_ACCOUNTS;
     let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
-        let room = place::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value));
+        let room = objects::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value));
         if before.is_some() || room.is_none() {
             return Ok(Change::Nothing);
         }
@@ -64,7 +65,7 @@ fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
         meta::create(&mut value, namespace, DEFAULT);
         Ok(Change::Put(value))
     });
-    place::done(written)
+    objects::done(written)
 }
 
 #[cfg(test)]
@@ -75,21 +76,21 @@ mod tests {
     fn every_namespace_has_an_account_and_gets_another_when_it_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
-        place::prepare(&store, "node1").unwrap();
+        objects::prepare(&store).unwrap();
         let mut rounds = Rounds::default();
-        let account = || store.get(&place::accounts().key("default", DEFAULT));
+        let account = || store.get(&SERVICE_ACCOUNTS.key("default", DEFAULT));
         assert_eq!(round(&store, &mut rounds), None);
         let first = account().unwrap();
-        assert_eq!(store.list(&place::accounts().name(), None).objects.len(), 2, "and one in kube-system");
+        assert_eq!(store.list(&SERVICE_ACCOUNTS.name(), None).objects.len(), 2, "and one in kube-system");
         let revision = store.revision();
         round(&store, &mut rounds);
         assert_eq!(store.revision(), revision, "there is nothing more to do");
-        place::remove(&store, &first).unwrap();
+        objects::remove(&store, &first).unwrap();
         round(&store, &mut rounds);
         assert_ne!(meta::text(&account().unwrap().value, "uid"), meta::text(&first.value, "uid"));
-        let room = place::namespace(&store, "default").unwrap();
-        place::remove(&store, &room).unwrap();
-        place::remove(&store, &account().unwrap()).unwrap();
+        let room = objects::namespace(&store, "default").unwrap();
+        objects::remove(&store, &room).unwrap();
+        objects::remove(&store, &account().unwrap()).unwrap();
         round(&store, &mut rounds);
         assert!(account().is_none(), "not in a namespace that goes");
     }

@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, Catalogs};
-use crate::resource::Registry;
+use crate::resource::{EVENTS, NAMESPACES, Registry};
 use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
-use crate::{meta, place, rounds};
+use crate::{meta, objects, rounds};
 use family::{Dependents, Owner, owners};
 
 /// Put on by a deletion that waits for dependents.
@@ -99,7 +99,7 @@ impl Collector {
             self.meet(store, &before);
         }
         if let Some(now) = time {
-            let events = store.list(&place::events().name(), None).objects;
+            let events = store.list(&EVENTS.name(), None).objects;
             self.open
                 .extend(events.iter().filter(|event| is_stale(event, now)).map(|event| event.key.clone()));
         }
@@ -147,7 +147,7 @@ impl Collector {
             return;
         }
         self.open.extend(self.dependents.of(meta::text(&object.value, "uid")).cloned());
-        if event.key.resource == place::namespaces().name() {
+        if event.key.resource == NAMESPACES.name() {
             let inside =
                 self.catalog.all().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
             self.open.extend(
@@ -155,7 +155,7 @@ impl Collector {
             );
         }
         if !event.key.namespace.is_empty() {
-            self.open.insert(place::namespaces().key("", &event.key.namespace));
+            self.open.insert(NAMESPACES.key("", &event.key.namespace));
         }
     }
 
@@ -178,7 +178,7 @@ impl Collector {
         let mut tasks: Vec<Task> = held.filter(|_| childless).map(Task::Release).collect();
         let name = &object.key.name;
         let empty = || !self.catalog.all().any(|row| row.namespaced && store.has_any(&row.name(), name));
-        if object.key.resource == place::namespaces().name() && empty() {
+        if object.key.resource == NAMESPACES.name() && empty() {
             tasks.push(Task::Close);
         }
         tasks
@@ -221,13 +221,13 @@ enum Fate {
 
 fn is_closing(store: &Store, namespace: &str) -> bool {
     !namespace.is_empty()
-        && place::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value))
+        && objects::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value))
 }
 
 fn carry_out(store: &Store, object: &Object, task: &Task) -> Result<(), DiskError> {
-    place::change(store, object, |value| {
+    objects::change(store, object, |value| {
         match task {
-            Task::Remove => return place::leave(value) == place::Leaving::Held,
+            Task::Remove => return objects::leave(value) == objects::Leaving::Held,
             Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
             Task::Disown(owner) => {
                 let references = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
@@ -237,7 +237,7 @@ fn carry_out(store: &Store, object: &Object, task: &Task) -> Result<(), DiskErro
             }
             Task::Close => value["spec"] = json!({}),
         }
-        !meta::is_leaving(value) || place::is_held(value)
+        !meta::is_leaving(value) || objects::is_held(value)
     })
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::resource::CLEANUP;
+use crate::resource::{CLEANUP, CUSTOM_RESOURCE_DEFINITIONS};
 use crate::store::{DiskError, Follower, News, Object, Store};
-use crate::{meta, place, rounds};
+use crate::{meta, objects, rounds};
 
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ pub async fn run(store: Arc<Store>) {
 }
 
 fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
-    let name = place::definitions().name();
+    let name = CUSTOM_RESOURCE_DEFINITIONS.name();
     let concerned = match rounds.follower.look(store) {
         News::Everything => true,
         News::These(events) => events
@@ -87,7 +87,7 @@ fn establish(store: &Store, definition: &Object, all: &[Arc<Object>]) -> Result<
             },
         ]),
     };
-    place::change(store, definition, |value| {
+    objects::change(store, definition, |value| {
         let versions = value.pointer("/spec/versions").and_then(Value::as_array).cloned().unwrap_or_default();
         let stored = versions.iter().find(|version| version.get("storage") == Some(&json!(true)));
         let names = value.pointer("/spec/names").cloned().unwrap_or_default();
@@ -131,14 +131,14 @@ fn empty(store: &Store, definition: &Object) -> Result<(), DiskError> {
     }
     let objects = store.list(&definition.key.name, None).objects;
     for object in objects.iter().filter(|object| !meta::is_leaving(&object.value)) {
-        place::remove(store, object)?;
+        objects::remove(store, object)?;
     }
     if !store.list(&definition.key.name, None).objects.is_empty() {
         return Ok(());
     }
-    place::change(store, definition, |value| {
+    objects::change(store, definition, |value| {
         meta::remove_finalizer(value, CLEANUP);
-        place::is_held(value)
+        objects::is_held(value)
     })
 }
 
@@ -156,11 +156,11 @@ mod tests {
     }
 
     fn define(store: &Store, plural: &str, kind: &str) -> Key {
-        let key = place::definitions().key("", &format!("{plural}.example.com"));
+        let key = CUSTOM_RESOURCE_DEFINITIONS.key("", &format!("{plural}.example.com"));
         let mut value = json!({"metadata": {"name": key.name}, "spec": {"group": "example.com", "scope": "Namespaced",
             "names": {"plural": plural, "kind": kind}, "versions": [{"name": "v1", "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
-        assert_eq!((place::definitions().admit)(&mut value, None), []);
+        assert_eq!((CUSTOM_RESOURCE_DEFINITIONS.admit)(&mut value, None), []);
         put(store, &key, value);
         key
     }
@@ -180,7 +180,7 @@ mod tests {
     fn a_definition_is_served_until_its_last_object_is_gone() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
-        place::prepare(&store, "node1").unwrap();
+        objects::prepare(&store).unwrap();
         let (mut rounds, catalogs) = (Rounds::default(), Catalogs::default());
         let key = define(&store, "boxes", "Box");
         assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
@@ -194,11 +194,11 @@ mod tests {
 
         let object = Key::new("boxes.example.com", "default", "a");
         put(&store, &object, json!({"metadata": {"finalizers": ["x/y"]}}));
-        place::remove(&store, &store.get(&key).unwrap()).unwrap();
+        objects::remove(&store, &store.get(&key).unwrap()).unwrap();
         settle(&store, &mut rounds);
         assert!(meta::is_leaving(&store.get(&object).unwrap().value), "it goes, and is held");
         assert!(store.get(&key).is_some() && catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
-        place::change(&store, &store.get(&object).unwrap(), |_| false).unwrap();
+        objects::change(&store, &store.get(&object).unwrap(), |_| false).unwrap();
         settle(&store, &mut rounds);
         assert!(store.get(&key).is_none() && catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
         let status = store.get(&rival).unwrap().value["status"]["conditions"].clone();

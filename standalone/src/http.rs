@@ -21,6 +21,7 @@ mod target;
 mod token;
 mod watch;
 mod write;
+mod yaml;
 
 use std::path::PathBuf;
 use std::sync::Arc;

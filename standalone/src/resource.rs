@@ -176,6 +176,11 @@ impl Resource {
         self.merge.is_some()
     }
 
+    /// Whether it is this one of those that are always served.
+    pub fn is(&self, row: &Row) -> bool {
+        std::ptr::eq(self, Arc::as_ptr(row))
+    }
+
     /// `plural.group`: its name in keys and messages.
     pub fn name(&self) -> String {
         match &*self.group {

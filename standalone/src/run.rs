@@ -28,8 +28,8 @@ use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
 use crate::{
-    account_tokens, accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, pools, rbac,
-    replicasets, vms,
+    account_tokens, accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, policy,
+    pools, rbac, replicasets, vms,
 };
 
 /// What a server is told.
@@ -100,7 +100,8 @@ pub async fn run(
     let store = retry_while_held(open, DiskError::is_held).await?;
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     place::prepare(&store, &node.settings.node_name)?;
-    rbac::keep::prepare(&store)?;
+    let policy = policy::policy();
+    rbac::keep::prepare(&store, &policy)?;
     let authority = Authority::of(&directory)?;
     let listening = |source| RunError::Listen { address: options.listen, source };
     let bind = async || TcpListener::bind(options.listen).await;
@@ -156,7 +157,7 @@ pub async fn run(
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
-        () = rbac::keep::run(Arc::clone(&store)) => {}
+        () = rbac::keep::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}

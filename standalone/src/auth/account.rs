@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{KNOWN, User};
+use crate::meta;
 use crate::rbac::roles::ACCOUNT;
 use crate::resource::{Resource, SECRETS, SERVICE_ACCOUNTS};
 use crate::store::Store;
-use crate::{meta, place};
 
 /// Who makes the tokens, and whom they are for unless said otherwise.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -83,7 +83,7 @@ impl Claims {
     pub fn is_kept(&self, store: &Store, token: &str) -> bool {
         let kept = || {
             let Whose { namespace, secret, .. } = &self.whose;
-            let secret = store.get(&place::secrets().key(namespace, &secret.as_ref()?.name))?;
+            let secret = store.get(&SECRETS.key(namespace, &secret.as_ref()?.name))?;
             let kept = STANDARD.decode(secret.value.get("data")?.get("token")?.as_str()?).ok()?;
             Some(kept == token.as_bytes())
         };
@@ -122,6 +122,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::objects;
     use crate::store::Change;
 
     fn put(store: &Store, resource: &Resource, name: &str) -> Named {
@@ -173,7 +174,7 @@ mod tests {
         let with_secret = bound(Some(secret));
         assert!(with_secret.user(&store, 1000).is_some());
         let key = SECRETS.key("n", "s");
-        place::remove(&store, &store.get(&key).unwrap()).unwrap();
+        objects::remove(&store, &store.get(&key).unwrap()).unwrap();
         assert_eq!(with_secret.user(&store, 1000), None);
         put(&store, &SECRETS, "s");
         assert_eq!(with_secret.user(&store, 1000), None, "it is another one");

@@ -17,7 +17,7 @@ impl World {
     fn with_unreadable(keys: &[Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::with_unreadable(&dir.path().join("store"), keys);
-        place::prepare(&store, "node1").unwrap();
+        objects::prepare(&store).unwrap();
         Self { _dir: dir, store, collector: Mutex::default() }
     }
 
@@ -86,7 +86,7 @@ fn a_foreground_deletion_waits_for_dependents_and_an_orphaning_one_frees_them() 
     world.put("default", "b", owned_by(&["orphaning"]));
     assert_eq!(world.left(), ["-fore", "-slow", "b"]);
     let slow = world.store.get(&Key::new("configmaps", "default", "slow")).unwrap();
-    place::change(&world.store, &slow, |_| false).unwrap();
+    objects::change(&world.store, &slow, |_| false).unwrap();
     assert_eq!(world.left(), ["b"]);
 }
 
@@ -97,12 +97,12 @@ fn a_namespace_goes_when_it_is_empty() {
     world.put("room", "a", json!({}));
     world.put("room", "held", json!({"metadata": {"finalizers": ["x"]}}));
     assert_eq!(world.left(), ["-held"]);
-    assert!(place::namespace(&world.store, "room").is_some());
+    assert!(objects::namespace(&world.store, "room").is_some());
     let held = world.store.get(&Key::new("configmaps", "room", "held")).unwrap();
-    place::change(&world.store, &held, |_| false).unwrap();
+    objects::change(&world.store, &held, |_| false).unwrap();
     assert!(world.left().is_empty());
-    assert!(place::namespace(&world.store, "room").is_none());
-    assert!(place::namespace(&world.store, "default").is_some());
+    assert!(objects::namespace(&world.store, "room").is_none());
+    assert!(objects::namespace(&world.store, "default").is_some());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn what_follows_the_store_does_what_a_look_at_everything_would() {
     assert_eq!(world.left(), ["a", "b", "c", "other", "owner"]);
     let gone = |name: &str| {
         let object = world.store.get(&Key::new("configmaps", "default", name)).unwrap();
-        place::remove(&world.store, &object).unwrap();
+        objects::remove(&world.store, &object).unwrap();
     };
     gone("owner");
     assert_eq!(world.left(), ["b", "other"]);

@@ -45,8 +45,7 @@ fn json(bytes: &[u8]) -> Result<Value, Refusal> {
 
 fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is no UTF-8"))?;
-    let documents =
-        vireo_api::decode::documents(text).map_err(|error| Refusal::bad_request(error.to_string()))?;
+    let documents = super::yaml::documents(text).map_err(|error| Refusal::bad_request(error.to_string()))?;
     match <[Value; 1]>::try_from(documents) {
         Ok([document]) => Ok(document),
         Err(_) => Err(Refusal::bad_request("the body must be one YAML document")),

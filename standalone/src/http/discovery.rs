@@ -11,8 +11,7 @@ use super::review::{self, REVIEWS, Review};
 use super::service::ApiService;
 use super::{Refusal, json_of, token};
 use crate::catalog::Catalog;
-use crate::place;
-use crate::resource::Resource;
+use crate::resource::{Resource, SERVICE_ACCOUNTS};
 use crate::schema::openapi;
 
 /// The Kubernetes API that this is like.
@@ -239,7 +238,7 @@ fn described(row: &Resource) -> Value {
 
 /// Whether tokens can be had for its objects.
 fn is_accounts(row: &Resource) -> bool {
-    std::ptr::eq(row, place::accounts())
+    row.is(&SERVICE_ACCOUNTS)
 }
 
 /// `/openapi/v2`

@@ -28,7 +28,7 @@ impl World {
         let store = Store::with_unreadable(&dir.path().join("store"), keys);
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::place::prepare(&store, "node1").unwrap();
-        crate::rbac::keep::prepare(&store).unwrap();
+        crate::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
         let allowed = AllowedPaths {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),

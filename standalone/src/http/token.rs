@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::target::Object;
 use super::{Refusal, Server, body, json_of};
 use crate::auth::account::{Account, Claims, ISSUER, Named};
-use crate::resource::Cause;
-use crate::{meta, place};
+use crate::meta;
+use crate::resource::{Cause, SECRETS, SERVICE_ACCOUNTS};
 
 /// Its group and kind.
 pub(super) const KIND: (&str, &str) = ("authentication.k8s.io", "TokenRequest");
@@ -38,8 +38,8 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
     }
     let name = object.name.as_deref().unwrap_or_default();
     let namespace = object.namespace.clone().unwrap_or_default();
-    let account = server.store.get(&place::accounts().key(&namespace, name));
-    let account = account.ok_or_else(|| Refusal::not_found(place::accounts(), name))?;
+    let account = server.store.get(&SERVICE_ACCOUNTS.key(&namespace, name));
+    let account = account.ok_or_else(|| Refusal::not_found(&SERVICE_ACCOUNTS, name))?;
     let spec = value.get("spec").cloned().unwrap_or_default();
     let wishes = Wishes::read(&spec).map_err(|cause| Refusal::unsound(KIND, "", &[cause]))?;
     let secret = wishes.secret.map(|wanted| bound(server, &namespace, wanted)).transpose()?;
@@ -122,7 +122,7 @@ fn secret(reference: Option<&Value>) -> Result<Option<Named>, Cause> {
 
 /// A secret that is there, and is the one that is meant.
 fn bound(server: &Server, namespace: &str, wanted: Named) -> Result<Named, Refusal> {
-    let row = place::secrets();
+    let row = &SECRETS;
     let found = server.store.get(&row.key(namespace, &wanted.name));
     let found = found.ok_or_else(|| Refusal::not_found(row, &wanted.name))?;
     let uid = meta::text(&found.value, "uid").to_owned();

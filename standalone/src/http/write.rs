@@ -23,7 +23,7 @@ use crate::admission::Admission;
 use crate::fields::{Author, Managers, Type};
 use crate::resource::{Cause, Registry};
 use crate::store::{Change, Limits, Object as Stored, Store};
-use crate::{fields, meta, place};
+use crate::{fields, meta, objects};
 
 pub(super) use change::{patch, replace};
 pub(super) use create::create;
@@ -146,7 +146,7 @@ impl Writer {
     fn decide(&self, value: Value) -> Change {
         if self.dry {
             Change::Nothing
-        } else if meta::is_leaving(&value) && !place::is_held(&value) {
+        } else if meta::is_leaving(&value) && !objects::is_held(&value) {
             Change::Remove(value)
         } else {
             Change::Signed(value)

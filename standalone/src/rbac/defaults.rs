@@ -1,8 +1,9 @@
-//! The roles and bindings that every server has: Kubernetes', for the kinds that are served here, KubeVirt's and CDI's.
+//! The bootstrap policy: the roles and bindings that every server has. Kubernetes' own are here, for the kinds that are
+//! served; the composing program adds more.
 
-mod cdi;
 mod kubernetes;
-mod kubevirt;
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -10,8 +11,12 @@ use super::GROUP;
 use crate::auth::KNOWN;
 use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, Resource};
 
-const READ: [&str; 3] = ["get", "list", "watch"];
-const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+/// Verbs that read.
+pub const READ: [&str; 3] = ["get", "list", "watch"];
+/// Verbs that write.
+pub const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+pub use kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
+
 /// Whoever has shown nothing.
 const UNKNOWN: &str = "system:unauthenticated";
 /// Set to `false`, it keeps an object as its users left it.
@@ -28,16 +33,31 @@ pub struct Default {
     pub value: Value,
 }
 
-/// All of them.
-pub fn all() -> Vec<Default> {
-    let mut all = kubernetes::all();
-    all.extend(kubevirt::all());
-    all.extend(cdi::all());
-    all
+/// The roles and bindings that a server has.
+#[derive(Debug, Clone)]
+pub struct Policy(Arc<[Default]>);
+
+impl Policy {
+    /// Kubernetes' own, and more.
+    pub fn new(more: impl IntoIterator<Item = Default>) -> Self {
+        Self(kubernetes::all().into_iter().chain(more).collect())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Default> {
+        self.0.iter()
+    }
+}
+
+impl std::default::Default for Policy {
+    /// Kubernetes' own alone.
+    fn default() -> Self {
+        Self::new([])
+    }
 }
 
 /// One rule.
-fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {
+pub fn rule(verbs: &[&str], group: &str, resources: &[&str]) -> Value {
     json!({"verbs": verbs, "apiGroups": [group], "resources": resources})
 }
 
@@ -47,7 +67,7 @@ fn paths(paths: &[&str]) -> Value {
 }
 
 /// Everything that may be done to objects.
-fn all_verbs() -> Vec<&'static str> {
+pub fn all_verbs() -> Vec<&'static str> {
     [&WRITE[..], &READ].concat()
 }
 
@@ -65,7 +85,8 @@ fn object(
     Default { resource, name, value }
 }
 
-fn role(name: &'static str, labels: &[(&str, &str)], rules: &[Value]) -> Default {
+/// A ClusterRole.
+pub fn role(name: &'static str, labels: &[(&str, &str)], rules: &[Value]) -> Default {
     object(&CLUSTER_ROLES, name, labels, json!({ "rules": rules }))
 }
 
@@ -89,7 +110,7 @@ fn bind(role: &'static str, labels: &[(&str, &str)], groups: &[&str]) -> Default
 }
 
 /// Binds a role to whoever is known.
-fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
+pub fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
     bind(role, labels, &[KNOWN])
 }
 
@@ -100,8 +121,8 @@ mod tests {
 
     #[test]
     fn defaults_are_what_users_could_write_themselves() {
-        let all = all();
-        for Default { resource, name, value } in &all {
+        let all = Policy::default();
+        for Default { resource, name, value } in all.iter() {
             let mut given = value.clone();
             let findings = crate::schema::check(resource, &mut given);
             assert_eq!(findings, crate::schema::Findings::default(), "{name}");
@@ -119,6 +140,6 @@ mod tests {
         let mut names: Vec<_> = all.iter().map(|one| (&one.resource.plural, one.name)).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), all.len(), "each is there once");
+        assert_eq!(names.len(), all.iter().count(), "each is there once");
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::defaults::{self, AUTO_UPDATE, Default};
+use super::defaults::{AUTO_UPDATE, Default, Policy};
 use super::escalate::lacking;
 use super::is_ours;
 use super::roles::rules_in;
@@ -14,33 +14,37 @@ use super::rule::Rule;
 use crate::resource::CLUSTER_ROLES;
 use crate::selector::Selector;
 use crate::store::{Change, DiskError, Follower, News, Object, Store};
-use crate::{meta, place, rounds};
+use crate::{meta, objects, rounds};
 
 /// Writes what is missing. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
-pub fn prepare(store: &Store) -> Result<(), DiskError> {
-    for default in defaults::all() {
-        heal(store, &default)?;
+pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
+    for default in policy.iter() {
+        heal(store, default)?;
     }
     aggregate(store)
 }
 
 /// Keeps them until the store is gone.
-pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "roles", round).await;
+pub async fn run(store: Arc<Store>, policy: Policy) {
+    let begin = || Rounds { policy: policy.clone(), follower: Follower::default() };
+    rounds::go_from(store, "roles", begin, round).await;
 }
 
 #[derive(Debug, std::default::Default)]
-struct Rounds(Follower);
+struct Rounds {
+    policy: Policy,
+    follower: Follower,
+}
 
-fn round(store: &Store, Rounds(follower): &mut Rounds) -> Option<Duration> {
+fn round(store: &Store, Rounds { policy, follower }: &mut Rounds) -> Option<Duration> {
     let changed = match follower.look(store) {
         News::Everything => true,
         News::These(events) => events.iter().any(|event| is_ours(&event.key.resource)),
     };
-    if changed && let Err(error) = prepare(store) {
+    if changed && let Err(error) = prepare(store, policy) {
         tracing::warn!(%error, "a role cannot be written; it is tried again");
         *follower = Follower::default();
         return Some(rounds::RETRY);
@@ -64,7 +68,7 @@ fn heal(store: &Store, default: &Default) -> Result<(), DiskError> {
             }
         })
     });
-    place::done(written)
+    objects::done(written)
 }
 
 /// What becomes of an object to which something was missing.
@@ -129,9 +133,9 @@ fn aggregate(store: &Store) -> Result<(), DiskError> {
     for role in roles.iter().filter(|role| is_made(role)) {
         let rules = made_of(role, &roles);
         if rules != rules_in(&role.value) {
-            place::change(store, role, |value| {
+            objects::change(store, role, |value| {
                 value["rules"] = json!(rules);
-                !meta::is_leaving(value) || place::is_held(value)
+                !meta::is_leaving(value) || objects::is_held(value)
             })?;
         }
     }

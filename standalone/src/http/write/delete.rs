@@ -15,7 +15,7 @@ use crate::http::{Refusal, body, json_of, success};
 use crate::resource::Cause;
 use crate::selector::Selector;
 use crate::store::{Change, Object};
-use crate::{meta, place};
+use crate::{meta, objects};
 
 /// How a deletion is wanted.
 #[derive(Debug, Clone, Default)]
@@ -123,15 +123,15 @@ impl Writer {
             }
             let attributes = self.attributes(Operation::Delete, Some(&before.value));
             self.admission.delete(&attributes, &mut value, wishes.grace)?;
-            let change = place::leave(&mut value);
+            let change = objects::leave(&mut value);
             left = Some(match change {
-                place::Leaving::Held => Left::Going(value.clone()),
-                place::Leaving::Free => Left::Gone(value.clone()),
+                objects::Leaving::Held => Left::Going(value.clone()),
+                objects::Leaving::Free => Left::Gone(value.clone()),
             });
             Ok(match (wishes.dry, change) {
                 (true, _) => Change::Nothing,
-                (false, place::Leaving::Held) => Change::Signed(value),
-                (false, place::Leaving::Free) => Change::Remove(value),
+                (false, objects::Leaving::Held) => Change::Signed(value),
+                (false, objects::Leaving::Free) => Change::Remove(value),
             })
         })?;
         left.ok_or_else(|| Refusal::internal("the deletion was not decided"))
@@ -147,7 +147,7 @@ impl Writer {
                 return Err(Refusal::conflict(resource, name, &why));
             }
         }
-        if place::is_permanent(resource, name) {
+        if objects::is_permanent(resource, name) {
             return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
         }
         Ok(())

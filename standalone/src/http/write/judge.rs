@@ -10,10 +10,10 @@ use crate::http::query::Unknown;
 use crate::http::target::Object;
 use crate::rbac::action::{Access, Action};
 use crate::rbac::escalate::{Escalation, Writing};
-use crate::resource::Cause;
+use crate::resource::{CUSTOM_RESOURCE_DEFINITIONS, Cause, NAMESPACES};
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{meta, place, resource, schema};
+use crate::{meta, objects, resource, schema};
 
 /// Whether an object is of the kind and place that the path says.
 pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
@@ -87,7 +87,7 @@ impl Writer {
         let Attributes { resource, old, .. } = *attributes;
         let mut warnings = self.admission.mutate(attributes, value)?;
         let mut causes = (resource.admit)(value, old);
-        if std::ptr::eq(resource, place::definitions()) {
+        if resource.is(&CUSTOM_RESOURCE_DEFINITIONS) {
             causes.extend(resource::taken(&self.registry, value));
         }
         if let Some(custom) = &resource.custom {
@@ -146,8 +146,8 @@ impl Writer {
 /// Whether something may be made in a namespace.
 pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), Refusal> {
     let Some(namespace) = &object.namespace else { return Ok(()) };
-    match place::namespace(store, namespace) {
-        None => Err(Refusal::not_found(place::namespaces(), namespace)),
+    match objects::namespace(store, namespace) {
+        None => Err(Refusal::not_found(&NAMESPACES, namespace)),
         Some(found) if meta::is_leaving(&found.value) => {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"

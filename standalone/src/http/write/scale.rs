@@ -143,7 +143,11 @@ mod tests {
         for odd in [json!(-1), json!("3"), json!(MOST + 1), json!(1.5)] {
             assert_eq!(told(odd), Err("spec.replicas".to_owned()));
         }
-        let at = crate::place::replica_sets().scale.as_ref().unwrap();
+        let at = &Scale {
+            wanted: "/spec/replicas".into(),
+            there: "/status/replicas".into(),
+            selector: Some("/status/labelSelector".into()),
+        };
         let scale = of(
             at,
             &json!({"metadata": {"name": "x", "uid": "u"}, "spec": {"replicas": 2},

@@ -11,9 +11,12 @@ const OURS: (&str, &str) = ("kubernetes.io/bootstrapping", "rbac-defaults");
 const LABELS: [(&str, &str); 1] = [OURS];
 
 /// Which of the three roles for people has a role's rules.
-pub(super) const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
-pub(super) const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
-pub(super) const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
+/// A role so labelled becomes part of it.
+pub const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
+/// A role so labelled becomes part of it.
+pub const TO_EDIT: &str = "rbac.authorization.k8s.io/aggregate-to-edit";
+/// A role so labelled becomes part of it.
+pub const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
 
 const KEPT: [&str; 4] = ["configmaps", "events", "persistentvolumeclaims", "serviceaccounts"];
 

@@ -108,6 +108,6 @@ fn what_was_written_counts_at_once() {
     let subject = json!({"kind": "User", "name": "ada"});
     put(&store, "rolebindings", ("a", "x"), binding("Role", "narrow", &subject));
     assert!(now.now(&store).may(&ada, &get("a", "secrets")));
-    crate::place::remove(&store, &store.get(&row("roles").key("a", "narrow")).unwrap()).unwrap();
+    crate::objects::remove(&store, &store.get(&row("roles").key("a", "narrow")).unwrap()).unwrap();
     assert!(!now.now(&store).may(&ada, &get("a", "secrets")));
 }

@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
-use super::kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
-use super::{Default, READ, all_verbs, bind_to_known, role, rule};
+use crate::rbac::defaults::{
+    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, role, rule,
+};
 
 const GROUP: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";

@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-use super::kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
-use super::{Default, READ, bind_to_known, role, rule};
+use crate::rbac::defaults::{Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, bind_to_known, role, rule};
 
 const OURS: (&str, &str) = ("cdi.kubevirt.io", "");
 const GROUP: &str = "cdi.kubevirt.io";

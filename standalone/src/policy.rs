@@ -1,0 +1,11 @@
+//! The roles and bindings of KubeVirt and CDI, which this server has beside Kubernetes' own.
+
+mod cdi;
+mod kubevirt;
+
+use crate::rbac::defaults::Policy;
+
+/// The bootstrap policy of the server.
+pub fn policy() -> Policy {
+    Policy::new(kubevirt::all().into_iter().chain(cdi::all()))
+}
