@@ -1,12 +1,14 @@
 //! Admission of KubeVirt's kinds, and of what this server has instead of Kubernetes' workloads and storage.
 
 use serde_json::Value;
+use vireo_apiserver::admission::{Admission, Attributes, Verdict};
+use vireo_apiserver::http::Refusal;
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
 use vireo_handler::storage::AllowedPaths;
 
-use crate::admission::{Admission, Attributes, Verdict};
-use crate::http::Refusal;
-use crate::resource::{self, Cause, kubevirt, reserved};
-use crate::{host_paths, instancetypes, meta, place};
+use crate::resource::{CLASS, kubevirt, reserved};
+use crate::{host_paths, instancetypes, place};
 
 /// What one server admits.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl Admission for VirtAdmission {
     ) -> Result<(), Refusal> {
         let Attributes { resource, old, .. } = *attributes;
         let name = meta::text(new, "name");
-        if std::ptr::eq(resource, &**kubevirt::STORAGE_CLASSES) && name == resource::CLASS {
+        if std::ptr::eq(resource, &**kubevirt::STORAGE_CLASSES) && name == CLASS {
             return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
         }
         if let Some(seconds) = grace_period.filter(|_| std::ptr::eq(resource, place::vmis())) {

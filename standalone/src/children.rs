@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-
-use crate::resource::Resource;
-use crate::store::{Event, Key, Object, Store};
+use vireo_apiserver::resource::Resource;
+use vireo_apiserver::store::{Event, Key, Object, Store};
 
 /// What controls an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,9 +145,10 @@ pub(crate) fn without_spec<T: DeserializeOwned>(object: &Value) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
+    use vireo_apiserver::store::{Change, Follower, News};
+
     use super::*;
     use crate::place;
-    use crate::store::{Change, Follower, News};
 
     #[test]
     fn what_is_written_is_found_where_it_belongs() {

@@ -9,6 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{ClaimVolumeSource, ObjectMeta};
+use vireo_apiserver::meta;
+use vireo_apiserver::rounds::{self, Controller};
+use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::status::Phase;
@@ -16,9 +19,7 @@ use vireo_handler::storage::Claims;
 
 use crate::machines::told::{About, Event, write as tell};
 use crate::resource::{CLASS, PROTECTION, requested};
-use crate::rounds::{self, Controller};
-use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place, uploads};
+use crate::{place, uploads};
 
 /// What is remembered from round to round.
 #[derive(Debug)]

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 use vireo_api::spec::ImageRef;
+use vireo_apiserver::resource::{Cause, Resource};
 use vireo_handler::storage::{AllowedPaths, NotAllowed};
 
 use crate::place;
-use crate::resource::{Cause, Resource};
 
 /// In the spec of an instance.
 const KERNEL: &str = "/domain/firmware/kernelBoot/container";

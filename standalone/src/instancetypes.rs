@@ -7,11 +7,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vireo_api::v1::{Matcher, VirtualMachine, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::{Cause, Resource};
+use vireo_apiserver::store::{Change, DiskError, Object, Store, WriteError};
 use vireo_operators::instancetype::{self, Choice, Scope};
 
-use crate::resource::{Cause, Resource, kubevirt, of_machine};
-use crate::store::{Change, DiskError, Object, Store, WriteError};
-use crate::{meta, place};
+use crate::place;
+use crate::resource::{kubevirt, of_machine};
 
 /// The template of a machine, in causes.
 const TEMPLATE: &str = "spec.template";

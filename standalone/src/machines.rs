@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use tracing::{error, warn};
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{Change, DiskError, Object, Store, WriteError};
 use vireo_handler::manifests::catalog::{Catalog, Entry};
 use vireo_handler::manifests::document::Accepted;
 use vireo_handler::manifests::{Key, Origin, Source};
@@ -17,8 +19,7 @@ use vireo_handler::node::Node;
 use vireo_handler::reconcile::status::Phase;
 
 use crate::resource::VMI_FINALIZER;
-use crate::store::{Change, DiskError, Object, Store, WriteError};
-use crate::{meta, place, placement};
+use crate::{place, placement};
 
 /// Of a status: what the instance was made from.
 const REVISION: &str = "virtualMachineRevisionName";

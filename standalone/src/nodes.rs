@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use vireo_apiserver::meta;
+use vireo_apiserver::rounds::{self, RETRY};
+use vireo_apiserver::store::{DiskError, Store};
 
-use crate::rounds::{self, RETRY};
-use crate::store::{DiskError, Store};
-use crate::{meta, place};
+use crate::place;
 
 /// When the node agent said last that it is alive; KubeVirt's name and form.
 const HEARTBEAT: &str = "kubevirt.io/heartbeat";

@@ -1,12 +1,14 @@
 //! The resources that controllers look after, what must be there, and how objects are made of others.
 
 use serde_json::{Value, json};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::{self, Resource};
+use vireo_apiserver::store::{Change, DiskError, Key, Store};
 
-use crate::resource::{self, Resource, kubevirt};
-use crate::store::{Change, DiskError, Key, Store};
-use crate::{meta, nodes};
+use crate::nodes;
+use crate::resource::{CLASS, describe_class, kubevirt};
 
-pub use crate::objects::{Leaving, change, done, is_held, leave, make, namespace, remove};
+pub use vireo_apiserver::objects::{Leaving, change, done, is_held, leave, make, namespace, remove};
 
 /// The row of nodes.
 pub fn nodes() -> &'static Resource {
@@ -114,8 +116,8 @@ pub fn plant(
 /// # Errors
 /// When the store cannot be written.
 pub fn prepare(store: &Store, node: &str) -> Result<(), DiskError> {
-    crate::objects::prepare(store)?;
-    make(store, classes(), resource::CLASS, resource::describe_class)?;
+    vireo_apiserver::objects::prepare(store)?;
+    make(store, classes(), CLASS, describe_class)?;
     make(store, self::nodes(), node, |value| nodes::describe(value, node))
 }
 

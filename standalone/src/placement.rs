@@ -7,13 +7,14 @@ use jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
+use vireo_apiserver::meta;
+use vireo_apiserver::rounds::{self, Controller};
+use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
 use vireo_handler::reconcile::status::Phase;
 use vireo_operators::placement::{Node, Room, Waiting, refuse};
 
 use crate::machines::told::{About, Event, write as tell};
-use crate::rounds::{self, Controller};
-use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::place;
 
 const CONDITION: &str = "PodScheduled";
 
@@ -154,9 +155,11 @@ fn note(instance: &mut Value, why: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use vireo_apiserver::rounds::Rounds;
+    use vireo_apiserver::store::Change;
+
     use super::*;
-    use crate::rounds::Rounds;
-    use crate::store::Change;
+    use crate::tests::Settle as _;
 
     #[test]
     fn what_has_no_place_says_why_until_there_is_one() {

@@ -3,7 +3,7 @@
 mod cdi;
 mod kubevirt;
 
-use crate::rbac::defaults::Policy;
+use vireo_apiserver::rbac::defaults::Policy;
 
 /// The bootstrap policy of the server.
 pub fn policy() -> Policy {

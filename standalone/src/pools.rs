@@ -13,10 +13,11 @@ use vireo_api::v1::{
 use vireo_operators::pool::{self, Member, Seen, Step};
 
 use crate::children::{Children, Whose, without_spec};
-use crate::rounds::{self, Controller, Failures};
-use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::place;
 use hands::Hands;
+use vireo_apiserver::meta;
+use vireo_apiserver::rounds::{self, Controller, Failures};
+use vireo_apiserver::store::{DiskError, Event, Follower, Key, News, Object, Store};
 
 /// What is remembered from round to round.
 #[derive(Debug)]

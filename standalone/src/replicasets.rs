@@ -6,13 +6,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{REPLICA_SET_KIND, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
+use vireo_apiserver::meta;
+use vireo_apiserver::rounds::{self, Controller, Failures};
+use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
 use vireo_operators::replicaset::{self, Seen, Step};
 
 use crate::children::{Children, Whose, without_spec};
 use crate::machines::told::{About, Event, write as tell};
-use crate::rounds::{self, Controller, Failures};
-use crate::store::{DiskError, Follower, Key, News, Object, Store};
-use crate::{meta, place};
+use crate::place;
 
 /// What is remembered from round to round.
 #[derive(Debug)]

@@ -8,29 +8,28 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
+use vireo_apiserver::auth::{KeyError, Signer, Tokens};
+use vireo_apiserver::catalog::Catalogs;
+use vireo_apiserver::files::FileError;
+use vireo_apiserver::http::{Measures, Server};
+use vireo_apiserver::pki::{Authority, PkiError};
+use vireo_apiserver::rbac::roles::RolesNow;
+use vireo_apiserver::resource::Registry;
+use vireo_apiserver::server::{self, Door};
+use vireo_apiserver::store::{DiskError, Store};
+use vireo_apiserver::{account_tokens, accounts, collect, definitions, kubeconfig, rbac};
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
 
 use crate::admit::VirtAdmission;
-use crate::auth::{KeyError, Signer, Tokens};
-use crate::catalog::Catalogs;
-use crate::files::FileError;
-use crate::http::{Measures, Server};
 use crate::machines::{self, Vmis};
-use crate::pki::{Authority, PkiError};
-use crate::rbac::roles::RolesNow;
-use crate::resource::{Registry, kubevirt};
-use crate::server::{self, Door};
-use crate::store::{DiskError, Store};
+use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{
-    account_tokens, accounts, claims, collect, definitions, kubeconfig, nodes, place, placement, policy,
-    pools, rbac, replicasets, vms,
-};
+use crate::{claims, nodes, place, placement, policy, pools, replicasets, vms};
 
 /// What a server is told.
 #[derive(Debug)]

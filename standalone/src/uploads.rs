@@ -4,14 +4,15 @@
 pub mod token;
 
 use serde_json::{Value, json};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{Change, DiskError, Key, Store, WriteError};
 use vireo_handler::jobs::Jobs;
 use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
 use crate::claims::is_used;
+use crate::place;
 use crate::resource::PROTECTION;
-use crate::store::{Change, DiskError, Key, Store, WriteError};
-use crate::{meta, place};
 
 pub use token::Subject;
 

@@ -15,9 +15,9 @@ use axum::http::Method;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use crate::http::{Answer, ApiService, Endpoint, Refusal, ResourcePath};
-use crate::store::Store;
 use documents::Document;
+use vireo_apiserver::http::{Answer, ApiService, Endpoint, Refusal, ResourcePath};
+use vireo_apiserver::store::Store;
 
 /// The group of consoles and screens.
 const STREAMS: &str = "subresources.kubevirt.io";
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     fn parse(path: &str) -> Result<Asked, Refusal> {
-        let info = crate::http::RequestInfo::of_path(path)?;
+        let info = vireo_apiserver::http::RequestInfo::of_path(path)?;
         asked(info.resource().ok_or_else(Refusal::nowhere)?).ok_or_else(Refusal::nowhere)?
     }
 

@@ -8,13 +8,14 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{VirtualMachine, VirtualMachineInstance, VolumeRequest};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
+use vireo_apiserver::rounds::{self, Controller, RETRY};
+use vireo_apiserver::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
 use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
-use crate::resource::Cause;
-use crate::rounds::{self, Controller, RETRY};
-use crate::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
-use crate::{instancetypes, meta, place};
+use crate::{instancetypes, place};
 
 mod orphans;
 pub mod volumes;

@@ -1,10 +1,10 @@
 //! Volumes whose claim is gone without having been released: somebody took its finalizer away.
 
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{DiskError, Object, Store};
 use vireo_handler::reconcile::status::Phase;
 
 use super::{Disks, is_used, volume};
-use crate::meta;
-use crate::store::{DiskError, Object, Store};
 
 impl Disks {
     /// Removes the volume of a claim that went without its finalizer, and its disk, once nothing uses it; whether there

@@ -1,8 +1,10 @@
 use std::convert::Infallible;
 
+use vireo_apiserver::rounds::Rounds;
+use vireo_apiserver::store::Change;
+
 use super::*;
-use crate::rounds::Rounds;
-use crate::store::Change;
+use crate::tests::Settle as _;
 
 struct World {
     dir: tempfile::TempDir,

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{DiskError, Key, Object, Store};
 
+use crate::place;
 use crate::resource::{PROVISIONER, VOLUME_PROTECTION};
-use crate::store::{DiskError, Key, Object, Store};
-use crate::{meta, place};
 
 /// Which volume a claim has.
 pub(super) fn name(claim: &Object) -> String {

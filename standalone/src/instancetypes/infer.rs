@@ -3,12 +3,13 @@
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use vireo_api::v1::{Matcher, ObjectMeta, VirtualMachineSpec};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
+use vireo_apiserver::store::Store;
 use vireo_operators::instancetype::{self, Choice};
 
 use super::{BOTH, matcher};
-use crate::resource::Cause;
-use crate::store::Store;
-use crate::{meta, place};
+use crate::place;
 
 /// Names what a machine leaves to its volumes. A name that is there since the last time is found anew: who applies a
 /// manifest a second time has not written it.

@@ -1,5 +1,6 @@
+use vireo_apiserver::store::Key;
+
 use super::*;
-use crate::store::Key;
 
 struct World {
     _dir: tempfile::TempDir,

@@ -1,5 +1,6 @@
+use vireo_apiserver::store::Key as StoreKey;
+
 use super::*;
-use crate::store::Key as StoreKey;
 
 const UID: &str = "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1";
 
@@ -44,7 +45,7 @@ fn objects_are_wanted_until_they_leave_and_the_ended_never_start() {
 fn the_machine_of_an_object_that_cannot_be_read_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let key = place::vmis().key("default", "x");
-    let store = Store::with_unreadable(&dir.path().join("store"), std::slice::from_ref(&key));
+    let store = crate::tests::with_unreadable(dir.path(), std::slice::from_ref(&key));
     place::prepare(&store, "node1").unwrap();
     let store = Arc::new(store);
     assert_eq!(wanted(&store), Some("held"));

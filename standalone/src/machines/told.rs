@@ -4,12 +4,13 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_api::v1::{Condition, ObjectMeta, VirtualMachineInstance, VolumeStatus};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{Change, DiskError, Store, WriteError};
 use vireo_handler::reconcile::status::{
     NO_BOOT_DEVICE, PAUSED_IO_ERROR, READINESS_FAILED, UNHEALTHY, io_errors,
 };
 
-use crate::store::{Change, DiskError, Store, WriteError};
-use crate::{meta, place};
+use crate::place;
 
 /// One thing to tell.
 #[derive(Debug, Clone, PartialEq, Eq)]

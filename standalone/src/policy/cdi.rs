@@ -2,8 +2,7 @@
 //! must be told that, and not that they may not ask.
 
 use serde_json::Value;
-
-use crate::rbac::defaults::{Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, bind_to_known, role, rule};
+use vireo_apiserver::rbac::defaults::{Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, bind_to_known, role, rule};
 
 const OURS: (&str, &str) = ("cdi.kubevirt.io", "");
 const GROUP: &str = "cdi.kubevirt.io";

@@ -1,8 +1,7 @@
 //! KubeVirt's, which become part of `admin`, `edit` and `view`.
 
 use serde_json::Value;
-
-use crate::rbac::defaults::{
+use vireo_apiserver::rbac::defaults::{
     Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, role, rule,
 };
 

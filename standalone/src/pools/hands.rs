@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vireo_api::v1::{POOL_KIND, VirtualMachine, VirtualMachinePool};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{Change, DiskError, Key, Object, Store, WriteError};
 use vireo_operators::pool::{Made, Member, REVISION_LABEL, Revision, Step};
 
 use crate::machines::told::{About, Event, write as tell};
-use crate::store::{Change, DiskError, Key, Object, Store, WriteError};
-use crate::{meta, place};
+use crate::place;
 
 /// Does what was decided about one pool.
 pub(super) struct Hands<'a> {

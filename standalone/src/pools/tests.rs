@@ -1,10 +1,11 @@
 use std::convert::Infallible;
 
 use serde_json::json;
+use vireo_apiserver::rounds::Rounds;
+use vireo_apiserver::store::Change;
 
 use super::*;
-use crate::rounds::Rounds;
-use crate::store::Change;
+use crate::tests::Settle as _;
 
 struct World {
     _dir: tempfile::TempDir,

@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use vireo_api::spec::Bytes;
 use vireo_api::v1::Quantity;
-
-use super::Cause;
-use crate::meta;
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
 
 /// Held until nothing uses it; Kubernetes'.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";

@@ -9,8 +9,8 @@ use vireo_api::v1::{
     VirtualMachineInstancetype, VirtualMachineInstancetypeSpec, VirtualMachinePreference,
     VirtualMachinePreferenceSpec,
 };
+use vireo_apiserver::resource::Cause;
 
-use super::Cause;
 use super::machine::{cause, unknown};
 
 const TOPOLOGIES: [&str; 10] = [

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use vireo_apiserver::resource::{Column, METADATA_LISTS, Resource, Row, Scale, Text, texts};
 
-use super::{Column, METADATA_LISTS, Resource, Row, Scale, Text, texts};
+use super::schema::DEFINITIONS;
 use super::{claim, instancetype, machine, pool, replicaset, vmi, volume};
-use crate::schema::kubevirt::DEFINITIONS;
 
 const READY: &str = ".status.conditions[?(@.type=='Ready')].status";
 

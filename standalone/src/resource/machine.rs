@@ -8,9 +8,8 @@ use vireo_api::v1::{
     API_VERSION, ObjectMeta, Shape as _, Stranger, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceTemplateSpec,
 };
+use vireo_apiserver::resource::Cause;
 use vireo_operators::vm::RunStrategy;
-
-use super::Cause;
 
 const TEMPLATE: &str = "spec.template";
 

@@ -6,9 +6,9 @@ use vireo_api::v1::{
     IntOrString, ObjectMeta, Shape as _, VirtualMachine, VirtualMachinePool,
     VirtualMachinePoolSelectionPolicy, VirtualMachinePoolSpec, VirtualMachineTemplateSpec,
 };
+use vireo_apiserver::resource::Cause;
 use vireo_operators::pool::SORT_POLICIES;
 
-use super::Cause;
 use super::machine::{judge, unknown};
 use super::replicaset::{completed, of_label_selector, of_selector};
 

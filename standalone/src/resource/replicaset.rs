@@ -5,9 +5,9 @@ use serde_json::{Value, json};
 use vireo_api::decode;
 use vireo_api::spec::{Field, label_selector_problems};
 use vireo_api::v1::{LabelSelector, Shape, VirtualMachineInstanceReplicaSet};
+use vireo_apiserver::resource::Cause;
 use vireo_operators::selector;
 
-use super::Cause;
 use super::machine::{cause, of_template};
 
 const TEMPLATE: &str = "spec.template";

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-
-use super::{Cause, Resource};
+use vireo_apiserver::resource::{Cause, Resource};
 
 /// What KubeVirt's VMI admission webhooks reserve.
 const RESERVED_LABELS: [&str; 6] = [
@@ -58,8 +57,9 @@ fn reserved<'a>(object: &'a Value, path: &str) -> BTreeMap<&'static str, &'a Val
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use vireo_apiserver::resource::Registry;
 
-    use super::super::{Registry, kubevirt};
+    use super::super::kubevirt;
     use super::*;
 
     #[test]

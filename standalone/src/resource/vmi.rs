@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use vireo_api::decode;
 use vireo_api::v1::VirtualMachineInstance;
-
-use super::Cause;
-use crate::meta;
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
 
 /// Held by the node until the machine is gone; KubeVirt's.
 pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";

@@ -1,10 +1,10 @@
 //! The StorageClass and PersistentVolumes before they are stored: the server makes both.
 
 use serde_json::{Value, json};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
 
-use super::Cause;
 use super::claim::CLASS;
-use crate::meta;
 
 /// Held as long as its claim is there; Kubernetes'.
 pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";

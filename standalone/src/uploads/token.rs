@@ -2,8 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-
-use crate::auth::Signer;
+use vireo_apiserver::auth::Signer;
 
 /// As long as CDI's.
 const LIFE: SignedDuration = SignedDuration::from_mins(5);
@@ -46,10 +45,9 @@ pub fn read(signer: &Signer, token: &str, now: Timestamp) -> Option<Subject> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use vireo_apiserver::store::Store;
 
     use super::*;
-    use crate::auth::Tokens;
-    use crate::store::Store;
 
     #[test]
     fn a_token_is_for_one_claim_and_a_while() {
@@ -75,7 +73,7 @@ mod tests {
     fn it_lets_nobody_in_elsewhere() {
         let dir = tempfile::tempdir().unwrap();
         let store = std::sync::Arc::new(Store::open(&dir.path().join("store")).unwrap());
-        let tokens = Tokens::of_a_test(dir.path(), store);
+        let tokens = crate::tests::tokens(dir.path(), &store);
         let subject = Subject { namespace: "a".into(), name: "data".into(), uid: "1".into() };
         let token = sign(tokens.signer(), &subject, Timestamp::now()).unwrap();
         assert_eq!(tokens.bearer(&token), None);

@@ -8,12 +8,13 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachine;
+use vireo_apiserver::http::{Refusal, body, dry_run};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
 
 use super::{Ask, VirtApi};
-use crate::http::{Refusal, body, dry_run};
-use crate::store::{Change, Object, Store};
-use crate::{meta, place, vms};
+use crate::{place, vms};
 
 /// Writes down what is asked; the controller does it.
 pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, Refusal> {

@@ -4,9 +4,9 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
+use vireo_apiserver::http::{Refusal, ResourcePath, discovery, json_of};
 
 use super::STREAMS;
-use crate::http::{Refusal, ResourcePath, discovery, json_of};
 
 /// The release of KubeVirt whose API this is. Clients compare its first two numbers with theirs.
 const KUBEVIRT: &str = "1.9.0";
@@ -76,8 +76,9 @@ fn health() -> Value {
 
 #[cfg(test)]
 mod tests {
+    use vireo_apiserver::http::RequestInfo;
+
     use super::*;
-    use crate::http::RequestInfo;
 
     fn document_at(segments: &[&str]) -> Option<Document> {
         let path = format!("/{}", segments.join("/"));

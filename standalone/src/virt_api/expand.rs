@@ -7,11 +7,12 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachine;
+use vireo_apiserver::http::{Refusal, body, json_of};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::Store;
 
 use super::{Expand, VirtApi};
-use crate::http::{Refusal, body, json_of};
-use crate::store::Store;
-use crate::{instancetypes, meta, place};
+use crate::{instancetypes, place};
 
 /// GET of a machine that is there, PUT of any.
 pub(super) async fn serve(server: &VirtApi, expand: Expand, request: Request) -> Result<Response, Refusal> {

@@ -10,14 +10,15 @@ use serde_json::{Value, json};
 use vireo_api::v1::{
     AddVolumeOptions, RemoveVolumeOptions, Shape, VirtualMachine, VirtualMachineInstance, VolumeRequest,
 };
+use vireo_apiserver::http::{Refusal, body, dry_run};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::{Cause, Resource};
+use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm;
 
 use super::{Plug, VirtApi};
-use crate::http::{Refusal, body, dry_run};
-use crate::resource::{Cause, Resource};
-use crate::store::{Change, Object, Store};
 use crate::vms::volumes;
-use crate::{instancetypes, meta, place, vms};
+use crate::{instancetypes, place, vms};
 
 /// Writes down what is to be plugged in or out; the node does it.
 pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, Refusal> {

@@ -8,13 +8,13 @@ use axum::response::Response;
 use serde_json::Value;
 use tower::ServiceExt as _;
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
+use vireo_apiserver::http::Refusal;
+use vireo_apiserver::meta::is_dns_name;
+use vireo_apiserver::store::Store;
 
 use super::{STEERING, Stream, VirtApi};
-use crate::http::Refusal;
 use crate::machines::told::{self, About, Event};
-use crate::meta::is_dns_name;
 use crate::place;
-use crate::store::Store;
 
 /// Passes the request on to the node agent.
 pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) -> Result<Response, Refusal> {

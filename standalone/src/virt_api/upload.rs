@@ -10,16 +10,17 @@ use axum::response::{IntoResponse as _, Response};
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use vireo_apiserver::auth::{Tokens, bearer};
+use vireo_apiserver::http::{Answer, ApiService, Endpoint, Proxy, Refusal, ResourcePath, body, json_of};
+use vireo_apiserver::meta;
+use vireo_apiserver::resource::Cause;
+use vireo_apiserver::store::Store;
 use vireo_handler::jobs::{JobContext, JobError, Jobs, Pool};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
-use crate::auth::{Tokens, bearer};
-use crate::http::{Answer, ApiService, Endpoint, Proxy, Refusal, ResourcePath, body, json_of};
-use crate::resource::Cause;
-use crate::store::Store;
+use crate::place;
 use crate::uploads::{self, NotNow, Subject, Uploads, token};
-use crate::{meta, place};
 
 /// Where images come to.
 const DOORS: [&str; 2] = ["/v1beta1/upload", "/v1alpha1/upload"];

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use vireo_api::v1::{ObjectMeta, VirtualMachine};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{DiskError, Object, Store};
 use vireo_operators::vm::{FINALIZER, orphan};
 
-use crate::store::{DiskError, Object, Store};
-use crate::{meta, place};
+use crate::place;
 
 fn metadata(object: &Arc<Object>) -> Option<ObjectMeta> {
     serde_json::from_value(object.value.get("metadata")?.clone()).ok()

@@ -1,7 +1,9 @@
 mod orphans;
 
+use vireo_apiserver::rounds::Rounds;
+
 use super::*;
-use crate::rounds::Rounds;
+use crate::tests::Settle as _;
 
 struct World {
     _dir: tempfile::TempDir,

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 use vireo_api::v1::{VirtualMachineInstanceSpec, VolumeRequest};
+use vireo_apiserver::meta;
+use vireo_apiserver::store::{DiskError, Object, Store};
 use vireo_operators::vm::volumes::apply;
 
-use crate::store::{DiskError, Object, Store};
-use crate::{meta, place};
+use crate::place;
 
 /// What of a spec a volume is in.
 const PARTS: [&str; 2] = ["/volumes", "/domain/devices/disks"];

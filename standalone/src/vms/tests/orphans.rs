@@ -1,11 +1,13 @@
 //! Whatever way a VM goes, nothing of it stays for ever.
 
+use vireo_apiserver::collect::{Collector, FOREGROUND, ORPHAN};
+use vireo_apiserver::resource::Registry;
+
 use super::*;
 use std::sync::Arc;
 
-use crate::collect::{Collector, FOREGROUND, ORPHAN};
 use crate::resource::VMI_FINALIZER;
-use crate::resource::{Registry, kubevirt};
+use crate::resource::kubevirt;
 
 fn collector() -> Collector {
     Collector::new(Arc::new(Registry::new(kubevirt::rows())))
@@ -50,7 +52,7 @@ impl World {
     }
 
     /// As `kubectl patch` with `finalizers` that lack this one.
-    fn strip(&self, key: &crate::store::Key, finalizer: &str) {
+    fn strip(&self, key: &vireo_apiserver::store::Key, finalizer: &str) {
         let Some(object) = self.store.get(key) else { return };
         place::change(&self.store, &object, |value| {
             meta::remove_finalizer(value, finalizer);

@@ -13,7 +13,7 @@ use super::Refusal;
 use crate::patch::Kind;
 
 /// The largest body; as a Kubernetes API server's.
-pub(super) const LIMIT: usize = 3 << 20;
+pub const LIMIT: usize = 3 << 20;
 /// How long a body may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 

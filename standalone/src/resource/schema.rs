@@ -9,8 +9,10 @@ use vireo_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
     VirtualMachinePreference,
 };
+use vireo_apiserver::schema::{Definitions, KUBERNETES};
 
-use super::{Definitions, KUBERNETES};
+#[cfg(test)]
+mod parity;
 
 /// Core types that KubeVirt's specs embed.
 const EMBEDDED: [&str; 14] = [
@@ -67,6 +69,10 @@ mod tests {
 
     #[test]
     fn every_reference_leads_somewhere_and_every_kind_has_a_definition() {
-        super::super::assert_complete(&DEFINITIONS, &crate::resource::kubevirt::rows(), 100);
+        assert_eq!(DEFINITIONS.undefined(), [""; 0]);
+        for row in crate::resource::kubevirt::rows() {
+            assert!(DEFINITIONS.get(&row.kind).is_some(), "{}", row.kind);
+        }
+        assert!(DEFINITIONS.iter().count() > 100, "KubeVirt's types are among them");
     }
 }

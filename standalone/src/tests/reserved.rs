@@ -1,7 +1,8 @@
 //! Reserved labels of VMIs through every way to write.
 
+use vireo_apiserver::store::{Change, WriteError};
+
 use super::*;
-use crate::store::{Change, WriteError};
 
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const NODE: &str = "kubevirt.io/nodeName";

@@ -3,13 +3,58 @@ use axum::http::Request;
 use http_body_util::BodyExt as _;
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 
-use super::*;
+use std::path::Path;
+use std::sync::Arc;
+
 use crate::admit::VirtAdmission;
-use crate::auth::User;
-use crate::resource::{Registry, kubevirt};
+use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
+use axum::Router;
+use serde_json::{Value, json};
+use vireo_apiserver::auth::User;
+use vireo_apiserver::auth::{Signer, Tokens};
+use vireo_apiserver::catalog::Catalogs;
+use vireo_apiserver::http::{Measures, Proxy as _, Server, answer};
+use vireo_apiserver::rbac::roles::RolesNow;
+use vireo_apiserver::resource::Registry;
+use vireo_apiserver::rounds::{Controller, Rounds};
+use vireo_apiserver::store::{Key, Store};
+
+/// A store that has lost objects.
+pub(crate) fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
+    for Key { resource, namespace, name } in keys {
+        let lost = directory.join("unreadable").join(resource).join(namespace).join(name);
+        std::fs::create_dir_all(&lost).unwrap();
+        std::fs::write(lost.join("1.json"), "{").unwrap();
+    }
+    Store::open(&directory.join("store")).unwrap()
+}
+
+/// Tokens for the accounts of a store, with `right` as the administrator's.
+pub(crate) fn tokens(directory: &Path, store: &Arc<Store>) -> Tokens {
+    let signer = Signer::of(&directory.join("sa.key")).unwrap();
+    Tokens::new("right".to_owned(), signer, Arc::clone(store))
+}
+
+/// A controller that is asked until it writes nothing any more.
+pub(crate) trait Settle {
+    fn settle(&mut self, store: &Store);
+}
+
+impl<C: Controller> Settle for Rounds<C> {
+    fn settle(&mut self, store: &Store) {
+        for _ in 0..20 {
+            let before = store.revision();
+            self.round(store);
+            if store.revision() == before {
+                return;
+            }
+        }
+        panic!("the {} never settle", C::WHOSE);
+    }
+}
 
 struct World {
     _dir: tempfile::TempDir,
@@ -22,14 +67,14 @@ impl World {
         Self::with_unreadable(&[])
     }
 
-    fn with_unreadable(keys: &[crate::store::Key]) -> Self {
+    fn with_unreadable(keys: &[vireo_apiserver::store::Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let registry = Arc::new(Registry::new(kubevirt::rows()));
-        let store = Store::with_unreadable(&dir.path().join("store"), keys);
+        let store = with_unreadable(dir.path(), keys);
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::place::prepare(&store, "node1").unwrap();
-        crate::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
-        let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
+        vireo_apiserver::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
+        let tokens = Arc::new(tokens(dir.path(), &store));
         let allowed = AllowedPaths {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
             images: AllowedDirectories::Below(vec!["/srv/images".into()]),
@@ -208,7 +253,7 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
     world.ask("POST", MAPS, map("a", json!({}))).await;
     let item = format!("{MAPS}/a");
     let nowhere = "/api/v1/namespaces/none/configmaps";
-    let large = "x".repeat(body::LIMIT + 1);
+    let large = "x".repeat(vireo_apiserver::http::body::LIMIT + 1);
     let deep = "[".repeat(100_000);
     let json = "application/json";
     let rows: Vec<(&str, String, &str, String, u16)> = vec![

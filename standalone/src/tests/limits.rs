@@ -1,5 +1,6 @@
+use vireo_apiserver::store::{Key, Limits};
+
 use super::*;
-use crate::store::{Key, Limits};
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 

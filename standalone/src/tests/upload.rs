@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 
 use futures_util::stream;
+use vireo_apiserver::store::Change;
 
 use super::*;
-use crate::store::Change;
 
 const TOKENS: &str = "/apis/upload.cdi.kubevirt.io/v1beta1/namespaces/default/uploadtokenrequests";
 

@@ -9,10 +9,10 @@ use jiff::Timestamp;
 use crate::store::{DiskError, Key, Object, Store};
 
 /// How soon what failed is tried again: a round that broke off, and what could not be made or written.
-pub(crate) const RETRY: Duration = Duration::from_secs(10);
+pub const RETRY: Duration = Duration::from_secs(10);
 
 /// Who looks after the objects of one kind.
-pub(crate) trait Controller: Send + 'static {
+pub trait Controller: Send + 'static {
     /// What they are called.
     const WHOSE: &'static str;
 
@@ -36,19 +36,19 @@ pub(crate) trait Controller: Send + 'static {
 
 /// A controller, and when it is to look again.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds<C> {
-    pub(crate) controller: C,
+pub struct Rounds<C> {
+    pub controller: C,
     due: Due,
 }
 
 impl<C: Controller> Rounds<C> {
-    pub(crate) fn of(controller: C) -> Self {
+    pub fn of(controller: C) -> Self {
         Self { controller, due: Due::default() }
     }
 
     /// Looks at every object that may have something to do, or whose time has come; how long nothing is to be done if
     /// nothing changes. Blocks.
-    pub(crate) fn round(&mut self, store: &Store) -> Option<Duration> {
+    pub fn round(&mut self, store: &Store) -> Option<Duration> {
         let now = Timestamp::now();
         let controller = &mut self.controller;
         let changed = controller.changed(store);
@@ -66,7 +66,7 @@ impl<C: Controller> Rounds<C> {
 
     /// Goes round until nothing is written any more.
     #[cfg(test)]
-    pub(crate) fn settle(&mut self, store: &Store) {
+    pub fn settle(&mut self, store: &Store) {
         for _ in 0..20 {
             let before = store.revision();
             self.round(store);
@@ -78,26 +78,25 @@ impl<C: Controller> Rounds<C> {
     }
 
     /// When an object is looked at though nothing changes.
-    #[cfg(test)]
-    pub(crate) fn due_at(&self, key: &Key) -> Option<Timestamp> {
+    pub fn due_at(&self, key: &Key) -> Option<Timestamp> {
         self.due.at(key)
     }
 }
 
 /// When to try again what failed now.
-pub(crate) fn soon(now: Timestamp) -> Timestamp {
+pub fn soon(now: Timestamp) -> Timestamp {
     now.checked_add(RETRY).unwrap_or(now)
 }
 
 /// Controls until the store is gone.
-pub(crate) async fn control<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
+pub async fn control<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
     let begin = || Rounds::of(begin());
     go_from(store, C::WHOSE, begin, |store, rounds| rounds.round(store)).await;
 }
 
 /// Goes round until the store is gone. A round may block; it says how long nothing is to be done if nothing changes, and
 /// remembers what it likes from one to the next.
-pub(crate) async fn go<R: Default + Send + 'static>(
+pub async fn go<R: Default + Send + 'static>(
     store: Arc<Store>,
     whose: &'static str,
     round: fn(&Store, &mut R) -> Option<Duration>,
@@ -106,7 +105,7 @@ pub(crate) async fn go<R: Default + Send + 'static>(
 }
 
 /// The same where there is something to remember from the beginning, and after a round that broke off.
-pub(crate) async fn go_from<R: Send + 'static>(
+pub async fn go_from<R: Send + 'static>(
     store: Arc<Store>,
     whose: &'static str,
     begin: impl Fn() -> R,
@@ -144,16 +143,16 @@ pub(crate) async fn go_from<R: Send + 'static>(
 
 /// Why the last thing that was to be made for an object could not be.
 #[derive(Debug, Default)]
-pub(crate) struct Failures(BTreeMap<Key, String>);
+pub struct Failures(BTreeMap<Key, String>);
 
 impl Failures {
     /// Why, if it could not.
-    pub(crate) fn of(&self, key: &Key) -> Option<&str> {
+    pub fn of(&self, key: &Key) -> Option<&str> {
         self.0.get(key).map(String::as_str)
     }
 
     /// Remembers how it went `now`; when to try again what failed.
-    pub(crate) fn note(&mut self, key: &Key, failure: Option<String>, now: Timestamp) -> Option<Timestamp> {
+    pub fn note(&mut self, key: &Key, failure: Option<String>, now: Timestamp) -> Option<Timestamp> {
         let Some(why) = failure else {
             self.forget(key);
             return None;
@@ -163,7 +162,7 @@ impl Failures {
     }
 
     /// Forgets an object.
-    pub(crate) fn forget(&mut self, key: &Key) {
+    pub fn forget(&mut self, key: &Key) {
         self.0.remove(key);
     }
 }
@@ -191,7 +190,6 @@ impl Due {
         Some(Duration::try_from(first.duration_since(now)).unwrap_or_default())
     }
 
-    #[cfg(test)]
     fn at(&self, key: &Key) -> Option<Timestamp> {
         self.0.get(key).copied()
     }

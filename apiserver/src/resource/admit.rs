@@ -19,19 +19,19 @@ pub struct Cause {
 }
 
 impl Cause {
-    pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
     }
 
-    pub(crate) fn unsupported(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn unsupported(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueNotSupported", ..Self::invalid(field, message) }
     }
 
-    pub(crate) fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueForbidden", ..Self::invalid(field, message) }
     }
 
-    pub(crate) fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
+    pub fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueRequired", ..Self::invalid(field, message) }
     }
 }

@@ -62,15 +62,12 @@ mod tests {
 
     #[test]
     fn what_apply_prunes_is_there() {
-        let mut rows = super::super::kubernetes();
-        rows.extend(super::super::kubevirt::rows());
+        let rows = super::super::kubernetes();
         // What `kubectl apply --prune` of 1.20 and of 1.32 looks at.
         for (api_version, kind) in [
             ("v1", "ConfigMap"),
             ("v1", "Endpoints"),
             ("v1", "Namespace"),
-            ("v1", "PersistentVolumeClaim"),
-            ("v1", "PersistentVolume"),
             ("v1", "Pod"),
             ("v1", "ReplicationController"),
             ("v1", "Secret"),

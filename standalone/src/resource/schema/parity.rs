@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
 use serde_json::{Map, Value, json};
 
-use super::kubevirt::DEFINITIONS;
+use super::DEFINITIONS;
 
 fn text() -> String {
     "x".to_owned()
