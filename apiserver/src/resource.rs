@@ -31,7 +31,7 @@ pub use table::{
     CONFIG_MAPS, CONTROLLER_REVISIONS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NAMESPACES, NODES,
     SECRETS, SERVICE_ACCOUNTS, kubernetes,
 };
-pub(crate) use workload::is_workload;
+pub use workload::is_workload;
 
 /// A resource that is always served; made when it is first used.
 pub type Row = LazyLock<Arc<Resource>>;
@@ -158,7 +158,7 @@ impl Resource {
         Self { merge: Some(&METADATA_LISTS), ..Self::new(group, "v1", kind, &KUBERNETES) }
     }
 
-    /// Whether it is one of Kubernetes' own kinds, and of no CustomResourceDefinition here or in KubeVirt.
+    /// Whether it is one of Kubernetes' own kinds, and of no CustomResourceDefinition or composing program.
     pub fn is_kubernetes(&self) -> bool {
         self.merge.is_some()
     }

@@ -3,6 +3,7 @@
 //! Definitions are OpenAPI schemas that refer to each other by short names: [`Definitions`].
 
 mod core;
+mod kubernetes;
 pub mod openapi;
 mod rbac;
 pub mod rules;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::resource::Resource;
 
-pub use core::KUBERNETES;
+pub use kubernetes::KUBERNETES;
 
 /// OpenAPI definitions that refer to each other by short names.
 #[derive(Debug)]
@@ -82,8 +83,8 @@ pub struct Findings {
     pub unknown: Vec<String>,
 }
 
-/// Checks an object of a core kind or of a CustomResourceDefinition's, and takes out of it what is unknown. KubeVirt's
-/// kinds keep what is unknown and are judged when they are admitted.
+/// Checks an object of a core kind or of a CustomResourceDefinition's, and takes out of it what is unknown. Other
+/// kinds keep what is unknown and are validated when they are admitted.
 pub fn check(resource: &Resource, object: &mut Value) -> Findings {
     let mut findings = Findings::default();
     let definitions = resource.definitions;

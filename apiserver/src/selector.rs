@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn vmis() -> &'static Resource {
+    fn revisions() -> &'static Resource {
         &crate::resource::CONTROLLER_REVISIONS
     }
 
@@ -198,7 +198,7 @@ mod tests {
             (" app in (web) , e", true),
         ];
         for (text, expected) in rows {
-            let selector = Selector::read(vmis(), text, "").unwrap();
+            let selector = Selector::read(revisions(), text, "").unwrap();
             assert_eq!(selector.selects(&object), expected, "{text}");
         }
     }
@@ -208,10 +208,10 @@ mod tests {
         for text in
             ["a b", "=x", "a in web", "a in (x", "a,(", "a of (b)", "a=b=c", "x/y/z", "a=ü", "a>b", "-a"]
         {
-            assert!(Selector::read(vmis(), text, "").is_err(), "{text}");
+            assert!(Selector::read(revisions(), text, "").is_err(), "{text}");
         }
         for text in ["spec.nonsense=1", "metadata.name", "status"] {
-            assert!(Selector::read(vmis(), "", text).is_err(), "{text}");
+            assert!(Selector::read(revisions(), "", text).is_err(), "{text}");
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
             ("metadata.name!=x", false),
             ("metadata.namespace=other", false),
         ] {
-            assert_eq!(Selector::read(vmis(), "", text).unwrap().selects(&object), expected, "{text}");
+            assert_eq!(Selector::read(revisions(), "", text).unwrap().selects(&object), expected, "{text}");
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 use vireo_apiserver::admission::{Admission, Attributes, Verdict};
 use vireo_apiserver::http::Refusal;
 use vireo_apiserver::meta;
-use vireo_apiserver::resource::Cause;
+use vireo_apiserver::resource::{Cause, Resource, is_workload};
 use vireo_handler::storage::AllowedPaths;
 
 use crate::resource::{CLASS, kubevirt, reserved};
@@ -24,6 +24,7 @@ impl Admission for VirtAdmission {
 
     fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
         let Attributes { store, resource, old, .. } = *attributes;
+        none(workload(resource).into_iter().collect())?;
         none(instancetypes::find_names(store, resource, new, old))
     }
 
@@ -50,6 +51,19 @@ impl Admission for VirtAdmission {
         }
         Ok(())
     }
+}
+
+/// Why there are no objects of Kubernetes' workloads and services, and what there is instead.
+fn workload(resource: &Resource) -> Option<Cause> {
+    is_workload(&resource.api_version(), &resource.kind).then(|| {
+        let message = match &*resource.kind {
+            "Endpoints" | "Ingress" | "Service" => {
+                "Forbidden: services are not supported here: virtctl port-forward reaches the ports of a guest"
+            }
+            _ => "Forbidden: no pods run here: what runs are VirtualMachineInstances",
+        };
+        Cause::forbidden("spec", message)
+    })
 }
 
 fn none(causes: Vec<Cause>) -> Verdict {

@@ -13,7 +13,7 @@ use crate::rbac::action::Action;
 use crate::resource::{Cause, Resource};
 use crate::store::{DiskError, Excess, Expired, UpdateError, WriteError};
 
-/// KubeVirt tells so many causes in its message.
+/// So many causes are told in the message; as in KubeVirt's API.
 const TOLD: usize = 10;
 
 /// A refused request.

@@ -145,14 +145,13 @@ pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
 
 /// Pods, and what makes pods.
 pub(super) fn pod(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
-    let message = "Forbidden: no pods run here: what runs are VirtualMachineInstances";
+    let message = "Forbidden: no pods run here";
     vec![Cause::forbidden("spec", message)]
 }
 
 /// What leads to pods.
 pub(super) fn service(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
-    let message =
-        "Forbidden: services are not supported here: virtctl port-forward reaches the ports of a guest";
+    let message = "Forbidden: services are not supported here";
     vec![Cause::forbidden("spec", message)]
 }
 

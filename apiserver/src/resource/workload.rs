@@ -27,7 +27,7 @@ const ROWS: &[Row] = &[
 ];
 
 /// Whether there are no objects of a kind.
-pub(crate) fn is_workload(api_version: &str, kind: &str) -> bool {
+pub fn is_workload(api_version: &str, kind: &str) -> bool {
     let is = |row: &Resource| row.kind == kind && row.api_version() == api_version;
     rows().iter().any(is)
 }

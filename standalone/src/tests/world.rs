@@ -1,0 +1,113 @@
+//! The server of tests.
+
+use super::*;
+
+/// A store that has lost objects.
+pub(crate) fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
+    for Key { resource, namespace, name } in keys {
+        let lost = directory.join("unreadable").join(resource).join(namespace).join(name);
+        std::fs::create_dir_all(&lost).unwrap();
+        std::fs::write(lost.join("1.json"), "{").unwrap();
+    }
+    Store::open(&directory.join("store")).unwrap()
+}
+
+/// Tokens for the accounts of a store, with `right` as the administrator's.
+pub(crate) fn tokens(directory: &Path, store: &Arc<Store>) -> Tokens {
+    let signer = Signer::of(&directory.join("sa.key")).unwrap();
+    Tokens::new("right".to_owned(), signer, Arc::clone(store))
+}
+
+/// A controller that is asked until it writes nothing any more.
+pub(crate) trait Settle {
+    fn settle(&mut self, store: &Store);
+}
+
+impl<C: Controller> Settle for Rounds<C> {
+    fn settle(&mut self, store: &Store) {
+        for _ in 0..20 {
+            let before = store.revision();
+            self.round(store);
+            if store.revision() == before {
+                return;
+            }
+        }
+        panic!("the {} never settle", C::WHOSE);
+    }
+}
+
+/// A server that is composed as `vireo standalone` is, without a socket.
+pub(super) struct World {
+    pub(super) _dir: tempfile::TempDir,
+    pub(super) server: Arc<Server>,
+    pub(super) cdi: Arc<CdiApi>,
+}
+
+impl World {
+    pub(super) fn new() -> Self {
+        Self::with_unreadable(&[])
+    }
+
+    pub(super) fn with_unreadable(keys: &[vireo_apiserver::store::Key]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let registry = Arc::new(Registry::new(kubevirt::rows()));
+        let store = with_unreadable(dir.path(), keys);
+        let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
+        crate::place::prepare(&store, "node1").unwrap();
+        vireo_apiserver::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
+        let tokens = Arc::new(tokens(dir.path(), &store));
+        let allowed = AllowedPaths {
+            host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
+            images: AllowedDirectories::Below(vec!["/srv/images".into()]),
+        };
+        let uploads = Uploads {
+            files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
+            url: "https://127.0.0.1:6443".to_owned(),
+            jobs: vireo_handler::jobs::Jobs::default(),
+        };
+        let cdi = Arc::new(CdiApi { store: Arc::clone(&store), tokens: Arc::clone(&tokens), uploads });
+        let server = Arc::new(Server {
+            store: Arc::clone(&store),
+            tokens,
+            admission: Arc::new(VirtAdmission { allowed }),
+            services: vec![Arc::clone(&cdi) as _, Arc::new(VirtApi { store, node: Router::new() })],
+            proxies: vec![Arc::clone(&cdi) as _],
+            state_dir: dir.path().to_owned(),
+            catalogs: Catalogs::new(registry),
+            roles: RolesNow::default(),
+            metrics: Router::new(),
+            measures: Measures::default(),
+        });
+        Self { _dir: dir, server, cdi }
+    }
+
+    /// As kubectl would: method, path, media type, body.
+    pub(super) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        media: &str,
+        body: impl Into<Body>,
+    ) -> (u16, Value) {
+        let request = Request::builder().method(method).uri(path).header("Content-Type", media);
+        self.send_as(User::administrator(), request.body(body.into()).unwrap()).await
+    }
+
+    /// A request of somebody.
+    pub(super) async fn send_as(&self, user: User, mut request: Request<Body>) -> (u16, Value) {
+        request.extensions_mut().insert(user);
+        let response = answer(Arc::clone(&self.server), request).await;
+        let code = response.status().as_u16();
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (code, serde_json::from_slice(&bytes).unwrap())
+    }
+
+    pub(super) async fn ask(&self, method: &str, path: &str, body: Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.send(method, path, "application/json", body).await
+    }
+
+    pub(super) async fn patch(&self, path: &str, kind: &str, body: Value) -> (u16, Value) {
+        self.send("PATCH", path, &format!("application/{kind}-patch+json"), body.to_string()).await
+    }
+}
