@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 
 use crate::auth::Tokens;
 use crate::auth::account::{Account, Claims, ISSUER, Named};
+use crate::controller::{self, Controller};
 use crate::resource::{SECRETS, SERVICE_ACCOUNTS};
-use crate::rounds::{self, Controller};
-use crate::store::{DiskError, Follower, Key, News, Object, Store};
+use crate::store::{Changes, DiskError, Follower, Key, Object, Store};
 use crate::{meta, objects};
 
 /// The type of such a Secret.
@@ -25,7 +25,7 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// Fills them until the store is gone. `authority` is the certificate that clients know the server by, as PEM.
 pub async fn run(store: Arc<Store>, tokens: Arc<Tokens>, authority: String) {
     let authority = STANDARD.encode(authority);
-    rounds::control(store, || Filler {
+    controller::control(store, || Filler {
         tokens: Arc::clone(&tokens),
         authority: authority.clone(),
         follower: Follower::default(),
@@ -106,7 +106,7 @@ impl Filler {
 }
 
 impl Controller for Filler {
-    const WHOSE: &'static str = "Secrets of ServiceAccounts";
+    const NAME: &'static str = "Secrets of ServiceAccounts";
 
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (secrets, accounts) = (SECRETS.name(), SERVICE_ACCOUNTS.name());
@@ -121,8 +121,8 @@ impl Controller for Filler {
             _ => BTreeSet::new(),
         };
         match self.follower.look(store) {
-            News::Everything => all(None),
-            News::These(events) => events.iter().flat_map(|event| heard(&event.key)).collect(),
+            Changes::Relist => all(None),
+            Changes::Delta(events) => events.iter().flat_map(|event| heard(&event.key)).collect(),
         }
     }
 
@@ -153,7 +153,7 @@ impl Controller for Filler {
         });
         let Some(token) = made.map_or(Some(None), |made| made.map(Some)) else {
             tracing::warn!(secret = secret.key.name, "no token can be signed; it is tried again");
-            return Ok(Some(rounds::soon(now)));
+            return Ok(Some(controller::soon(now)));
         };
         objects::change(store, secret, |value| {
             // Unless it was made another's meanwhile, of which we shall hear.
@@ -173,7 +173,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::rounds::Rounds;
+    use crate::controller::Rounds;
     use crate::store::Change;
 
     struct World {

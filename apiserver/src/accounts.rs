@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::resource::{NAMESPACES, SERVICE_ACCOUNTS};
-use crate::store::{Change, DiskError, Follower, News, Store};
-use crate::{meta, objects, rounds};
+use crate::store::{Change, Changes, DiskError, Follower, Store};
+use crate::{controller, meta, objects};
 
 const DEFAULT: &str = "default";
 /// How soon what could not be written is tried again.
@@ -23,18 +23,18 @@ struct Rounds {
 
 /// Makes accounts until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "ServiceAccounts", round).await;
+    controller::go(store, "ServiceAccounts", round).await;
 }
 
 fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
     let (namespaces, accounts) = (NAMESPACES.name(), SERVICE_ACCOUNTS.name());
     match rounds.follower.look(store) {
-        News::Everything => {
+        Changes::Relist => {
             rounds
                 .open
                 .extend(store.list(&namespaces, None).objects.iter().map(|object| object.key.name.clone()));
         }
-        News::These(events) => {
+        Changes::Delta(events) => {
             for key in events.iter().map(|event| &event.key) {
                 if key.resource == namespaces {
                     rounds.open.insert(key.name.clone());

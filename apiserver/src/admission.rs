@@ -5,7 +5,7 @@ use std::fmt;
 use serde_json::Value;
 
 use crate::auth::User;
-use crate::http::Refusal;
+use crate::http::ApiError;
 use crate::resource::{Cause, Resource};
 use crate::store::Store;
 
@@ -68,7 +68,7 @@ pub trait Admission: fmt::Debug + Send + Sync {
         attributes: &Attributes<'_>,
         new: &mut Value,
         grace_period: Option<i64>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let _ = (attributes, new, grace_period);
         Ok(())
     }

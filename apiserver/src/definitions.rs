@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::resource::{CLEANUP, CUSTOM_RESOURCE_DEFINITIONS};
-use crate::store::{DiskError, Follower, News, Object, Store};
-use crate::{meta, objects, rounds};
+use crate::store::{Changes, DiskError, Follower, Object, Store};
+use crate::{controller, meta, objects};
 
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -23,14 +23,14 @@ struct Rounds {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::go(store, "CustomResourceDefinitions", round).await;
+    controller::go(store, "CustomResourceDefinitions", round).await;
 }
 
 fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
     let name = CUSTOM_RESOURCE_DEFINITIONS.name();
     let concerned = match rounds.follower.look(store) {
-        News::Everything => true,
-        News::These(events) => events
+        Changes::Relist => true,
+        Changes::Delta(events) => events
             .iter()
             .any(|event| event.key.resource == name || rounds.leaving.contains(&event.key.resource)),
     };

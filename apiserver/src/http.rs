@@ -7,12 +7,12 @@
 mod access;
 pub mod body;
 pub mod discovery;
+mod error;
 mod health;
 mod measured;
 mod protobuf;
 mod query;
 mod read;
-mod refusal;
 mod request_info;
 mod review;
 mod service;
@@ -35,9 +35,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+pub use error::{ApiError, status};
 pub use measured::Measures;
 pub use query::dry_run;
-pub use refusal::{Refusal, status};
 pub use request_info::{RequestInfo, ResourcePath};
 pub use service::{Answer, ApiService, Endpoint, Proxy};
 
@@ -82,12 +82,12 @@ pub struct Server {
 /// Answers a request of somebody who may make it.
 pub async fn answer(server: Arc<Server>, request: Request) -> Response {
     let (begin, mut about) = (Instant::now(), About::new(&request));
-    let response = serve(&server, request, &mut about).await.unwrap_or_else(Refusal::into_response);
+    let response = serve(&server, request, &mut about).await.unwrap_or_else(ApiError::into_response);
     server.measures.answered(about, response.status(), begin.elapsed());
     response
 }
 
-async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) -> Result<Response, Refusal> {
+async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
     access::check(server, &info, &mut request)?;
@@ -103,7 +103,7 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
         Target::Token(account) => token::serve(server, &account, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
         Target::Service(Delegated { service, path, .. }) => {
-            let service = server.services.get(service).ok_or_else(Refusal::nowhere)?;
+            let service = server.services.get(service).ok_or_else(ApiError::path_not_found)?;
             Arc::clone(service).serve(path, request).await
         }
         Target::Health(endpoint, check) => {
@@ -118,7 +118,7 @@ async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) ->
         }
         target => {
             if request.method() != Method::GET && request.method() != Method::HEAD {
-                return Err(Refusal::method_not_allowed());
+                return Err(ApiError::method_not_allowed());
             }
             let served = Served { catalog: &catalog, services: &server.services };
             documents(&served, &target, &request)
@@ -131,7 +131,7 @@ async fn objects(
     object: Object,
     query: Query,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let form = table::Form::negotiate(&request, &query)?;
     match (request.method().clone(), &object.name) {
         (Method::GET | Method::HEAD, None) if query.watch => {
@@ -158,11 +158,11 @@ async fn objects(
         Method::PATCH if named => write::patch(asked).await,
         Method::DELETE if named && whole => write::delete(asked).await,
         Method::DELETE if !named => write::delete_all(asked).await,
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 
-fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<Response, Refusal> {
+fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<Response, ApiError> {
     let accept =
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
@@ -176,7 +176,8 @@ fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<
         Target::OpenApiV2 => discovery::openapi_v2(served.catalog, accept),
         Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index(served.catalog)),
         Target::OpenApiV3(place) => {
-            let document = crate::schema::openapi::v3(served.catalog, place).ok_or_else(Refusal::nowhere)?;
+            let document =
+                crate::schema::openapi::v3(served.catalog, place).ok_or_else(ApiError::path_not_found)?;
             json_of(StatusCode::OK, &document)
         }
         Target::Root => json_of(StatusCode::OK, &discovery::paths(served)),
@@ -187,7 +188,7 @@ fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<
         | Target::Review(..)
         | Target::Health(..)
         | Target::Metrics => {
-            return Err(Refusal::nowhere());
+            return Err(ApiError::path_not_found());
         }
     })
 }
@@ -196,7 +197,7 @@ fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<
 pub fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
     match serde_json::to_vec(value) {
         Ok(text) => (code, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
-        Err(error) => Refusal::internal(error.to_string()).into_response(),
+        Err(error) => ApiError::internal(error.to_string()).into_response(),
     }
 }
 

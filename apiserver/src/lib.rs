@@ -3,9 +3,9 @@
 //! [parts of the API](http::ApiService) and [roles](rbac::defaults::Policy) of its own.
 //!
 //! [`store`] keeps objects and their history; [`resource`] is what is served, [`schema`] what its fields are, and
-//! [`fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
+//! [`managed_fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
 //! [`catalog`] knows what is served now, with the CustomResourceDefinitions that [`definitions`] sees to; [`accounts`]
-//! gives every namespace a ServiceAccount, whose Secrets [`account_tokens`] fills; [`collect`] removes what was left
+//! gives every namespace a ServiceAccount, whose Secrets [`account_tokens`] fills; [`garbage_collector`] removes what was left
 //! behind. [`auth`] knows who somebody is, and [`rbac`] what they may do.
 
 pub mod account_tokens;
@@ -13,19 +13,19 @@ pub mod accounts;
 pub mod admission;
 pub mod auth;
 pub mod catalog;
-pub mod collect;
+pub mod controller;
 pub mod definitions;
-pub mod fields;
 pub mod files;
+pub mod garbage_collector;
 pub mod http;
 pub mod kubeconfig;
+pub mod managed_fields;
 pub mod meta;
 pub mod objects;
 pub mod patch;
 pub mod pki;
 pub mod rbac;
 pub mod resource;
-pub mod rounds;
 pub mod schema;
 pub mod selector;
 pub mod server;

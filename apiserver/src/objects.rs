@@ -38,7 +38,7 @@ pub fn is_held(value: &Value) -> bool {
 }
 
 /// Marks an object as leaving, if it is held.
-pub fn leave(value: &mut Value) -> Leaving {
+pub fn mark_for_deletion(value: &mut Value) -> Leaving {
     if !is_held(value) {
         return Leaving::Free;
     }
@@ -58,7 +58,7 @@ pub fn leave(value: &mut Value) -> Leaving {
 /// # Errors
 /// When the store cannot be written.
 pub fn remove(store: &Store, object: &Object) -> Result<(), DiskError> {
-    change(store, object, |value| leave(value) == Leaving::Held)
+    change(store, object, |value| mark_for_deletion(value) == Leaving::Held)
 }
 
 /// Changes an object that is still the same one; `stays` says whether it is kept. Blocks.
@@ -139,16 +139,16 @@ mod tests {
     #[test]
     fn what_is_held_is_marked_once_and_what_is_not_goes() {
         let mut free = json!({"metadata": {"name": "x"}});
-        assert_eq!(leave(&mut free), Leaving::Free);
+        assert_eq!(mark_for_deletion(&mut free), Leaving::Free);
         let mut held = json!({"metadata": {"name": "x", "finalizers": ["a"]}});
-        assert_eq!(leave(&mut held), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut held), Leaving::Held);
         let marked = held.clone();
         assert!(meta::is_leaving(&marked));
-        assert_eq!(leave(&mut held), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut held), Leaving::Held);
         assert_eq!(held, marked);
         let mut namespace =
             json!({"kind": "Namespace", "metadata": {}, "spec": {"finalizers": ["kubernetes"]}});
-        assert_eq!(leave(&mut namespace), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut namespace), Leaving::Held);
         assert_eq!(namespace["status"]["phase"], "Terminating");
     }
 }

@@ -1,7 +1,7 @@
-//! The listener: TLS, who is asking, and limits on what strangers may hold.
+//! The listener: TLS, who is asking, and limits on unauthenticated connections.
 
 mod lingering;
-mod strangers;
+mod unauthenticated;
 
 use std::convert::Infallible;
 use std::io;
@@ -21,9 +21,9 @@ use tokio_rustls::TlsAcceptor;
 use tracing::{debug, warn};
 
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
-use crate::http::{self, Refusal, Server};
+use crate::http::{self, ApiError, Server};
 use lingering::Lingering;
-use strangers::{Connections, Standing};
+use unauthenticated::{Connections, Standing};
 
 /// How long a client may take to agree on TLS, and to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -87,13 +87,13 @@ async fn connection(
             let path = request.uri().path();
             if let Some(proxy) = server.proxies.iter().find(|proxy| proxy.serves(path)) {
                 let Some(answer) = Arc::clone(proxy).answer(request) else {
-                    return Ok::<_, Infallible>(Refusal::unauthorized().into_response());
+                    return Ok::<_, Infallible>(ApiError::unauthorized().into_response());
                 };
                 standing.known();
                 return Ok(answer.await);
             }
             let Some(user) = user(&door, certified.as_ref(), &request) else {
-                return Ok(Refusal::unauthorized().into_response());
+                return Ok(ApiError::unauthorized().into_response());
             };
             if user != User::anonymous() {
                 standing.known();

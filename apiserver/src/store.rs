@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 pub use disk::DiskError;
 use disk::{Disk, Opened};
-pub use follow::{Follower, Kept, News};
+pub use follow::{Changes, Follower, Kept};
 use key_locks::KeyLocks;
 pub use limits::{Excess, Limits};
 pub use object::{Key, Object};
@@ -113,7 +113,7 @@ impl Store {
     }
 
     /// Tells the last revision, and wakes with every new one.
-    pub fn news(&self) -> watch::Receiver<u64> {
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use vireo_apiserver::admission::{Admission, Attributes, Verdict};
-use vireo_apiserver::http::Refusal;
+use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource, is_workload};
 use vireo_handler::storage::AllowedPaths;
@@ -39,11 +39,11 @@ impl Admission for VirtAdmission {
         attributes: &Attributes<'_>,
         new: &mut Value,
         grace_period: Option<i64>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let Attributes { resource, old, .. } = *attributes;
         let name = meta::text(new, "name");
         if std::ptr::eq(resource, &**kubevirt::STORAGE_CLASSES) && name == CLASS {
-            return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
+            return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
         if let Some(seconds) = grace_period.filter(|_| std::ptr::eq(resource, place::vmis())) {
             place::shorten_grace(new, seconds);

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{ClaimVolumeSource, ObjectMeta};
+use vireo_apiserver::controller::{self, Controller};
 use vireo_apiserver::meta;
-use vireo_apiserver::rounds::{self, Controller};
-use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
+use vireo_apiserver::store::{Changes, DiskError, Follower, Key, Object, Store};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::status::Phase;
@@ -39,22 +39,22 @@ pub async fn run(store: Arc<Store>, node: Arc<Node>) {
     if let Ok(Err(error)) = swept {
         tracing::warn!(%error, "what uploads left behind stays");
     }
-    rounds::control(store, || Disks::over(node.claims(), Some(Arc::clone(&node)))).await;
+    controller::control(store, || Disks::over(node.claims(), Some(Arc::clone(&node)))).await;
 }
 
 impl Controller for Disks {
-    const WHOSE: &'static str = "PersistentVolumeClaims";
+    const NAME: &'static str = "PersistentVolumeClaims";
 
     /// A VMI that changes may no longer use what is to go.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (claims, instances) = (place::claims().name(), place::vmis().name());
         let volumes = place::volumes().name();
         match self.follower.look(store) {
-            News::Everything => {
+            Changes::Relist => {
                 let all = [&claims, &volumes].map(|resource| store.list(resource, None).objects);
                 all.iter().flatten().map(|object| object.key.clone()).collect()
             }
-            News::These(events) => {
+            Changes::Delta(events) => {
                 let mut keys = BTreeSet::new();
                 for event in events {
                     if event.key.resource == claims {
@@ -86,7 +86,7 @@ impl Controller for Disks {
             (false, true) => self.release(store, object),
             (false, false) => self.provide(store, object),
         }?;
-        Ok((!settled).then(|| rounds::soon(now)))
+        Ok((!settled).then(|| controller::soon(now)))
     }
 
     fn forget(&mut self, key: &Key) {

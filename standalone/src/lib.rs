@@ -8,12 +8,12 @@
 //! take.
 
 pub mod admit;
-mod children;
 pub mod claims;
 mod host_paths;
 pub mod instancetypes;
 pub mod machines;
 pub mod nodes;
+mod owner_index;
 pub mod place;
 pub mod placement;
 pub mod policy;

@@ -45,7 +45,7 @@ pub struct Vmis {
 impl Vmis {
     /// The VMIs of a store, for a node.
     pub fn of(store: Arc<Store>, node: &str) -> Self {
-        let news = store.news();
+        let news = store.subscribe();
         Self { store, node: node.to_owned(), news, entries: BTreeMap::new(), leaving: Vec::new() }
     }
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use vireo_apiserver::controller::{self, RETRY};
 use vireo_apiserver::meta;
-use vireo_apiserver::rounds::{self, RETRY};
 use vireo_apiserver::store::{DiskError, Store};
 
 use crate::place;
@@ -29,7 +29,8 @@ struct Beats {
 /// Says again and again that the node is alive, and makes it anew when somebody deleted it, until the store is gone.
 pub async fn run(store: Arc<Store>, name: &str) {
     let begin = || Beats { name: name.to_owned(), last: None };
-    rounds::go_from(store, "this node", begin, |store, beats| Some(beats.round(store, Instant::now()))).await;
+    controller::go_from(store, "this node", begin, |store, beats| Some(beats.round(store, Instant::now())))
+        .await;
 }
 
 impl Beats {

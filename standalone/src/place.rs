@@ -8,7 +8,9 @@ use vireo_apiserver::store::{Change, DiskError, Key, Store};
 use crate::nodes;
 use crate::resource::{CLASS, describe_class, kubevirt};
 
-pub use vireo_apiserver::objects::{Leaving, change, done, is_held, leave, make, namespace, remove};
+pub use vireo_apiserver::objects::{
+    Leaving, change, done, is_held, make, mark_for_deletion, namespace, remove,
+};
 
 /// The row of nodes.
 pub fn nodes() -> &'static Resource {
@@ -82,7 +84,7 @@ pub fn judge(store: &Store, resource: &Resource, value: &mut Value, old: Option<
 ///
 /// # Errors
 /// When the store cannot be written.
-pub fn plant(
+pub fn create(
     store: &Store,
     resource: &Resource,
     key: &Key,

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
+use vireo_apiserver::controller::{self, Controller};
 use vireo_apiserver::meta;
-use vireo_apiserver::rounds::{self, Controller};
-use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
+use vireo_apiserver::store::{Changes, DiskError, Follower, Key, Object, Store};
 use vireo_handler::reconcile::status::Phase;
 use vireo_operators::placement::{Node, Room, Waiting, refuse};
 
@@ -68,7 +68,7 @@ struct Placement {
 
 /// Tells until the store is gone.
 pub async fn run(store: Arc<Store>, node: &str) {
-    rounds::control(store, || Placement::on(node)).await;
+    controller::control(store, || Placement::on(node)).await;
 }
 
 impl Placement {
@@ -78,13 +78,13 @@ impl Placement {
 }
 
 impl Controller for Placement {
-    const WHOSE: &'static str = "VirtualMachineInstances without a place";
+    const NAME: &'static str = "VirtualMachineInstances without a place";
 
     /// What one takes, another may lack: all are looked at together.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (instances, nodes) = (place::vmis().name(), place::nodes().name());
         let mut written = BTreeSet::new();
-        if let News::These(events) = self.follower.look(store) {
+        if let Changes::Delta(events) = self.follower.look(store) {
             let concerns = events.iter().filter(|event| [&instances, &nodes].contains(&&event.key.resource));
             written.extend(concerns.map(|event| event.key.clone()));
             if written.is_empty() {
@@ -155,7 +155,7 @@ fn note(instance: &mut Value, why: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vireo_apiserver::rounds::Rounds;
+    use vireo_apiserver::controller::Rounds;
     use vireo_apiserver::store::Change;
 
     use super::*;

@@ -12,12 +12,12 @@ use vireo_api::v1::{
 };
 use vireo_operators::pool::{self, Member, Seen, Step};
 
-use crate::children::{Children, Whose, without_spec};
+use crate::owner_index::{Children, Whose, without_spec};
 use crate::place;
 use hands::Hands;
+use vireo_apiserver::controller::{self, Controller, Failures};
 use vireo_apiserver::meta;
-use vireo_apiserver::rounds::{self, Controller, Failures};
-use vireo_apiserver::store::{DiskError, Event, Follower, Key, News, Object, Store};
+use vireo_apiserver::store::{Changes, DiskError, Event, Follower, Key, Object, Store};
 
 /// What is remembered from round to round.
 #[derive(Debug)]
@@ -49,22 +49,22 @@ fn template(revision: &Value) -> Option<VirtualMachineTemplateSpec> {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::control(store, Pools::default).await;
+    controller::control(store, Pools::default).await;
 }
 
 impl Controller for Pools {
-    const WHOSE: &'static str = "pools";
+    const NAME: &'static str = "pools";
 
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         match self.follower.look(store) {
-            News::Everything => {
+            Changes::Relist => {
                 self.machines.fill(store);
                 self.instances.fill(store);
                 self.revisions.fill(store);
                 let pools = store.list(&place::pools().name(), None).objects;
                 pools.into_iter().map(|object| object.key.clone()).collect()
             }
-            News::These(events) => events.iter().flat_map(|event| self.concerned(event)).collect(),
+            Changes::Delta(events) => events.iter().flat_map(|event| self.concerned(event)).collect(),
         }
     }
 

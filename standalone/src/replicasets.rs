@@ -6,13 +6,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{REPLICA_SET_KIND, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
+use vireo_apiserver::controller::{self, Controller, Failures};
 use vireo_apiserver::meta;
-use vireo_apiserver::rounds::{self, Controller, Failures};
-use vireo_apiserver::store::{DiskError, Follower, Key, News, Object, Store};
+use vireo_apiserver::store::{Changes, DiskError, Follower, Key, Object, Store};
 use vireo_operators::replicaset::{self, Seen, Step};
 
-use crate::children::{Children, Whose, without_spec};
 use crate::machines::told::{About, Event, write as tell};
+use crate::owner_index::{Children, Whose, without_spec};
 use crate::place;
 
 /// What is remembered from round to round.
@@ -33,11 +33,11 @@ impl Default for ReplicaSets {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::control(store, ReplicaSets::default).await;
+    controller::control(store, ReplicaSets::default).await;
 }
 
 impl Controller for ReplicaSets {
-    const WHOSE: &'static str = "replica sets";
+    const NAME: &'static str = "replica sets";
 
     /// An instance that nobody controls may concern every set of its namespace.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
@@ -48,11 +48,11 @@ impl Controller for ReplicaSets {
         };
         let mut keys = BTreeSet::new();
         match self.follower.look(store) {
-            News::Everything => {
+            Changes::Relist => {
                 self.instances.fill(store);
                 keys.extend(all(None));
             }
-            News::These(events) => {
+            Changes::Delta(events) => {
                 let mut rooms = BTreeSet::new();
                 for event in events {
                     if event.key.resource == sets.name() {
@@ -149,7 +149,7 @@ impl Hands<'_> {
         let name = meta::made_up(&instance.metadata.generate_name);
         let value = serde_json::to_value(instance).unwrap_or_default();
         let key = place::vmis().key(&self.set.metadata.namespace, &name);
-        let refused = place::plant(self.store, place::vmis(), &key, value, |_| {})?;
+        let refused = place::create(self.store, place::vmis(), &key, value, |_| {})?;
         match &refused {
             None => {
                 let text = format!(

@@ -17,7 +17,7 @@ use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, Door};
 use vireo_apiserver::store::{DiskError, Store};
-use vireo_apiserver::{account_tokens, accounts, collect, definitions, kubeconfig, rbac};
+use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
@@ -161,7 +161,7 @@ pub async fn run(
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
         () = placement::run(Arc::clone(&store), &node.settings.node_name) => {}
-        () = collect::run(Arc::clone(&store), Arc::clone(&registry)) => {}
+        () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }
     info!("vireo stops; its guests go on");
     Ok(())

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::auth::{Signer, Tokens};
 use vireo_apiserver::catalog::Catalogs;
+use vireo_apiserver::controller::{Controller, Rounds};
 use vireo_apiserver::http::{Measures, Proxy as _, Server, answer};
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
-use vireo_apiserver::rounds::{Controller, Rounds};
 use vireo_apiserver::store::{Key, Store};
 
 mod world;

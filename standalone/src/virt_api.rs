@@ -16,7 +16,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use documents::Document;
-use vireo_apiserver::http::{Answer, ApiService, Endpoint, Refusal, ResourcePath};
+use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
 use vireo_apiserver::store::Store;
 
 /// The group of consoles and screens.
@@ -117,7 +117,7 @@ impl Stream {
     }
 }
 
-fn asked(path: &ResourcePath) -> Option<Result<Asked, Refusal>> {
+fn asked(path: &ResourcePath) -> Option<Result<Asked, ApiError>> {
     if let Some(document) = documents::at(path) {
         return Some(Ok(Asked::Document(document)));
     }
@@ -140,7 +140,7 @@ impl ApiService for VirtApi {
         documents.collect()
     }
 
-    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, Refusal>> {
+    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, ApiError>> {
         let endpoint = |asked| match asked {
             Asked::Stream(stream) if stream.is_connection() => Endpoint::Connection,
             _ => Endpoint::Request,
@@ -148,12 +148,12 @@ impl ApiService for VirtApi {
         Some(asked(path)?.map(endpoint))
     }
 
-    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, Refusal>> {
+    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, ApiError>> {
         Box::pin(async move {
-            match asked(&path).ok_or_else(Refusal::nowhere)?? {
+            match asked(&path).ok_or_else(ApiError::path_not_found)?? {
                 Asked::Document(document) => {
                     if request.method() != Method::GET && request.method() != Method::HEAD {
-                        return Err(Refusal::method_not_allowed());
+                        return Err(ApiError::method_not_allowed());
                     }
                     documents::document(document)
                 }
@@ -191,18 +191,18 @@ fn resources() -> Vec<Value> {
 }
 
 /// What is asked of the group of consoles and screens.
-fn subresource(path: &ResourcePath) -> Result<Asked, Refusal> {
+fn subresource(path: &ResourcePath) -> Result<Asked, ApiError> {
     let ("v1" | "v1alpha3", Some(namespace)) = (path.version.as_str(), path.namespace.clone()) else {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     };
     if (path.resource.as_str(), &path.name) == ("expand-vm-spec", &None) {
         return Ok(Asked::Expand(Expand { namespace, name: None }));
     }
-    let name = path.name.clone().ok_or_else(Refusal::nowhere)?;
+    let name = path.name.clone().ok_or_else(ApiError::path_not_found)?;
     let of_machine = match path.resource.as_str() {
         "virtualmachines" => true,
         "virtualmachineinstances" => false,
-        _ => return Err(Refusal::nowhere()),
+        _ => return Err(ApiError::path_not_found()),
     };
     Ok(match path.subresource().as_slice() {
         ["expand-spec"] if of_machine => Asked::Expand(Expand { namespace, name: Some(name) }),
@@ -216,7 +216,7 @@ fn subresource(path: &ResourcePath) -> Result<Asked, Refusal> {
     })
 }
 
-fn stream((namespace, name): (String, String), of_machine: bool, what: &[&str]) -> Result<Stream, Refusal> {
+fn stream((namespace, name): (String, String), of_machine: bool, what: &[&str]) -> Result<Stream, ApiError> {
     let forwarded = match what {
         [PORT_FORWARD, port] => is_word(port),
         [PORT_FORWARD, port, protocol] => is_word(port) && is_word(protocol),
@@ -226,7 +226,7 @@ fn stream((namespace, name): (String, String), of_machine: bool, what: &[&str]) 
     let served =
         || [&["console", "vnc", "vnc/screenshot"][..], &AGENT, &STEERING].concat().contains(&what.as_str());
     if !forwarded && (of_machine || !served()) {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     }
     Ok(Stream { namespace, name, what, of_machine })
 }
@@ -240,9 +240,9 @@ fn is_word(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn parse(path: &str) -> Result<Asked, Refusal> {
+    fn parse(path: &str) -> Result<Asked, ApiError> {
         let info = vireo_apiserver::http::RequestInfo::of_path(path)?;
-        asked(info.resource().ok_or_else(Refusal::nowhere)?).ok_or_else(Refusal::nowhere)?
+        asked(info.resource().ok_or_else(ApiError::path_not_found)?).ok_or_else(ApiError::path_not_found)?
     }
 
     #[test]

@@ -8,10 +8,10 @@ use std::time::Instant;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::v1::{VirtualMachine, VirtualMachineInstance, VolumeRequest};
+use vireo_apiserver::controller::{self, Controller, RETRY};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::Cause;
-use vireo_apiserver::rounds::{self, Controller, RETRY};
-use vireo_apiserver::store::{Change, DiskError, Follower, Key, News, Object, Store, WriteError};
+use vireo_apiserver::store::{Change, Changes, DiskError, Follower, Key, Object, Store, WriteError};
 use vireo_operators::vm::{self, Revision, Seen, Start, Step};
 
 use crate::machines::told::{About, Event, write as tell};
@@ -30,21 +30,21 @@ struct Machines {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    rounds::control(store, Machines::default).await;
+    controller::control(store, Machines::default).await;
 }
 
 impl Controller for Machines {
-    const WHOSE: &'static str = "VirtualMachines";
+    const NAME: &'static str = "VirtualMachines";
 
     /// The VMs that a write concerns, and VMIs that may have no VM any more. A VM's instance has its name.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key> {
         let (machines, instances) = (place::vms().name(), place::vmis().name());
         match self.follower.look(store) {
-            News::Everything => {
+            Changes::Relist => {
                 let all = [&machines, &instances].map(|resource| store.list(resource, None).objects);
                 all.iter().flatten().map(|object| object.key.clone()).collect()
             }
-            News::These(events) => events
+            Changes::Delta(events) => events
                 .iter()
                 .filter(|event| [&machines, &instances].contains(&&event.key.resource))
                 .flat_map(|event| {
@@ -110,7 +110,7 @@ impl Controller for Machines {
         }
         // What it chose may come to be without a word to the machine.
         let again = matches!(expanded, Some(Err(_))) || self.failed.contains_key(&object.key);
-        let retry = again.then(|| rounds::soon(now));
+        let retry = again.then(|| controller::soon(now));
         Ok([verdict.again, retry].into_iter().flatten().min())
     }
 
@@ -160,7 +160,7 @@ fn create(store: &Store, vm: &VirtualMachine, start: Start) -> Result<bool, Disk
     keep(store, vm, &revision)?;
     let value = serde_json::to_value(&instance).unwrap_or_default();
     let key = place::vmis().key(namespace, name);
-    let refused = place::plant(store, place::vmis(), &key, value, |value| {
+    let refused = place::create(store, place::vmis(), &key, value, |value| {
         value["status"]["virtualMachineRevisionName"] = json!(revision.name);
     })?;
     let event = match &refused {

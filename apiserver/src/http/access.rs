@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::Request;
 
 use super::request_info::RequestInfo;
-use super::{Refusal, Server};
+use super::{ApiError, Server};
 use crate::auth::User;
 use crate::rbac::action::Action;
 use crate::rbac::roles::{Decision, Roles};
@@ -22,7 +22,7 @@ pub(super) struct Asker {
 
 impl Asker {
     /// Whether they may also do this.
-    pub(super) fn check(&self, action: &Action) -> Result<(), Refusal> {
+    pub(super) fn check(&self, action: &Action) -> Result<(), ApiError> {
         // Reasons are for who asks for them, and for those who are refused.
         if self.roles.may(&self.user, action) {
             return Ok(());
@@ -31,17 +31,17 @@ impl Asker {
             Decision::Denied(why) => why,
             Decision::Allowed(_) => String::new(),
         };
-        Err(Refusal::denied(action, &self.user.name, &why))
+        Err(ApiError::denied(action, &self.user.name, &why))
     }
 }
 
 /// Who makes a request that was let in.
-pub(super) fn asker(request: &Request) -> Result<&Asker, Refusal> {
-    request.extensions().get().ok_or_else(|| Refusal::internal("nobody looked who makes the request"))
+pub(super) fn asker(request: &Request) -> Result<&Asker, ApiError> {
+    request.extensions().get().ok_or_else(|| ApiError::internal("nobody looked who makes the request"))
 }
 
 /// Lets a request in, which from then on has an [`Asker`].
-pub(super) fn check(server: &Server, info: &RequestInfo, request: &mut Request) -> Result<(), Refusal> {
+pub(super) fn check(server: &Server, info: &RequestInfo, request: &mut Request) -> Result<(), ApiError> {
     let user = request.extensions().get::<User>().cloned().unwrap_or_else(User::anonymous);
     let mut asker = Asker { user, roles: server.roles.now(&server.store) };
     if let Some(wished) = impersonate::wished(request.headers())? {

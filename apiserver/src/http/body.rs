@@ -9,7 +9,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde_json::Value;
 
-use super::Refusal;
+use super::ApiError;
 use crate::patch::Kind;
 
 /// The largest body; as a Kubernetes API server's.
@@ -23,37 +23,37 @@ fn media_type(request: &Request) -> String {
     value.and_then(|value| value.split(';').next()).unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-async fn bytes(request: Request) -> Result<Bytes, Refusal> {
+async fn bytes(request: Request) -> Result<Bytes, ApiError> {
     let body = request.into_body();
     // Before it is read: whoever waits for `100 Continue` need not send it.
     if body.size_hint().lower() > LIMIT as u64 {
-        return Err(Refusal::too_large(LIMIT));
+        return Err(ApiError::too_large(LIMIT));
     }
     let reading = Limited::new(body, LIMIT).collect();
     match tokio::time::timeout(PATIENCE, reading).await {
-        Err(_) => Err(Refusal::too_slow()),
+        Err(_) => Err(ApiError::too_slow()),
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(Refusal::too_large(LIMIT)),
-        Ok(Err(error)) => Err(Refusal::bad_request(format!("the body broke off: {error}"))),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(LIMIT)),
+        Ok(Err(error)) => Err(ApiError::bad_request(format!("the body broke off: {error}"))),
     }
 }
 
-fn json(bytes: &[u8]) -> Result<Value, Refusal> {
+fn json(bytes: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(bytes)
-        .map_err(|error| Refusal::bad_request(format!("the body is no JSON: {error}")))
+        .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))
 }
 
-fn yaml(bytes: &[u8]) -> Result<Value, Refusal> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Refusal::bad_request("the body is no UTF-8"))?;
-    let documents = super::yaml::documents(text).map_err(|error| Refusal::bad_request(error.to_string()))?;
+fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is no UTF-8"))?;
+    let documents = super::yaml::documents(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
     match <[Value; 1]>::try_from(documents) {
         Ok([document]) => Ok(document),
-        Err(_) => Err(Refusal::bad_request("the body must be one YAML document")),
+        Err(_) => Err(ApiError::bad_request("the body must be one YAML document")),
     }
 }
 
 /// An object. None where there is no body.
-pub async fn object(request: Request) -> Result<Option<Value>, Refusal> {
+pub async fn object(request: Request) -> Result<Option<Value>, ApiError> {
     let kind = media_type(&request);
     let bytes = bytes(request).await?;
     if bytes.is_empty() {
@@ -64,12 +64,12 @@ pub async fn object(request: Request) -> Result<Option<Value>, Refusal> {
         "application/yaml" | "application/x-yaml" => yaml(&bytes)?,
         "application/vnd.kubernetes.protobuf" => super::protobuf::object(&bytes)?,
         other => {
-            return Err(Refusal::unsupported(format!(
+            return Err(ApiError::unsupported(format!(
                 "the body of the request was in an unknown format: {other}; accepted media types include: application/json, application/yaml"
             )));
         }
     };
-    if value.is_object() { Ok(Some(value)) } else { Err(Refusal::bad_request("the body is no object")) }
+    if value.is_object() { Ok(Some(value)) } else { Err(ApiError::bad_request("the body is no object")) }
 }
 
 /// What a PATCH carries.
@@ -82,7 +82,7 @@ pub(super) enum PatchBody {
 }
 
 /// A patch. `strategic` is whether the resource has that kind.
-pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody, Refusal> {
+pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody, ApiError> {
     let kind = match media_type(&request).as_str() {
         "application/json-patch+json" => Kind::Json,
         "application/merge-patch+json" => Kind::Merge,
@@ -90,13 +90,13 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody
         "application/apply-patch+yaml" => {
             let manifest = yaml(&bytes(request).await?)?;
             if !manifest.is_object() {
-                return Err(Refusal::bad_request("the body is no object"));
+                return Err(ApiError::bad_request("the body is no object"));
             }
             return Ok(PatchBody::Manifest(manifest));
         }
         other => {
             let strategic = if strategic { ", application/strategic-merge-patch+json" } else { "" };
-            return Err(Refusal::unsupported(format!(
+            return Err(ApiError::unsupported(format!(
                 "the body of the request was in an unknown format: {other}; accepted media types include: application/json-patch+json, application/merge-patch+json{strategic}, application/apply-patch+yaml"
             )));
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
 use super::service::ApiService;
-use super::{Refusal, json_of, token};
+use super::{ApiError, json_of, token};
 use crate::catalog::Catalog;
 use crate::resource::{Resource, SERVICE_ACCOUNTS};
 use crate::schema::openapi;
@@ -99,9 +99,9 @@ fn group_of(name: &str, versions: &[&str]) -> Value {
 }
 
 /// `/apis/group`
-pub(super) fn group(served: &Served<'_>, name: &str) -> Result<Value, Refusal> {
+pub(super) fn group(served: &Served<'_>, name: &str) -> Result<Value, ApiError> {
     let (_, versions) =
-        groups(served).into_iter().find(|(group, _)| *group == name).ok_or_else(Refusal::nowhere)?;
+        groups(served).into_iter().find(|(group, _)| *group == name).ok_or_else(ApiError::path_not_found)?;
     let mut group = group_of(name, &versions);
     group["kind"] = json!("APIGroup");
     group["apiVersion"] = json!("v1");
@@ -109,7 +109,7 @@ pub(super) fn group(served: &Served<'_>, name: &str) -> Result<Value, Refusal> {
 }
 
 /// `/apis/group/version`, or `/api/version`
-pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Result<Value, Refusal> {
+pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Result<Value, ApiError> {
     let mut resources = Vec::new();
     for service in served.services {
         resources.extend(service.resources(group, version));
@@ -145,7 +145,7 @@ pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Resu
         }
     }
     if resources.is_empty() {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     }
     let place = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
     Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": resources}))

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
+use super::error::chain;
 use super::query::Query;
-use super::refusal::chain;
 use super::write::aside;
-use super::{Refusal, Server};
+use super::{ApiError, Server};
 
 /// Where less is free, the state directory counts as full: a write of the largest object may not fit.
 const LEAST_FREE: u64 = 4 << 20;
@@ -105,14 +105,14 @@ pub(super) async fn serve(
     (endpoint, only): (Endpoint, Option<String>),
     query: Query,
     method: &Method,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     if method != Method::GET && method != Method::HEAD {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let named = |check: &&Check| only.as_deref().is_none_or(|only| only == check.name());
     let checks: Vec<Check> = endpoint.checks().iter().filter(named).copied().collect();
     if checks.is_empty() {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     }
     let (server, excluded) = (Arc::clone(server), query.excluded);
     let results = aside(move || {

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
+use super::ApiError;
 use crate::resource::is_workload;
 
 /// What a body begins with.
@@ -131,12 +131,12 @@ struct LocalObjectReference {
 }
 
 /// Reads an object of one of the kinds that are known here.
-pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn object(body: &[u8]) -> Result<Value, ApiError> {
     let broken =
-        |error: prost::DecodeError| Refusal::bad_request(format!("the body is no protobuf: {error}"));
+        |error: prost::DecodeError| ApiError::bad_request(format!("the body is no protobuf: {error}"));
     let body = body
         .strip_prefix(MAGIC)
-        .ok_or_else(|| Refusal::bad_request("the body is not Kubernetes' protobuf: it has no prefix"))?;
+        .ok_or_else(|| ApiError::bad_request("the body is not Kubernetes' protobuf: it has no prefix"))?;
     let envelope = Envelope::decode(body).map_err(broken)?;
     let TypeMeta { api_version, kind } = envelope.kind.unwrap_or_default();
     let raw = envelope.raw.as_slice();
@@ -174,7 +174,7 @@ pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
         (_, kind) => match rbac::read(kind, raw).map_err(broken)? {
             Some(object) => object,
             None => review::read(kind, raw).map_err(broken)?.ok_or_else(|| {
-                Refusal::unsupported(format!(
+                ApiError::unsupported(format!(
                     "{api_version} {kind} is not read as protobuf; accepted media types include: application/json, application/yaml"
                 ))
             })?,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use super::Refusal;
+use super::ApiError;
 use crate::resource::Cause;
 
 /// How objects of another moment are asked for.
@@ -53,30 +53,30 @@ pub(super) struct Query {
     pub(super) excluded: Vec<String>,
 }
 
-fn decode(text: &str) -> Result<String, Refusal> {
+fn decode(text: &str) -> Result<String, ApiError> {
     let spaced = text.replace('+', " ");
     let text = percent_decode_str(&spaced).decode_utf8();
-    text.map(|text| text.into_owned()).map_err(|_| Refusal::bad_request("the query is no UTF-8"))
+    text.map(|text| text.into_owned()).map_err(|_| ApiError::bad_request("the query is no UTF-8"))
 }
 
-fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, Refusal> {
+fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|_| {
-        Refusal::bad_request(format!("invalid value for {name}: {text:?} is no number that fits"))
+        ApiError::bad_request(format!("invalid value for {name}: {text:?} is no number that fits"))
     })
 }
 
-fn truth(name: &str, text: &str) -> Result<bool, Refusal> {
+fn truth(name: &str, text: &str) -> Result<bool, ApiError> {
     match text {
         "true" | "1" | "" => Ok(true),
         "false" | "0" => Ok(false),
-        other => Err(Refusal::bad_request(format!(
+        other => Err(ApiError::bad_request(format!(
             "invalid value for {name}: {other:?} is neither true nor false"
         ))),
     }
 }
 
 impl Query {
-    pub(super) fn parse(text: &str) -> Result<Self, Refusal> {
+    pub(super) fn parse(text: &str) -> Result<Self, ApiError> {
         let mut query = Self::default();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -85,12 +85,12 @@ impl Query {
         if query.matching.is_some() && query.revision.is_none() && !query.initial_events {
             let why = "Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided";
             let cause = Cause::forbidden("resourceVersionMatch", why);
-            return Err(Refusal::invalid_options("ListOptions", cause));
+            return Err(ApiError::invalid_options("ListOptions", cause));
         }
         Ok(query)
     }
 
-    fn take(&mut self, name: &str, value: String) -> Result<(), Refusal> {
+    fn take(&mut self, name: &str, value: String) -> Result<(), ApiError> {
         match name {
             "watch" => self.watch = truth(name, &value)?,
             "allowWatchBookmarks" => self.bookmarks = truth(name, &value)?,
@@ -113,7 +113,7 @@ impl Query {
                             "Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
                         );
                         let cause = Cause::unsupported("resourceVersionMatch", why);
-                        return Err(Refusal::invalid_options("ListOptions", cause));
+                        return Err(ApiError::invalid_options("ListOptions", cause));
                     }
                 }
             }
@@ -131,7 +131,7 @@ impl Query {
                     "Warn" | "" => Unknown::Warn,
                     "Strict" => Unknown::Refuse,
                     other => {
-                        return Err(Refusal::bad_request(format!(
+                        return Err(ApiError::bad_request(format!(
                             "invalid value for fieldValidation: {other:?}: use Ignore, Warn or Strict"
                         )));
                     }
@@ -149,7 +149,7 @@ impl Query {
 }
 
 /// The one value that `dryRun` may have.
-pub fn dry_run(value: &str) -> Result<bool, Refusal> {
+pub fn dry_run(value: &str) -> Result<bool, ApiError> {
     match value {
         "All" => Ok(true),
         "" => Ok(false),
@@ -158,7 +158,7 @@ pub fn dry_run(value: &str) -> Result<bool, Refusal> {
                 "dryRun",
                 format!("Unsupported value: {other:?}: supported values: \"All\""),
             );
-            Err(Refusal::invalid_options("CreateOptions", cause))
+            Err(ApiError::invalid_options("CreateOptions", cause))
         }
     }
 }

@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use super::query::{Match, Query};
 use super::table::{Form, shown, table};
 use super::target::Object;
-use super::{Refusal, Server, json_of};
+use super::{ApiError, Server, json_of};
 use crate::selector::Selector;
 use crate::store::Listing;
 
 /// One object.
-pub(super) fn one(server: &Server, object: &Object, form: Form) -> Result<Response, Refusal> {
+pub(super) fn one(server: &Server, object: &Object, form: Form) -> Result<Response, ApiError> {
     let name = object.name.as_deref().unwrap_or_default();
     let found =
-        server.store.get(&object.key(name)).ok_or_else(|| Refusal::not_found(&object.resource, name))?;
+        server.store.get(&object.key(name)).ok_or_else(|| ApiError::not_found(&object.resource, name))?;
     Ok(json_of(StatusCode::OK, &shown(&object.resource, &found.value, form)))
 }
 
@@ -44,13 +44,18 @@ impl Next {
 }
 
 /// Several objects, a page at a time if a limit was given; all pages show the same moment.
-pub(super) fn list(server: &Server, object: &Object, query: &Query, form: Form) -> Result<Response, Refusal> {
+pub(super) fn list(
+    server: &Server,
+    object: &Object,
+    query: &Query,
+    form: Form,
+) -> Result<Response, ApiError> {
     let selector =
-        Selector::read(&object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+        Selector::read(&object.resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
     let next = match &query.next {
         None => None,
         Some(token) => {
-            Some(Next::read(token).ok_or_else(|| Refusal::bad_request("continue key is not valid"))?)
+            Some(Next::read(token).ok_or_else(|| ApiError::bad_request("continue key is not valid"))?)
         }
     };
     let listing = moment(server, object, query, next.as_ref())?;
@@ -94,7 +99,7 @@ struct List<'o> {
     items: &'o [&'o Value],
 }
 
-fn moment(server: &Server, object: &Object, query: &Query, next: Option<&Next>) -> Result<Listing, Refusal> {
+fn moment(server: &Server, object: &Object, query: &Query, next: Option<&Next>) -> Result<Listing, ApiError> {
     let (resource, namespace) = (object.resource.name(), object.namespace.as_deref());
     if let Some(next) = next {
         return Ok(server.store.list_at(&resource, namespace, next.revision)?);
@@ -103,7 +108,7 @@ fn moment(server: &Server, object: &Object, query: &Query, next: Option<&Next>) 
         (Some(revision), Some(Match::Exact)) => Ok(server.store.list_at(&resource, namespace, revision)?),
         (Some(revision), _) if revision > server.store.revision() => {
             let now = server.store.revision();
-            Err(Refusal::too_early(revision, now))
+            Err(ApiError::too_early(revision, now))
         }
         _ => Ok(server.store.list(&resource, namespace)),
     }

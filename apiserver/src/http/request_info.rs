@@ -4,7 +4,7 @@
 use axum::http::Method;
 use percent_encoding::percent_decode_str;
 
-use super::Refusal;
+use super::ApiError;
 use super::query::Query;
 use crate::rbac::action::{Access, Action};
 
@@ -48,12 +48,12 @@ impl RequestInfo {
     ///
     /// # Errors
     /// As [`parse`](Self::parse).
-    pub fn of_path(path: &str) -> Result<Self, Refusal> {
+    pub fn of_path(path: &str) -> Result<Self, ApiError> {
         Self::parse(&Method::GET, path, &Query::default())
     }
 
     /// Reads a request. A segment that is empty, or that names a directory when decoded, is refused.
-    pub(super) fn parse(method: &Method, path: &str, query: &Query) -> Result<Self, Refusal> {
+    pub(super) fn parse(method: &Method, path: &str, query: &Query) -> Result<Self, ApiError> {
         let segments = segments(path)?;
         let resource = ResourcePath::parse(&segments);
         let verb = match &resource {
@@ -164,13 +164,13 @@ fn selected(fields: &str) -> Option<&str> {
     names.next().filter(|name| !name.is_empty())
 }
 
-fn segments(path: &str) -> Result<Vec<String>, Refusal> {
-    let path = path.strip_prefix('/').ok_or_else(Refusal::nowhere)?;
+fn segments(path: &str) -> Result<Vec<String>, ApiError> {
+    let path = path.strip_prefix('/').ok_or_else(ApiError::path_not_found)?;
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
         return Ok(Vec::new());
     }
-    path.split('/').map(segment).collect::<Option<_>>().ok_or_else(Refusal::nowhere)
+    path.split('/').map(segment).collect::<Option<_>>().ok_or_else(ApiError::path_not_found)
 }
 
 fn segment(text: &str) -> Option<String> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::access::{Asker, asker};
 use super::request_info::ResourcePath;
-use super::{Refusal, Server, body, json_of};
+use super::{ApiError, Server, body, json_of};
 use crate::auth::account::ISSUER;
 use crate::auth::{Bearer, User};
 use crate::rbac::action::{Access, Action};
@@ -83,17 +83,17 @@ pub(super) async fn serve(
     review: &'static Review,
     namespace: Option<String>,
     request: Request,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     if request.method() != Method::POST {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let asker = asker(&request)?.clone();
     let mut value =
-        body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
+        body::object(request).await?.ok_or_else(|| ApiError::bad_request("the request has no body"))?;
     for (field, expected) in [("apiVersion", review.api_version()), ("kind", review.kind.to_owned())] {
         let has = value.get(field).and_then(Value::as_str).unwrap_or(&expected);
         if has != expected {
-            return Err(Refusal::bad_request(format!(
+            return Err(ApiError::bad_request(format!(
                 "the {field} in the data ({has:?}) does not match the expected {field} ({expected:?})"
             )));
         }
@@ -123,13 +123,13 @@ impl Asked<'_> {
         list.filter_map(Value::as_str).map(str::to_owned).collect()
     }
 
-    fn unsound(&self, field: &str, message: &str) -> Refusal {
+    fn unsound(&self, field: &str, message: &str) -> ApiError {
         let cause =
             Cause { reason: "FieldValueInvalid", message: message.to_owned(), field: field.to_owned() };
-        Refusal::unsound((self.review.group, self.review.kind), "", &[cause])
+        ApiError::unsound((self.review.group, self.review.kind), "", &[cause])
     }
 
-    fn status(&self, server: &Server) -> Result<Value, Refusal> {
+    fn status(&self, server: &Server) -> Result<Value, ApiError> {
         Ok(match self.review.what {
             What::Me => json!({ "userInfo": told(&self.asker.user) }),
             What::Token => {
@@ -168,7 +168,7 @@ impl Asked<'_> {
         json!({"authenticated": true, "user": told(&user), "audiences": audiences})
     }
 
-    fn action(&self) -> Result<Action, Refusal> {
+    fn action(&self) -> Result<Action, ApiError> {
         let given = |field: &str| self.value.pointer(&format!("/spec/{field}")).is_some_and(Value::is_object);
         let said = |field: &str| self.text(&format!("/spec/resourceAttributes/{field}")).to_owned();
         match (given("resourceAttributes"), given("nonResourceAttributes"), &self.namespace) {
@@ -200,7 +200,7 @@ impl Asked<'_> {
         }
     }
 
-    fn access(&self, user: &User) -> Result<Value, Refusal> {
+    fn access(&self, user: &User) -> Result<Value, ApiError> {
         let decision = self.asker.roles.decide(user, &self.action()?);
         let mut status = json!({ "allowed": decision.is_allowed() });
         let (Decision::Allowed(reason) | Decision::Denied(reason)) = decision;
@@ -210,10 +210,10 @@ impl Asked<'_> {
         Ok(status)
     }
 
-    fn rules(&self) -> Result<Value, Refusal> {
+    fn rules(&self) -> Result<Value, ApiError> {
         let namespace = self.text("/spec/namespace");
         if namespace.is_empty() {
-            return Err(Refusal::bad_request("no namespace on request"));
+            return Err(ApiError::bad_request("no namespace on request"));
         }
         let Asker { user, roles } = &self.asker;
         let everything = Rule::everything();

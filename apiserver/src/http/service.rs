@@ -8,7 +8,7 @@ use axum::response::Response;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::Refusal;
+use super::ApiError;
 use super::request_info::ResourcePath;
 
 /// An answer on its way.
@@ -43,10 +43,10 @@ pub trait ApiService: fmt::Debug + Send + Sync {
     }
 
     /// What there is at a path; None where the path is not this service's.
-    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, Refusal>>;
+    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, ApiError>>;
 
     /// Answers a request for a path at which there is an endpoint.
-    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, Refusal>>;
+    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, ApiError>>;
 }
 
 /// Answers requests that bring credentials of its own kind, and are not for the API.

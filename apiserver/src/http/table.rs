@@ -6,7 +6,7 @@ use axum::extract::Request;
 use axum::http::header;
 use serde_json::{Map, Value, json};
 
-use super::Refusal;
+use super::ApiError;
 use super::query::Query;
 use crate::meta;
 use crate::resource::{Column, Resource};
@@ -30,13 +30,13 @@ pub(super) enum Include {
 
 impl Form {
     /// The first form that the client accepts and that is served.
-    pub(super) fn negotiate(request: &Request, query: &Query) -> Result<Self, Refusal> {
+    pub(super) fn negotiate(request: &Request, query: &Query) -> Result<Self, ApiError> {
         let include = match query.include.as_deref() {
             None | Some("" | "Metadata") => Include::Metadata,
             Some("None") => Include::Nothing,
             Some("Object") => Include::Object,
             Some(other) => {
-                return Err(Refusal::bad_request(format!("invalid value for includeObject: {other:?}")));
+                return Err(ApiError::bad_request(format!("invalid value for includeObject: {other:?}")));
             }
         };
         let accept =
@@ -44,7 +44,7 @@ impl Form {
         if accept.trim().is_empty() {
             return Ok(Self::Plain);
         }
-        accept.split(',').find_map(|kind| form(kind, include)).ok_or_else(Refusal::not_acceptable)
+        accept.split(',').find_map(|kind| form(kind, include)).ok_or_else(ApiError::not_acceptable)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Refusal;
+use super::ApiError;
 use super::health::Endpoint;
 use super::request_info::{RequestInfo, ResourcePath};
 use super::review::{self, Review};
@@ -87,9 +87,9 @@ impl Target {
         info: &RequestInfo,
         catalog: &Catalog,
         services: &[Arc<dyn ApiService>],
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, ApiError> {
         let Some(path) = info.resource() else {
-            return Self::document(&info.segments()).ok_or_else(Refusal::nowhere);
+            return Self::document(&info.segments()).ok_or_else(ApiError::path_not_found);
         };
         if let Some(review) = review::at(path) {
             return Ok(Self::Review(review, path.namespace.clone()));
@@ -107,7 +107,7 @@ impl Target {
             ["scale"] if !path.group.is_empty() => Self::Scale(scaled(catalog, path)?),
             ["status"] => Self::Object(object(catalog, path, Some(Status))?),
             [] => Self::Object(object(catalog, path, None)?),
-            _ => return Err(Refusal::nowhere()),
+            _ => return Err(ApiError::path_not_found()),
         })
     }
 
@@ -135,22 +135,23 @@ impl Target {
     }
 }
 
-fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Result<Object, Refusal> {
-    let resource = catalog.at(&path.group, &path.version, &path.resource).ok_or_else(Refusal::nowhere)?;
+fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Result<Object, ApiError> {
+    let resource =
+        catalog.at(&path.group, &path.version, &path.resource).ok_or_else(ApiError::path_not_found)?;
     let in_scope = match (resource.namespaced, &path.namespace, &path.name) {
         (true, None, Some(_)) => false,
         (namespaced, namespace, _) => namespaced || namespace.is_none(),
     };
     if !in_scope || (status.is_some() && !resource.status) {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     }
     let (namespace, name) = (path.namespace.clone(), path.name.clone());
     Ok(Object { resource: Arc::clone(resource), namespace, name, status })
 }
 
-fn scaled(catalog: &Catalog, path: &ResourcePath) -> Result<Object, Refusal> {
+fn scaled(catalog: &Catalog, path: &ResourcePath) -> Result<Object, ApiError> {
     let object = object(catalog, path, None)?;
-    if object.resource.scale.is_some() { Ok(object) } else { Err(Refusal::nowhere()) }
+    if object.resource.scale.is_some() { Ok(object) } else { Err(ApiError::path_not_found()) }
 }
 
 #[cfg(test)]
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use crate::http::query::Query;
 
-    fn parse(path: &str) -> Result<Target, Refusal> {
+    fn parse(path: &str) -> Result<Target, ApiError> {
         let info = RequestInfo::parse(&Method::GET, path, &Query::default())?;
         Target::of(&info, &Catalog::default(), &[])
     }

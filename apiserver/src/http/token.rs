@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::target::Object;
-use super::{Refusal, Server, body, json_of};
+use super::{ApiError, Server, body, json_of};
 use crate::auth::account::{Account, Claims, ISSUER, Named};
 use crate::meta;
 use crate::resource::{Cause, SECRETS, SERVICE_ACCOUNTS};
@@ -22,9 +22,9 @@ const MOST: i64 = 1 << 32;
 const MOST_AUDIENCES: usize = 32;
 
 /// Answers with a token.
-pub(super) async fn serve(server: &Server, object: &Object, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &Server, object: &Object, request: Request) -> Result<Response, ApiError> {
     if request.method() != Method::POST {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let mut value = body::object(request).await?.unwrap_or_else(|| json!({}));
     let api_version = format!("{}/{VERSION}", KIND.0);
@@ -32,16 +32,16 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
         let has = value.get(field).and_then(Value::as_str).unwrap_or(expected);
         if has != expected {
             let why = format!("the {field} in the data ({has:?}) is not the expected one ({expected:?})");
-            return Err(Refusal::bad_request(why));
+            return Err(ApiError::bad_request(why));
         }
         value[field] = json!(expected);
     }
     let name = object.name.as_deref().unwrap_or_default();
     let namespace = object.namespace.clone().unwrap_or_default();
     let account = server.store.get(&SERVICE_ACCOUNTS.key(&namespace, name));
-    let account = account.ok_or_else(|| Refusal::not_found(&SERVICE_ACCOUNTS, name))?;
+    let account = account.ok_or_else(|| ApiError::not_found(&SERVICE_ACCOUNTS, name))?;
     let spec = value.get("spec").cloned().unwrap_or_default();
-    let wishes = Wishes::read(&spec).map_err(|cause| Refusal::unsound(KIND, "", &[cause]))?;
+    let wishes = Wishes::read(&spec).map_err(|cause| ApiError::unsound(KIND, "", &[cause]))?;
     let secret = wishes.secret.map(|wanted| bound(server, &namespace, wanted)).transpose()?;
     let named = |value: &Value| Named {
         name: meta::text(value, "name").to_owned(),
@@ -51,9 +51,9 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
     let now = Timestamp::now().as_second();
     let claims = Claims::new(whose, wishes.audiences.clone(), now, Some(wishes.seconds));
     let token = server.tokens.sign(&claims);
-    let token = token.ok_or_else(|| Refusal::internal("the token could not be signed"))?;
+    let token = token.ok_or_else(|| ApiError::internal("the token could not be signed"))?;
     let ends = Timestamp::from_second(now.saturating_add(wishes.seconds));
-    let ends = ends.map_err(|error| Refusal::internal(error.to_string()))?;
+    let ends = ends.map_err(|error| ApiError::internal(error.to_string()))?;
     let metadata = meta::of(&mut value);
     metadata.insert("name".to_owned(), json!(name));
     metadata.insert("namespace".to_owned(), json!(namespace));
@@ -121,17 +121,17 @@ fn secret(reference: Option<&Value>) -> Result<Option<Named>, Cause> {
 }
 
 /// A secret that is there, and is the one that is meant.
-fn bound(server: &Server, namespace: &str, wanted: Named) -> Result<Named, Refusal> {
+fn bound(server: &Server, namespace: &str, wanted: Named) -> Result<Named, ApiError> {
     let row = &SECRETS;
     let found = server.store.get(&row.key(namespace, &wanted.name));
-    let found = found.ok_or_else(|| Refusal::not_found(row, &wanted.name))?;
+    let found = found.ok_or_else(|| ApiError::not_found(row, &wanted.name))?;
     let uid = meta::text(&found.value, "uid").to_owned();
     if !wanted.uid.is_empty() && wanted.uid != uid {
         let why = format!(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
             wanted.uid
         );
-        return Err(Refusal::conflict(row, &wanted.name, &why));
+        return Err(ApiError::conflict(row, &wanted.name, &why));
     }
     Ok(Named { uid, ..wanted })
 }

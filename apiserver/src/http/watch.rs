@@ -17,7 +17,7 @@ use super::measured::Lasting;
 use super::query::Query;
 use super::table::{Form, shown};
 use super::target::Object;
-use super::{Refusal, Server};
+use super::{ApiError, Server};
 use crate::resource::Resource;
 use crate::selector::Selector;
 use crate::store::{Event, Object as Stored, Store};
@@ -56,12 +56,12 @@ pub(super) fn serve(
     object: &Object,
     query: &Query,
     form: Form,
-) -> Result<Response, Refusal> {
+) -> Result<Response, ApiError> {
     let selector =
-        Selector::read(&object.resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+        Selector::read(&object.resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
     let mut watch = Watch {
         store: Arc::clone(&server.store),
-        news: server.store.news(),
+        news: server.store.subscribe(),
         resource: Arc::clone(&object.resource),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
@@ -157,7 +157,7 @@ impl Watch {
                 }
                 Err(expired) => {
                     self.over = true;
-                    return Some(line("ERROR", &Refusal::from(expired).to_value()));
+                    return Some(line("ERROR", &ApiError::from(expired).to_value()));
                 }
             }
             let bookmark = self.bookmark;

@@ -18,12 +18,12 @@ use super::access::{self, Asker};
 use super::query::{Query, Unknown};
 use super::table::{Form, shown};
 use super::target::Object;
-use super::{Refusal, Server, body, json_of};
+use super::{ApiError, Server, body, json_of};
 use crate::admission::Admission;
-use crate::fields::{Author, Managers, Type};
+use crate::managed_fields::{Author, Managers, Type};
 use crate::resource::{Cause, Registry};
 use crate::store::{Change, Limits, Object as Stored, Store};
-use crate::{fields, meta, objects};
+use crate::{managed_fields, meta, objects};
 
 pub(super) use change::{patch, replace};
 pub(super) use create::create;
@@ -45,7 +45,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    fn split(self) -> Result<(Writer, Form, Request), Refusal> {
+    fn split(self) -> Result<(Writer, Form, Request), ApiError> {
         let writer = Writer {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
@@ -60,18 +60,18 @@ impl Asked {
     }
 
     /// Who writes: what they call themselves, else what their program is called.
-    fn author(&self) -> Result<Author, Refusal> {
+    fn author(&self) -> Result<Author, ApiError> {
         let agent = self.request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
         let program = agent.and_then(|agent| agent.split('/').next()).unwrap_or_default();
         let manager: String = match &self.query.manager {
             Some(manager) if manager.len() > LONGEST_MANAGER => {
                 let why = format!("Too long: may not be more than {LONGEST_MANAGER} bytes");
                 let cause = Cause { reason: "FieldValueTooLong", ..Cause::invalid("fieldManager", why) };
-                return Err(Refusal::invalid_options("PatchOptions", cause));
+                return Err(ApiError::invalid_options("PatchOptions", cause));
             }
             Some(manager) if manager.chars().any(char::is_control) => {
                 let why = "Invalid value: should only contain printable characters";
-                return Err(Refusal::invalid_options("PatchOptions", Cause::invalid("fieldManager", why)));
+                return Err(ApiError::invalid_options("PatchOptions", Cause::invalid("fieldManager", why)));
             }
             Some(manager) => manager.clone(),
             None if program.is_empty() => "unknown".to_owned(),
@@ -113,8 +113,8 @@ impl Writer {
     async fn answer(
         self,
         form: Form,
-        work: impl FnOnce(&Self) -> Result<Written, Refusal> + Send + 'static,
-    ) -> Result<Response, Refusal> {
+        work: impl FnOnce(&Self) -> Result<Written, ApiError> + Send + 'static,
+    ) -> Result<Response, ApiError> {
         let resource = Arc::clone(&self.object.resource);
         let written = aside(move || work(&self)).await?;
         let mut response = json_of(written.code, &shown(&resource, &written.value, form));
@@ -133,13 +133,13 @@ impl Writer {
         self.object.name.as_deref().unwrap_or_default()
     }
 
-    fn absent(&self) -> Refusal {
-        Refusal::not_found(&self.object.resource, self.name())
+    fn absent(&self) -> ApiError {
+        ApiError::not_found(&self.object.resource, self.name())
     }
 
     /// Keeps account of whose the fields are. `wished` is whom the client wishes for.
     fn sign(&self, value: &mut Value, before: Option<&Value>, wished: Managers) {
-        fields::update(Type::of_resource(&self.object.resource), before, value, wished, &self.author);
+        managed_fields::update(Type::of_resource(&self.object.resource), before, value, wished, &self.author);
     }
 
     /// Stores a new state, removes what nobody holds any more, or does nothing if only asked.
@@ -155,7 +155,7 @@ impl Writer {
 
     /// Whether an object is as large and as deep as a client may make one; one that is larger already may stay so. The
     /// server's account of its fields does not count.
-    fn check_limits(&self, value: &mut Value, before: Option<&Stored>) -> Result<(), Refusal> {
+    fn check_limits(&self, value: &mut Value, before: Option<&Stored>) -> Result<(), ApiError> {
         let metadata = |value: &mut Value| value.get_mut("metadata")?.as_object_mut()?.remove(MANAGED_FIELDS);
         let managed = metadata(value);
         let bytes = before.map_or(Limits::REQUEST.bytes, |before| before.size.max(Limits::REQUEST.bytes));
@@ -165,13 +165,13 @@ impl Writer {
         }
         within.map(drop).map_err(|excess| {
             let resource = &self.object.resource;
-            Refusal::excess((&resource.group, &resource.kind), meta::text(value, "name"), &excess)
+            ApiError::excess((&resource.group, &resource.kind), meta::text(value, "name"), &excess)
         })
     }
 
     /// What is answered: what is stored now, or would be.
-    fn told(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, Refusal> {
-        let mut written = done.ok_or_else(|| Refusal::internal("the write was not decided"))?;
+    fn told(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, ApiError> {
+        let mut written = done.ok_or_else(|| ApiError::internal("the write was not decided"))?;
         if let Some(stored) = stored.filter(|_| !self.dry) {
             written.value = stored.value.clone();
         }
@@ -181,14 +181,14 @@ impl Writer {
 
 /// Does beside the runtime what takes long.
 pub(super) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
-) -> Result<T, Refusal> {
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Refusal::internal(format!("the work broke off: {error}")))?
+    done.map_err(|error| ApiError::internal(format!("the work broke off: {error}")))?
 }
 
 /// The object that a request carries. One of Kubernetes' own kinds need not say that it is what the path says.
-async fn given_as(object: &Object, request: Request) -> Result<Value, Refusal> {
+async fn given_as(object: &Object, request: Request) -> Result<Value, ApiError> {
     let mut value = given(request).await?;
     if object.resource.is_kubernetes() {
         let fills =
@@ -202,6 +202,6 @@ async fn given_as(object: &Object, request: Request) -> Result<Value, Refusal> {
     Ok(value)
 }
 
-async fn given(request: Request) -> Result<Value, Refusal> {
-    body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))
+async fn given(request: Request) -> Result<Value, ApiError> {
+    body::object(request).await?.ok_or_else(|| ApiError::bad_request("the request has no body"))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::collect::{FOREGROUND, ORPHAN};
+use crate::garbage_collector::{FOREGROUND, ORPHAN};
 use crate::resource::CLEANUP;
 
 use super::{finalizers, is_dns_name, is_label_word};

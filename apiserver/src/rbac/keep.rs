@@ -13,8 +13,8 @@ use super::roles::rules_in;
 use super::rule::Rule;
 use crate::resource::CLUSTER_ROLES;
 use crate::selector::Selector;
-use crate::store::{Change, DiskError, Follower, News, Object, Store};
-use crate::{meta, objects, rounds};
+use crate::store::{Change, Changes, DiskError, Follower, Object, Store};
+use crate::{controller, meta, objects};
 
 /// Writes what is missing. Blocks.
 ///
@@ -30,7 +30,7 @@ pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
 /// Keeps them until the store is gone.
 pub async fn run(store: Arc<Store>, policy: Policy) {
     let begin = || Rounds { policy: policy.clone(), follower: Follower::default() };
-    rounds::go_from(store, "roles", begin, round).await;
+    controller::go_from(store, "roles", begin, round).await;
 }
 
 #[derive(Debug, std::default::Default)]
@@ -41,13 +41,13 @@ struct Rounds {
 
 fn round(store: &Store, Rounds { policy, follower }: &mut Rounds) -> Option<Duration> {
     let changed = match follower.look(store) {
-        News::Everything => true,
-        News::These(events) => events.iter().any(|event| is_ours(&event.key.resource)),
+        Changes::Relist => true,
+        Changes::Delta(events) => events.iter().any(|event| is_ours(&event.key.resource)),
     };
     if changed && let Err(error) = prepare(store, policy) {
         tracing::warn!(%error, "a role cannot be written; it is tried again");
         *follower = Follower::default();
-        return Some(rounds::RETRY);
+        return Some(controller::RETRY);
     }
     None
 }

@@ -12,23 +12,23 @@ pub struct Follower {
 
 /// What happened since the last look.
 #[derive(Debug)]
-pub enum News {
+pub enum Changes {
     /// Nobody knows any more, or it is the first look: look at everything.
-    Everything,
+    Relist,
     /// These writes, oldest first.
-    These(Vec<Arc<Event>>),
+    Delta(Vec<Arc<Event>>),
 }
 
 impl Follower {
     /// What happened since the last look.
-    pub fn look(&mut self, store: &Store) -> News {
+    pub fn look(&mut self, store: &Store) -> Changes {
         if let Some(Ok((position, events))) = self.position.map(|position| store.events_of_all(position)) {
             self.position = Some(position);
-            return News::These(events);
+            return Changes::Delta(events);
         }
         // What is written between this and the look at everything is told once more.
         self.position = Some(store.revision());
-        News::Everything
+        Changes::Relist
     }
 }
 
@@ -48,8 +48,8 @@ impl<T> Kept<T> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (follower, kept) = &mut *known;
         let changed = match follower.look(store) {
-            News::Everything => true,
-            News::These(events) => events.iter().any(|event| concerns(&event.key)),
+            Changes::Relist => true,
+            Changes::Delta(events) => events.iter().any(|event| concerns(&event.key)),
         };
         if changed {
             *kept = Arc::new(make(store));
@@ -75,12 +75,12 @@ mod tests {
         };
         let mut follower = Follower::default();
         put("r");
-        assert!(matches!(follower.look(&store), News::Everything));
+        assert!(matches!(follower.look(&store), Changes::Relist));
         put("s");
         put("t");
-        let News::These(events) = follower.look(&store) else { panic!("these two are remembered") };
+        let Changes::Delta(events) = follower.look(&store) else { panic!("these two are remembered") };
         let resources: Vec<&str> = events.iter().map(|event| event.key.resource.as_str()).collect();
         assert_eq!(resources, ["s", "t"]);
-        assert!(matches!(follower.look(&store), News::These(events) if events.is_empty()));
+        assert!(matches!(follower.look(&store), Changes::Delta(events) if events.is_empty()));
     }
 }

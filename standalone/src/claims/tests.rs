@@ -1,6 +1,6 @@
 use std::convert::Infallible;
 
-use vireo_apiserver::rounds::Rounds;
+use vireo_apiserver::controller::Rounds;
 use vireo_apiserver::store::Change;
 
 use super::*;

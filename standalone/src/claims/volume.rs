@@ -79,7 +79,7 @@ pub(super) fn fail(store: &Store, claim: &Object, why: &str) -> Result<(), DiskE
 pub(super) fn remove(store: &Store, volume: &Object) -> Result<(), DiskError> {
     place::change(store, volume, |value| {
         meta::remove_finalizer(value, VOLUME_PROTECTION);
-        place::leave(value) == place::Leaving::Held
+        place::mark_for_deletion(value) == place::Leaving::Held
     })
 }
 

@@ -51,7 +51,7 @@ fn the_machine_of_an_object_that_cannot_be_read_goes_on() {
     assert_eq!(wanted(&store), Some("held"));
     let fresh =
         json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {}, "spec": {}});
-    let refused = place::plant(&store, place::vmis(), &key, fresh, |_| {}).unwrap();
+    let refused = place::create(&store, place::vmis(), &key, fresh, |_| {}).unwrap();
     assert!(refused.is_some_and(|why| why.ends_with("is there and cannot be read")));
 }
 
@@ -64,7 +64,7 @@ async fn an_object_is_let_go_of_when_its_machine_is_gone() {
     let revision = store.revision();
     vmis.settle(&|_| true);
     vmis.settle(&|_| false);
-    let mut news = store.news();
+    let mut news = store.subscribe();
     while store.get(&key).is_some() {
         news.changed().await.unwrap();
     }
@@ -105,7 +105,7 @@ async fn whoever_waits_for_an_end_sees_one() {
         let (_dir, store, key) = world(more);
         let mut vmis = Vmis::of(Arc::clone(&store), "node1");
         vmis.catalog(&BTreeMap::new());
-        let mut news = store.news();
+        let mut news = store.subscribe();
         news.borrow_and_update();
         vmis.settle(&|_| false);
         news.changed().await.unwrap();

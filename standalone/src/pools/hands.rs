@@ -131,7 +131,7 @@ impl Hands<'_> {
     fn create(&self, machine: &VirtualMachine) -> Result<Option<String>, DiskError> {
         let key = place::vms().key(&self.pool.metadata.namespace, &machine.metadata.name);
         let value = serde_json::to_value(machine).unwrap_or_default();
-        let refused = place::plant(self.store, place::vms(), &key, value, |_| {})?;
+        let refused = place::create(self.store, place::vms(), &key, value, |_| {})?;
         match &refused {
             None => {
                 self.tell(false, "SuccessfulCreate", format!("Created VM {}/{}", key.namespace, key.name))?;

@@ -1,7 +1,7 @@
 use std::convert::Infallible;
 
 use serde_json::json;
-use vireo_apiserver::rounds::Rounds;
+use vireo_apiserver::controller::Rounds;
 use vireo_apiserver::store::Change;
 
 use super::*;

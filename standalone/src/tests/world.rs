@@ -32,7 +32,7 @@ impl<C: Controller> Settle for Rounds<C> {
                 return;
             }
         }
-        panic!("the {} never settle", C::WHOSE);
+        panic!("the {} never settle", C::NAME);
     }
 }
 

@@ -8,7 +8,7 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachine;
-use vireo_apiserver::http::{Refusal, body, dry_run};
+use vireo_apiserver::http::{ApiError, body, dry_run};
 use vireo_apiserver::meta;
 use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
@@ -17,30 +17,30 @@ use super::{Ask, VirtApi};
 use crate::{place, vms};
 
 /// Writes down what is asked; the controller does it.
-pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, ApiError> {
     if request.method() != Method::PUT {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let options = body::object(request).await?.unwrap_or_default();
     let store = Arc::clone(&server.store);
     let done = tokio::task::spawn_blocking(move || write(&store, &ask, &options)).await;
-    done.map_err(|error| Refusal::internal(format!("the write broke off: {error}")))??;
+    done.map_err(|error| ApiError::internal(format!("the write broke off: {error}")))??;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
 }
 
-fn number(options: &Value, field: &str) -> Result<Option<i64>, Refusal> {
+fn number(options: &Value, field: &str) -> Result<Option<i64>, ApiError> {
     match options.get(field) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => value
             .as_i64()
             .map(Some)
-            .ok_or_else(|| Refusal::bad_request(format!("{field}: this is no number"))),
+            .ok_or_else(|| ApiError::bad_request(format!("{field}: this is no number"))),
     }
 }
 
-fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
+fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), ApiError> {
     let mut dry = false;
     for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
         dry |= dry_run(word.as_str().unwrap_or("?"))?;
@@ -48,10 +48,10 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
     let row = place::vms();
     let key = row.key(&ask.namespace, &ask.name);
     let read = |before: Option<&Arc<Object>>| {
-        let before = before.ok_or_else(|| Refusal::not_found(row, &ask.name))?;
+        let before = before.ok_or_else(|| ApiError::not_found(row, &ask.name))?;
         serde_json::from_value::<VirtualMachine>(before.value.clone())
             .map(|machine| (Arc::clone(before), machine))
-            .map_err(|error| Refusal::internal(format!("the VirtualMachine cannot be read: {error}")))
+            .map_err(|error| ApiError::internal(format!("the VirtualMachine cannot be read: {error}")))
     };
     let (_, mut machine) = read(store.get(&key).as_ref())?;
     // Before anything else: an instance that is deleted next takes it along.
@@ -78,7 +78,7 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), Refusal> {
 }
 
 /// Writes how long the guest of a machine gets to shut down.
-fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<(), Refusal> {
+fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<(), ApiError> {
     let Some((instance, _)) = vms::instance_of(store, machine) else { return Ok(()) };
     Ok(place::change(store, &instance, |value| {
         let before = value.clone();
@@ -88,7 +88,12 @@ fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<()
     })?)
 }
 
-fn decide(store: &Store, machine: &mut VirtualMachine, ask: &Ask, options: &Value) -> Result<Asked, Refusal> {
+fn decide(
+    store: &Store,
+    machine: &mut VirtualMachine,
+    ask: &Ask,
+    options: &Value,
+) -> Result<Asked, ApiError> {
     let instance = vms::instance_of(store, machine).map(|(_, instance)| instance);
     let asked = match ask.what.as_str() {
         "start" => {
@@ -105,7 +110,7 @@ fn decide(store: &Store, machine: &mut VirtualMachine, ask: &Ask, options: &Valu
         }
     };
     asked.map_err(|refusal| match refusal {
-        vm::Refusal::BadRequest(message) => Refusal::bad_request(message),
-        vm::Refusal::Conflict(message) => Refusal::conflict(place::vms(), &ask.name, &message),
+        vm::Refusal::BadRequest(message) => ApiError::bad_request(message),
+        vm::Refusal::Conflict(message) => ApiError::conflict(place::vms(), &ask.name, &message),
     })
 }

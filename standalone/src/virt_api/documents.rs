@@ -4,7 +4,7 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
-use vireo_apiserver::http::{Refusal, ResourcePath, discovery, json_of};
+use vireo_apiserver::http::{ApiError, ResourcePath, discovery, json_of};
 
 use super::STREAMS;
 
@@ -44,14 +44,14 @@ pub(super) fn at(path: &ResourcePath) -> Option<Document> {
 }
 
 /// Answers with a document.
-pub(super) fn document(document: Document) -> Result<Response, Refusal> {
+pub(super) fn document(document: Document) -> Result<Response, ApiError> {
     let value = match document {
         Document::Version => version(),
         Document::Health => health(),
         Document::Guestfs => {
             let why =
                 "guestfs runs in a pod, and this server runs none: attach the claim to a virtual machine";
-            return Err(Refusal::new(StatusCode::NOT_FOUND, "NotFound", why));
+            return Err(ApiError::new(StatusCode::NOT_FOUND, "NotFound", why));
         }
     };
     Ok(json_of(StatusCode::OK, &value))

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use vireo_api::v1::{
     AddVolumeOptions, RemoveVolumeOptions, Shape, VirtualMachine, VirtualMachineInstance, VolumeRequest,
 };
-use vireo_apiserver::http::{Refusal, body, dry_run};
+use vireo_apiserver::http::{ApiError, body, dry_run};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource};
 use vireo_apiserver::store::{Change, Object, Store};
@@ -21,16 +21,16 @@ use crate::vms::volumes;
 use crate::{instancetypes, place, vms};
 
 /// Writes down what is to be plugged in or out; the node does it.
-pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, ApiError> {
     if request.method() != Method::PUT {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let options = body::object(request).await?;
     let options =
-        options.ok_or_else(|| Refusal::bad_request("Request with no body, a new name is expected"))?;
+        options.ok_or_else(|| ApiError::bad_request("Request with no body, a new name is expected"))?;
     let store = Arc::clone(&server.store);
     let done = tokio::task::spawn_blocking(move || write(&store, &plug, options)).await;
-    done.map_err(|error| Refusal::internal(format!("the write broke off: {error}")))??;
+    done.map_err(|error| ApiError::internal(format!("the write broke off: {error}")))??;
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::ACCEPTED;
     Ok(response)
@@ -40,7 +40,7 @@ fn row(plug: &Plug) -> &'static Resource {
     if plug.of_machine { place::vms() } else { place::vmis() }
 }
 
-fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), Refusal> {
+fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), ApiError> {
     let (request, words) = asked(plug, options)?;
     let mut dry = false;
     for word in &words {
@@ -48,7 +48,7 @@ fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), Refusal> {
     }
     let key = row(plug).key(&plug.namespace, &plug.name);
     let decide = |before: Option<&Arc<Object>>| {
-        let before = before.ok_or_else(|| Refusal::not_found(row(plug), &plug.name))?;
+        let before = before.ok_or_else(|| ApiError::not_found(row(plug), &plug.name))?;
         let value = match plug.of_machine {
             true => of_machine(store, plug, before, &request)?,
             false => of_instance(plug, before, &request)?,
@@ -60,7 +60,7 @@ fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), Refusal> {
 }
 
 /// What is asked for, and what it says about a dry run.
-fn asked(plug: &Plug, options: Value) -> Result<(VolumeRequest, Vec<String>), Refusal> {
+fn asked(plug: &Plug, options: Value) -> Result<(VolumeRequest, Vec<String>), ApiError> {
     let refused = |refusal| self::refused(plug, refusal);
     let mut request = VolumeRequest::default();
     let words;
@@ -76,9 +76,9 @@ fn asked(plug: &Plug, options: Value) -> Result<(VolumeRequest, Vec<String>), Re
     Ok((request, words))
 }
 
-fn read<T: Shape + serde::de::DeserializeOwned>(options: Value) -> Result<T, Refusal> {
+fn read<T: Shape + serde::de::DeserializeOwned>(options: Value) -> Result<T, ApiError> {
     let options: T = serde_json::from_value(options)
-        .map_err(|error| Refusal::bad_request(format!("the options cannot be read: {error}")))?;
+        .map_err(|error| ApiError::bad_request(format!("the options cannot be read: {error}")))?;
     let mut strangers = Vec::new();
     options.strangers("", &mut strangers);
     // What `kubectl` and others add to any object.
@@ -86,7 +86,7 @@ fn read<T: Shape + serde::de::DeserializeOwned>(options: Value) -> Result<T, Ref
         strangers.iter().find(|odd| !["apiVersion", "kind"].contains(&odd.field.trim_start_matches('.')));
     match odd {
         Some(odd) => {
-            Err(Refusal::bad_request(format!("unknown field {:?}", odd.field.trim_start_matches('.'))))
+            Err(ApiError::bad_request(format!("unknown field {:?}", odd.field.trim_start_matches('.'))))
         }
         None => Ok(options),
     }
@@ -97,7 +97,7 @@ fn of_machine(
     plug: &Plug,
     before: &Arc<Object>,
     request: &VolumeRequest,
-) -> Result<Value, Refusal> {
+) -> Result<Value, ApiError> {
     let mut machine: VirtualMachine = stored(before)?;
     let instance = vms::instance_of(store, &machine);
     vm::volumes::request(&mut machine, instance.as_ref().map(|(_, one)| one), request.clone())
@@ -110,7 +110,7 @@ fn of_machine(
     Ok(value)
 }
 
-fn of_instance(plug: &Plug, before: &Arc<Object>, request: &VolumeRequest) -> Result<Value, Refusal> {
+fn of_instance(plug: &Plug, before: &Arc<Object>, request: &VolumeRequest) -> Result<Value, ApiError> {
     let instance: VirtualMachineInstance = stored(before)?;
     vm::volumes::plugs(&instance)
         .and_then(|()| vm::volumes::fits(request, &instance.spec))
@@ -122,23 +122,27 @@ fn of_instance(plug: &Plug, before: &Arc<Object>, request: &VolumeRequest) -> Re
     Ok(value)
 }
 
-fn stored<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, Refusal> {
+fn stored<T: serde::de::DeserializeOwned>(object: &Object) -> Result<T, ApiError> {
     serde_json::from_value(object.value.clone())
-        .map_err(|error| Refusal::internal(format!("what is stored cannot be read: {error}")))
+        .map_err(|error| ApiError::internal(format!("what is stored cannot be read: {error}")))
 }
 
 /// Whether it would be accepted if it were created with the volume.
-fn judge(plug: &Plug, value: &mut Value, more: impl FnOnce(&mut Value) -> Vec<Cause>) -> Result<(), Refusal> {
+fn judge(
+    plug: &Plug,
+    value: &mut Value,
+    more: impl FnOnce(&mut Value) -> Vec<Cause>,
+) -> Result<(), ApiError> {
     let mut causes = (row(plug).admit)(value, None);
     if causes.is_empty() {
         causes = more(value);
     }
-    if causes.is_empty() { Ok(()) } else { Err(Refusal::invalid(row(plug), &plug.name, &causes)) }
+    if causes.is_empty() { Ok(()) } else { Err(ApiError::invalid(row(plug), &plug.name, &causes)) }
 }
 
-fn refused(plug: &Plug, refusal: vm::Refusal) -> Refusal {
+fn refused(plug: &Plug, refusal: vm::Refusal) -> ApiError {
     match refusal {
-        vm::Refusal::BadRequest(message) => Refusal::bad_request(message),
-        vm::Refusal::Conflict(message) => Refusal::conflict(row(plug), &plug.name, &message),
+        vm::Refusal::BadRequest(message) => ApiError::bad_request(message),
+        vm::Refusal::Conflict(message) => ApiError::conflict(row(plug), &plug.name, &message),
     }
 }

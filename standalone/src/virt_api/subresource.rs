@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::Value;
 use tower::ServiceExt as _;
 use vireo_api::v1::{VMI_KIND, VirtualMachineInstance};
-use vireo_apiserver::http::Refusal;
+use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta::is_dns_name;
 use vireo_apiserver::store::Store;
 
@@ -17,15 +17,15 @@ use crate::machines::told::{self, About, Event};
 use crate::place;
 
 /// Passes the request on to the node agent.
-pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) -> Result<Response, Refusal> {
+pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) -> Result<Response, ApiError> {
     let Stream { namespace, name, what, of_machine } = stream;
     let expected = if STEERING.contains(&what.as_str()) { Method::PUT } else { Method::GET };
     if request.method() != expected {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     // Then they need no escape in a path.
     if !is_dns_name(&namespace) || !is_dns_name(&name) {
-        return Err(Refusal::nowhere());
+        return Err(ApiError::path_not_found());
     }
     if of_machine {
         started(&server.store, &namespace, &name)?;
@@ -37,7 +37,7 @@ pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) ->
         // Of a pause, the status tells.
         let (store, event) = (Arc::clone(&server.store), news(&what));
         let told = tokio::task::spawn_blocking(move || tell(&store, &namespace, &name, event));
-        told.await.map_err(|error| Refusal::internal(format!("the event broke off: {error}")))??;
+        told.await.map_err(|error| ApiError::internal(format!("the event broke off: {error}")))??;
     }
     Ok(response)
 }
@@ -47,8 +47,8 @@ pub(super) async fn ask_node(
     server: &VirtApi,
     mut request: Request,
     path: &str,
-) -> Result<Response, Refusal> {
-    let uri: Uri = path.parse().map_err(|_| Refusal::bad_request("the query cannot be passed on"))?;
+) -> Result<Response, ApiError> {
+    let uri: Uri = path.parse().map_err(|_| ApiError::bad_request("the query cannot be passed on"))?;
     *request.uri_mut() = uri;
     match server.node.clone().oneshot(request).await {
         Ok(response) => Ok(response),
@@ -57,13 +57,13 @@ pub(super) async fn ask_node(
 }
 
 /// Whether a VirtualMachine has an instance, which has its name.
-fn started(store: &Store, namespace: &str, name: &str) -> Result<(), Refusal> {
+fn started(store: &Store, namespace: &str, name: &str) -> Result<(), ApiError> {
     let machine = store.get(&place::vms().key(namespace, name));
-    let machine = machine.ok_or_else(|| Refusal::not_found(place::vms(), name))?;
+    let machine = machine.ok_or_else(|| ApiError::not_found(place::vms(), name))?;
     if machine.value.pointer("/status/created").and_then(Value::as_bool) == Some(true) {
         return Ok(());
     }
-    Err(Refusal::conflict(place::vms(), name, "VMI is not started"))
+    Err(ApiError::conflict(place::vms(), name, "VMI is not started"))
 }
 
 /// What happened to an instance that leaves no trace in its status.
@@ -76,11 +76,11 @@ fn news(what: &str) -> Option<Event> {
     Some(Event::new(false, reason, message))
 }
 
-fn tell(store: &Store, namespace: &str, name: &str, event: Option<Event>) -> Result<(), Refusal> {
+fn tell(store: &Store, namespace: &str, name: &str, event: Option<Event>) -> Result<(), ApiError> {
     let instance = store.get(&place::vmis().key(namespace, name));
     let (Some(event), Some(instance)) = (event, instance) else { return Ok(()) };
     let instance: VirtualMachineInstance = serde_json::from_value(instance.value.clone())
-        .map_err(|error| Refusal::internal(format!("the VMI cannot be read: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("the VMI cannot be read: {error}")))?;
     let host = instance.status.node_name.as_str();
     let about = About { kind: VMI_KIND, metadata: &instance.metadata, component: "virt-handler", host };
     Ok(told::write(store, &about, &event)?)

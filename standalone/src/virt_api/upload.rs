@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_apiserver::auth::{Tokens, bearer};
-use vireo_apiserver::http::{Answer, ApiService, Endpoint, Proxy, Refusal, ResourcePath, body, json_of};
+use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, Proxy, ResourcePath, body, json_of};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::Cause;
 use vireo_apiserver::store::Store;
@@ -53,11 +53,11 @@ fn at(path: &ResourcePath) -> Option<Cdi> {
 }
 
 /// Answers what is asked of CDI's API.
-async fn serve(server: &Arc<CdiApi>, cdi: Cdi, request: Request) -> Result<Response, Refusal> {
+async fn serve(server: &Arc<CdiApi>, cdi: Cdi, request: Request) -> Result<Response, ApiError> {
     match (cdi, request.method()) {
         (Cdi::Config, &Method::GET) => Ok(json_of(StatusCode::OK, &config(&server.uploads.url))),
         (Cdi::Token(namespace), &Method::POST) => pass(server, &namespace, request).await,
-        _ => Err(Refusal::method_not_allowed()),
+        _ => Err(ApiError::method_not_allowed()),
     }
 }
 
@@ -68,20 +68,21 @@ fn config(url: &str) -> Value {
     })
 }
 
-async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result<Response, Refusal> {
+async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result<Response, ApiError> {
     let mut asked =
-        body::object(request).await?.ok_or_else(|| Refusal::bad_request("the request has no body"))?;
+        body::object(request).await?.ok_or_else(|| ApiError::bad_request("the request has no body"))?;
     let name = asked.pointer("/spec/pvcName").and_then(Value::as_str).unwrap_or_default().to_owned();
     if name.is_empty() {
         let cause = Cause::required("spec.pvcName", "Required value");
-        return Err(Refusal::unsound((GROUP, KIND), meta::text(&asked, "name"), &[cause]));
+        return Err(ApiError::unsound((GROUP, KIND), meta::text(&asked, "name"), &[cause]));
     }
     let row = place::claims();
-    let claim = server.store.get(&row.key(namespace, &name)).ok_or_else(|| Refusal::not_found(row, &name))?;
+    let claim =
+        server.store.get(&row.key(namespace, &name)).ok_or_else(|| ApiError::not_found(row, &name))?;
     let uid = meta::text(&claim.value, "uid").to_owned();
     let subject = Subject { namespace: namespace.to_owned(), name, uid };
     let token = token::sign(server.tokens.signer(), &subject, Timestamp::now())
-        .ok_or_else(|| Refusal::internal("the machine gives no random numbers"))?;
+        .ok_or_else(|| ApiError::internal("the machine gives no random numbers"))?;
     asked["apiVersion"] = json!(format!("{GROUP}/v1beta1"));
     asked["kind"] = json!(KIND);
     meta::of(&mut asked).insert("namespace".to_owned(), json!(namespace));
@@ -101,12 +102,12 @@ pub struct CdiApi {
 }
 
 impl ApiService for CdiApi {
-    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, Refusal>> {
+    fn endpoint(&self, path: &ResourcePath) -> Option<Result<Endpoint, ApiError>> {
         at(path).map(|_| Ok(Endpoint::Request))
     }
 
-    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, Refusal>> {
-        Box::pin(async move { serve(&self, at(&path).ok_or_else(Refusal::nowhere)?, request).await })
+    fn serve(self: Arc<Self>, path: ResourcePath, request: Request) -> Answer<Result<Response, ApiError>> {
+        Box::pin(async move { serve(&self, at(&path).ok_or_else(ApiError::path_not_found)?, request).await })
     }
 }
 
@@ -141,9 +142,9 @@ async fn receive(server: Arc<CdiApi>, subject: Subject, request: Request) -> Res
     }
 }
 
-async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Result<(), Refusal> {
+async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Result<(), ApiError> {
     if request.method() != Method::POST && request.method() != Method::PUT {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
@@ -164,15 +165,15 @@ async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Resul
     aside(move || uploads::put(&server.store, &server.uploads.files, &subject, filled)).await
 }
 
-fn flatten<T>(done: Result<Result<T, NotNow>, JobError>) -> Result<T, Refusal> {
+fn flatten<T>(done: Result<Result<T, NotNow>, JobError>) -> Result<T, ApiError> {
     done.map_err(|error| NotNow::Upload(error.into())).flatten().map_err(refusal)
 }
 
 async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, NotNow> + Send + 'static,
-) -> Result<T, Refusal> {
+) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Refusal::internal(format!("the upload broke off: {error}")))?.map_err(refusal)
+    done.map_err(|error| ApiError::internal(format!("the upload broke off: {error}")))?.map_err(refusal)
 }
 
 /// Reads all of a body. What came so far goes if it breaks off. No thread waits for the client.
@@ -180,7 +181,7 @@ async fn read(
     mut upload: Upload,
     mut body: Body,
     (pool, namespace): (&Pool, &str),
-) -> Result<Upload, Refusal> {
+) -> Result<Upload, ApiError> {
     loop {
         let (parts, is_last) = next(&mut body).await?;
         let write = move |_: &JobContext| {
@@ -195,12 +196,12 @@ async fn read(
 }
 
 /// The next parts of a body that are written together, and whether they are the last.
-async fn next(body: &mut Body) -> Result<(Vec<Bytes>, bool), Refusal> {
+async fn next(body: &mut Body) -> Result<(Vec<Bytes>, bool), ApiError> {
     let (mut parts, mut length) = (Vec::new(), 0);
     while length < TOGETHER {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.map_err(|_| Refusal::too_slow())?;
+        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.map_err(|_| ApiError::too_slow())?;
         let Some(frame) = frame else { return Ok((parts, true)) };
-        let frame = frame.map_err(|error| Refusal::bad_request(format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
         if let Ok(part) = frame.into_data() {
             length += part.len();
             parts.push(part);
@@ -209,7 +210,7 @@ async fn next(body: &mut Body) -> Result<(Vec<Bytes>, bool), Refusal> {
     Ok((parts, false))
 }
 
-fn refusal(why: NotNow) -> Refusal {
+fn refusal(why: NotNow) -> ApiError {
     let message = chain(&why);
     let (code, reason) = match &why {
         NotNow::Gone => (StatusCode::NOT_FOUND, "NotFound"),
@@ -228,5 +229,5 @@ fn refusal(why: NotNow) -> Refusal {
             (StatusCode::INTERNAL_SERVER_ERROR, "InternalError")
         }
     };
-    Refusal::new(code, reason, message)
+    ApiError::new(code, reason, message)
 }

@@ -1,6 +1,6 @@
 mod orphans;
 
-use vireo_apiserver::rounds::Rounds;
+use vireo_apiserver::controller::Rounds;
 
 use super::*;
 use crate::tests::Settle as _;

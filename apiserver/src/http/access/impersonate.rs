@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::auth::{KNOWN, User};
-use crate::http::Refusal;
+use crate::http::ApiError;
 use crate::rbac::action::{Access, Action};
 
 const USER: &str = "impersonate-user";
@@ -23,14 +23,14 @@ pub(super) struct Wished {
 }
 
 /// Whom the headers ask for.
-pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, Refusal> {
+pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, ApiError> {
     let unreadable =
-        |name: &str| Refusal::bad_request(format!("the header {name} is no text that can be read"));
-    let all = |name: &str| -> Result<Vec<String>, Refusal> {
+        |name: &str| ApiError::bad_request(format!("the header {name} is no text that can be read"));
+    let all = |name: &str| -> Result<Vec<String>, ApiError> {
         let texts = headers.get_all(name).iter().map(|value| value.to_str().map(str::to_owned));
         texts.collect::<Result<_, _>>().map_err(|_| unreadable(name))
     };
-    let first = |name: &str| Ok::<_, Refusal>(all(name)?.into_iter().next().unwrap_or_default());
+    let first = |name: &str| Ok::<_, ApiError>(all(name)?.into_iter().next().unwrap_or_default());
     let (name, groups, uid) = (first(USER)?, all(GROUP)?, first(UID)?);
     let mut who = User { name, groups: groups.clone(), uid, ..User::default() };
     for key in headers.keys().map(HeaderName::as_str) {
@@ -43,7 +43,7 @@ pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, Refusal> {
     if who.name.is_empty() {
         let alone = !groups.is_empty() || !who.uid.is_empty() || !who.extra.is_empty();
         return if alone {
-            Err(Refusal::bad_request(format!("requested {groups:?} without impersonating a user")))
+            Err(ApiError::bad_request(format!("requested {groups:?} without impersonating a user")))
         } else {
             Ok(None)
         };
@@ -98,7 +98,7 @@ fn account(user: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn told(headers: &[(&str, &str)]) -> Result<Option<Wished>, Refusal> {
+    fn told(headers: &[(&str, &str)]) -> Result<Option<Wished>, ApiError> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());

@@ -8,14 +8,14 @@ use serde_json::Value;
 
 use super::judge::{belongs, is_called, room};
 use super::{Writer, Written};
-use crate::fields::{self, Application, Applied, Type};
-use crate::http::Refusal;
+use crate::http::ApiError;
+use crate::managed_fields::{self, Application, Applied, Type};
 use crate::store::{Object as Stored, Store};
 use crate::{meta, schema};
 
 impl Writer {
     /// Applies a manifest to an object, or makes the object.
-    pub(super) fn apply(&self, mut manifest: Value, force: bool) -> Result<Written, Refusal> {
+    pub(super) fn apply(&self, mut manifest: Value, force: bool) -> Result<Written, ApiError> {
         self.read_manifest(&mut manifest)?;
         let resource = &*self.object.resource;
         let application =
@@ -29,9 +29,9 @@ impl Writer {
                 self.may_create()?;
                 room(&self.store, &self.object, self.name())?;
             }
-            let Applied { object: mut value, managers } = fields::apply(before, &application)
-                .map_err(|why| Refusal::unapplied(resource, &manifest, why))?;
-            fields::note_for_the_client(&mut value, &application);
+            let Applied { object: mut value, managers } = managed_fields::apply(before, &application)
+                .map_err(|why| ApiError::unapplied(resource, &manifest, why))?;
+            managed_fields::note_for_the_client(&mut value, &application);
             creates.set(before.is_none());
             let (code, warnings) = match before {
                 Some(before) => (StatusCode::OK, self.update(&mut value, before)?),
@@ -59,10 +59,10 @@ impl Writer {
     }
 
     /// Checks a manifest, and leaves of it what is written here.
-    fn read_manifest(&self, manifest: &mut Value) -> Result<(), Refusal> {
+    fn read_manifest(&self, manifest: &mut Value) -> Result<(), ApiError> {
         belongs(&self.object, manifest)?;
         if manifest.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
-            return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+            return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
         // The URL says it too.
         if !meta::text(manifest, "name").is_empty() {
@@ -70,8 +70,9 @@ impl Writer {
         }
         let findings = schema::check(&self.object.resource, manifest);
         if let Some(unknown) = findings.unknown.first() {
-            let why = fields::Unapplied::Malformed(format!(".{unknown}: field not declared in schema"));
-            return Err(Refusal::unapplied(&self.object.resource, manifest, why));
+            let why =
+                managed_fields::Unapplied::Malformed(format!(".{unknown}: field not declared in schema"));
+            return Err(ApiError::unapplied(&self.object.resource, manifest, why));
         }
         let Some(fields) = manifest.as_object_mut() else { return Ok(()) };
         match self.object.status {
@@ -91,17 +92,17 @@ impl Writer {
     }
 
     /// Whether an object may be made by applying.
-    fn may_begin(&self, manifest: &Value) -> Result<(), Refusal> {
+    fn may_begin(&self, manifest: &Value) -> Result<(), ApiError> {
         let resource = &*self.object.resource;
         if self.object.status.is_some() {
-            return Err(Refusal::not_found(resource, self.name()));
+            return Err(ApiError::not_found(resource, self.name()));
         }
         let uid = meta::text(manifest, "uid");
         if !uid.is_empty() {
             let why = format!(
                 "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             );
-            return Err(Refusal::conflict(resource, self.name(), &why));
+            return Err(ApiError::conflict(resource, self.name(), &why));
         }
         self.check_name(self.name())
     }

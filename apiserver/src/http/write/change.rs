@@ -8,16 +8,16 @@ use serde_json::Value;
 
 use super::judge::{belongs, is_called};
 use super::{Asked, Writer, Written, given_as};
-use crate::fields::Managers;
-use crate::http::Refusal;
+use crate::http::ApiError;
 use crate::http::body::{self, PatchBody};
+use crate::managed_fields::Managers;
 use crate::meta;
 use crate::patch::{Patch, PatchError};
 use crate::resource::Cause;
 use crate::store::Object as Stored;
 
 /// PUT of an object or its status.
-pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, ApiError> {
     let (writer, form, request) = asked.split()?;
     let value = given_as(&writer.object, request).await?;
     belongs(&writer.object, &value)?;
@@ -27,20 +27,20 @@ pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, Refusal> 
     if !resource.is_kubernetes() && meta::text(&value, "resourceVersion").is_empty() {
         let why = "Invalid value: 0x0: must be specified for an update";
         let cause = Cause::invalid("metadata.resourceVersion", why);
-        return Err(Refusal::invalid(resource, writer.name(), &[cause]));
+        return Err(ApiError::invalid(resource, writer.name(), &[cause]));
     }
     writer.answer(form, move |writer| writer.change(|_| Ok(value.clone()))).await
 }
 
 /// PATCH of an object or its status.
-pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, ApiError> {
     let (named, force) = (asked.query.manager.is_some(), asked.query.force);
     let (writer, form, request) = asked.split()?;
     let keys = writer.object.resource.merge;
     let (kind, patch) = match body::patch(request, keys.is_some()).await? {
         PatchBody::Manifest(_) if !named => {
             let why = "Required value: is required for apply patch";
-            return Err(Refusal::invalid_options("PatchOptions", Cause::required("fieldManager", why)));
+            return Err(ApiError::invalid_options("PatchOptions", Cause::required("fieldManager", why)));
         }
         PatchBody::Manifest(manifest) => {
             let force = force.unwrap_or_default();
@@ -48,17 +48,17 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
         }
         PatchBody::Change(..) if force.is_some() => {
             let why = "Forbidden: may not be specified for non-apply patch";
-            return Err(Refusal::invalid_options("PatchOptions", Cause::forbidden("force", why)));
+            return Err(ApiError::invalid_options("PatchOptions", Cause::forbidden("force", why)));
         }
         PatchBody::Change(kind, patch) => (kind, patch),
     };
-    let patch = Patch::read(kind, patch).map_err(patch_refusal)?;
+    let patch = Patch::read(kind, patch).map_err(patch_error)?;
     let change = move |before: &Value| {
-        let value = patch.apply(before, keys.unwrap_or_default()).map_err(patch_refusal)?;
+        let value = patch.apply(before, keys.unwrap_or_default()).map_err(patch_error)?;
         is_called(&value, meta::text(before, "name"))?;
         for field in ["apiVersion", "kind"] {
             if value.get(field) != before.get(field) {
-                return Err(Refusal::unfit(format!("a patch cannot change {field}")));
+                return Err(ApiError::unfit(format!("a patch cannot change {field}")));
             }
         }
         Ok(value)
@@ -67,17 +67,17 @@ pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, Refusal> {
 }
 
 /// Why a patch is refused.
-pub(super) fn patch_refusal(error: PatchError) -> Refusal {
+pub(super) fn patch_error(error: PatchError) -> ApiError {
     match error {
-        PatchError::Malformed(message) => Refusal::bad_request(message),
-        PatchError::Unfit(message) => Refusal::unfit(message),
-        PatchError::TooLarge(message) => Refusal::entity_too_large(&message),
+        PatchError::Malformed(message) => ApiError::bad_request(message),
+        PatchError::Unfit(message) => ApiError::unfit(message),
+        PatchError::TooLarge(message) => ApiError::entity_too_large(&message),
     }
 }
 
 impl Writer {
     /// Changes an object to what `make` makes of it.
-    fn change(&self, make: impl Fn(&Value) -> Result<Value, Refusal>) -> Result<Written, Refusal> {
+    fn change(&self, make: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Written, ApiError> {
         let mut done: Option<Written> = None;
         let decide = |before: Option<&Arc<Stored>>| {
             let before = before.ok_or_else(|| self.absent())?;
@@ -96,9 +96,9 @@ impl Writer {
     }
 
     /// Makes of a new value what an update of `before` may be. Warnings for the user.
-    pub(super) fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, Refusal> {
+    pub(super) fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, ApiError> {
         if !value.is_object() {
-            return Err(Refusal::bad_request("what the patch makes of it is no object"));
+            return Err(ApiError::bad_request("what the patch makes of it is no object"));
         }
         self.check_identity(value, before)?;
         for field in ["apiVersion", "kind"] {
@@ -121,12 +121,12 @@ impl Writer {
     }
 
     /// What the client says of revision and UID must still hold.
-    pub(super) fn check_identity(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
+    pub(super) fn check_identity(&self, value: &Value, before: &Value) -> Result<(), ApiError> {
         let differs = |field: &str| {
             let has = meta::text(value, field);
             !has.is_empty() && has != meta::text(before, field)
         };
-        let conflict = |why: &str| Err(Refusal::conflict(&self.object.resource, self.name(), why));
+        let conflict = |why: &str| Err(ApiError::conflict(&self.object.resource, self.name(), why));
         if differs("resourceVersion") {
             return conflict(
                 "the object has been modified; please apply your changes to the latest version and try again",
@@ -143,7 +143,7 @@ impl Writer {
     }
 
     /// Nobody takes hold of what is leaving.
-    fn check_finalizers(&self, value: &Value, before: &Value) -> Result<(), Refusal> {
+    fn check_finalizers(&self, value: &Value, before: &Value) -> Result<(), ApiError> {
         if !meta::is_leaving(before) {
             return Ok(());
         }
@@ -155,7 +155,7 @@ impl Writer {
             "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizer {fresh:?}"
         );
         let cause = Cause { reason: "FieldValueForbidden", message, field: "metadata.finalizers".to_owned() };
-        Err(Refusal::invalid(&self.object.resource, self.name(), &[cause]))
+        Err(ApiError::invalid(&self.object.resource, self.name(), &[cause]))
     }
 }
 

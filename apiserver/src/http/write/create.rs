@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::judge::{belongs, room};
 use super::{Asked, Writer, Written, given_as};
-use crate::fields::Managers;
-use crate::http::Refusal;
+use crate::http::ApiError;
+use crate::managed_fields::Managers;
 use crate::meta;
 use crate::resource::Cause;
 use crate::store::{Change, Object as Stored, Store};
@@ -18,10 +18,10 @@ use crate::store::{Change, Object as Stored, Store};
 const NAMES_TRIED: usize = 8;
 
 /// POST of a collection.
-pub(in crate::http) async fn create(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn create(asked: Asked) -> Result<Response, ApiError> {
     let (writer, form, request) = asked.split()?;
     if writer.object.resource.namespaced && writer.object.namespace.is_none() {
-        return Err(Refusal::bad_request("an empty namespace may not be set during creation"));
+        return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
     }
     let value = given_as(&writer.object, request).await?;
     belongs(&writer.object, &value)?;
@@ -29,7 +29,7 @@ pub(in crate::http) async fn create(asked: Asked) -> Result<Response, Refusal> {
 }
 
 impl Writer {
-    fn create(&self, value: Value) -> Result<Written, Refusal> {
+    fn create(&self, value: Value) -> Result<Written, ApiError> {
         let given = meta::text(&value, "name").to_owned();
         if !given.is_empty() {
             return self.create_as(value, &given);
@@ -41,14 +41,14 @@ impl Writer {
                 message: "Required value: name or generateName is required".to_owned(),
                 field: "metadata.name".to_owned(),
             };
-            return Err(Refusal::invalid(&self.object.resource, "", &[cause]));
+            return Err(ApiError::invalid(&self.object.resource, "", &[cause]));
         }
         let mut names = (0..NAMES_TRIED).map(|_| meta::made_up(&prefix));
         let free = names.find(|name| self.store.get(&self.object.key(name)).is_none());
         self.create_as(value, &free.unwrap_or_else(|| meta::made_up(&prefix)))
     }
 
-    fn create_as(&self, mut value: Value, name: &str) -> Result<Written, Refusal> {
+    fn create_as(&self, mut value: Value, name: &str) -> Result<Written, ApiError> {
         self.check_name(name)?;
         room(&self.store, &self.object, name)?;
         meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
@@ -57,7 +57,7 @@ impl Writer {
         self.check_limits(&mut value, None)?;
         self.sign(&mut value, None, wished);
         let decide = |before: Option<&Arc<Stored>>| match before {
-            Some(_) => Err(Refusal::exists(&self.object.resource, name)),
+            Some(_) => Err(ApiError::exists(&self.object.resource, name)),
             None if self.dry => Ok(Change::Nothing),
             None => Ok(Change::Signed(value.clone())),
         };
@@ -68,7 +68,7 @@ impl Writer {
         Ok(Written { code: StatusCode::CREATED, value, warnings })
     }
 
-    pub(super) fn check_name(&self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn check_name(&self, name: &str) -> Result<(), ApiError> {
         if (self.object.resource.name_fits)(name) {
             return Ok(());
         }
@@ -76,6 +76,6 @@ impl Writer {
             "Invalid value: {name:?}: a lowercase RFC 1123 name must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"
         );
         let cause = Cause { reason: "FieldValueInvalid", message, field: "metadata.name".to_owned() };
-        Err(Refusal::invalid(&self.object.resource, name, &[cause]))
+        Err(ApiError::invalid(&self.object.resource, name, &[cause]))
     }
 }

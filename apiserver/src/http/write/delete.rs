@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::{Asked, Writer, aside};
 use crate::admission::Operation;
-use crate::collect::{FOREGROUND, ORPHAN};
+use crate::garbage_collector::{FOREGROUND, ORPHAN};
 use crate::http::query::{Query, dry_run};
 use crate::http::table::shown;
-use crate::http::{Refusal, body, json_of, success};
+use crate::http::{ApiError, body, json_of, success};
 use crate::resource::Cause;
 use crate::selector::Selector;
 use crate::store::{Change, Object};
@@ -29,7 +29,7 @@ struct Wishes {
 }
 
 impl Wishes {
-    fn read(query: &Query, options: Option<Value>) -> Result<Self, Refusal> {
+    fn read(query: &Query, options: Option<Value>) -> Result<Self, ApiError> {
         let options = options.unwrap_or_default();
         if let Some(kind) =
             options.get("kind").and_then(Value::as_str).filter(|kind| *kind != "DeleteOptions")
@@ -37,7 +37,7 @@ impl Wishes {
             let why = format!(
                 "the kind in the data ({kind:?}) does not match the expected kind (\"DeleteOptions\")"
             );
-            return Err(Refusal::bad_request(why));
+            return Err(ApiError::bad_request(why));
         }
         let mut dry = query.dry_run;
         for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
@@ -53,7 +53,7 @@ impl Wishes {
                     "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\""
                 );
                 let cause = Cause::unsupported("propagationPolicy", why);
-                return Err(Refusal::invalid_options("DeleteOptions", cause));
+                return Err(ApiError::invalid_options("DeleteOptions", cause));
             }
         };
         let demand = |field: &str| {
@@ -62,14 +62,14 @@ impl Wishes {
         };
         let grace = options.get("gracePeriodSeconds").and_then(Value::as_i64).or(query.grace);
         if grace.is_some_and(|grace| grace < 0) {
-            return Err(Refusal::bad_request("gracePeriodSeconds must not be negative"));
+            return Err(ApiError::bad_request("gracePeriodSeconds must not be negative"));
         }
         Ok(Self { dry, uid: demand("uid"), revision: demand("resourceVersion"), finalizer, grace })
     }
 }
 
 /// DELETE of an object.
-pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, ApiError> {
     let query = asked.query.clone();
     let (writer, form, request) = asked.split()?;
     let wishes = Wishes::read(&query, body::object(request).await?)?;
@@ -88,14 +88,14 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, Refusal> {
 }
 
 /// DELETE of a collection: each of it, as if by itself.
-pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, ApiError> {
     let query = asked.query.clone();
     let (writer, _, request) = asked.split()?;
     let resource = Arc::clone(&writer.object.resource);
     if resource.namespaced && writer.object.namespace.is_none() {
-        return Err(Refusal::method_not_allowed());
+        return Err(ApiError::method_not_allowed());
     }
-    let selector = Selector::read(&resource, &query.labels, &query.fields).map_err(Refusal::bad_request)?;
+    let selector = Selector::read(&resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
     let wishes = Wishes::read(&query, body::object(request).await?)?;
     let answer = aside(move || writer.remove_all(&selector, &wishes)).await?;
     Ok(json_of(StatusCode::OK, &answer))
@@ -107,11 +107,11 @@ enum Left {
 }
 
 impl Writer {
-    fn remove(&self, name: &str, wishes: &Wishes) -> Result<Left, Refusal> {
+    fn remove(&self, name: &str, wishes: &Wishes) -> Result<Left, ApiError> {
         let resource = &*self.object.resource;
         let mut left = None;
         self.store.write(&self.object.key(name), |before, _| {
-            let before = before.ok_or_else(|| Refusal::not_found(resource, name))?;
+            let before = before.ok_or_else(|| ApiError::not_found(resource, name))?;
             self.check_wishes(before, wishes)?;
             let mut value = before.value.clone();
             if let Some(finalizer) = wishes.finalizer.filter(|_| !meta::is_leaving(&value)) {
@@ -123,7 +123,7 @@ impl Writer {
             }
             let attributes = self.attributes(Operation::Delete, Some(&before.value));
             self.admission.delete(&attributes, &mut value, wishes.grace)?;
-            let change = objects::leave(&mut value);
+            let change = objects::mark_for_deletion(&mut value);
             left = Some(match change {
                 objects::Leaving::Held => Left::Going(value.clone()),
                 objects::Leaving::Free => Left::Gone(value.clone()),
@@ -134,26 +134,26 @@ impl Writer {
                 (false, objects::Leaving::Free) => Change::Remove(value),
             })
         })?;
-        left.ok_or_else(|| Refusal::internal("the deletion was not decided"))
+        left.ok_or_else(|| ApiError::internal("the deletion was not decided"))
     }
 
-    fn check_wishes(&self, before: &Object, wishes: &Wishes) -> Result<(), Refusal> {
+    fn check_wishes(&self, before: &Object, wishes: &Wishes) -> Result<(), ApiError> {
         let (resource, name) = (&*self.object.resource, before.key.name.as_str());
         for (wanted, field) in [(&wishes.uid, "uid"), (&wishes.revision, "resourceVersion")] {
             let has = meta::text(&before.value, field);
             if !wanted.is_empty() && wanted != has {
                 let why =
                     format!("Precondition failed: {field} in precondition: {wanted}, in object meta: {has}");
-                return Err(Refusal::conflict(resource, name, &why));
+                return Err(ApiError::conflict(resource, name, &why));
             }
         }
         if objects::is_permanent(resource, name) {
-            return Err(Refusal::forbidden(resource, name, "this namespace may not be deleted"));
+            return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
         }
         Ok(())
     }
 
-    fn remove_all(&self, selector: &Selector, wishes: &Wishes) -> Result<Value, Refusal> {
+    fn remove_all(&self, selector: &Selector, wishes: &Wishes) -> Result<Value, ApiError> {
         let Self { store, object, .. } = self;
         let listing = store.list(&object.resource.name(), object.namespace.as_deref());
         let mut items = Vec::new();

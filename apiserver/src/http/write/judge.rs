@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::Writer;
 use crate::admission::{Attributes, Operation, Verdict};
-use crate::http::Refusal;
+use crate::http::ApiError;
 use crate::http::access::Asker;
 use crate::http::query::Unknown;
 use crate::http::target::Object;
@@ -16,7 +16,7 @@ use crate::store::Store;
 use crate::{meta, objects, resource, schema};
 
 /// Whether an object is of the kind and place that the path says.
-pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
+pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), ApiError> {
     for (field, expected) in
         [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.clone().into_owned())]
     {
@@ -25,12 +25,12 @@ pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
             let message = format!(
                 "the {field} in the data ({has:?}) does not match the expected {field} ({expected:?})"
             );
-            return Err(Refusal::bad_request(message));
+            return Err(ApiError::bad_request(message));
         }
     }
     let namespace = meta::text(value, "namespace");
     if !namespace.is_empty() && Some(namespace) != object.namespace.as_deref() {
-        return Err(Refusal::bad_request(
+        return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ));
     }
@@ -38,28 +38,28 @@ pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), Refusal> {
 }
 
 /// Whether an object has the name that the path says.
-pub(super) fn is_called(value: &Value, name: &str) -> Result<(), Refusal> {
+pub(super) fn is_called(value: &Value, name: &str) -> Result<(), ApiError> {
     let has = meta::text(value, "name");
     if has == name {
         return Ok(());
     }
     let message = format!("the name of the object ({has}) does not match the name on the URL ({name})");
-    Err(Refusal::bad_request(message))
+    Err(ApiError::bad_request(message))
 }
 
 impl Writer {
     /// Checks types, labels and what the resource itself demands. Warnings for the user.
-    pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Refusal> {
+    pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
         let resource = &*self.object.resource;
         let findings = schema::check(resource, value);
         if !findings.mistyped.is_empty() {
             let told = findings.mistyped.join(", ");
-            return Err(Refusal::bad_request(format!("{} cannot be read: {told}", resource.kind)));
+            return Err(ApiError::bad_request(format!("{} cannot be read: {told}", resource.kind)));
         }
         let strangers: Vec<String> =
             findings.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
         if self.unknown == Unknown::Refuse && !strangers.is_empty() {
-            return Err(Refusal::bad_request(format!("strict decoding error: {}", strangers.join(", "))));
+            return Err(ApiError::bad_request(format!("strict decoding error: {}", strangers.join(", "))));
         }
         let mut problems = meta::problems(value);
         if resource.is_kubernetes() {
@@ -71,7 +71,7 @@ impl Writer {
         let attributes = self.attributes(operation, old);
         causes.extend(self.admission.validate_metadata(&attributes, value));
         let invalid =
-            |causes: &[Cause], value: &Value| Refusal::invalid(resource, meta::text(value, "name"), causes);
+            |causes: &[Cause], value: &Value| ApiError::invalid(resource, meta::text(value, "name"), causes);
         if !causes.is_empty() {
             return Err(invalid(&causes, value));
         }
@@ -120,18 +120,18 @@ impl Writer {
 
 impl Writer {
     /// Nobody gives away more than they have.
-    fn check_privileges(&self, value: &Value, old: Option<&Value>) -> Result<(), Refusal> {
+    fn check_privileges(&self, value: &Value, old: Option<&Value>) -> Result<(), ApiError> {
         let Asker { user, roles } = &self.asker;
         let resource = &*self.object.resource;
         let judged = Writing { roles, user, resource }.judge(value, old);
         judged.map_err(|escalation| match escalation {
-            Escalation::NotHeld(why) => Refusal::forbidden(resource, meta::text(value, "name"), &why),
-            Escalation::NoRole(role) => Refusal::not_found(role.resource(), &role.name),
+            Escalation::NotHeld(why) => ApiError::forbidden(resource, meta::text(value, "name"), &why),
+            Escalation::NoRole(role) => ApiError::not_found(role.resource(), &role.name),
         })
     }
 
     /// Whether an object may also be made by who applies it.
-    pub(super) fn may_create(&self) -> Result<(), Refusal> {
+    pub(super) fn may_create(&self) -> Result<(), ApiError> {
         self.asker.check(&Action::Object(Access {
             verb: "create".to_owned(),
             group: self.object.resource.group.clone().into_owned(),
@@ -144,15 +144,15 @@ impl Writer {
 }
 
 /// Whether something may be made in a namespace.
-pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), Refusal> {
+pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), ApiError> {
     let Some(namespace) = &object.namespace else { return Ok(()) };
     match objects::namespace(store, namespace) {
-        None => Err(Refusal::not_found(&NAMESPACES, namespace)),
+        None => Err(ApiError::not_found(&NAMESPACES, namespace)),
         Some(found) if meta::is_leaving(&found.value) => {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
-            Err(Refusal::forbidden(&object.resource, name, &why))
+            Err(ApiError::forbidden(&object.resource, name, &why))
         }
         Some(_) => Ok(()),
     }

@@ -7,11 +7,11 @@ use axum::http::{Method, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::change::patch_refusal;
+use super::change::patch_error;
 use super::{Asked, Writer, Written, aside, given};
-use crate::fields::Managers;
 use crate::http::body::{self, PatchBody};
-use crate::http::{Refusal, json_of};
+use crate::http::{ApiError, json_of};
+use crate::managed_fields::Managers;
 use crate::meta;
 use crate::patch::Patch;
 use crate::resource::{Cause, Scale};
@@ -27,7 +27,7 @@ enum Wanted {
 }
 
 /// GET, PUT and PATCH of the scale of an object.
-pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
+pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, ApiError> {
     let method = asked.request.method().clone();
     let (mut writer, _, request) = asked.split()?;
     "scale".clone_into(&mut writer.author.subresource);
@@ -36,14 +36,14 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
         Method::PUT => Some(Wanted::Whole(given(request).await?)),
         Method::PATCH => match body::patch(request, false).await? {
             PatchBody::Change(kind, patch) => {
-                Some(Wanted::Patch(Patch::read(kind, patch).map_err(patch_refusal)?))
+                Some(Wanted::Patch(Patch::read(kind, patch).map_err(patch_error)?))
             }
             PatchBody::Manifest(_) => {
                 let why = "a Scale is not applied: apply the object that has it";
-                return Err(Refusal::unsupported(why));
+                return Err(ApiError::unsupported(why));
             }
         },
-        _ => return Err(Refusal::method_not_allowed()),
+        _ => return Err(ApiError::method_not_allowed()),
     };
     let scale = match wanted {
         None => {
@@ -56,22 +56,22 @@ pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, Refusal> {
 }
 
 impl Writer {
-    fn scale_at(&self) -> Result<&Scale, Refusal> {
-        self.object.resource.scale.as_ref().ok_or_else(Refusal::nowhere)
+    fn scale_at(&self) -> Result<&Scale, ApiError> {
+        self.object.resource.scale.as_ref().ok_or_else(ApiError::path_not_found)
     }
 
-    fn scale(&self, wanted: &Wanted) -> Result<Value, Refusal> {
+    fn scale(&self, wanted: &Wanted) -> Result<Value, ApiError> {
         let at = self.scale_at()?;
         let mut done = None;
         let decide = |before: Option<&Arc<Stored>>| {
             let before = &before.ok_or_else(|| self.absent())?.value;
             let wanted = match wanted {
                 Wanted::Whole(whole) => Cow::Borrowed(whole),
-                Wanted::Patch(patch) => Cow::Owned(patch.apply(&of(at, before), &[]).map_err(patch_refusal)?),
+                Wanted::Patch(patch) => Cow::Owned(patch.apply(&of(at, before), &[]).map_err(patch_error)?),
             };
             self.check_identity(&wanted, before)?;
             let replicas = replicas(&wanted)
-                .map_err(|cause| Refusal::invalid(&self.object.resource, self.name(), &[cause]))?;
+                .map_err(|cause| ApiError::invalid(&self.object.resource, self.name(), &[cause]))?;
             let mut value = before.clone();
             put(&mut value, &at.wanted, json!(replicas));
             // Its schema may allow less than any number.

@@ -1,6 +1,6 @@
 //! Whatever way a VM goes, nothing of it stays for ever.
 
-use vireo_apiserver::collect::{Collector, FOREGROUND, ORPHAN};
+use vireo_apiserver::garbage_collector::{Collector, FOREGROUND, ORPHAN};
 use vireo_apiserver::resource::Registry;
 
 use super::*;
@@ -46,7 +46,7 @@ impl World {
             let mut finalizers = meta::finalizers(value);
             finalizers.extend(policy.map(str::to_owned));
             meta::of(value).insert("finalizers".to_owned(), json!(finalizers));
-            place::leave(value) == place::Leaving::Held
+            place::mark_for_deletion(value) == place::Leaving::Held
         })
         .unwrap();
     }

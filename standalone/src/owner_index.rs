@@ -145,7 +145,7 @@ pub(crate) fn without_spec<T: DeserializeOwned>(object: &Value) -> Option<T> {
 
 #[cfg(test)]
 mod tests {
-    use vireo_apiserver::store::{Change, Follower, News};
+    use vireo_apiserver::store::{Change, Changes, Follower};
 
     use super::*;
     use crate::place;
@@ -168,7 +168,7 @@ mod tests {
                     Ok::<_, ()>(change(value, before.map(|before| before.value.clone())))
                 })
                 .unwrap();
-            let News::These(events) = follower.look(&store) else { panic!("it was told") };
+            let Changes::Delta(events) = follower.look(&store) else { panic!("it was told") };
             events.iter().flat_map(|event| children.heed(event)).collect::<Vec<_>>()
         };
         let nobody = Whose::Nobody("n".to_owned());

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::catalog::{Catalog, Catalogs};
 use crate::resource::{EVENTS, NAMESPACES, Registry};
-use crate::store::{DiskError, Event, Follower, Key, News, Object, Store};
-use crate::{meta, objects, rounds};
+use crate::store::{Changes, DiskError, Event, Follower, Key, Object, Store};
+use crate::{controller, meta, objects};
 use family::{Dependents, Owner, owners};
 
 /// Put on by a deletion that waits for dependents.
@@ -42,7 +42,7 @@ enum Task {
 
 /// Collects until the store is gone.
 pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
-    rounds::go_from(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
+    controller::go_from(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
 }
 
 fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
@@ -86,14 +86,14 @@ impl Collector {
         let more = !Arc::ptr_eq(&before, &self.catalog);
         let catalog = Arc::clone(&self.catalog);
         match self.follower.look(store) {
-            News::Everything => {
+            Changes::Relist => {
                 self.dependents = Dependents::default();
                 for object in catalog.all().flat_map(|row| store.list(&row.name(), None).objects) {
                     self.dependents.add(&catalog, &object);
                     self.open.insert(object.key.clone());
                 }
             }
-            News::These(events) => events.iter().for_each(|event| self.hear(store, event)),
+            Changes::Delta(events) => events.iter().for_each(|event| self.hear(store, event)),
         }
         if more {
             self.meet(store, &before);
@@ -227,7 +227,7 @@ fn is_closing(store: &Store, namespace: &str) -> bool {
 fn carry_out(store: &Store, object: &Object, task: &Task) -> Result<(), DiskError> {
     objects::change(store, object, |value| {
         match task {
-            Task::Remove => return objects::leave(value) == objects::Leaving::Held,
+            Task::Remove => return objects::mark_for_deletion(value) == objects::Leaving::Held,
             Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
             Task::Disown(owner) => {
                 let references = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);

@@ -158,7 +158,9 @@ fn a_write_makes_it_look_at_what_it_touches_only() {
     world.left();
     let collector = &mut *world.collector.lock().unwrap();
     world.put("default", "a", json!({"metadata": {"labels": {"x": "y"}}}));
-    let News::These(events) = collector.follower.look(&world.store) else { panic!("it has fallen behind") };
+    let Changes::Delta(events) = collector.follower.look(&world.store) else {
+        panic!("it has fallen behind")
+    };
     events.iter().for_each(|event| collector.hear(&world.store, event));
     let names: Vec<&str> = collector.open.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["a", "owner"]);

@@ -7,7 +7,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use crate::fields::{Conflict, Unapplied};
+use crate::managed_fields::{Conflict, Unapplied};
 use crate::meta;
 use crate::rbac::action::Action;
 use crate::resource::{Cause, Resource};
@@ -18,7 +18,7 @@ const TOLD: usize = 10;
 
 /// A refused request.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct ApiError {
     code: StatusCode,
     reason: &'static str,
     message: String,
@@ -35,7 +35,7 @@ pub fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-impl Refusal {
+impl ApiError {
     /// An error with a code and a reason, such as `NotFound`.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
         Self { code, reason, message: message.into(), details: None, closes: false }
@@ -59,7 +59,7 @@ impl Refusal {
     }
 
     /// 404: there is no such path.
-    pub fn nowhere() -> Self {
+    pub fn path_not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
     }
 
@@ -261,13 +261,13 @@ fn told(conflicts: &[Conflict]) -> String {
     format!("Apply failed with {} conflicts: {}", conflicts.len(), told.join("\n"))
 }
 
-impl From<Expired> for Refusal {
+impl From<Expired> for ApiError {
     fn from(expired: Expired) -> Self {
         Self::new(StatusCode::GONE, "Expired", expired.to_string())
     }
 }
 
-impl From<DiskError> for Refusal {
+impl From<DiskError> for ApiError {
     fn from(error: DiskError) -> Self {
         if let DiskError::Excess { key, excess } = &error {
             let (plural, group) = key.resource.split_once('.').unwrap_or((&key.resource, ""));
@@ -285,7 +285,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-impl From<WriteError<Refusal>> for Refusal {
+impl From<WriteError<ApiError>> for ApiError {
     fn from(error: WriteError<Self>) -> Self {
         match error {
             WriteError::Refused(refusal) => refusal,
@@ -294,7 +294,7 @@ impl From<WriteError<Refusal>> for Refusal {
     }
 }
 
-impl From<UpdateError<Refusal>> for Refusal {
+impl From<UpdateError<ApiError>> for ApiError {
     fn from(error: UpdateError<Self>) -> Self {
         match error {
             UpdateError::Write(error) => error.into(),
@@ -307,7 +307,7 @@ impl From<UpdateError<Refusal>> for Refusal {
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.code, Json(self.to_value())).into_response();
         if self.code == StatusCode::UNAUTHORIZED {

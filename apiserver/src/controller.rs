@@ -14,7 +14,7 @@ pub const RETRY: Duration = Duration::from_secs(10);
 /// Who looks after the objects of one kind.
 pub trait Controller: Send + 'static {
     /// What they are called.
-    const WHOSE: &'static str;
+    const NAME: &'static str;
 
     /// The objects that may have something to do since this was asked last; at first, all.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key>;
@@ -58,7 +58,7 @@ impl<C: Controller> Rounds<C> {
                 return None;
             };
             controller.control(store, &object, now).unwrap_or_else(|error| {
-                tracing::warn!(%error, "one of the {} cannot be written; it is tried again", C::WHOSE);
+                tracing::warn!(%error, "one of the {} cannot be written; it is tried again", C::NAME);
                 Some(soon(now))
             })
         })
@@ -74,7 +74,7 @@ impl<C: Controller> Rounds<C> {
                 return;
             }
         }
-        panic!("the {} never settle", C::WHOSE);
+        panic!("the {} never settle", C::NAME);
     }
 
     /// When an object is looked at though nothing changes.
@@ -91,7 +91,7 @@ pub fn soon(now: Timestamp) -> Timestamp {
 /// Controls until the store is gone.
 pub async fn control<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
     let begin = || Rounds::of(begin());
-    go_from(store, C::WHOSE, begin, |store, rounds| rounds.round(store)).await;
+    go_from(store, C::NAME, begin, |store, rounds| rounds.round(store)).await;
 }
 
 /// Goes round until the store is gone. A round may block; it says how long nothing is to be done if nothing changes, and
@@ -111,7 +111,7 @@ pub async fn go_from<R: Send + 'static>(
     begin: impl Fn() -> R,
     round: fn(&Store, &mut R) -> Option<Duration>,
 ) {
-    let mut news = store.news();
+    let mut news = store.subscribe();
     let mut memory = None;
     loop {
         news.borrow_and_update();
