@@ -205,3 +205,6 @@ pub fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
 fn success(details: Value) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
 }
+
+#[cfg(test)]
+mod tests;

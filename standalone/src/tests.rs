@@ -384,10 +384,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 }
 
 mod apply;
-mod custom;
 mod limits;
 mod reserved;
-mod review;
 mod rights;
-mod token;
 mod upload;

@@ -47,7 +47,7 @@ impl RequestInfo {
     /// A GET of a path without a query.
     ///
     /// # Errors
-    /// As [`parse`](Self::parse).
+    /// When a segment is empty, or names a directory when decoded.
     pub fn of_path(path: &str) -> Result<Self, ApiError> {
         Self::parse(&Method::GET, path, &Query::default())
     }
