@@ -36,7 +36,7 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
     let host = host_with_programs().file(vireo).deadline(ALL).here()?;
     let standalone = Standalone::start(&host)?;
-    // As the README has it.
+    // The link that README.md tells users to create.
     host.shell(&format!("ln -s {} {}", images.display(), host.work("images"))).run()?.ok();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let all = [manifests(&examples), manifests(&examples.join("standalone"))].concat();
