@@ -92,7 +92,7 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
 
     // Whoever is paused is not asked, and is ready at once when it goes on.
     standalone.virtctl("pause vmi one")?.ok();
-    assert_eq!(ready(&standalone)?["reason"], "GuestNotRunning");
+    assert_eq!(ready(&standalone)?["reason"], "ReadinessGatesNotReady");
     standalone.virtctl("unpause vmi one")?.ok();
     eventually("it is ready again", SOON, || Ok(ready(&standalone)?["status"] == "True"))?;
 
