@@ -168,6 +168,12 @@ impl Resource {
         std::ptr::eq(self, Arc::as_ptr(row))
     }
 
+    /// Names of the columns that have no description.
+    pub fn undescribed_columns(&self) -> Vec<&str> {
+        let lacks = self.columns.iter().filter(|column| column.description.is_empty());
+        lacks.map(|column| &*column.name).collect()
+    }
+
     /// `plural.group`: its name in keys and messages.
     pub fn name(&self) -> String {
         match &*self.group {

@@ -3,10 +3,13 @@
 //! Definitions are OpenAPI schemas that refer to each other by short names: [`Definitions`].
 
 mod core;
+mod extensions;
 mod kubernetes;
+mod meta;
 pub mod openapi;
 mod rbac;
 pub mod rules;
+mod storage;
 pub mod structural;
 mod swagger;
 mod workload;
@@ -49,6 +52,22 @@ impl Definitions {
         self.by_name.values().for_each(|definition| references(definition, &mut names));
         names.retain(|name| self.get(name).is_none());
         names
+    }
+
+    /// Definitions and their fields that have no description, `Definition.field`.
+    pub fn undescribed(&self) -> Vec<String> {
+        let lacks = |schema: &Value| {
+            schema.get("description").and_then(Value::as_str).is_none_or(|words| words.is_empty())
+        };
+        let mut found = Vec::new();
+        for (name, definition) in self.iter() {
+            found.extend(lacks(definition).then(|| name.clone()));
+            let fields = definition.get("properties").and_then(Value::as_object).into_iter().flatten();
+            found.extend(
+                fields.filter(|(_, schema)| lacks(schema)).map(|(field, _)| format!("{name}.{field}")),
+            );
+        }
+        found
     }
 
     /// The package under whose name a definition is published.
@@ -197,6 +216,14 @@ mod tests {
         assert_eq!(KUBERNETES.undefined(), [""; 0]);
         for row in crate::resource::kubernetes() {
             assert!(KUBERNETES.get(&row.kind).is_some(), "{}", row.kind);
+        }
+    }
+
+    #[test]
+    fn every_definition_field_and_column_has_a_description() {
+        assert_eq!(KUBERNETES.undescribed(), [""; 0]);
+        for row in crate::resource::kubernetes() {
+            assert_eq!(row.undescribed_columns(), [""; 0], "{}", row.kind);
         }
     }
 }

@@ -11,9 +11,9 @@ pub struct Column {
     pub name: Text,
     /// `string`, `integer` or `date`.
     pub kind: Text,
-    /// Zero is always shown, one only when wide.
+    /// 0 is always shown, 1 in wide output only.
     pub priority: u8,
-    /// What it is, for people.
+    /// A sentence for `columnDefinitions`.
     pub description: Text,
     /// Where it comes from.
     pub source: Source,
@@ -54,6 +54,7 @@ impl Column {
     /// How old an object is.
     pub fn age() -> Self {
         Self::new("Age", "date", Source::Since(".metadata.creationTimestamp".into()))
+            .described("Time since the object was created.")
     }
 
     /// The same column, shown only in wide output.

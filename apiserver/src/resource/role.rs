@@ -15,7 +15,10 @@ const LONGEST_NAME: usize = 253;
 fn role_row(kind: &'static str, namespaced: bool, admit: Admit) -> Resource {
     Resource {
         namespaced,
-        columns: vec![Column::new("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))],
+        columns: vec![
+            Column::new("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))
+                .described("Time at which the object was created."),
+        ],
         admit,
         name_fits,
         ..Resource::kubernetes(GROUP, kind)
@@ -41,11 +44,17 @@ pub static ROLE_BINDINGS: Row = Row::new(|| Arc::new(binding_row("RoleBinding", 
 
 fn binding_columns() -> Vec<Column> {
     vec![
-        Column::computed("Role", role),
+        Column::computed("Role", role).described("Kind and name of the role that is granted."),
         Column::age(),
-        Column::computed("Users", |binding| subjects(binding, "User")).wide(),
-        Column::computed("Groups", |binding| subjects(binding, "Group")).wide(),
-        Column::computed("ServiceAccounts", |binding| subjects(binding, "ServiceAccount")).wide(),
+        Column::computed("Users", |binding| subjects(binding, "User"))
+            .wide()
+            .described("Users in the binding."),
+        Column::computed("Groups", |binding| subjects(binding, "Group"))
+            .wide()
+            .described("Groups in the binding."),
+        Column::computed("ServiceAccounts", |binding| subjects(binding, "ServiceAccount"))
+            .wide()
+            .described("Service accounts in the binding."),
     ]
 }
 

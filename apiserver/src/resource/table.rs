@@ -15,7 +15,10 @@ pub static NAMESPACES: Row = Row::new(|| {
         short_names: texts(&["ns"]),
         namespaced: false,
         status: true,
-        columns: vec![Column::text("Status", ".status.phase"), Column::age()],
+        columns: vec![
+            Column::text("Status", ".status.phase").described("Life cycle phase of the namespace."),
+            Column::age(),
+        ],
         fields: texts(&["status.phase"]),
         admit: admit::namespace,
         name_fits: is_dns_label,
@@ -27,7 +30,11 @@ pub static NAMESPACES: Row = Row::new(|| {
 pub static CONFIG_MAPS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["cm"]),
-        columns: vec![Column::new("Data", "integer", Source::Made(data)), Column::age()],
+        columns: vec![
+            Column::new("Data", "integer", Source::Made(data))
+                .described("Number of entries in data and binaryData."),
+            Column::age(),
+        ],
         admit: admit::config_map,
         ..Resource::kubernetes("", "ConfigMap")
     })
@@ -37,8 +44,8 @@ pub static CONFIG_MAPS: Row = Row::new(|| {
 pub static SECRETS: Row = Row::new(|| {
     Arc::new(Resource {
         columns: vec![
-            Column::text("Type", ".type"),
-            Column::new("Data", "integer", Source::Made(data)),
+            Column::text("Type", ".type").described("Type of the secret."),
+            Column::new("Data", "integer", Source::Made(data)).described("Number of entries in data."),
             Column::age(),
         ],
         fields: texts(&["type"]),
@@ -51,7 +58,11 @@ pub static SECRETS: Row = Row::new(|| {
 pub static SERVICE_ACCOUNTS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["sa"]),
-        columns: vec![Column::new("Secrets", "integer", Source::Made(secrets)), Column::age()],
+        columns: vec![
+            Column::new("Secrets", "integer", Source::Made(secrets))
+                .described("Number of secrets that processes with this account may use."),
+            Column::age(),
+        ],
         merge: Some(&[
             METADATA_LISTS[0],
             METADATA_LISTS[1],
@@ -65,7 +76,11 @@ pub static SERVICE_ACCOUNTS: Row = Row::new(|| {
 /// Leases.
 pub static LEASES: Row = Row::new(|| {
     Arc::new(Resource {
-        columns: vec![Column::text("Holder", ".spec.holderIdentity"), Column::age()],
+        columns: vec![
+            Column::text("Holder", ".spec.holderIdentity")
+                .described("Identity of the current holder of the lease."),
+            Column::age(),
+        ],
         admit: admit::lease,
         ..Resource::kubernetes("coordination.k8s.io", "Lease")
     })
@@ -76,13 +91,20 @@ pub static EVENTS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["ev"]),
         columns: vec![
-            Column::new("Last Seen", "string", Source::Since(".lastTimestamp".into())),
-            Column::text("Type", ".type"),
-            Column::text("Reason", ".reason"),
-            Column::computed("Object", involved),
-            Column::text("Message", ".message"),
-            Column::number("Count", ".count").wide(),
-            Column::text("Name", ".metadata.name").wide(),
+            Column::new("Last Seen", "string", Source::Since(".lastTimestamp".into()))
+                .described("Time since the most recent occurrence of the event."),
+            Column::text("Type", ".type").described("Type of the event: Normal or Warning."),
+            Column::text("Reason", ".reason").described(
+                "Short, machine-readable reason for the transition into the object's current status.",
+            ),
+            Column::computed("Object", involved)
+                .described("Kind and name of the object that the event is about."),
+            Column::text("Message", ".message")
+                .described("Human-readable description of the status of the operation."),
+            Column::number("Count", ".count")
+                .wide()
+                .described("Number of times that the event has occurred."),
+            Column::text("Name", ".metadata.name").wide().described("Name of the event."),
         ],
         fields: texts(&[
             "involvedObject.kind",
@@ -109,12 +131,18 @@ pub static NODES: Row = Row::new(|| {
         namespaced: false,
         status: true,
         columns: vec![
-            Column::computed("Status", readiness),
-            Column::computed("Roles", |_| json!("<none>")),
+            Column::computed("Status", readiness)
+                .described("Whether the node is ready, and whether scheduling to it is disabled."),
+            Column::computed("Roles", |_| json!("<none>")).described("Roles of the node."),
             Column::age(),
-            Column::text("Version", ".status.nodeInfo.kubeletVersion"),
-            Column::text("OS-Image", ".status.nodeInfo.osImage").wide(),
-            Column::text("Kernel-Version", ".status.nodeInfo.kernelVersion").wide(),
+            Column::text("Version", ".status.nodeInfo.kubeletVersion")
+                .described("Version that the node agent reports."),
+            Column::text("OS-Image", ".status.nodeInfo.osImage")
+                .wide()
+                .described("Operating system that the node reports from /etc/os-release."),
+            Column::text("Kernel-Version", ".status.nodeInfo.kernelVersion")
+                .wide()
+                .described("Kernel version that the node reports from uname -r."),
         ],
         fields: texts(&["spec.unschedulable"]),
         merge: Some(&[
@@ -135,7 +163,10 @@ pub static CUSTOM_RESOURCE_DEFINITIONS: Row = Row::new(|| {
         categories: texts(&["api-extensions"]),
         namespaced: false,
         status: true,
-        columns: vec![Column::new("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))],
+        columns: vec![
+            Column::new("Created At", "date", Source::Path(".metadata.creationTimestamp".into()))
+                .described("Time at which the object was created."),
+        ],
         admit: definition::admit,
         ..Resource::kubernetes("apiextensions.k8s.io", "CustomResourceDefinition")
     })
@@ -145,8 +176,10 @@ pub static CUSTOM_RESOURCE_DEFINITIONS: Row = Row::new(|| {
 pub static CONTROLLER_REVISIONS: Row = Row::new(|| {
     Arc::new(Resource {
         columns: vec![
-            Column::text("Controller", ".metadata.ownerReferences[0].name"),
-            Column::number("Revision", ".revision"),
+            Column::text("Controller", ".metadata.ownerReferences[0].name")
+                .described("Name of the object that owns the revision."),
+            Column::number("Revision", ".revision")
+                .described("Revision of the state that the object represents."),
             Column::age(),
         ],
         ..Resource::kubernetes("apps", "ControllerRevision")

@@ -46,7 +46,10 @@ fn row((group, version, kind, short_names, admit): &Row) -> Resource {
     };
     match *kind {
         "Pod" => Resource {
-            columns: vec![Column::text("Status", ".status.phase"), Column::age()],
+            columns: vec![
+                Column::text("Status", ".status.phase").described("Life cycle phase of the pod."),
+                Column::age(),
+            ],
             fields: texts(&["spec.nodeName", "status.phase"]),
             ..row
         },

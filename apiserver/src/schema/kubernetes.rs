@@ -12,7 +12,15 @@ use crate::resource;
 const STORAGE: [&str; 3] = ["PersistentVolume", "PersistentVolumeClaim", "StorageClass"];
 
 fn all() -> impl Iterator<Item = &'static Definition> {
-    super::core::DEFINITIONS.iter().chain(super::rbac::DEFINITIONS).chain(super::workload::DEFINITIONS)
+    let tables = [
+        super::core::DEFINITIONS,
+        super::meta::DEFINITIONS,
+        super::extensions::DEFINITIONS,
+        super::storage::DEFINITIONS,
+        super::rbac::DEFINITIONS,
+        super::workload::DEFINITIONS,
+    ];
+    tables.into_iter().flatten()
 }
 
 /// All of them, as OpenAPI schemas.
@@ -61,9 +69,17 @@ fn definition((_, about, fields): &Definition, is_kind: bool) -> Value {
     };
     let mut properties: serde_json::Map<String, Value> = fields.iter().map(field).collect();
     if is_kind {
-        let metadata = ("metadata", "ObjectMeta", "What every object says of itself.");
-        let version = ("apiVersion", "string", "Group and version.");
-        let kind = ("kind", "string", "Which kind of object this is.");
+        let metadata = ("metadata", "ObjectMeta", "Standard object metadata.");
+        let version = (
+            "apiVersion",
+            "string",
+            "Versioned schema of this representation of the object: group and version.",
+        );
+        let kind = (
+            "kind",
+            "string",
+            "REST resource that this object represents, in CamelCase. It cannot be updated.",
+        );
         properties.extend([metadata, version, kind].iter().map(field));
     }
     json!({"type": "object", "description": about, "properties": properties})

@@ -2,31 +2,49 @@
 
 use super::core::Definition;
 
-const FIELDS: &[(&str, &str, &str)] =
-    &[("spec", "any", "The desired state."), ("status", "any", "The observed state.")];
+const FIELDS: &[(&str, &str, &str)] = &[
+    ("spec", "any", "Desired state of the object."),
+    ("status", "any", "Most recently observed state of the object. Read-only."),
+];
 
 pub(super) const DEFINITIONS: &[Definition] = &[
-    ("Pod", "Containers that run together on a node. There are none here.", FIELDS),
+    ("Pod", "A collection of containers that run on a node. This server has none.", FIELDS),
     (
         "ReplicationController",
-        "A number of equal pods; Deployments took its place. There are none here.",
+        "Ensures that a specified number of pod replicas run. Deployments supersede it. This server has none.",
         FIELDS,
     ),
-    ("DaemonSet", "A pod on every node. There are none here.", FIELDS),
+    ("DaemonSet", "Ensures that every selected node runs a copy of a pod. This server has none.", FIELDS),
+    ("Deployment", "Enables declarative updates for pods and ReplicaSets. This server has none.", FIELDS),
     (
-        "Deployment",
-        "A number of equal pods, and how they are replaced by others. There are none here.",
+        "ReplicaSet",
+        "Ensures that a specified number of pod replicas run at any given time. This server has none.",
         FIELDS,
     ),
-    ("ReplicaSet", "A number of equal pods. There are none here.", FIELDS),
-    ("StatefulSet", "A number of pods with names and volumes of their own. There are none here.", FIELDS),
-    ("CronJob", "Jobs by a calendar. There are none here.", FIELDS),
-    ("Job", "Pods that run until they have succeeded. There are none here.", FIELDS),
-    ("Service", "A stable address of pods. There are none here.", FIELDS),
-    ("Ingress", "Rules by which HTTP from outside reaches services. There are none here.", FIELDS),
+    (
+        "StatefulSet",
+        "Represents a set of pods with consistent identities: stable network names and storage. This server has none.",
+        FIELDS,
+    ),
+    ("CronJob", "Creates Jobs on a schedule. This server has none.", FIELDS),
+    (
+        "Job",
+        "Runs pods until a specified number of them complete successfully. This server has none.",
+        FIELDS,
+    ),
+    (
+        "Service",
+        "A named abstraction of a network service: the port it listens on, and the selector of the pods that answer. This server has none.",
+        FIELDS,
+    ),
+    (
+        "Ingress",
+        "Rules by which inbound HTTP connections reach the endpoints of services. This server has none.",
+        FIELDS,
+    ),
     (
         "Endpoints",
-        "The addresses behind a service. There are none here.",
-        &[("subsets", "[]any", "Addresses with their ports.")],
+        "The endpoints that implement a service. This server has none.",
+        &[("subsets", "[]any", "Sets of addresses that share the same ports.")],
     ),
 ];
