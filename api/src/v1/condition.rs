@@ -5,26 +5,26 @@ use serde_json::{Value, json};
 
 use super::shape::{Shape, Stranger, null_is_default};
 
-/// One condition of an object. Its two times are written as `null` where they are not known, as KubeVirt does.
+/// A condition of an object. Its two times are written as `null` where they are not known, as KubeVirt does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// `Ready`, `AgentConnected`, ...
+    /// Type of the condition, such as `Ready`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub r#type: String,
-    /// `True`, `False` or `Unknown`.
+    /// Status of the condition: `True`, `False` or `Unknown`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub status: String,
-    /// RFC 3339.
+    /// Time of the last probe of the condition, in RFC 3339 form.
     #[serde(default)]
     pub last_probe_time: Option<String>,
-    /// RFC 3339.
+    /// Time of the last change of the status, in RFC 3339 form.
     #[serde(default)]
     pub last_transition_time: Option<String>,
-    /// One word, for programs.
+    /// Machine-readable CamelCase reason for the last change of the status.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
+    /// Human-readable details about the last change of the status.
     #[serde(default, deserialize_with = "null_is_default", skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Fields unknown to this release, kept as they came.
@@ -37,13 +37,13 @@ impl Shape for Condition {
 
     fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
         let text = |about: &str| json!({"type": "string", "description": about});
-        let definition = json!({"type": "object", "description": "One condition of an object.", "properties": {
-            "type": text("`Ready`, `AgentConnected`, ..."),
-            "status": text("`True`, `False` or `Unknown`."),
-            "lastProbeTime": text("RFC 3339."),
-            "lastTransitionTime": text("RFC 3339."),
-            "reason": text("One word, for programs."),
-            "message": text("For people."),
+        let definition = json!({"type": "object", "description": "A condition of an object.", "properties": {
+            "type": text("Type of the condition, such as `Ready`."),
+            "status": text("Status of the condition: `True`, `False` or `Unknown`."),
+            "lastProbeTime": text("Time of the last probe of the condition, in RFC 3339 form."),
+            "lastTransitionTime": text("Time of the last change of the status, in RFC 3339 form."),
+            "reason": text("Machine-readable CamelCase reason for the last change of the status."),
+            "message": text("Human-readable details about the last change of the status."),
         }});
         definitions.insert("Condition".to_owned(), definition);
         json!({ "$ref": "Condition" })

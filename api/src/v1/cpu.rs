@@ -1,50 +1,53 @@
 use super::shape::shapes;
 
 shapes! {
-    /// The guest's processors.
+    /// CPU topology and features of the guest.
     pub struct Cpu {
-        /// Cores in a socket; 0 counts as 1.
+        /// Cores in a socket of the guest's CPU topology. Defaults to 1, also if it is 0.
         pub cores: Option<u32>,
-        /// Sockets; 0 counts as 1.
+        /// Number of sockets of the guest's CPU topology. Defaults to 1, also if it is 0. Can be increased on a running
+        /// VM up to `maxSockets`.
         pub sockets: Option<u32>,
-        /// The most sockets that can be plugged in.
+        /// Maximum number of sockets to which the running VM can be hotplugged.
         pub max_sockets: Option<u32>,
-        /// Threads in a core; 0 counts as 1.
+        /// Number of threads in a core of the guest's CPU topology. Defaults to 1, also if it is 0.
         pub threads: Option<u32>,
-        /// `host-model`, `host-passthrough` or a named model.
+        /// CPU model of the guest: a named model, `host-model` or `host-passthrough`. Defaults to `host-model`.
         pub model: String,
-        /// CPU flags.
+        /// CPU features that are enabled, required or disabled, in addition to those of the model.
         pub features: Vec<CpuFeature>,
-        /// Pinned, exclusive CPUs.
+        /// Requests that the vCPUs are pinned to physical CPUs of the node that no other workload uses.
         pub dedicated_cpu_placement: Option<bool>,
-        /// NUMA cells of the guest.
+        /// Mapping of NUMA topology from the host to the guest.
         pub numa: Option<Numa>,
-        /// One more pinned CPU for the hypervisor's own threads.
+        /// Requests one more dedicated physical CPU, to which the emulator threads are pinned. Requires
+        /// `dedicatedCpuPlacement`.
         pub isolate_emulator_thread: Option<bool>,
-        /// Real-time scheduling of vCPUs.
+        /// Real-time scheduling of vCPU threads.
         pub realtime: Option<Realtime>,
     }
 
-    /// A CPU flag.
+    /// A CPU feature of the guest.
     pub struct CpuFeature {
-        /// The flag, as QEMU calls it.
+        /// Name of the CPU feature, as in QEMU.
         pub name: String,
-        /// `force`, `require`, `optional`, `disable` or `forbid`.
+        /// Policy of the CPU feature: `force`, `require`, `optional`, `disable` or `forbid`. Defaults to `require`.
         pub policy: String,
     }
 
-    /// NUMA cells of the guest.
+    /// Mapping of NUMA topology from the host to the guest.
     pub struct Numa {
-        /// The guest's cells follow the host's.
+        /// Creates a guest NUMA topology that follows the NUMA cells of the host from which the pinned CPUs are taken.
+        /// Requires dedicated CPUs and hugepages.
         pub guest_mapping_passthrough: Option<NumaGuestMappingPassthrough>,
     }
 
-    /// The guest's cells follow the host's.
+    /// Pass-through of the host's NUMA topology to the guest.
     pub struct NumaGuestMappingPassthrough {}
 
-    /// Real-time scheduling of vCPUs.
+    /// Real-time scheduling of vCPU threads.
     pub struct Realtime {
-        /// Which vCPUs, `0-3,^1`; all when empty.
+        /// vCPUs that are scheduled in real time, such as `0-3,^1`. Defaults to all vCPUs.
         pub mask: String,
     }
 }

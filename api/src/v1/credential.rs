@@ -1,58 +1,59 @@
 use super::shape::{ListType, shapes};
 
 shapes! {
-    /// Keys or a password put into the guest.
+    /// A credential that is delivered to the guest: one of its members must be set.
     pub struct AccessCredential {
-        /// Public keys.
+        /// SSH public keys that are allowed to log in.
         pub ssh_public_key: Option<SshPublicKeyAccessCredential>,
-        /// Users and passwords.
+        /// Passwords that are set for users of the guest.
         pub user_password: Option<UserPasswordAccessCredential>,
     }
 
-    /// Public keys.
+    /// SSH public keys, and how they are delivered to the guest.
     pub struct SshPublicKeyAccessCredential {
-        /// Where they are.
+        /// Where the public keys are taken from.
         pub source: CredentialSource,
-        /// How they get in.
+        /// How the public keys are delivered to the guest.
         pub propagation_method: PropagationMethod,
     }
 
-    /// Users and passwords.
+    /// Passwords of users, and how they are delivered to the guest.
     pub struct UserPasswordAccessCredential {
-        /// Where they are.
+        /// Where the users and passwords are taken from.
         pub source: CredentialSource,
-        /// How they get in.
+        /// How the passwords are delivered to the guest.
         pub propagation_method: PropagationMethod,
     }
 
-    /// Where credentials are.
+    /// Where credentials are taken from: one of its members must be set.
     pub struct CredentialSource {
-        /// In a secret.
+        /// Secret that holds the credentials.
         pub secret: Option<AccessCredentialSecretSource>,
     }
 
-    /// A secret.
+    /// Reference to a Secret that holds credentials.
     pub struct AccessCredentialSecretSource {
-        /// Its name.
+        /// Name of the Secret in the namespace of the VMI.
         pub secret_name: String,
     }
 
-    /// How credentials get in: one of these.
+    /// How credentials are delivered to the guest: one of its members must be set.
     pub struct PropagationMethod {
-        /// In the config drive.
+        /// Delivers the credentials in the metadata of the cloud-init ConfigDrive volume.
         pub config_drive: Option<PropagationByDisk>,
-        /// In the NoCloud disk.
+        /// Delivers the credentials in the metadata of the cloud-init NoCloud volume.
         pub no_cloud: Option<PropagationByDisk>,
-        /// Through the guest agent.
+        /// Delivers the credentials while the VMI runs, by the QEMU guest agent.
         pub qemu_guest_agent: Option<PropagationByAgent>,
     }
 
-    /// On a disk made at start.
+    /// Delivery of credentials by a cloud-init disk, when the VMI starts.
     pub struct PropagationByDisk {}
 
-    /// Through the guest agent.
+    /// Delivery of credentials by the QEMU guest agent.
     pub struct PropagationByAgent {
-        /// Whose keys.
+        /// Users of the guest whose `authorized_keys` receive the public keys. Passwords name their users in the
+        /// Secret.
         pub users: Vec<String> => ListType::Set,
     }
 }

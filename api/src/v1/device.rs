@@ -1,127 +1,130 @@
 use super::shape::shapes;
 
 shapes! {
-    /// An entropy device.
+    /// A random number generator (RNG) device that gives the guest entropy of the host.
     pub struct Rng {}
 
-    /// Metrics of the host.
+    /// Exposes a limited set of host and VM metrics to the guest, in the format of vhostmd.
     pub struct DownwardMetrics {}
 
-    /// USB devices of the client.
+    /// Redirection of USB devices from the client's computer to the VMI.
     pub struct ClientPassthroughDevices {}
 
-    /// A watchdog: one of its kinds.
+    /// A hardware watchdog device: one of its models must be set.
     pub struct Watchdog {
-        /// How it is referred to.
+        /// Name of the watchdog.
         pub name: String,
-        /// The PCI one.
+        /// The i6300esb PCI watchdog.
         pub i6300esb: Option<WatchdogAction>,
-        /// The s390x one.
+        /// The diag288 watchdog of s390x.
         pub diag288: Option<WatchdogAction>,
     }
 
-    /// What a watchdog does.
+    /// A watchdog model, and the action it takes.
     pub struct WatchdogAction {
-        /// `poweroff`, `reset` or `shutdown`.
+        /// Action when the watchdog expires: `poweroff`, `reset` or `shutdown`. Defaults to `reset`.
         pub action: String,
     }
 
-    /// A tablet.
+    /// An input device.
     pub struct Input {
-        /// `usb` or `virtio`.
+        /// Bus of the input device: `usb` or `virtio`. Defaults to `usb`.
         pub bus: String,
-        /// `tablet`.
+        /// Type of the input device. The only supported type is `tablet`.
         pub r#type: String = "type",
-        /// How it is referred to.
+        /// Name of the input device.
         pub name: String,
     }
 
-    /// A sound card.
+    /// An emulated sound device.
     pub struct SoundDevice {
-        /// How it is referred to.
+        /// Name of the sound device.
         pub name: String,
-        /// `ich9` or `ac97`.
+        /// Model of the sound device: `ich9` or `ac97`. Defaults to `ich9`.
         pub model: String,
     }
 
-    /// A trusted platform module.
+    /// An emulated trusted platform module (TPM).
     pub struct TpmDevice {
-        /// True when absent.
+        /// Whether the VMI has a TPM. Defaults to true.
         pub enabled: Option<bool>,
-        /// Its state outlives the machine.
+        /// Whether the state of the TPM is kept when the VM stops. Defaults to false.
         pub persistent: Option<bool>,
     }
 
-    /// A graphics adapter.
+    /// The video device.
     pub struct VideoDevice {
-        /// `vga`, `virtio`, `bochs`, `cirrus` or `ramfb`.
+        /// Model of the video device: `vga`, `virtio`, `bochs`, `cirrus` or `ramfb`. The default depends on the
+        /// architecture.
         pub r#type: String = "type",
     }
 
-    /// Where a guest reports its own end.
+    /// A device by which the guest reports a crash of its kernel.
     pub struct PanicDevice {
-        /// `hyperv`, `isa` or `pvpanic`.
+        /// Model of the panic device: `hyperv`, `isa` or `pvpanic`.
         pub model: Option<String>,
     }
 
-    /// A shared directory.
+    /// A filesystem of a volume that is shared with the guest.
     pub struct Filesystem {
-        /// The volume, and the tag the guest mounts.
+        /// Name of the filesystem: it matches the name of a volume and is the tag by which the guest mounts it.
         pub name: String,
-        /// Over virtio-fs.
+        /// Shares the filesystem by virtio-fs. The only supported type.
         pub virtiofs: Option<FilesystemVirtiofs>,
     }
 
-    /// Over virtio-fs.
+    /// Sharing of a filesystem by virtio-fs.
     pub struct FilesystemVirtiofs {}
 
-    /// A graphics card handed through.
+    /// A GPU of the host that is passed through to the guest.
     pub struct Gpu {
-        /// How it is referred to.
+        /// Name of the GPU device.
         pub name: String,
-        /// The resource it is taken from.
+        /// Resource name under which a device plugin exposes the GPU. Mutually exclusive with `claimName`.
         pub device_name: String,
-        /// The claim it is taken from.
+        /// Name of an entry of `spec.resourceClaims` from which the GPU is allocated.
         pub claim_name: Option<String>,
-        /// The request of that claim.
+        /// Name of the request in the resource claim for which the GPU is allocated.
         pub request_name: Option<String>,
-        /// Of a virtual one.
+        /// Options of a virtual GPU.
         pub virtual_gpu_options: Option<VirtualGpuOptions> = "virtualGPUOptions",
-        /// Told to the guest.
+        /// Tag that is published to the guest with the address of the device, in the metadata of a cloud-init config
+        /// drive.
         pub tag: String,
     }
 
-    /// Options of a virtual graphics card.
+    /// Options of a virtual GPU (vGPU).
     pub struct VirtualGpuOptions {
-        /// Its screen.
+        /// Display of the vGPU.
         pub display: Option<VirtualGpuDisplayOptions>,
     }
 
-    /// The screen of a virtual graphics card.
+    /// Display of a vGPU.
     pub struct VirtualGpuDisplayOptions {
-        /// True when absent.
+        /// Whether the vGPU has a display. Defaults to true.
         pub enabled: Option<bool>,
-        /// A frame buffer in memory.
+        /// A boot framebuffer in memory, shown until the guest's driver is loaded. Defaults to true.
         pub ram_fb: Option<super::FeatureState> = "ramFB",
     }
 
-    /// A device handed through.
+    /// A device of the host that is passed through to the guest.
     pub struct HostDevice {
-        /// How it is referred to.
+        /// Name of the host device.
         pub name: String,
-        /// The resource it is taken from.
+        /// Resource name under which a device plugin exposes the host device. Mutually exclusive with `claimName`.
         pub device_name: String,
-        /// The claim it is taken from.
+        /// Name of an entry of `spec.resourceClaims` from which the host device is allocated.
         pub claim_name: Option<String>,
-        /// The request of that claim.
+        /// Name of the request in the resource claim for which the host device is allocated.
         pub request_name: Option<String>,
-        /// Told to the guest.
+        /// Tag that is published to the guest with the address of the device, in the metadata of a cloud-init config
+        /// drive.
         pub tag: String,
     }
 
-    /// Threads of disks.
+    /// IOThreads of the `supplementalPool` policy.
     pub struct IoThreads {
-        /// How many the pool has.
+        /// Number of IOThreads in the shared pool.
         pub supplemental_pool_thread_count: Option<u32>,
     }
 }

@@ -2,83 +2,85 @@ use super::FeatureState;
 use super::shape::shapes;
 
 shapes! {
-    /// A disk, a CD-ROM or a LUN.
+    /// A disk of the guest. Its type is one of `disk`, `lun` and `cdrom`; `disk` is the default.
     pub struct Disk {
-        /// The volume it shows.
+        /// Name of the disk: it matches the name of a volume.
         pub name: String,
-        /// A disk.
+        /// Attaches the volume as a disk.
         pub disk: Option<DiskTarget>,
-        /// A SCSI device with its own commands.
+        /// Attaches the volume as a LUN: a SCSI device to which the guest sends commands of its own.
         pub lun: Option<LunTarget>,
-        /// A CD-ROM.
+        /// Attaches the volume as a CD-ROM.
         pub cdrom: Option<CdRomTarget>,
-        /// From 1; shared with interfaces.
+        /// Position in the boot order, greater than 0. Disks and interfaces with a boot order are tried from the
+        /// smallest value, and no two of them share one; those without come last.
         pub boot_order: Option<u32>,
-        /// What the guest reads as its serial number.
+        /// Serial number that the guest reads.
         pub serial: String,
-        /// A thread of its own.
+        /// Whether the disk uses an IOThread of its own. Defaults to false.
         pub dedicated_io_thread: Option<bool> = "dedicatedIOThread",
-        /// `none`, `writethrough` or `writeback`.
+        /// Cache mode of the disk: `none`, `writethrough` or `writeback`.
         pub cache: String,
-        /// `native` or `threads`.
+        /// I/O mode of the disk: `native` or `threads`.
         pub io: String,
-        /// Told to the guest in the config drive.
+        /// Tag that is published to the guest with the address of the disk, in the metadata of a cloud-init config
+        /// drive.
         pub tag: String,
-        /// Sectors.
+        /// Block size that the guest sees.
         pub block_size: Option<BlockSize>,
-        /// Several machines write to it.
+        /// Whether the disk is shared by more than one VMI.
         pub shareable: Option<bool>,
-        /// `stop`, `ignore`, `report` or `enospace`.
+        /// What happens when the disk reports an I/O error: `stop`, `ignore`, `report` or `enospace`.
         pub error_policy: Option<String>,
-        /// Takes part in incremental backups.
+        /// Whether changed blocks of the disk are tracked, for incremental backups.
         pub changed_block_tracking: Option<bool>,
     }
 
-    /// A disk.
+    /// Attaches a volume as a disk.
     pub struct DiskTarget {
-        /// `virtio`, `sata`, `scsi` or `usb`.
+        /// Bus of the disk: `virtio`, `sata`, `scsi` or `usb`.
         pub bus: String,
-        /// The guest may not write.
+        /// Whether the guest can only read the disk. Defaults to false.
         pub readonly: Option<bool>,
-        /// Where on the PCI bus.
+        /// PCI address of a virtio disk, such as `0000:81:01.0`.
         pub pci_address: String,
     }
 
-    /// A SCSI device with its own commands.
+    /// Attaches a volume as a LUN.
     pub struct LunTarget {
-        /// `virtio`, `sata`, `scsi` or `usb`.
+        /// Bus of the LUN: `virtio`, `sata` or `scsi`.
         pub bus: String,
-        /// The guest may not write.
+        /// Whether the guest can only read the LUN. Defaults to false.
         pub readonly: Option<bool>,
-        /// Persistent reservations.
+        /// Whether the guest can use SCSI persistent reservations.
         pub reservation: Option<bool>,
     }
 
-    /// A CD-ROM.
+    /// Attaches a volume as a CD-ROM.
     pub struct CdRomTarget {
-        /// `sata`, `scsi` or `usb`.
+        /// Bus of the CD-ROM: `sata`, `scsi` or `usb`.
         pub bus: String,
-        /// True when absent.
+        /// Whether the guest can only read the CD-ROM. Defaults to true.
         pub readonly: Option<bool>,
-        /// `open` or `closed`.
+        /// Whether the tray is `open` or `closed`. Defaults to `closed`.
         pub tray: String,
     }
 
-    /// Sectors.
+    /// Block size of a disk: one of its members must be set.
     pub struct BlockSize {
-        /// As said here.
+        /// Block sizes in bytes.
         pub custom: Option<CustomBlockSize>,
-        /// As the volume's.
+        /// Uses the block sizes of the underlying volume.
         pub match_volume: Option<FeatureState>,
     }
 
-    /// Sectors as said here, in bytes.
+    /// Block sizes of a disk, in bytes.
     pub struct CustomBlockSize {
-        /// What the guest addresses.
+        /// Logical block size: the unit in which the guest addresses the disk.
         pub logical: Option<u32>,
-        /// What the medium writes at once.
+        /// Physical block size: the unit that the disk writes without a read-modify-write.
         pub physical: Option<u32>,
-        /// What can be discarded at once.
+        /// Smallest amount of data that can be discarded in a single operation.
         pub discard_granularity: Option<u32>,
     }
 }

@@ -4,53 +4,53 @@ use super::{
 };
 
 shapes! {
-    /// The guest's hardware.
+    /// Virtual hardware of the VMI.
     pub struct DomainSpec {
-        /// What the launcher's container is given.
+        /// Resource requirements of the VMI, such as its memory.
         pub resources: ResourceRequirements,
-        /// Processors.
+        /// CPU topology and features of the guest.
         pub cpu: Option<Cpu>,
-        /// Memory.
+        /// Memory of the guest.
         pub memory: Option<Memory>,
-        /// The board.
+        /// Machine type of the guest.
         pub machine: Option<MachineType>,
-        /// What starts first.
+        /// Firmware of the guest.
         pub firmware: Option<Firmware>,
-        /// Clocks and timers.
+        /// Clock and timers of the guest.
         pub clock: Option<Clock>,
-        /// Properties of the board and of the hypervisor.
+        /// Features of the hypervisor, such as ACPI, APIC and Hyper-V enlightenments.
         pub features: Option<Features>,
-        /// Everything attached.
+        /// Disks, network interfaces and other devices.
         pub devices: Devices,
-        /// `shared`, `auto` or `supplementalPool`.
+        /// How IOThreads are assigned to disks: `shared`, `auto` or `supplementalPool`.
         pub io_threads_policy: Option<String>,
-        /// Size of the supplemental pool.
+        /// Options of the IOThreads.
         pub io_threads: Option<IoThreads>,
-        /// What the guest reads about its case.
+        /// Chassis information that is passed to the guest by SMBIOS.
         pub chassis: Option<Chassis>,
-        /// Confidential computing.
+        /// Launch security (confidential computing) of the VMI.
         pub launch_security: Option<LaunchSecurity>,
-        /// `Reboot` or `Terminate`.
+        /// What happens when the guest reboots: `Reboot` resets the VMI; `Terminate` ends it. Defaults to `Reboot`.
         pub reboot_policy: Option<String>,
     }
 
-    /// The board.
+    /// Machine type of the guest.
     pub struct MachineType {
-        /// QEMU's name for it.
+        /// QEMU machine type, such as `q35`.
         pub r#type: String = "type",
     }
 
-    /// SMBIOS type 3.
+    /// Chassis information that is passed to the guest by SMBIOS (type 3).
     pub struct Chassis {
-        /// Who made it.
+        /// Manufacturer of the chassis.
         pub manufacturer: String,
-        /// Its version.
+        /// Version of the chassis.
         pub version: String,
-        /// Its serial number.
+        /// Serial number of the chassis.
         pub serial: String,
-        /// Its asset tag.
+        /// Asset tag of the chassis.
         pub asset: String,
-        /// Its SKU.
+        /// SKU number of the chassis.
         pub sku: String,
     }
 }

@@ -1,161 +1,162 @@
 use super::shape::shapes;
 
 shapes! {
-    /// Something that is on when it is named, unless it says otherwise.
+    /// A feature that is enabled if it is present, unless `enabled` is false.
     pub struct FeatureState {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
     }
 
-    /// Properties of the board and of the hypervisor.
+    /// Features of the hypervisor.
     pub struct Features {
-        /// ACPI tables.
+        /// ACPI tables. Defaults to enabled.
         pub acpi: Option<FeatureState>,
-        /// The local interrupt controllers.
+        /// Local APIC of each vCPU. Defaults to the machine type's setting.
         pub apic: Option<FeatureApic>,
-        /// Hyper-V enlightenments.
+        /// Hyper-V enlightenments, each set individually.
         pub hyperv: Option<FeatureHyperv>,
-        /// Every Hyper-V enlightenment the host has.
+        /// Enables all Hyper-V enlightenments that the host supports.
         pub hyperv_passthrough: Option<FeatureState>,
-        /// System management mode.
+        /// System management mode (SMM).
         pub smm: Option<FeatureState>,
-        /// KVM's own.
+        /// How KVM presents itself to the guest.
         pub kvm: Option<FeatureKvm>,
-        /// Paravirtual spinlocks.
+        /// Paravirtualized spinlocks. Defaults to enabled.
         pub pvspinlock: Option<FeatureState>,
     }
 
-    /// The local interrupt controllers.
+    /// Local APIC of each vCPU.
     pub struct FeatureApic {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
-        /// Paravirtual end of interrupt.
+        /// Whether the guest is notified of the end of interrupts by paravirtualization. Defaults to false.
         pub end_of_interrupt: Option<bool>,
     }
 
-    /// KVM's own features.
+    /// How KVM presents itself to the guest.
     pub struct FeatureKvm {
-        /// The guest does not see that it runs on KVM.
+        /// Hides the KVM hypervisor from standard MSR-based discovery. Defaults to false.
         pub hidden: Option<bool>,
     }
 
-    /// Hyper-V enlightenments.
+    /// Hyper-V enlightenments, which improve the performance of Windows guests.
     pub struct FeatureHyperv {
-        /// No watchdog on vCPUs.
+        /// Tells the guest to disable its watchdog timeouts. Defaults to disabled.
         pub relaxed: Option<FeatureState>,
-        /// Virtual APIC.
+        /// Paravirtualized access to registers of the APIC. Defaults to disabled.
         pub vapic: Option<FeatureState>,
-        /// Spin counts.
+        /// Number of attempts to acquire a spinlock before the guest notifies the hypervisor.
         pub spinlocks: Option<FeatureSpinlocks>,
-        /// Virtual processor index.
+        /// Virtual processor index, which identifies each vCPU. Defaults to disabled.
         pub vpindex: Option<FeatureState>,
-        /// Run time counter.
+        /// Counter of the time for which the vCPUs have run. Defaults to disabled.
         pub runtime: Option<FeatureState>,
-        /// Synthetic interrupt controller.
+        /// Synthetic interrupt controller (SynIC). Defaults to disabled.
         pub synic: Option<FeatureState>,
-        /// Synthetic timer.
+        /// Synthetic timers, which reduce CPU load. Defaults to disabled.
         pub synictimer: Option<SyNicTimer>,
-        /// Reset register.
+        /// Register by which the guest resets itself. Defaults to disabled.
         pub reset: Option<FeatureState>,
-        /// Vendor text.
+        /// Hypervisor vendor ID that the guest reads.
         pub vendorid: Option<FeatureVendorId>,
-        /// Frequency registers.
+        /// MSRs with the frequencies of the TSC and the APIC. Defaults to disabled.
         pub frequencies: Option<FeatureState>,
-        /// Told after a migration.
+        /// Notification when the frequency of the TSC changes, such as by migration. Defaults to disabled.
         pub reenlightenment: Option<FeatureState>,
-        /// Paravirtual TLB flush.
+        /// Paravirtualized TLB flush, which improves performance on overcommitted hosts. Defaults to disabled.
         pub tlbflush: Option<TlbFlush>,
-        /// Paravirtual IPIs.
+        /// Paravirtualized inter-processor interrupts (IPIs), which improve performance on overcommitted hosts.
+        /// Defaults to disabled.
         pub ipi: Option<FeatureState>,
-        /// Enlightened VMCS.
+        /// Enlightened VMCS, which improves nested virtualization on Intel hosts. Defaults to disabled.
         pub evmcs: Option<FeatureState>,
     }
 
-    /// Spin counts.
+    /// Spinlock enlightenment.
     pub struct FeatureSpinlocks {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
-        /// Retries.
+        /// Number of retries before the hypervisor is notified; at least 4096. Defaults to 4096.
         pub spinlocks: Option<u32>,
     }
 
-    /// Synthetic timer.
+    /// Synthetic timers.
     pub struct SyNicTimer {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
-        /// Direct mode.
+        /// Direct mode, in which timers deliver interrupts directly to the vCPU.
         pub direct: Option<FeatureState>,
     }
 
-    /// Vendor text.
+    /// Hypervisor vendor ID.
     pub struct FeatureVendorId {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
-        /// At most 12 characters.
+        /// Vendor ID of at most 12 characters.
         pub vendorid: String,
     }
 
-    /// Paravirtual TLB flush.
+    /// Paravirtualized TLB flush.
     pub struct TlbFlush {
-        /// True when absent.
+        /// Whether the feature is enabled. Defaults to true.
         pub enabled: Option<bool>,
-        /// Direct mode.
+        /// Direct mode, in which the hypervisor handles the flushes of nested guests directly.
         pub direct: Option<FeatureState>,
-        /// Extended mode.
+        /// Extended mode, in which a flush names ranges of addresses.
         pub extended: Option<FeatureState>,
     }
 
-    /// Clocks and timers.
+    /// Clock and timers of the guest. The offset is one of `utc` and `timezone`.
     pub struct Clock {
-        /// The clock tells UTC.
+        /// Sets the guest's clock to UTC on each boot.
         pub utc: Option<ClockUtc>,
-        /// The clock tells this zone's time.
+        /// Sets the guest's clock to the local time of this time zone, such as `America/New_York`.
         pub timezone: Option<String>,
-        /// Timers.
+        /// Timers that are attached to the VMI.
         pub timer: Option<Timer>,
     }
 
-    /// The clock tells UTC.
+    /// Sets the guest's clock to UTC on each boot.
     pub struct ClockUtc {
-        /// Ahead of UTC by this.
+        /// Seconds that are added to UTC.
         pub offset_seconds: Option<i64>,
     }
 
-    /// Timers.
+    /// Timers that are attached to the VMI.
     pub struct Timer {
-        /// HPET.
+        /// High Precision Event Timer (HPET): multiple timers with periodic interrupts.
         pub hpet: Option<TickTimer>,
-        /// kvmclock.
+        /// KVM clock (kvmclock): lets the guest read the host's wall clock time.
         pub kvm: Option<PresentTimer>,
-        /// i8254.
+        /// Programmable Interval Timer (PIT, i8254): a timer with periodic interrupts.
         pub pit: Option<TickTimer>,
-        /// MC146818.
+        /// Real Time Clock (RTC): a continuously running timer with periodic interrupts.
         pub rtc: Option<RtcTimer>,
-        /// Hyper-V reference clock.
+        /// Hyper-V reference clock (Hypervclock): lets the guest read the host's wall clock time, for Windows guests.
         pub hyperv: Option<PresentTimer>,
     }
 
-    /// A timer that is there or not.
+    /// A timer without further options.
     pub struct PresentTimer {
-        /// True when absent.
+        /// Whether the timer is present. Defaults to true.
         pub present: Option<bool>,
     }
 
-    /// A timer with a policy for lost ticks.
+    /// A timer with a policy for missed ticks.
     pub struct TickTimer {
-        /// True when absent.
+        /// Whether the timer is present. Defaults to true.
         pub present: Option<bool>,
-        /// `delay`, `catchup`, `merge` or `discard`.
+        /// What happens when ticks are missed: `delay`, `catchup`, `merge` or `discard`.
         pub tick_policy: String,
     }
 
-    /// MC146818.
+    /// The RTC timer.
     pub struct RtcTimer {
-        /// True when absent.
+        /// Whether the timer is present. Defaults to true.
         pub present: Option<bool>,
-        /// `delay` or `catchup`.
+        /// What happens when ticks are missed: `delay` or `catchup`.
         pub tick_policy: String,
-        /// `guest` or `wall`.
+        /// What the timer tracks: `guest` or `wall`.
         pub track: String,
     }
 }

@@ -1,69 +1,70 @@
 use super::shape::shapes;
 
 shapes! {
-    /// What starts first.
+    /// Firmware of the guest.
     pub struct Firmware {
-        /// SMBIOS system UUID.
+        /// UUID that SMBIOS reports. Defaults to a generated value that is stable for the VM.
         pub uuid: String,
-        /// BIOS or EFI.
+        /// Boot loader of the guest: BIOS or EFI.
         pub bootloader: Option<Bootloader>,
-        /// SMBIOS system serial.
+        /// System serial number that SMBIOS reports.
         pub serial: String,
-        /// A kernel started without firmware.
+        /// Boots a kernel directly, without a boot loader of the guest.
         pub kernel_boot: Option<KernelBoot>,
-        /// ACPI tables handed in.
+        /// ACPI tables that are passed to the guest.
         pub acpi: Option<Acpi>,
     }
 
-    /// BIOS or EFI.
+    /// Boot loader of the guest: one of its members must be set.
     pub struct Bootloader {
-        /// SeaBIOS.
+        /// Boots by BIOS (SeaBIOS).
         pub bios: Option<Bios>,
-        /// OVMF.
+        /// Boots by UEFI (OVMF).
         pub efi: Option<Efi>,
     }
 
-    /// SeaBIOS.
+    /// Boot by BIOS.
     pub struct Bios {
-        /// Its messages go to the serial port.
+        /// Whether the BIOS output is sent to the serial console.
         pub use_serial: Option<bool>,
     }
 
-    /// OVMF.
+    /// Boot by UEFI.
     pub struct Efi {
-        /// Only signed code starts; true when absent.
+        /// Whether Secure Boot is enabled, which requires SMM. Defaults to true.
         pub secure_boot: Option<bool>,
-        /// Variables survive the machine.
+        /// Whether the UEFI variables (NVRAM) are kept when the VM stops. Defaults to false.
         pub persistent: Option<bool>,
     }
 
-    /// A kernel started without firmware.
+    /// Direct boot of a kernel.
     pub struct KernelBoot {
-        /// Its command line.
+        /// Arguments that are passed to the kernel on boot.
         pub kernel_args: String,
-        /// The image it is in.
+        /// Container image that contains the kernel and the initrd.
         pub container: Option<KernelBootContainer>,
     }
 
-    /// An image with a kernel in it.
+    /// Container image that contains a kernel and an initrd.
     pub struct KernelBootContainer {
-        /// Which image.
+        /// Container image that contains the files.
         pub image: String,
-        /// The secret to pull it with.
+        /// Name of the Docker registry Secret that is required to pull the image. The Secret must exist already.
         pub image_pull_secret: String,
-        /// When to pull it.
+        /// When the image is pulled: `Always`, `Never` or `IfNotPresent`. Defaults to `Always` if the tag is `latest`,
+        /// else to `IfNotPresent`.
         pub image_pull_policy: String,
-        /// The kernel's absolute path in the image.
+        /// Fully qualified path of the kernel in the image.
         pub kernel_path: String,
-        /// The initial ramdisk's absolute path in the image.
+        /// Fully qualified path of the initial ramdisk in the image.
         pub initrd_path: String,
     }
 
-    /// ACPI tables handed in, each a secret volume's name.
+    /// ACPI tables that are passed to the guest.
     pub struct Acpi {
-        /// The SLIC table.
+        /// Name of the volume with the SLIC table: it must be a Secret with the key `slic.bin`.
         pub slic_name_ref: String,
-        /// The MSDM table.
+        /// Name of the volume with the MSDM table: it must be a Secret with the key `msdm.bin`.
         pub msdm_name_ref: String,
     }
 }

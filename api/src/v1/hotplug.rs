@@ -2,31 +2,31 @@ use super::shape::shapes;
 use super::{ClaimVolumeSource, DataVolumeSource, Disk};
 
 shapes! {
-    /// What `addvolume` is asked with.
+    /// Options of the `addvolume` subresource, which hotplugs a volume and its disk.
     pub struct AddVolumeOptions {
-        /// The volume's name.
+        /// Name of the volume and the disk in the VMI spec.
         pub name: String,
-        /// The disk that shows it.
+        /// Disk that is hotplugged into the running VMI.
         pub disk: Option<Disk>,
-        /// What it is filled from.
+        /// Source of the volume.
         pub volume_source: Option<HotplugVolumeSource>,
-        /// `All`: only say whether it could be done.
+        /// When present, no modification is persisted. The only valid value is `All`: all dry run stages are processed.
         pub dry_run: Vec<String>,
     }
 
-    /// What a volume that is plugged in is filled from: one of its sources.
+    /// Source of a volume that is hotplugged: one of its members must be set.
     pub struct HotplugVolumeSource {
-        /// A claim.
+        /// PersistentVolumeClaim in the same namespace that is attached to the VMI.
         pub persistent_volume_claim: Option<ClaimVolumeSource>,
-        /// A claim that CDI fills.
+        /// DataVolume whose PersistentVolumeClaim CDI creates and imports.
         pub data_volume: Option<DataVolumeSource>,
     }
 
-    /// What `removevolume` is asked with.
+    /// Options of the `removevolume` subresource, which unplugs a volume and its disk.
     pub struct RemoveVolumeOptions {
-        /// The volume's name.
+        /// Name of the volume and the disk in the VMI spec.
         pub name: String,
-        /// `All`: only say whether it could be done.
+        /// When present, no modification is persisted. The only valid value is `All`: all dry run stages are processed.
         pub dry_run: Vec<String>,
     }
 }

@@ -4,81 +4,84 @@ use super::shape::shapes;
 use super::{Gpu, HostDevice, Hugepages, IoThreads, LaunchSecurity, Numa, ObjectMeta, Quantity, Realtime};
 
 shapes! {
-    /// The resources of machines that choose it by name, in its namespace.
+    /// A namespaced set of resources, such as CPUs and memory, that VirtualMachines refer to by name.
     pub struct VirtualMachineInstancetype {
-        /// `instancetype.kubevirt.io/v1beta1`.
+        /// API version: `instancetype.kubevirt.io/v1beta1`.
         pub api_version: String,
-        /// `VirtualMachineInstancetype`.
+        /// Kind of the object: `VirtualMachineInstancetype`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What machines get.
+        /// Required spec of the instance type.
         pub spec: VirtualMachineInstancetypeSpec,
     }
 
-    /// The resources of machines that choose it by name, in every namespace.
+    /// A cluster-scoped set of resources, such as CPUs and memory, that VirtualMachines refer to by name.
     pub struct VirtualMachineClusterInstancetype {
-        /// `instancetype.kubevirt.io/v1beta1`.
+        /// API version: `instancetype.kubevirt.io/v1beta1`.
         pub api_version: String,
-        /// `VirtualMachineClusterInstancetype`.
+        /// Kind of the object: `VirtualMachineClusterInstancetype`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What machines get.
+        /// Required spec of the instance type.
         pub spec: VirtualMachineInstancetypeSpec,
     }
 
-    /// What machines get. None of it may be in their templates too.
+    /// Resources of an instance type. A VirtualMachine that refers to it cannot set the same fields in its template:
+    /// that is a conflict.
     pub struct VirtualMachineInstancetypeSpec {
-        /// Processors.
+        /// Required CPU attributes of the instance type.
         pub cpu: Option<CpuInstancetype>,
-        /// Memory.
+        /// Required memory attributes of the instance type.
         pub memory: Option<MemoryInstancetype>,
-        /// Graphics processors of the host.
+        /// GPUs of the host that are passed through.
         pub gpus: Vec<Gpu>,
-        /// Other devices of the host.
+        /// Devices of the host that are passed through.
         pub host_devices: Vec<HostDevice>,
-        /// How threads for disks are shared.
+        /// How IOThreads are assigned to disks: `shared`, `auto` or `supplementalPool`.
         pub io_threads_policy: Option<String>,
-        /// How many there are.
+        /// Options of the IOThreads.
         pub io_threads: Option<IoThreads>,
-        /// Memory encryption.
+        /// Launch security (confidential computing) of the VMI.
         pub launch_security: Option<LaunchSecurity>,
-        /// Annotations of every instance.
+        /// Annotations that are applied to the VMI.
         pub annotations: BTreeMap<String, String>,
-        /// Labels of the nodes that may run it.
+        /// Labels that a node must have for the VMI to be scheduled to it.
         pub node_selector: BTreeMap<String, String>,
-        /// Who chooses the node.
+        /// Name of the scheduler that dispatches the VMI. Defaults to the default scheduler.
         pub scheduler_name: String,
     }
 
-    /// Processors of an instance type.
+    /// CPU attributes of an instance type.
     pub struct CpuInstancetype {
-        /// How many the guest sees; needed.
+        /// Required number of vCPUs that the guest sees. The resulting CPU topology depends on `preferredCPUTopology`
+        /// of a preference, and has sockets by default.
         pub guest: Option<i64>,
-        /// Which model.
+        /// CPU model of the guest: a named model, `host-model` or `host-passthrough`.
         pub model: Option<String>,
-        /// Whether each has a processor of the host to itself.
+        /// Requests that the vCPUs are pinned to physical CPUs of the node that no other workload uses.
         pub dedicated_cpu_placement: Option<bool> = "dedicatedCPUPlacement",
-        /// The host's memory topology for the guest.
+        /// Mapping of NUMA topology from the host to the guest.
         pub numa: Option<Numa>,
-        /// A processor of the host for the emulator.
+        /// Requests one more dedicated physical CPU, to which the emulator threads are pinned.
         pub isolate_emulator_thread: Option<bool>,
-        /// Scheduling without delays.
+        /// Real-time scheduling of vCPU threads.
         pub realtime: Option<Realtime>,
-        /// Most sockets that can be plugged.
+        /// Maximum number of sockets to which the running VM can be hotplugged.
         pub max_sockets: Option<u32>,
     }
 
-    /// Memory of an instance type.
+    /// Memory attributes of an instance type.
     pub struct MemoryInstancetype {
-        /// How much the guest sees; needed.
+        /// Required amount of memory that the guest sees.
         pub guest: Option<Quantity>,
-        /// From large pages.
+        /// Hugepages that back the memory of the guest.
         pub hugepages: Option<Hugepages>,
-        /// How much less than the guest's is asked of the node, in percent.
+        /// Percentage of the guest's memory that is not requested from the node, from 0 to 100. Mutually exclusive with
+        /// `hugepages`.
         pub overcommit_percent: Option<i64>,
-        /// How much can be plugged.
+        /// Maximum amount of memory to which the running VM can be hotplugged.
         pub max_guest: Option<Quantity>,
     }
 }

@@ -1,94 +1,96 @@
 use super::shape::shapes;
 
 shapes! {
-    /// A network card and how it is bound to its network: one of the bindings.
+    /// A network interface of the guest, and the binding by which it is connected to its network.
     pub struct Interface {
-        /// The network it is on.
+        /// Name of the interface: it matches the name of a network.
         pub name: String,
-        /// `virtio`, `e1000`, `e1000e`, `igb`, `ne2k_pci`, `pcnet` or `rtl8139`.
+        /// Interface model: `virtio`, `e1000`, `e1000e`, `igb`, `ne2k_pci`, `pcnet` or `rtl8139`. Defaults to `virtio`.
         pub model: String,
-        /// A bridge to the pod's interface.
+        /// Connects the guest to the network by a Linux bridge.
         pub bridge: Option<InterfaceBinding>,
-        /// Address translation behind the pod's address.
+        /// Connects the guest to the network by NAT behind the address of the pod.
         pub masquerade: Option<InterfaceBinding>,
-        /// A virtual function handed through.
+        /// Passes an SR-IOV virtual function through to the guest.
         pub sriov: Option<InterfaceBinding>,
-        /// A user-space translator.
+        /// Connects the guest to the network by passt, in user space.
         pub passt_binding: Option<InterfaceBinding>,
-        /// Removed from KubeVirt.
+        /// Deprecated: removed from KubeVirt in v1.3.
         pub slirp: Option<InterfaceBinding>,
-        /// Removed from KubeVirt.
+        /// Deprecated: removed from KubeVirt in v1.3.
         pub macvtap: Option<InterfaceBinding>,
-        /// Removed from KubeVirt.
+        /// Deprecated: removed from KubeVirt in v1.3.
         pub passt: Option<InterfaceBinding>,
-        /// A binding that someone registered.
+        /// Connects the guest to the network by a registered network binding plugin.
         pub binding: Option<PluginBinding>,
-        /// What is forwarded; everything when empty.
+        /// Ports that are forwarded to the guest. If empty, all ports are.
         pub ports: Vec<Port>,
-        /// What is forwarded.
+        /// Ranges of ports that are forwarded to the guest.
         pub port_ranges: Vec<PortRange>,
-        /// The card's address.
+        /// MAC address of the interface, such as `de:ad:00:00:be:af` or `DE-AD-00-00-BE-AF`.
         pub mac_address: String,
-        /// From 1; shared with disks.
+        /// Position in the boot order, greater than 0. Disks and interfaces with a boot order are tried from the
+        /// smallest value, and no two of them share one; those without come last.
         pub boot_order: Option<u32>,
-        /// Where on the PCI bus.
+        /// PCI address of the interface, such as `0000:81:01.0`.
         pub pci_address: String,
-        /// More that DHCP tells the guest.
+        /// Additional options that the DHCP server passes to the guest.
         pub dhcp_options: Option<DhcpOptions>,
-        /// Told to the guest in the config drive.
+        /// Tag that is published to the guest with the address of the interface, in the metadata of a cloud-init config
+        /// drive.
         pub tag: String,
-        /// A number for a stable name.
+        /// ACPI index, which gives the interface a stable name in the guest.
         pub acpi_index: Option<i64>,
-        /// `up`, `down` or `absent`.
+        /// Requested state of the link: `up`, `down`, or `absent` to unplug the interface. Defaults to `up`.
         pub state: String,
     }
 
-    /// A binding without settings.
+    /// A binding without options.
     pub struct InterfaceBinding {}
 
-    /// A binding that someone registered.
+    /// A registered network binding plugin.
     pub struct PluginBinding {
-        /// Its name.
+        /// Name of the binding plugin, as registered in the KubeVirt configuration.
         pub name: String,
     }
 
-    /// A forwarded port.
+    /// A port that is forwarded to the guest.
     pub struct Port {
-        /// How it is referred to.
+        /// Name of the port, unique in the VMI.
         pub name: String,
-        /// `TCP` or `UDP`.
+        /// Protocol of the port: `TCP` or `UDP`. Defaults to `TCP`.
         pub protocol: String,
-        /// 1 to 65535.
+        /// Port number, from 1 to 65535.
         pub port: Option<i32>,
     }
 
-    /// Forwarded ports.
+    /// A range of ports that are forwarded to the guest.
     pub struct PortRange {
-        /// `TCP` or `UDP`.
+        /// Protocol of the ports: `TCP` or `UDP`. Defaults to `TCP`.
         pub protocol: String,
-        /// The first.
+        /// First port of the range.
         pub start: Option<i32>,
-        /// The last.
+        /// Last port of the range, inclusive.
         pub end: Option<i32>,
     }
 
-    /// More that DHCP tells the guest.
+    /// Additional options that the DHCP server passes to the guest.
     pub struct DhcpOptions {
-        /// Option 67.
+        /// Boot file name: DHCP option 67.
         pub boot_file_name: String,
-        /// Option 66.
+        /// TFTP server name: DHCP option 66.
         pub tftp_server_name: String,
-        /// Option 42.
+        /// NTP servers: DHCP option 42.
         pub ntp_servers: Vec<String>,
-        /// Options 224 to 254.
+        /// Private DHCP options, 224 to 254.
         pub private_options: Vec<DhcpPrivateOptions>,
     }
 
-    /// A private option.
+    /// A private DHCP option.
     pub struct DhcpPrivateOptions {
-        /// 224 to 254.
+        /// Number of the option, from 224 to 254.
         pub option: Option<i32>,
-        /// Its text.
+        /// Value of the option.
         pub value: String,
     }
 }

@@ -4,39 +4,40 @@ use super::Quantity;
 use super::shape::shapes;
 
 shapes! {
-    /// The guest's memory.
+    /// Memory of the guest.
     pub struct Memory {
-        /// What backs it.
+        /// Hugepages that back the memory of the guest.
         pub hugepages: Option<Hugepages>,
-        /// What the guest sees.
+        /// Amount of memory that the guest sees. Defaults to the requested memory in `resources`.
         pub guest: Option<Quantity>,
-        /// How far it can be plugged up.
+        /// Maximum amount of memory to which the running VM can be hotplugged.
         pub max_guest: Option<Quantity>,
-        /// What the launcher needs beside it.
+        /// Memory overhead of the VMI beyond the memory of the guest.
         pub reserved_overhead: Option<ReservedOverhead>,
     }
 
-    /// Pages that back the guest.
+    /// Hugepages that back the memory of the guest.
     pub struct Hugepages {
-        /// `2Mi` or `1Gi`.
+        /// Size of a hugepage: `2Mi` or `1Gi` on x86.
         pub page_size: String,
     }
 
-    /// What the launcher needs beside the guest's memory.
+    /// Memory overhead of the VMI beyond the memory of the guest.
     pub struct ReservedOverhead {
-        /// More than the formula says.
+        /// Amount of memory that is added to the calculated overhead.
         pub added_overhead: Option<Quantity>,
-        /// `Required` or `NotRequired`.
+        /// Whether the VMI's memory is locked and cannot be swapped: `Required` or `NotRequired`.
         pub mem_lock: Option<String>,
     }
 
-    /// What the launcher's container is given.
+    /// Resource requirements of the VMI.
     pub struct ResourceRequirements {
-        /// At least.
+        /// Minimum amount of resources required, such as `memory` and `cpu`.
         pub requests: BTreeMap<String, Quantity>,
-        /// At most.
+        /// Maximum amount of resources allowed, such as `memory` and `cpu`.
         pub limits: BTreeMap<String, Quantity>,
-        /// The overhead is left out of the request.
+        /// Leaves the overhead of the hypervisor out of the requested memory, which may let the node run out of memory.
+        /// Defaults to false.
         pub overcommit_guest_overhead: Option<bool>,
     }
 }

@@ -3,69 +3,69 @@ use std::collections::BTreeMap;
 use super::shape::shapes;
 
 shapes! {
-    /// The part of `metav1.ObjectMeta` that is looked at; the rest is in `extra`.
+    /// Metadata that every persisted resource has. Fields of `metav1.ObjectMeta` that are not listed are kept.
     pub struct ObjectMeta {
-        /// Unique in its namespace.
+        /// Name of the object, unique in its namespace among the objects of its kind.
         pub name: String,
-        /// Prefix of a name the server makes up.
+        /// Prefix from which the server generates a unique name when `name` is not set.
         pub generate_name: String,
-        /// Where it lives.
+        /// Namespace within which the name is unique.
         pub namespace: String,
-        /// Unique in time and space; set by the server.
+        /// Identifier that is unique in time and space. Set by the server on creation; read-only.
         pub uid: String,
-        /// Changes with every write.
+        /// Opaque version of the object, for optimistic concurrency. Set by the server on every write; read-only.
         pub resource_version: String,
-        /// Changes with every write of the spec.
+        /// Sequence number of the desired state: it increases when the spec changes. Set by the server; read-only.
         pub generation: Option<i64>,
-        /// RFC 3339.
+        /// Time at which the server created the object, in RFC 3339 form; read-only.
         pub creation_timestamp: Option<String>,
-        /// RFC 3339; present once deletion was asked for.
+        /// Time after which the object is deleted, in RFC 3339 form; present once deletion is requested.
         pub deletion_timestamp: Option<String>,
-        /// Seconds from request to deletion.
+        /// Seconds that the object has to terminate gracefully before it is removed.
         pub deletion_grace_period_seconds: Option<i64>,
-        /// For selection.
+        /// Keys and values that organize and categorize objects, and by which selectors select them.
         pub labels: BTreeMap<String, String>,
-        /// For everything else.
+        /// Unstructured keys and values that tools store with the object.
         pub annotations: BTreeMap<String, String>,
-        /// Who must let go before the object is removed.
+        /// Identifiers of the components that must each remove their entry before a deleted object is removed.
         pub finalizers: Vec<String>,
-        /// What this belongs to.
+        /// Objects that this object depends on. It is garbage collected when all of them have been deleted.
         pub owner_references: Vec<OwnerReference>,
-        /// Which field managers set which fields.
+        /// Which field manager set which fields, in which version. Maintained by the server.
         pub managed_fields: Vec<serde_json::Value>,
-        /// Deprecated: not set any more.
+        /// Deprecated: no longer set by the server.
         pub self_link: String,
     }
 
-    /// What an object belongs to.
+    /// Identifies an owner of an object.
     pub struct OwnerReference {
-        /// Group and version of the owner.
+        /// API version of the owner.
         pub api_version: String,
         /// Kind of the owner.
         pub kind: String,
         /// Name of the owner.
         pub name: String,
-        /// Uid of the owner.
+        /// UID of the owner.
         pub uid: String,
-        /// Whether it manages this object.
+        /// Whether the owner is the managing controller.
         pub controller: Option<bool>,
-        /// Whether its deletion waits for this object's.
+        /// Whether, with foreground deletion, the owner is not removed until this reference is.
         pub block_owner_deletion: Option<bool>,
     }
 
-    /// `metav1.ListMeta`.
+    /// Metadata that every list has.
     pub struct ListMeta {
-        /// The state of the store the list was read from.
+        /// Version of the store at which the list was read.
         pub resource_version: String,
-        /// Where to read on; empty at the end.
+        /// Token that retrieves the next chunk of a list that was limited; empty in the last chunk.
         pub r#continue: String = "continue",
-        /// How many are left.
+        /// Number of subsequent items that are not in this chunk.
         pub remaining_item_count: Option<i64>,
     }
 
-    /// A reference to something by name in the same namespace.
+    /// Locates the referenced object in the same namespace.
     pub struct LocalObjectReference {
-        /// Its name.
+        /// Name of the referent.
         pub name: String,
     }
 }

@@ -3,57 +3,57 @@ use std::collections::BTreeMap;
 use super::shape::shapes;
 
 shapes! {
-    /// How a migration stands, as the machine tells it.
+    /// State of a live migration of the VMI.
     pub struct MigrationState {
-        /// RFC 3339.
+        /// Time at which the migration started, in RFC 3339 form.
         pub start_timestamp: Option<String>,
-        /// RFC 3339.
+        /// Time at which the migration ended, in RFC 3339 form.
         pub end_timestamp: Option<String>,
-        /// RFC 3339.
+        /// Time at which the target node reported the VM active, in RFC 3339 form.
         pub target_node_domain_ready_timestamp: Option<String>,
-        /// The target has the machine.
+        /// Whether the target node has seen the VM started.
         pub target_node_domain_detected: Option<bool>,
-        /// Over.
+        /// Whether the migration has completed.
         pub completed: Option<bool>,
-        /// Over, without success.
+        /// Whether the migration failed.
         pub failed: Option<bool>,
-        /// Someone wants it stopped.
+        /// Whether the migration has been requested to abort.
         pub abort_requested: Option<bool>,
-        /// `Succeeded`, `Failed` or `Aborting`.
+        /// Final status of the abort: `Succeeded`, `Failed` or `Aborting`.
         pub abort_status: Option<String>,
-        /// Why it failed.
+        /// Reason why the migration failed.
         pub failure_reason: String,
-        /// The migration's uid.
+        /// UID of the VirtualMachineInstanceMigration that the state belongs to.
         pub migration_uid: String,
-        /// `PreCopy`, `PostCopy` or `Paused`.
+        /// Mode of the migration: `PreCopy`, `PostCopy` or `Paused`.
         pub mode: String,
-        /// `Pod` or `Migration`.
+        /// Network that the migration uses: `Pod` or `Migration`.
         pub migration_network_type: String,
-        /// Where from.
+        /// Node that the VMI migrates from.
         pub source_node: String,
-        /// From which pod.
+        /// Pod that the VMI migrates from.
         pub source_pod: String,
-        /// Where to.
+        /// Node that the VMI migrates to.
         pub target_node: String,
-        /// To which pod.
+        /// Pod that the VMI migrates to.
         pub target_pod: String,
-        /// The target's attachment pod.
+        /// UID of the pod that attaches hotplugged volumes on the target node.
         pub target_attachment_pod_uid: String = "targetAttachmentPodUID",
-        /// The target's address.
+        /// Address of the target node that the migration uses.
         pub target_node_address: String,
-        /// The target's ports.
+        /// Ports on the target node that the migration uses.
         pub target_direct_migration_node_ports: BTreeMap<String, i32>,
-        /// CPUs the target pinned.
+        /// Physical CPUs of the target node that are assigned to the VMI, if it requests dedicated CPUs.
         pub target_cpu_set: Vec<i64> = "targetCPUSet",
-        /// The target's topology.
+        /// Serialized NUMA topology of the target node, if the VMI requests dedicated CPUs.
         pub target_node_topology: String,
-        /// The policy that applied.
+        /// Name of the MigrationPolicy that applies.
         pub migration_policy_name: String,
-        /// Its resolved options.
+        /// Migration options that are in effect.
         pub migration_configuration: Option<serde_json::Value>,
-        /// The source, when both sides have their own control plane.
+        /// State of the source, in a decentralized migration between two clusters or namespaces.
         pub source_state: Option<serde_json::Value>,
-        /// The target, when both sides have their own control plane.
+        /// State of the target, in a decentralized migration between two clusters or namespaces.
         pub target_state: Option<serde_json::Value>,
     }
 }

@@ -1,39 +1,39 @@
 use super::shape::shapes;
 
 shapes! {
-    /// What an interface is attached to: one of its kinds.
+    /// A network that an interface can be connected to: one of its sources must be set.
     pub struct Network {
-        /// How it is referred to.
+        /// Name of the network: it matches the name of an interface.
         pub name: String,
-        /// The pod's own network.
+        /// The default network of the pod.
         pub pod: Option<PodNetwork>,
-        /// A network attachment.
+        /// A NetworkAttachmentDefinition of Multus.
         pub multus: Option<MultusNetwork>,
-        /// A dynamically allocated card.
+        /// A network device that is allocated by dynamic resource allocation (DRA).
         pub resource_claim: Option<ResourceClaimNetwork>,
     }
 
-    /// The pod's own network.
+    /// The default network of the pod.
     pub struct PodNetwork {
-        /// What masquerade uses inside; `10.0.2.0/24` when empty.
+        /// IPv4 CIDR of the network inside the VMI, for the masquerade binding. Defaults to `10.0.2.0/24`.
         pub vm_network_cidr: String = "vmNetworkCIDR",
-        /// `fd10:0:2::/120` when empty.
+        /// IPv6 CIDR of the network inside the VMI, for the masquerade binding. Defaults to `fd10:0:2::/120`.
         pub vm_ipv6_network_cidr: String = "vmIPv6NetworkCIDR",
     }
 
-    /// A network attachment.
+    /// A NetworkAttachmentDefinition of Multus.
     pub struct MultusNetwork {
-        /// `[namespace/]name`.
+        /// Name of the NetworkAttachmentDefinition: `<name>` in the namespace of the VMI, or `<namespace>/<name>`.
         pub network_name: String,
-        /// Replaces the pod's own network.
+        /// Makes this the default network: it replaces the pod network.
         pub default: Option<bool>,
     }
 
-    /// A dynamically allocated card.
+    /// A network device that is allocated by dynamic resource allocation (DRA).
     pub struct ResourceClaimNetwork {
-        /// The claim.
+        /// Name of an entry of `spec.resourceClaims` from which the device is allocated.
         pub claim_name: String,
-        /// The request of that claim.
+        /// Name of the request in the resource claim for which the device is allocated.
         pub request_name: String,
     }
 }

@@ -1,31 +1,31 @@
 use super::shape::shapes;
 
 shapes! {
-    /// Core `PodDNSConfig`.
+    /// DNS parameters of a pod, in addition to those generated from `dnsPolicy`.
     pub struct PodDnsConfig {
-        /// IP addresses.
+        /// IP addresses of DNS name servers, appended to those of the policy.
         pub nameservers: Vec<String>,
-        /// Domains to search.
+        /// DNS search domains for host-name lookup, appended to those of the policy.
         pub searches: Vec<String>,
-        /// Resolver options.
+        /// DNS resolver options, merged with those of the policy.
         pub options: Vec<PodDnsConfigOption>,
     }
 
-    /// A resolver option, `ndots:2`.
+    /// A DNS resolver option, such as `ndots:2`.
     pub struct PodDnsConfigOption {
-        /// Its name.
+        /// Name of the resolver option.
         pub name: String,
-        /// Its value.
+        /// Value of the resolver option.
         pub value: Option<String>,
     }
 
-    /// A handle for a dynamically allocated device.
+    /// A ResourceClaim of dynamic resource allocation (DRA): one of its sources must be set.
     pub struct PodResourceClaim {
-        /// How it is referred to.
+        /// Name by which devices refer to the claim, unique in the VMI.
         pub name: String,
-        /// An existing claim.
+        /// Name of a ResourceClaim in the same namespace.
         pub resource_claim_name: Option<String>,
-        /// A template claims are made from.
+        /// Name of a ResourceClaimTemplate in the same namespace, from which a claim is created.
         pub resource_claim_template_name: Option<String>,
     }
 }

@@ -2,131 +2,135 @@ use super::shape::shapes;
 use super::{Condition, IntOrString, LabelSelector, ObjectMeta, VirtualMachineSpec};
 
 shapes! {
-    /// A number of machines that are alike but keep their names and what is theirs: `<pool>-0`, `<pool>-1` and so on.
+    /// Manages a number of similar VirtualMachines with stable names and state: `<pool>-0`, `<pool>-1` and so on.
     pub struct VirtualMachinePool {
-        /// `pool.kubevirt.io/v1beta1`.
+        /// API version: `pool.kubevirt.io/v1beta1`.
         pub api_version: String,
-        /// `VirtualMachinePool`.
+        /// Kind of the object: `VirtualMachinePool`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// Specification of the desired pool.
         pub spec: VirtualMachinePoolSpec,
-        /// What was observed.
+        /// Most recently observed status of the pool. Read-only.
         pub status: VirtualMachinePoolStatus,
     }
 
-    /// What is wanted of a pool.
+    /// Specification of a VirtualMachinePool.
     pub struct VirtualMachinePoolSpec {
-        /// How many; 1 unless said.
+        /// Number of desired VirtualMachines. Defaults to 1.
         pub replicas: Option<i64>,
-        /// Which of its machines are counted: one that no longer matches is let go. The template's labels must match.
+        /// Label selector of the VirtualMachines of the pool; it must match the labels of the template. A
+        /// VirtualMachine that no longer matches is released.
         pub selector: Option<LabelSelector>,
-        /// What the machines are made from.
+        /// Template of the VirtualMachines that are created.
         pub virtual_machine_template: Option<VirtualMachineTemplateSpec>,
-        /// Creates, changes and deletes nothing while this is true.
+        /// Whether the pool is paused: it then creates, updates and deletes nothing.
         pub paused: bool,
-        /// What else gets the number of its machine.
+        /// How the names of ConfigMaps and Secrets are generated for each VirtualMachine.
         pub name_generation: Option<VirtualMachinePoolNameGeneration>,
-        /// How many machines may be out of service for an update, as a number or a percentage; `100%` unless said.
+        /// Maximum number of VirtualMachines that can be unavailable during an update, as an absolute number or a
+        /// percentage. Defaults to `100%`.
         pub max_unavailable: Option<IntOrString>,
-        /// How machines that are too many go; proactively unless said.
+        /// How the pool scales in. Defaults to `proactive`.
         pub scale_in_strategy: Option<VirtualMachinePoolScaleInStrategy>,
-        /// How a new template gets to the machines; proactively unless said.
+        /// How the pool updates its VirtualMachines. Defaults to `proactive`.
         pub update_strategy: Option<VirtualMachinePoolUpdateStrategy>,
-        /// When a machine that does not start is replaced; never unless said.
+        /// When the pool replaces VirtualMachines that fail to start. Without it, it does not.
         pub autohealing: Option<VirtualMachinePoolAutohealingStrategy>,
     }
 
-    /// What machines of a pool are made from.
+    /// Template of the VirtualMachines of a pool.
     pub struct VirtualMachineTemplateSpec {
-        /// Labels and annotations of the machine.
+        /// Labels and annotations of the VirtualMachines.
         pub metadata: ObjectMeta,
-        /// Its spec.
+        /// Specification of the VirtualMachines.
         pub spec: VirtualMachineSpec,
     }
 
-    /// What else gets the number of its machine.
+    /// How the names of ConfigMaps and Secrets are generated for each VirtualMachine.
     pub struct VirtualMachinePoolNameGeneration {
-        /// The names of ConfigMaps in volumes.
+        /// Appends the index of the VirtualMachine to the names of ConfigMaps in volumes.
         pub append_index_to_config_map_refs: Option<bool>,
-        /// The names of Secrets in volumes.
+        /// Appends the index of the VirtualMachine to the names of Secrets in volumes.
         pub append_index_to_secret_refs: Option<bool>,
     }
 
-    /// How machines that are too many go. One of these.
+    /// How a pool scales in: at most one of its members is set.
     pub struct VirtualMachinePoolScaleInStrategy {
-        /// The pool deletes none.
+        /// Deletes no VirtualMachines on scale-in.
         pub unmanaged: Option<serde_json::Value>,
-        /// The pool deletes none, and replaces none of those that others delete.
+        /// Deletes no VirtualMachines; those that users delete are not replaced until the number of replicas is
+        /// reached.
         pub opportunistic: Option<VirtualMachinePoolOpportunisticScaleInStrategy>,
-        /// The pool deletes them.
+        /// Deletes VirtualMachines immediately.
         pub proactive: Option<VirtualMachinePoolProactiveScaleInStrategy>,
     }
 
-    /// Waits until others delete machines.
+    /// Scale-in that waits until users delete VirtualMachines.
     pub struct VirtualMachinePoolOpportunisticScaleInStrategy {
-        /// `Disabled` or `Offline`.
+        /// Whether the state of deleted VirtualMachines is preserved: `Disabled` or `Offline`.
         pub state_preservation: Option<String>,
     }
 
-    /// Deletes machines.
+    /// Scale-in that deletes VirtualMachines immediately.
     pub struct VirtualMachinePoolProactiveScaleInStrategy {
-        /// Which first.
+        /// Which VirtualMachines are deleted first.
         pub selection_policy: Option<VirtualMachinePoolSelectionPolicy>,
-        /// `Disabled` or `Offline`.
+        /// Whether the state of deleted VirtualMachines is preserved: `Disabled` or `Offline`.
         pub state_preservation: Option<String>,
     }
 
-    /// How a new template gets to the machines. One of these.
+    /// How a pool updates its VirtualMachines: at most one of its members is set.
     pub struct VirtualMachinePoolUpdateStrategy {
-        /// Not at all.
+        /// Updates only VirtualMachines that are created after the template changed.
         pub unmanaged: Option<serde_json::Value>,
-        /// The machines get it at once, their instances with the next start.
+        /// Updates the VirtualMachines; their VMIs follow when they are next started.
         pub opportunistic: Option<serde_json::Value>,
-        /// The machines get it at once and are started anew.
+        /// Updates the VirtualMachines and restarts their VMIs.
         pub proactive: Option<VirtualMachinePoolProactiveUpdateStrategy>,
     }
 
-    /// Starts machines anew.
+    /// Update that restarts VMIs.
     pub struct VirtualMachinePoolProactiveUpdateStrategy {
-        /// Which first.
+        /// Which VirtualMachines are updated first.
         pub selection_policy: Option<VirtualMachinePoolSelectionPolicy>,
     }
 
-    /// Which machines come first.
+    /// Which VirtualMachines are selected, and in which order.
     pub struct VirtualMachinePoolSelectionPolicy {
-        /// `AscendingOrder` or `DescendingOrder` of their numbers, `Newest`, `Oldest`, or `Random`.
+        /// Order of the VirtualMachines: `AscendingOrder` or `DescendingOrder` of their indexes, `Newest`, `Oldest` or
+        /// `Random`.
         pub sort_policy: Option<String>,
-        /// Which machines come at all.
+        /// Which VirtualMachines are selected.
         pub selectors: Option<VirtualMachinePoolSelectors>,
     }
 
-    /// Which machines come at all.
+    /// Which VirtualMachines are selected.
     pub struct VirtualMachinePoolSelectors {
-        /// By the machines' labels.
+        /// Label selector of VirtualMachines.
         pub label_selector: Option<LabelSelector>,
-        /// By the labels of the nodes that they run on.
+        /// Requirements on the labels of the nodes on which the VirtualMachines run.
         pub node_selector_requirement_matcher: Vec<serde_json::Value>,
     }
 
-    /// When a machine that does not start is replaced.
+    /// When a pool replaces VirtualMachines that fail to start.
     pub struct VirtualMachinePoolAutohealingStrategy {
-        /// After so many starts that failed one after the other; 3 unless said.
+        /// Number of consecutive start failures after which a VirtualMachine is replaced. Defaults to 3.
         pub start_up_failure_threshold: Option<i64>,
-        /// Or after it could not run for so long; `5m` unless said.
+        /// Minimum time for which a VirtualMachine fails to start before it is replaced. Defaults to `5m`.
         pub min_failing_to_start_duration: Option<String>,
     }
 
-    /// What was observed of a pool.
+    /// Most recently observed status of a VirtualMachinePool.
     pub struct VirtualMachinePoolStatus {
-        /// How many machines there are.
+        /// Number of VirtualMachines of the pool.
         pub replicas: Option<i64>,
-        /// How many of these are ready.
+        /// Number of VirtualMachines of the pool that are ready.
         pub ready_replicas: Option<i64>,
-        /// `ReplicaFailure`, `ReplicaPaused`.
+        /// Current conditions of the pool: `ReplicaFailure` and `ReplicaPaused`.
         pub conditions: Vec<Condition>,
-        /// The selector as a text, for `kubectl scale` and autoscalers.
+        /// Canonical form of the label selector, for the scale subresource and autoscalers.
         pub label_selector: String,
     }
 }

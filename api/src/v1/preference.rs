@@ -7,213 +7,215 @@ use super::{
 };
 
 shapes! {
-    /// What fills the gaps in templates of machines that choose it by name, in its namespace.
+    /// A namespaced set of preferred attributes that VirtualMachines refer to by name.
     pub struct VirtualMachinePreference {
-        /// `instancetype.kubevirt.io/v1beta1`.
+        /// API version: `instancetype.kubevirt.io/v1beta1`.
         pub api_version: String,
-        /// `VirtualMachinePreference`.
+        /// Kind of the object: `VirtualMachinePreference`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is preferred.
+        /// Required spec of the preference.
         pub spec: VirtualMachinePreferenceSpec,
     }
 
-    /// What fills the gaps in templates of machines that choose it by name, in every namespace.
+    /// A cluster-scoped set of preferred attributes that VirtualMachines refer to by name.
     pub struct VirtualMachineClusterPreference {
-        /// `instancetype.kubevirt.io/v1beta1`.
+        /// API version: `instancetype.kubevirt.io/v1beta1`.
         pub api_version: String,
-        /// `VirtualMachineClusterPreference`.
+        /// Kind of the object: `VirtualMachineClusterPreference`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is preferred.
+        /// Required spec of the preference.
         pub spec: VirtualMachinePreferenceSpec,
     }
 
-    /// What is preferred where a template says nothing.
+    /// Preferred attributes. Each applies only where the template of the VirtualMachine does not set the field.
     pub struct VirtualMachinePreferenceSpec {
-        /// The clock.
+        /// Preferences for the clock.
         pub clock: Option<ClockPreferences>,
-        /// Processors.
+        /// Preferences for the CPU.
         pub cpu: Option<CpuPreferences>,
-        /// Devices.
+        /// Preferences for devices.
         pub devices: Option<DevicePreferences>,
-        /// Features of the machine.
+        /// Preferences for features of the hypervisor.
         pub features: Option<FeaturePreferences>,
-        /// How it starts.
+        /// Preferences for the firmware.
         pub firmware: Option<FirmwarePreferences>,
-        /// The machine's type.
+        /// Preferences for the machine type.
         pub machine: Option<MachinePreferences>,
-        /// Volumes.
+        /// Preferences for volumes.
         pub volumes: Option<VolumePreferences>,
-        /// How long a guest gets to shut down.
+        /// Preferred seconds that the VMI has to shut down after it is requested to terminate.
         pub preferred_termination_grace_period_seconds: Option<i64>,
-        /// The subdomain.
+        /// Preferred subdomain of the VMI.
         pub preferred_subdomain: Option<String>,
-        /// What a machine must have at least.
+        /// Minimum resources that a VirtualMachine, or its instance type, must provide.
         pub requirements: Option<PreferenceRequirements>,
-        /// Annotations of every instance.
+        /// Annotations that are applied to the VMI.
         pub annotations: BTreeMap<String, String>,
-        /// The architecture.
+        /// Preferred architecture of the VMI, such as `amd64`.
         pub preferred_architecture: Option<String>,
-        /// Deprecated: cores for each socket; `spec.cpu.spreadOptions.ratio` replaces it.
+        /// Deprecated: use `cpu.spreadOptions.ratio` instead.
         pub prefer_spread_socket_to_core_ratio: Option<u32>,
-        /// Confidential computing.
+        /// Preferred launch security (confidential computing).
         pub preferred_launch_security: Option<LaunchSecurity>,
     }
 
-    /// The clock.
+    /// Preferences for the clock.
     pub struct ClockPreferences {
-        /// What it shows: UTC, shifted or not, or the time of a zone.
+        /// Preferred offset of the guest's clock from UTC.
         pub preferred_clock_offset: Option<ClockOffset>,
-        /// Its timers.
+        /// Preferred timers that are attached to the VMI.
         pub preferred_timer: Option<Timer>,
     }
 
-    /// What a clock shows: one of the two.
+    /// Offset of the guest's clock: one of its members is set.
     pub struct ClockOffset {
-        /// UTC, or ahead of it.
+        /// Sets the guest's clock to UTC on each boot.
         pub utc: Option<ClockUtc>,
-        /// The time of a zone.
+        /// Sets the guest's clock to the local time of this time zone.
         pub timezone: Option<String>,
     }
 
-    /// Processors.
+    /// Preferences for the CPU.
     pub struct CpuPreferences {
-        /// `sockets`, `cores`, `threads`, `spread` or `any`: how an instance type's processors are laid out.
+        /// Preferred topology in which the vCPUs of an instance type are exposed: `sockets`, `cores`, `threads`,
+        /// `spread` or `any`.
         pub preferred_cpu_topology: Option<String> = "preferredCPUTopology",
-        /// How `spread` lays them out.
+        /// How vCPUs are spread if the topology is `spread`.
         pub spread_options: Option<SpreadOptions>,
-        /// Features by name.
+        /// Preferred CPU features.
         pub preferred_cpu_features: Vec<CpuFeature> = "preferredCPUFeatures",
     }
 
-    /// How processors are spread.
+    /// How vCPUs are spread over the topology.
     pub struct SpreadOptions {
-        /// `SocketsCoresThreads`, `SocketsCores` or `CoresThreads`.
+        /// Parts of the topology over which vCPUs are spread: `SocketsCoresThreads`, `SocketsCores` or `CoresThreads`.
+        /// Defaults to `SocketsCores`.
         pub across: Option<String>,
-        /// Cores for each socket.
+        /// Number of cores per socket, or of threads per core with `CoresThreads`. Defaults to 2.
         pub ratio: Option<i64>,
     }
 
-    /// Devices.
+    /// Preferences for devices.
     pub struct DevicePreferences {
-        /// As the template's field.
+        /// Preferred value of `autoattachGraphicsDevice`.
         pub preferred_autoattach_graphics_device: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `autoattachMemBalloon`.
         pub preferred_autoattach_mem_balloon: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `autoattachPodInterface`.
         pub preferred_autoattach_pod_interface: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `autoattachSerialConsole`.
         pub preferred_autoattach_serial_console: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `autoattachInputDevice`.
         pub preferred_autoattach_input_device: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `disableHotplug`.
         pub preferred_disable_hotplug: Option<bool>,
-        /// How virtual graphics processors show themselves.
+        /// Preferred options of virtual GPUs.
         pub preferred_virtual_gpu_options: Option<VirtualGpuOptions> = "preferredVirtualGPUOptions",
-        /// The sound device's model.
+        /// Preferred model of the sound device.
         pub preferred_sound_model: Option<String>,
-        /// As the template's field.
+        /// Preferred value of `useVirtioTransitional`.
         pub preferred_use_virtio_transitional: Option<bool>,
-        /// The bus of inputs.
+        /// Preferred bus of input devices.
         pub preferred_input_bus: Option<String>,
-        /// The type of inputs.
+        /// Preferred type of input devices.
         pub preferred_input_type: Option<String>,
-        /// The bus of disks.
+        /// Preferred bus of disks.
         pub preferred_disk_bus: Option<String>,
-        /// The bus of passed-through disks.
+        /// Preferred bus of LUNs.
         pub preferred_lun_bus: Option<String>,
-        /// The bus of CD-ROM drives.
+        /// Preferred bus of CD-ROMs.
         pub preferred_cdrom_bus: Option<String>,
-        /// A thread for each disk.
+        /// Preferred value of `dedicatedIOThread` of disks.
         pub preferred_disk_dedicated_io_thread: Option<bool>,
-        /// The cache of disks.
+        /// Preferred cache mode of disks.
         pub preferred_disk_cache: Option<String>,
-        /// How disks do their work.
+        /// Preferred I/O mode of disks.
         pub preferred_disk_io: Option<String> = "preferredDiskIO",
-        /// The blocks of disks.
+        /// Preferred block size of disks.
         pub preferred_disk_block_size: Option<BlockSize>,
-        /// The model of network cards.
+        /// Preferred model of network interfaces.
         pub preferred_interface_model: Option<String>,
-        /// The entropy device.
+        /// Preferred random number generator device.
         pub preferred_rng: Option<Rng>,
-        /// As the template's field.
+        /// Preferred value of `blockMultiQueue`.
         pub preferred_block_multi_queue: Option<bool>,
-        /// As the template's field.
+        /// Preferred value of `networkInterfaceMultiqueue`.
         pub preferred_network_interface_multi_queue: Option<bool>,
-        /// The TPM.
+        /// Preferred TPM device.
         pub preferred_tpm: Option<TpmDevice> = "preferredTPM",
-        /// Binds a card on the pod network that says no binding.
+        /// Preferred masquerade binding for interfaces on the pod network that set no binding.
         pub preferred_interface_masquerade: Option<InterfaceBinding>,
-        /// The device that tells of panics.
+        /// Preferred model of panic devices.
         pub preferred_panic_device_model: Option<String>,
-        /// The display adapter's type.
+        /// Preferred model of the video device.
         pub preferred_video_type: Option<String>,
     }
 
-    /// Features of the machine.
+    /// Preferences for features of the hypervisor.
     pub struct FeaturePreferences {
-        /// ACPI.
+        /// Preferred state of ACPI.
         pub preferred_acpi: Option<FeatureState>,
-        /// The interrupt controller.
+        /// Preferred state of the APIC.
         pub preferred_apic: Option<FeatureApic>,
-        /// What Windows looks for.
+        /// Preferred Hyper-V enlightenments.
         pub preferred_hyperv: Option<FeatureHyperv>,
-        /// What KVM tells of itself.
+        /// Preferred presentation of KVM to the guest.
         pub preferred_kvm: Option<FeatureKvm>,
-        /// Spin locks that yield.
+        /// Preferred state of paravirtualized spinlocks.
         pub preferred_pvspinlock: Option<FeatureState>,
-        /// System management mode.
+        /// Preferred state of system management mode.
         pub preferred_smm: Option<FeatureState>,
     }
 
-    /// How it starts.
+    /// Preferences for the firmware.
     pub struct FirmwarePreferences {
-        /// By BIOS.
+        /// Whether BIOS is preferred.
         pub preferred_use_bios: Option<bool>,
-        /// BIOS shows itself on the serial port.
+        /// Whether the BIOS output is preferably sent to the serial console. Requires `preferredUseBios`.
         pub preferred_use_bios_serial: Option<bool>,
-        /// Deprecated: by UEFI.
+        /// Deprecated: use `preferredEfi` instead.
         pub preferred_use_efi: Option<bool>,
-        /// Deprecated: with secure boot.
+        /// Deprecated: use `preferredEfi` with `secureBoot` instead.
         pub preferred_use_secure_boot: Option<bool>,
-        /// By UEFI.
+        /// Preferred UEFI boot loader.
         pub preferred_efi: Option<Efi>,
     }
 
-    /// The machine's type.
+    /// Preferences for the machine type.
     pub struct MachinePreferences {
-        /// As the template's field.
+        /// Preferred machine type.
         pub preferred_machine_type: String,
     }
 
-    /// Volumes.
+    /// Preferences for volumes.
     pub struct VolumePreferences {
-        /// The storage class of volumes that are made with a machine.
+        /// Preferred StorageClass of the volumes of DataVolume templates.
         pub preferred_storage_class_name: String,
     }
 
-    /// What a machine must have at least.
+    /// Minimum resources that a VirtualMachine, or its instance type, must provide.
     pub struct PreferenceRequirements {
-        /// Processors.
+        /// Required CPU resources.
         pub cpu: Option<CpuRequirement>,
-        /// Memory.
+        /// Required memory resources.
         pub memory: Option<MemoryRequirement>,
-        /// The architecture.
+        /// Required architecture of the VMI.
         pub architecture: Option<String>,
     }
 
-    /// Processors.
+    /// Required CPU resources.
     pub struct CpuRequirement {
-        /// How many.
+        /// Minimum number of vCPUs that the guest sees.
         pub guest: i64,
     }
 
-    /// Memory.
+    /// Required memory resources.
     pub struct MemoryRequirement {
-        /// How much.
+        /// Minimum amount of memory that the guest sees.
         pub guest: Option<Quantity>,
     }
 }

@@ -2,64 +2,66 @@ use super::IntOrString;
 use super::shape::shapes;
 
 shapes! {
-    /// A question asked again and again.
+    /// A health check that is performed periodically: one of its handlers must be set.
     pub struct Probe {
-        /// A command in the guest.
+        /// Executes a command in the guest by the guest agent; exit code 0 is success.
         pub exec: Option<ExecAction>,
-        /// Does the guest agent answer?
+        /// Pings the QEMU guest agent.
         pub guest_agent_ping: Option<GuestAgentPing>,
-        /// An HTTP request.
+        /// Performs an HTTP GET request.
         pub http_get: Option<HttpGetAction>,
-        /// A TCP connection.
+        /// Opens a TCP connection.
         pub tcp_socket: Option<TcpSocketAction>,
-        /// Before the first one.
+        /// Seconds after the start of the VMI before probes are initiated. Defaults to 0.
         pub initial_delay_seconds: Option<i32>,
-        /// For an answer; 1 when absent.
+        /// Seconds after which the probe times out. Defaults to 1; the minimum is 1.
         pub timeout_seconds: Option<i32>,
-        /// Between two; 10 when absent.
+        /// Seconds between probes. Defaults to 10; the minimum is 1.
         pub period_seconds: Option<i32>,
-        /// Good answers in a row that count; 1 when absent.
+        /// Minimum consecutive successes for the probe to be considered successful after it failed. Defaults to 1; it
+        /// must be 1 for liveness.
         pub success_threshold: Option<i32>,
-        /// Bad answers in a row that count; 3 when absent.
+        /// Minimum consecutive failures for the probe to be considered failed after it succeeded. Defaults to 3; the
+        /// minimum is 1.
         pub failure_threshold: Option<i32>,
     }
 
-    /// A command in the guest.
+    /// Executes a command in the guest.
     pub struct ExecAction {
-        /// The program and its arguments.
+        /// Command line: the program and its arguments. It is not run in a shell.
         pub command: Vec<String>,
     }
 
-    /// Does the guest agent answer?
+    /// Pings the QEMU guest agent.
     pub struct GuestAgentPing {}
 
-    /// An HTTP request.
+    /// Performs an HTTP GET request.
     pub struct HttpGetAction {
-        /// Its path.
+        /// Path of the request.
         pub path: String,
-        /// Its port.
+        /// Number or name of the port, from 1 to 65535.
         pub port: Option<IntOrString>,
-        /// The address; the machine's own when empty.
+        /// Host name to connect to. Defaults to the IP address of the VMI.
         pub host: String,
-        /// `HTTP` or `HTTPS`.
+        /// Scheme of the connection: `HTTP` or `HTTPS`. Defaults to `HTTP`.
         pub scheme: String,
-        /// More headers.
+        /// Custom headers of the request. Repeated headers are allowed.
         pub http_headers: Vec<HttpHeader>,
     }
 
-    /// A header.
+    /// A custom header of an HTTP probe.
     pub struct HttpHeader {
-        /// Its name.
+        /// Name of the header field.
         pub name: String,
-        /// Its value.
+        /// Value of the header field.
         pub value: String,
     }
 
-    /// A TCP connection.
+    /// Opens a TCP connection.
     pub struct TcpSocketAction {
-        /// To this port.
+        /// Number or name of the port, from 1 to 65535.
         pub port: Option<IntOrString>,
-        /// The address; the machine's own when empty.
+        /// Host name to connect to. Defaults to the IP address of the VMI.
         pub host: String,
     }
 }

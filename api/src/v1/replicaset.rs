@@ -2,41 +2,42 @@ use super::shape::shapes;
 use super::{Condition, LabelSelector, ObjectMeta, VirtualMachineInstanceTemplateSpec};
 
 shapes! {
-    /// A number of instances that are alike, none of which anybody misses: one that ends is replaced.
+    /// Ensures that a specified number of VMI replicas run at any given time.
     pub struct VirtualMachineInstanceReplicaSet {
-        /// `kubevirt.io/v1`.
+        /// API version: `kubevirt.io/v1`.
         pub api_version: String,
-        /// `VirtualMachineInstanceReplicaSet`.
+        /// Kind of the object: `VirtualMachineInstanceReplicaSet`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// Specification of the desired replica set.
         pub spec: VirtualMachineInstanceReplicaSetSpec,
-        /// What was observed.
+        /// Most recently observed status of the replica set. Read-only.
         pub status: VirtualMachineInstanceReplicaSetStatus,
     }
 
-    /// What is wanted of a set of instances.
+    /// Specification of a VirtualMachineInstanceReplicaSet.
     pub struct VirtualMachineInstanceReplicaSetSpec {
-        /// How many; 1 unless said.
+        /// Number of desired VMIs. Defaults to 1.
         pub replicas: Option<i64>,
-        /// Which instances are counted, and adopted if they have no owner. The template's labels must match.
+        /// Label selector of the VMIs; it must match the labels of the template. Matching VMIs without a controller are
+        /// adopted.
         pub selector: Option<LabelSelector>,
-        /// What they are made from.
+        /// Template of the VMIs that are created.
         pub template: Option<VirtualMachineInstanceTemplateSpec>,
-        /// Creates and deletes nothing while this is true.
+        /// Whether the replica set is paused: it then creates and deletes nothing.
         pub paused: bool,
     }
 
-    /// What was observed of a set of instances.
+    /// Most recently observed status of a VirtualMachineInstanceReplicaSet.
     pub struct VirtualMachineInstanceReplicaSetStatus {
-        /// How many there are that have not ended.
+        /// Number of VMIs of the replica set that are not in a final phase.
         pub replicas: Option<i64>,
-        /// How many of these are ready.
+        /// Number of VMIs of the replica set that are ready.
         pub ready_replicas: Option<i64>,
-        /// `ReplicaFailure`, `ReplicaPaused`.
+        /// Current conditions of the replica set: `ReplicaFailure` and `ReplicaPaused`.
         pub conditions: Vec<Condition>,
-        /// The selector as a text, for `kubectl scale` and autoscalers.
+        /// Canonical form of the label selector, for the scale subresource and autoscalers.
         pub label_selector: String,
     }
 }

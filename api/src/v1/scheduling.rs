@@ -2,127 +2,133 @@ use super::LabelSelector;
 use super::shape::shapes;
 
 shapes! {
-    /// Scheduling constraints: core `Affinity`.
+    /// A group of affinity scheduling rules: core `Affinity`.
     pub struct Affinity {
-        /// Constraints on the node.
+        /// Node affinity scheduling rules.
         pub node_affinity: Option<NodeAffinity>,
-        /// Pods to be placed near to.
+        /// Pod affinity scheduling rules, such as to co-locate the VMI with other pods.
         pub pod_affinity: Option<PodAffinity>,
-        /// Pods to be placed away from.
+        /// Pod anti-affinity scheduling rules, such as to keep the VMI away from other pods.
         pub pod_anti_affinity: Option<PodAntiAffinity>,
     }
 
-    /// Constraints on the node, by its labels and fields.
+    /// Node affinity scheduling rules.
     pub struct NodeAffinity {
-        /// What the node must match when the pod is scheduled. Later changes of the node do not evict the pod.
+        /// Requirements that a node must meet for the pod to be scheduled to it. Later changes of the node do not evict
+        /// the pod.
         pub required_during_scheduling_ignored_during_execution: Option<NodeSelector>,
-        /// What the scheduler prefers: the node with the greatest sum of the weights of its matching terms.
+        /// Terms that the scheduler prefers: a node with the greatest sum of the weights of its matching terms is most
+        /// preferred.
         pub preferred_during_scheduling_ignored_during_execution: Vec<PreferredSchedulingTerm>,
     }
 
-    /// A union of terms: one of them must match the node.
+    /// The union of label queries over a set of nodes: the OR of its terms.
     pub struct NodeSelector: atomic {
-        /// The terms; at least one.
+        /// Node selector terms, which are ORed. At least one is required.
         pub node_selector_terms: Vec<NodeSelectorTerm>,
     }
 
-    /// Requirements on a node, all of which must hold. A term without requirements matches no node.
+    /// Requirements on a node, which are ANDed. A null or empty term matches no objects.
     pub struct NodeSelectorTerm: atomic {
-        /// Requirements on the node's labels.
+        /// Node selector requirements by labels of the node.
         pub match_expressions: Vec<NodeSelectorRequirement>,
-        /// Requirements on the node's fields; `metadata.name` is the only one.
+        /// Node selector requirements by fields of the node; `metadata.name` is the only one.
         pub match_fields: Vec<NodeSelectorRequirement>,
     }
 
-    /// A key, an operator and the values that it compares with.
+    /// A key, an operator, and the values to which the operator relates the key.
     pub struct NodeSelectorRequirement {
-        /// The label or field.
+        /// Label key, or field, that the requirement applies to.
         pub key: String,
-        /// `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
+        /// Relation of the key to the values: `In`, `NotIn`, `Exists`, `DoesNotExist`, `Gt` or `Lt`.
         pub operator: String,
-        /// At least one for `In` and `NotIn`, none for `Exists` and `DoesNotExist`, one integer for `Gt` and `Lt`.
+        /// Not empty if the operator is `In` or `NotIn`, empty if it is `Exists` or `DoesNotExist`, and a single
+        /// integer if it is `Gt` or `Lt`.
         pub values: Vec<String>,
     }
 
-    /// A preferred node selector term.
+    /// A node selector term with a weight.
     pub struct PreferredSchedulingTerm {
-        /// What a matching node is worth, from 1 to 100.
+        /// Weight of the term, from 1 to 100.
         pub weight: Option<i32>,
-        /// The term.
+        /// Node selector term that the weight belongs to.
         pub preference: NodeSelectorTerm,
     }
 
-    /// Pods to be placed near to.
+    /// Pod affinity scheduling rules.
     pub struct PodAffinity {
-        /// Terms that must all hold when the pod is scheduled.
+        /// Terms that must all be satisfied for the pod to be scheduled to a node.
         pub required_during_scheduling_ignored_during_execution: Vec<PodAffinityTerm>,
-        /// Terms that the scheduler prefers to hold.
+        /// Terms that the scheduler prefers to satisfy.
         pub preferred_during_scheduling_ignored_during_execution: Vec<WeightedPodAffinityTerm>,
     }
 
-    /// Pods to be placed away from.
+    /// Pod anti-affinity scheduling rules.
     pub struct PodAntiAffinity {
-        /// Terms that must all hold when the pod is scheduled.
+        /// Terms that must all be satisfied for the pod to be scheduled to a node.
         pub required_during_scheduling_ignored_during_execution: Vec<PodAffinityTerm>,
-        /// Terms that the scheduler prefers to hold.
+        /// Terms that the scheduler prefers to satisfy.
         pub preferred_during_scheduling_ignored_during_execution: Vec<WeightedPodAffinityTerm>,
     }
 
-    /// A set of pods, and the topology domain in which the pod is placed with them or away from them.
+    /// A set of pods that this pod is co-located with, or kept away from, in a topology domain.
     pub struct PodAffinityTerm {
-        /// Selects the pods by their labels; none when absent.
+        /// Label query over the pods. If it is null, it matches no pods.
         pub label_selector: Option<LabelSelector>,
-        /// Namespaces of the pods, in addition to those of `namespaceSelector`; the pod's own when both are absent.
+        /// Namespaces that the term applies to, in addition to those that `namespaceSelector` selects. If both are
+        /// null, the namespace of this pod.
         pub namespaces: Vec<String>,
-        /// The node label whose values are the topology domains.
+        /// Label of nodes whose values are the topology domains. It must not be empty.
         pub topology_key: String,
-        /// Selects namespaces by their labels; all when empty.
+        /// Label query over the namespaces that the term applies to. An empty selector matches all namespaces.
         pub namespace_selector: Option<LabelSelector>,
-        /// Keys of the pod's own labels whose values are merged into `labelSelector` as `key in (value)`.
+        /// Keys of labels of this pod whose values are merged into `labelSelector` as `key in (value)`.
         pub match_label_keys: Vec<String>,
-        /// Keys of the pod's own labels whose values are merged into `labelSelector` as `key notin (value)`.
+        /// Keys of labels of this pod whose values are merged into `labelSelector` as `key notin (value)`.
         pub mismatch_label_keys: Vec<String>,
     }
 
-    /// A preferred pod affinity term.
+    /// A pod affinity term with a weight.
     pub struct WeightedPodAffinityTerm {
-        /// What a matching node is worth, from 1 to 100.
+        /// Weight of the term, from 1 to 100.
         pub weight: Option<i32>,
-        /// The term.
+        /// Pod affinity term that the weight belongs to.
         pub pod_affinity_term: PodAffinityTerm,
     }
 
-    /// Taints that the pod tolerates: core `Toleration`.
+    /// A toleration of the taints that match key, value and effect by the operator: core `Toleration`.
     pub struct Toleration {
-        /// The taint's key; empty with the operator `Exists` for every taint.
+        /// Taint key that the toleration applies to. Empty, with the operator `Exists`, it matches all keys and values.
         pub key: String,
-        /// `Equal`, which is the default, or `Exists`.
+        /// Relation of the key to the value: `Exists` or `Equal`. Defaults to `Equal`.
         pub operator: String,
-        /// The taint's value; empty with the operator `Exists`.
+        /// Taint value that the toleration matches. Empty if the operator is `Exists`.
         pub value: String,
-        /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`; every effect when empty.
+        /// Taint effect to match: `NoSchedule`, `PreferNoSchedule` or `NoExecute`. Empty matches all effects.
         pub effect: String,
-        /// How long a `NoExecute` taint is tolerated; for ever when absent.
+        /// Seconds for which a `NoExecute` taint is tolerated. If it is not set, the taint is tolerated forever.
         pub toleration_seconds: Option<i64>,
     }
 
     /// How matching pods are spread among topology domains: core `TopologySpreadConstraint`.
     pub struct TopologySpreadConstraint {
-        /// How far the numbers of matching pods in two domains may differ; greater than zero.
+        /// Maximum difference between the numbers of matching pods in two topology domains. It must be greater than
+        /// zero.
         pub max_skew: Option<i32>,
-        /// The node label whose values are the topology domains.
+        /// Label of nodes whose values are the topology domains.
         pub topology_key: String,
-        /// What happens when the constraint cannot be met: `DoNotSchedule` or `ScheduleAnyway`.
+        /// What to do with a pod that does not satisfy the constraint: `DoNotSchedule` or `ScheduleAnyway`.
         pub when_unsatisfiable: String,
-        /// Selects the pods that are counted.
+        /// Label query over the pods that are counted.
         pub label_selector: Option<LabelSelector>,
-        /// How many eligible domains there must be, with `DoNotSchedule`; greater than zero.
+        /// Minimum number of eligible domains, with `DoNotSchedule`. It must be greater than zero.
         pub min_domains: Option<i32>,
-        /// Whether the pod's node affinity and selector are honored: `Honor` or `Ignore`.
+        /// Whether the node affinity and node selector of the pod are honored in the calculation of the skew: `Honor`
+        /// or `Ignore`.
         pub node_affinity_policy: Option<String>,
-        /// Whether node taints are honored: `Honor` or `Ignore`.
+        /// Whether node taints are honored in the calculation of the skew: `Honor` or `Ignore`.
         pub node_taints_policy: Option<String>,
-        /// Keys of the pod's own labels that pods must share with it to be counted.
+        /// Keys of labels of this pod whose values other pods must share to be counted.
         pub match_label_keys: Vec<String>,
     }
 }

@@ -1,40 +1,40 @@
 use super::shape::shapes;
 
 shapes! {
-    /// Confidential computing: one of its kinds.
+    /// Launch security (confidential computing) of the VMI: one of its members is set.
     pub struct LaunchSecurity {
-        /// AMD SEV and SEV-ES.
+        /// AMD Secure Encrypted Virtualization (SEV and SEV-ES).
         pub sev: Option<Sev>,
-        /// AMD SEV-SNP.
+        /// AMD SEV with Secure Nested Paging (SEV-SNP).
         pub snp: Option<SevSnp>,
-        /// Intel TDX.
+        /// Intel Trust Domain Extensions (TDX).
         pub tdx: Option<Tdx>,
     }
 
-    /// AMD SEV and SEV-ES.
+    /// AMD Secure Encrypted Virtualization (SEV and SEV-ES).
     pub struct Sev {
-        /// What the guest's owner demands.
+        /// Guest policy flags.
         pub policy: Option<SevPolicy>,
-        /// The start waits for an attestation.
+        /// If set, the VMI is started paused, and runs after a successful attestation.
         pub attestation: Option<SevAttestation>,
-        /// Base64.
+        /// Base64-encoded session blob.
         pub session: String,
-        /// Base64.
+        /// Base64-encoded Diffie-Hellman key of the guest owner.
         pub dh_cert: String,
     }
 
-    /// What the guest's owner demands.
+    /// Guest policy flags of SEV.
     pub struct SevPolicy {
-        /// SEV-ES.
+        /// Whether SEV-ES is required. Defaults to false.
         pub encrypted_state: Option<bool>,
     }
 
-    /// The start waits for an attestation.
+    /// Attestation of a VMI with SEV.
     pub struct SevAttestation {}
 
-    /// AMD SEV-SNP.
+    /// AMD SEV with Secure Nested Paging (SEV-SNP).
     pub struct SevSnp {}
 
-    /// Intel TDX.
+    /// Intel Trust Domain Extensions (TDX).
     pub struct Tdx {}
 }

@@ -3,21 +3,23 @@ use std::collections::BTreeMap;
 use super::shape::shapes;
 
 shapes! {
-    /// Chooses objects by their labels: all that is said must hold.
+    /// A label query over a set of objects. The results of matchLabels and matchExpressions are ANDed. An empty
+    /// selector matches all objects; a null selector matches none.
     pub struct LabelSelector: atomic {
-        /// Labels with exactly these values.
+        /// Labels and values that an object must have. Each pair is equivalent to a matchExpressions entry with the
+        /// operator In and this single value.
         pub match_labels: BTreeMap<String, String>,
-        /// Further demands.
+        /// Label selector requirements, which are ANDed.
         pub match_expressions: Vec<LabelSelectorRequirement>,
     }
 
-    /// One demand on a label.
+    /// A key, an operator, and the values to which the operator relates the key.
     pub struct LabelSelectorRequirement {
-        /// The label's name.
+        /// Label key that the requirement applies to.
         pub key: String,
-        /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+        /// Relation of the key to the values: In, NotIn, Exists or DoesNotExist.
         pub operator: String,
-        /// For `In` and `NotIn`.
+        /// Label values. Not empty if the operator is In or NotIn; empty if it is Exists or DoesNotExist.
         pub values: Vec<String>,
     }
 }

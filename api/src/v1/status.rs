@@ -4,171 +4,172 @@ use super::shape::shapes;
 use super::{Condition, MachineType, MigrationState, Quantity};
 
 shapes! {
-    /// What was observed of a machine.
+    /// Most recently observed status of a VMI.
     pub struct VirtualMachineInstanceStatus {
-        /// Where it runs.
+        /// Name of the node where the VMI runs.
         pub node_name: String,
-        /// A short cause of its phase.
+        /// Brief CamelCase reason why the VMI is in this state, such as `NodeUnresponsive`.
         pub reason: String,
-        /// Its conditions.
+        /// Conditions of the VMI, such as `Ready`, `Paused` and `LiveMigratable`.
         pub conditions: Vec<Condition>,
-        /// `Pending`, `Scheduling`, `Scheduled`, `Running`, `Succeeded`, `Failed`, ...
+        /// Current phase of the VMI: `Pending`, `Scheduling`, `Scheduled`, `Running`, `Succeeded`, `Failed` or
+        /// `Unknown`.
         pub phase: String,
-        /// When it reached each phase.
+        /// Times at which the VMI reached its phases.
         pub phase_transition_timestamps: Vec<PhaseTransitionTimestamp>,
-        /// Its cards.
+        /// Network interfaces of the running VMI, with their addresses.
         pub interfaces: Vec<InterfaceStatus>,
-        /// What the guest's agent says about its system.
+        /// Information on the guest's operating system, reported by the guest agent.
         pub guest_os_info: GuestOsInfo = "guestOSInfo",
-        /// A migration under way or the last one.
+        /// State of the current or the last live migration.
         pub migration_state: Option<MigrationState>,
-        /// `LiveMigration` or `BlockMigration`.
+        /// How the VMI can be migrated: `LiveMigration` or `BlockMigration`.
         pub migration_method: String,
-        /// `Unix`.
+        /// Transport that migrations use: `Unix` for Unix sockets.
         pub migration_transport: String,
-        /// `Guaranteed`, `Burstable` or `BestEffort`.
+        /// Quality of service class of the VMI: `Guaranteed`, `Burstable` or `BestEffort`.
         pub qos_class: Option<String>,
-        /// Label kept by an outdated launcher.
+        /// Image of the launcher that runs the VMI.
         pub launcher_container_image_version: String,
-        /// The node to leave.
+        /// Name of the node that the VMI is requested to leave by a migration.
         pub evacuation_node_name: String,
-        /// Pods by uid, with their nodes.
+        /// UIDs of the pods that currently run the VMI, with the names of their nodes.
         pub active_pods: BTreeMap<String, String>,
-        /// Its volumes.
+        /// Statuses of the volumes of the VMI.
         pub volume_status: Vec<VolumeStatus>,
-        /// `frozen` or absent.
+        /// Whether the filesystems of the guest are frozen: `frozen`, or empty.
         pub fs_freeze_status: String,
-        /// Facts that bind it to nodes.
+        /// Properties of the node on which the VMI depends.
         pub topology_hints: Option<TopologyHints>,
-        /// The revision of its virtual machine.
+        /// Name of the ControllerRevision of the VirtualMachine from which the VMI was created.
         pub virtual_machine_revision_name: String,
-        /// Who the launcher runs as; 107 unless it is root.
+        /// UID of the user as which the VMI runs: 107, or 0 for root.
         pub runtime_user: u64,
-        /// Its socket address.
+        /// VSOCK context ID (CID) of the VMI.
         pub vsock_cid: Option<u32> = "VSOCKCID",
-        /// The launcher's context.
+        /// SELinux context of the launcher.
         pub selinux_context: String,
-        /// The board, its alias resolved.
+        /// Machine type of the running VMI, with aliases resolved.
         pub machine: Option<MachineType>,
-        /// What the guest has now.
+        /// Current CPU topology of the running VMI. It differs from the spec while a hotplug is in progress.
         pub current_cpu_topology: Option<CpuTopology> = "currentCPUTopology",
-        /// What the guest has now.
+        /// Current memory of the running VMI. It differs from the spec while a hotplug is in progress.
         pub memory: Option<MemoryStatus>,
-        /// Volumes being moved.
+        /// Volumes that are migrated, with their sources and destinations.
         pub migrated_volumes: Vec<serde_json::Value>,
-        /// Checksums of the kernel and its ramdisk.
+        /// Checksums of the kernel and the initrd of `kernelBoot`.
         pub kernel_boot_status: Option<serde_json::Value>,
-        /// Incremental backup.
+        /// State of the tracking of changed blocks.
         pub changed_block_tracking: Option<serde_json::Value>,
     }
 
-    /// When a phase was reached.
+    /// Time at which a VMI reached a phase.
     pub struct PhaseTransitionTimestamp {
-        /// The phase.
+        /// Phase that the VMI reached.
         pub phase: String,
-        /// RFC 3339, in seconds.
+        /// Time of the transition, in RFC 3339 form.
         pub phase_transition_timestamp: Option<String>,
     }
 
-    /// A card as it is.
+    /// A network interface of a running VMI.
     pub struct InterfaceStatus {
-        /// The first of the addresses.
+        /// IP address of the interface: the first of `ipAddresses`.
         pub ip_address: String,
-        /// Its Ethernet address.
+        /// MAC address of the interface.
         pub mac: String,
-        /// The network; empty for cards only the guest knows.
+        /// Name of the interface in the spec; empty if only the guest knows the interface.
         pub name: String,
-        /// Every address.
+        /// All IP addresses of the interface.
         pub ip_addresses: Vec<String>,
-        /// Its name in the pod.
+        /// Name of the interface in the pod.
         pub pod_interface_name: String,
-        /// Its name in the guest.
+        /// Name of the interface in the guest.
         pub interface_name: String,
-        /// `domain`, `guest-agent`, `multus-status`, joined by commas.
+        /// Sources of the information, joined by commas: `domain`, `guest-agent` and `multus-status`.
         pub info_source: String,
-        /// How many queues.
+        /// Number of queues of the interface.
         pub queue_count: Option<i32>,
-        /// `up` or `down`.
+        /// State of the link: `up` or `down`.
         pub link_state: String,
     }
 
-    /// What the guest's agent says about its system.
+    /// Information on the guest's operating system, reported by the guest agent.
     pub struct GuestOsInfo {
-        /// Its name.
+        /// Name of the operating system.
         pub name: String,
-        /// Its kernel.
+        /// Release of the kernel.
         pub kernel_release: String,
-        /// Its version.
+        /// Version of the operating system.
         pub version: String,
-        /// Its name for people.
+        /// Name of the operating system with its version.
         pub pretty_name: String,
-        /// Its version for programs.
+        /// ID of the version of the operating system.
         pub version_id: String,
-        /// The kernel's version.
+        /// Version of the kernel.
         pub kernel_version: String,
-        /// The processor's kind.
+        /// Machine type of the operating system, such as `x86_64`.
         pub machine: String,
-        /// Its name for programs.
+        /// ID of the operating system, such as `debian`.
         pub id: String,
     }
 
-    /// Facts that bind a machine to nodes.
+    /// Properties of the node on which a VMI depends.
     pub struct TopologyHints {
-        /// In Hz.
+        /// Frequency of the TSC, in Hz.
         pub tsc_frequency: Option<i64>,
     }
 
-    /// Processors.
+    /// CPU topology of a running VMI.
     pub struct CpuTopology {
-        /// Cores in a socket.
+        /// Number of cores in a socket.
         pub cores: Option<u32>,
-        /// Sockets.
+        /// Number of sockets.
         pub sockets: Option<u32>,
-        /// Threads in a core.
+        /// Number of threads in a core.
         pub threads: Option<u32>,
     }
 
-    /// Memory.
+    /// Memory of a running VMI.
     pub struct MemoryStatus {
-        /// When it started.
+        /// Memory with which the VMI booted.
         pub guest_at_boot: Option<Quantity>,
-        /// Now.
+        /// Memory that the guest has now.
         pub guest_current: Option<Quantity>,
-        /// As asked for.
+        /// Memory that the spec requests for the guest.
         pub guest_requested: Option<Quantity>,
-        /// What the launcher needs beside it.
+        /// Memory overhead of the VMI beyond the memory of the guest.
         pub memory_overhead: Option<Quantity>,
     }
 
-    /// A volume as it is.
+    /// Status of a volume of a VMI.
     pub struct VolumeStatus {
-        /// Which one.
+        /// Name of the volume.
         pub name: String,
-        /// What the guest calls it.
+        /// Name of the device in the guest, such as `vda`.
         pub target: String,
-        /// `Pending`, `Bound`, `Ready`, ...
+        /// Phase of the volume, such as `Pending`, `Bound` or `Ready`.
         pub phase: String,
-        /// One word, for programs.
+        /// Brief CamelCase reason for the current phase.
         pub reason: String,
-        /// For people.
+        /// Detailed message about the current phase.
         pub message: String,
-        /// The claim behind it.
+        /// Information on the PersistentVolumeClaim of the volume.
         pub persistent_volume_claim_info: Option<serde_json::Value>,
-        /// The pod that holds it.
+        /// Status of a hotplugged volume.
         pub hotplug_volume: Option<HotplugVolumeStatus>,
-        /// Bytes, of disks made at start.
+        /// Size of the volume in bytes, if it is generated when the VMI starts.
         pub size: Option<i64>,
-        /// A memory dump.
+        /// Status of a memory dump in the volume.
         pub memory_dump_volume: Option<serde_json::Value>,
-        /// No longer filled.
+        /// Checksum of a container disk. No longer reported.
         pub container_disk_volume: Option<serde_json::Value>,
     }
 
-    /// The pod that holds a plugged-in volume.
+    /// Status of a hotplugged volume.
     pub struct HotplugVolumeStatus {
-        /// Its name.
+        /// Name of the pod that attaches the volume to the node.
         pub attach_pod_name: String,
-        /// Its uid.
+        /// UID of the pod that attaches the volume to the node.
         pub attach_pod_uid: String = "attachPodUID",
     }
 }

@@ -6,137 +6,141 @@ use super::{
 };
 
 shapes! {
-    /// A machine that somebody owns: there also while it does not run, and started and stopped by its run strategy.
+    /// A virtual machine that exists also while it does not run. It contains the template of its VMI, which it starts
+    /// and stops by its run strategy.
     pub struct VirtualMachine {
-        /// `kubevirt.io/v1`.
+        /// API version: `kubevirt.io/v1`.
         pub api_version: String,
-        /// `VirtualMachine`.
+        /// Kind of the object: `VirtualMachine`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// Specification of the VirtualMachine.
         pub spec: VirtualMachineSpec,
-        /// What was observed.
+        /// Most recently observed status of the VirtualMachine. Read-only.
         pub status: VirtualMachineStatus,
     }
 
-    /// Several of them, as a list request answers.
+    /// A list of VirtualMachines.
     pub struct VirtualMachineList {
-        /// `kubevirt.io/v1`.
+        /// API version: `kubevirt.io/v1`.
         pub api_version: String,
-        /// `VirtualMachineList`.
+        /// Kind of the object: `VirtualMachineList`.
         pub kind: String,
-        /// About the list itself.
+        /// Standard list metadata.
         pub metadata: ListMeta,
-        /// The machines.
+        /// The VirtualMachines.
         pub items: Vec<VirtualMachine> = "items",
     }
 
-    /// What is wanted of a machine.
+    /// Specification of a VirtualMachine.
     pub struct VirtualMachineSpec {
-        /// Deprecated: `true` is `runStrategy: Always`, `false` is `Halted`.
+        /// Deprecated: use `runStrategy` instead. `true` equals `Always`, `false` equals `Halted`. Mutually exclusive
+        /// with `runStrategy`.
         pub running: Option<bool>,
-        /// `Always`, `Halted`, `Manual`, `RerunOnFailure` or `Once`. Not together with `running`.
+        /// When the VMI runs: `Always`, `Halted`, `Manual`, `RerunOnFailure` or `Once`. Mutually exclusive with
+        /// `running`.
         pub run_strategy: Option<String>,
-        /// The instance type whose resources it gets.
+        /// Instance type whose resources are applied to the VMI.
         pub instancetype: Option<Matcher>,
-        /// The preference that fills what the template leaves open.
+        /// Preference whose values are applied where the template does not set a field.
         pub preference: Option<Matcher>,
-        /// What every instance of it is made from.
+        /// Template of the VMI that is created.
         pub template: Option<VirtualMachineInstanceTemplateSpec>,
-        /// Volumes to make with it: CDI `DataVolume`s.
+        /// DataVolumes that are created with the VirtualMachine and deleted with it.
         pub data_volume_templates: Vec<serde_json::Value>,
-        /// `Replacement` or `Migration`.
+        /// How changes of volumes are applied: `Replacement` or `Migration`.
         pub update_volumes_strategy: Option<String>,
     }
 
-    /// What instances are made from.
+    /// Template of a VMI.
     pub struct VirtualMachineInstanceTemplateSpec {
-        /// Labels and annotations of the instance.
+        /// Labels and annotations of the VMI.
         pub metadata: ObjectMeta,
-        /// Its spec.
+        /// Specification of the VMI.
         pub spec: VirtualMachineInstanceSpec,
     }
 
-    /// Names an instance type or a preference.
+    /// Refers to an instance type or a preference.
     pub struct Matcher {
-        /// Its name.
+        /// Name of the instance type or preference.
         pub name: String,
-        /// `VirtualMachineClusterInstancetype`, ...
+        /// Kind of the referent. Defaults to the cluster-scoped kind: `VirtualMachineClusterInstancetype` or
+        /// `VirtualMachineClusterPreference`.
         pub kind: String,
-        /// The `ControllerRevision` that holds it as it was when it was chosen.
+        /// Name of the ControllerRevision that holds the state of the referent when it was first applied.
         pub revision_name: String,
-        /// The volume that says which one.
+        /// Name of a volume whose labels or annotations name the referent. Used if `name` is not set.
         pub infer_from_volume: String,
-        /// `Reject` or `Ignore`.
+        /// What happens when the name cannot be inferred: `Reject` or `Ignore`. Defaults to `Reject`.
         pub infer_from_volume_failure_policy: Option<String>,
     }
 
-    /// What was observed of a machine.
+    /// Most recently observed status of a VirtualMachine.
     pub struct VirtualMachineStatus {
-        /// The snapshot being taken.
+        /// Name of the VirtualMachineSnapshot that is being taken.
         pub snapshot_in_progress: Option<String>,
-        /// The restore being done.
+        /// Name of the VirtualMachineRestore that is being performed.
         pub restore_in_progress: Option<String>,
-        /// Whether there is an instance.
+        /// Whether the VMI exists.
         pub created: bool,
-        /// Whether the instance is ready.
+        /// Whether the VMI is running and ready.
         pub ready: bool,
-        /// For people: `Stopped`, `Running`, ...
+        /// Human-readable status of the VM, such as `Stopped`, `Starting` or `Running`.
         pub printable_status: String,
-        /// Its conditions; those of its instance among them.
+        /// Conditions of the VirtualMachine, including those of its VMI.
         pub conditions: Vec<Condition>,
-        /// What users asked for and was not done yet, the oldest first.
+        /// Pending requests to start or stop the VM, oldest first.
         pub state_change_requests: Vec<StateChangeRequest>,
-        /// Volumes to plug and unplug.
+        /// Pending requests to add or remove volumes.
         pub volume_requests: Vec<VolumeRequest>,
-        /// Which volumes could be part of a snapshot.
+        /// Whether each volume can be included in a snapshot.
         pub volume_snapshot_statuses: Vec<serde_json::Value>,
-        /// Starts that failed one after the other.
+        /// Start failures since the last successful start, for the back-off of the next start.
         pub start_failure: Option<StartFailure>,
-        /// A memory dump under way or done.
+        /// State of a requested memory dump.
         pub memory_dump_request: Option<serde_json::Value>,
-        /// The generation that the instance was made from.
+        /// Generation of the spec from which the VMI was created.
         pub observed_generation: Option<i64>,
-        /// The generation of the machine now.
+        /// Current generation of the spec.
         pub desired_generation: Option<i64>,
-        /// The run strategy that was last acted on.
+        /// Run strategy that was last acted on.
         pub run_strategy: Option<String>,
-        /// Volumes being moved.
+        /// State of an update of volumes.
         pub volume_update_state: Option<serde_json::Value>,
-        /// Incremental backup.
+        /// State of the tracking of changed blocks.
         pub changed_block_tracking: Option<serde_json::Value>,
-        /// The instance type in use.
+        /// Instance type that is in use, with its revision.
         pub instancetype_ref: Option<serde_json::Value>,
-        /// The preference in use.
+        /// Preference that is in use, with its revision.
         pub preference_ref: Option<serde_json::Value>,
     }
 
-    /// A start or a stop that a user asked for.
+    /// A request to start or stop a VM.
     pub struct StateChangeRequest {
-        /// `Start` or `Stop`.
+        /// Requested action: `Start` or `Stop`.
         pub action: String,
-        /// `paused: "true"` starts with halted processors.
+        /// Parameters of the action: `paused: "true"` starts the VM paused.
         pub data: BTreeMap<String, String>,
-        /// The instance to stop.
+        /// UID of the VMI that the request applies to.
         pub uid: Option<String>,
     }
 
-    /// A volume to plug in or out: one of the two.
+    /// A request to add or remove a volume: one of its members is set.
     pub struct VolumeRequest {
-        /// To plug in.
+        /// Options of the volume that is added.
         pub add_volume_options: Option<AddVolumeOptions>,
-        /// To plug out.
+        /// Options of the volume that is removed.
         pub remove_volume_options: Option<RemoveVolumeOptions>,
     }
 
-    /// Starts that failed one after the other.
+    /// Consecutive start failures of a VM.
     pub struct StartFailure {
-        /// How many.
+        /// Number of consecutive failures.
         pub consecutive_fail_count: i64,
-        /// The instance that failed last.
+        /// UID of the VMI that failed last.
         pub last_failed_vmi_uid: Option<String> = "lastFailedVMIUID",
-        /// RFC 3339: not before this the next start.
+        /// Time before which the VM is not started again, in RFC 3339 form.
         pub retry_after_timestamp: Option<String>,
     }
 }

@@ -7,80 +7,83 @@ use super::{
 };
 
 shapes! {
-    /// One virtual machine that runs, or is to run, or has run.
+    /// A virtual machine in the runtime environment: it is created, runs once and ends. "VMI" for short.
     pub struct VirtualMachineInstance {
-        /// `kubevirt.io/v1`.
+        /// API version: `kubevirt.io/v1`.
         pub api_version: String,
-        /// `VirtualMachineInstance`.
+        /// Kind of the object: `VirtualMachineInstance`.
         pub kind: String,
-        /// Name, labels and so on.
+        /// Standard object metadata.
         pub metadata: ObjectMeta,
-        /// What is wanted.
+        /// Specification of the VMI.
         pub spec: VirtualMachineInstanceSpec,
-        /// What was observed.
+        /// Most recently observed status of the VMI. Read-only.
         pub status: VirtualMachineInstanceStatus,
     }
 
-    /// Several of them, as a list request answers.
+    /// A list of VirtualMachineInstances.
     pub struct VirtualMachineInstanceList {
-        /// `kubevirt.io/v1`.
+        /// API version: `kubevirt.io/v1`.
         pub api_version: String,
-        /// `VirtualMachineInstanceList`.
+        /// Kind of the object: `VirtualMachineInstanceList`.
         pub kind: String,
-        /// About the list itself.
+        /// Standard list metadata.
         pub metadata: ListMeta,
-        /// The machines.
+        /// The VirtualMachineInstances.
         pub items: Vec<VirtualMachineInstance> = "items",
     }
 
-    /// What is wanted of a virtual machine.
+    /// Specification of a VMI.
     pub struct VirtualMachineInstanceSpec {
-        /// Given to the launcher's pod.
+        /// Priority class of the launcher pod.
         pub priority_class_name: String,
-        /// The guest's hardware.
+        /// Virtual hardware of the VMI.
         pub domain: DomainSpec,
-        /// Labels a node must have.
+        /// Labels that a node must have for the VMI to be scheduled to it.
         pub node_selector: BTreeMap<String, String>,
-        /// Scheduling constraints, given to the pod.
+        /// Affinity scheduling rules of the VMI.
         pub affinity: Option<Affinity>,
-        /// Name of the scheduler.
+        /// Name of the scheduler that dispatches the VMI. Defaults to the default scheduler.
         pub scheduler_name: String,
-        /// Taints that are tolerated, given to the pod.
+        /// Tolerations of taints, applied to the launcher pod.
         pub tolerations: Vec<Toleration>,
-        /// How VMIs are spread among topology domains, given to the pod.
+        /// How VMIs are spread among topology domains, applied to the launcher pod.
         pub topology_spread_constraints: Vec<TopologySpreadConstraint>
             => ListType::Map(&["topologyKey", "whenUnsatisfiable"]),
-        /// Account of the pod; the guest never gets its token.
+        /// Name of the ServiceAccount of the launcher pod. Its token is not exposed to the guest.
         pub service_account_name: String,
-        /// `amd64`, `arm64` or `s390x`.
+        /// Architecture of the guest: `amd64`, `arm64` or `s390x`. Defaults to that of the cluster's configuration.
         pub architecture: String,
-        /// `None`, `LiveMigrate`, `LiveMigrateIfPossible` or `External`.
+        /// What happens to the VMI when it is evicted, such as by a node drain: `None`, `LiveMigrate`,
+        /// `LiveMigrateIfPossible` or `External`.
         pub eviction_strategy: Option<String>,
-        /// `Paused`: the CPUs wait for an unpause.
+        /// Set to `Paused`, the VMI starts with paused vCPUs, until it is unpaused.
         pub start_strategy: Option<String>,
-        /// How long the guest may take to shut down.
+        /// Seconds that the guest has to shut down after a termination signal before it is forcefully stopped.
         pub termination_grace_period_seconds: Option<i64>,
-        /// What the disks are filled from.
+        /// Volumes that disks and filesystems of the VMI can show.
         pub volumes: Vec<Volume>,
-        /// Claims plugged into the pod for operations.
+        /// PersistentVolumeClaims that are hotplugged into the launcher pod for operations, and are not visible to the
+        /// guest.
         pub utility_volumes: Vec<UtilityVolume> => ListType::Map(&["name"]),
-        /// Asked all the time; a failure ends the machine.
+        /// Periodic probe of the liveness of the VMI. The VMI is stopped if the probe fails.
         pub liveness_probe: Option<Probe>,
-        /// Asked all the time; decides the Ready condition.
+        /// Periodic probe of the readiness of the VMI. It determines the `Ready` condition.
         pub readiness_probe: Option<Probe>,
-        /// The guest's host name; the sanitised name of the machine when empty.
+        /// Host name of the guest. Defaults to the name of the VMI.
         pub hostname: String,
-        /// The pod's subdomain, searched by the guest's resolver.
+        /// Subdomain of the VMI: its fully qualified name is `<hostname>.<subdomain>.<namespace>.svc.<cluster domain>`.
         pub subdomain: String,
-        /// What the interfaces are attached to.
+        /// Networks that interfaces of the VMI can be connected to.
         pub networks: Vec<Network>,
-        /// Core `DNSPolicy`.
+        /// DNS policy of the pod: `ClusterFirstWithHostNet`, `ClusterFirst`, `Default` or `None`. Defaults to
+        /// `ClusterFirst`.
         pub dns_policy: String,
-        /// The resolver's settings.
+        /// DNS parameters of the pod, in addition to those generated from `dnsPolicy`.
         pub dns_config: Option<PodDnsConfig>,
-        /// Keys and passwords put into the guest.
+        /// SSH public keys and passwords that are delivered to the guest.
         pub access_credentials: Vec<AccessCredential>,
-        /// Claims of dynamically allocated devices.
+        /// ResourceClaims that devices of the VMI can be allocated from.
         pub resource_claims: Vec<PodResourceClaim> => ListType::Map(&["name"]),
     }
 }

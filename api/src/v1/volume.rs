@@ -2,203 +2,204 @@ use super::shape::shapes;
 use super::{DownwardMetrics, LocalObjectReference, Quantity};
 
 shapes! {
-    /// What a disk is filled from: one of its sources.
+    /// A volume of the VMI: one of its sources must be set.
     pub struct Volume {
-        /// How it is referred to.
+        /// Name of the volume, unique in the VMI. Disks and filesystems refer to it.
         pub name: String,
-        /// A file of the node.
+        /// Disk image on the node.
         pub host_disk: Option<HostDisk>,
-        /// A claim.
+        /// PersistentVolumeClaim in the same namespace that is attached to the VMI.
         pub persistent_volume_claim: Option<ClaimVolumeSource>,
-        /// A NoCloud disk made at start.
+        /// cloud-init NoCloud source, attached as a disk that is generated when the VMI starts.
         pub cloud_init_no_cloud: Option<CloudInitSource>,
-        /// A config drive made at start.
+        /// cloud-init ConfigDrive source, attached as a disk that is generated when the VMI starts.
         pub cloud_init_config_drive: Option<CloudInitSource>,
-        /// Answer files for Windows.
+        /// Sysprep answer files, attached as a CD-ROM that Windows reads when it is set up.
         pub sysprep: Option<SysprepSource>,
-        /// A disk in an image.
+        /// Disk image that is embedded in a container image.
         pub container_disk: Option<ContainerDiskSource>,
-        /// A claim that is not written to.
+        /// Copy-on-write overlay over a PersistentVolumeClaim. Its writes are lost when the VMI ends.
         pub ephemeral: Option<EphemeralVolumeSource>,
-        /// An empty disk.
+        /// Empty disk that shares the VMI's life cycle. It survives reboots of the guest.
         pub empty_disk: Option<EmptyDiskSource>,
-        /// A claim that CDI fills.
+        /// DataVolume whose PersistentVolumeClaim CDI creates and imports.
         pub data_volume: Option<DataVolumeSource>,
-        /// Files of a config map.
+        /// ConfigMap in the same namespace, whose entries are files of a disk.
         pub config_map: Option<ConfigMapVolumeSource>,
-        /// Files of a secret.
+        /// Secret in the same namespace, whose entries are files of a disk.
         pub secret: Option<SecretVolumeSource>,
-        /// Facts about the machine.
+        /// Fields of the pod that are files of a disk.
         pub downward_api: Option<DownwardApiVolumeSource> = "downwardAPI",
-        /// An account's token.
+        /// ServiceAccount whose token is a file of a disk.
         pub service_account: Option<ServiceAccountVolumeSource>,
-        /// Metrics of the host.
+        /// Disk that exposes host and VM metrics to the guest.
         pub downward_metrics: Option<DownwardMetrics>,
-        /// Where a memory dump goes.
+        /// PersistentVolumeClaim that memory dumps of the VMI are written to.
         pub memory_dump: Option<ClaimVolumeSource>,
-        /// A directory of the launcher's container.
+        /// Directory in the launcher container that is shared with the guest.
         pub container_path: Option<ContainerPathVolumeSource>,
     }
 
-    /// A file of the node.
+    /// A disk image on the node.
     pub struct HostDisk {
-        /// Its absolute path.
+        /// Absolute path of the disk image.
         pub path: String,
-        /// `Disk` or `DiskOrCreate`.
+        /// How the disk image is treated: `Disk` must exist; `DiskOrCreate` is created if it does not.
         pub r#type: String = "type",
-        /// How large it is made.
+        /// Capacity of the disk image, if it is created.
         pub capacity: Option<Quantity>,
-        /// Several machines write to it.
+        /// Whether the disk image is shared by several VMIs.
         pub shared: Option<bool>,
     }
 
-    /// A claim.
+    /// A PersistentVolumeClaim in the same namespace.
     pub struct ClaimVolumeSource {
-        /// Its name.
+        /// Name of the PersistentVolumeClaim.
         pub claim_name: String,
-        /// It is not written to.
+        /// Whether the volume is attached read-only. Defaults to false.
         pub read_only: Option<bool>,
-        /// It can be plugged in and out.
+        /// Whether the volume can be hotplugged and unplugged.
         pub hotpluggable: Option<bool>,
     }
 
-    /// Data for cloud-init: one kind of user data, one kind of network data.
+    /// A cloud-init source: at most one kind of user data and one kind of network data is set.
     pub struct CloudInitSource {
-        /// User data in a secret.
+        /// Reference to a Secret that contains the user data, under the key `userdata`.
         pub secret_ref: Option<LocalObjectReference>,
-        /// User data in base64.
+        /// Base64-encoded cloud-init user data.
         pub user_data_base64: String,
-        /// User data.
+        /// Inline cloud-init user data.
         pub user_data: String,
-        /// Network data in a secret.
+        /// Reference to a Secret that contains the network data, under the key `networkdata`.
         pub network_data_secret_ref: Option<LocalObjectReference>,
-        /// Network data in base64.
+        /// Base64-encoded cloud-init network data.
         pub network_data_base64: String,
-        /// Network data.
+        /// Inline cloud-init network data.
         pub network_data: String,
     }
 
-    /// Answer files for Windows.
+    /// Sysprep answer files (`Autounattend.xml` or `Unattend.xml`): one of its members must be set.
     pub struct SysprepSource {
-        /// In a secret.
+        /// Secret that contains the answer files.
         pub secret: Option<LocalObjectReference>,
-        /// In a config map.
+        /// ConfigMap that contains the answer files.
         pub config_map: Option<LocalObjectReference>,
     }
 
-    /// A disk in an image.
+    /// A disk image that is embedded in a container image.
     pub struct ContainerDiskSource {
-        /// Which image.
+        /// Container image that contains the disk image.
         pub image: String,
-        /// The secret to pull it with.
+        /// Name of the Docker registry Secret that is required to pull the image. The Secret must exist already.
         pub image_pull_secret: String,
-        /// Its path; the single file in `/disk` when empty.
+        /// Path of the disk image in the container image. Defaults to the single file in `/disk`.
         pub path: String,
-        /// When to pull it.
+        /// When the image is pulled: `Always`, `Never` or `IfNotPresent`. Defaults to `Always` if the tag is `latest`,
+        /// else to `IfNotPresent`.
         pub image_pull_policy: String,
     }
 
-    /// A claim that is not written to.
+    /// A copy-on-write overlay over a PersistentVolumeClaim.
     pub struct EphemeralVolumeSource {
-        /// The claim.
+        /// PersistentVolumeClaim that is the read-only backing store.
         pub persistent_volume_claim: Option<ClaimVolumeSource>,
     }
 
-    /// An empty disk.
+    /// An empty disk that shares the VMI's life cycle.
     pub struct EmptyDiskSource {
-        /// How large.
+        /// Capacity of the sparse disk.
         pub capacity: Option<Quantity>,
     }
 
-    /// A claim that CDI fills.
+    /// A DataVolume in the same namespace.
     pub struct DataVolumeSource {
-        /// Its name.
+        /// Name of the DataVolume, and of the PersistentVolumeClaim that it populates.
         pub name: String,
-        /// It can be plugged in and out.
+        /// Whether the volume can be hotplugged and unplugged.
         pub hotpluggable: Option<bool>,
     }
 
-    /// Files of a config map.
+    /// A ConfigMap whose entries are files of a disk.
     pub struct ConfigMapVolumeSource {
-        /// Its name.
+        /// Name of the ConfigMap.
         pub name: String,
-        /// It may be missing.
+        /// Whether the ConfigMap or its keys may be missing.
         pub optional: Option<bool>,
-        /// The disk's label.
+        /// Volume label of the resulting disk in the guest.
         pub volume_label: String,
     }
 
-    /// Files of a secret.
+    /// A Secret whose entries are files of a disk.
     pub struct SecretVolumeSource {
-        /// Its name.
+        /// Name of the Secret.
         pub secret_name: String,
-        /// It may be missing.
+        /// Whether the Secret or its keys may be missing.
         pub optional: Option<bool>,
-        /// The disk's label.
+        /// Volume label of the resulting disk in the guest.
         pub volume_label: String,
     }
 
-    /// Facts about the machine.
+    /// Fields of the pod that are files of a disk.
     pub struct DownwardApiVolumeSource {
-        /// The files.
+        /// Files of the volume.
         pub fields: Vec<DownwardApiVolumeFile>,
-        /// The disk's label.
+        /// Volume label of the resulting disk in the guest.
         pub volume_label: String,
     }
 
-    /// A file with a field of the pod: core `DownwardAPIVolumeFile`.
+    /// A file that contains a field of the pod: core `DownwardAPIVolumeFile`.
     pub struct DownwardApiVolumeFile {
-        /// The file's relative path, without `..`.
+        /// Relative path of the file. It must not contain `..` nor be absolute.
         pub path: String,
-        /// A field: annotations, labels, name, namespace or uid.
+        /// Selects a field of the pod: its annotations, labels, name, namespace or UID.
         pub field_ref: Option<ObjectFieldSelector>,
-        /// A resource of a container.
+        /// Selects a resource of a container: limits and requests.
         pub resource_field_ref: Option<ResourceFieldSelector>,
-        /// The file's permission bits.
+        /// Permission bits of the file, from 0000 to 0777.
         pub mode: Option<i32>,
     }
 
-    /// A field of an object.
+    /// Selects a field of an object.
     pub struct ObjectFieldSelector: atomic {
-        /// The version of the API in whose terms the path is written; `v1` when empty.
+        /// Version of the schema that the path is written in terms of. Defaults to `v1`.
         pub api_version: String,
-        /// The field's path.
+        /// Path of the field to select.
         pub field_path: String,
     }
 
-    /// A resource of a container.
+    /// Selects a resource of a container.
     pub struct ResourceFieldSelector: atomic {
-        /// The container's name.
+        /// Name of the container.
         pub container_name: String,
-        /// The resource, `limits.memory`.
+        /// Resource to select, such as `limits.memory`.
         pub resource: String,
-        /// The unit in which it is written; `1` when absent.
+        /// Output format of the resource. Defaults to `1`.
         pub divisor: Option<Quantity>,
     }
 
-    /// An account's token.
+    /// A ServiceAccount whose token is a file of a disk.
     pub struct ServiceAccountVolumeSource {
-        /// The account.
+        /// Name of the ServiceAccount in the namespace of the VMI.
         pub service_account_name: String,
     }
 
-    /// A directory of the launcher's container.
+    /// A directory in the launcher container that is shared with the guest.
     pub struct ContainerPathVolumeSource {
-        /// Its absolute path.
+        /// Absolute path of the directory in the launcher container.
         pub path: String,
-        /// Must be true.
+        /// Whether the directory is shared read-only. It must be true.
         pub read_only: Option<bool>,
     }
 
-    /// A claim plugged into the pod for operations.
+    /// A PersistentVolumeClaim that is hotplugged into the launcher pod for operations.
     pub struct UtilityVolume {
-        /// How it is referred to.
+        /// Name of the utility volume, unique in the VMI.
         pub name: String,
-        /// The claim.
+        /// Name of the PersistentVolumeClaim.
         pub claim_name: String,
-        /// It is not written to.
+        /// Whether the volume is attached read-only. Defaults to false.
         pub read_only: Option<bool>,
-        /// `MemoryDump` or `Backup`.
+        /// Purpose of the utility volume: `MemoryDump` or `Backup`.
         pub r#type: Option<String> = "type",
     }
 }
