@@ -31,14 +31,14 @@ fn set(of: Resource, what: &str) -> Resource {
     Resource {
         status: true,
         columns: vec![
-            described(Column::number("Desired", ".spec.replicas"), "Number of desired {}"),
+            described(Column::number("Desired", ".spec.replicas"), "Number of desired {}."),
             described(
                 Column::number("Current", ".status.replicas"),
-                "Number of managed and not final or deleted {}",
+                "Number of managed {} that are neither final nor being deleted.",
             ),
             described(
                 Column::number("Ready", ".status.readyReplicas"),
-                "Number of managed {} which are ready to receive traffic",
+                "Number of managed {} that are ready to receive traffic.",
             ),
             Column::age(),
         ],
@@ -57,14 +57,21 @@ pub static CLAIMS: Row = Row::new(|| {
         short_names: texts(&["pvc"]),
         status: true,
         columns: vec![
-            Column::computed("Status", claim::phase),
-            Column::text("Volume", ".spec.volumeName"),
-            Column::text("Capacity", ".status.capacity.storage"),
-            Column::computed("Access Modes", claim::modes),
-            Column::text("StorageClass", ".spec.storageClassName"),
-            Column::computed("VolumeAttributesClass", |_| json!("<unset>")),
+            Column::computed("Status", claim::phase).described("Current phase of the claim."),
+            Column::text("Volume", ".spec.volumeName")
+                .described("Name of the PersistentVolume that the claim is bound to."),
+            Column::text("Capacity", ".status.capacity.storage")
+                .described("Actual capacity of the volume that backs the claim."),
+            Column::computed("Access Modes", claim::modes)
+                .described("Actual access modes of the volume that backs the claim."),
+            Column::text("StorageClass", ".spec.storageClassName")
+                .described("Name of the StorageClass that the claim requires."),
+            Column::computed("VolumeAttributesClass", |_| json!("<unset>"))
+                .described("Name of the VolumeAttributesClass; not supported."),
             Column::age(),
-            Column::text("VolumeMode", ".spec.volumeMode").wide(),
+            Column::text("VolumeMode", ".spec.volumeMode")
+                .wide()
+                .described("Type of the volume: Filesystem or Block."),
         ],
         merge: Some(&[METADATA_LISTS[0], METADATA_LISTS[1], ("status.conditions", "type")]),
         admit: claim::admit,
@@ -79,18 +86,26 @@ pub static VOLUMES: Row = Row::new(|| {
         namespaced: false,
         status: true,
         columns: vec![
-            Column::text("Capacity", ".spec.capacity.storage"),
+            Column::text("Capacity", ".spec.capacity.storage").described("Capacity of the volume."),
             Column::computed("Access Modes", |volume| {
                 claim::short_modes(volume.pointer("/spec/accessModes"))
-            }),
-            Column::text("Reclaim Policy", ".spec.persistentVolumeReclaimPolicy"),
-            Column::computed("Status", claim::phase),
-            Column::computed("Claim", volume::claimed),
-            Column::text("StorageClass", ".spec.storageClassName"),
-            Column::computed("VolumeAttributesClass", |_| json!("<unset>")),
-            Column::text("Reason", ".status.reason"),
+            })
+            .described("Ways in which the volume can be mounted."),
+            Column::text("Reclaim Policy", ".spec.persistentVolumeReclaimPolicy")
+                .described("What happens to the volume when it is released from its claim."),
+            Column::computed("Status", claim::phase).described("Current phase of the volume."),
+            Column::computed("Claim", volume::claimed)
+                .described("Namespace and name of the claim that the volume is bound to."),
+            Column::text("StorageClass", ".spec.storageClassName")
+                .described("Name of the StorageClass that the volume belongs to."),
+            Column::computed("VolumeAttributesClass", |_| json!("<unset>"))
+                .described("Name of the VolumeAttributesClass; not supported."),
+            Column::text("Reason", ".status.reason")
+                .described("Brief CamelCase string that describes a failure."),
             Column::age(),
-            Column::text("VolumeMode", ".spec.volumeMode").wide(),
+            Column::text("VolumeMode", ".spec.volumeMode")
+                .wide()
+                .described("Type of the volume: Filesystem or Block."),
         ],
         admit: volume::volume,
         ..Resource::kubernetes("", "PersistentVolume")
@@ -104,11 +119,15 @@ pub static STORAGE_CLASSES: Row = Row::new(|| {
         short_names: texts(&["sc"]),
         namespaced: false,
         columns: vec![
-            Column::computed("Name", volume::class_name),
-            Column::text("Provisioner", ".provisioner"),
-            Column::text("ReclaimPolicy", ".reclaimPolicy"),
-            Column::text("VolumeBindingMode", ".volumeBindingMode"),
-            Column::text("AllowVolumeExpansion", ".allowVolumeExpansion"),
+            Column::computed("Name", volume::class_name)
+                .described("Name of the class; the default class is marked."),
+            Column::text("Provisioner", ".provisioner").described("Type of the provisioner."),
+            Column::text("ReclaimPolicy", ".reclaimPolicy")
+                .described("Reclaim policy of the volumes of the class."),
+            Column::text("VolumeBindingMode", ".volumeBindingMode")
+                .described("How claims of the class are provisioned and bound."),
+            Column::text("AllowVolumeExpansion", ".allowVolumeExpansion")
+                .described("Whether claims of the class can be expanded."),
             Column::age(),
         ],
         admit: volume::class,
@@ -122,12 +141,17 @@ pub static VMIS: Row = Row::new(|| {
         short_names: texts(&["vmi", "vmis"]),
         columns: vec![
             Column::age(),
-            Column::text("Phase", ".status.phase"),
-            Column::text("IP", ".status.interfaces[0].ipAddress"),
-            Column::text("NodeName", ".status.nodeName"),
-            Column::text("Ready", READY),
-            Column::text("Live-Migratable", ".status.conditions[?(@.type=='LiveMigratable')].status").wide(),
-            Column::text("Paused", ".status.conditions[?(@.type=='Paused')].status").wide(),
+            Column::text("Phase", ".status.phase").described("Current phase of the VMI."),
+            Column::text("IP", ".status.interfaces[0].ipAddress")
+                .described("First IP address of the first interface."),
+            Column::text("NodeName", ".status.nodeName").described("Name of the node where the VMI runs."),
+            Column::text("Ready", READY).described("Status of the Ready condition."),
+            Column::text("Live-Migratable", ".status.conditions[?(@.type=='LiveMigratable')].status")
+                .wide()
+                .described("Status of the LiveMigratable condition."),
+            Column::text("Paused", ".status.conditions[?(@.type=='Paused')].status")
+                .wide()
+                .described("Status of the Paused condition."),
         ],
         admit: vmi::admit,
         ..kubevirt("VirtualMachineInstance")
@@ -141,8 +165,8 @@ pub static VMS: Row = Row::new(|| {
         status: true,
         columns: vec![
             Column::age(),
-            Column::text("Status", ".status.printableStatus").described("Human Readable Status"),
-            Column::text("Ready", READY),
+            Column::text("Status", ".status.printableStatus").described("Human-readable status of the VM."),
+            Column::text("Ready", READY).described("Status of the Ready condition."),
         ],
         admit: machine::admit,
         ..kubevirt("VirtualMachine")

@@ -68,6 +68,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_definition_field_and_column_has_a_description() {
+        assert_eq!(DEFINITIONS.undescribed(), [""; 0]);
+        for row in crate::resource::kubevirt::rows() {
+            assert_eq!(row.undescribed_columns(), [""; 0], "{}", row.kind);
+        }
+    }
+
+    #[test]
     fn every_reference_leads_somewhere_and_every_kind_has_a_definition() {
         assert_eq!(DEFINITIONS.undefined(), [""; 0]);
         for row in crate::resource::kubevirt::rows() {
