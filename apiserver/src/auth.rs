@@ -14,12 +14,15 @@ use account::{Claims, ISSUER};
 pub use certificate::user_of as user_of_certificate;
 pub use jwt::{KeyError, Signer};
 
+use crate::rbac::roles::ACCOUNT;
 use crate::store::Store;
 
 /// Who may do everything; Kubernetes' own name for that group.
 pub const ADMINISTRATORS: &str = "system:masters";
 /// Whoever has shown something.
 pub const KNOWN: &str = "system:authenticated";
+/// All ServiceAccounts; with a namespace behind a colon, those of the namespace.
+const ACCOUNTS: &str = "system:serviceaccounts";
 /// Paths that are read without credentials, as on a Kubernetes API server.
 pub const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
@@ -41,6 +44,12 @@ impl User {
     pub fn named(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         Self { name: name.to_owned(), groups, ..Self::default() }
+    }
+
+    /// A ServiceAccount, with its groups.
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        let all = format!("{ACCOUNTS}:{namespace}");
+        Self::named(&format!("{ACCOUNT}{namespace}:{name}"), &[ACCOUNTS, &all, KNOWN])
     }
 
     /// Who has the administrator's certificate or token.

@@ -23,6 +23,7 @@ mod watch;
 mod write;
 mod yaml;
 
+use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -31,9 +32,11 @@ use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
+use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+use tracing::error;
 
 pub use error::{ApiError, status};
 pub use measured::Measures;
@@ -42,7 +45,7 @@ pub use request_info::{RequestInfo, ResourcePath};
 pub use service::{Answer, ApiService, Endpoint, Proxy};
 
 use crate::admission::Admission;
-use crate::auth::Tokens;
+use crate::auth::{Tokens, User};
 use crate::catalog::Catalogs;
 use crate::rbac::roles::RolesNow;
 use crate::store::Store;
@@ -51,6 +54,8 @@ use measured::About;
 use query::Query;
 use target::{Delegated, Object, Target};
 
+/// What Kubernetes says of a panic.
+const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
 /// Where metrics are.
 pub const METRICS: &str = "/metrics";
 
@@ -79,18 +84,29 @@ pub struct Server {
     pub measures: Measures,
 }
 
-/// Answers a request of somebody who may make it.
-pub async fn answer(server: Arc<Server>, request: Request) -> Response {
+/// Answers a request of an authenticated user. A panic is answered with 500, as a Kubernetes API server does.
+pub async fn answer(server: Arc<Server>, user: User, request: Request) -> Response {
     let (begin, mut about) = (Instant::now(), About::new(&request));
-    let response = serve(&server, request, &mut about).await.unwrap_or_else(ApiError::into_response);
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let served = AssertUnwindSafe(serve(&server, user, request, &mut about)).catch_unwind().await;
+    let served = served.unwrap_or_else(|_| {
+        error!(%method, path, "a request panicked");
+        Err(ApiError::internal(PANICKED))
+    });
+    let response = served.unwrap_or_else(ApiError::into_response);
     server.measures.answered(about, response.status(), begin.elapsed());
     response
 }
 
-async fn serve(server: &Arc<Server>, mut request: Request, about: &mut About) -> Result<Response, ApiError> {
+async fn serve(
+    server: &Arc<Server>,
+    user: User,
+    mut request: Request,
+    about: &mut About,
+) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
-    access::check(server, &info, &mut request)?;
+    access::check(server, user, &info, &mut request)?;
     let catalog = server.catalogs.now(&server.store);
     let target = Target::of(&info, &catalog, &server.services)?;
     about.means(&target, &query);

@@ -3,7 +3,8 @@
 //! [parts of the API](http::ApiService) and [roles](rbac::defaults::Policy) of its own.
 //!
 //! [`store`] keeps objects and their history; [`resource`] is what is served, [`schema`] what its fields are, and
-//! [`managed_fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`].
+//! [`managed_fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`],
+//! or for a [`client`] in the same process.
 //! [`catalog`] knows what is served now, with the CustomResourceDefinitions that [`definitions`] sees to; [`accounts`]
 //! gives every namespace a ServiceAccount, whose Secrets [`account_tokens`] fills; [`garbage_collector`] removes what was left
 //! behind. [`auth`] knows who somebody is, and [`rbac`] what they may do.
@@ -13,6 +14,7 @@ pub mod accounts;
 pub mod admission;
 pub mod auth;
 pub mod catalog;
+pub mod client;
 pub mod controller;
 pub mod definitions;
 pub mod files;

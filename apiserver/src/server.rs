@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::IntoResponse as _;
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -98,7 +98,7 @@ async fn connection(
             if user != User::anonymous() {
                 standing.known();
             }
-            Ok(answer(user, server, request).await)
+            Ok(http::answer(server, user, request).await)
         }
     });
     hyper::server::conn::http1::Builder::new()
@@ -108,11 +108,6 @@ async fn connection(
         .with_upgrades()
         .await
         .map_err(|error| error.to_string())
-}
-
-async fn answer(user: User, server: Arc<Server>, mut request: Request) -> Response {
-    request.extensions_mut().insert(user);
-    http::answer(server, request).await
 }
 
 /// Who asks. Who shows nothing may only look at what is public, whatever roles say.

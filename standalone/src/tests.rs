@@ -27,11 +27,6 @@ mod world;
 use world::World;
 pub(crate) use world::{Settle, tokens, with_unreadable};
 
-fn administrators(mut request: Request<Body>) -> Request<Body> {
-    request.extensions_mut().insert(User::administrator());
-    request
-}
-
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
 
@@ -241,8 +236,8 @@ struct Lines {
 
 impl Lines {
     async fn of(world: &World, path: &str) -> Self {
-        let request = administrators(Request::get(path).body(Body::empty()).unwrap());
-        let response = answer(Arc::clone(&world.server), request).await;
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let response = answer(Arc::clone(&world.server), User::administrator(), request).await;
         assert_eq!(response.status().as_u16(), 200, "{path}");
         Self { body: response.into_body(), buffer: String::new() }
     }
@@ -366,7 +361,8 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     let send = async |what: &str, body: &str| {
         let request =
             Request::builder().method("PUT").uri(format!("{asks}/{what}")).body(Body::from(body.to_owned()));
-        answer(Arc::clone(&world.server), administrators(request.unwrap())).await.status().as_u16()
+        let response = answer(Arc::clone(&world.server), User::administrator(), request.unwrap()).await;
+        response.status().as_u16()
     };
     assert_eq!(send("web/stop", "").await, 409, "it does not run");
     assert_eq!(send("none/start", "").await, 404);

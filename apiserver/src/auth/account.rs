@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{KNOWN, User};
+use super::User;
 use crate::meta;
 use crate::rbac::roles::ACCOUNT;
 use crate::resource::{Resource, SECRETS, SERVICE_ACCOUNTS};
@@ -101,16 +101,10 @@ impl Claims {
         let holds = in_time
             && there(&SERVICE_ACCOUNTS, account)
             && secret.as_ref().is_none_or(|secret| there(&SECRETS, secret));
-        let groups = [
-            "system:serviceaccounts".to_owned(),
-            format!("system:serviceaccounts:{namespace}"),
-            KNOWN.to_owned(),
-        ];
         holds.then(|| User {
-            name: format!("{ACCOUNT}{namespace}:{}", account.name),
-            groups: groups.to_vec(),
             uid: account.uid.clone(),
             extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![format!("JTI={}", self.jti)])]),
+            ..User::service_account(namespace, &account.name)
         })
     }
 }
@@ -122,6 +116,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::auth::KNOWN;
     use crate::objects;
     use crate::store::Change;
 

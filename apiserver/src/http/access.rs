@@ -41,8 +41,12 @@ pub(super) fn asker(request: &Request) -> Result<&Asker, ApiError> {
 }
 
 /// Lets a request in, which from then on has an [`Asker`].
-pub(super) fn check(server: &Server, info: &RequestInfo, request: &mut Request) -> Result<(), ApiError> {
-    let user = request.extensions().get::<User>().cloned().unwrap_or_else(User::anonymous);
+pub(super) fn check(
+    server: &Server,
+    user: User,
+    info: &RequestInfo,
+    request: &mut Request,
+) -> Result<(), ApiError> {
     let mut asker = Asker { user, roles: server.roles.now(&server.store) };
     if let Some(wished) = impersonate::wished(request.headers())? {
         for action in impersonate::actions(&wished) {

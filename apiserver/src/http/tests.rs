@@ -6,7 +6,6 @@ use http_body_util::BodyExt as _;
 
 use super::*;
 use crate::admission::AdmitAll;
-use crate::auth::User;
 use crate::rbac::defaults::Policy;
 use crate::resource::Registry;
 
@@ -50,9 +49,8 @@ impl World {
     }
 
     /// A request of somebody.
-    async fn send_as(&self, user: User, mut request: Request<Body>) -> (u16, Value) {
-        request.extensions_mut().insert(user);
-        let response = answer(Arc::clone(&self.server), request).await;
+    async fn send_as(&self, user: User, request: Request<Body>) -> (u16, Value) {
+        let response = answer(Arc::clone(&self.server), user, request).await;
         let code = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         (code, serde_json::from_slice(&bytes).unwrap())

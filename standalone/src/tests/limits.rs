@@ -102,7 +102,7 @@ async fn an_object_may_be_as_large_as_etcd_takes_it() {
 async fn an_administrator_learns_of_objects_that_cannot_be_read() {
     let world = World::with_unreadable(&[Key::new("configmaps", "default", "lost")]);
     let request = Request::builder().uri("/readyz?verbose").body(Body::empty()).unwrap();
-    let response = answer(Arc::clone(&world.server), administrators(request)).await;
+    let response = answer(Arc::clone(&world.server), User::administrator(), request).await;
     assert_eq!(response.status(), 200);
     let told = response.into_body().collect().await.unwrap().to_bytes();
     let told = std::str::from_utf8(&told).unwrap();

@@ -94,9 +94,8 @@ impl World {
     }
 
     /// A request of somebody.
-    pub(super) async fn send_as(&self, user: User, mut request: Request<Body>) -> (u16, Value) {
-        request.extensions_mut().insert(user);
-        let response = answer(Arc::clone(&self.server), request).await;
+    pub(super) async fn send_as(&self, user: User, request: Request<Body>) -> (u16, Value) {
+        let response = answer(Arc::clone(&self.server), user, request).await;
         let code = response.status().as_u16();
         let bytes = response.into_body().collect().await.unwrap().to_bytes();
         (code, serde_json::from_slice(&bytes).unwrap())

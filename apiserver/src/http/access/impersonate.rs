@@ -49,9 +49,9 @@ pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, ApiError> {
         };
     }
     if groups.is_empty()
-        && let Some((namespace, _)) = account(&who.name)
+        && let Some((namespace, name)) = account(&who.name)
     {
-        who.groups = vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")];
+        who.groups = User::service_account(namespace, name).groups;
     }
     let anonymous = User::anonymous();
     let implied = if who.name == anonymous.name { anonymous.groups } else { vec![KNOWN.to_owned()] };
