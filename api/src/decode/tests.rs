@@ -61,7 +61,7 @@ spec:
         "spec.domain.devices.disks[0]: invalid type: string \"oops\", expected an object",
         "spec.domain.devices.rng: invalid type: integer `5`, expected an object",
         "spec.dnsConfig.nameservers[1]: invalid type: map, expected a string",
-        "spec.domain.devices.disks[1].bootOrder: counts from 1",
+        "spec.domain.devices.disks[1].bootOrder: Invalid value: 0: must be greater than or equal to 1",
     ] {
         assert!(lines.iter().any(|known| known == line), "{line}\n is not among\n{}", lines.join("\n"));
     }

@@ -49,7 +49,8 @@ pub(super) fn read(domain: &v1::DomainSpec, found: &mut Findings) -> Chassis {
     let given = domain.chassis.as_ref().unwrap_or(&empty);
     let mut text = |name: &str, text: &str| {
         if !is_one_line(text, LONGEST) {
-            found.invalid(&at.at(name), format!("write one line of at most {LONGEST} bytes"));
+            found
+                .invalid(&at.at(name), format!("Invalid value: must be one line of at most {LONGEST} bytes"));
         }
         text.to_owned()
     };

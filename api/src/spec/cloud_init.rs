@@ -47,7 +47,7 @@ pub(super) fn read(source: &v1::CloudInitSource, at: &Field, found: &mut Finding
         return None;
     }
     if user_data.is_none() && network_data.is_none() {
-        found.required(at, "give userData, userDataBase64, networkData or networkDataBase64");
+        found.required_value(at, "give userData, userDataBase64, networkData or networkDataBase64");
         return None;
     }
     Some(CloudInit { user_data, network_data })
@@ -75,7 +75,7 @@ fn one(
         match STANDARD.decode(base64) {
             Ok(data) => (base64_field, data),
             Err(error) => {
-                found.invalid(base64_field, format!("is no base64: {error}"));
+                found.invalid(base64_field, format!("Invalid value: must be base64: {error}"));
                 return None;
             }
         }

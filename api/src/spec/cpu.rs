@@ -162,9 +162,10 @@ fn model(text: &str, at: &Field, found: &mut Findings) -> CpuModel {
         "host-passthrough" => CpuModel::HostPassthrough,
         name => {
             if !is_plain_word(name) {
-                found.invalid(
+                found.invalid_value(
                     at,
-                    format!("{name:?} is no CPU model: write host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'"),
+                    name,
+                    "must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'",
                 );
             }
             CpuModel::Named(name.to_owned())
@@ -178,12 +179,9 @@ fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Ve
         let at = at.index(index);
         let name = &feature.name;
         if !is_plain_word(name) {
-            found.invalid(
-                &at.at("name"),
-                format!("{name:?} is no CPU flag: write a name of letters, digits, '-', '_' and '.'"),
-            );
+            found.invalid_value(&at.at("name"), name, "must be a name of letters, digits, '-', '_' and '.'");
         } else if read.iter().any(|known| known.name == *name) {
-            found.duplicate(&at.at("name"), format!("the flag {name} is listed twice: keep one"));
+            found.duplicate_value(&at.at("name"), name);
         }
         let policy = match feature.policy.as_str() {
             "" | "require" => CpuFeaturePolicy::Require,
@@ -192,9 +190,10 @@ fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Ve
             "disable" => CpuFeaturePolicy::Disable,
             "forbid" => CpuFeaturePolicy::Forbid,
             other => {
-                found.not_supported(
+                found.unsupported_value(
                     &at.at("policy"),
-                    format!("{other:?} is no policy: write force, require, optional, disable or forbid"),
+                    other,
+                    &["disable", "forbid", "force", "optional", "require"],
                 );
                 CpuFeaturePolicy::Require
             }

@@ -66,12 +66,12 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
 
 fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
     if watchdog.name.is_empty() {
-        found.required(&at.at("name"), "a watchdog needs a name");
+        found.required_value(&at.at("name"), "a watchdog needs a name");
     }
     found.refuse_if(watchdog.diag288.is_some(), &at.at("diag288"), "a watchdog of another architecture");
     let Some(i6300esb) = &watchdog.i6300esb else {
         if watchdog.diag288.is_none() && watchdog.extra.is_empty() {
-            found.required(at, "say which watchdog: write i6300esb: {action: reset}");
+            found.required_value(at, "say which watchdog: write i6300esb: {action: reset}");
         }
         return;
     };
@@ -80,9 +80,10 @@ fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
         "poweroff" => "watchdog=poweroff",
         "shutdown" => "watchdog=shutdown",
         other => {
-            found.invalid(
+            found.invalid_value(
                 &at.at("i6300esb").at("action"),
-                format!("{other:?} is no action: write poweroff, reset or shutdown"),
+                other,
+                "must be poweroff, reset or shutdown",
             );
             return;
         }
@@ -92,7 +93,7 @@ fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
 
 fn sound(sound: &v1::SoundDevice, at: &Field, found: &mut Findings) {
     if sound.name.is_empty() {
-        found.required(&at.at("name"), "a sound device needs a name");
+        found.required_value(&at.at("name"), "a sound device needs a name");
     }
     match sound.model.as_str() {
         "" | "ich9" => found.demand(
@@ -112,9 +113,6 @@ fn sound(sound: &v1::SoundDevice, at: &Field, found: &mut Findings) {
             "an AC97 sound card",
             &["-audiodev", "none,id=sound", "-device", "AC97,audiodev=sound"],
         ),
-        other => found.not_supported(
-            &at.at("model"),
-            format!("{other:?} is no sound card that can be had: write ich9 or ac97"),
-        ),
+        other => found.unsupported_value(&at.at("model"), other, &["ac97", "ich9"]),
     }
 }

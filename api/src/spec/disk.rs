@@ -155,11 +155,14 @@ pub(super) fn boot_order(
 ) -> Option<u32> {
     let order = order?;
     if order == 0 {
-        found.invalid(at, "counts from 1");
+        found.invalid_value(at, order, "must be greater than or equal to 1");
         return None;
     }
     if let Some(other) = taken.get(&order) {
-        found.duplicate(at, format!("{order} is the boot order of {other}, too: give every device its own"));
+        found.duplicate(
+            at,
+            format!("Duplicate value: {order}: {other} has this boot order: give every device its own"),
+        );
         return None;
     }
     taken.insert(order, at.clone());
@@ -285,11 +288,11 @@ fn name(name: &str, names: &[String], at: &Field, written: bool, found: &mut Fin
         return true;
     }
     if name.is_empty() {
-        found.required(at, "name the volume the disk shows");
+        found.required_value(at, "name the volume the disk shows");
     } else if !is_dns_label(name) {
-        found.invalid(at, format!("{name:?} is no DNS label: {DNS_LABEL}"));
+        found.invalid_value(at, name, DNS_LABEL);
     } else if names.iter().any(|known| known == name) {
-        found.duplicate(at, format!("a disk before this one is called {name:?}, too"));
+        found.duplicate_value(at, name);
     } else {
         return true;
     }
@@ -305,13 +308,13 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field,
         let at = at.at("cdrom");
         let bus = bus(&cdrom.bus, &at.at("bus"), found);
         if bus == DiskBus::Virtio {
-            found.invalid(&at.at("bus"), "virtio has no CD-ROM: write sata, scsi or usb");
+            found.invalid_value(&at.at("bus"), "virtio", "a CD-ROM must have the bus sata, scsi or usb");
         }
         found.refuse_if(cdrom.readonly == Some(false), &at.at("readonly"), "a writable CD-ROM");
         match cdrom.tray.as_str() {
             "" | "closed" => {}
             "open" => found.refuse_if(true, &at.at("tray"), "an open tray"),
-            other => found.invalid(&at.at("tray"), format!("{other:?} is no state: write open or closed")),
+            other => found.invalid_value(&at.at("tray"), other, "must be open or closed"),
         }
         return (bus, at.at("bus"), DiskTarget::CdRom);
     }
@@ -341,7 +344,7 @@ fn bus(text: &str, at: &Field, found: &mut Findings) -> DiskBus {
         "scsi" => DiskBus::Scsi,
         "usb" => DiskBus::Usb,
         other => {
-            found.not_supported(at, format!("{other:?} is no disk bus: write virtio, sata, scsi or usb"));
+            found.unsupported_value(at, other, &["sata", "scsi", "usb", "virtio"]);
             DiskBus::Sata
         }
     }
@@ -352,7 +355,7 @@ fn serial(serial: &str, bus: DiskBus, at: &Field, found: &mut Findings) {
     if serial.len() > SERIAL {
         found.invalid(at, format!("is {} bytes long: at most {SERIAL} are taken", serial.len()));
     } else if !serial.bytes().all(plain) {
-        found.invalid(at, format!("{serial:?} is no serial: write letters, digits, '_', '.', '+' and '-'"));
+        found.invalid_value(at, serial, "must consist of letters, digits, '_', '.', '+' and '-'");
     } else if bus == DiskBus::Virtio && serial.len() > VIRTIO_SERIAL {
         found.invalid(
             at,
@@ -368,7 +371,7 @@ fn cache(text: &str, at: &Field, found: &mut Findings) -> Option<Cache> {
         "writethrough" => Some(Cache::WriteThrough),
         "writeback" => Some(Cache::WriteBack),
         other => {
-            found.invalid(at, format!("{other:?} is no cache mode: write none, writethrough or writeback"));
+            found.invalid_value(at, other, "must be none, writethrough or writeback");
             None
         }
     }
@@ -400,7 +403,7 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
         "native" | "threads" => {
             found.notice_if(true, &at.at("io"), "the hypervisor decides how it reads and writes");
         }
-        other => found.invalid(&at.at("io"), format!("{other:?} is no mode: write native or threads")),
+        other => found.invalid_value(&at.at("io"), other, "must be native or threads"),
     }
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");

@@ -63,18 +63,17 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
         "Default" => DnsPolicy::Default,
         "None" => DnsPolicy::None,
         other => {
-            found.not_supported(
+            found.unsupported_value(
                 &at.at("dnsPolicy"),
-                format!(
-                    "{other:?} is no policy: write ClusterFirst, ClusterFirstWithHostNet, Default or None"
-                ),
+                other,
+                &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"],
             );
             DnsPolicy::default()
         }
     };
     let subdomain = Some(spec.subdomain.clone()).filter(|name| !name.is_empty());
     if subdomain.as_deref().is_some_and(|name| !is_dns_subdomain(name)) {
-        found.invalid(&at.at("subdomain"), format!("{:?} is no DNS name: {DNS_SUBDOMAIN}", spec.subdomain));
+        found.invalid_value(&at.at("subdomain"), &spec.subdomain, DNS_SUBDOMAIN);
     }
     let config = config(spec.dns_config.as_ref(), policy, &at.at("dnsConfig"), found);
     let (nameservers, searches) = config.unwrap_or_default();
@@ -88,7 +87,7 @@ fn config(
     found: &mut Findings,
 ) -> Option<(Vec<IpAddr>, Vec<String>)> {
     if policy == DnsPolicy::None && config.is_none_or(|config| config.nameservers.is_empty()) {
-        found.required(&at.at("nameservers"), "dnsPolicy None needs one name server at least");
+        found.required_value(&at.at("nameservers"), "at least one name server is needed with dnsPolicy None");
     }
     let config = config?;
     let servers = at.at("nameservers");
@@ -99,13 +98,13 @@ fn config(
     for (index, server) in config.nameservers.iter().enumerate() {
         match server.parse() {
             Ok(server) => nameservers.push(server),
-            Err(_) => found.invalid(&servers.index(index), format!("{server:?} is no IP address: write one")),
+            Err(_) => found.invalid_value(&servers.index(index), server, "must be a valid IP address"),
         }
     }
     let searches = searches(&config.searches, &at.at("searches"), found);
     for (index, option) in config.options.iter().enumerate() {
         if option.name.is_empty() {
-            found.required(&at.at("options").index(index).at("name"), "an option needs a name");
+            found.required_value(&at.at("options").index(index).at("name"), "an option needs a name");
         }
     }
     found.notice_if(!config.options.is_empty(), &at.at("options"), "DHCP cannot tell resolver options");

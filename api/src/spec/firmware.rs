@@ -100,23 +100,21 @@ pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Fi
     } else {
         let parsed = firmware.uuid.parse().ok();
         if parsed.is_none() {
-            found.invalid(
+            found.invalid_value(
                 &at.at("uuid"),
-                format!(
-                    "{:?} is no UUID: write one such as 5d307ca9-b3ef-428c-8861-06e72d69f223",
-                    firmware.uuid
-                ),
+                &firmware.uuid,
+                "must be a UUID such as 5d307ca9-b3ef-428c-8861-06e72d69f223",
             );
         }
         parsed
     };
     if !is_one_line(&firmware.serial, SERIAL) {
-        found.invalid(&at.at("serial"), format!("write one line of at most {SERIAL} bytes"));
+        found.invalid(&at.at("serial"), format!("Invalid value: must be one line of at most {SERIAL} bytes"));
     }
     if let Some(acpi) = &firmware.acpi {
         let at = at.at("acpi");
         if acpi.slic_name_ref.is_empty() && acpi.msdm_name_ref.is_empty() {
-            found.required(&at, "name a table, or remove this field");
+            found.required_value(&at, "name a table, or remove this field");
         }
         found.refuse_if(true, &at, "an ACPI table of one's own");
     }
@@ -166,15 +164,18 @@ fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<K
     let field = at.at("container");
     let before = found.problems.len();
     if !is_one_line(&kernel.kernel_args, COMMAND_LINE) {
-        found.invalid(&at.at("kernelArgs"), format!("write one line of at most {COMMAND_LINE} bytes"));
+        found.invalid(
+            &at.at("kernelArgs"),
+            format!("Invalid value: must be one line of at most {COMMAND_LINE} bytes"),
+        );
     }
     let Some(container) = &kernel.container else {
-        found.required(&field, "name the image the kernel is in and its path there");
+        found.required_value(&field, "name the image the kernel is in and its path there");
         return None;
     };
     let image = image(&container.image, &field.at("image"), found);
     if container.kernel_path.is_empty() {
-        found.required(&field.at("kernelPath"), "name the kernel's absolute path in the image");
+        found.required_value(&field.at("kernelPath"), "name the kernel's absolute path in the image");
     }
     let (kernel_path, initrd_path) =
         (without_trailing_slash(&container.kernel_path), without_trailing_slash(&container.initrd_path));
@@ -207,7 +208,7 @@ pub(super) fn image(text: &str, at: &Field, found: &mut Findings) -> Option<Imag
     match text.parse() {
         Ok(image) => return Some(image),
         Err(error @ super::ImageRefError::Registry(_)) => found.not_supported(at, error.to_string()),
-        Err(error @ super::ImageRefError::Empty) => found.required(at, error.to_string()),
+        Err(error @ super::ImageRefError::Empty) => found.required_value(at, error.to_string()),
         Err(error) => found.invalid(at, error.to_string()),
     }
     None

@@ -63,16 +63,10 @@ pub enum HypervisorChoice {
 
 pub(super) fn kind(vmi: &v1::VirtualMachineInstance, found: &mut Findings) {
     if !matches!(vmi.api_version.as_str(), v1::API_VERSION | "kubevirt.io/v1alpha3") {
-        found.not_supported(
-            &Field::new("apiVersion"),
-            format!("{:?} is not served: write {}", vmi.api_version, v1::API_VERSION),
-        );
+        found.unsupported_value(&Field::new("apiVersion"), &vmi.api_version, &[v1::API_VERSION]);
     }
     if vmi.kind != v1::VMI_KIND {
-        found.not_supported(
-            &Field::new("kind"),
-            format!("{:?} is not available yet: write a {}", vmi.kind, v1::VMI_KIND),
-        );
+        found.unsupported_value(&Field::new("kind"), &vmi.kind, &[v1::VMI_KIND]);
     }
 }
 
@@ -81,20 +75,20 @@ pub(super) fn read(meta: &v1::ObjectMeta, found: &mut Findings) -> Option<Identi
     let before = found.problems.len();
     let name = at.at("name");
     if meta.name.is_empty() {
-        found.required(&name, "a machine needs a name");
+        found.required_value(&name, "a VMI needs a name");
     } else if !is_dns_subdomain(&meta.name) {
-        found.invalid(&name, format!("{:?} is no DNS name: {DNS_SUBDOMAIN}", meta.name));
+        found.invalid_value(&name, &meta.name, DNS_SUBDOMAIN);
     }
     let namespace = if meta.namespace.is_empty() { "default" } else { &meta.namespace };
     if !is_dns_label(namespace) {
-        found.invalid(&at.at("namespace"), format!("{namespace:?} is no DNS label: {DNS_LABEL}"));
+        found.invalid_value(&at.at("namespace"), namespace, DNS_LABEL);
     }
     let uid = at.at("uid");
     let parsed: Option<VmiUid> = meta.uid.parse().ok();
     if meta.uid.is_empty() {
-        found.required(&uid, "is set by whoever accepts the machine, before it is read");
+        found.required_value(&uid, "the server that accepts the VMI sets it");
     } else if parsed.is_none() {
-        found.invalid(&uid, format!("{:?} is no UUID", meta.uid));
+        found.invalid_value(&uid, &meta.uid, "must be a UUID");
     }
     for (annotation, what) in REFUSED_ANNOTATIONS {
         found.refuse_if(
@@ -116,7 +110,7 @@ pub(super) fn hypervisor(meta: &v1::ObjectMeta, found: &mut Findings) -> Hypervi
         Some("qemu") => HypervisorChoice::Qemu,
         Some(other) => {
             let field = Field::new(format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]"));
-            found.invalid(&field, format!("{other:?} is no hypervisor: write auto, native or qemu"));
+            found.invalid_value(&field, other, "must be auto, native or qemu");
             HypervisorChoice::Auto
         }
     }
@@ -133,10 +127,7 @@ pub(super) fn hostname(spec: &v1::VirtualMachineInstanceSpec, name: &str, found:
         return label.get(..end).unwrap_or_default().trim_end_matches('-').to_owned();
     }
     if !is_dns_label(&spec.hostname) {
-        found.invalid(
-            &Field::new("spec.hostname"),
-            format!("{:?} is no DNS label: {DNS_LABEL}", spec.hostname),
-        );
+        found.invalid_value(&Field::new("spec.hostname"), &spec.hostname, DNS_LABEL);
     }
     spec.hostname.clone()
 }

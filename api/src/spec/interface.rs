@@ -212,15 +212,15 @@ fn name<'a>(
 ) -> Option<&'a Network> {
     let name = &interface.name;
     if name.is_empty() {
-        found.required(at, "name the network the interface is on");
+        found.required_value(at, "name the network the interface is on");
         return None;
     }
     if !name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_')) || name.len() > 63 {
-        found.invalid(at, format!("{name:?} is no name: write at most 63 letters, digits, '-' and '_'"));
+        found.invalid_value(at, name, "must be at most 63 letters, digits, '-' and '_'");
         return None;
     }
     if before.iter().any(|known| known.name == *name) {
-        found.duplicate(at, format!("an interface before this one is called {name:?}, too"));
+        found.duplicate_value(at, name);
         return None;
     }
     let network = networks.iter().find(|network| network.name == *name);
@@ -255,7 +255,7 @@ fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> bool 
     match given {
         1 => interface.masquerade.is_some(),
         0 if interface.extra.is_empty() => {
-            found.required(at, "say how it is bound to its network: write masquerade: {}");
+            found.required_value(at, "say how it is bound to its network: write masquerade: {}");
             false
         }
         0 => false,
@@ -273,10 +273,7 @@ fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
         let name = Some(port.name.clone()).filter(|name| !name.is_empty());
         if let Some(name) = &name {
             if !is_port_name(name) {
-                found.invalid(
-                    &at.at("name"),
-                    format!("{name:?} is no port name: write at most 15 of a-z, 0-9 and '-', one letter at least, no '-' at the ends or twice in a row"),
-                );
+                found.invalid_value(&at.at("name"), name, "must be at most 15 of a-z, 0-9 and '-', one letter at least, no '-' at the ends or twice in a row");
             } else if read.iter().any(|known| known.name.as_ref() == Some(name)) {
                 found.duplicate(&at.at("name"), format!("a port before this one is called {name:?}, too"));
             }
@@ -285,16 +282,16 @@ fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
             "" | "TCP" => Protocol::Tcp,
             "UDP" => Protocol::Udp,
             other => {
-                found.invalid(&at.at("protocol"), format!("{other:?} is no protocol: write TCP or UDP"));
+                found.invalid_value(&at.at("protocol"), other, "must be TCP or UDP");
                 continue;
             }
         };
         let Some(number) = port.port else {
-            found.required(&at.at("port"), "give the port's number");
+            found.required_value(&at.at("port"), "give the port's number");
             continue;
         };
         let Some(number) = u16::try_from(number).ok().filter(|number| *number != 0) else {
-            found.invalid(&at.at("port"), format!("{number} is no port: write 1 to 65535"));
+            found.invalid_value(&at.at("port"), number, "must be between 1 and 65535, inclusive");
             continue;
         };
         // KubeVirt tolerates a port that is listed twice, such as once without and once with its default protocol.
@@ -328,11 +325,10 @@ fn model(text: &str, at: &Field, found: &mut Findings) -> InterfaceModel {
         "pcnet" => InterfaceModel::Pcnet,
         "rtl8139" => InterfaceModel::Rtl8139,
         other => {
-            found.not_supported(
+            found.unsupported_value(
                 at,
-                format!(
-                    "{other:?} is no model: write virtio, e1000, e1000e, igb, ne2k_pci, pcnet or rtl8139"
-                ),
+                other,
+                &["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"],
             );
             InterfaceModel::Virtio
         }
@@ -360,7 +356,7 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
     let mut read = Dhcp::default();
     let mut line = |text: &String, name: &str| {
         if !is_one_line(text, 255) {
-            found.invalid(&at.at(name), "write one line of at most 255 bytes");
+            found.invalid_value(&at.at(name), text, "must be one line of at most 255 bytes");
         }
         Some(text.clone()).filter(|text| !text.is_empty())
     };
@@ -369,22 +365,23 @@ fn dhcp(options: &v1::DhcpOptions, at: &Field, found: &mut Findings) -> Dhcp {
     for (index, server) in options.ntp_servers.iter().enumerate() {
         match server.parse() {
             Ok(server) => read.ntp_servers.push(server),
-            Err(_) => found.invalid(
-                &at.at("ntpServers").index(index),
-                format!("{server:?} is no IPv4 address: write one"),
-            ),
+            Err(_) => {
+                found.invalid_value(&at.at("ntpServers").index(index), server, "must be a valid IPv4 address")
+            }
         }
     }
     for (index, option) in options.private_options.iter().enumerate() {
         let at = at.at("privateOptions").index(index);
         let number = option.option.and_then(|number| u8::try_from(number).ok());
         match number.filter(|number| (224..=254).contains(number)) {
-            None => found.invalid(&at.at("option"), "is no private option: write 224 to 254"),
+            None => {
+                found.invalid_value(&at.at("option"), option.option, "must be between 224 and 254, inclusive")
+            }
             Some(number) if read.private_options.iter().any(|(known, _)| *known == number) => {
-                found.duplicate(&at.at("option"), format!("{number} is listed twice: keep one"));
+                found.duplicate(&at.at("option"), format!("Duplicate value: {number}"));
             }
             Some(_) if !is_one_line(&option.value, 255) => {
-                found.invalid(&at.at("value"), "write one line of at most 255 bytes");
+                found.invalid_value(&at.at("value"), &option.value, "must be one line of at most 255 bytes");
             }
             Some(number) => read.private_options.push((number, option.value.clone())),
         }
@@ -403,6 +400,6 @@ fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
         "absent" => {
             found.invalid(&at.at("state"), "absent is for cards on a bridge: remove the interface");
         }
-        other => found.invalid(&at.at("state"), format!("{other:?} is no state: write up")),
+        other => found.invalid_value(&at.at("state"), other, "must be up"),
     }
 }

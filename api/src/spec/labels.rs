@@ -30,23 +30,23 @@ pub(super) fn label_name(text: &str, at: &Field, found: &mut Findings) {
     match prefix {
         Some("") => found.invalid_value(at, text, "prefix part must be non-empty"),
         Some(prefix) if !is_dns_subdomain(prefix) => {
-            found.invalid_value(at, text, &format!("prefix part {}", super::syntax::RFC_1123_SUBDOMAIN));
+            found.invalid_value(at, text, format!("prefix part {}", super::syntax::RFC_1123_SUBDOMAIN));
         }
         Some(_) | None => {}
     }
     if name.is_empty() {
         found.invalid_value(at, text, "name part must be non-empty");
     } else if name.len() > LONGEST {
-        found.invalid_value(at, text, &format!("name part must be no more than {LONGEST} bytes"));
+        found.invalid_value(at, text, format!("name part must be no more than {LONGEST} bytes"));
     } else if !is_label_text(name) {
-        found.invalid_value(at, text, &format!("name part {NAME}"));
+        found.invalid_value(at, text, format!("name part {NAME}"));
     }
 }
 
 /// A label's value: empty, or at most 63 characters.
 pub(super) fn label_value(text: &str, at: &Field, found: &mut Findings) {
     if text.len() > LONGEST {
-        found.invalid_value(at, text, &format!("must be no more than {LONGEST} bytes"));
+        found.invalid_value(at, text, format!("must be no more than {LONGEST} bytes"));
     } else if !text.is_empty() && !is_label_text(text) {
         found.invalid_value(at, text, VALUE);
     }

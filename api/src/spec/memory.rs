@@ -167,7 +167,7 @@ pub(super) fn read(
         || given.requests.contains_key("memory")
         || given.limits.contains_key("memory");
     if !said {
-        found.required(&field, "say how much memory the guest has, such as 256Mi");
+        found.required_value(&field, "say how much memory the guest has, such as 256Mi");
         return None;
     }
     // KubeVirt's LiveUpdate roll-out, its default, admits more than the limit.

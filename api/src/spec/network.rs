@@ -99,7 +99,7 @@ pub(super) fn read(
         match kinds.iter().filter(|there| **there).count() {
             1 => {}
             0 if !network.extra.is_empty() => {}
-            0 => found.required(&at, "say which network it is: write pod: {}"),
+            0 => found.required_value(&at, "say which network it is: write pod: {}"),
             _ => found.invalid(&at, "is several networks at once: keep one of pod, multus and resourceClaim"),
         }
         for (field, there, what) in [
@@ -121,7 +121,7 @@ pub(super) fn read(
 
 fn name(name: &str, before: &[Network], interfaces: &[v1::Interface], at: &Field, found: &mut Findings) {
     if name.is_empty() {
-        found.required(at, "a network needs a name");
+        found.required_value(at, "a network needs a name");
     } else if before.iter().any(|known| known.name == name) {
         found.duplicate(at, format!("a network before this one is called {name:?}, too"));
     } else if interfaces.iter().all(|interface| interface.name != name) {
@@ -143,12 +143,10 @@ fn vm_network(pod: &v1::PodNetwork, at: &Field, found: &mut Findings) -> Option<
     }
     let parsed = pod.vm_network_cidr.parse().ok();
     if parsed.is_none() {
-        found.invalid(
+        found.invalid_value(
             &at.at("vmNetworkCIDR"),
-            format!(
-                "{:?} is no IPv4 network of 8 to 30 bits: write one such as {VM_NETWORK}",
-                pod.vm_network_cidr
-            ),
+            &pod.vm_network_cidr,
+            format!("must be an IPv4 network of 8 to 30 bits, such as {VM_NETWORK}"),
         );
     }
     parsed

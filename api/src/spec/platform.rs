@@ -18,20 +18,15 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
     let at = Field::new("spec.domain");
     match spec.architecture.as_str() {
         "" | "amd64" => {}
-        other @ ("arm64" | "s390x") => found.not_supported(
-            &Field::new("spec.architecture"),
-            format!("{other} is not available yet: use amd64"),
-        ),
-        other => found
-            .invalid(&Field::new("spec.architecture"), format!("{other:?} is no architecture: write amd64")),
+        other @ ("arm64" | "s390x") => {
+            found.unsupported_value(&Field::new("spec.architecture"), other, &["amd64"])
+        }
+        other => found.invalid_value(&Field::new("spec.architecture"), other, "must be amd64"),
     }
     if let Some(machine) = &domain.machine {
         let kind = machine.r#type.as_str();
         if !matches!(kind, "" | "q35") && !kind.starts_with("pc-q35-") {
-            found.not_supported(
-                &at.at("machine").at("type"),
-                format!("{kind:?} is not available: write q35, or remove the field"),
-            );
+            found.unsupported_value(&at.at("machine").at("type"), kind, &["q35"]);
         }
         found.notice_if(
             kind.starts_with("pc-q35-"),

@@ -160,7 +160,7 @@ fn question(
     match given.iter().filter(|there| **there).count() {
         1 => {}
         0 => {
-            found.required(at, format!("say what is asked: write one of {handlers}"));
+            found.required_value(at, format!("say what is asked: write one of {handlers}"));
             return None;
         }
         _ => {
@@ -170,7 +170,7 @@ fn question(
     }
     if let Some(exec) = &probe.exec {
         if exec.command.first().is_none_or(String::is_empty) {
-            found.required(&at.at("exec").at("command"), "give the program, and its arguments");
+            found.required_value(&at.at("exec").at("command"), "give the program, and its arguments");
         }
         return Some(ProbeQuestion::Exec { command: exec.command.clone() });
     }
@@ -180,7 +180,7 @@ fn question(
             "" | "HTTP" => false,
             "HTTPS" => true,
             other => {
-                found.invalid(&at.at("scheme"), format!("{other:?} is no scheme: write HTTP or HTTPS"));
+                found.invalid_value(&at.at("scheme"), other, "must be HTTP or HTTPS");
                 false
             }
         };
@@ -203,7 +203,11 @@ fn headers(headers: &[v1::HttpHeader], at: &Field, found: &mut Findings) -> Vec<
     let is_value = |letter: char| letter == '\t' || !letter.is_control();
     for (index, header) in headers.iter().enumerate() {
         if header.name.is_empty() || !header.name.chars().all(is_name) {
-            found.invalid(&at.index(index).at("name"), format!("{:?} is no header's name", header.name));
+            found.invalid_value(
+                &at.index(index).at("name"),
+                &header.name,
+                "must be a valid HTTP header name",
+            );
         }
         if !header.value.chars().all(is_value) {
             found.invalid(&at.index(index).at("value"), "has control characters");
@@ -254,7 +258,7 @@ fn number(
     found: &mut Findings,
 ) -> Option<u16> {
     match port {
-        None => found.required(at, "give the port's number or name"),
+        None => found.required_value(at, "give the port's number or name"),
         Some(IntOrString::String(name)) => {
             let ports = interfaces.iter().flat_map(|interface| match interface.binding() {
                 Binding::Masquerade { ports, .. } => ports.as_slice(),
@@ -267,7 +271,7 @@ fn number(
         }
         Some(IntOrString::Int(number)) => match u16::try_from(*number) {
             Ok(number) if number != 0 => return Some(number),
-            _ => found.invalid(at, format!("{number} is no port: write 1 to 65535")),
+            _ => found.invalid_value(at, number, "must be between 1 and 65535, inclusive"),
         },
     }
     None

@@ -149,13 +149,13 @@ impl Findings {
     }
 
     /// In Kubernetes' form: `Invalid value: 255: must be in the range 1-100`.
-    pub(crate) fn invalid_value(&mut self, field: &Field, value: impl Serialize, detail: &str) {
+    pub(crate) fn invalid_value(&mut self, field: &Field, value: impl Serialize, detail: impl fmt::Display) {
         let value = serde_json::to_string(&value).unwrap_or_default();
         self.add(field, Cause::Invalid, format!("Invalid value: {value}: {detail}"));
     }
 
     /// In Kubernetes' form: `Required value: can not be empty`.
-    pub(crate) fn required_value(&mut self, field: &Field, detail: &str) {
+    pub(crate) fn required_value(&mut self, field: &Field, detail: impl fmt::Display) {
         self.add(field, Cause::Required, format!("Required value: {detail}"));
     }
 

@@ -50,8 +50,7 @@ fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Vid
         "cirrus" => Some(Video::Cirrus),
         "ramfb" => Some(Video::Ramfb),
         other => {
-            let known = "write vga, bochs, virtio, cirrus or ramfb";
-            found.invalid(at, format!("{other:?} is no graphics adapter: {known}"));
+            found.invalid_value(at, other, "must be vga, bochs, virtio, cirrus or ramfb");
             None
         }
     }
@@ -71,17 +70,13 @@ fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findin
     for (index, input) in devices.inputs.iter().enumerate() {
         let at = at.at("inputs").index(index);
         if input.r#type != "tablet" {
-            found.not_supported(
-                &at.at("type"),
-                format!("{:?} is no input device that can be had: write tablet", input.r#type),
-            );
+            found.unsupported_value(&at.at("type"), &input.r#type, &["tablet"]);
         }
         match input.bus.as_str() {
             "" | "usb" => usb(&at, index, found),
             "virtio" => virtio += 1,
             other => {
-                let known = "write usb or virtio";
-                found.not_supported(&at.at("bus"), format!("{other:?} is no input bus: {known}"));
+                found.unsupported_value(&at.at("bus"), other, &["usb", "virtio"]);
             }
         }
     }

@@ -46,10 +46,10 @@ pub(crate) const RFC_1123_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must
 
 /// What a DNS label is, for messages.
 pub(crate) const DNS_LABEL: &str =
-    "write at most 63 of a-z, 0-9 and '-', beginning and ending with a letter or a digit";
+    "must be a DNS label: at most 63 of a-z, 0-9 and '-', beginning and ending with a letter or a digit";
 /// What a DNS subdomain is, for messages.
 pub(crate) const DNS_SUBDOMAIN: &str =
-    "write labels of a-z, 0-9 and '-' joined by dots, at most 253 characters";
+    "must be a DNS subdomain: labels of a-z, 0-9 and '-' joined by dots, at most 253 characters";
 
 /// An absolute path that is not the root and says what it means: no empty, `.` or `..` part.
 pub(crate) fn is_normal_absolute_path(text: &str) -> bool {

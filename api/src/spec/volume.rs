@@ -91,11 +91,11 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
         let field = at.index(index);
         let name = field.at("name");
         if volume.name.is_empty() {
-            found.required(&name, "a volume needs a name");
+            found.required_value(&name, "a volume needs a name");
         } else if !super::syntax::is_dns_label(&volume.name) {
-            found.invalid(&name, format!("{:?} is no DNS label: {}", volume.name, super::syntax::DNS_LABEL));
+            found.invalid_value(&name, &volume.name, super::syntax::DNS_LABEL);
         } else if read.iter().any(|known| known.name == volume.name) {
-            found.duplicate(&name, format!("a volume before this one is called {:?}, too", volume.name));
+            found.duplicate_value(&name, &volume.name);
         }
         let claim = volume.persistent_volume_claim.is_some() || volume.data_volume.is_some();
         let source = source(volume, &field, found);
@@ -134,7 +134,8 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     match given {
         1 => {}
         0 if volume.extra.is_empty() => {
-            found.required(at, "say what the volume is filled from, such as containerDisk or emptyDisk");
+            found
+                .required_value(at, "say what the volume is filled from, such as containerDisk or emptyDisk");
             return None;
         }
         0 => return None,
@@ -182,9 +183,9 @@ fn persistent_volume_claim(
 ) -> Option<VolumeSource> {
     let (name, field) = (&claim.claim_name, at.at("claimName"));
     if name.is_empty() {
-        found.required(&field, "name the claim");
+        found.required_value(&field, "name the claim");
     } else if !is_dns_subdomain(name) {
-        found.invalid(&field, format!("{name:?} is no name of a claim: {DNS_SUBDOMAIN}"));
+        found.invalid_value(&field, name, DNS_SUBDOMAIN);
     } else {
         return Some(VolumeSource::PersistentVolumeClaim {
             name: name.clone(),
@@ -209,7 +210,7 @@ fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findin
 
 fn capacity(given: Option<&v1::Quantity>, at: &Field, found: &mut Findings) -> Option<Bytes> {
     let Some(given) = given else {
-        found.required(at, "say how large the disk is, such as 1Gi");
+        found.required_value(at, "say how large the disk is, such as 1Gi");
         return None;
     };
     match Bytes::try_from(given) {
@@ -228,14 +229,12 @@ fn capacity(given: Option<&v1::Quantity>, at: &Field, found: &mut Findings) -> O
 fn host_disk(disk: &v1::HostDisk, at: &Field, found: &mut Findings) -> Option<VolumeSource> {
     let before = found.problems.len();
     if disk.path.is_empty() {
-        found.required(&at.at("path"), "name the file's absolute path on the node");
+        found.required_value(&at.at("path"), "name the file's absolute path on the node");
     } else if !is_normal_absolute_path(&disk.path) {
-        found.invalid(
+        found.invalid_value(
             &at.at("path"),
-            format!(
-                "{:?} is no absolute path to a file: begin with '/' and leave out '.' and '..'",
-                disk.path
-            ),
+            &disk.path,
+            "must be an absolute path to a file, without '.' and '..'",
         );
     }
     let create = match disk.r#type.as_str() {
@@ -249,7 +248,7 @@ fn host_disk(disk: &v1::HostDisk, at: &Field, found: &mut Findings) -> Option<Vo
             capacity(disk.capacity.as_ref(), &at.at("capacity"), found).map(HostDiskCreate::Sized)
         }
         other => {
-            found.invalid(&at.at("type"), format!("{other:?} is no type: write Disk or DiskOrCreate"));
+            found.invalid_value(&at.at("type"), other, "must be Disk or DiskOrCreate");
             None
         }
     };
