@@ -155,7 +155,7 @@ impl Walk {
             _ => true,
         };
         if !fits {
-            self.findings.mistyped.push(format!("{at}: this is no {expected}"));
+            self.findings.mistyped.push(format!("{at}: must be of type {expected}"));
             return;
         }
         match value {
@@ -206,7 +206,10 @@ mod tests {
         let mut map = json!({"apiVersion": "v1", "kind": "ConfigMap", "odd": 1, "data": {"a": "b", "c": 1},
             "metadata": {"name": "x", "labels": {"a": true}, "strange": {}, "generation": null}});
         let findings = check(&crate::resource::CONFIG_MAPS, &mut map);
-        assert_eq!(findings.mistyped, ["data.c: this is no string", "metadata.labels.a: this is no string"]);
+        assert_eq!(
+            findings.mistyped,
+            ["data.c: must be of type string", "metadata.labels.a: must be of type string"]
+        );
         assert_eq!(findings.unknown, ["odd", "metadata.strange"]);
         assert_eq!(map["metadata"], json!({"name": "x", "labels": {"a": true}}));
     }

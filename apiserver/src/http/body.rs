@@ -40,11 +40,12 @@ async fn bytes(request: Request) -> Result<Bytes, ApiError> {
 
 fn json(bytes: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(bytes)
-        .map_err(|error| ApiError::bad_request(format!("the body is no JSON: {error}")))
+        .map_err(|error| ApiError::bad_request(format!("the body is not valid JSON: {error}")))
 }
 
 fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is no UTF-8"))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not valid UTF-8"))?;
     let documents = super::yaml::documents(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
     match <[Value; 1]>::try_from(documents) {
         Ok([document]) => Ok(document),
@@ -69,7 +70,7 @@ pub async fn object(request: Request) -> Result<Option<Value>, ApiError> {
             )));
         }
     };
-    if value.is_object() { Ok(Some(value)) } else { Err(ApiError::bad_request("the body is no object")) }
+    if value.is_object() { Ok(Some(value)) } else { Err(ApiError::bad_request("the body must be an object")) }
 }
 
 /// What a PATCH carries.
@@ -90,7 +91,7 @@ pub(super) async fn patch(request: Request, strategic: bool) -> Result<PatchBody
         "application/apply-patch+yaml" => {
             let manifest = yaml(&bytes(request).await?)?;
             if !manifest.is_object() {
-                return Err(ApiError::bad_request("the body is no object"));
+                return Err(ApiError::bad_request("the body must be an object"));
             }
             return Ok(PatchBody::Manifest(manifest));
         }

@@ -133,7 +133,7 @@ struct LocalObjectReference {
 /// Reads an object of one of the kinds that are known here.
 pub(super) fn object(body: &[u8]) -> Result<Value, ApiError> {
     let broken =
-        |error: prost::DecodeError| ApiError::bad_request(format!("the body is no protobuf: {error}"));
+        |error: prost::DecodeError| ApiError::bad_request(format!("the body is not valid protobuf: {error}"));
     let body = body
         .strip_prefix(MAGIC)
         .ok_or_else(|| ApiError::bad_request("the body is not Kubernetes' protobuf: it has no prefix"))?;

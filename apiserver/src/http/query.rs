@@ -56,7 +56,7 @@ pub(super) struct Query {
 fn decode(text: &str) -> Result<String, ApiError> {
     let spaced = text.replace('+', " ");
     let text = percent_decode_str(&spaced).decode_utf8();
-    text.map(|text| text.into_owned()).map_err(|_| ApiError::bad_request("the query is no UTF-8"))
+    text.map(|text| text.into_owned()).map_err(|_| ApiError::bad_request("the query is not valid UTF-8"))
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, ApiError> {

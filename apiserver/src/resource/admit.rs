@@ -79,7 +79,7 @@ pub(super) fn base64(object: &Value, field: &str) -> Vec<Cause> {
     let wrong =
         entries.filter(|(_, value)| value.as_str().is_some_and(|text| STANDARD.decode(text).is_err()));
     wrong
-        .map(|(key, _)| Cause::invalid(format!("{field}[{key}]"), "Invalid value: this is no base64"))
+        .map(|(key, _)| Cause::invalid(format!("{field}[{key}]"), "Invalid value: must be base64-encoded"))
         .collect()
 }
 

@@ -162,7 +162,10 @@ fn versions(new: &Value) -> Vec<Cause> {
         for (index, column) in list(version, "/additionalPrinterColumns").iter().enumerate() {
             let at = format!("{at}.additionalPrinterColumns[{index}]");
             if !["integer", "number", "string", "boolean", "date"].contains(&text(column, "/type")) {
-                let message = "Unsupported value: is none of integer, number, string, boolean and date";
+                let message = format!(
+                    "Unsupported value: {:?}: supported values: \"boolean\", \"date\", \"integer\", \"number\", \"string\"",
+                    text(column, "/type")
+                );
                 causes.push(Cause::unsupported(format!("{at}.type"), message));
             }
             for field in ["name", "jsonPath"] {

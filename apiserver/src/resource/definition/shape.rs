@@ -132,12 +132,12 @@ fn keyed(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     if !["", "atomic", "set", "map"].contains(&kind) {
         causes.push(Cause::unsupported(
             format!("{at}.x-kubernetes-list-type"),
-            "Unsupported value: is none of atomic, map and set",
+            format!("Unsupported value: {kind:?}: supported values: \"atomic\", \"map\", \"set\""),
         ));
     }
     let keys = list(schema, "/x-kubernetes-list-map-keys");
     if (kind == "map") == keys.is_empty() {
-        let message = "must be given with x-kubernetes-list-type map, and only then";
+        let message = "Invalid value: must be given with x-kubernetes-list-type map, and only then";
         causes.push(Cause::invalid(format!("{at}.x-kubernetes-list-map-keys"), message));
     }
     let known = |key: &Value| {
@@ -145,7 +145,7 @@ fn keyed(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         key.as_str().zip(fields).is_some_and(|(key, fields)| fields.contains_key(key))
     };
     if !keys.iter().all(known) {
-        let message = "must name properties of the items";
+        let message = "Invalid value: must name properties of the items";
         causes.push(Cause::invalid(format!("{at}.x-kubernetes-list-map-keys"), message));
     }
 }
@@ -180,7 +180,10 @@ fn part(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) -> bool
         ));
     }
     if Regex::new(text(schema, "/pattern")).is_err() {
-        causes.push(Cause::invalid(format!("{at}.pattern"), "Invalid value: this is no regular expression"));
+        causes.push(Cause::invalid(
+            format!("{at}.pattern"),
+            "Invalid value: must be a valid regular expression",
+        ));
     }
     for (name, schema) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         whole(schema, &format!("{at}.properties[{name}]"), depth + 1, causes);
