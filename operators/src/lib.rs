@@ -1,7 +1,9 @@
-//! What the controllers of a cluster decide, without the cluster: each takes what is there and says what to do next,
-//! and does nothing itself. Whoever watches the objects calls it after every change, and carries out the one step.
+//! The controllers of KubeVirt's objects. What a controller decides is a pure function of what it observes. The controller
+//! of replica sets ([`replicaset::controller`]) works with a `kube::Client`; of the others there are the decisions alone.
 
 mod conditions;
+mod events;
+mod informer;
 pub mod instancetype;
 pub mod placement;
 pub mod pool;

@@ -1,5 +1,7 @@
 //! `VirtualMachineInstanceReplicaSet`: which instances there are to be.
 
+pub mod controller;
+
 use jiff::{SignedDuration, Timestamp};
 use vireo_api::v1::{
     API_VERSION, Condition, ObjectMeta, OwnerReference, REPLICA_SET_KIND, VMI_KIND, VirtualMachineInstance,

@@ -3,8 +3,8 @@
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
 //! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`machines`] runs the node agent
 //! on the API, in this process, [`vms`] starts and stops machines for those who own them, with what [`instancetypes`]
-//! makes of their templates, [`replicasets`] keeps the number of instances and [`pools`] that of machines, [`claims`]
-//! makes and keeps disks, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
+//! makes of their templates, [`vireo_operators::replicaset`] keeps the number of instances and [`pools`] that of machines,
+//! [`claims`] makes and keeps disks, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
 //! take.
 
 pub mod admit;
@@ -18,7 +18,6 @@ pub mod place;
 pub mod placement;
 pub mod policy;
 pub mod pools;
-pub mod replicasets;
 pub mod resource;
 pub mod run;
 pub mod uploads;

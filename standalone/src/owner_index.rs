@@ -21,8 +21,8 @@ pub(crate) struct Owner {
 pub(crate) enum Whose {
     /// Somebody's.
     Owner(Owner),
-    /// Nobody's in this namespace.
-    Nobody(String),
+    /// Nobody's.
+    Nobody,
 }
 
 /// The objects of a resource.
@@ -33,22 +33,18 @@ pub(crate) struct Children<T> {
     all: BTreeMap<Key, (Whose, T)>,
     /// By the owner's UID.
     owned: BTreeMap<String, BTreeSet<Key>>,
-    /// By namespace.
-    orphans: BTreeMap<String, BTreeSet<Key>>,
 }
 
 impl<T> Children<T> {
     /// Nothing yet. What `read` makes nothing of is left out.
     pub(crate) fn of(resource: &Resource, read: fn(&Value) -> Option<T>) -> Self {
-        let (all, owned, orphans) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { resource: resource.name(), read, all, owned, orphans }
+        Self { resource: resource.name(), read, all: BTreeMap::new(), owned: BTreeMap::new() }
     }
 
     /// Looks at everything.
     pub(crate) fn fill(&mut self, store: &Store) {
         self.all.clear();
         self.owned.clear();
-        self.orphans.clear();
         for object in store.list(&self.resource, None).objects {
             self.put(&object);
         }
@@ -68,30 +64,25 @@ impl<T> Children<T> {
         }
     }
 
-    fn set(&mut self, whose: &Whose) -> &mut BTreeSet<Key> {
-        match whose {
-            Whose::Owner(owner) => self.owned.entry(owner.uid.clone()).or_default(),
-            Whose::Nobody(namespace) => self.orphans.entry(namespace.clone()).or_default(),
-        }
-    }
-
     fn put(&mut self, object: &Object) -> Option<Whose> {
         let read = (self.read)(&object.value)?;
         let whose = whose(object);
-        self.set(&whose).insert(object.key.clone());
+        if let Whose::Owner(owner) = &whose {
+            self.owned.entry(owner.uid.clone()).or_default().insert(object.key.clone());
+        }
         self.all.insert(object.key.clone(), (whose.clone(), read));
         Some(whose)
     }
 
     fn take(&mut self, key: &Key) -> Option<Whose> {
         let (whose, _) = self.all.remove(key)?;
-        let set = self.set(&whose);
-        set.remove(key);
-        if set.is_empty() {
-            match &whose {
-                Whose::Owner(owner) => self.owned.remove(&owner.uid),
-                Whose::Nobody(namespace) => self.orphans.remove(namespace),
-            };
+        if let Whose::Owner(owner) = &whose
+            && let Some(set) = self.owned.get_mut(&owner.uid)
+        {
+            set.remove(key);
+            if set.is_empty() {
+                self.owned.remove(&owner.uid);
+            }
         }
         Some(whose)
     }
@@ -111,11 +102,6 @@ impl<T> Children<T> {
         self.found(self.owned.get(uid))
     }
 
-    /// What nobody controls in a namespace, by name.
-    pub(crate) fn orphans(&self, namespace: &str) -> impl Iterator<Item = (&Key, &T)> {
-        self.found(self.orphans.get(namespace))
-    }
-
     fn found<'a>(&'a self, keys: Option<&'a BTreeSet<Key>>) -> impl Iterator<Item = (&'a Key, &'a T)> {
         keys.into_iter().flatten().filter_map(|key| Some((key, self.get(key)?)))
     }
@@ -126,7 +112,7 @@ fn whose(object: &Object) -> Whose {
     let owners = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     let owner = owners.into_iter().flatten().find(|owner| owner.get("controller") == Some(&json!(true)));
     match owner {
-        None => Whose::Nobody(namespace),
+        None => Whose::Nobody,
         Some(owner) => {
             let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
             Whose::Owner(Owner { kind: text("kind"), name: text("name"), uid: text("uid"), namespace })
@@ -171,15 +157,14 @@ mod tests {
             let Changes::Delta(events) = follower.look(&store) else { panic!("it was told") };
             events.iter().flat_map(|event| children.heed(event)).collect::<Vec<_>>()
         };
-        let nobody = Whose::Nobody("n".to_owned());
-        assert_eq!(told(&mut children, Some(json!({"metadata": {}, "spec": 1}))), [nobody]);
-        assert_eq!(children.orphans("n").map(|(_, it)| *it).collect::<Vec<_>>(), [1]);
+        assert_eq!(told(&mut children, Some(json!({"metadata": {}, "spec": 1}))), [Whose::Nobody]);
+        assert_eq!(children.owned_by("u").count(), 0);
         let owner = json!([{"kind": "K", "name": "o", "uid": "u", "controller": true}]);
         let owned = json!({"metadata": {"ownerReferences": owner}, "spec": 2});
         let whose = told(&mut children, Some(owned.clone()));
         let Some(Whose::Owner(owner)) = whose.last() else { panic!("{whose:?}") };
         assert_eq!((whose.len(), owner.kind.as_str(), owner.name.as_str()), (2, "K", "o"));
-        assert_eq!((children.orphans("n").count(), children.owned_by("u").count()), (0, 1));
+        assert_eq!(children.owned_by("u").count(), 1);
         let mut other = owned;
         other["spec"] = json!(3);
         assert_eq!(told(&mut children, Some(other)).len(), 1, "it is still the same one's");

@@ -3,6 +3,8 @@
 mod cdi;
 mod kubevirt;
 
+pub use kubevirt::VIRT_CONTROLLER;
+
 use vireo_apiserver::rbac::defaults::Policy;
 
 /// The bootstrap policy of the server.

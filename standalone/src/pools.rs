@@ -124,7 +124,7 @@ impl Pools {
             Whose::Owner(owner) if owner.kind == POOL_KIND => {
                 Some(place::pools().key(&owner.namespace, &owner.name))
             }
-            Whose::Owner(_) | Whose::Nobody(_) => None,
+            Whose::Owner(_) | Whose::Nobody => None,
         };
         whose.into_iter().filter_map(pool).collect()
     }

@@ -5,11 +5,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use axum::http::HeaderValue;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
-use vireo_apiserver::auth::{KeyError, Signer, Tokens};
+use vireo_apiserver::auth::{KeyError, Signer, Tokens, User};
 use vireo_apiserver::catalog::Catalogs;
+use vireo_apiserver::client::InProcess;
 use vireo_apiserver::files::FileError;
 use vireo_apiserver::http::{Measures, Server};
 use vireo_apiserver::pki::{Authority, PkiError};
@@ -22,6 +24,7 @@ use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
+use vireo_operators::replicaset;
 
 use crate::admit::VirtAdmission;
 use crate::machines::{self, Vmis};
@@ -29,7 +32,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{claims, nodes, place, placement, policy, pools, replicasets, vms};
+use crate::{claims, nodes, place, placement, policy, pools, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -145,6 +148,7 @@ pub async fn run(
         metrics: router,
         measures,
     });
+    let virt_controller = virt_controller(&api);
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -152,7 +156,7 @@ pub async fn run(
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = vms::run(Arc::clone(&store)) => {}
-        () = replicasets::run(Arc::clone(&store)) => {}
+        () = replicaset::controller::run(virt_controller) => {}
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
@@ -165,6 +169,13 @@ pub async fn run(
     }
     info!("vireo stops; its guests go on");
     Ok(())
+}
+
+/// The client of virt-controller's controllers.
+pub(crate) fn virt_controller(api: &Arc<Server>) -> kube::Client {
+    let (namespace, name) = policy::VIRT_CONTROLLER;
+    let service = InProcess::new(Arc::clone(api), User::service_account(namespace, name));
+    kube::Client::new(service.with_user_agent(HeaderValue::from_static("virt-controller")), namespace)
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {

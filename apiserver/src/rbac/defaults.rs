@@ -109,6 +109,17 @@ fn bind(role: &'static str, labels: &[(&str, &str)], groups: &[&str]) -> Default
     object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
 }
 
+/// Binds a role to a ServiceAccount, under the role's name.
+pub fn bind_to_service_account(
+    role: &'static str,
+    labels: &[(&str, &str)],
+    (namespace, name): (&str, &str),
+) -> Default {
+    let subjects = json!([{"kind": "ServiceAccount", "namespace": namespace, "name": name}]);
+    let role_ref = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": role});
+    object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
+}
+
 /// Binds a role to whoever is known.
 pub fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
     bind(role, labels, &[KNOWN])

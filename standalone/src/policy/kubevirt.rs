@@ -2,9 +2,13 @@
 
 use serde_json::Value;
 use vireo_apiserver::rbac::defaults::{
-    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, role, rule,
+    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, bind_to_service_account, role, rule,
 };
 
+/// Namespace and name of virt-controller's ServiceAccount.
+pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
+/// Its ClusterRole, by KubeVirt's name.
+const CONTROLLER_ROLE: &str = "kubevirt-controller";
 const GROUP: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
 const INSTANCETYPES: &str = "instancetype.kubevirt.io";
@@ -81,6 +85,18 @@ pub(super) fn all() -> Vec<Default> {
         ),
         role("instancetype.kubevirt.io:view", &LABELS, &[rule(&READ, INSTANCETYPES, &CHOICES[..2])]),
         bind_to_known("instancetype.kubevirt.io:view", &LABELS),
+        role(CONTROLLER_ROLE, &LABELS, &controller()),
+        bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
+    ]
+}
+
+/// What virt-controller needs, for the controllers that use its client.
+fn controller() -> Vec<Value> {
+    vec![
+        rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
+        rule(&["update"], GROUP, &["virtualmachineinstancereplicasets/status"]),
+        rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["create", "patch"], "", &["events"]),
     ]
 }
 
