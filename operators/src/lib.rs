@@ -1,12 +1,13 @@
-//! The controllers of KubeVirt's objects. What a controller decides is a pure function of what it observes. The controller
-//! of replica sets ([`replicaset::controller`]) works with a `kube::Client`; of the others there are the decisions alone.
+//! The controllers of KubeVirt's objects. What a controller decides is a pure function of what it observes; what it does
+//! goes through a `kube::Client`.
 
 mod conditions;
-mod events;
-mod informer;
+mod controllers;
 pub mod instancetype;
 pub mod placement;
 pub mod pool;
 pub mod replicaset;
 pub mod selector;
 pub mod vm;
+
+pub use controllers::Controllers;

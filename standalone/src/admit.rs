@@ -7,7 +7,8 @@ use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource, is_workload};
 use vireo_handler::storage::AllowedPaths;
 
-use crate::resource::{CLASS, kubevirt, reserved};
+use crate::policy::is_component;
+use crate::resource::{CLASS, kubevirt, reserved, vmi};
 use crate::{host_paths, instancetypes, place};
 
 /// What one server admits.
@@ -19,6 +20,9 @@ pub struct VirtAdmission {
 
 impl Admission for VirtAdmission {
     fn validate_metadata(&self, attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
+        if is_component(attributes.user) {
+            return Vec::new();
+        }
         reserved::validate(attributes.resource, new, attributes.old).into_iter().collect()
     }
 
@@ -29,7 +33,10 @@ impl Admission for VirtAdmission {
     }
 
     fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
-        let Attributes { store, resource, old, .. } = *attributes;
+        let Attributes { store, resource, old, user, .. } = *attributes;
+        if let Some(old) = old.filter(|_| resource.is(&kubevirt::VMIS)) {
+            none(vmi::validate_update(new, old, is_component(user)))?;
+        }
         none(instancetypes::judge(store, resource, new))?;
         none(host_paths::judge(&self.allowed, resource, new, old))
     }
@@ -42,10 +49,14 @@ impl Admission for VirtAdmission {
     ) -> Result<(), ApiError> {
         let Attributes { resource, old, .. } = *attributes;
         let name = meta::text(new, "name");
-        if std::ptr::eq(resource, &**kubevirt::STORAGE_CLASSES) && name == CLASS {
-            return Err(ApiError::forbidden(resource, name, "this namespace may not be deleted"));
+        if resource.is(&kubevirt::STORAGE_CLASSES) && name == CLASS {
+            return Err(ApiError::forbidden(
+                resource,
+                name,
+                "the class of this machine's storage cannot be deleted",
+            ));
         }
-        if let Some(seconds) = grace_period.filter(|_| std::ptr::eq(resource, place::vmis())) {
+        if let Some(seconds) = grace_period.filter(|_| resource.is(&kubevirt::VMIS)) {
             place::shorten_grace(new, seconds);
             meta::count_generation(new, old.unwrap_or(&Value::Null));
         }

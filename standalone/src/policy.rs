@@ -3,11 +3,19 @@
 mod cdi;
 mod kubevirt;
 
-pub use kubevirt::VIRT_CONTROLLER;
+pub use kubevirt::{VIRT_CONTROLLER, VIRT_HANDLER};
 
+use vireo_apiserver::auth::User;
 use vireo_apiserver::rbac::defaults::Policy;
 
 /// The bootstrap policy of the server.
 pub fn policy() -> Policy {
     Policy::new(kubevirt::all().into_iter().chain(cdi::all()))
+}
+
+/// Whether this is the user of one of KubeVirt's components, which may write what admission keeps from other users.
+pub fn is_component(user: &User) -> bool {
+    [VIRT_CONTROLLER, VIRT_HANDLER]
+        .into_iter()
+        .any(|(namespace, name)| user.name == User::service_account(namespace, name).name)
 }

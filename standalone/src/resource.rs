@@ -9,7 +9,7 @@ mod pool;
 mod replicaset;
 pub mod reserved;
 pub mod schema;
-mod vmi;
+pub(crate) mod vmi;
 mod volume;
 
 pub use claim::{CLASS, PROTECTION, requested};

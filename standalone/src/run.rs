@@ -24,7 +24,7 @@ use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
-use vireo_operators::replicaset;
+use vireo_operators::Controllers;
 
 use crate::admit::VirtAdmission;
 use crate::machines::{self, Vmis};
@@ -148,7 +148,7 @@ pub async fn run(
         metrics: router,
         measures,
     });
-    let virt_controller = virt_controller(&api);
+    let controllers = Controllers::new(&virt_controller(&api));
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -156,7 +156,7 @@ pub async fn run(
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = vms::run(Arc::clone(&store)) => {}
-        () = replicaset::controller::run(virt_controller) => {}
+        () = controllers.run() => {}
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}

@@ -4,155 +4,110 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ObjectReference;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::GroupVersionKind;
-use kube::runtime::applier;
-use kube::runtime::controller::{Action, Config};
-use kube::runtime::reflector::{ObjectRef, Store};
-use kube::runtime::watcher;
+use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 use thiserror::Error;
-use vireo_api::v1::{
-    OwnerReference, REPLICA_SET_KIND, VMI_KIND, VirtualMachineInstance, VirtualMachineInstanceReplicaSet,
-};
+use vireo_api::v1::{OwnerReference, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::events::{EventRecorder, Reason, Regarding};
+use vireo_client::informer::{Cached, Informer, revision};
+use vireo_client::queue::WorkQueue;
+use vireo_client::write;
+use vireo_client::{Kind, ObjectKey};
 
 use super::{Seen, Step, decide};
-use crate::events::{EventRecorder, Reason};
-use crate::informer::{Change, Informer, revision};
 
 const COMPONENT: &str = "virtualmachinereplicaset-controller";
-/// How soon what failed is tried again, at first and at last.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// How many sets are reconciled at a time.
+const WORKERS: usize = 4;
 
+/// Why a set is tried again.
 #[derive(Debug, Error)]
-enum ReconcileError {
+pub enum ReconcileError {
+    /// An instance cannot be created.
     #[error("the API server refuses the virtual machine instance: {0}")]
     Refused(String),
+    /// A request failed.
     #[error(transparent)]
     Kube(#[from] kube::Error),
+    /// An object cannot be written as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    #[error("the cache is gone")]
-    Stopped,
 }
 
-/// What is remembered of a set that cannot be reconciled.
-#[derive(Debug, Clone, Default)]
-struct Failure {
-    attempts: u32,
-    /// Why the last instance could not be created.
-    refused: Option<String>,
-}
-
-struct Context {
+/// The controller.
+pub struct Controller {
     client: Client,
-    vmis: Informer,
+    sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
+    vmis: Arc<Informer<VirtualMachineInstance>>,
     recorder: EventRecorder,
-    failures: Mutex<HashMap<String, Failure>>,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    /// Why the last instance of a set could not be created.
+    refused: Mutex<HashMap<ObjectKey, String>>,
 }
 
-fn resource(kind: &str) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("kubevirt.io", "v1", kind))
-}
-
-/// Controls until it is dropped.
-pub async fn run(client: Client) {
-    let all = |kind: &str| Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
-    let (sets, set_changes) = Informer::new(all(REPLICA_SET_KIND), resource(REPLICA_SET_KIND), |_| {});
-    let without_spec = |vmi: &mut DynamicObject| {
-        vmi.managed_fields_mut().clear();
-        if let Some(fields) = vmi.data.as_object_mut() {
-            fields.remove("spec");
-        }
-    };
-    let (vmis, vmi_changes) = Informer::new(all(VMI_KIND), resource(VMI_KIND), without_spec);
-    let (of_sets, of_vmis, store) = (sets.store.clone(), sets.store.clone(), sets.store);
-    let every = |store: &Store<DynamicObject>, namespace: Option<&str>| {
-        let sets =
-            store.state_filter(|set| namespace.is_none_or(|one| set.namespace().as_deref() == Some(one)));
-        sets.iter().map(|set| ObjectRef::from_obj_with(&**set, resource(REPLICA_SET_KIND))).collect()
-    };
-    let set_keys = set_changes.map_ok(move |change| match change {
-        Change::Relist => every(&of_sets, None),
-        Change::Delta(set) => vec![ObjectRef::from_obj_with(&*set, resource(REPLICA_SET_KIND))],
-    });
-    // An instance that nobody controls may concern every set of its namespace.
-    let vmi_keys = vmi_changes.map_ok(move |change| match change {
-        Change::Relist => every(&of_vmis, None),
-        Change::Delta(vmi) => {
-            let namespace = vmi.namespace().unwrap_or_default();
-            match vmi.owner_references().iter().find(|owner| owner.controller == Some(true)) {
-                Some(owner) if owner.kind == REPLICA_SET_KIND => {
-                    let set = ObjectRef::new_with(&owner.name, resource(REPLICA_SET_KIND));
-                    vec![set.within(&namespace)]
-                }
-                Some(_) => Vec::new(),
-                None => every(&of_vmis, Some(&namespace)),
+impl Controller {
+    /// A controller that reads these caches, which somebody else keeps.
+    pub fn new(
+        client: Client,
+        sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
+        vmis: Arc<Informer<VirtualMachineInstance>>,
+    ) -> Self {
+        let queue = controller::queue();
+        let changed = Arc::clone(&queue);
+        sets.on_change(move |change| changed.add(change.key.clone()));
+        let (changed, of) = (Arc::clone(&queue), Arc::clone(&sets));
+        vmis.on_change(move |vmi| {
+            vmi.owners(Kind::REPLICA_SET.kind).for_each(|set| changed.add(set));
+            // An instance that nothing controls may concern every set of its namespace.
+            if vmi.versions().any(|vmi| vmi.owner.is_none()) {
+                of.namespace(&vmi.key.namespace).iter().for_each(|set| changed.add(set.key.clone()));
             }
-        }
-    });
-    let keys = stream::select(set_keys, vmi_keys);
-    let keys = keys
-        .map_ok(|keys: Vec<ObjectRef<DynamicObject>>| stream::iter(keys).map(Ok::<_, watcher::Error>))
-        .try_flatten();
-    let recorder = EventRecorder::new(client.clone(), COMPONENT);
-    let context = Arc::new(Context { client, vmis, recorder, failures: Mutex::default() });
-    let reconcile = |set, context: Arc<Context>| Box::pin(async move { context.reconcile(set).await });
-    let retry = |set: Arc<DynamicObject>, error: &ReconcileError, context: Arc<Context>| {
-        let delay = context.retry(&set.uid().unwrap_or_default(), error);
-        tracing::debug!(%error, set = set.name_any(), ?delay, "a replica set is tried again");
-        Action::requeue(delay)
-    };
-    applier(reconcile, retry, context, store, keys, Config::default()).for_each(|_| async {}).await;
+        });
+        let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
+        Self { client, sets, vmis, recorder, queue, refused: Mutex::default() }
+    }
+
+    /// Controls until it is dropped.
+    pub async fn run(&self) {
+        self.sets.synced().await;
+        self.vmis.synced().await;
+        controller::run(self, &self.queue, WORKERS).await;
+    }
+
+    fn refused(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-impl Context {
-    fn retry(&self, uid: &str, error: &ReconcileError) -> Duration {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let failure = failures.entry(uid.to_owned()).or_default();
-        if let ReconcileError::Refused(why) = error {
-            failure.refused = Some(why.clone());
-        }
-        let delay = RETRY.0.saturating_mul(1 << failure.attempts.min(16));
-        failure.attempts += 1;
-        delay.min(RETRY.1)
-    }
+impl Reconcile for Controller {
+    type Key = ObjectKey;
+    type Error = ReconcileError;
+    const NAME: &'static str = COMPONENT;
 
-    /// The instances that a set controls, and those of its namespace that nobody does.
-    fn instances(&self, set: &VirtualMachineInstanceReplicaSet) -> Vec<VirtualMachineInstance> {
-        let concerns = |vmi: &DynamicObject| {
-            let owner = vmi.owner_references().iter().find(|owner| owner.controller == Some(true));
-            vmi.namespace().as_deref() == Some(&set.metadata.namespace)
-                && owner.is_none_or(|owner| owner.uid == set.metadata.uid)
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
+        let Some(set) = self.sets.get(key) else {
+            self.refused().remove(key);
+            return Ok(None);
         };
-        let vmis = self.vmis.store.state_filter(concerns);
-        // An instance of which a later release cannot read the status is none that this one may count.
-        vmis.iter()
-            .filter_map(|vmi| serde_json::from_value(serde_json::to_value(&**vmi).ok()?).ok())
-            .collect()
-    }
-
-    async fn reconcile(&self, object: Arc<DynamicObject>) -> Result<Action, ReconcileError> {
-        self.vmis.store.wait_until_ready().await.map_err(|_| ReconcileError::Stopped)?;
-        let set: VirtualMachineInstanceReplicaSet = serde_json::from_value(serde_json::to_value(&*object)?)?;
-        let uid = &set.metadata.uid;
-        let failure = self.failures.lock().unwrap_or_else(PoisonError::into_inner).get(uid).cloned();
-        let failure = failure.unwrap_or_default().refused;
-        let instances = self.instances(&set);
-        let instances: Vec<&VirtualMachineInstance> = instances.iter().collect();
+        let failure = self.refused().get(key).cloned();
+        // Those that the set controls, and those that it may adopt.
+        let instances = [self.vmis.owned_by(&set.uid), self.vmis.uncontrolled(&key.namespace)].concat();
+        let instances: Vec<&VirtualMachineInstance> = instances.iter().map(|vmi| &vmi.value).collect();
         let now = Timestamp::now();
         let decision = decide(Seen { set: &set, instances: &instances, failure: failure.as_deref(), now });
         if decision.status != set.status {
-            let sets = self.api(REPLICA_SET_KIND, &set);
-            let mut new = DynamicObject::clone(&object);
-            new.data["status"] = serde_json::to_value(&decision.status)?;
-            sets.replace_status(&set.metadata.name, &PostParams::default(), &new).await?;
+            let (before, after) =
+                (serde_json::to_value(&set.status)?, serde_json::to_value(&decision.status)?);
+            let api = Kind::REPLICA_SET.namespaced(&self.client, &key.namespace);
+            if let Some(written) = write::patch_status(&api, (&set.metadata).into(), &before, &after).await? {
+                self.sets.shows(revision(&written), &[]).await;
+            }
         }
-        let actuator = Actuator { context: self, set: &set, vmis: self.api(VMI_KIND, &set) };
+        let vmis = Kind::VMI.namespaced(&self.client, &key.namespace);
+        let mut actuator = Actuator { controller: self, set: &set, vmis, done: Done::default() };
         if let Some(paused) = decision.paused {
             let (reason, what) = match paused {
                 true => (Reason::SuccessfulPaused, "Paused"),
@@ -160,21 +115,19 @@ impl Context {
             };
             actuator.publish(reason, what.to_owned()).await;
         }
-        let mut done = Done::default();
-        let carried_out = actuator.carry_out(decision.steps, &instances, &mut done).await;
+        let carried_out = actuator.carry_out(decision.steps, &instances).await;
+        let Done { revision, gone, refused } = actuator.done;
         // Else the next decision would not know of the writes of this one.
-        self.vmis.shows(done.revision, &done.gone).await;
+        self.vmis.shows(revision, &gone).await;
         carried_out?;
-        if let Some(why) = done.refused {
-            return Err(ReconcileError::Refused(why));
+        match refused {
+            Some(why) => {
+                self.refused().insert(key.clone(), why.clone());
+                return Err(ReconcileError::Refused(why));
+            }
+            None => drop(self.refused().remove(key)),
         }
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        let wait = decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
-        Ok(wait.map_or_else(Action::await_change, Action::requeue))
-    }
-
-    fn api(&self, kind: &str, set: &VirtualMachineInstanceReplicaSet) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &set.metadata.namespace, &resource(kind))
+        Ok(decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default()))
     }
 }
 
@@ -183,8 +136,8 @@ impl Context {
 struct Done {
     /// The last write.
     revision: u64,
-    /// UIDs of instances that are gone at once.
-    gone: Vec<String>,
+    /// Instances that are gone at once, with their UIDs.
+    gone: Vec<(ObjectKey, String)>,
     /// Why an instance could not be created.
     refused: Option<String>,
 }
@@ -196,53 +149,45 @@ impl Done {
 }
 
 struct Actuator<'a> {
-    context: &'a Context,
-    set: &'a VirtualMachineInstanceReplicaSet,
+    controller: &'a Controller,
+    set: &'a Cached<VirtualMachineInstanceReplicaSet>,
     vmis: Api<DynamicObject>,
+    done: Done,
 }
 
 impl Actuator<'_> {
     async fn publish(&self, reason: Reason, message: String) {
-        let metadata = &self.set.metadata;
-        let about = ObjectReference {
-            api_version: Some(vireo_api::v1::API_VERSION.to_owned()),
-            kind: Some(REPLICA_SET_KIND.to_owned()),
-            name: Some(metadata.name.clone()),
-            namespace: Some(metadata.namespace.clone()),
-            uid: Some(metadata.uid.clone()),
-            ..ObjectReference::default()
-        };
-        self.context.recorder.publish(&about, reason, message).await;
+        let regarding = Regarding::new(Kind::REPLICA_SET, &self.set.metadata);
+        self.controller.recorder.publish(regarding, reason, message).await;
     }
 
     async fn carry_out(
-        &self,
+        &mut self,
         steps: Vec<Step>,
         instances: &[&VirtualMachineInstance],
-        done: &mut Done,
     ) -> Result<(), ReconcileError> {
         let of = |uid: &str| instances.iter().copied().find(|one| one.metadata.uid == uid);
         for step in steps {
             match step {
                 // What one is refused for, all are.
-                Step::Create(_) if done.refused.is_some() => {}
-                Step::Create(vmi) => self.create(&vmi, done).await?,
+                Step::Create(_) if self.done.refused.is_some() => {}
+                Step::Create(vmi) => self.create(&vmi).await?,
                 Step::Delete(uid) => {
                     if let Some(vmi) = of(&uid) {
-                        self.delete(vmi, done).await?;
+                        self.delete(vmi).await?;
                     }
                 }
                 Step::Adopt(uid, owner) => {
                     if let Some(vmi) = of(&uid) {
                         let owners = vmi.metadata.owner_references.iter().cloned().chain([owner]).collect();
-                        self.set_owners(vmi, owners, done).await?;
+                        self.set_owners(vmi, owners).await?;
                     }
                 }
                 Step::Disown(uid) => {
                     if let Some(vmi) = of(&uid) {
                         let others = vmi.metadata.owner_references.iter();
-                        let others = others.filter(|one| one.uid != self.set.metadata.uid).cloned().collect();
-                        self.set_owners(vmi, others, done).await?;
+                        let others = others.filter(|one| one.uid != self.set.uid).cloned().collect();
+                        self.set_owners(vmi, others).await?;
                     }
                 }
             }
@@ -250,11 +195,11 @@ impl Actuator<'_> {
         Ok(())
     }
 
-    async fn create(&self, vmi: &VirtualMachineInstance, done: &mut Done) -> Result<(), ReconcileError> {
+    async fn create(&mut self, vmi: &VirtualMachineInstance) -> Result<(), ReconcileError> {
         let object: DynamicObject = serde_json::from_value(serde_json::to_value(vmi)?)?;
         match self.vmis.create(&PostParams::default(), &object).await {
             Ok(made) => {
-                done.wrote(&made);
+                self.done.wrote(&made);
                 let name = made.name_any();
                 let text = format!(
                     "Started the virtual machine by creating the new virtual machine instance {name}"
@@ -265,26 +210,18 @@ impl Actuator<'_> {
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
                 let text = format!("Error creating virtual machine instance: {}", status.message);
                 self.publish(Reason::FailedCreate, text).await;
-                done.refused = Some(status.message.clone());
+                self.done.refused = Some(status.message.clone());
                 Ok(())
             }
             Err(error) => Err(error.into()),
         }
     }
 
-    async fn delete(&self, vmi: &VirtualMachineInstance, done: &mut Done) -> Result<(), ReconcileError> {
-        let uid = vmi.metadata.uid.clone();
-        let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
-        match self.vmis.delete(&vmi.metadata.name, &DeleteParams::default().preconditions(same)).await {
-            Ok(deleted) => match deleted.left() {
-                Some(leaving) => done.wrote(&leaving),
-                None => done.gone.push(uid.clone()),
-            },
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                done.gone.push(uid);
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
+    async fn delete(&mut self, vmi: &VirtualMachineInstance) -> Result<(), ReconcileError> {
+        let vireo_api::v1::ObjectMeta { namespace, name, uid, .. } = &vmi.metadata;
+        match write::delete(&self.vmis, name, uid).await? {
+            Some(leaving) => self.done.wrote(&leaving),
+            None => self.done.gone.push((ObjectKey::new(namespace, name), uid.clone())),
         }
         let text =
             format!("Stopped the virtual machine by deleting the virtual machine instance with uid {uid}");
@@ -292,17 +229,15 @@ impl Actuator<'_> {
         Ok(())
     }
 
-    /// Changes whose an instance is, unless somebody changed it meanwhile.
+    /// Changes the owners of an instance, unless somebody changed it meanwhile.
     async fn set_owners(
-        &self,
+        &mut self,
         vmi: &VirtualMachineInstance,
         owners: Vec<OwnerReference>,
-        done: &mut Done,
     ) -> Result<(), ReconcileError> {
-        let metadata: Value = json!({"ownerReferences": owners, "resourceVersion": vmi.metadata.resource_version,
-            "uid": vmi.metadata.uid});
-        let patch = Patch::Merge(json!({ "metadata": metadata }));
-        done.wrote(&self.vmis.patch(&vmi.metadata.name, &PatchParams::default(), &patch).await?);
+        let patch = json!({"metadata": {"ownerReferences": owners}});
+        let written = write::patch(&self.vmis, (&vmi.metadata).into(), patch).await?;
+        self.done.wrote(&written);
         Ok(())
     }
 }

@@ -7,7 +7,9 @@ use vireo_apiserver::rbac::defaults::{
 
 /// Namespace and name of virt-controller's ServiceAccount.
 pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
-/// Its ClusterRole, by KubeVirt's name.
+/// Namespace and name of virt-handler's ServiceAccount.
+pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
+/// virt-controller's ClusterRole, by KubeVirt's name.
 const CONTROLLER_ROLE: &str = "kubevirt-controller";
 const GROUP: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
@@ -94,7 +96,7 @@ pub(super) fn all() -> Vec<Default> {
 fn controller() -> Vec<Value> {
     vec![
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
-        rule(&["update"], GROUP, &["virtualmachineinstancereplicasets/status"]),
+        rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "patch"], "", &["events"]),
     ]

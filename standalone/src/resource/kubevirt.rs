@@ -135,10 +135,11 @@ pub static STORAGE_CLASSES: Row = Row::new(|| {
     })
 });
 
-/// VirtualMachineInstances. As KubeVirt's: what users write to its status is put back.
+/// VirtualMachineInstances.
 pub static VMIS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmi", "vmis"]),
+        status: true,
         columns: vec![
             Column::age(),
             Column::text("Phase", ".status.phase").described("Current phase of the VMI."),

@@ -9,34 +9,43 @@ use vireo_apiserver::resource::Cause;
 /// Held by the node until the machine is gone; KubeVirt's.
 pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
-/// As KubeVirt's webhooks: judged by the one validation there is; later only `metadata` may change.
+/// Completes and validates a new VMI, as KubeVirt's webhooks do. Updates are validated by [`validate_update`].
 pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
-    match old {
-        None => {
-            let now = meta::now();
-            let transition = json!([{"phase": "Pending", "phaseTransitionTimestamp": now}]);
-            new["status"] = json!({"phase": "Pending", "phaseTransitionTimestamps": transition});
-            let mut finalizers = meta::finalizers(new);
-            if !finalizers.iter().any(|one| one == VMI_FINALIZER) {
-                finalizers.push(VMI_FINALIZER.to_owned());
-            }
-            meta::of(new).insert("finalizers".to_owned(), json!(finalizers));
-            judge(new)
-        }
-        Some(old) => {
-            if let Some(fields) = new.as_object_mut() {
-                match old.get("status") {
-                    Some(status) => fields.insert("status".to_owned(), status.clone()),
-                    None => fields.remove("status"),
-                };
-            }
-            if new.get("spec") == old.get("spec") {
-                return Vec::new();
-            }
-            let message = "update of VMI object is restricted: delete it and create it again";
-            vec![Cause::forbidden("spec", message)]
-        }
+    if old.is_some() {
+        return Vec::new();
     }
+    let now = meta::now();
+    let transition = json!([{"phase": "Pending", "phaseTransitionTimestamp": now}]);
+    new["status"] = json!({"phase": "Pending", "phaseTransitionTimestamps": transition});
+    let mut finalizers = meta::finalizers(new);
+    if !finalizers.iter().any(|one| one == VMI_FINALIZER) {
+        finalizers.push(VMI_FINALIZER.to_owned());
+    }
+    meta::of(new).insert("finalizers".to_owned(), json!(finalizers));
+    judge(new)
+}
+
+/// Validates the change of a VMI's spec: users cannot change it, KubeVirt's components can plug volumes.
+pub(crate) fn validate_update(new: &Value, old: &Value, is_component: bool) -> Vec<Cause> {
+    if new.get("spec") == old.get("spec") {
+        return Vec::new();
+    }
+    if is_component && without_volumes(new) == without_volumes(old) {
+        return judge(new);
+    }
+    let message = "update of VMI object is restricted: delete it and create it again";
+    vec![Cause::forbidden("spec", message)]
+}
+
+fn without_volumes(vmi: &Value) -> Value {
+    let mut spec = vmi.get("spec").cloned().unwrap_or_default();
+    if let Some(fields) = spec.as_object_mut() {
+        fields.remove("volumes");
+    }
+    if let Some(devices) = spec.pointer_mut("/domain/devices").and_then(Value::as_object_mut) {
+        devices.remove("disks");
+    }
+    spec
 }
 
 fn judge(vmi: &Value) -> Vec<Cause> {
@@ -74,15 +83,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_vmi_is_and_says_is_not_the_users_to_change() {
-        let mut old = vmi_of(json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}));
-        admit(&mut old, None);
-        let mut new = old.clone();
-        new["status"] = json!({"phase": "Running"});
-        new["metadata"]["labels"] = json!({"a": "b"});
-        assert_eq!(admit(&mut new, Some(&old)), []);
-        assert_eq!((&new["status"], &new["metadata"]["labels"]["a"]), (&old["status"], &json!("b")));
-        new["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
-        assert_eq!(admit(&mut new, Some(&old))[0].reason, "FieldValueForbidden");
+    fn only_components_change_a_spec_and_only_its_volumes() {
+        let old = vmi_of(json!({"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}));
+        let mut labelled = old.clone();
+        labelled["metadata"]["labels"] = json!({"a": "b"});
+        assert_eq!(validate_update(&labelled, &old, false), []);
+        let mut plugged = old.clone();
+        plugged["spec"]["domain"]["devices"]["disks"] = json!([{"name": "data", "disk": {"bus": "scsi"}}]);
+        plugged["spec"]["volumes"] = json!([{"name": "data", "emptyDisk": {"capacity": "1Gi"}}]);
+        assert_eq!(validate_update(&plugged, &old, true), []);
+        assert_eq!(validate_update(&plugged, &old, false)[0].reason, "FieldValueForbidden");
+        plugged["spec"]["volumes"] = json!([]);
+        assert!(!validate_update(&plugged, &old, true).is_empty(), "a disk without a volume");
+        let mut larger = old.clone();
+        larger["spec"]["domain"]["memory"]["guest"] = json!("128Mi");
+        for is_component in [false, true] {
+            assert_eq!(validate_update(&larger, &old, is_component)[0].reason, "FieldValueForbidden");
+        }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use vireo_api::v1::REPLICA_SET_KIND;
 use vireo_apiserver::meta;
 use vireo_apiserver::store::Object;
-use vireo_operators::replicaset::controller;
+use vireo_operators::Controllers;
 
 use super::*;
 use crate::place;
@@ -32,7 +32,8 @@ impl Controlled {
         let (code, made) = world.ask("POST", SETS, set).await;
         assert_eq!(code, 201, "{made}");
         let mut controllers = tokio::task::JoinSet::new();
-        controllers.spawn(controller::run(virt_controller(&world.server)));
+        let all = Controllers::new(&virt_controller(&world.server));
+        controllers.spawn(async move { all.run().await });
         Self { world, _controller: controllers }
     }
 

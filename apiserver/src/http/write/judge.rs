@@ -67,6 +67,11 @@ impl Writer {
         }
         let causes = problems.into_iter().map(|(field, message)| Cause::invalid(field, message));
         let mut causes: Vec<Cause> = causes.collect();
+        if self.object.status.is_some() {
+            return self
+                .judge_status(value, old)
+                .map(|()| if self.unknown == Unknown::Warn { strangers } else { Vec::new() });
+        }
         let operation = if old.is_none() { Operation::Create } else { Operation::Update };
         let attributes = self.attributes(operation, old);
         causes.extend(self.admission.validate_metadata(&attributes, value));
@@ -80,6 +85,22 @@ impl Writer {
         warnings.extend(admitted.map_err(|causes| invalid(&causes, value))?);
         self.check_privileges(value, old)?;
         Ok(warnings)
+    }
+
+    /// A write of the status leaves the rest as it is stored, so only the rules of a CustomResourceDefinition, which may be
+    /// about both, apply. A spec that an earlier release stored and this one would refuse can still have a status.
+    fn judge_status(&self, value: &mut Value, old: Option<&Value>) -> Result<(), ApiError> {
+        let resource = &*self.object.resource;
+        let Some(custom) = &resource.custom else { return Ok(()) };
+        structural::default(&custom.schema, value);
+        let mut causes = structural::validate(&custom.schema, value);
+        if causes.is_empty() {
+            causes = custom.judge(value, old);
+        }
+        match causes.is_empty() {
+            true => Ok(()),
+            false => Err(ApiError::invalid(resource, meta::text(value, "name"), &causes)),
+        }
     }
 
     /// Has the object completed and validated by its resource, its schema and the admission.

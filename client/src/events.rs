@@ -1,4 +1,6 @@
-//! Events about KubeVirt's objects.
+//! Events about objects.
+
+mod reason;
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -9,83 +11,89 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use serde_json::json;
+use vireo_api::v1;
+
+use crate::Kind;
+
+pub use reason::Reason;
 
 /// How many events are counted on; what is older gets an event of its own.
 const COUNTED: usize = 4096;
 /// The longest beginning of an event's name that is the name of its object.
 const LONGEST_NAME: usize = 230;
 
-/// Why there is an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Reason {
-    /// An object was created for another.
-    SuccessfulCreate,
-    /// It could not be created.
-    FailedCreate,
-    /// It was deleted.
-    SuccessfulDelete,
-    /// A replica set was paused.
-    SuccessfulPaused,
-    /// It was resumed.
-    SuccessfulResumed,
-}
-
-impl Reason {
-    /// As KubeVirt spells it.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::SuccessfulCreate => "SuccessfulCreate",
-            Self::FailedCreate => "FailedCreate",
-            Self::SuccessfulDelete => "SuccessfulDelete",
-            Self::SuccessfulPaused => "SuccessfulPaused",
-            Self::SuccessfulResumed => "SuccessfulResumed",
-        }
-    }
-
-    /// `Normal` or `Warning`.
-    pub(crate) fn event_type(self) -> &'static str {
-        match self {
-            Self::FailedCreate => "Warning",
-            Self::SuccessfulCreate
-            | Self::SuccessfulDelete
-            | Self::SuccessfulPaused
-            | Self::SuccessfulResumed => "Normal",
-        }
-    }
-}
-
 /// UID, reason and message: what repeated events have in common.
 type Key = (String, Reason, String);
 
+/// What an event is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Regarding<'a> {
+    /// Kind.
+    pub kind: Kind,
+    /// Namespace; empty for cluster-wide objects, whose events are in the namespace `default`.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
+    /// UID.
+    pub uid: &'a str,
+}
+
+impl<'a> Regarding<'a> {
+    /// An object of a kind, by its metadata.
+    pub fn new(kind: Kind, metadata: &'a v1::ObjectMeta) -> Self {
+        let v1::ObjectMeta { namespace, name, uid, .. } = metadata;
+        Self { kind, namespace, name, uid }
+    }
+
+    fn reference(self) -> ObjectReference {
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        ObjectReference {
+            api_version: Some(self.kind.api_version()),
+            kind: text(self.kind.kind),
+            name: text(self.name),
+            namespace: text(self.namespace),
+            uid: text(self.uid),
+            ..ObjectReference::default()
+        }
+    }
+}
+
 /// Publishes events of one component. Repeated events are counted.
-pub(crate) struct EventRecorder {
+pub struct EventRecorder {
     client: Client,
     component: &'static str,
+    host: Option<String>,
     published: Mutex<HashMap<Key, (String, i32)>>,
 }
 
+impl std::fmt::Debug for EventRecorder {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("EventRecorder").field("component", &self.component).finish_non_exhaustive()
+    }
+}
+
 impl EventRecorder {
-    /// Publishes as this component.
-    pub(crate) fn new(client: Client, component: &'static str) -> Self {
-        Self { client, component, published: Mutex::default() }
+    /// Publishes as this component; as that of a node, where there is a host.
+    pub fn new(client: Client, component: &'static str, host: Option<&str>) -> Self {
+        Self { client, component, host: host.map(str::to_owned), published: Mutex::default() }
     }
 
     /// Publishes an event about an object. An event is no reason to fail: what goes wrong is logged.
-    pub(crate) async fn publish(&self, about: &ObjectReference, reason: Reason, message: String) {
-        if let Err(error) = self.try_publish(about, reason, message).await {
+    pub async fn publish(&self, regarding: Regarding<'_>, reason: Reason, message: impl Into<String>) {
+        if let Err(error) = self.try_publish(&regarding.reference(), reason, message.into()).await {
             tracing::warn!(%error, reason = reason.as_str(), "cannot publish an event");
         }
     }
 
     async fn try_publish(
         &self,
-        about: &ObjectReference,
+        regarding: &ObjectReference,
         reason: Reason,
         message: String,
     ) -> Result<(), Error> {
         let events: Api<Event> =
-            Api::namespaced(self.client.clone(), about.namespace.as_deref().unwrap_or("default"));
-        let key = (about.uid.clone().unwrap_or_default(), reason, message);
+            Api::namespaced(self.client.clone(), regarding.namespace.as_deref().unwrap_or("default"));
+        let key = (regarding.uid.clone().unwrap_or_default(), reason, message);
         let before = self.published.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
         let now = Timestamp::now();
         if let Some((name, count)) = before {
@@ -100,16 +108,16 @@ impl EventRecorder {
                 }
             }
         }
-        let object: String = about.name.iter().flat_map(|name| name.chars()).take(LONGEST_NAME).collect();
+        let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(LONGEST_NAME).collect();
         let name = format!("{object}.{:x}", now.as_nanosecond());
-        events.create(&PostParams::default(), &self.event(about, &key, &name, now)).await?;
+        events.create(&PostParams::default(), &self.event(regarding, &key, &name, now)).await?;
         self.remember(key, name, 1);
         Ok(())
     }
 
     fn event(
         &self,
-        about: &ObjectReference,
+        regarding: &ObjectReference,
         (_, reason, message): &Key,
         name: &str,
         now: Timestamp,
@@ -118,14 +126,15 @@ impl EventRecorder {
         Event {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
-                namespace: about.namespace.clone(),
+                namespace: regarding.namespace.clone(),
                 ..ObjectMeta::default()
             },
-            involved_object: about.clone(),
+            involved_object: regarding.clone(),
             reason: Some(reason.as_str().to_owned()),
             message: Some(message.clone()),
-            type_: Some(reason.event_type().to_owned()),
-            source: Some(EventSource { component: component.clone(), host: None }),
+            type_: Some(if reason.is_warning() { "Warning" } else { "Normal" }.to_owned()),
+            source: Some(EventSource { component: component.clone(), host: self.host.clone() }),
+            reporting_instance: self.host.clone(),
             reporting_component: component,
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),

@@ -1,0 +1,110 @@
+//! The kinds that Vireo's clients work with.
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::{Api, Client};
+
+/// A kind, and where its objects are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version.
+    pub version: &'static str,
+    /// As in manifests.
+    pub kind: &'static str,
+    /// As in paths.
+    pub plural: &'static str,
+}
+
+const KUBEVIRT: (&str, &str) = ("kubevirt.io", "v1");
+const POOL: (&str, &str) = ("pool.kubevirt.io", "v1beta1");
+const INSTANCETYPE: (&str, &str) = ("instancetype.kubevirt.io", "v1beta1");
+const CORE: (&str, &str) = ("", "v1");
+
+const fn kind(
+    (group, version): (&'static str, &'static str),
+    kind: &'static str,
+    plural: &'static str,
+) -> Kind {
+    Kind { group, version, kind, plural }
+}
+
+impl Kind {
+    /// VirtualMachineInstance.
+    pub const VMI: Self = kind(KUBEVIRT, "VirtualMachineInstance", "virtualmachineinstances");
+    /// VirtualMachine.
+    pub const VM: Self = kind(KUBEVIRT, "VirtualMachine", "virtualmachines");
+    /// VirtualMachineInstanceReplicaSet.
+    pub const REPLICA_SET: Self =
+        kind(KUBEVIRT, "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets");
+    /// VirtualMachinePool.
+    pub const POOL: Self = kind(POOL, "VirtualMachinePool", "virtualmachinepools");
+    /// VirtualMachineInstancetype.
+    pub const INSTANCETYPE: Self =
+        kind(INSTANCETYPE, "VirtualMachineInstancetype", "virtualmachineinstancetypes");
+    /// VirtualMachineClusterInstancetype.
+    pub const CLUSTER_INSTANCETYPE: Self =
+        kind(INSTANCETYPE, "VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes");
+    /// VirtualMachinePreference.
+    pub const PREFERENCE: Self = kind(INSTANCETYPE, "VirtualMachinePreference", "virtualmachinepreferences");
+    /// VirtualMachineClusterPreference.
+    pub const CLUSTER_PREFERENCE: Self =
+        kind(INSTANCETYPE, "VirtualMachineClusterPreference", "virtualmachineclusterpreferences");
+    /// ControllerRevision.
+    pub const CONTROLLER_REVISION: Self = kind(("apps", "v1"), "ControllerRevision", "controllerrevisions");
+    /// Node.
+    pub const NODE: Self = kind(CORE, "Node", "nodes");
+    /// PersistentVolumeClaim.
+    pub const CLAIM: Self = kind(CORE, "PersistentVolumeClaim", "persistentvolumeclaims");
+    /// PersistentVolume.
+    pub const VOLUME: Self = kind(CORE, "PersistentVolume", "persistentvolumes");
+
+    /// `group/version`, or the version alone in the core group.
+    pub fn api_version(self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// As kube-rs describes it.
+    pub fn api_resource(self) -> ApiResource {
+        ApiResource {
+            group: self.group.to_owned(),
+            version: self.version.to_owned(),
+            api_version: self.api_version(),
+            kind: self.kind.to_owned(),
+            plural: self.plural.to_owned(),
+        }
+    }
+
+    /// All objects of the kind.
+    pub fn all(self, client: &Client) -> Api<DynamicObject> {
+        Api::all_with(client.clone(), &self.api_resource())
+    }
+
+    /// The objects of a namespace.
+    pub fn namespaced(self, client: &Client, namespace: &str) -> Api<DynamicObject> {
+        Api::namespaced_with(client.clone(), namespace, &self.api_resource())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_those_of_the_api_types() {
+        use vireo_api::v1;
+        for (kind, api_version, name) in [
+            (Kind::VMI, v1::API_VERSION, v1::VMI_KIND),
+            (Kind::VM, v1::API_VERSION, v1::VM_KIND),
+            (Kind::REPLICA_SET, v1::API_VERSION, v1::REPLICA_SET_KIND),
+        ] {
+            assert_eq!((kind.api_version().as_str(), kind.kind), (api_version, name));
+        }
+        assert_eq!(Kind::POOL.kind, v1::POOL_KIND);
+        assert_eq!(Kind::INSTANCETYPE.api_version(), v1::INSTANCETYPE_VERSION);
+        assert_eq!(Kind::NODE.api_version(), "v1");
+    }
+}
