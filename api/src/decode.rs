@@ -1,42 +1,17 @@
-//! From text to [`v1`](crate::v1) objects, leniently: a value of a wrong type is told and left out, so that it hides no other.
+//! From text to [`v1`](crate::v1) objects, leniently: a value of a wrong type is reported and left out, so that it hides no other.
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
-use serde_saphyr::{Options, budget, options};
+pub use vireo_manifest::SyntaxError;
 
 use crate::spec::{Cause, Field, Problem, Report, Vm};
 use crate::v1::{Shape, VirtualMachineInstance};
 
 /// The largest text that is read: etcd takes no larger object, and a file may hold several.
 const MAX_TEXT: usize = 4 << 20;
-/// Deeper nesting than any object of Kubernetes has, and little enough that what wraps and stores an object reads it
-/// back: serde_json ends at 127 levels.
-const MAX_DEPTH: usize = 96;
-/// Values in a text, those that aliases repeat included.
-const MAX_NODES: usize = 100_000;
-/// Wrong types told of one object; each costs one more pass over it.
+/// Wrong types reported of one object; each costs one more pass over it.
 const MAX_MISTYPED: usize = 64;
-
-/// Why a text holds no objects.
-#[derive(Debug, thiserror::Error)]
-pub enum SyntaxError {
-    /// No YAML, or more of it than is read. The message has the line and the column.
-    #[error("{0}")]
-    Yaml(String),
-    /// No JSON. The message has the line and the column.
-    #[error("{0}")]
-    Json(String),
-    /// More than is read.
-    #[error("the text is larger than {} MiB", MAX_TEXT >> 20)]
-    TooLarge,
-    /// Deeper than is read.
-    #[error("objects and arrays may be nested at most {MAX_DEPTH} levels deep")]
-    TooDeep,
-    /// An object must be a map.
-    #[error("document {0} is no object: it must have apiVersion, kind, metadata and spec")]
-    NoObject(usize),
-}
 
 /// An object as far as it could be read, and what could not.
 #[derive(Clone, Debug)]
@@ -60,53 +35,12 @@ impl Decoded<VirtualMachineInstance> {
     }
 }
 
-/// The objects of a YAML or JSON text: as they are, one value per document. Empty documents are skipped.
+/// The objects of a text of at most 4 MiB: see [`vireo_manifest::documents`].
 ///
-/// Aliases that multiply, deep nesting and huge texts are refused.
+/// # Errors
+/// When the text cannot be read.
 pub fn documents(text: &str) -> Result<Vec<Value>, SyntaxError> {
-    if text.len() > MAX_TEXT {
-        return Err(SyntaxError::TooLarge);
-    }
-    let values: Vec<Value> = if text.trim_start().starts_with('{') {
-        // serde_json refuses nesting deeper than 128 by itself.
-        let value: Value =
-            serde_json::from_str(text).map_err(|error| SyntaxError::Json(error.to_string()))?;
-        if depth(&value) > MAX_DEPTH {
-            return Err(SyntaxError::TooDeep);
-        }
-        vec![value]
-    } else {
-        serde_saphyr::from_multiple_with_options(text, limits())
-            .map_err(|error| SyntaxError::Yaml(error.to_string()))?
-    };
-    let values: Vec<Value> = values.into_iter().filter(|value| !value.is_null()).collect();
-    match values.iter().position(|value| !value.is_object()) {
-        Some(index) => Err(SyntaxError::NoObject(index + 1)),
-        None => Ok(values),
-    }
-}
-
-/// Objects and arrays in each other. Recurses no deeper than serde_json did.
-fn depth(value: &Value) -> usize {
-    let members = match value {
-        Value::Array(values) => values.iter().map(depth).max(),
-        Value::Object(fields) => fields.values().map(depth).max(),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => return 0,
-    };
-    1 + members.unwrap_or(0)
-}
-
-fn limits() -> Options {
-    let mut limits = options! {
-        budget: budget! {
-            max_depth: MAX_DEPTH,
-            max_nodes: MAX_NODES,
-            max_total_scalar_bytes: MAX_TEXT,
-        },
-        with_snippet: false,
-    };
-    limits.alias_limits.max_total_replayed_events = MAX_NODES;
-    limits
+    vireo_manifest::documents(text, MAX_TEXT)
 }
 
 /// Reads one object, whatever of it can be read.

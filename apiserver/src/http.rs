@@ -21,7 +21,6 @@ mod target;
 mod token;
 mod watch;
 mod write;
-mod yaml;
 
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;

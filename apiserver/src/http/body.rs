@@ -46,7 +46,8 @@ fn json(bytes: &[u8]) -> Result<Value, ApiError> {
 fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
     let text =
         std::str::from_utf8(bytes).map_err(|_| ApiError::bad_request("the body is not valid UTF-8"))?;
-    let documents = super::yaml::documents(text).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    let documents =
+        vireo_manifest::documents(text, LIMIT).map_err(|error| ApiError::bad_request(error.to_string()))?;
     match <[Value; 1]>::try_from(documents) {
         Ok([document]) => Ok(document),
         Err(_) => Err(ApiError::bad_request("the body must be one YAML document")),
