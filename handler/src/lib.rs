@@ -13,6 +13,7 @@ pub mod manifests;
 pub mod metrics;
 pub mod network;
 pub mod node;
+pub mod provisioner;
 pub mod reconcile;
 pub mod report;
 pub mod resolve;

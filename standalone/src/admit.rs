@@ -5,10 +5,11 @@ use vireo_apiserver::admission::{Admission, Attributes, Verdict};
 use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource, is_workload};
+use vireo_handler::provisioner::CLASS;
 use vireo_handler::storage::AllowedPaths;
 
 use crate::policy::is_component;
-use crate::resource::{CLASS, kubevirt, reserved, vmi};
+use crate::resource::{claim, kubevirt, reserved, vmi, volume};
 use crate::{host_paths, instancetypes, place};
 
 /// What one server admits.
@@ -37,6 +38,7 @@ impl Admission for VirtAdmission {
         if let Some(old) = old.filter(|_| resource.is(&kubevirt::VMIS)) {
             none(vmi::validate_update(new, old, is_component(user)))?;
         }
+        none(storage(attributes, new))?;
         none(instancetypes::judge(store, resource, new))?;
         none(host_paths::judge(&self.allowed, resource, new, old))
     }
@@ -61,6 +63,17 @@ impl Admission for VirtAdmission {
             meta::count_generation(new, old.unwrap_or(&Value::Null));
         }
         Ok(())
+    }
+}
+
+/// Validates what the provisioner makes or completes.
+fn storage(attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
+    let Attributes { resource, old, user, .. } = *attributes;
+    let is_provisioner = is_component(user);
+    match old {
+        Some(old) if resource.is(&kubevirt::CLAIMS) => claim::validate_update(new, old, is_provisioner),
+        _ if resource.is(&kubevirt::VOLUMES) && !is_provisioner => volume::validate(new, old),
+        _ => Vec::new(),
     }
 }
 

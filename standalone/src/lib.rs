@@ -8,7 +8,6 @@
 //! take.
 
 pub mod admit;
-pub mod claims;
 mod host_paths;
 pub mod instancetypes;
 pub mod machines;

@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{self, Resource};
 use vireo_apiserver::store::{Change, DiskError, Key, Store};
+use vireo_handler::provisioner::CLASS;
 
 use crate::nodes;
-use crate::resource::{CLASS, describe_class, kubevirt};
+use crate::resource::{describe_class, kubevirt};
 
 pub use vireo_apiserver::objects::{
     Leaving, change, done, is_held, make, mark_for_deletion, namespace, remove,

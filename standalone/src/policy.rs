@@ -3,7 +3,7 @@
 mod cdi;
 mod kubevirt;
 
-pub use kubevirt::{VIRT_CONTROLLER, VIRT_HANDLER};
+pub use kubevirt::{LOCAL_PROVISIONER, VIRT_CONTROLLER, VIRT_HANDLER};
 
 use vireo_apiserver::auth::User;
 use vireo_apiserver::rbac::defaults::Policy;
@@ -15,7 +15,7 @@ pub fn policy() -> Policy {
 
 /// Whether this is the user of one of KubeVirt's components, which may write what admission keeps from other users.
 pub fn is_component(user: &User) -> bool {
-    [VIRT_CONTROLLER, VIRT_HANDLER]
+    [VIRT_CONTROLLER, VIRT_HANDLER, LOCAL_PROVISIONER]
         .into_iter()
         .any(|(namespace, name)| user.name == User::service_account(namespace, name).name)
 }

@@ -1,7 +1,7 @@
 //! The resources of KubeVirt and of storage, which this server has beside Kubernetes' own: what completes and validates
 //! their objects, and what their fields are.
 
-mod claim;
+pub(crate) mod claim;
 mod instancetype;
 pub mod kubevirt;
 mod machine;
@@ -10,9 +10,8 @@ mod replicaset;
 pub mod reserved;
 pub mod schema;
 pub(crate) mod vmi;
-mod volume;
+pub(crate) mod volume;
 
-pub use claim::{CLASS, PROTECTION, requested};
 pub(crate) use machine::of_machine;
 pub use vmi::VMI_FINALIZER;
-pub use volume::{PROVISIONER, VOLUME_PROTECTION, describe_class};
+pub use volume::describe_class;

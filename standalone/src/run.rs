@@ -21,6 +21,7 @@ use vireo_apiserver::server::{self, Door};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::node::Node;
+use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
@@ -32,7 +33,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{claims, nodes, place, placement, policy, pools, vms};
+use crate::{nodes, place, placement, policy, pools, vms};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -148,7 +149,8 @@ pub async fn run(
         metrics: router,
         measures,
     });
-    let controllers = Controllers::new(&virt_controller(&api));
+    let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
+    let controllers = Controllers::new(&client(&api, policy::VIRT_CONTROLLER, "virt-controller"));
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -159,7 +161,7 @@ pub async fn run(
         () = controllers.run() => {}
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
-        () = claims::run(Arc::clone(&store), Arc::clone(&node)) => {}
+        () = provisioner::run(provisioner, Arc::clone(&node)) => {}
         () = rbac::keep::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
@@ -171,11 +173,14 @@ pub async fn run(
     Ok(())
 }
 
-/// The client of virt-controller's controllers.
-pub(crate) fn virt_controller(api: &Arc<Server>) -> kube::Client {
-    let (namespace, name) = policy::VIRT_CONTROLLER;
+/// A client of the API server in this process, as a ServiceAccount of a component.
+pub(crate) fn client(
+    api: &Arc<Server>,
+    (namespace, name): (&str, &str),
+    component: &'static str,
+) -> kube::Client {
     let service = InProcess::new(Arc::clone(api), User::service_account(namespace, name));
-    kube::Client::new(service.with_user_agent(HeaderValue::from_static("virt-controller")), namespace)
+    kube::Client::new(service.with_user_agent(HeaderValue::from_static(component)), namespace)
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {

@@ -381,6 +381,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 
 mod apply;
 mod limits;
+mod provisioner;
 mod replicaset;
 mod reserved;
 mod rights;

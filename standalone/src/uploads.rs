@@ -7,20 +7,14 @@ use serde_json::{Value, json};
 use vireo_apiserver::meta;
 use vireo_apiserver::store::{Change, DiskError, Key, Store, WriteError};
 use vireo_handler::jobs::Jobs;
+use vireo_handler::provisioner::upload::{PHASE, READY, RUNNING, TARGET};
+use vireo_handler::provisioner::{CLAIM_PROTECTION, ClaimUsers};
 use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
-use crate::claims::is_used;
 use crate::place;
-use crate::resource::PROTECTION;
 
 pub use token::Subject;
-
-/// Says that a claim is to be filled by an upload; CDI's.
-const TARGET: &str = "cdi.kubevirt.io/storage.upload.target";
-const PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
-const READY: &str = "cdi.kubevirt.io/storage.pod.ready";
-const RUNNING: &str = "cdi.kubevirt.io/storage.condition.running";
 
 /// What uploads need.
 #[derive(Debug)]
@@ -61,24 +55,9 @@ fn annotate(claim: &mut Value, all: &[(&str, &str)]) {
     }
 }
 
-/// Says of a claim that waits for an image, and has its disk, that the image may come. Whether that is news.
-pub fn offer(claim: &mut Value) -> bool {
-    if annotation(claim, TARGET).is_none() || annotation(claim, PHASE).is_some() {
-        return false;
-    }
-    let reason = format!("{RUNNING}.reason");
-    annotate(claim, &[(PHASE, "Running"), (READY, "true"), (RUNNING, "true"), (&reason, "Pod is running")]);
-    true
-}
-
-/// Whether a claim is there for an image that has not come.
-pub fn waits(claim: &Value) -> bool {
-    annotation(claim, TARGET).is_some() && annotation(claim, PHASE) != Some("Succeeded")
-}
-
 /// Whether a claim may be filled now, as far as it says itself.
 fn fit(claim: &Value) -> Result<(), NotNow> {
-    if meta::is_leaving(claim) || !meta::finalizers(claim).iter().any(|one| one == PROTECTION) {
+    if meta::is_leaving(claim) || !meta::finalizers(claim).iter().any(|one| one == CLAIM_PROTECTION) {
         return Err(NotNow::Unfit("the claim is being deleted"));
     }
     if annotation(claim, TARGET).is_none() {
@@ -93,6 +72,13 @@ fn fit(claim: &Value) -> Result<(), NotNow> {
         return Err(NotNow::Unfit("the claim has no disk yet"));
     }
     Ok(())
+}
+
+/// Whether a VMI in one of some phases uses a claim.
+fn is_used(store: &Store, claim: &Key, counts: impl Fn(Phase) -> bool) -> bool {
+    let vmis = store.list(&place::vmis().name(), Some(&claim.namespace)).objects;
+    let mut users = vmis.iter().map(|vmi| ClaimUsers::of(&vmi.value));
+    users.any(|vmi| counts(vmi.phase) && vmi.uses(&claim.name))
 }
 
 /// The claim of `files` that a token is for.
@@ -145,7 +131,7 @@ mod tests {
     use super::*;
 
     fn claim(annotations: Value, phase: &str) -> Value {
-        json!({"metadata": {"annotations": annotations, "finalizers": [PROTECTION]}, "status": {"phase": phase}})
+        json!({"metadata": {"annotations": annotations, "finalizers": [CLAIM_PROTECTION]}, "status": {"phase": phase}})
     }
 
     #[test]
@@ -160,19 +146,9 @@ mod tests {
         ] {
             let claim = claim(annotations.clone(), phase);
             assert_eq!(fit(&claim).is_ok(), fits, "{annotations} {phase}");
-            assert!(waits(&claim) || !fits, "what gets an image waits for it");
         }
         let mut leaving = claim(json!({TARGET: ""}), "Bound");
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         assert!(fit(&leaving).is_err());
-    }
-
-    #[test]
-    fn an_offer_is_made_once() {
-        let mut waits = claim(json!({TARGET: ""}), "Bound");
-        assert!(offer(&mut waits) && !offer(&mut waits));
-        assert_eq!((annotation(&waits, PHASE), annotation(&waits, READY)), (Some("Running"), Some("true")));
-        assert!(!offer(&mut claim(json!({}), "Bound")));
-        assert!(!offer(&mut json!({"metadata": {}})));
     }
 }

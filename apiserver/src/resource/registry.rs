@@ -1,5 +1,6 @@
 //! The resources that one server always serves.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Resource, kubernetes};
@@ -8,12 +9,16 @@ use super::{Resource, kubernetes};
 #[derive(Debug, Clone)]
 pub struct Registry {
     rows: Vec<Arc<Resource>>,
+    /// Where each is, by its name.
+    by_name: HashMap<String, usize>,
 }
 
 impl Registry {
     /// Kubernetes' resources and more.
     pub fn new(more: impl IntoIterator<Item = Arc<Resource>>) -> Self {
-        Self { rows: kubernetes().into_iter().chain(more).collect() }
+        let rows: Vec<Arc<Resource>> = kubernetes().into_iter().chain(more).collect();
+        let by_name = rows.iter().enumerate().map(|(index, row)| (row.name(), index)).collect();
+        Self { rows, by_name }
     }
 
     /// All of them.
@@ -23,7 +28,7 @@ impl Registry {
 
     /// The resource of a [name](Resource::name).
     pub fn named(&self, name: &str) -> Option<&Arc<Resource>> {
-        self.rows.iter().find(|row| row.name() == name)
+        self.rows.get(*self.by_name.get(name)?)
     }
 }
 

@@ -21,6 +21,18 @@ pub enum Reason {
     SuccessfulResume,
     /// No node has room for an instance.
     FailedScheduling,
+    /// A claim got its disk.
+    ProvisioningSucceeded,
+    /// A claim gets no disk.
+    ProvisioningFailed,
+    /// A disk was enlarged.
+    VolumeResizeSuccessful,
+    /// A disk cannot be enlarged.
+    VolumeResizeFailed,
+    /// A disk cannot be removed.
+    VolumeFailedDelete,
+    /// The disk of a claim is gone.
+    ClaimLost,
 }
 
 impl Reason {
@@ -36,19 +48,33 @@ impl Reason {
             Self::SuccessfulResumed => "SuccessfulResumed",
             Self::SuccessfulResume => "SuccessfulResume",
             Self::FailedScheduling => "FailedScheduling",
+            Self::ProvisioningSucceeded => "ProvisioningSucceeded",
+            Self::ProvisioningFailed => "ProvisioningFailed",
+            Self::VolumeResizeSuccessful => "VolumeResizeSuccessful",
+            Self::VolumeResizeFailed => "VolumeResizeFailed",
+            Self::VolumeFailedDelete => "VolumeFailedDelete",
+            Self::ClaimLost => "ClaimLost",
         }
     }
 
     /// Whether the type of the event is `Warning`, and not `Normal`.
     pub fn is_warning(self) -> bool {
         match self {
-            Self::FailedCreate | Self::FailedUpdate | Self::FailedScheduling => true,
+            Self::FailedCreate
+            | Self::FailedUpdate
+            | Self::FailedScheduling
+            | Self::ProvisioningFailed
+            | Self::VolumeResizeFailed
+            | Self::VolumeFailedDelete
+            | Self::ClaimLost => true,
             Self::SuccessfulCreate
             | Self::SuccessfulUpdate
             | Self::SuccessfulDelete
             | Self::SuccessfulPaused
             | Self::SuccessfulResumed
-            | Self::SuccessfulResume => false,
+            | Self::SuccessfulResume
+            | Self::ProvisioningSucceeded
+            | Self::VolumeResizeSuccessful => false,
         }
     }
 }

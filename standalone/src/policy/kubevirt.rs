@@ -9,6 +9,8 @@ use vireo_apiserver::rbac::defaults::{
 pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
 /// Namespace and name of virt-handler's ServiceAccount.
 pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
+/// Namespace and name of the ServiceAccount of the provisioner of this machine's storage.
+pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
 /// virt-controller's ClusterRole, by KubeVirt's name.
 const CONTROLLER_ROLE: &str = "kubevirt-controller";
 const GROUP: &str = "kubevirt.io";
@@ -89,6 +91,8 @@ pub(super) fn all() -> Vec<Default> {
         bind_to_known("instancetype.kubevirt.io:view", &LABELS),
         role(CONTROLLER_ROLE, &LABELS, &controller()),
         bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
+        role(LOCAL_PROVISIONER.1, &LABELS, &provisioner()),
+        bind_to_service_account(LOCAL_PROVISIONER.1, &LABELS, LOCAL_PROVISIONER),
     ]
 }
 
@@ -98,6 +102,17 @@ fn controller() -> Vec<Value> {
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["create", "patch"], "", &["events"]),
+    ]
+}
+
+/// What the provisioner needs.
+fn provisioner() -> Vec<Value> {
+    vec![
+        rule(&["list", "patch", "watch"], "", &["persistentvolumeclaims"]),
+        rule(&["create", "delete", "list", "patch", "watch"], "", &["persistentvolumes"]),
+        rule(&["patch"], "", &["persistentvolumeclaims/status", "persistentvolumes/status"]),
+        rule(&["list", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "patch"], "", &["events"]),
     ]
 }

@@ -5,11 +5,8 @@ use vireo_api::spec::Bytes;
 use vireo_api::v1::Quantity;
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::Cause;
+use vireo_handler::provisioner::{CLAIM_PROTECTION, CLASS};
 
-/// Held until nothing uses it; Kubernetes'.
-pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
-/// Who makes disks here.
-pub const CLASS: &str = "local";
 /// Where a size is asked for.
 const STORAGE: &str = "spec.resources.requests.storage";
 /// Access modes with the words of `kubectl get`.
@@ -17,7 +14,7 @@ const MODES: [(&str, &str); 3] =
     [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX")];
 
 /// How large it is to be, if that can be read.
-pub fn requested(claim: &Value) -> Option<Bytes> {
+fn requested(claim: &Value) -> Option<Bytes> {
     let given: Quantity =
         serde_json::from_value(claim.pointer("/spec/resources/requests/storage")?.clone()).ok()?;
     Bytes::try_from(&given).ok()
@@ -47,8 +44,8 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
         None => {
             new["status"] = json!({"phase": "Pending"});
             let mut finalizers = meta::finalizers(new);
-            if !finalizers.iter().any(|one| one == PROTECTION) {
-                finalizers.push(PROTECTION.to_owned());
+            if !finalizers.iter().any(|one| one == CLAIM_PROTECTION) {
+                finalizers.push(CLAIM_PROTECTION.to_owned());
                 meta::of(new).insert("finalizers".to_owned(), json!(finalizers));
             }
             if !new["spec"].is_object() {
@@ -61,10 +58,7 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
             }
             judge(new)
         }
-        Some(old) => {
-            let wrong = size(new);
-            wrong.map_or_else(|| change(new, old), |cause| vec![cause])
-        }
+        Some(_) => size(new).into_iter().collect(),
     }
 }
 
@@ -120,10 +114,13 @@ fn size(claim: &Value) -> Option<Cause> {
     }
 }
 
-/// It may grow, and the server names its volume; nothing else of it changes.
-fn change(new: &Value, old: &Value) -> Vec<Cause> {
+/// Validates the change of a claim's spec: it may grow, and the provisioner names its volume.
+pub(crate) fn validate_update(new: &Value, old: &Value, is_provisioner: bool) -> Vec<Cause> {
     let fixed = |claim: &Value| {
         let mut spec = claim.get("spec").cloned().unwrap_or_default();
+        if let Some(fields) = spec.as_object_mut().filter(|_| is_provisioner) {
+            fields.remove("volumeName");
+        }
         if let Some(requests) = spec.pointer_mut("/resources/requests").and_then(Value::as_object_mut) {
             requests.remove("storage");
         }
@@ -170,7 +167,7 @@ mod tests {
         );
         assert_eq!(
             (&new["metadata"]["finalizers"], &new["status"]),
-            (&json!([PROTECTION]), &json!({"phase": "Pending"}))
+            (&json!([CLAIM_PROTECTION]), &json!({"phase": "Pending"}))
         );
         assert_eq!(requested(&new), Some(Bytes::mebibytes(1024)));
         new["status"]["accessModes"] = json!(["ReadWriteOnce", "ReadOnlyMany"]);
@@ -201,12 +198,18 @@ mod tests {
         let told = |change: &dyn Fn(&mut Value)| {
             let mut new = old.clone();
             change(&mut new);
-            admit(&mut new, Some(&old)).into_iter().map(|cause| cause.field).collect::<Vec<_>>()
+            let causes = admit(&mut new, Some(&old));
+            let causes = if causes.is_empty() { validate_update(&new, &old, false) } else { causes };
+            causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>()
         };
         assert!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("2Gi")).is_empty());
         assert!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1024Mi")).is_empty());
         assert_eq!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1Mi")), [STORAGE]);
         assert_eq!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("x")), [STORAGE]);
         assert_eq!(told(&|new| new["spec"]["storageClassName"] = json!("other")), ["spec"]);
+        assert_eq!(told(&|new| new["spec"]["volumeName"] = json!("mine")), ["spec"]);
+        let mut bound = old.clone();
+        bound["spec"]["volumeName"] = json!("pvc-1");
+        assert_eq!(validate_update(&bound, &old, true), []);
     }
 }

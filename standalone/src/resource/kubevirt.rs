@@ -107,7 +107,6 @@ pub static VOLUMES: Row = Row::new(|| {
                 .wide()
                 .described("Type of the volume: Filesystem or Block."),
         ],
-        admit: volume::volume,
         ..Resource::kubernetes("", "PersistentVolume")
     })
 });

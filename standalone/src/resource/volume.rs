@@ -3,13 +3,8 @@
 use serde_json::{Value, json};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::Cause;
+use vireo_handler::provisioner::{CLASS, PROVISIONER};
 
-use super::claim::CLASS;
-
-/// Held as long as its claim is there; Kubernetes'.
-pub const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
-/// Who makes volumes here.
-pub const PROVISIONER: &str = "vireo.io/local";
 const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 /// What the one StorageClass says.
@@ -56,7 +51,8 @@ pub(super) fn class_name(class: &Value) -> Value {
     json!(if annotation == Some(&json!("true")) { format!("{name} (default)") } else { name.to_owned() })
 }
 
-pub(super) fn volume(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
+/// Validates a user's write of a PersistentVolume, which the provisioner makes.
+pub(crate) fn validate(new: &Value, old: Option<&Value>) -> Vec<Cause> {
     let Some(old) = old else {
         let message = "volumes are made with their claims: make a PersistentVolumeClaim";
         return vec![Cause::unsupported("spec", message)];
@@ -101,12 +97,12 @@ mod tests {
     fn a_volume_is_made_with_its_claim() {
         let mut made =
             json!({"metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "n", "name": "c"}}});
-        assert_eq!(volume(&mut made.clone(), None)[0].field, "spec");
+        assert_eq!(validate(&made, None)[0].field, "spec");
         let old = made.clone();
         made["metadata"]["labels"] = json!({"a": "b"});
-        assert_eq!(volume(&mut made, Some(&old)), []);
+        assert_eq!(validate(&made, Some(&old)), []);
         made["spec"]["capacity"] = json!({"storage": "1Ti"});
-        assert_eq!(volume(&mut made, Some(&old))[0].field, "spec");
+        assert_eq!(validate(&made, Some(&old))[0].field, "spec");
         assert_eq!(claimed(&old), "n/c");
     }
 }

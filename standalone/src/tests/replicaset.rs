@@ -10,7 +10,8 @@ use vireo_operators::Controllers;
 
 use super::*;
 use crate::place;
-use crate::run::virt_controller;
+use crate::policy::VIRT_CONTROLLER;
+use crate::run::client;
 
 const SETS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancereplicasets";
 const SET: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancereplicasets/web";
@@ -32,7 +33,7 @@ impl Controlled {
         let (code, made) = world.ask("POST", SETS, set).await;
         assert_eq!(code, 201, "{made}");
         let mut controllers = tokio::task::JoinSet::new();
-        let all = Controllers::new(&virt_controller(&world.server));
+        let all = Controllers::new(&client(&world.server, VIRT_CONTROLLER, "virt-controller"));
         controllers.spawn(async move { all.run().await });
         Self { world, _controller: controllers }
     }
