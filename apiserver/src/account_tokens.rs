@@ -100,8 +100,8 @@ impl Filler {
     /// A token that ends with its Secret and its account, and with no time.
     fn token(&self, secret: &Object, account: Named, now: Timestamp) -> Option<String> {
         let named = Named { name: secret.key.name.clone(), uid: meta::text(&secret.value, "uid").to_owned() };
-        let whose = Account { namespace: secret.key.namespace.clone(), account, secret: Some(named) };
-        self.tokens.sign(&Claims::new(whose, vec![ISSUER.to_owned()], now.as_second(), None))
+        let holder = Account { namespace: secret.key.namespace.clone(), account, secret: Some(named) };
+        self.tokens.sign(&Claims::new(holder, vec![ISSUER.to_owned()], now.as_second(), None))
     }
 }
 
@@ -115,14 +115,14 @@ impl Controller for Filler {
             let ours = objects.iter().filter(|object| account_of(&object.value).is_some());
             ours.map(|object| object.key.clone()).collect()
         };
-        let heard = |key: &Key| match &key.resource {
+        let changed = |key: &Key| match &key.resource {
             resource if *resource == secrets => BTreeSet::from([key.clone()]),
             resource if *resource == accounts => all(Some(&key.namespace)),
             _ => BTreeSet::new(),
         };
         match self.follower.look(store) {
             Changes::Relist => all(None),
-            Changes::Delta(events) => events.iter().flat_map(|event| heard(&event.key)).collect(),
+            Changes::Delta(events) => events.iter().flat_map(|event| changed(&event.key)).collect(),
         }
     }
 

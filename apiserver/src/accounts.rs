@@ -16,40 +16,40 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// Which namespaces to look at.
 #[derive(Debug, Default)]
-struct Rounds {
+struct State {
     follower: Follower,
     open: BTreeSet<String>,
 }
 
 /// Makes accounts until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    controller::go(store, "ServiceAccounts", round).await;
+    controller::go(store, "ServiceAccounts", reconcile).await;
 }
 
-fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
+fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
     let (namespaces, accounts) = (NAMESPACES.name(), SERVICE_ACCOUNTS.name());
-    match rounds.follower.look(store) {
+    match state.follower.look(store) {
         Changes::Relist => {
-            rounds
+            state
                 .open
                 .extend(store.list(&namespaces, None).objects.iter().map(|object| object.key.name.clone()));
         }
         Changes::Delta(events) => {
             for key in events.iter().map(|event| &event.key) {
                 if key.resource == namespaces {
-                    rounds.open.insert(key.name.clone());
+                    state.open.insert(key.name.clone());
                 } else if key.resource == accounts && key.name == DEFAULT {
-                    rounds.open.insert(key.namespace.clone());
+                    state.open.insert(key.namespace.clone());
                 }
             }
         }
     }
-    while let Some(namespace) = rounds.open.first().cloned() {
+    while let Some(namespace) = state.open.first().cloned() {
         if let Err(error) = ensure(store, &namespace) {
             tracing::warn!(%error, namespace, "a ServiceAccount cannot be written; it is tried again");
             return Some(RETRY);
         }
-        rounds.open.remove(&namespace);
+        state.open.remove(&namespace);
     }
     None
 }
@@ -77,21 +77,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         objects::prepare(&store).unwrap();
-        let mut rounds = Rounds::default();
+        let mut state = State::default();
         let account = || store.get(&SERVICE_ACCOUNTS.key("default", DEFAULT));
-        assert_eq!(round(&store, &mut rounds), None);
+        assert_eq!(reconcile(&store, &mut state), None);
         let first = account().unwrap();
         assert_eq!(store.list(&SERVICE_ACCOUNTS.name(), None).objects.len(), 2, "and one in kube-system");
         let revision = store.revision();
-        round(&store, &mut rounds);
+        reconcile(&store, &mut state);
         assert_eq!(store.revision(), revision, "there is nothing more to do");
         objects::remove(&store, &first).unwrap();
-        round(&store, &mut rounds);
+        reconcile(&store, &mut state);
         assert_ne!(meta::text(&account().unwrap().value, "uid"), meta::text(&first.value, "uid"));
         let room = objects::namespace(&store, "default").unwrap();
         objects::remove(&store, &room).unwrap();
         objects::remove(&store, &account().unwrap()).unwrap();
-        round(&store, &mut rounds);
+        reconcile(&store, &mut state);
         assert!(account().is_none(), "not in a namespace that goes");
     }
 }

@@ -15,7 +15,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What is remembered from round to round.
 #[derive(Debug, Default)]
-struct Rounds {
+struct State {
     follower: Follower,
     /// Names of resources that go as soon as they have no objects.
     leaving: BTreeSet<String>,
@@ -23,22 +23,22 @@ struct Rounds {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    controller::go(store, "CustomResourceDefinitions", round).await;
+    controller::go(store, "CustomResourceDefinitions", reconcile).await;
 }
 
-fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
+fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
     let name = CUSTOM_RESOURCE_DEFINITIONS.name();
-    let concerned = match rounds.follower.look(store) {
+    let concerned = match state.follower.look(store) {
         Changes::Relist => true,
         Changes::Delta(events) => events
             .iter()
-            .any(|event| event.key.resource == name || rounds.leaving.contains(&event.key.resource)),
+            .any(|event| event.key.resource == name || state.leaving.contains(&event.key.resource)),
     };
     if !concerned {
         return None;
     }
     let all = store.list(&name, None).objects;
-    rounds.leaving =
+    state.leaving =
         all.iter().filter(|one| meta::is_leaving(&one.value)).map(|one| one.key.name.clone()).collect();
     for definition in &all {
         let done = match meta::is_leaving(&definition.value) {
@@ -47,7 +47,7 @@ fn round(store: &Store, rounds: &mut Rounds) -> Option<Duration> {
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a CustomResourceDefinition cannot be written; it is tried again");
-            rounds.follower = Follower::default();
+            state.follower = Follower::default();
             return Some(RETRY);
         }
     }
@@ -165,10 +165,10 @@ mod tests {
         key
     }
 
-    fn settle(store: &Store, rounds: &mut Rounds) {
+    fn settle(store: &Store, state: &mut State) {
         for _ in 0..10 {
             let before = store.revision();
-            round(store, rounds);
+            reconcile(store, state);
             if store.revision() == before {
                 return;
             }
@@ -181,13 +181,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         objects::prepare(&store).unwrap();
-        let (mut rounds, catalogs) = (Rounds::default(), Catalogs::default());
+        let (mut state, catalogs) = (State::default(), Catalogs::default());
         let key = define(&store, "boxes", "Box");
         assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
-        settle(&store, &mut rounds);
+        settle(&store, &mut state);
         assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
         let rival = define(&store, "crates", "Box");
-        settle(&store, &mut rounds);
+        settle(&store, &mut state);
         let status = store.get(&rival).unwrap().value["status"]["conditions"].clone();
         assert_eq!((&status[0]["status"], &status[1]["status"]), (&json!("False"), &json!("False")));
         assert!(catalogs.now(&store).at("example.com", "v1", "crates").is_none());
@@ -195,11 +195,11 @@ mod tests {
         let object = Key::new("boxes.example.com", "default", "a");
         put(&store, &object, json!({"metadata": {"finalizers": ["x/y"]}}));
         objects::remove(&store, &store.get(&key).unwrap()).unwrap();
-        settle(&store, &mut rounds);
+        settle(&store, &mut state);
         assert!(meta::is_leaving(&store.get(&object).unwrap().value), "it goes, and is held");
         assert!(store.get(&key).is_some() && catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
         objects::change(&store, &store.get(&object).unwrap(), |_| false).unwrap();
-        settle(&store, &mut rounds);
+        settle(&store, &mut state);
         assert!(store.get(&key).is_none() && catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
         let status = store.get(&rival).unwrap().value["status"]["conditions"].clone();
         assert_eq!(status[1]["status"], "True", "the names are free now");

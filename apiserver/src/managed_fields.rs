@@ -1,4 +1,4 @@
-//! Whose fields are whose: server-side apply, and `metadata.managedFields` for every write.
+//! Which manager owns which field: server-side apply, and `metadata.managedFields` for every write.
 //!
 //! The rules are those of Kubernetes. An update takes over what it changes; who applies a manifest owns what it names,
 //! gives up what it no longer names, and may not change what others own unless forced.
@@ -103,7 +103,7 @@ fn difference(of: Type<'_>, before: Option<&Value>, after: &Value) -> Difference
     }
 }
 
-/// Keeps account of an update. `managers` is whom the writer wishes for.
+/// Records an update. `managers` is what the writer sent of them.
 pub fn update(
     of: Type<'_>,
     before: Option<&Value>,
@@ -121,7 +121,7 @@ impl Recorder for Registry {
         let Some(row) = self.named(&key.resource) else { return };
         let author =
             Author { manager: SERVER.to_owned(), api_version: row.api_version(), subresource: String::new() };
-        update(Type::of_resource(row), before, after, Managers::wished(after, before), &author);
+        update(Type::of_resource(row), before, after, Managers::requested(after, before), &author);
     }
 }
 
@@ -216,7 +216,7 @@ fn conflicts(
     others
         .flat_map(|entry| {
             let fields = entry.set.intersection(&changed).paths();
-            fields.into_iter().map(|field| Conflict { owner: entry.told(), field })
+            fields.into_iter().map(|field| Conflict { owner: entry.describe(), field })
         })
         .collect()
 }

@@ -97,10 +97,10 @@ impl Custom {
     }
 
     /// What the rules have against an object that was another before.
-    pub fn judge(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+    pub fn validate_rules(&self, new: &Value, old: Option<&Value>) -> Vec<Cause> {
         // What makes no sense was refused when the definition came.
         let rules = self.rules.get_or_init(|| Rules::read(&self.schema, "").0);
-        rules::judge(rules, &self.schema, new, old)
+        rules::validate(rules, &self.schema, new, old)
     }
 }
 

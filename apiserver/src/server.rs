@@ -32,7 +32,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// Who is let in.
 #[derive(Debug)]
-pub struct Door {
+pub struct SecureServing {
     /// TLS with the authority whose clients are who it says.
     pub tls: Arc<ServerConfig>,
     /// What others show.
@@ -40,9 +40,9 @@ pub struct Door {
 }
 
 /// Serves until the listener is dropped.
-pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io::Result<()> {
-    let acceptor = TlsAcceptor::from(Arc::clone(&door.tls));
-    let door = Arc::new(door);
+pub async fn serve(listener: TcpListener, serving: SecureServing, server: Arc<Server>) -> io::Result<()> {
+    let acceptor = TlsAcceptor::from(Arc::clone(&serving.tls));
+    let serving = Arc::new(serving);
     let connections = Connections::new();
     loop {
         let stream = match listener.accept().await {
@@ -53,10 +53,10 @@ pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io
                 continue;
             }
         };
-        let (acceptor, door, server) = (acceptor.clone(), Arc::clone(&door), Arc::clone(&server));
+        let (acceptor, serving, server) = (acceptor.clone(), Arc::clone(&serving), Arc::clone(&server));
         connections.spawn(|standing| async move {
             let standing = Arc::new(standing);
-            if let Err(error) = connection(stream, &acceptor, (door, standing), server).await {
+            if let Err(error) = connection(stream, &acceptor, (serving, standing), server).await {
                 debug!(error, "a connection ended");
             }
         });
@@ -66,7 +66,7 @@ pub async fn serve(listener: TcpListener, door: Door, server: Arc<Server>) -> io
 async fn connection(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-    (door, standing): (Arc<Door>, Arc<Standing>),
+    (serving, standing): (Arc<SecureServing>, Arc<Standing>),
     server: Arc<Server>,
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
@@ -80,7 +80,7 @@ async fn connection(
         standing.known();
     }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (door, standing, server) = (Arc::clone(&door), Arc::clone(&standing), Arc::clone(&server));
+        let (serving, standing, server) = (Arc::clone(&serving), Arc::clone(&standing), Arc::clone(&server));
         let certified = certified.clone();
         async move {
             let request = request.map(Body::new);
@@ -92,7 +92,7 @@ async fn connection(
                 standing.known();
                 return Ok(answer.await);
             }
-            let Some(user) = user(&door, certified.as_ref(), &request) else {
+            let Some(user) = user(&serving, certified.as_ref(), &request) else {
                 return Ok(ApiError::unauthorized().into_response());
             };
             if user != User::anonymous() {
@@ -111,13 +111,13 @@ async fn connection(
 }
 
 /// Who asks. Who shows nothing may only look at what is public, whatever roles say.
-fn user(door: &Door, certified: Option<&User>, request: &Request) -> Option<User> {
+fn user(serving: &SecureServing, certified: Option<&User>, request: &Request) -> Option<User> {
     if let Some(user) = certified {
         return Some(user.clone());
     }
     match request.headers().get(header::AUTHORIZATION) {
         None => Some(User::anonymous()).filter(|_| PUBLIC.contains(&request.uri().path())),
-        Some(value) => door.tokens.user_of(bearer(value)?),
+        Some(value) => serving.tokens.user_of(bearer(value)?),
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(crate::store::Store::open(&dir.path().join("store")).unwrap());
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), store));
-        let door = Door { tls: Arc::new(tls), tokens };
+        let serving = SecureServing { tls: Arc::new(tls), tokens };
         let request = |path: &str, token: Option<&str>| {
             let request = Request::builder().uri(path);
             let request = match token {
@@ -161,7 +161,7 @@ mod tests {
             ("/version", Some("Bearer wrong"), false, false),
         ] {
             let certified = certified.then(User::administrator);
-            let user = user(&door, certified.as_ref(), &request(path, token));
+            let user = user(&serving, certified.as_ref(), &request(path, token));
             assert_eq!(user.is_some(), expected, "{path} {token:?}");
         }
     }

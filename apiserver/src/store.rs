@@ -63,7 +63,7 @@ pub struct Store {
     unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
     disk: Mutex<Disk>,
-    news: watch::Sender<u64>,
+    revisions: watch::Sender<u64>,
 }
 
 impl Store {
@@ -99,7 +99,7 @@ impl Store {
             unreadable,
             key_locks: KeyLocks::default(),
             disk: Mutex::new(disk),
-            news: watch::Sender::new(revision),
+            revisions: watch::Sender::new(revision),
         }
     }
 
@@ -114,7 +114,7 @@ impl Store {
 
     /// Tells the last revision, and wakes with every new one.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
+        self.revisions.subscribe()
     }
 
     /// One object.

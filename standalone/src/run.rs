@@ -17,7 +17,7 @@ use vireo_apiserver::http::{Measures, Server};
 use vireo_apiserver::pki::{Authority, PkiError};
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
-use vireo_apiserver::server::{self, Door};
+use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::node::Node;
@@ -113,7 +113,7 @@ pub async fn run(
     let address = listener.local_addr().map_err(listening)?;
     let signer = Signer::of(&directory.join("sa.key"))?;
     let tokens = Arc::new(Tokens::new(token(&directory)?, signer, Arc::clone(&store)));
-    let door = door(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
+    let serving = serving(&authority, address, &node.settings.node_name, Arc::clone(&tokens))?;
     let local = vireo_handler::http::bind(&node.state.endpoint())?;
 
     let url = format!("https://{}", reachable(address));
@@ -154,7 +154,7 @@ pub async fn run(
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
-        done = server::serve(listener, door, api) => done?,
+        done = server::serve(listener, serving, api) => done?,
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = vms::run(Arc::clone(&store)) => {}
@@ -198,12 +198,12 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, address.port())
 }
 
-fn door(
+fn serving(
     authority: &Authority,
     address: SocketAddr,
     node: &str,
     tokens: Arc<Tokens>,
-) -> Result<Door, PkiError> {
+) -> Result<SecureServing, PkiError> {
     let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", node];
     let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
     let mut addresses = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
@@ -211,7 +211,7 @@ fn door(
         addresses.push(address.ip());
     }
     let tls = authority.server(&names, &addresses)?;
-    Ok(Door { tls: Arc::new(tls), tokens })
+    Ok(SecureServing { tls: Arc::new(tls), tokens })
 }
 
 /// The administrator's token, made once. It is in `api/token.json`, for tools that take no certificate.

@@ -30,13 +30,13 @@ pub struct Claims {
     iss: String,
     jti: String,
     #[serde(rename = "kubernetes.io")]
-    whose: Whose,
+    holder: Holder,
     nbf: i64,
     sub: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Whose {
+struct Holder {
     namespace: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<Named>,
@@ -75,14 +75,14 @@ impl Claims {
             jti: Uuid::new_v4().to_string(),
             nbf: now,
             sub: format!("{ACCOUNT}{namespace}:{}", account.name),
-            whose: Whose { namespace, secret, serviceaccount: account },
+            holder: Holder { namespace, secret, serviceaccount: account },
         }
     }
 
     /// Whether this is the token of its secret, where only that says how long it holds.
     pub fn is_kept(&self, store: &Store, token: &str) -> bool {
         let kept = || {
-            let Whose { namespace, secret, .. } = &self.whose;
+            let Holder { namespace, secret, .. } = &self.holder;
             let secret = store.get(&SECRETS.key(namespace, &secret.as_ref()?.name))?;
             let kept = STANDARD.decode(secret.value.get("data")?.get("token")?.as_str()?).ok()?;
             Some(kept == token.as_bytes())
@@ -92,7 +92,7 @@ impl Claims {
 
     /// Who shows it, if it holds at this moment.
     pub fn user(&self, store: &Store, now: i64) -> Option<User> {
-        let Whose { namespace, secret, serviceaccount: account } = &self.whose;
+        let Holder { namespace, secret, serviceaccount: account } = &self.holder;
         let in_time = self.nbf <= now && self.exp.is_none_or(|end| now < end) && self.iss == ISSUER;
         let there = |resource: &Resource, wanted: &Named| {
             let found = store.get(&resource.key(namespace, &wanted.name));

@@ -20,7 +20,7 @@ mod tests {
 
     use super::*;
 
-    fn told(subject: &[(DnType, &str)]) -> Option<User> {
+    fn subject_of(subject: &[(DnType, &str)]) -> Option<User> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         for (kind, text) in subject {
@@ -31,11 +31,11 @@ mod tests {
 
     #[test]
     fn names_and_organizations_are_users_and_groups() {
-        let ada = told(&[(DnType::CommonName, "ada"), (DnType::OrganizationName, "dev")]);
+        let ada = subject_of(&[(DnType::CommonName, "ada"), (DnType::OrganizationName, "dev")]);
         assert_eq!(ada, Some(User::named("ada", &["dev", KNOWN])));
-        assert_eq!(told(&[(DnType::CommonName, "bob")]), Some(User::named("bob", &[KNOWN])));
-        assert_eq!(told(&[(DnType::OrganizationName, "dev")]), None);
-        assert_eq!(told(&[(DnType::CommonName, "")]), None);
+        assert_eq!(subject_of(&[(DnType::CommonName, "bob")]), Some(User::named("bob", &[KNOWN])));
+        assert_eq!(subject_of(&[(DnType::OrganizationName, "dev")]), None);
+        assert_eq!(subject_of(&[(DnType::CommonName, "")]), None);
         assert_eq!(user_of(b"nonsense"), None);
     }
 }

@@ -48,11 +48,11 @@ pub(super) fn check(
     request: &mut Request,
 ) -> Result<(), ApiError> {
     let mut asker = Asker { user, roles: server.roles.now(&server.store) };
-    if let Some(wished) = impersonate::wished(request.headers())? {
-        for action in impersonate::actions(&wished) {
+    if let Some(requested) = impersonate::requested(request.headers())? {
+        for action in impersonate::actions(&requested) {
             asker.check(&action)?;
         }
-        asker.user = wished.who;
+        asker.user = requested.who;
     }
     asker.check(&info.action())?;
     request.extensions_mut().insert(asker);

@@ -13,8 +13,8 @@ use crate::rbac::action::Action;
 use crate::resource::{Cause, Resource};
 use crate::store::{DiskError, Excess, Expired, UpdateError, WriteError};
 
-/// So many causes are told in the message; as in KubeVirt's API.
-const TOLD: usize = 10;
+/// How many causes the message lists, as in KubeVirt's API.
+const MAX_CAUSES: usize = 10;
 
 /// A refused request.
 #[derive(Debug, Clone)]
@@ -51,8 +51,8 @@ impl ApiError {
         let known = known.into_iter().filter(|(_, word)| !word.is_empty());
         let mut details = Value::Object(known.map(|(field, word)| (field.to_owned(), json!(word))).collect());
         if !causes.is_empty() {
-            let told = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
-            details["causes"] = causes.iter().map(told).collect();
+            let detail = |cause: &Cause| json!({"reason": cause.reason, "message": cause.message, "field": cause.field});
+            details["causes"] = causes.iter().map(detail).collect();
         }
         self.details = Some(details);
         self
@@ -113,17 +113,20 @@ impl ApiError {
 
     /// The same of what is no resource of the table, by its group and kind.
     pub fn unsound((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
-        let told: Vec<String> =
-            causes.iter().take(TOLD).map(|cause| format!("{}: {}", cause.field, cause.message)).collect();
-        let mut told = told.join(", ");
-        if causes.len() > TOLD {
-            told.push_str(&format!(", and {} more", causes.len() - TOLD));
+        let listed: Vec<String> = causes
+            .iter()
+            .take(MAX_CAUSES)
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect();
+        let mut listed = listed.join(", ");
+        if causes.len() > MAX_CAUSES {
+            listed.push_str(&format!(", and {} more", causes.len() - MAX_CAUSES));
         }
         let subject = match group {
             "" => kind.to_owned(),
             group => format!("{kind}.{group}"),
         };
-        let message = format!("{subject} {name:?} is invalid: {told}");
+        let message = format!("{subject} {name:?} is invalid: {listed}");
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).about_the((group, kind), name, causes)
     }
 
@@ -150,7 +153,7 @@ impl ApiError {
                 ));
             }
         };
-        let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", told(&conflicts));
+        let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", conflict_message(&conflicts));
         let cause = |conflict: &Conflict| {
             json!({
                 "reason": "FieldManagerConflict", "message": format!("conflict with {}", conflict.owner),
@@ -245,7 +248,7 @@ impl ApiError {
 }
 
 /// Conflicts as Kubernetes tells them.
-fn told(conflicts: &[Conflict]) -> String {
+fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [conflict] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", conflict.owner, conflict.field);
     }
@@ -257,8 +260,15 @@ fn told(conflicts: &[Conflict]) -> String {
         [field] => format!("conflict with {owner}: {field}"),
         fields => format!("conflicts with {owner}:\n- {}", fields.join("\n- ")),
     };
-    let told: Vec<String> = owners.into_iter().map(owner).collect();
-    format!("Apply failed with {} conflicts: {}", conflicts.len(), told.join("\n"))
+    let owners: Vec<String> = owners.into_iter().map(owner).collect();
+    format!(
+        "Apply failed with {} conflicts: {}",
+        conflicts.len(),
+        owners.join(
+            "
+"
+        )
+    )
 }
 
 impl From<Expired> for ApiError {

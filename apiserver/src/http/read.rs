@@ -22,7 +22,7 @@ pub(super) fn one(server: &Server, object: &Object, form: Form) -> Result<Respon
     Ok(json_of(StatusCode::OK, &shown(&object.resource, &found.value, form)))
 }
 
-/// Where a list is read on: the moment it shows, and the last object that was told.
+/// Where a list is read on: the moment it shows, and the last object that was listed.
 #[derive(Debug, PartialEq, Eq)]
 struct Next {
     revision: u64,

@@ -131,7 +131,7 @@ impl Asked<'_> {
 
     fn status(&self, server: &Server) -> Result<Value, ApiError> {
         Ok(match self.review.what {
-            What::Me => json!({ "userInfo": told(&self.asker.user) }),
+            What::Me => json!({ "userInfo": user_info(&self.asker.user) }),
             What::Token => {
                 let token = self.text("/spec/token");
                 if token.is_empty() {
@@ -165,7 +165,7 @@ impl Asked<'_> {
         if audiences.is_empty() {
             return json!({"user": {}, "error": format!("token audiences is invalid for the target audiences {wanted:?}")});
         }
-        json!({"authenticated": true, "user": told(&user), "audiences": audiences})
+        json!({"authenticated": true, "user": user_info(&user), "audiences": audiences})
     }
 
     fn action(&self) -> Result<Action, ApiError> {
@@ -224,13 +224,13 @@ impl Asked<'_> {
     }
 }
 
-fn told(user: &User) -> Value {
-    let mut told = json!({"username": user.name, "groups": user.groups});
+fn user_info(user: &User) -> Value {
+    let mut info = json!({"username": user.name, "groups": user.groups});
     if !user.uid.is_empty() {
-        told["uid"] = json!(user.uid);
+        info["uid"] = json!(user.uid);
     }
     if !user.extra.is_empty() {
-        told["extra"] = json!(user.extra);
+        info["extra"] = json!(user.extra);
     }
-    told
+    info
 }

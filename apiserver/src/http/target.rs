@@ -166,7 +166,7 @@ mod tests {
         Target::of(&info, &Catalog::default(), &[])
     }
 
-    fn told(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
+    fn fields(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
         match parse(path) {
             Ok(Target::Object(object)) => {
                 Some((object.resource.name(), object.namespace, object.name, object.status.is_some()))
@@ -198,7 +198,7 @@ mod tests {
             ("/apis/coordination.k8s.io/v1/leases/", of("leases.coordination.k8s.io", "", "", false)),
             ("/api/v1/namespaces/a/configmaps/b%2Dc", of("configmaps", "a", "b-c", false)),
         ] {
-            assert_eq!(told(path), expected, "{path}");
+            assert_eq!(fields(path), expected, "{path}");
         }
     }
 

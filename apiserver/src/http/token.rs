@@ -1,4 +1,4 @@
-//! `serviceaccounts/NAME/token`: a token for an account, which is told once and not stored.
+//! `serviceaccounts/NAME/token`: a token for an account, which is returned once and not stored.
 
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -41,18 +41,18 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
     let account = server.store.get(&SERVICE_ACCOUNTS.key(&namespace, name));
     let account = account.ok_or_else(|| ApiError::not_found(&SERVICE_ACCOUNTS, name))?;
     let spec = value.get("spec").cloned().unwrap_or_default();
-    let wishes = Wishes::read(&spec).map_err(|cause| ApiError::unsound(KIND, "", &[cause]))?;
-    let secret = wishes.secret.map(|wanted| bound(server, &namespace, wanted)).transpose()?;
+    let requested = Requested::read(&spec).map_err(|cause| ApiError::unsound(KIND, "", &[cause]))?;
+    let secret = requested.secret.map(|wanted| bound(server, &namespace, wanted)).transpose()?;
     let named = |value: &Value| Named {
         name: meta::text(value, "name").to_owned(),
         uid: meta::text(value, "uid").to_owned(),
     };
-    let whose = Account { namespace: namespace.clone(), account: named(&account.value), secret };
+    let holder = Account { namespace: namespace.clone(), account: named(&account.value), secret };
     let now = Timestamp::now().as_second();
-    let claims = Claims::new(whose, wishes.audiences.clone(), now, Some(wishes.seconds));
+    let claims = Claims::new(holder, requested.audiences.clone(), now, Some(requested.seconds));
     let token = server.tokens.sign(&claims);
     let token = token.ok_or_else(|| ApiError::internal("the token could not be signed"))?;
-    let ends = Timestamp::from_second(now.saturating_add(wishes.seconds));
+    let ends = Timestamp::from_second(now.saturating_add(requested.seconds));
     let ends = ends.map_err(|error| ApiError::internal(error.to_string()))?;
     let metadata = meta::of(&mut value);
     metadata.insert("name".to_owned(), json!(name));
@@ -60,22 +60,22 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
     if !value["spec"].is_object() {
         value["spec"] = json!({});
     }
-    value["spec"]["audiences"] = json!(wishes.audiences);
-    value["spec"]["expirationSeconds"] = json!(wishes.seconds);
+    value["spec"]["audiences"] = json!(requested.audiences);
+    value["spec"]["expirationSeconds"] = json!(requested.seconds);
     value["status"] = json!({"token": token, "expirationTimestamp": ends.to_string()});
     Ok(json_of(StatusCode::CREATED, &value))
 }
 
 /// What is asked for.
 #[derive(Debug, PartialEq, Eq)]
-struct Wishes {
+struct Requested {
     audiences: Vec<String>,
     seconds: i64,
     /// Its UID may be empty.
     secret: Option<Named>,
 }
 
-impl Wishes {
+impl Requested {
     fn read(spec: &Value) -> Result<Self, Cause> {
         let seconds = match spec.get("expirationSeconds") {
             None | Some(Value::Null) => USUAL,
@@ -142,13 +142,13 @@ mod tests {
 
     #[test]
     fn wishes_have_limits() {
-        let told = |spec: Value| Wishes::read(&spec).map_err(|cause| cause.field);
-        let usual = Wishes { audiences: vec![ISSUER.to_owned()], seconds: USUAL, secret: None };
-        assert_eq!(told(Value::Null), Ok(usual));
+        let read = |spec: Value| Requested::read(&spec).map_err(|cause| cause.field);
+        let usual = Requested { audiences: vec![ISSUER.to_owned()], seconds: USUAL, secret: None };
+        assert_eq!(read(Value::Null), Ok(usual));
         let given = json!({"audiences": ["vault"], "expirationSeconds": 600,
             "boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": "s", "uid": "u"}});
         let secret = Some(Named { name: "s".to_owned(), uid: "u".to_owned() });
-        assert_eq!(told(given), Ok(Wishes { audiences: vec!["vault".to_owned()], seconds: 600, secret }));
+        assert_eq!(read(given), Ok(Requested { audiences: vec!["vault".to_owned()], seconds: 600, secret }));
         for (spec, field) in [
             (json!({"expirationSeconds": 599}), "spec.expirationSeconds"),
             (json!({"expirationSeconds": -1}), "spec.expirationSeconds"),
@@ -159,7 +159,7 @@ mod tests {
             (json!({"boundObjectRef": {"kind": "Pod", "name": "p"}}), "spec.boundObjectRef.kind"),
             (json!({"boundObjectRef": {"kind": "Secret"}}), "spec.boundObjectRef.name"),
         ] {
-            assert_eq!(told(spec.clone()), Err(field.to_owned()), "{spec}");
+            assert_eq!(read(spec.clone()), Err(field.to_owned()), "{spec}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Watches: a line of JSON for every event.
 //!
-//! A watch keeps no queue of its own. It remembers how far it has told, and reads on in the store's past; a client that
+//! A watch keeps no queue of its own. It remembers how far it has sent, and reads on in the store's past; a client that
 //! reads so slowly that its place is forgotten gets 410 and starts over.
 
 use std::sync::Arc;
@@ -27,20 +27,20 @@ const LASTING: Duration = Duration::from_secs(45 * 60);
 /// How often one that wants them gets bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
-/// Bytes of what is told first that are written at once, or one object.
+/// Bytes of what is sent first that are written at once, or one object.
 const PIECE: usize = 64 << 10;
 
 struct Watch {
     store: Arc<Store>,
-    news: tokio::sync::watch::Receiver<u64>,
+    revisions: tokio::sync::watch::Receiver<u64>,
     resource: Arc<Resource>,
     namespace: Option<String>,
     name: Option<String>,
     selector: Selector,
     form: Form,
-    /// Everything up to this was told.
+    /// Everything up to this was sent.
     position: u64,
-    /// What is told first, a piece at a time as the client reads.
+    /// What is sent first, a piece at a time as the client reads.
     first: std::vec::IntoIter<Arc<Stored>>,
     /// Whether the end of that is marked.
     marked: bool,
@@ -61,7 +61,7 @@ pub(super) fn serve(
         Selector::read(&object.resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
     let mut watch = Watch {
         store: Arc::clone(&server.store),
-        news: server.store.subscribe(),
+        revisions: server.store.subscribe(),
         resource: Arc::clone(&object.resource),
         namespace: object.namespace.clone(),
         name: object.name.clone(),
@@ -128,7 +128,7 @@ impl Watch {
         line("BOOKMARK", &object)
     }
 
-    fn tell(&self, event: &Event) -> Option<String> {
+    fn line(&self, event: &Event) -> Option<String> {
         let was = event.before.as_ref().is_some_and(|before| self.selects(&before.value));
         let is = event.stays && self.selects(&event.object.value);
         let kind = match (was, is) {
@@ -146,13 +146,13 @@ impl Watch {
             return Some(piece);
         }
         while !self.over {
-            self.news.borrow_and_update();
+            self.revisions.borrow_and_update();
             match self.store.events(&self.resource.name(), self.namespace.as_deref(), self.position) {
                 Ok((position, events)) => {
                     self.position = position;
-                    let told: String = events.iter().filter_map(|event| self.tell(event)).collect();
-                    if !told.is_empty() {
-                        return Some(told);
+                    let lines: String = events.iter().filter_map(|event| self.line(event)).collect();
+                    if !lines.is_empty() {
+                        return Some(lines);
                     }
                 }
                 Err(expired) => {
@@ -168,7 +168,7 @@ impl Watch {
                 }
             };
             tokio::select! {
-                changed = self.news.changed() => self.over = changed.is_err(),
+                changed = self.revisions.changed() => self.over = changed.is_err(),
                 () = tokio::time::sleep_until(self.deadline) => self.over = true,
                 () = marking => {
                     self.bookmark = Some(Instant::now() + BOOKMARKS);

@@ -4,8 +4,8 @@ mod apply;
 mod change;
 mod create;
 mod delete;
-mod judge;
 mod scale;
+mod validate;
 
 use std::sync::Arc;
 
@@ -137,9 +137,15 @@ impl Writer {
         ApiError::not_found(&self.object.resource, self.name())
     }
 
-    /// Keeps account of whose the fields are. `wished` is whom the client wishes for.
-    fn sign(&self, value: &mut Value, before: Option<&Value>, wished: Managers) {
-        managed_fields::update(Type::of_resource(&self.object.resource), before, value, wished, &self.author);
+    /// Records the update in the managed fields. `requested` is what the client sent of them.
+    fn record_update(&self, value: &mut Value, before: Option<&Value>, requested: Managers) {
+        managed_fields::update(
+            Type::of_resource(&self.object.resource),
+            before,
+            value,
+            requested,
+            &self.author,
+        );
     }
 
     /// Stores a new state, removes what nobody holds any more, or does nothing if only asked.
@@ -170,7 +176,7 @@ impl Writer {
     }
 
     /// What is answered: what is stored now, or would be.
-    fn told(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, ApiError> {
+    fn written(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, ApiError> {
         let mut written = done.ok_or_else(|| ApiError::internal("the write was not decided"))?;
         if let Some(stored) = stored.filter(|_| !self.dry) {
             written.value = stored.value.clone();

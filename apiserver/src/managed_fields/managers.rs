@@ -43,7 +43,7 @@ impl Entry {
     }
 
     /// As in messages: `"kubectl" with subresource "status" using v1 at …`; those who apply by name only.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let name = &self.author.manager;
         let part = match self.author.subresource.as_str() {
             "" => String::new(),
@@ -106,13 +106,13 @@ impl Managers {
 
     /// Those that a written object shall have: what the writer says of them, unless that is nothing, or nonsense. One
     /// entry without any words takes them all away.
-    pub fn wished(written: &Value, before: Option<&Value>) -> Self {
+    pub fn requested(written: &Value, before: Option<&Value>) -> Self {
         let given = written.pointer("/metadata/managedFields").and_then(Value::as_array);
         if given.is_some_and(|given| matches!(given.as_slice(), [Value::Object(one)] if one.is_empty())) {
             return Self::default();
         }
-        let wished = Self::read(written).filter(|wished| !wished.entries.is_empty());
-        wished.or_else(|| before.and_then(Self::read)).unwrap_or_default()
+        let requested = Self::read(written).filter(|requested| !requested.entries.is_empty());
+        requested.or_else(|| before.and_then(Self::read)).unwrap_or_default()
     }
 
     /// Writes them to an object.
@@ -214,8 +214,9 @@ mod tests {
             ..Difference::default()
         };
         managers.update(&change, &author("other"), "2");
-        let told: Vec<_> = managers.entries.iter().map(|entry| (entry.told(), entry.set.write())).collect();
-        assert_eq!(told, [("\"other\" using v1 at 2".to_owned(), json!({"f:a": {}}))]);
+        let described: Vec<_> =
+            managers.entries.iter().map(|entry| (entry.describe(), entry.set.write())).collect();
+        assert_eq!(described, [("\"other\" using v1 at 2".to_owned(), json!({"f:a": {}}))]);
         managers.update(&Difference::default(), &author("idle"), "3");
         assert_eq!(managers.entries.len(), 1);
         for number in 0..20 {
@@ -232,17 +233,17 @@ mod tests {
         let object = |entries: Value| json!({"metadata": {"managedFields": entries}});
         let before = object(json!([entry]));
         let mut written = json!({"metadata": {}});
-        Managers::wished(&written, Some(&before)).write(&mut written);
+        Managers::requested(&written, Some(&before)).write(&mut written);
         assert_eq!(written, before, "who says nothing keeps them");
         for nonsense in [
             json!([]),
             json!([{"operation": "Invent"}]),
             json!([{"operation": "Update", "fieldsType": "X", "fieldsV1": {}}]),
         ] {
-            assert_eq!(Managers::wished(&object(nonsense), Some(&before)).entries.len(), 1);
+            assert_eq!(Managers::requested(&object(nonsense), Some(&before)).entries.len(), 1);
         }
         assert!(
-            Managers::wished(&object(json!([{}])), Some(&before)).entries.is_empty(),
+            Managers::requested(&object(json!([{}])), Some(&before)).entries.is_empty(),
             "taken away on purpose"
         );
     }

@@ -25,8 +25,8 @@ fn applied(live: Option<&Value>, manager: &str, manifest: &Value, force: bool) -
 fn updated(before: &Value, manager: &str, change: Value) -> Value {
     let mut after = before.clone();
     json_patch::merge(&mut after, &change);
-    let wished = Managers::wished(&after, Some(before));
-    update(Type::of_kind("ConfigMap"), Some(before), &mut after, wished, &author(manager));
+    let requested = Managers::requested(&after, Some(before));
+    update(Type::of_kind("ConfigMap"), Some(before), &mut after, requested, &author(manager));
     after
 }
 
@@ -73,10 +73,10 @@ fn what_others_own_is_changed_only_by_force() {
         ]
     );
     let edited = updated(&forced, "kubectl-edit", json!({"data": {"c": "3"}}));
-    let Err(Unapplied::Conflicts(told)) = applied(Some(&edited), "two", &rival, false) else {
+    let Err(Unapplied::Conflicts(conflicts)) = applied(Some(&edited), "two", &rival, false) else {
         panic!("no conflict")
     };
-    assert!(told[0].owner.starts_with("\"kubectl-edit\" using v1 at 2"), "{told:?}");
+    assert!(conflicts[0].owner.starts_with("\"kubectl-edit\" using v1 at 2"), "{conflicts:?}");
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn lists_are_owned_by_element() {
 #[test]
 fn what_was_there_before_belongs_to_those_who_were_there_before() {
     let mut old = map(json!({"data": {"a": "1"}}));
-    let Err(Unapplied::Conflicts(told)) =
+    let Err(Unapplied::Conflicts(conflicts)) =
         applied(Some(&old), "one", &map(json!({"data": {"a": "2"}})), false)
     else {
         panic!("no conflict")
     };
-    assert!(told[0].owner.starts_with("\"before-first-apply\" using v1"), "{told:?}");
+    assert!(conflicts[0].owner.starts_with("\"before-first-apply\" using v1"), "{conflicts:?}");
     let before = old.clone();
     Registry::default().record(&Key::new("configmaps", "", "a"), Some(&before), &mut old);
     assert!(old["metadata"].get("managedFields").is_none(), "nothing changed");

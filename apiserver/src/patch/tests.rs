@@ -75,8 +75,8 @@ fn a_test_for_null_holds_where_there_is_nothing() {
     assert_eq!(held, json!({"metadata": {"finalizers": ["one"]}}));
     assert!(matches!(apply(Kind::Json, &held, adding, &[]), Err(PatchError::Unfit(_))));
     let other = json!([{"op": "test", "path": "/metadata/name", "value": "x"}]);
-    let told = apply(Kind::Json, &bare, other, &[]).unwrap_err().to_string();
-    assert!(told.contains("operation 0 at '/metadata/name'"), "{told}");
+    let message = apply(Kind::Json, &bare, other, &[]).unwrap_err().to_string();
+    assert!(message.contains("operation 0 at '/metadata/name'"), "{message}");
 }
 
 #[test]

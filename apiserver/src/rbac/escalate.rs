@@ -13,7 +13,7 @@ use crate::resource::Resource;
 
 /// Single permissions that are looked at in one request.
 const MOST_PARTS: usize = 1 << 16;
-/// Lines that are told.
+/// Rules that a message lists.
 const TOLD: usize = 20;
 
 /// Why somebody may not write a role or a binding.
@@ -41,7 +41,7 @@ impl Writing<'_> {
     ///
     /// # Errors
     /// What the user would give away without having it.
-    pub fn judge(&self, new: &Value, old: Option<&Value>) -> Result<(), Escalation> {
+    pub fn check(&self, new: &Value, old: Option<&Value>) -> Result<(), Escalation> {
         if self.resource.group != GROUP || self.user.may_everything() {
             return Ok(());
         }
@@ -100,18 +100,18 @@ impl Writing<'_> {
         let groups: Vec<String> = groups.iter().map(|group| format!("{group:?}")).collect();
         let who = format!("{why}user {name:?} (groups=[{}])", groups.join(" "));
         if size > MOST_PARTS {
-            let told = format!(
+            let message = format!(
                 "{who} cannot grant {size} single permissions at once: at most {MOST_PARTS} are looked at"
             );
-            return Err(Escalation::NotHeld(told));
+            return Err(Escalation::NotHeld(message));
         }
         let missing: BTreeSet<Part> = wanted.iter().flat_map(|rule| lacking(&held, rule)).collect();
         if missing.is_empty() {
             return Ok(());
         }
-        let told =
+        let message =
             format!("{who} is attempting to grant RBAC permissions not currently held:\n{}", tell(missing));
-        Err(Escalation::NotHeld(told))
+        Err(Escalation::NotHeld(message))
     }
 }
 

@@ -29,17 +29,17 @@ pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
 
 /// Keeps them until the store is gone.
 pub async fn run(store: Arc<Store>, policy: Policy) {
-    let begin = || Rounds { policy: policy.clone(), follower: Follower::default() };
-    controller::go_from(store, "roles", begin, round).await;
+    let begin = || State { policy: policy.clone(), follower: Follower::default() };
+    controller::go_from(store, "roles", begin, reconcile).await;
 }
 
 #[derive(Debug, std::default::Default)]
-struct Rounds {
+struct State {
     policy: Policy,
     follower: Follower,
 }
 
-fn round(store: &Store, Rounds { policy, follower }: &mut Rounds) -> Option<Duration> {
+fn reconcile(store: &Store, State { policy, follower }: &mut State) -> Option<Duration> {
     let changed = match follower.look(store) {
         Changes::Relist => true,
         Changes::Delta(events) => events.iter().any(|event| is_ours(&event.key.resource)),

@@ -198,9 +198,9 @@ mod tests {
         ] {
             let mut map = json!({"data": {"a": data}, "binaryData": {"b": binary}});
             let causes = config_map(&mut map, None);
-            let told = causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str()));
+            let found = causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str()));
             let expected = ("data", "Too long: must have at most 1048576 bytes");
-            assert_eq!(told.collect::<Vec<_>>(), if fits { vec![] } else { vec![expected] });
+            assert_eq!(found.collect::<Vec<_>>(), if fits { vec![] } else { vec![expected] });
         }
     }
 

@@ -176,15 +176,17 @@ fn binding(new: &mut Value, old: Option<&Value>, kinds: &[&str]) -> Vec<Cause> {
         causes.push(Cause::invalid("roleRef.name", why));
     }
     if let Some(old) = old.filter(|old| old.get("roleRef") != new.get("roleRef")) {
-        let told = new["roleRef"].clone();
+        let wanted = new["roleRef"].clone();
         let was = format!("{}/{}", text(&old["roleRef"], "kind"), text(&old["roleRef"], "name"));
-        let why = format!("Invalid value: {told}: cannot change roleRef (it is {was})");
+        let why = format!("Invalid value: {wanted}: cannot change roleRef (it is {was})");
         causes.push(Cause::invalid("roleRef", why));
     }
     let namespaced = kinds.contains(&"Role");
     if let Some(all) = new.get_mut("subjects").and_then(Value::as_array_mut) {
-        let judged =
-            all.iter_mut().enumerate().flat_map(|(index, subject)| judge(subject, index, namespaced));
+        let judged = all
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(index, subject)| validate_subject(subject, index, namespaced));
         causes.extend(judged);
     }
     causes
@@ -198,7 +200,7 @@ fn complete(reference: &mut Value, group: &str) {
 }
 
 /// `namespaced` is whether the binding is in a namespace, which is then its accounts' unless they say otherwise.
-fn judge(subject: &mut Value, index: usize, namespaced: bool) -> Vec<Cause> {
+fn validate_subject(subject: &mut Value, index: usize, namespaced: bool) -> Vec<Cause> {
     let at = |field: &str| format!("subjects[{index}].{field}");
     let kind = text(subject, "kind").to_owned();
     let group = match kind.as_str() {

@@ -23,7 +23,7 @@ use self::kind::Kind;
 use super::structural::{is, properties};
 use crate::resource::Cause;
 
-pub use run::judge;
+pub use run::validate;
 
 /// What a schema calls them.
 pub const RULES: &str = "x-kubernetes-validations";
@@ -64,7 +64,7 @@ struct Rule {
 }
 
 impl Rules {
-    /// The rules of a schema; those that make no sense are left out, and told.
+    /// The rules of a schema; invalid ones are left out and logged.
     pub fn read(schema: &Value, at: &str) -> (Self, Vec<Cause>) {
         if !mentions(schema) {
             return (Self::default(), Vec::new());
@@ -221,11 +221,11 @@ fn one(schema: &Value, given: &Value, (root, known): (bool, bool)) -> Result<Rul
 }
 
 fn parse(source: &str) -> Result<IdedExpr, String> {
-    let told = |error: cel::ParseErrors| {
-        let told: Vec<String> = error.errors.iter().take(3).map(|error| error.msg.clone()).collect();
-        told.join("; ")
+    let message = |error: cel::ParseErrors| {
+        let errors: Vec<String> = error.errors.iter().take(3).map(|error| error.msg.clone()).collect();
+        errors.join("; ")
     };
-    fuel::LIBRARY.parser().parse(source).map_err(told)
+    fuel::LIBRARY.parser().parse(source).map_err(message)
 }
 
 /// The path of a field below a schema, if there is one.

@@ -39,8 +39,8 @@ pub fn prune(schema: &Value, value: &mut Value, at: &str, unknown: &mut Vec<Stri
             let embedded = is(schema, "x-kubernetes-embedded-resource");
             let stays =
                 |name: &str| keeps || field(schema, name).is_some() || (embedded && EMBEDDED.contains(&name));
-            let strangers: Vec<String> = fields.keys().filter(|name| !stays(name)).cloned().collect();
-            for name in strangers {
+            let undeclared: Vec<String> = fields.keys().filter(|name| !stays(name)).cloned().collect();
+            for name in undeclared {
                 fields.remove(&name);
                 unknown.push(super::join(at, &name));
             }

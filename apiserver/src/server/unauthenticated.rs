@@ -8,21 +8,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-/// Connections of strangers at the same time. Everybody is one until they have shown something, and after a restart of
+/// Unauthenticated connections at the same time. Everybody is one until they have shown something, and after a restart of
 /// the server hundreds of watchers come back at once.
-const MOST_STRANGERS: usize = 1024;
+const MAX_UNAUTHENTICATED: usize = 1024;
 /// Connections of all others.
-const MOST_KNOWN: usize = 4096;
+const MAX_AUTHENTICATED: usize = 4096;
 
 /// All connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    strangers: Mutex<Strangers>,
+    unauthenticated: Mutex<Unauthenticated>,
     known: Arc<Semaphore>,
 }
 
 #[derive(Debug, Default)]
-struct Strangers {
+struct Unauthenticated {
     /// How many there ever were.
     count: u64,
     tasks: BTreeMap<u64, AbortHandle>,
@@ -38,11 +38,14 @@ pub(super) struct Standing {
 
 impl Connections {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { strangers: Mutex::default(), known: Arc::new(Semaphore::new(MOST_KNOWN)) })
+        Arc::new(Self {
+            unauthenticated: Mutex::default(),
+            known: Arc::new(Semaphore::new(MAX_AUTHENTICATED)),
+        })
     }
 
-    fn strangers(&self) -> MutexGuard<'_, Strangers> {
-        self.strangers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unauthenticated(&self) -> MutexGuard<'_, Unauthenticated> {
+        self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Spawns a stranger's connection.
@@ -50,15 +53,15 @@ impl Connections {
         self: &Arc<Self>,
         connection: impl FnOnce(Standing) -> F,
     ) {
-        let mut strangers = self.strangers();
-        strangers.count += 1;
-        let number = strangers.count;
+        let mut unauthenticated = self.unauthenticated();
+        unauthenticated.count += 1;
+        let number = unauthenticated.count;
         let standing = Standing { connections: Arc::clone(self), number, place: OnceLock::new() };
         let task = tokio::spawn(connection(standing));
-        strangers.tasks.insert(number, task.abort_handle());
-        let too_many = strangers.tasks.len() > MOST_STRANGERS;
-        let oldest = too_many.then(|| strangers.tasks.pop_first()).flatten();
-        drop(strangers);
+        unauthenticated.tasks.insert(number, task.abort_handle());
+        let too_many = unauthenticated.tasks.len() > MAX_UNAUTHENTICATED;
+        let oldest = too_many.then(|| unauthenticated.tasks.pop_first()).flatten();
+        drop(unauthenticated);
         if let Some((number, task)) = oldest {
             debug!(number, "a stranger's connection makes place for another one");
             task.abort();
@@ -78,7 +81,7 @@ impl Standing {
     }
 
     fn leave(&self) {
-        self.connections.strangers().tasks.remove(&self.number);
+        self.connections.unauthenticated().tasks.remove(&self.number);
     }
 }
 
@@ -97,7 +100,7 @@ mod tests {
     #[tokio::test]
     async fn the_oldest_stranger_goes_and_whoever_is_known_stays() {
         let connections = Connections::new();
-        let (gone, mut told) = mpsc::unbounded_channel();
+        let (gone, mut closed) = mpsc::unbounded_channel();
         let come = |known: bool, name: usize| {
             let gone = gone.clone();
             connections.spawn(move |standing| async move {
@@ -117,13 +120,13 @@ mod tests {
         };
         come(true, 0);
         tokio::task::yield_now().await;
-        (1..=MOST_STRANGERS).for_each(|name| come(false, name));
+        (1..=MAX_UNAUTHENTICATED).for_each(|name| come(false, name));
         tokio::task::yield_now().await;
-        assert!(told.try_recv().is_err(), "there is room for all");
-        come(false, MOST_STRANGERS + 1);
-        assert_eq!(told.recv().await, Some(1));
-        assert_eq!(connections.strangers().tasks.len(), MOST_STRANGERS);
-        assert_eq!(connections.known.available_permits(), MOST_KNOWN - 1);
+        assert!(closed.try_recv().is_err(), "there is room for all");
+        come(false, MAX_UNAUTHENTICATED + 1);
+        assert_eq!(closed.recv().await, Some(1));
+        assert_eq!(connections.unauthenticated().tasks.len(), MAX_UNAUTHENTICATED);
+        assert_eq!(connections.known.available_permits(), MAX_AUTHENTICATED - 1);
     }
 
     #[tokio::test]
@@ -137,7 +140,7 @@ mod tests {
             let _ = done.send(());
         });
         ended.await.unwrap();
-        assert!(connections.strangers().tasks.is_empty());
-        assert_eq!(connections.known.available_permits(), MOST_KNOWN);
+        assert!(connections.unauthenticated().tasks.is_empty());
+        assert_eq!(connections.known.available_permits(), MAX_AUTHENTICATED);
     }
 }

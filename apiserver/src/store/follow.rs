@@ -26,7 +26,7 @@ impl Follower {
             self.position = Some(position);
             return Changes::Delta(events);
         }
-        // What is written between this and the look at everything is told once more.
+        // What is written between this and the list of everything is reported twice.
         self.position = Some(store.revision());
         Changes::Relist
     }

@@ -141,9 +141,9 @@ fn a_revision_that_was_tried_is_never_used_again() {
         *switch.lock().unwrap() = Trouble::None;
         assert_eq!(put(&store, "c", "1"), 3, "{trouble:?}: 2 was tried");
         assert_eq!(store.get(&key).map(|object| object.revision), landed.then_some(2), "{trouble:?}");
-        let told: Vec<_> =
+        let events: Vec<_> =
             store.events("r", None, 1).unwrap().1.iter().map(|event| event.object.revision).collect();
-        assert_eq!(told, if landed { vec![2, 3] } else { vec![3] }, "{trouble:?}");
+        assert_eq!(events, if landed { vec![2, 3] } else { vec![3] }, "{trouble:?}");
         let names = texts(&store.list("r", None));
         drop(store);
         let store = Store::open(&path).unwrap();

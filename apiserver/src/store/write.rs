@@ -157,7 +157,7 @@ impl Store {
         let event = Event { key: object.key.clone(), before, object: Arc::clone(object), stays };
         present.past.push(Arc::new(event));
         drop(present);
-        self.news.send_replace(object.revision);
+        self.revisions.send_replace(object.revision);
     }
 }
 

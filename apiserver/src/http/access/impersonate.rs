@@ -15,7 +15,7 @@ const KNOWLEDGE: &str = "authentication.k8s.io";
 
 /// Whom somebody wants to be.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Wished {
+pub(super) struct Impersonation {
     /// As whom the request goes on.
     pub(super) who: User,
     /// Groups that were asked for; others follow from the name.
@@ -23,7 +23,7 @@ pub(super) struct Wished {
 }
 
 /// Whom the headers ask for.
-pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, ApiError> {
+pub(super) fn requested(headers: &HeaderMap) -> Result<Option<Impersonation>, ApiError> {
     let unreadable =
         |name: &str| ApiError::bad_request(format!("the header {name} is no text that can be read"));
     let all = |name: &str| -> Result<Vec<String>, ApiError> {
@@ -60,11 +60,11 @@ pub(super) fn wished(headers: &HeaderMap) -> Result<Option<Wished>, ApiError> {
             who.groups.push(group);
         }
     }
-    Ok(Some(Wished { who, groups }))
+    Ok(Some(Impersonation { who, groups }))
 }
 
 /// What one must be allowed for it.
-pub(super) fn actions(wished: &Wished) -> Vec<Action> {
+pub(super) fn actions(requested: &Impersonation) -> Vec<Action> {
     let act = |group: &str, resource: &str, part: &str, namespace: &str, name: &str| {
         Action::Object(Access {
             verb: "impersonate".to_owned(),
@@ -75,15 +75,15 @@ pub(super) fn actions(wished: &Wished) -> Vec<Action> {
             name: name.to_owned(),
         })
     };
-    let mut actions = vec![match account(&wished.who.name) {
+    let mut actions = vec![match account(&requested.who.name) {
         Some((namespace, name)) => act("", "serviceaccounts", "", namespace, name),
-        None => act("", "users", "", "", &wished.who.name),
+        None => act("", "users", "", "", &requested.who.name),
     }];
-    actions.extend(wished.groups.iter().map(|group| act("", "groups", "", "", group)));
-    if !wished.who.uid.is_empty() {
-        actions.push(act(KNOWLEDGE, "uids", "", "", &wished.who.uid));
+    actions.extend(requested.groups.iter().map(|group| act("", "groups", "", "", group)));
+    if !requested.who.uid.is_empty() {
+        actions.push(act(KNOWLEDGE, "uids", "", "", &requested.who.uid));
     }
-    for (field, values) in &wished.who.extra {
+    for (field, values) in &requested.who.extra {
         actions.extend(values.iter().map(|value| act(KNOWLEDGE, "userextras", field, "", value)));
     }
     actions
@@ -98,27 +98,27 @@ fn account(user: &str) -> Option<(&str, &str)> {
 mod tests {
     use super::*;
 
-    fn told(headers: &[(&str, &str)]) -> Result<Option<Wished>, ApiError> {
+    fn read(headers: &[(&str, &str)]) -> Result<Option<Impersonation>, ApiError> {
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
         }
-        wished(&map)
+        requested(&map)
     }
 
     fn needed(headers: &[(&str, &str)]) -> Vec<String> {
-        let wished = told(headers).unwrap().unwrap();
+        let requested = read(headers).unwrap().unwrap();
         let name = |action: Action| match action {
             Action::Object(access) => format!("{} {} {}", access.whole(), access.namespace, access.name),
             Action::Path { path, .. } => path,
         };
-        actions(&wished).into_iter().map(name).collect()
+        actions(&requested).into_iter().map(name).collect()
     }
 
     #[test]
     fn whoever_is_asked_for_has_the_groups_that_follow() {
-        assert_eq!(told(&[]).unwrap(), None);
-        let groups = |headers: &[(&str, &str)]| told(headers).unwrap().unwrap().who.groups;
+        assert_eq!(read(&[]).unwrap(), None);
+        let groups = |headers: &[(&str, &str)]| read(headers).unwrap().unwrap().who.groups;
         assert_eq!(groups(&[("Impersonate-User", "ada")]), [KNOWN]);
         assert_eq!(
             groups(&[("Impersonate-User", "ada"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b")]),
@@ -130,7 +130,7 @@ mod tests {
         );
         assert_eq!(groups(&[("Impersonate-User", "system:anonymous")]), ["system:unauthenticated"]);
         for alone in ["Impersonate-Group", "Impersonate-Uid", "Impersonate-Extra-x"] {
-            assert!(told(&[(alone, "x")]).is_err(), "{alone}");
+            assert!(read(&[(alone, "x")]).is_err(), "{alone}");
         }
     }
 

@@ -156,10 +156,10 @@ mod tests {
         let labels = BTreeMap::from([("a".to_owned(), "b".to_owned())]);
         let selectors = vec![LabelSelector { labels, expressions: Vec::new() }];
         let role = Role { metadata: None, rules, aggregation: Some(AggregationRule { selectors }) };
-        let mut told = read("ClusterRole", &role.encode_to_vec()).unwrap().unwrap();
-        told["metadata"].take();
+        let mut decoded = read("ClusterRole", &role.encode_to_vec()).unwrap().unwrap();
+        decoded["metadata"].take();
         assert_eq!(
-            told,
+            decoded,
             json!({"metadata": null, "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]},
                 "rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
                     {"verbs": ["get"], "nonResourceURLs": ["/x"]}]})
@@ -167,9 +167,9 @@ mod tests {
         let subject = Subject { kind: "User".to_owned(), name: "ada".to_owned(), ..Subject::default() };
         let role = Some(RoleRef { kind: "Role".to_owned(), name: "r".to_owned(), group: "g".to_owned() });
         let binding = Binding { metadata: None, subjects: vec![subject], role };
-        let told = read("RoleBinding", &binding.encode_to_vec()).unwrap().unwrap();
-        assert_eq!(told["subjects"], json!([{"kind": "User", "name": "ada"}]));
-        assert_eq!(told["roleRef"], json!({"apiGroup": "g", "kind": "Role", "name": "r"}));
+        let decoded = read("RoleBinding", &binding.encode_to_vec()).unwrap().unwrap();
+        assert_eq!(decoded["subjects"], json!([{"kind": "User", "name": "ada"}]));
+        assert_eq!(decoded["roleRef"], json!({"apiGroup": "g", "kind": "Role", "name": "r"}));
         assert_eq!(read("Pod", b"").unwrap(), None);
         assert!(read("Role", b"\xff\xff").is_err());
     }

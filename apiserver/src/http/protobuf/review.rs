@@ -164,12 +164,12 @@ mod tests {
         let bound = Some(Bound { kind: "Secret".to_owned(), name: "s".to_owned(), ..Bound::default() });
         let spec = TokenRequestSpec { audiences: vec!["a".to_owned()], bound, seconds: Some(600) };
         let raw = TokenRequest { spec: Some(spec) }.encode_to_vec();
-        let told = read("TokenRequest", &raw).unwrap();
+        let decoded = read("TokenRequest", &raw).unwrap();
         assert_eq!(
-            (&told["spec"]["expirationSeconds"], &told["spec"]["audiences"]),
+            (&decoded["spec"]["expirationSeconds"], &decoded["spec"]["audiences"]),
             (&json!(600), &json!(["a"]))
         );
-        assert_eq!(told["spec"]["boundObjectRef"]["name"], "s");
+        assert_eq!(decoded["spec"]["boundObjectRef"]["name"], "s");
         assert_eq!(read("Pod", &raw), None);
         assert!(super::read("TokenReview", b"\xff\xff").is_err());
     }

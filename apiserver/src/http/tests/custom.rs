@@ -49,10 +49,10 @@ async fn they_are_as_their_schema_has_them() {
     assert_eq!((code, &made["spec"]), (201, &json!({"size": 1, "color": "red"})));
     assert!(made.get("status").is_none(), "{made}");
     let path = format!("{BOXES}/a");
-    let (_, told) = world
+    let (_, written) = world
         .patch(&format!("{path}/status"), "merge", json!({"status": {"replicas": 2}, "spec": {"size": 9}}))
         .await;
-    assert_eq!((&told["status"]["replicas"], &told["spec"]["size"]), (&json!(2), &json!(1)));
+    assert_eq!((&written["status"]["replicas"], &written["spec"]["size"]), (&json!(2), &json!(1)));
     let (code, scale) =
         world.patch(&format!("{path}/scale"), "merge", json!({"spec": {"replicas": 3}})).await;
     assert_eq!((code, &scale["spec"]["replicas"], &scale["status"]["replicas"]), (200, &json!(3), &json!(2)));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::judge::{belongs, is_called, room};
+use super::validate::{belongs, is_called, room};
 use super::{Writer, Written};
 use crate::http::ApiError;
 use crate::managed_fields::{self, Application, Applied, Type};
@@ -41,7 +41,7 @@ impl Writer {
                         self.object.namespace.as_deref().unwrap_or_default(),
                         self.name(),
                     );
-                    (StatusCode::CREATED, self.judge(&mut value, None)?)
+                    (StatusCode::CREATED, self.validate(&mut value, None)?)
                 }
             };
             self.check_limits(&mut value, stored.map(|stored| &**stored))?;
@@ -55,7 +55,7 @@ impl Writer {
             false => Ok(()),
         };
         let stored = self.store.update(&self.object.key(self.name()), decide, confirm)?;
-        self.told(done, stored)
+        self.written(done, stored)
     }
 
     /// Checks a manifest, and leaves of it what is written here.

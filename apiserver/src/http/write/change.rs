@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::judge::{belongs, is_called};
+use super::validate::{belongs, is_called};
 use super::{Asked, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::http::body::{self, PatchBody};
@@ -84,15 +84,15 @@ impl Writer {
             let mut value = make(&before.value)?;
             // A subresource has no say in it.
             let said = if self.object.status.is_some() { &before.value } else { &value };
-            let wished = Managers::wished(said, Some(&before.value));
+            let requested = Managers::requested(said, Some(&before.value));
             let warnings = self.update(&mut value, &before.value)?;
             self.check_limits(&mut value, Some(before))?;
-            self.sign(&mut value, Some(&before.value), wished);
+            self.record_update(&mut value, Some(&before.value), requested);
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
             Ok(self.decide(value))
         };
         let stored = self.store.update(&self.object.key(self.name()), decide, |_| Ok(()))?;
-        self.told(done, stored)
+        self.written(done, stored)
     }
 
     /// Makes of a new value what an update of `before` may be. Warnings for the user.
@@ -114,7 +114,7 @@ impl Writer {
             None => {}
         }
         meta::update(value, before);
-        let warnings = self.judge(value, Some(before))?;
+        let warnings = self.validate(value, Some(before))?;
         self.check_finalizers(value, before)?;
         meta::count_generation(value, before);
         Ok(warnings)

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::judge::{belongs, room};
+use super::validate::{belongs, room};
 use super::{Asked, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::managed_fields::Managers;
@@ -52,10 +52,10 @@ impl Writer {
         self.check_name(name)?;
         room(&self.store, &self.object, name)?;
         meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
-        let wished = Managers::wished(&value, None);
-        let warnings = self.judge(&mut value, None)?;
+        let requested = Managers::requested(&value, None);
+        let warnings = self.validate(&mut value, None)?;
         self.check_limits(&mut value, None)?;
-        self.sign(&mut value, None, wished);
+        self.record_update(&mut value, None, requested);
         let decide = |before: Option<&Arc<Stored>>| match before {
             Some(_) => Err(ApiError::exists(&self.object.resource, name)),
             None if self.dry => Ok(Change::Nothing),

@@ -19,16 +19,16 @@ use crate::{meta, objects};
 
 /// How a deletion is wanted.
 #[derive(Debug, Clone, Default)]
-struct Wishes {
+struct Options {
     dry: bool,
     uid: String,
     revision: String,
     finalizer: Option<&'static str>,
-    /// `gracePeriodSeconds`: instances heed it; everything else has no end that could be graceful.
+    /// `gracePeriodSeconds`: instances honour it; everything else has no end that could be graceful.
     grace: Option<i64>,
 }
 
-impl Wishes {
+impl Options {
     fn read(query: &Query, options: Option<Value>) -> Result<Self, ApiError> {
         let options = options.unwrap_or_default();
         if let Some(kind) =
@@ -72,10 +72,10 @@ impl Wishes {
 pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, ApiError> {
     let query = asked.query.clone();
     let (writer, form, request) = asked.split()?;
-    let wishes = Wishes::read(&query, body::object(request).await?)?;
+    let options = Options::read(&query, body::object(request).await?)?;
     let resource = Arc::clone(&writer.object.resource);
     let name = writer.object.name.clone().unwrap_or_default();
-    Ok(match aside(move || writer.remove(&name, &wishes)).await? {
+    Ok(match aside(move || writer.remove(&name, &options)).await? {
         Left::Going(value) => json_of(StatusCode::OK, &shown(&resource, &value, form)),
         Left::Gone(value) => {
             let details = json!({
@@ -96,8 +96,8 @@ pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, ApiErr
         return Err(ApiError::method_not_allowed());
     }
     let selector = Selector::read(&resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
-    let wishes = Wishes::read(&query, body::object(request).await?)?;
-    let answer = aside(move || writer.remove_all(&selector, &wishes)).await?;
+    let options = Options::read(&query, body::object(request).await?)?;
+    let answer = aside(move || writer.remove_all(&selector, &options)).await?;
     Ok(json_of(StatusCode::OK, &answer))
 }
 
@@ -107,14 +107,14 @@ enum Left {
 }
 
 impl Writer {
-    fn remove(&self, name: &str, wishes: &Wishes) -> Result<Left, ApiError> {
+    fn remove(&self, name: &str, options: &Options) -> Result<Left, ApiError> {
         let resource = &*self.object.resource;
         let mut left = None;
         self.store.write(&self.object.key(name), |before, _| {
             let before = before.ok_or_else(|| ApiError::not_found(resource, name))?;
-            self.check_wishes(before, wishes)?;
+            self.check_preconditions(before, options)?;
             let mut value = before.value.clone();
-            if let Some(finalizer) = wishes.finalizer.filter(|_| !meta::is_leaving(&value)) {
+            if let Some(finalizer) = options.finalizer.filter(|_| !meta::is_leaving(&value)) {
                 let mut finalizers = meta::finalizers(&value);
                 if !finalizers.iter().any(|one| one == finalizer) {
                     finalizers.push(finalizer.to_owned());
@@ -122,13 +122,13 @@ impl Writer {
                 meta::of(&mut value).insert("finalizers".to_owned(), json!(finalizers));
             }
             let attributes = self.attributes(Operation::Delete, Some(&before.value));
-            self.admission.delete(&attributes, &mut value, wishes.grace)?;
+            self.admission.delete(&attributes, &mut value, options.grace)?;
             let change = objects::mark_for_deletion(&mut value);
             left = Some(match change {
                 objects::Leaving::Held => Left::Going(value.clone()),
                 objects::Leaving::Free => Left::Gone(value.clone()),
             });
-            Ok(match (wishes.dry, change) {
+            Ok(match (options.dry, change) {
                 (true, _) => Change::Nothing,
                 (false, objects::Leaving::Held) => Change::Signed(value),
                 (false, objects::Leaving::Free) => Change::Remove(value),
@@ -137,9 +137,9 @@ impl Writer {
         left.ok_or_else(|| ApiError::internal("the deletion was not decided"))
     }
 
-    fn check_wishes(&self, before: &Object, wishes: &Wishes) -> Result<(), ApiError> {
+    fn check_preconditions(&self, before: &Object, options: &Options) -> Result<(), ApiError> {
         let (resource, name) = (&*self.object.resource, before.key.name.as_str());
-        for (wanted, field) in [(&wishes.uid, "uid"), (&wishes.revision, "resourceVersion")] {
+        for (wanted, field) in [(&options.uid, "uid"), (&options.revision, "resourceVersion")] {
             let has = meta::text(&before.value, field);
             if !wanted.is_empty() && wanted != has {
                 let why =
@@ -153,12 +153,12 @@ impl Writer {
         Ok(())
     }
 
-    fn remove_all(&self, selector: &Selector, wishes: &Wishes) -> Result<Value, ApiError> {
+    fn remove_all(&self, selector: &Selector, options: &Options) -> Result<Value, ApiError> {
         let Self { store, object, .. } = self;
         let listing = store.list(&object.resource.name(), object.namespace.as_deref());
         let mut items = Vec::new();
         for found in listing.objects.iter().filter(|found| selector.selects(&found.value)) {
-            match self.remove(&found.key.name, wishes) {
+            match self.remove(&found.key.name, options) {
                 Ok(Left::Going(value) | Left::Gone(value)) => items.push(value),
                 // Somebody else was faster.
                 Err(_) if store.get(&found.key).is_none() => {}

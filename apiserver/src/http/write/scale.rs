@@ -76,15 +76,15 @@ impl Writer {
             put(&mut value, &at.wanted, json!(replicas));
             // Its schema may allow less than any number.
             if self.object.resource.custom.is_some() {
-                self.judge(&mut value, Some(before))?;
+                self.validate(&mut value, Some(before))?;
             }
             meta::count_generation(&mut value, before);
-            self.sign(&mut value, Some(before), Managers::wished(before, Some(before)));
+            self.record_update(&mut value, Some(before), Managers::requested(before, Some(before)));
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings: Vec::new() });
             Ok(self.decide(value))
         };
         let stored = self.store.update(&self.object.key(self.name()), decide, |_| Ok(()))?;
-        Ok(of(at, &self.told(done, stored)?.value))
+        Ok(of(at, &self.written(done, stored)?.value))
     }
 }
 
@@ -137,11 +137,11 @@ mod tests {
 
     #[test]
     fn a_scale_is_a_number_that_fits() {
-        let told =
+        let replicas_of =
             |value: Value| replicas(&json!({"spec": {"replicas": value}})).map_err(|cause| cause.field);
-        assert_eq!((told(json!(3)), told(Value::Null)), (Ok(3), Ok(0)));
+        assert_eq!((replicas_of(json!(3)), replicas_of(Value::Null)), (Ok(3), Ok(0)));
         for odd in [json!(-1), json!("3"), json!(MOST + 1), json!(1.5)] {
-            assert_eq!(told(odd), Err("spec.replicas".to_owned()));
+            assert_eq!(replicas_of(odd), Err("spec.replicas".to_owned()));
         }
         let at = &Scale {
             wanted: "/spec/replicas".into(),

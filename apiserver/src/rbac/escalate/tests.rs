@@ -40,69 +40,69 @@ fn role(rules: Value) -> Value {
     json!({"metadata": {"name": "new", "namespace": "a"}, "rules": rules})
 }
 
-fn told(user: &str, plural: &str, new: &Value, old: Option<&Value>) -> Result<(), Escalation> {
+fn check(user: &str, plural: &str, new: &Value, old: Option<&Value>) -> Result<(), Escalation> {
     let (_dir, store) = world();
     let (roles, user) = (Roles::of(&store), User::named(user, &["dev"]));
-    Writing { roles: &roles, user: &user, resource: row(plural) }.judge(new, old)
+    Writing { roles: &roles, user: &user, resource: row(plural) }.check(new, old)
 }
 
 #[test]
 fn roles_give_no_more_than_their_writers_have() {
     let (held, more) = (role(json!([read(&["get"])])), role(json!([read(&["get", "delete"])])));
-    assert_eq!(told("ada", "roles", &held, None), Ok(()));
+    assert_eq!(check("ada", "roles", &held, None), Ok(()));
     let why = "user \"ada\" (groups=[\"dev\"]) is attempting to grant RBAC permissions not currently held:\n\
         {APIGroups:[\"\"], Resources:[\"secrets\"], Verbs:[\"delete\"]}";
-    assert_eq!(told("ada", "roles", &more, None), Err(Escalation::NotHeld(why.to_owned())));
-    assert_eq!(told("bob", "roles", &more, None), Ok(()), "he may escalate");
-    assert_eq!(told("ada", "roles", &more, Some(&more)), Ok(()), "nothing changes");
-    assert!(told("ada", "roles", &more, Some(&held)).is_err());
-    assert_eq!(told("ada", "roles", &held, Some(&more)), Ok(()));
-    assert_eq!(told("ada", "secrets", &more, None), Ok(()), "these are not ours");
-    assert_eq!(told("ada", "clusterroles", &role(json!([])), None), Ok(()));
+    assert_eq!(check("ada", "roles", &more, None), Err(Escalation::NotHeld(why.to_owned())));
+    assert_eq!(check("bob", "roles", &more, None), Ok(()), "he may escalate");
+    assert_eq!(check("ada", "roles", &more, Some(&more)), Ok(()), "nothing changes");
+    assert!(check("ada", "roles", &more, Some(&held)).is_err());
+    assert_eq!(check("ada", "roles", &held, Some(&more)), Ok(()));
+    assert_eq!(check("ada", "secrets", &more, None), Ok(()), "these are not ours");
+    assert_eq!(check("ada", "clusterroles", &role(json!([])), None), Ok(()));
     let mut wide = more.clone();
     wide["metadata"]["namespace"] = json!("b");
-    assert!(told("ada", "roles", &wide, None).is_err() && told("bob", "roles", &wide, None).is_err());
+    assert!(check("ada", "roles", &wide, None).is_err() && check("bob", "roles", &wide, None).is_err());
 }
 
 #[test]
 fn only_who_has_everything_makes_roles_of_others() {
     let mut made =
         json!({"metadata": {"name": "new"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": []}});
-    let Err(Escalation::NotHeld(why)) = told("ada", "clusterroles", &made, None) else {
+    let Err(Escalation::NotHeld(why)) = check("ada", "clusterroles", &made, None) else {
         panic!("it is refused")
     };
     assert!(why.starts_with("must have cluster-admin privileges to use an aggregationRule: user"), "{why}");
     let old = made.clone();
-    assert_eq!(told("ada", "clusterroles", &made, Some(&old)), Ok(()));
+    assert_eq!(check("ada", "clusterroles", &made, Some(&old)), Ok(()));
     made["aggregationRule"] = Value::Null;
-    assert!(told("ada", "clusterroles", &made, Some(&old)).is_err());
+    assert!(check("ada", "clusterroles", &made, Some(&old)).is_err());
 }
 
 #[test]
 fn bindings_give_no_more_than_their_writers_have() {
-    assert_eq!(told("ada", "rolebindings", &binding("Role", "read", "eve"), None), Ok(()));
+    assert_eq!(check("ada", "rolebindings", &binding("Role", "read", "eve"), None), Ok(()));
     let wide = binding("ClusterRole", "wide", "eve");
-    assert!(matches!(told("ada", "rolebindings", &wide, None), Err(Escalation::NotHeld(_))));
-    assert_eq!(told("bob", "rolebindings", &wide, None), Ok(()), "he may bind it");
-    assert!(told("bob", "rolebindings", &binding("Role", "above", "eve"), None).is_ok(), "he has it");
-    assert!(told("ada", "rolebindings", &binding("Role", "above", "eve"), None).is_err());
+    assert!(matches!(check("ada", "rolebindings", &wide, None), Err(Escalation::NotHeld(_))));
+    assert_eq!(check("bob", "rolebindings", &wide, None), Ok(()), "he may bind it");
+    assert!(check("bob", "rolebindings", &binding("Role", "above", "eve"), None).is_ok(), "he has it");
+    assert!(check("ada", "rolebindings", &binding("Role", "above", "eve"), None).is_err());
     let gone = Escalation::NoRole(Reference { kind: "Role".to_owned(), name: "gone".to_owned() });
-    assert_eq!(told("ada", "rolebindings", &binding("Role", "gone", "eve"), None), Err(gone));
-    assert_eq!(told("ada", "rolebindings", &wide, Some(&wide)), Ok(()), "nothing changes");
+    assert_eq!(check("ada", "rolebindings", &binding("Role", "gone", "eve"), None), Err(gone));
+    assert_eq!(check("ada", "rolebindings", &wide, Some(&wide)), Ok(()), "nothing changes");
     let others = binding("ClusterRole", "wide", "mallory");
-    assert!(told("ada", "rolebindings", &others, Some(&wide)).is_err());
+    assert!(check("ada", "rolebindings", &others, Some(&wide)).is_err());
 }
 
 #[test]
 fn a_request_has_no_more_permissions_than_can_be_looked_at() {
     let many: Vec<String> = (0..50).map(|number| format!("r{number}")).collect();
     let rule = json!({"verbs": many, "apiGroups": many, "resources": many});
-    let Err(Escalation::NotHeld(why)) = told("ada", "roles", &role(json!([rule])), None) else {
+    let Err(Escalation::NotHeld(why)) = check("ada", "roles", &role(json!([rule])), None) else {
         panic!("it is refused")
     };
     assert!(why.contains("125000 single permissions"), "{why}");
     let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": many});
-    let Err(Escalation::NotHeld(why)) = told("ada", "roles", &role(json!([rule])), None) else {
+    let Err(Escalation::NotHeld(why)) = check("ada", "roles", &role(json!([rule])), None) else {
         panic!("it is refused")
     };
     assert!(why.ends_with("and 30 more"), "{why}");

@@ -60,16 +60,16 @@ fn the_roles_for_people_are_made_of_others() {
 #[test]
 fn a_new_part_counts_and_one_that_is_gone_does_not() {
     let (_dir, store) = store();
-    let mut rounds = Rounds { policy: policy(), ..Rounds::default() };
+    let mut state = State { policy: policy(), ..State::default() };
     let part = json!({"metadata": {"labels": {"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
         "rules": [{"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["boxes"]}]});
     put(&store, "clusterroles", "boxes", part);
-    assert_eq!(round(&store, &mut rounds), None);
+    assert_eq!(reconcile(&store, &mut state), None);
     for role in ["view", "edit", "admin"] {
         assert_eq!(verbs(&store, role, "boxes"), ["get"], "{role}");
     }
     objects::remove(&store, &store.get(&row("clusterroles").key("", "boxes")).unwrap()).unwrap();
-    round(&store, &mut rounds);
+    reconcile(&store, &mut state);
     assert_eq!(verbs(&store, "admin", "boxes"), Vec::<String>::new());
 }
 
@@ -103,7 +103,7 @@ fn roles_that_are_made_of_each_other_come_to_an_end() {
 #[test]
 fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
     let (_dir, store) = store();
-    let mut rounds = Rounds { policy: policy(), ..Rounds::default() };
+    let mut state = State { policy: policy(), ..State::default() };
     let key = row("clusterrolebindings").key("", "cluster-admin");
     objects::remove(&store, &store.get(&key).unwrap()).unwrap();
     let role = store.get(&row("clusterroles").key("", "example.com:view")).unwrap();
@@ -112,7 +112,7 @@ fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
         true
     })
     .unwrap();
-    assert_eq!(round(&store, &mut rounds), None);
+    assert_eq!(reconcile(&store, &mut state), None);
     assert_eq!(store.get(&key).unwrap().value["subjects"][0]["name"], "system:masters");
     assert_eq!(verbs(&store, "example.com:view", "crates"), ["get", "list", "watch"]);
     assert_eq!(verbs(&store, "view", "things"), ["get"]);
@@ -123,7 +123,7 @@ fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
         true
     })
     .unwrap();
-    round(&store, &mut rounds);
+    reconcile(&store, &mut state);
     assert_eq!(store.get(&key).unwrap().value["subjects"], json!([]), "its users said so");
 }
 

@@ -93,6 +93,6 @@ fn what_names_its_objects_stays() {
     let mut new = old.clone();
     new["spec"]["scope"] = json!("Cluster");
     new["spec"]["versions"][0]["name"] = json!("v2");
-    let told: Vec<String> = admit(&mut new, Some(&old)).into_iter().map(|cause| cause.field).collect();
-    assert_eq!(told, ["spec.scope", "spec.versions"]);
+    let fields: Vec<String> = admit(&mut new, Some(&old)).into_iter().map(|cause| cause.field).collect();
+    assert_eq!(fields, ["spec.scope", "spec.versions"]);
 }

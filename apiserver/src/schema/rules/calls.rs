@@ -11,8 +11,8 @@ pub(super) fn result<'s>(name: &str, member: bool, given: &[Kind<'s>]) -> Result
     found.ok_or_else(|| match known(name) {
         false => format!("undeclared reference to '{name}': this function is not available"),
         true => {
-            let told: Vec<String> = given.iter().map(Kind::to_string).collect();
-            format!("found no matching overload for '{name}' applied to '({})'", told.join(", "))
+            let types: Vec<String> = given.iter().map(Kind::to_string).collect();
+            format!("found no matching overload for '{name}' applied to '({})'", types.join(", "))
         }
     })
 }

@@ -13,7 +13,7 @@ use crate::resource::Cause;
 use crate::schema::{join, structural};
 
 /// What the rules have against a value that was another before.
-pub fn judge(rules: &Rules, schema: &Value, new: &Value, old: Option<&Value>) -> Vec<Cause> {
+pub fn validate(rules: &Rules, schema: &Value, new: &Value, old: Option<&Value>) -> Vec<Cause> {
     if rules.is_empty() {
         return Vec::new();
     }
@@ -43,7 +43,7 @@ fn look(
             let now = value::of(schema, new);
             let before = old.map(|old| value::of(schema, old));
             for rule in &rules.here {
-                causes.extend(rule.judge(schema, at, now.as_ref(), before.as_deref()));
+                causes.extend(rule.validate(schema, at, now.as_ref(), before.as_deref()));
             }
         }
         if fuel::is_out() {
@@ -87,7 +87,7 @@ fn weight(value: &Value) -> u64 {
 }
 
 impl Rule {
-    fn judge<'v>(
+    fn validate<'v>(
         &self,
         schema: &Value,
         at: &str,

@@ -14,12 +14,12 @@ fn schema(rules: Value) -> Value {
 }
 
 /// What is said of a spec, which was another one before; the rule must be sound.
-fn told(rule: Value, new: Value, old: Option<Value>) -> Vec<String> {
+fn messages(rule: Value, new: Value, old: Option<Value>) -> Vec<String> {
     let schema = schema(json!([rule]));
     let (rules, causes) = Rules::read(&schema, "at");
     assert_eq!(causes, [], "{rule}");
     let old = old.map(|old| json!({ "spec": old }));
-    let causes = judge(&rules, &schema, &json!({ "spec": new }), old.as_ref());
+    let causes = validate(&rules, &schema, &json!({ "spec": new }), old.as_ref());
     causes.into_iter().map(|cause| format!("{}: {}", cause.field, cause.message)).collect()
 }
 
@@ -52,9 +52,9 @@ fn rules_hold_or_do_not() {
         ("self.a in [1, 2, 3]", true),
         ("self.parts.map(p, p.n) == [1, 2]", true),
     ] {
-        let told = told(json!({"rule": rule, "message": "no"}), full.clone(), None);
+        let found = messages(json!({"rule": rule, "message": "no"}), full.clone(), None);
         let expected: &[&str] = if holds { &[] } else { &["spec: Invalid value: \"object\": no"] };
-        assert_eq!(told, expected, "{rule}");
+        assert_eq!(found, expected, "{rule}");
     }
 }
 
@@ -118,7 +118,7 @@ fn refusals_have_kubernetes_shape() {
             vec!["spec: Invalid value: \"object\": less"],
         ),
     ] {
-        assert_eq!(told(rule.clone(), new, old), expected, "{rule}");
+        assert_eq!(messages(rule.clone(), new, old), expected, "{rule}");
     }
 }
 
@@ -136,9 +136,9 @@ fn rules_below_are_asked_by_key() {
     let old = json!({"spec": {"parts": [{"id": "p", "n": 1}, {"id": "q", "n": 5}]}});
     let new = json!({"kind": "Box", "metadata": {"name": "y"}, "spec": {"labels": {"k": "bad"}, "words": ["four", "x"],
         "parts": [{"id": "q", "n": 4}, {"id": "p", "n": 1}, {"id": "r", "n": 0}]}});
-    let told: Vec<String> =
-        judge(&rules, &schema, &new, Some(&old)).into_iter().map(|cause| cause.field).collect();
-    assert_eq!(told, ["<nil>", "spec.labels.k", "spec.parts[0]", "spec.words[0]"]);
+    let messages: Vec<String> =
+        validate(&rules, &schema, &new, Some(&old)).into_iter().map(|cause| cause.field).collect();
+    assert_eq!(messages, ["<nil>", "spec.labels.k", "spec.parts[0]", "spec.words[0]"]);
 }
 
 /// Why a rule is refused with its definition.
@@ -233,7 +233,7 @@ fn rules_that_cost_too_much_end() {
         &doubling,
         &copies,
     ] {
-        let told = told(json!({ "rule": rule }), json!({"words": words}), None);
-        assert!(told.iter().any(|why| why.contains("cost too much")), "{rule}: {told:?}");
+        let found = messages(json!({ "rule": rule }), json!({"words": words}), None);
+        assert!(found.iter().any(|why| why.contains("cost too much")), "{rule}: {found:?}");
     }
 }

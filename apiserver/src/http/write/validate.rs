@@ -49,17 +49,17 @@ pub(super) fn is_called(value: &Value, name: &str) -> Result<(), ApiError> {
 
 impl Writer {
     /// Checks types, labels and what the resource itself demands. Warnings for the user.
-    pub(super) fn judge(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
+    pub(super) fn validate(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
         let resource = &*self.object.resource;
         let findings = schema::check(resource, value);
         if !findings.mistyped.is_empty() {
-            let told = findings.mistyped.join(", ");
-            return Err(ApiError::bad_request(format!("{} cannot be read: {told}", resource.kind)));
+            let fields = findings.mistyped.join(", ");
+            return Err(ApiError::bad_request(format!("{} cannot be read: {fields}", resource.kind)));
         }
-        let strangers: Vec<String> =
+        let unknown: Vec<String> =
             findings.unknown.iter().map(|field| format!("unknown field {field:?}")).collect();
-        if self.unknown == Unknown::Refuse && !strangers.is_empty() {
-            return Err(ApiError::bad_request(format!("strict decoding error: {}", strangers.join(", "))));
+        if self.unknown == Unknown::Refuse && !unknown.is_empty() {
+            return Err(ApiError::bad_request(format!("strict decoding error: {}", unknown.join(", "))));
         }
         let mut problems = meta::problems(value);
         if resource.is_kubernetes() {
@@ -69,8 +69,8 @@ impl Writer {
         let mut causes: Vec<Cause> = causes.collect();
         if self.object.status.is_some() {
             return self
-                .judge_status(value, old)
-                .map(|()| if self.unknown == Unknown::Warn { strangers } else { Vec::new() });
+                .validate_status(value, old)
+                .map(|()| if self.unknown == Unknown::Warn { unknown } else { Vec::new() });
         }
         let operation = if old.is_none() { Operation::Create } else { Operation::Update };
         let attributes = self.attributes(operation, old);
@@ -80,7 +80,7 @@ impl Writer {
         if !causes.is_empty() {
             return Err(invalid(&causes, value));
         }
-        let mut warnings = if self.unknown == Unknown::Warn { strangers } else { Vec::new() };
+        let mut warnings = if self.unknown == Unknown::Warn { unknown } else { Vec::new() };
         let admitted = self.admit(&attributes, value);
         warnings.extend(admitted.map_err(|causes| invalid(&causes, value))?);
         self.check_privileges(value, old)?;
@@ -89,13 +89,13 @@ impl Writer {
 
     /// A write of the status leaves the rest as it is stored, so only the rules of a CustomResourceDefinition, which may be
     /// about both, apply. A spec that an earlier release stored and this one would refuse can still have a status.
-    fn judge_status(&self, value: &mut Value, old: Option<&Value>) -> Result<(), ApiError> {
+    fn validate_status(&self, value: &mut Value, old: Option<&Value>) -> Result<(), ApiError> {
         let resource = &*self.object.resource;
         let Some(custom) = &resource.custom else { return Ok(()) };
         structural::default(&custom.schema, value);
         let mut causes = structural::validate(&custom.schema, value);
         if causes.is_empty() {
-            causes = custom.judge(value, old);
+            causes = custom.validate_rules(value, old);
         }
         match causes.is_empty() {
             true => Ok(()),
@@ -122,7 +122,7 @@ impl Writer {
             structural::default(&custom.schema, value);
             causes.extend(structural::validate(&custom.schema, value));
             if causes.is_empty() {
-                causes = custom.judge(value, old);
+                causes = custom.validate_rules(value, old);
             }
         }
         if !causes.is_empty() {
@@ -144,8 +144,8 @@ impl Writer {
     fn check_privileges(&self, value: &Value, old: Option<&Value>) -> Result<(), ApiError> {
         let Asker { user, roles } = &self.asker;
         let resource = &*self.object.resource;
-        let judged = Writing { roles, user, resource }.judge(value, old);
-        judged.map_err(|escalation| match escalation {
+        let checked = Writing { roles, user, resource }.check(value, old);
+        checked.map_err(|escalation| match escalation {
             Escalation::NotHeld(why) => ApiError::forbidden(resource, meta::text(value, "name"), &why),
             Escalation::NoRole(role) => ApiError::not_found(role.resource(), &role.name),
         })
