@@ -37,7 +37,7 @@ pub use chassis::Chassis;
 pub use cloud_init::CloudInit;
 pub use cpu::{Cpu, CpuFeature, CpuFeaturePolicy, CpuModel};
 pub use demand::{Demand, Notice};
-pub use disk::{Cache, Disk, DiskBus, DiskTarget, ErrorPolicy};
+pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
 pub use field::Field;
 pub use firmware::{BootSource, Firmware, KernelBoot};

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Cache, Disk, DiskBus, DiskTarget, ErrorPolicy, HYPERVISOR_ANNOTATION,
-    HypervisorChoice, Interface, InterfaceModel, RebootPolicy, Video, Vm,
+    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, InterfaceModel,
+    RebootPolicy, Video, Vm,
 };
 use vireo_proto::launcher as wire;
+use vireo_vmconfig::DiskSource;
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
@@ -30,7 +31,7 @@ pub struct Facts<'a> {
 
 /// Puts the launch message together.
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
-    let disk = |(disk, source): (&Disk, &wire::DiskSource)| self::disk(disk, source.clone());
+    let disk = |(disk, source): (&Disk, &DiskSource)| self::disk(disk, source);
     let insists =
         |field: &str| if vm.balloon() == Balloon::Wanted { field.to_owned() } else { String::new() };
     wire::LaunchRequest {
@@ -163,39 +164,9 @@ fn smbios(vm: &Vm) -> wire::Smbios {
     }
 }
 
-/// A disk and what it is filled from.
-pub fn disk(disk: &Disk, source: wire::DiskSource) -> wire::Disk {
-    use wire::disk::{Bus, Cache as Caching, ErrorPolicy as Policy};
-    wire::Disk {
-        name: disk.name().to_owned(),
-        field: disk.field().to_string(),
-        bus: match disk.bus() {
-            DiskBus::Virtio => Bus::Virtio,
-            DiskBus::Sata => Bus::Sata,
-            DiskBus::Scsi => Bus::Scsi,
-            DiskBus::Usb => Bus::Usb,
-        }
-        .into(),
-        read_only: disk.is_read_only(),
-        cdrom: matches!(disk.target(), DiskTarget::CdRom),
-        serial: disk.serial().to_owned(),
-        boot_order: disk.boot_order().unwrap_or(0),
-        source: Some(source),
-        cache: match disk.cache() {
-            None => Caching::Unspecified,
-            Some(Cache::None) => Caching::None,
-            Some(Cache::WriteThrough) => Caching::Writethrough,
-            Some(Cache::WriteBack) => Caching::Writeback,
-        }
-        .into(),
-        error_policy: match disk.error_policy() {
-            ErrorPolicy::Stop => Policy::Stop,
-            ErrorPolicy::Report => Policy::Report,
-            ErrorPolicy::Ignore => Policy::Ignore,
-            ErrorPolicy::Enospace => Policy::Enospace,
-        }
-        .into(),
-    }
+/// The message of a disk with its content on this node.
+pub fn disk(disk: &Disk, source: &DiskSource) -> wire::Disk {
+    (&disk.config().with_source(source.clone())).into()
 }
 
 fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Interface {

@@ -18,7 +18,8 @@ use vireo_proto::launcher::Fault;
 use crate::agent::Plug;
 use crate::fault::{Code, chain, fault_at};
 use crate::firmware::{self, Firmware};
-use crate::launch::{Boot, Disk, Interface, Kind, Launch, Source};
+use crate::launch::{Boot, Disk, Interface, Kind, Launch};
+use vireo_vmconfig::DiskSource;
 
 /// Open files of one machine, in the order of its [`Launch`].
 #[derive(Debug)]
@@ -190,11 +191,11 @@ fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
 }
 
 /// Absent for an empty CD drive.
-fn open_disk(what: &str, source: &Source, write: bool) -> Result<Option<DiskFiles>, HostError> {
+fn open_disk(what: &str, source: &DiskSource, write: bool) -> Result<Option<DiskFiles>, HostError> {
     let (path, backing) = match source {
-        Source::NoMedium => return Ok(None),
-        Source::Raw(path) => (path, None),
-        Source::Qcow2 { path, backing } => (path, backing.as_ref()),
+        DiskSource::NoMedium => return Ok(None),
+        DiskSource::Raw(path) => (path, None),
+        DiskSource::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
     let image = open_file(what, path, write)?;
     lock(what, path, &image, write)?;
@@ -271,7 +272,8 @@ mod tests {
         let mut launch = sample::kernel_boot();
         launch.boot = Boot::Bios { use_serial: false };
         launch.interfaces.clear();
-        launch.disks[0].source = Source::Qcow2 { path: dir.join("overlay"), backing: Some(dir.join("base")) };
+        launch.disks[0].source =
+            DiskSource::Qcow2 { path: dir.join("overlay"), backing: Some(dir.join("base")) };
         launch
     }
 
@@ -293,10 +295,10 @@ mod tests {
 
         let mut other = launch.clone();
         other.disks[0].source =
-            Source::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
+            DiskSource::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
         let second = open(&other, Kind::Qemu, &somewhere()).expect("the base is shared");
         let mut writer = launch.clone();
-        writer.disks[0].source = Source::Raw(dir.path().join("base"));
+        writer.disks[0].source = DiskSource::Raw(dir.path().join("base"));
         assert!(open(&writer, Kind::Qemu, &somewhere()).unwrap_err().detail.contains("base is in use"));
 
         drop((first, second));
@@ -316,7 +318,7 @@ mod tests {
         let mut directory = launch.disks[0].clone();
         directory.name = "data".into();
         directory.read_only = true;
-        directory.source = Source::Raw(dir.path().to_owned());
+        directory.source = DiskSource::Raw(dir.path().to_owned());
         launch.disks.push(directory);
         let fault = open(&launch, Kind::Qemu, &somewhere()).unwrap_err();
         assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");

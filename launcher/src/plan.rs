@@ -4,16 +4,17 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
+use vireo_vmconfig::DiskSource;
 use vireo_vmm::config::{
-    Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskBus, DiskError, DiskImage,
-    DiskSerial, ErrorPolicy as MachinePolicy, Firmware, Input, KernelBoot, Machine, Medium, MemorySize,
-    MemorySizeError, Net, Opened, Port, Smbios as MachineSmbios, TooManyDevices,
+    Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskError, DiskImage, Firmware,
+    Input, KernelBoot, Machine, MemorySize, MemorySizeError, Net, Opened, Port, Smbios as MachineSmbios,
+    TooManyDevices,
 };
 
 use crate::agent::{self, Plug};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, Host, HostFirmware};
-use crate::launch::{Boot, Bus, Cache, Disk, ErrorPolicy, Launch, Smbios, Source};
+use crate::launch::{Boot, Disk, Launch, Smbios};
 
 /// Why a launch message is no machine of the monitor's.
 #[derive(Debug, thiserror::Error)]
@@ -62,9 +63,6 @@ impl From<PlanError> for Fault {
 
 /// Translates. What a machine may have and the monitor does not is refused before, by
 /// [`choose`](crate::hypervisor::choose); what is refused here is what only the monitor's own types know.
-///
-/// The monitor reads and writes through the host's page cache, so [`Cache::None`] means write-back here: to the
-/// guest the two are the same.
 pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
@@ -118,41 +116,15 @@ fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanErro
     let empty = || PlanError::EmptyDrive { name: wanted.name.clone(), field: wanted.field.clone() };
     let DiskFiles { image, backing } = files.ok_or_else(empty)?;
     let image = match &wanted.source {
-        Source::Raw(_) => DiskImage::Raw(image),
-        Source::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
-        Source::NoMedium => return Err(empty()),
+        DiskSource::Raw(_) => DiskImage::Raw(image),
+        DiskSource::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
+        DiskSource::NoMedium => return Err(empty()),
     };
-    let serial = DiskSerial::new(&wanted.serial).map_err(|source| PlanError::Disk {
+    MachineDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
         name: wanted.name.clone(),
         field: wanted.field.clone(),
         source,
-    })?;
-    Ok(MachineDisk::new(image)
-        .on(attachment(wanted.bus, wanted.cdrom))
-        .read_only(wanted.read_only)
-        .serial(serial)
-        .boot_order(wanted.boot_order)
-        .on_error(error_policy(wanted.on_error))
-        .write_through(wanted.cache == Cache::WriteThrough))
-}
-
-fn error_policy(wanted: ErrorPolicy) -> MachinePolicy {
-    match wanted {
-        ErrorPolicy::Stop => MachinePolicy::Stop,
-        ErrorPolicy::Report => MachinePolicy::Report,
-        ErrorPolicy::Ignore => MachinePolicy::Ignore,
-        ErrorPolicy::Enospace => MachinePolicy::Enospace,
-    }
-}
-
-/// USB, and a CD drive on virtio, are refused before.
-fn attachment(bus: Bus, cdrom: bool) -> DiskBus {
-    let medium = if cdrom { Medium::CdRom } else { Medium::Disk };
-    match bus {
-        Bus::Sata => DiskBus::Sata(medium),
-        Bus::Scsi => DiskBus::Scsi(medium),
-        Bus::Virtio | Bus::Usb => DiskBus::Virtio,
-    }
+    })
 }
 
 fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
@@ -176,6 +148,8 @@ fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
 
 #[cfg(test)]
 mod tests {
+    use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice};
+
     use super::*;
     use crate::launch::sample;
 
@@ -204,23 +178,23 @@ mod tests {
         launch.tablets = 1;
         launch.smbios.chassis.asset = "A-1".into();
         launch.disks.push(Disk {
-            source: Source::Raw("/x".into()),
+            source: DiskSource::Raw("/x".into()),
             read_only: true,
             serial: "s-1".into(),
-            cache: Cache::WriteThrough,
+            cache: CacheMode::WriteThrough,
             ..launch.disks[0].clone()
         });
-        launch.disks.push(Disk { bus: Bus::Sata, ..launch.disks[0].clone() });
-        launch.disks.push(Disk { bus: Bus::Scsi, cdrom: true, ..launch.disks[0].clone() });
+        launch.disks.push(Disk { bus: DiskBus::Sata, ..launch.disks[0].clone() });
+        launch.disks.push(Disk { bus: DiskBus::Scsi, device: DiskDevice::CdRom, ..launch.disks[0].clone() });
         let machine = machine(&launch, host(&launch)).unwrap();
         // The machine's parts are private to the monitor; what it prints shows that they arrived.
         let text = format!("{machine:?}");
         for part in [
             "Qcow2",
             "Raw",
-            "bus: Virtio",
-            "bus: Sata(Disk)",
-            "bus: Scsi(CdRom)",
+            "attachment: Virtio",
+            "attachment: Sata(Disk)",
+            "attachment: Scsi(CdRom)",
             "read_only: true",
             "write_through: true",
             "errors: Stop",

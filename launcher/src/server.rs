@@ -19,7 +19,7 @@ use vireo_proto::launcher::{
 use crate::fault::{Code, chain, fault};
 use crate::health;
 use crate::hypervisor::Order;
-use crate::launch::Disk;
+use crate::launch;
 use crate::screenshot;
 use crate::session::{Handle, PlugRequest};
 use crate::statistics;
@@ -97,7 +97,7 @@ impl Launcher for Server {
         &self,
         request: Request<AttachVolumeRequest>,
     ) -> Result<Response<AttachVolumeResponse>, Status> {
-        let fault = match Disk::try_from(request.into_inner()) {
+        let fault = match launch::pluggable(request.into_inner()) {
             Ok(disk) => self.session.plug(PlugRequest::In(Box::new(disk))).await,
             Err(error) => Some(fault(Code::Invalid, chain(&error))),
         };

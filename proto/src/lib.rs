@@ -3,6 +3,8 @@
 //! Generated from `launcher.proto`, which is the reference; this module adds what both sides must agree on beyond
 //! the messages: the protocol version and the names of a machine's files.
 
+pub mod convert;
+
 /// Messages, client and server of the launcher's service.
 #[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod launcher {

@@ -21,13 +21,15 @@ mod worker;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use vireo_vmconfig::DiskDevice;
+
 use self::drive::Drive;
 use self::hba::Hba;
 use self::port::Port;
 use self::worker::Worker;
 use crate::block::ImageError;
 use crate::bus::BusDevice;
-use crate::config::{Disk, Medium};
+use crate::config::Disk;
 use crate::irq::MsiRouter;
 use crate::memory::GuestMemory;
 use crate::pci::{Address, BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msi, RootError, Slot};
@@ -75,7 +77,7 @@ struct Config {
 impl Controller {
     /// With a drive at each port from the first, at most [`PORTS`].
     pub(crate) fn new(
-        drives: &[(&Disk, Medium)],
+        drives: &[(&Disk, DiskDevice)],
         memory: &GuestMemory,
         router: &dyn MsiRouter,
     ) -> Result<Arc<Self>, AhciError> {
@@ -89,10 +91,10 @@ impl Controller {
         space.set_interrupt_pin();
         let hba = Arc::new(Hba::new(Msi::new(router, &mut space)?));
         let mut opened = Vec::new();
-        for (number, (disk, medium)) in (1..).zip(drives) {
-            let drive: Box<dyn Drive> = match medium {
-                Medium::Disk => drive::Disk::open(disk).map(|disk| Box::new(disk) as _),
-                Medium::CdRom => packet::CdRom::open(disk).map(|drive| Box::new(drive) as _),
+        for (number, (disk, device)) in (1..).zip(drives) {
+            let drive: Box<dyn Drive> = match device {
+                DiskDevice::Disk => drive::Disk::open(disk).map(|disk| Box::new(disk) as _),
+                DiskDevice::CdRom => packet::CdRom::open(disk).map(|drive| Box::new(drive) as _),
             }
             .map_err(|source| AhciError::Image { number, source })?;
             opened.push(drive);

@@ -19,7 +19,7 @@ use crate::arch::x86_64::smbios;
 use crate::arch::x86_64::topology::Topology;
 use crate::boot::{self, Entry};
 use crate::bus::{Bus, BusDevice, BusRange};
-use crate::config::{Boot, DiskBus, Machine};
+use crate::config::{Attachment, Boot, Machine};
 use crate::firmware::{BootOrder, NothingToStart, Overheard, cmos};
 use crate::irq::IrqLine;
 use crate::kvm::{self, KvmDoorbells, KvmLine, KvmMachine, KvmPins, KvmRouter, Rom};
@@ -162,17 +162,17 @@ fn pci_devices(
     let scsi = drives::add_scsi(machine, &add)?;
     let (mut sata_ports, mut scsi_targets) = (0.., 0..);
     for (number, disk) in machine.disks.iter().enumerate() {
-        match disk.bus() {
-            DiskBus::Virtio => {
+        match disk.attachment() {
+            Attachment::Virtio => {
                 let block = virtio::block::Block::new(disk)
                     .map_err(|source| BuildError::Disk { number: number + 1, source })?;
                 boot_order.virtio_disk(add("disk", Box::new(block))?, disk.boots_at());
             }
-            DiskBus::Sata(_) => {
+            Attachment::Sata(_) => {
                 let port = sata_ports.next().unwrap_or(0);
                 boot_order.sata_drive(ahci::ADDRESS, port, disk.boots_at());
             }
-            DiskBus::Scsi(_) => {
+            Attachment::Scsi(_) => {
                 if let (Some(at), Some(target)) = (scsi, scsi_targets.next()) {
                     boot_order.scsi_drive(at, target, disk.boots_at());
                 }

@@ -1,7 +1,9 @@
 //! How many devices a VM can have: what does not fit is refused before anything is started.
 
+use vireo_vmconfig::DiskBus;
+
 use super::report::Findings;
-use super::{Demand, Disk, DiskBus, Field, HypervisorChoice, Video};
+use super::{Demand, Disk, Field, HypervisorChoice, Video};
 use crate::v1;
 
 /// The longest list, by KubeVirt's CustomResourceDefinitions.
@@ -60,7 +62,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
     }
     let at = at.at("disks");
     let count = |bus: DiskBus, pluggable: bool| {
-        disks.iter().filter(|disk| disk.bus() == bus && disk.is_hotpluggable() == pluggable).count()
+        disks.iter().filter(|disk| disk.config().bus == bus && disk.is_hotpluggable() == pluggable).count()
     };
     let pluggable = count(DiskBus::Virtio, true);
     if pluggable > HOTPLUG_PORTS {

@@ -1,5 +1,9 @@
 use std::collections::BTreeMap;
 
+use vireo_vmconfig::{
+    self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, UnknownName, VIRTIO_SERIAL_LEN,
+};
+
 use super::report::Findings;
 use super::syntax::{DNS_LABEL, is_dns_label};
 use super::volume::Volume;
@@ -8,137 +12,42 @@ use crate::v1;
 
 /// The longest serial KubeVirt takes.
 const SERIAL: usize = 256;
-/// The longest serial a virtio disk can tell (virtio 1.2, section 5.2.6).
-const VIRTIO_SERIAL: usize = 20;
 
-/// A disk with what it is filled from.
+/// A disk with its volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
-    name: String,
+    config: vmconfig::Disk<VolumeSource>,
     index: usize,
-    bus: DiskBus,
-    bus_field: Field,
-    target: DiskTarget,
-    serial: String,
-    boot_order: Option<u32>,
-    cache: Option<Cache>,
-    error_policy: ErrorPolicy,
-    source: VolumeSource,
     source_field: Field,
 }
 
-/// How a disk is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskBus {
-    /// virtio-blk.
-    Virtio,
-    /// AHCI; what a disk gets that does not say.
-    Sata,
-    /// virtio-scsi.
-    Scsi,
-    /// USB mass storage.
-    Usb,
-}
-
-/// What a disk is to the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DiskTarget {
-    /// A disk.
-    Disk {
-        /// The guest may not write.
-        read_only: bool,
-    },
-    /// A CD-ROM, which is never written to.
-    CdRom,
-}
-
-/// When a write counts as done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// When the device has it; the host's page cache is passed by.
-    None,
-    /// When stable storage has it.
-    WriteThrough,
-    /// When the host's page cache has it; the guest flushes.
-    WriteBack,
-}
-
-/// What becomes of requests that the host cannot carry out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorPolicy {
-    /// The guest is paused, and goes on once they succeed; as KubeVirt has it where nothing is said.
-    #[default]
-    Stop,
-    /// The guest gets an I/O error.
-    Report,
-    /// The guest is told that they succeeded.
-    Ignore,
-    /// As stop for writes where the host has no space, as report otherwise.
-    Enospace,
-}
-
 impl Disk {
-    /// The volume's and the disk's common name; a DNS label.
-    pub fn name(&self) -> &str {
-        &self.name
+    /// What hypervisors need of it. The content is [`VolumeSource::NoMedium`] for an empty CD-ROM drive.
+    pub fn config(&self) -> &vmconfig::Disk<VolumeSource> {
+        &self.config
     }
 
-    /// Its place among the machine's disks, from 0: `vda` is the first on its bus.
+    /// The common name of disk and volume; a DNS label.
+    pub fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    /// The position in the list of disks, from 0: `vda` is the first on its bus.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// How it is attached.
-    pub fn bus(&self) -> DiskBus {
-        self.bus
-    }
-
-    /// Where the bus was decided: `spec.domain.devices.disks[0].disk.bus`.
-    pub fn field(&self) -> &Field {
-        &self.bus_field
-    }
-
-    /// What it is to the guest.
-    pub fn target(&self) -> DiskTarget {
-        self.target
-    }
-
-    /// Whether the guest may not write.
-    pub fn is_read_only(&self) -> bool {
-        self.target != DiskTarget::Disk { read_only: false } || self.source.is_read_only()
-    }
-
-    /// What the guest reads as its serial number; may be empty.
-    pub fn serial(&self) -> &str {
-        &self.serial
-    }
-
-    /// From 1; unique in the machine.
-    pub fn boot_order(&self) -> Option<u32> {
-        self.boot_order
-    }
-
-    /// When a write counts as done; the hypervisor's choice when absent.
-    pub fn cache(&self) -> Option<Cache> {
-        self.cache
-    }
-
-    /// What becomes of requests that the host cannot carry out.
-    pub fn error_policy(&self) -> ErrorPolicy {
-        self.error_policy
-    }
-
-    /// What it is filled from; [`VolumeSource::NoMedium`] for an empty CD-ROM drive.
+    /// The content; [`VolumeSource::NoMedium`] for an empty CD-ROM drive.
     pub fn source(&self) -> &VolumeSource {
-        &self.source
+        &self.config.source
     }
 
-    /// Whether it is plugged in once the machine runs, and may be plugged out.
+    /// Whether it is attached once the VM runs and can be detached.
     pub fn is_hotpluggable(&self) -> bool {
-        self.source.is_hotpluggable()
+        self.config.source.is_hotpluggable()
     }
 
-    /// Where the volume was written: `spec.volumes[0].containerDisk`; the drive itself where there is none.
+    /// The field of the volume, `spec.volumes[0].containerDisk`; that of the drive if there is none.
     pub fn source_field(&self) -> &Field {
         &self.source_field
     }
@@ -193,7 +102,7 @@ pub(super) fn read(
         let at = at.index(index);
         let named = name(&disk.name, &names, &at.at("name"), index < devices.disks.len(), found);
         let order = boot_order(disk.boot_order, &at.at("bootOrder"), taken, found);
-        let (bus, bus_field, target) = target(&disk, &at, found);
+        let Target { bus, field: bus_field, device, read_only } = target(&disk, &at, found);
         serial(&disk.serial, bus, &at.at("serial"), found);
         properties(&disk, bus, &at, found);
         let cache = cache(&disk.cache, &at.at("cache"), found);
@@ -221,27 +130,26 @@ pub(super) fn read(
                 }
             },
         };
-        if source.is_read_only() && bus == DiskBus::Sata && target == (DiskTarget::Disk { read_only: false })
-        {
+        if source.is_read_only() && bus == DiskBus::Sata && !read_only {
             let message = format!("a sata disk cannot be read-only, and {source_field} is: {SATA_ADVICE}");
             found.invalid(&bus_field, message);
         }
         if source.is_hotpluggable() {
-            pluggable((bus, &bus_field), target, (order, &at), (devices, found));
+            pluggable((bus, &bus_field), device, (order, &at), (devices, found));
         }
-        disks.push(Disk {
+        let config = vmconfig::Disk {
             name: disk.name,
-            index,
+            field: bus_field.to_string(),
             bus,
-            bus_field,
-            target,
+            device,
+            read_only: read_only || source.is_read_only(),
             serial: disk.serial,
             boot_order: order,
             cache,
             error_policy,
-            source_field,
             source,
-        });
+        };
+        disks.push(Disk { config, index, source_field });
     }
     disks
 }
@@ -249,11 +157,11 @@ pub(super) fn read(
 /// What can be plugged into a machine that runs.
 fn pluggable(
     (bus, bus_field): (DiskBus, &Field),
-    target: DiskTarget,
+    device: DiskDevice,
     (order, at): (Option<u32>, &Field),
     (devices, found): (&v1::Devices, &mut Findings),
 ) {
-    if target == DiskTarget::CdRom {
+    if device == DiskDevice::CdRom {
         found.invalid(&at.at("cdrom"), "a CD-ROM cannot be plugged in: use disk");
     } else if !matches!(bus, DiskBus::Scsi | DiskBus::Virtio) {
         found.invalid(bus_field, "a volume that is hotpluggable needs the bus scsi or virtio");
@@ -299,7 +207,16 @@ fn name(name: &str, names: &[String], at: &Field, written: bool, found: &mut Fin
     false
 }
 
-fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field, DiskTarget) {
+/// What is below `disk`, `cdrom` or `lun`.
+struct Target {
+    bus: DiskBus,
+    /// The field of the bus.
+    field: Field,
+    device: DiskDevice,
+    read_only: bool,
+}
+
+fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> Target {
     let kinds = [disk.disk.is_some(), disk.cdrom.is_some(), disk.lun.is_some()];
     if kinds.iter().filter(|there| **there).count() > 1 {
         found.invalid(at, "is a disk, a cdrom or a lun: keep one");
@@ -316,12 +233,14 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field,
             "open" => found.refuse_if(true, &at.at("tray"), "an open tray"),
             other => found.invalid_value(&at.at("tray"), other, "must be open or closed"),
         }
-        return (bus, at.at("bus"), DiskTarget::CdRom);
+        return Target { bus, field: at.at("bus"), device: DiskDevice::CdRom, read_only: true };
     }
     if let Some(lun) = &disk.lun {
         let at = at.at("lun");
         found.refuse_if(true, &at, "a SCSI device handed through");
-        return (bus(&lun.bus, &at.at("bus"), found), at.at("bus"), DiskTarget::Disk { read_only: false });
+        let field = at.at("bus");
+        let bus = bus(&lun.bus, &field, found);
+        return Target { bus, field, device: DiskDevice::Disk, read_only: false };
     }
     let empty = v1::DiskTarget::default();
     let target = disk.disk.as_ref().unwrap_or(&empty);
@@ -332,21 +251,19 @@ fn target(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (DiskBus, Field,
         found.invalid(&at.at("bus"), format!("a sata disk cannot be read-only: {SATA_ADVICE}"));
     }
     found.refuse_if(!target.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
-    (bus, at.at("bus"), DiskTarget::Disk { read_only })
+    Target { bus, field: at.at("bus"), device: DiskDevice::Disk, read_only }
 }
 
 const SATA_ADVICE: &str = "use virtio or scsi, or a cdrom";
 
+/// The default is KubeVirt's.
 fn bus(text: &str, at: &Field, found: &mut Findings) -> DiskBus {
     match text {
-        "" | "sata" => DiskBus::Sata,
-        "virtio" => DiskBus::Virtio,
-        "scsi" => DiskBus::Scsi,
-        "usb" => DiskBus::Usb,
-        other => {
-            found.unsupported_value(at, other, &["sata", "scsi", "usb", "virtio"]);
+        "" => DiskBus::Sata,
+        text => text.parse().unwrap_or_else(|UnknownName { supported }| {
+            found.unsupported_value(at, text, supported);
             DiskBus::Sata
-        }
+        }),
     }
 }
 
@@ -356,38 +273,30 @@ fn serial(serial: &str, bus: DiskBus, at: &Field, found: &mut Findings) {
         found.invalid(at, format!("is {} bytes long: at most {SERIAL} are taken", serial.len()));
     } else if !serial.bytes().all(plain) {
         found.invalid_value(at, serial, "must consist of letters, digits, '_', '.', '+' and '-'");
-    } else if bus == DiskBus::Virtio && serial.len() > VIRTIO_SERIAL {
+    } else if bus == DiskBus::Virtio && serial.len() > VIRTIO_SERIAL_LEN {
         found.invalid(
             at,
-            format!("is {} bytes long: a virtio disk has room for {VIRTIO_SERIAL}", serial.len()),
+            format!("is {} bytes long: a virtio disk has room for {VIRTIO_SERIAL_LEN}", serial.len()),
         );
     }
 }
 
-fn cache(text: &str, at: &Field, found: &mut Findings) -> Option<Cache> {
+fn cache(text: &str, at: &Field, found: &mut Findings) -> CacheMode {
     match text {
-        "" => None,
-        "none" => Some(Cache::None),
-        "writethrough" => Some(Cache::WriteThrough),
-        "writeback" => Some(Cache::WriteBack),
-        other => {
-            found.invalid_value(at, other, "must be none, writethrough or writeback");
-            None
-        }
+        "" => CacheMode::default(),
+        text => text.parse().unwrap_or_else(|UnknownName { .. }| {
+            found.invalid_value(at, text, "must be none, writethrough or writeback");
+            CacheMode::default()
+        }),
     }
 }
 
 fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPolicy {
-    match text {
-        None | Some("stop") => ErrorPolicy::Stop,
-        Some("report") => ErrorPolicy::Report,
-        Some("ignore") => ErrorPolicy::Ignore,
-        Some("enospace") => ErrorPolicy::Enospace,
-        Some(other) => {
-            found.unsupported_value(at, other, &["enospace", "ignore", "report", "stop"]);
-            ErrorPolicy::Stop
-        }
-    }
+    let Some(text) = text else { return ErrorPolicy::default() };
+    text.parse().unwrap_or_else(|UnknownName { supported }| {
+        found.unsupported_value(at, text, supported);
+        ErrorPolicy::default()
+    })
 }
 
 fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CpuModel, DiskBus, DiskTarget, HostDiskCreate, HypervisorChoice,
-    InterfaceModel, ProbeQuestion, RebootPolicy, Video, VolumeSource,
+    Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, InterfaceModel,
+    ProbeQuestion, RebootPolicy, Video, VolumeSource,
 };
+use vireo_vmconfig::{DiskBus, DiskDevice};
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
 
@@ -84,7 +85,7 @@ fn disks_are_joined_with_their_volumes() {
     }))
     .unwrap();
     let disks = vm.disks();
-    let names: Vec<_> = disks.iter().map(|disk| (disk.name(), disk.index(), disk.bus())).collect();
+    let names: Vec<_> = disks.iter().map(|disk| (disk.name(), disk.index(), disk.config().bus)).collect();
     assert_eq!(
         names,
         [
@@ -102,10 +103,10 @@ fn disks_are_joined_with_their_volumes() {
     assert_eq!((data.user_data(), data.network_data()), (Some(b"#cloud-config\n".as_slice()), None));
     let tools = &disks[2];
     assert_eq!(
-        (tools.target(), tools.is_read_only(), tools.boot_order()),
-        (DiskTarget::CdRom, true, Some(2))
+        (tools.config().device, tools.config().read_only, tools.config().boot_order),
+        (DiskDevice::CdRom, true, Some(2))
     );
-    assert_eq!(tools.field().as_str(), "spec.domain.devices.disks[2].cdrom.bus");
+    assert_eq!(tools.config().field, "spec.domain.devices.disks[2].cdrom.bus");
     assert_eq!(tools.source_field().as_str(), "spec.volumes[2].hostDisk");
     let source =
         VolumeSource::HostDisk { path: "/srv/tools.iso".into(), create: HostDiskCreate::No, shared: false };

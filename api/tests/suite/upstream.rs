@@ -4,10 +4,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 use vireo_api::decode;
-use vireo_api::spec::{
-    Binding, DiskBus, DiskTarget, ProbeHost, ProbeQuestion, VolumeSource, memory_hotplug_problems,
-};
+use vireo_api::spec::{Binding, ProbeHost, ProbeQuestion, VolumeSource, memory_hotplug_problems};
 use vireo_api::v1::{VirtualMachine, VirtualMachineInstanceSpec};
+use vireo_vmconfig::{DiskBus, DiskDevice};
 
 use super::manifest::{with_devices, with_domain, with_spec};
 
@@ -15,8 +14,11 @@ use super::manifest::{with_devices, with_domain, with_spec};
 fn a_cdrom_without_a_volume_is_an_empty_drive() {
     let vm = with_devices(json!({"disks": ["+", {"name": "drive", "cdrom": {}}]})).unwrap();
     let drive = &vm.disks()[2];
-    assert_eq!((drive.name(), drive.bus(), drive.target()), ("drive", DiskBus::Sata, DiskTarget::CdRom));
-    assert_eq!((drive.source(), drive.is_read_only()), (&VolumeSource::NoMedium, true));
+    assert_eq!(
+        (drive.name(), drive.config().bus, drive.config().device),
+        ("drive", DiskBus::Sata, DiskDevice::CdRom)
+    );
+    assert_eq!((drive.source(), drive.config().read_only), (&VolumeSource::NoMedium, true));
     assert_eq!(drive.source_field().as_str(), "spec.domain.devices.disks[2].cdrom");
     for kind in ["disk", "lun"] {
         let report = with_devices(json!({"disks": ["+", {"name": "drive", (kind): {}}]})).unwrap_err();

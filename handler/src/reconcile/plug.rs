@@ -59,7 +59,7 @@ impl Machine {
         let prepare = storage::prepare_disk(vm, disk, &places, &self.node.jobs);
         let source = unless(interrupt.want, |want| want.removes(&record), prepare).await;
         let Some(source) = source else { return Ok(()) };
-        let disk = crate::resolve::disk(disk, source.map_err(not_there)?);
+        let disk = crate::resolve::disk(disk, &source.map_err(not_there)?);
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
         done.map_err(trouble(volumes::FAILED))
     }

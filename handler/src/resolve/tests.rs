@@ -13,9 +13,8 @@ fn vm(annotations: &str, spec: &str) -> Vm {
     decode::manifest(&text).unwrap().remove(0).check().unwrap_or_else(|report| panic!("{report}"))
 }
 
-fn raw(path: &str) -> wire::DiskSource {
-    use wire::disk_source::{Raw, Source};
-    wire::DiskSource { source: Some(Source::Raw(Raw { path: path.to_owned() })) }
+fn raw(path: &str) -> DiskSource {
+    DiskSource::Raw(path.into())
 }
 
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
@@ -74,7 +73,8 @@ fn a_small_machine_in_full() {
             bus: wire::disk::Bus::Virtio.into(),
             serial: "S1".into(),
             boot_order: 1,
-            source: Some(raw("/disk.img")),
+            source: Some((&raw("/disk.img")).into()),
+            cache: wire::disk::Cache::Writeback.into(),
             error_policy: wire::disk::ErrorPolicy::Stop.into(),
             ..wire::Disk::default()
         }]

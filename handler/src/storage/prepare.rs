@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use vireo_api::spec::{
     BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
 };
-use vireo_proto::launcher::{DiskSource, disk_source};
+use vireo_vmconfig::DiskSource;
 
 use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
@@ -276,15 +276,14 @@ fn make(
 ) -> Result<DiskSource, StorageError> {
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
-        Step::NoMedium => disk_source::Source::NoMedium(disk_source::NoMedium {}),
+        Step::NoMedium => DiskSource::NoMedium,
         Step::Claim { name } => {
             let path = claim(vm, field, &name, &places.claims)?;
-            disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
+            DiskSource::Raw(text(&path)?.into())
         }
         Step::Overlay { backing, at } => {
             volumes::overlay(&at, &backing, job).map_err(volume)?;
-            let (path, backing_raw_path) = (text(&at)?, text(&backing)?);
-            disk_source::Source::Overlay(disk_source::Overlay { path, backing_raw_path })
+            DiskSource::Qcow2 { path: text(&at)?.into(), backing: Some(text(&backing)?.into()) }
         }
         Step::Seed { layout, data, at } => {
             let data = Seed {
@@ -297,19 +296,19 @@ fn make(
             };
             cloud_init::write(&at, &data)
                 .map_err(|source| StorageError::CloudInit { field: field.clone(), source })?;
-            disk_source::Source::Raw(disk_source::Raw { path: text(&at)? })
+            DiskSource::Raw(text(&at)?.into())
         }
         Step::Empty { capacity, at } => {
             volumes::empty_disk(&at, capacity, job).map_err(volume)?;
-            disk_source::Source::Qcow2(disk_source::Qcow2 { path: text(&at)? })
+            DiskSource::Qcow2 { path: text(&at)?.into(), backing: None }
         }
         Step::Host { path, create_with } => {
             let path = host_disks::find(&places.allowed, &path).map_err(|error| volume(error.into()))?;
             volumes::host_disk(&path, create_with).map_err(volume)?;
-            disk_source::Source::Raw(disk_source::Raw { path: text(&path)? })
+            DiskSource::Raw(text(&path)?.into())
         }
     };
-    Ok(DiskSource { source: Some(source) })
+    Ok(source)
 }
 
 async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {

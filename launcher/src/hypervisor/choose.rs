@@ -2,7 +2,8 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, Machine, MemorySize};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Boot, Bus, CpuModel, Kind, Launch, NicModel, Source, Video, Wanted};
+use crate::launch::{Boot, CpuModel, Kind, Launch, NicModel, Video, Wanted};
+use vireo_vmconfig::{DiskBus, DiskSource};
 
 /// Drives on the monitor's SATA controller.
 const SATA_PORTS: usize = 6;
@@ -131,23 +132,23 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         }
     }
     for disk in &launch.disks {
-        match (disk.bus, disk.cdrom) {
-            (Bus::Usb, _) => needs.push(Need::new(&disk.field, "the bus usb")),
-            (Bus::Virtio, true) => needs.push(Need::new(&disk.field, "a CD drive on the bus virtio")),
+        match (disk.bus, disk.is_cdrom()) {
+            (DiskBus::Usb, _) => needs.push(Need::new(&disk.field, "the bus usb")),
+            (DiskBus::Virtio, true) => needs.push(Need::new(&disk.field, "a CD drive on the bus virtio")),
             // An ATA disk has no way to say so.
-            (Bus::Sata, false) if disk.read_only => {
+            (DiskBus::Sata, false) if disk.read_only => {
                 needs.push(Need::new(&disk.field, "a read-only disk on the bus sata"));
             }
-            (Bus::Virtio | Bus::Sata | Bus::Scsi, _) => {}
+            (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => {}
         }
-        if disk.source == Source::NoMedium {
+        if disk.source == DiskSource::NoMedium {
             needs.push(Need::new(&disk.field, "an empty CD drive"));
         }
         if DiskSerial::new(&disk.serial).is_err() {
             needs.push(Need::new(&disk.field, "a serial number of more than 20 bytes"));
         }
     }
-    if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == Bus::Sata).nth(SATA_PORTS) {
+    if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Sata).nth(SATA_PORTS) {
         needs.push(Need::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
     }
     let devices = native_devices(launch);
@@ -182,9 +183,9 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
 /// Devices on the monitor's root bus, the guest agent's port among them.
 fn native_devices(launch: &Launch) -> usize {
     let count = |bus| launch.disks.iter().filter(|disk| disk.bus == bus).count();
-    let single = [launch.rng, launch.video.is_some(), count(Bus::Scsi) > 0, true].map(usize::from);
+    let single = [launch.rng, launch.video.is_some(), count(DiskBus::Scsi) > 0, true].map(usize::from);
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
-    [count(Bus::Virtio), launch.interfaces.len(), single.iter().sum()]
+    [count(DiskBus::Virtio), launch.interfaces.len(), single.iter().sum()]
         .into_iter()
         .fold(tablets, usize::saturating_add)
 }

@@ -2,6 +2,7 @@ use vireo_proto::launcher::Demand;
 
 use super::*;
 use crate::launch::{Disk, sample};
+use vireo_vmconfig::{DiskBus, DiskDevice, DiskSource};
 
 const NO_KVM: &str = "this host has no /dev/kvm";
 const SOFTWARE: &str = "this KVM runs guests in software";
@@ -66,17 +67,17 @@ fn twenty_six_disks_beside_a_card_rng_and_port_run_on_native() {
 }
 
 fn sata(disk: &Disk) -> Disk {
-    Disk { bus: Bus::Sata, ..disk.clone() }
+    Disk { bus: DiskBus::Sata, ..disk.clone() }
 }
 
 #[test]
 fn drives_of_three_buses_run_on_native() {
     let mut launch = sample::kernel_boot();
-    let scsi = Disk { bus: Bus::Scsi, ..launch.disks[0].clone() };
+    let scsi = Disk { bus: DiskBus::Scsi, ..launch.disks[0].clone() };
     launch.disks.extend([
         sata(&scsi),
-        Disk { cdrom: true, read_only: true, ..sata(&scsi) },
-        Disk { cdrom: true, read_only: true, ..scsi.clone() },
+        Disk { device: DiskDevice::CdRom, read_only: true, ..sata(&scsi) },
+        Disk { device: DiskDevice::CdRom, read_only: true, ..scsi.clone() },
         scsi,
     ]);
     let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
@@ -91,16 +92,20 @@ fn drives_of_three_buses_run_on_native() {
 fn what_native_lacks_leads_to_qemu_and_refuses_force() {
     type Change = fn(&mut Launch);
     let table: [(Change, &str, &str); 15] = [
-        (|l| l.disks[0].bus = Bus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
+        (|l| l.disks[0].bus = DiskBus::Usb, "spec.domain.devices.disks[0].disk.bus", "the bus usb"),
         (
-            |l| l.disks[0].cdrom = true,
+            |l| l.disks[0].device = DiskDevice::CdRom,
             "spec.domain.devices.disks[0].disk.bus",
             "a CD drive on the bus virtio",
         ),
         (
             |l| {
-                let drive =
-                    Disk { cdrom: true, read_only: true, source: Source::NoMedium, ..sata(&l.disks[0]) };
+                let drive = Disk {
+                    device: DiskDevice::CdRom,
+                    read_only: true,
+                    source: DiskSource::NoMedium,
+                    ..sata(&l.disks[0])
+                };
                 l.disks.push(drive);
             },
             "spec.domain.devices.disks[0].disk.bus",
@@ -171,7 +176,7 @@ fn a_screen_with_a_tablet_is_shown_by_either() {
 #[test]
 fn a_refusal_speaks_of_everything_at_once() {
     let mut launch = sample::kernel_boot();
-    launch.disks[0].bus = Bus::Usb;
+    launch.disks[0].bus = DiskBus::Usb;
     launch.video = Some(Video::Ramfb);
     launch.hypervisor = forced(Kind::Native);
     let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();

@@ -1,10 +1,9 @@
-use std::fmt::Display;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
+use vireo_proto::convert::{self, Problems};
 use vireo_proto::launcher as wire;
+use vireo_vmconfig::{DiskBus, DiskSource};
 use vireo_vmm::config::Cpus;
 
 use super::types::*;
@@ -19,31 +18,6 @@ const MAX_TABLETS: u32 = 8;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the launch message does not hold together: {}", .0.join("; "))]
 pub struct LaunchError(Vec<String>);
-
-/// Collects problems; a value that has one is replaced so that checking goes on.
-#[derive(Default)]
-struct Problems(Vec<String>);
-
-impl Problems {
-    fn add(&mut self, at: &str, what: impl Display) {
-        self.0.push(format!("{at}: {what}"));
-    }
-
-    fn parse<T: FromStr<Err: Display>>(&mut self, at: &str, text: &str) -> Option<T> {
-        text.parse().map_err(|error| self.add(at, format_args!("{text:?}: {error}"))).ok()
-    }
-
-    fn path(&mut self, at: &str, text: String) -> PathBuf {
-        if text.is_empty() || text.contains('\0') {
-            self.add(at, "no path");
-        }
-        PathBuf::from(text)
-    }
-
-    fn kind<T: TryFrom<i32>>(&mut self, at: &str, number: i32) -> Option<T> {
-        T::try_from(number).map_err(|_| self.add(at, format_args!("no such value: {number}"))).ok()
-    }
-}
 
 impl TryFrom<wire::LaunchRequest> for Launch {
     type Error = LaunchError;
@@ -63,7 +37,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let hypervisor = wanted(p, request.hypervisor.unwrap_or_default());
         let cpu = cpu(p, request.cpu.unwrap_or_default());
         let boot = boot(p, request.firmware);
-        let disks = each(p, request.disks, disk);
+        let disks =
+            each(p, request.disks, |p, index, disk| convert::disk(p, &format!("disks[{index}]"), disk));
         let interfaces = each(p, request.interfaces, interface);
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
         let wants_screen = request.graphics && !request.vnc_socket.is_empty();
@@ -77,7 +52,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let reboot = reboot(p, request.reboot_policy);
         let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         match (request.vmi, cpu, boot) {
-            (Some(vmi), Some(cpu), Some(boot)) if p.0.is_empty() => Ok(Self {
+            (Some(vmi), Some(cpu), Some(boot)) if p.is_empty() => Ok(Self {
                 vmi,
                 hypervisor,
                 cpu,
@@ -101,7 +76,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 start_paused: request.start_paused,
                 termination_grace: Duration::from_secs(grace),
             }),
-            _ => Err(LaunchError(problems.0)),
+            _ => Err(LaunchError(problems.into_texts())),
         }
     }
 }
@@ -118,7 +93,7 @@ fn each<T, U>(p: &mut Problems, from: Vec<T>, check: fn(&mut Problems, usize, T)
 fn wanted(p: &mut Problems, choice: wire::HypervisorChoice) -> Wanted {
     use wire::hypervisor_choice::Kind as W;
     let by = if choice.forced_by.is_empty() { "the request".to_owned() } else { choice.forced_by };
-    match p.kind("hypervisor.kind", choice.kind) {
+    match p.number("hypervisor.kind", choice.kind) {
         Some(W::Native) => Wanted::Forced { kind: Kind::Native, by },
         Some(W::Qemu) => Wanted::Forced { kind: Kind::Qemu, by },
         Some(W::Unspecified | W::Auto) | None => Wanted::Auto,
@@ -181,7 +156,7 @@ fn boot(p: &mut Problems, firmware: Option<wire::Firmware>) -> Option<Boot> {
 }
 
 fn video(p: &mut Problems, kind: i32) -> Video {
-    match p.kind("video", kind) {
+    match p.number("video", kind) {
         Some(wire::Video::Unspecified | wire::Video::Vga) | None => Video::Vga,
         Some(wire::Video::Bochs) => Video::Bochs,
         Some(wire::Video::Virtio) => Video::Virtio,
@@ -190,88 +165,27 @@ fn video(p: &mut Problems, kind: i32) -> Video {
     }
 }
 
-fn disk(p: &mut Problems, index: usize, disk: wire::Disk) -> Option<Disk> {
-    use wire::disk::{Bus as WireBus, Cache as WireCache, ErrorPolicy as WirePolicy};
-    use wire::disk_source::Source as WireSource;
-    let at = format!("disks[{index}]");
-    let bus = match p.kind(&format!("{at}.bus"), disk.bus)? {
-        WireBus::Virtio => Bus::Virtio,
-        WireBus::Sata => Bus::Sata,
-        WireBus::Scsi => Bus::Scsi,
-        WireBus::Usb => Bus::Usb,
-        WireBus::Unspecified => {
-            p.add(&at, "no bus");
-            return None;
-        }
-    };
-    let cache = match p.kind(&format!("{at}.cache"), disk.cache)? {
-        WireCache::Unspecified | WireCache::Writeback => Cache::WriteBack,
-        WireCache::Writethrough => Cache::WriteThrough,
-        WireCache::None => Cache::None,
-    };
-    let on_error = match p.kind(&format!("{at}.error_policy"), disk.error_policy)? {
-        WirePolicy::Unspecified | WirePolicy::Stop => ErrorPolicy::Stop,
-        WirePolicy::Report => ErrorPolicy::Report,
-        WirePolicy::Ignore => ErrorPolicy::Ignore,
-        WirePolicy::Enospace => ErrorPolicy::Enospace,
-    };
-    let path = format!("{at}.source");
-    let source = match disk.source.and_then(|source| source.source) {
-        Some(WireSource::Raw(raw)) => Source::Raw(p.path(&path, raw.path)),
-        Some(WireSource::Qcow2(image)) => Source::Qcow2 { path: p.path(&path, image.path), backing: None },
-        Some(WireSource::Overlay(overlay)) => Source::Qcow2 {
-            path: p.path(&path, overlay.path),
-            backing: Some(p.path(&path, overlay.backing_raw_path)),
-        },
-        Some(WireSource::NoMedium(_)) if disk.cdrom => Source::NoMedium,
-        Some(WireSource::NoMedium(_)) => {
-            p.add(&path, "only a CD drive can be empty");
-            return None;
-        }
-        None => {
-            p.add(&at, "no source");
-            return None;
-        }
-    };
-    Some(Disk {
-        name: disk.name,
-        field: disk.field,
-        bus,
-        read_only: disk.read_only || disk.cdrom,
-        cdrom: disk.cdrom,
-        serial: disk.serial,
-        boot_order: (disk.boot_order != 0).then_some(disk.boot_order),
-        source,
-        cache,
-        on_error,
-    })
-}
-
 /// A disk that is to be plugged in.
-impl TryFrom<wire::AttachVolumeRequest> for Disk {
-    type Error = LaunchError;
-
-    fn try_from(request: wire::AttachVolumeRequest) -> Result<Self, LaunchError> {
-        let mut problems = Problems::default();
-        let checked = disk(&mut problems, 0, request.disk.unwrap_or_default());
-        match checked.filter(|_| problems.0.is_empty()) {
-            Some(disk) if is_pluggable(&disk) => Ok(disk),
-            Some(_) => {
-                Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is plugged in".to_owned()]))
-            }
-            None => Err(LaunchError(problems.0)),
-        }
+pub fn pluggable(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
+    let mut problems = Problems::default();
+    let checked = convert::disk(&mut problems, "disk", request.disk.unwrap_or_default());
+    match checked.filter(|_| problems.is_empty()) {
+        Some(disk) if is_pluggable(&disk) => Ok(disk),
+        Some(_) => Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is plugged in".to_owned()])),
+        None => Err(LaunchError(problems.into_texts())),
     }
 }
 
 fn is_pluggable(disk: &Disk) -> bool {
-    matches!(disk.source, Source::Raw(_)) && matches!(disk.bus, Bus::Scsi | Bus::Virtio) && !disk.cdrom
+    matches!(disk.source, DiskSource::Raw(_))
+        && matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio)
+        && !disk.is_cdrom()
 }
 
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {
     use wire::interface::Model as W;
     let at = format!("interfaces[{index}]");
-    let model = match p.kind(&format!("{at}.model"), interface.model)? {
+    let model = match p.number(&format!("{at}.model"), interface.model)? {
         W::Unspecified | W::Virtio => NicModel::Virtio,
         W::E1000 => NicModel::E1000,
         W::E1000e => NicModel::E1000e,
@@ -365,7 +279,7 @@ fn smbios(p: &mut Problems, smbios: wire::Smbios) -> Smbios {
 }
 
 fn reboot(p: &mut Problems, policy: i32) -> Reboot {
-    match p.kind("reboot_policy", policy) {
+    match p.number("reboot_policy", policy) {
         Some(wire::RebootPolicy::Terminate) => Reboot::Terminate,
         Some(wire::RebootPolicy::Reboot | wire::RebootPolicy::Unspecified) | None => Reboot::Restart,
     }

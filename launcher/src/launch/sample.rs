@@ -1,4 +1,5 @@
 use vireo_proto::launcher::Identity;
+use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
 use vireo_vmm::config::Cpus;
 
 use super::*;
@@ -22,17 +23,17 @@ pub(crate) fn kernel_boot() -> Launch {
         disks: vec![Disk {
             name: "root".into(),
             field: "spec.domain.devices.disks[0].disk.bus".into(),
-            bus: Bus::Virtio,
+            bus: DiskBus::Virtio,
             read_only: false,
-            cdrom: false,
+            device: DiskDevice::Disk,
             serial: String::new(),
             boot_order: None,
-            source: Source::Qcow2 {
+            source: DiskSource::Qcow2 {
                 path: "/vmi/root.qcow2".into(),
                 backing: Some("/images/base.raw".into()),
             },
-            cache: Cache::WriteBack,
-            on_error: ErrorPolicy::Stop,
+            cache: CacheMode::WriteBack,
+            error_policy: ErrorPolicy::Stop,
         }],
         interfaces: vec![Interface {
             name: "default".into(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 use vireo_proto::launcher::{Demand, Identity};
+use vireo_vmconfig::DiskSource;
 use vireo_vmm::config::{Cpus, MacAddr};
 
 /// A machine as it is wanted, whoever will run it.
@@ -78,6 +79,9 @@ pub enum Kind {
     Qemu,
 }
 
+/// A disk with its content's path.
+pub type Disk = vireo_vmconfig::Disk<DiskSource>;
+
 /// Processors of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cpu {
@@ -150,96 +154,6 @@ impl Video {
             Self::Ramfb => "ramfb",
         }
     }
-}
-
-/// A disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Disk {
-    /// The volume's name.
-    pub name: String,
-    /// Where the bus was decided.
-    pub field: String,
-    /// What it hangs on.
-    pub bus: Bus,
-    /// The guest may not write.
-    pub read_only: bool,
-    /// Shows up as a CD drive.
-    pub cdrom: bool,
-    /// What the guest reads as its serial number; may be empty.
-    pub serial: String,
-    /// Rank among the boot devices.
-    pub boot_order: Option<u32>,
-    /// Its content.
-    pub source: Source,
-    /// How writes reach storage.
-    pub cache: Cache,
-    /// What becomes of requests that the host cannot carry out.
-    pub on_error: ErrorPolicy,
-}
-
-/// What becomes of requests that the host cannot carry out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ErrorPolicy {
-    /// The guest is paused, and the request is held until it succeeds.
-    Stop,
-    /// The guest gets an I/O error.
-    Report,
-    /// The guest is told that they succeeded.
-    Ignore,
-    /// As stop for writes where the host has no space, as report otherwise.
-    Enospace,
-}
-
-/// What a disk hangs on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bus {
-    /// virtio-blk.
-    Virtio,
-    /// AHCI.
-    Sata,
-    /// virtio-scsi.
-    Scsi,
-    /// USB storage.
-    Usb,
-}
-
-impl Bus {
-    /// As manifests call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Virtio => "virtio",
-            Self::Sata => "sata",
-            Self::Scsi => "scsi",
-            Self::Usb => "usb",
-        }
-    }
-}
-
-/// A disk's content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
-    /// A raw image or block device.
-    Raw(PathBuf),
-    /// A qcow2 image of our making, over a raw image others share where there is one.
-    Qcow2 {
-        /// The image.
-        path: PathBuf,
-        /// What unallocated clusters read from.
-        backing: Option<PathBuf>,
-    },
-    /// A CD drive without a medium.
-    NoMedium,
-}
-
-/// How writes reach storage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cache {
-    /// Past the host's page cache.
-    None,
-    /// Stable before they complete.
-    WriteThrough,
-    /// Stable after a flush.
-    WriteBack,
 }
 
 /// A network card on a tap device.

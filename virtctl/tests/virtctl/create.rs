@@ -58,7 +58,7 @@ async fn a_machine_is_what_the_flags_say() {
     vmi.spec = template.spec;
     let vm = vireo_api::spec::Vm::try_from(&vmi).expect("the API runs it");
     assert_eq!(vm.memory().guest(), vireo_api::spec::Bytes::mebibytes(2048));
-    let mut order: Vec<_> = vm.disks().iter().map(|disk| (disk.boot_order(), disk.name())).collect();
+    let mut order: Vec<_> = vm.disks().iter().map(|disk| (disk.config().boot_order, disk.name())).collect();
     order.sort_unstable();
     assert_eq!(order, [(None, "cloudinitdisk"), (Some(1), "tools"), (Some(2), "web-containerdisk-0")]);
     let source = vmi.spec.volumes[2].cloud_init_config_drive.clone().expect("a config drive");

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use vireo_vmconfig::DiskDevice;
+
 use super::drive::{Drive, FAILED, Outcome, READY};
 use super::fis::Shadow;
 use super::identify;
@@ -10,7 +12,7 @@ use super::taskfile::{Protocol, Taskfile};
 use crate::block::ImageError;
 use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
-use crate::scsi::{Buffers, Kind, Unit};
+use crate::scsi::{Buffers, Unit};
 
 const PACKET: u8 = 0xa0;
 const IDENTIFY_PACKET: u8 = 0xa1;
@@ -33,7 +35,7 @@ pub(super) struct CdRom {
 
 impl CdRom {
     pub(super) fn open(disk: &Disk) -> Result<Self, ImageError> {
-        Ok(Self { unit: Unit::new(disk, Kind::CdRom)?, serial: *disk.id() })
+        Ok(Self { unit: Unit::new(disk, DiskDevice::CdRom)?, serial: *disk.id() })
     }
 
     fn packet(&mut self, memory: &GuestMemory, cdb: &[u8; 16], to_guest: Segments) -> (Shadow, u64) {

@@ -41,7 +41,7 @@ fn driver() -> Driver {
     let (mmio, pio, pins) = (Arc::new(Bus::default()), Arc::new(Bus::default()), FakePins::default());
     let root =
         Root::new((&mmio, &pio), &[RamRange { start: 0, len: MEMORY }], Arc::new(pins.clone())).unwrap();
-    let drives = [(&disk(), Medium::Disk), (&disk(), Medium::CdRom)];
+    let drives = [(&disk(), DiskDevice::Disk), (&disk(), DiskDevice::CdRom)];
     let controller = Controller::new(&drives, &memory, &FakeRouter::default()).unwrap();
     root.add_at(ADDRESS, controller).unwrap();
     mmio.write(CONFIG + 4, &[6, 0]);

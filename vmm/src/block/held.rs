@@ -1,8 +1,10 @@
 use std::io;
 use std::sync::Arc;
 
+use vireo_vmconfig::ErrorPolicy;
+
 use super::Backend;
-use crate::config::{Answer, DiskStall, ErrorPolicy};
+use crate::config::{Answer, DiskStall, answer};
 use crate::memory::{GuestMemory, Segments};
 
 /// A backend whose failures are answered by a policy: what the host cannot carry out may be held until it can.
@@ -22,7 +24,7 @@ impl Held {
                 Ok(()) => break Ok(()),
                 Err(error) => error,
             };
-            match self.policy.answer(&error) {
+            match answer(self.policy, &error) {
                 Answer::Report => break Err(error),
                 Answer::Ignore => break Ok(()),
                 Answer::Hold => {

@@ -2,7 +2,7 @@
 
 use super::{Assembly, BuildError, pci};
 use crate::ahci;
-use crate::config::{DiskBus, Machine};
+use crate::config::{Attachment, Machine};
 use crate::pci::Address;
 use crate::virtio;
 
@@ -12,9 +12,9 @@ pub(super) fn add_sata(
     assembly: &Assembly,
     host: &virtio::Host,
 ) -> Result<(), BuildError> {
-    let drives = machine.disks.iter().filter_map(|disk| match disk.bus() {
-        DiskBus::Sata(medium) => Some((disk, medium)),
-        DiskBus::Virtio | DiskBus::Scsi(_) => None,
+    let drives = machine.disks.iter().filter_map(|disk| match disk.attachment() {
+        Attachment::Sata(device) => Some((disk, device)),
+        Attachment::Virtio | Attachment::Scsi(_) => None,
     });
     let drives: Vec<_> = drives.collect();
     if drives.is_empty() {
@@ -29,9 +29,9 @@ pub(super) fn add_scsi(
     machine: &Machine,
     add: &impl Fn(&'static str, Box<dyn virtio::Device>) -> Result<Address, BuildError>,
 ) -> Result<Option<Address>, BuildError> {
-    let drives = machine.disks.iter().enumerate().filter_map(|(number, disk)| match disk.bus() {
-        DiskBus::Scsi(medium) => Some((number, (disk, medium))),
-        DiskBus::Virtio | DiskBus::Sata(_) => None,
+    let drives = machine.disks.iter().enumerate().filter_map(|(number, disk)| match disk.attachment() {
+        Attachment::Scsi(device) => Some((number, (disk, device))),
+        Attachment::Virtio | Attachment::Sata(_) => None,
     });
     let (numbers, drives): (Vec<usize>, Vec<_>) = drives.unzip();
     if drives.is_empty() {

@@ -1,7 +1,9 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use super::{DiskCounters, DiskStall, ErrorPolicy};
+use vireo_vmconfig::{self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, VIRTIO_SERIAL_LEN};
+
+use super::{DiskCounters, DiskStall};
 
 /// Where a disk's content is.
 #[derive(Debug)]
@@ -18,33 +20,37 @@ pub enum DiskImage {
     },
 }
 
-/// What a drive on a SATA or SCSI bus is.
+/// How a disk is attached: the combinations of bus and device that the monitor has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Medium {
-    /// A disk.
-    #[default]
-    Disk,
-    /// A CD/DVD drive with the image in it. Never written; the guest may eject it.
-    CdRom,
-}
-
-/// How a disk is attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DiskBus {
-    /// virtio-blk, a PCI function of its own.
+pub enum Attachment {
+    /// virtio-blk, a PCI function of its own. Always a disk.
     #[default]
     Virtio,
     /// A port of the SATA controller.
-    Sata(Medium),
+    Sata(DiskDevice),
     /// A unit of the virtio SCSI controller.
-    Scsi(Medium),
+    Scsi(DiskDevice),
+}
+
+impl Attachment {
+    /// A device on a bus.
+    pub fn new(bus: DiskBus, device: DiskDevice) -> Result<Self, DiskError> {
+        match (bus, device) {
+            (DiskBus::Virtio, DiskDevice::Disk) => Ok(Self::Virtio),
+            (DiskBus::Sata, device) => Ok(Self::Sata(device)),
+            (DiskBus::Scsi, device) => Ok(Self::Scsi(device)),
+            (DiskBus::Usb, _) | (DiskBus::Virtio, DiskDevice::CdRom) => {
+                Err(DiskError::Attachment { bus, device })
+            }
+        }
+    }
 }
 
 /// A disk, or the image in a CD/DVD drive.
 #[derive(Debug)]
 pub struct Disk {
     image: DiskImage,
-    bus: DiskBus,
+    attachment: Attachment,
     read_only: bool,
     serial: DiskSerial,
     write_through: bool,
@@ -54,9 +60,9 @@ pub struct Disk {
     stall: Arc<DiskStall>,
 }
 
-/// A disk's serial number: at most 20 bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
+/// A disk's serial number: at most [`VIRTIO_SERIAL_LEN`] bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DiskSerial([u8; 20]);
+pub struct DiskSerial([u8; VIRTIO_SERIAL_LEN]);
 
 /// Why a disk is refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -64,12 +70,20 @@ pub enum DiskError {
     /// Longer than the 20 bytes virtio has for it.
     #[error("disk serial {0:?} is longer than 20 bytes")]
     SerialTooLong(String),
+    /// A combination that only QEMU has.
+    #[error("the monitor has no {device} on the bus {bus}")]
+    Attachment {
+        /// The bus.
+        bus: DiskBus,
+        /// The device.
+        device: DiskDevice,
+    },
 }
 
 impl DiskSerial {
     /// Checks the length.
     pub fn new(text: &str) -> Result<Self, DiskError> {
-        let mut bytes = [0; 20];
+        let mut bytes = [0; VIRTIO_SERIAL_LEN];
         bytes
             .get_mut(..text.len())
             .ok_or_else(|| DiskError::SerialTooLong(text.to_owned()))?
@@ -78,7 +92,7 @@ impl DiskSerial {
     }
 
     /// Padded with zeros.
-    pub fn as_bytes(&self) -> &[u8; 20] {
+    pub fn as_bytes(&self) -> &[u8; VIRTIO_SERIAL_LEN] {
         &self.0
     }
 }
@@ -88,21 +102,21 @@ impl Disk {
     pub fn new(image: DiskImage) -> Self {
         Self {
             image,
-            bus: DiskBus::Virtio,
+            attachment: Attachment::Virtio,
             read_only: false,
             serial: DiskSerial::default(),
             write_through: false,
             boot_order: None,
             counters: Arc::default(),
-            errors: ErrorPolicy::default(),
+            errors: ErrorPolicy::Report,
             stall: Arc::default(),
         }
     }
 
     /// How it is attached.
     #[must_use]
-    pub fn on(mut self, bus: DiskBus) -> Self {
-        self.bus = bus;
+    pub fn attach(mut self, attachment: Attachment) -> Self {
+        self.attachment = attachment;
         self
     }
 
@@ -152,8 +166,8 @@ impl Disk {
     }
 
     /// How it is attached.
-    pub fn bus(&self) -> DiskBus {
-        self.bus
+    pub fn attachment(&self) -> Attachment {
+        self.attachment
     }
 
     /// What is asked of it, across all machines that are built with it.
@@ -187,6 +201,22 @@ impl Disk {
     }
 }
 
+impl TryFrom<vmconfig::Disk<DiskImage>> for Disk {
+    type Error = DiskError;
+
+    /// The monitor always uses the page cache of the host: [`CacheMode::None`] is write-back, which is the same to the
+    /// guest.
+    fn try_from(disk: vmconfig::Disk<DiskImage>) -> Result<Self, DiskError> {
+        Ok(Self::new(disk.source)
+            .attach(Attachment::new(disk.bus, disk.device)?)
+            .read_only(disk.read_only)
+            .serial(DiskSerial::new(&disk.serial)?)
+            .boot_order(disk.boot_order)
+            .on_error(disk.error_policy)
+            .write_through(disk.cache == CacheMode::WriteThrough))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -196,5 +226,15 @@ mod tests {
         assert_eq!(&DiskSerial::new("abc").unwrap().as_bytes()[..4], b"abc\0");
         assert!(DiskSerial::new(&"x".repeat(20)).is_ok());
         assert!(DiskSerial::new(&"x".repeat(21)).is_err());
+    }
+
+    #[test]
+    fn only_qemu_has_usb_disks_and_virtio_cdroms() {
+        for &bus in DiskBus::ALL {
+            for &device in DiskDevice::ALL {
+                let refused = bus == DiskBus::Usb || (bus, device) == (DiskBus::Virtio, DiskDevice::CdRom);
+                assert_eq!(Attachment::new(bus, device).is_err(), refused, "{device} on {bus}");
+            }
+        }
     }
 }

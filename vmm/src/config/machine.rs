@@ -1,4 +1,4 @@
-use super::{Boot, Cpus, Disk, DiskBus, Graphics, Input, MemorySize, Net, Notices, Port, Smbios};
+use super::{Attachment, Boot, Cpus, Disk, Graphics, Input, MemorySize, Net, Notices, Port, Smbios};
 
 const DEVICE_SLOTS: usize = Machine::DEVICE_SLOTS;
 /// Of the SATA controller, which shares the slot of the LPC bridge.
@@ -61,10 +61,10 @@ impl Machine {
 
     /// Adds disks and cards, in the order of their slots and ports.
     pub fn with_devices(mut self, disks: Vec<Disk>, nets: Vec<Net>) -> Result<Self, TooManyDevices> {
-        let count = |bus: fn(DiskBus) -> bool| disks.iter().filter(|disk| bus(disk.bus())).count();
-        let virtio = count(|bus| bus == DiskBus::Virtio);
-        let sata = count(|bus| matches!(bus, DiskBus::Sata(_)));
-        let scsi = count(|bus| matches!(bus, DiskBus::Scsi(_)));
+        let count = |on: fn(Attachment) -> bool| disks.iter().filter(|disk| on(disk.attachment())).count();
+        let virtio = count(|at| at == Attachment::Virtio);
+        let sata = count(|at| matches!(at, Attachment::Sata(_)));
+        let scsi = count(|at| matches!(at, Attachment::Scsi(_)));
         let ports = self.port.is_some();
         let others =
             [self.rng, self.virtio_console, ports, self.graphics.is_some(), scsi > 0].map(usize::from);

@@ -3,23 +3,11 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vireo_vmconfig::ErrorPolicy;
+
 /// How soon a request that was held is tried again; each time it fails it waits twice as long.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(10);
-
-/// What becomes of a request that the host cannot carry out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ErrorPolicy {
-    /// It is held, and tried again until it succeeds.
-    Stop,
-    /// The guest gets an I/O error.
-    #[default]
-    Report,
-    /// The guest is told that it succeeded.
-    Ignore,
-    /// It is held where the host has no space, else the guest gets an I/O error.
-    Enospace,
-}
 
 /// Why a request is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,15 +42,13 @@ pub(crate) enum Answer {
     Ignore,
 }
 
-impl ErrorPolicy {
-    /// The policy's answer to an error.
-    pub(crate) fn answer(self, error: &io::Error) -> Answer {
-        match self {
-            Self::Ignore => Answer::Ignore,
-            Self::Stop if !is_of_image(error) => Answer::Hold,
-            Self::Enospace if is_no_space(error) => Answer::Hold,
-            Self::Stop | Self::Enospace | Self::Report => Answer::Report,
-        }
+/// The policy's answer to an error.
+pub(crate) fn answer(policy: ErrorPolicy, error: &io::Error) -> Answer {
+    match policy {
+        ErrorPolicy::Ignore => Answer::Ignore,
+        ErrorPolicy::Stop if !is_of_image(error) => Answer::Hold,
+        ErrorPolicy::Enospace if is_no_space(error) => Answer::Hold,
+        ErrorPolicy::Stop | ErrorPolicy::Enospace | ErrorPolicy::Report => Answer::Report,
     }
 }
 
@@ -186,7 +172,7 @@ mod tests {
             (ErrorPolicy::Ignore, [Answer::Ignore; 5]),
         ] {
             let errors = [os(Errno::NOSPC), os(Errno::DQUOT), wrapped(), os(Errno::IO), broken()];
-            assert_eq!(errors.map(|error| policy.answer(&error)), answers, "{policy:?}");
+            assert_eq!(errors.map(|error| answer(policy, &error)), answers, "{policy:?}");
         }
         assert!(StallCause::of(&wrapped()).no_space && !StallCause::of(&os(Errno::IO)).no_space);
     }

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 
+use vireo_vmconfig::DiskDevice;
 use vm_memory::{Bytes, GuestAddress};
 
 use crate::config::{Disk, DiskImage};
 use crate::memory::{GuestMemory, Segments};
-use crate::scsi::{Buffers, Kind, Unit};
+use crate::scsi::{Buffers, Unit};
 
 /// Bytes of an image.
 const IMAGE: u64 = 1 << 20;
@@ -28,7 +29,7 @@ pub(super) fn ram() -> GuestMemory {
 /// buffers in both directions in units of 16 bytes. What data there is for the drive is the script itself.
 pub fn scsi(script: &[u8]) {
     let Some((kind, mut commands)) = script.split_first() else { return };
-    let kind = if kind & 1 == 0 { Kind::Disk } else { Kind::CdRom };
+    let kind = if kind & 1 == 0 { DiskDevice::Disk } else { DiskDevice::CdRom };
     let mut unit = Unit::new(&disk(), kind).expect("an image");
     let memory = ram();
     memory.write_slice(script.get(..4096).unwrap_or(script), GuestAddress(0)).expect("RAM at 0");

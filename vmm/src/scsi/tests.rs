@@ -1,6 +1,7 @@
 use std::io::Write;
 
 use proptest::prelude::*;
+use vireo_vmconfig::DiskDevice;
 use vm_memory::{Bytes, GuestAddress};
 
 use super::*;
@@ -15,7 +16,7 @@ struct Bench {
     unit: Unit,
 }
 
-fn bench(kind: Kind, read_only: bool) -> Bench {
+fn bench(kind: DiskDevice, read_only: bool) -> Bench {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&content()).unwrap();
     let serial = DiskSerial::new("S3R1AL").unwrap();
@@ -69,7 +70,7 @@ impl Bench {
 
 #[test]
 fn a_disk_reads_what_is_there_and_writes_what_is_given() {
-    let mut bench = bench(Kind::Disk, false);
+    let mut bench = bench(DiskDevice::Disk, false);
     let all = content();
     for (cdb, at, len) in [
         (&[0x28, 0, 0, 0, 0, 3, 0, 0, 2, 0][..], 3 * 512, 1024),
@@ -88,7 +89,7 @@ fn a_disk_reads_what_is_there_and_writes_what_is_given() {
 
 #[test]
 fn less_room_than_blocks_takes_what_fits() {
-    let mut bench = bench(Kind::Disk, false);
+    let mut bench = bench(DiskDevice::Disk, false);
     assert_eq!(bench.ask(&[0x28, 0, 0, 0, 0, 0, 0, 0, 2, 0], 700).unwrap(), content()[..700]);
     assert_eq!(bench.give(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 2, 0], &[9; 700]).unwrap(), 512, "whole blocks");
     assert!(bench.ask(&[0x28, 0, 0, 0, 0, 1, 0, 0, 1, 0], 512).unwrap() == content()[512..1024]);
@@ -96,7 +97,7 @@ fn less_room_than_blocks_takes_what_fits() {
 
 #[test]
 fn what_makes_no_sense_is_refused_with_the_reason() {
-    let mut disk = bench(Kind::Disk, false);
+    let mut disk = bench(DiskDevice::Disk, false);
     for (cdb, sense) in [
         (&[0x28, 0, 0, 0, 8, 0, 0, 0, 1, 0][..], (5, 0x21)),
         (&[0x28, 0, 0, 0, 7, 0xff, 0, 0, 2, 0], (5, 0x21)),
@@ -114,14 +115,14 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         assert_eq!((kept[0], kept[2], kept[12]), (0x70, sense.0, sense.1));
         assert_eq!(disk.ask(&[0x03, 0, 0, 0, 18, 0], 18).unwrap()[2], 0);
     }
-    let mut locked = bench(Kind::Disk, true);
+    let mut locked = bench(DiskDevice::Disk, true);
     assert_eq!(locked.give(&[0x2a, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0; 512]).unwrap_err()[2], 7);
     assert_eq!(locked.ask(&[0x1a, 0, 8, 0, 64, 0], 64).unwrap()[2] & 0x80, 0x80, "write-protected");
 }
 
 #[test]
 fn a_disk_says_what_it_is() {
-    let mut bench = bench(Kind::Disk, false);
+    let mut bench = bench(DiskDevice::Disk, false);
     let inquiry = bench.ask(&[0x12, 0, 0, 0, 36, 0], 96).unwrap();
     assert_eq!((inquiry.len(), inquiry[0], inquiry[1]), (36, 0, 0));
     assert_eq!(&inquiry[8..32], b"VIREO   DISK            ");
@@ -139,7 +140,7 @@ fn a_disk_says_what_it_is() {
 
 #[test]
 fn unmapping_takes_whole_lists_or_nothing() {
-    let mut bench = bench(Kind::Disk, false);
+    let mut bench = bench(DiskDevice::Disk, false);
     let list = |ranges: &[(u64, u32)]| {
         let len = u16::try_from(ranges.len() * 16).unwrap();
         let mut list = [&(len + 6).to_be_bytes()[..], &len.to_be_bytes(), &[0; 4]].concat();
@@ -166,7 +167,7 @@ fn unmapping_takes_whole_lists_or_nothing() {
 
 #[test]
 fn a_cdrom_has_one_track_and_a_tray() {
-    let mut bench = bench(Kind::CdRom, false);
+    let mut bench = bench(DiskDevice::CdRom, false);
     let inquiry = bench.ask(&[0x12, 0, 0, 0, 36, 0], 96).unwrap();
     assert_eq!(inquiry[..2], [5, 0x80]);
     assert_eq!(bench.ask(&[0x25], 8).unwrap(), [0, 0, 1, 0xff, 0, 0, 8, 0]);
@@ -202,7 +203,7 @@ proptest! {
     /// Any command with any buffers is answered, and what it answers fits.
     #[test]
     fn any_command_is_survived(
-        kind in prop_oneof![Just(Kind::Disk), Just(Kind::CdRom)],
+        kind in prop_oneof![Just(DiskDevice::Disk), Just(DiskDevice::CdRom)],
         commands in prop::collection::vec((
             prop_oneof![any::<u8>(), prop::sample::select(&[
                 0x00, 0x03, 0x08, 0x0a, 0x12, 0x1a, 0x1b, 0x1e, 0x25, 0x28, 0x2a, 0x2f, 0x35, 0x41, 0x42, 0x43,

@@ -1,19 +1,12 @@
 use std::sync::Arc;
 
+use vireo_vmconfig::DiskDevice;
+
 use super::command::Command;
 use super::{Cdb, Sense, cdrom, disk, inquiry};
 use crate::block::{self, Backend, ImageError, SECTOR};
 use crate::config::{Disk, DiskSerial, DiskStall};
 use crate::memory::{GuestMemory, Segments};
-
-/// What a unit is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// A direct-access block device with blocks of 512 bytes.
-    Disk,
-    /// A CD/DVD drive with blocks of 2048 bytes; the guest may eject its medium, and load it again.
-    CdRom,
-}
 
 /// The buffers that come with a command.
 #[derive(Debug, Default)]
@@ -35,7 +28,7 @@ pub(crate) struct Reply {
 
 /// A logical unit.
 pub(crate) struct Unit {
-    pub(super) kind: Kind,
+    pub(super) kind: DiskDevice,
     pub(super) image: Box<dyn Backend>,
     pub(super) read_only: bool,
     pub(super) write_through: bool,
@@ -48,8 +41,8 @@ pub(crate) struct Unit {
 
 impl Unit {
     /// Opens the image of `disk` on file descriptors of its own.
-    pub(crate) fn new(disk: &Disk, kind: Kind) -> Result<Self, ImageError> {
-        let read_only = disk.is_read_only() || kind == Kind::CdRom;
+    pub(crate) fn new(disk: &Disk, kind: DiskDevice) -> Result<Self, ImageError> {
+        let read_only = disk.is_read_only() || kind == DiskDevice::CdRom;
         Ok(Self {
             kind,
             image: block::open(disk, read_only)?,
@@ -70,8 +63,8 @@ impl Unit {
     /// Bytes of a block.
     pub(super) fn block_size(&self) -> u64 {
         match self.kind {
-            Kind::Disk => SECTOR,
-            Kind::CdRom => 2048,
+            DiskDevice::Disk => SECTOR,
+            DiskDevice::CdRom => 2048,
         }
     }
 
@@ -127,8 +120,8 @@ impl Unit {
                 self.range(lba, blocks).map(|_| 0)
             }
             command => match self.kind {
-                Kind::Disk => disk::perform(self, memory, command, buffers),
-                Kind::CdRom => cdrom::perform(self, memory, command, &buffers.to_guest),
+                DiskDevice::Disk => disk::perform(self, memory, command, buffers),
+                DiskDevice::CdRom => cdrom::perform(self, memory, command, &buffers.to_guest),
             },
         }
     }

@@ -8,10 +8,12 @@ mod tests;
 
 use std::sync::Arc;
 
+use vireo_vmconfig::DiskDevice;
+
 use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError, Segments};
 use crate::block::ImageError;
-use crate::config::{Disk, Medium, Stalls};
-use crate::scsi::{Buffers, Kind, Sense, Unit};
+use crate::config::{Disk, Stalls};
+use crate::scsi::{Buffers, Sense, Unit};
 
 /// Section 5.
 const DEVICE_ID: u16 = 8;
@@ -63,13 +65,9 @@ enum Addressed {
 impl Scsi {
     /// Opens the images of the drives, at most [`TARGETS`]; their place is their target. The number of the drive that
     /// cannot be used comes with the error.
-    pub fn new(drives: &[(&Disk, Medium)]) -> Result<Self, (usize, ImageError)> {
-        let unit = |(number, (disk, medium)): (usize, &(&Disk, Medium))| {
-            let kind = match medium {
-                Medium::Disk => Kind::Disk,
-                Medium::CdRom => Kind::CdRom,
-            };
-            Unit::new(disk, kind).map_err(|error| (number, error))
+    pub fn new(drives: &[(&Disk, DiskDevice)]) -> Result<Self, (usize, ImageError)> {
+        let unit = |(number, (disk, device)): (usize, &(&Disk, DiskDevice))| {
+            Unit::new(disk, *device).map_err(|error| (number, error))
         };
         let units = drives.iter().take(TARGETS).enumerate().map(unit).collect::<Result<_, _>>()?;
         Ok(Self { units })

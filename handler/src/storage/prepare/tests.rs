@@ -52,18 +52,16 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
     places.claims.provide("default", "own", 4096).unwrap();
     let prepared = prepare(&vm, &places, &jobs).await.unwrap();
 
-    let volume = |name: &str| vmi.join("volumes").join(name).to_str().unwrap().to_owned();
-    let sources: Vec<_> = prepared.disks.iter().map(|disk| disk.source.clone().unwrap()).collect();
-    let disk_source::Source::Overlay(overlay) = &sources[0] else { panic!("{sources:?}") };
-    assert_eq!(overlay.path, volume("root.qcow2"));
-    assert_eq!(fs::read(&overlay.backing_raw_path).unwrap(), [7; 4096]);
-    assert_eq!(sources[1], disk_source::Source::Qcow2(disk_source::Qcow2 { path: volume("scratch.qcow2") }));
-    assert_eq!(sources[2], disk_source::Source::Raw(disk_source::Raw { path: volume("seed.iso") }));
-    let data = disk_source::Raw { path: host.to_str().unwrap().to_owned() };
-    assert_eq!(sources[3], disk_source::Source::Raw(data));
+    let volume = |name: &str| vmi.join("volumes").join(name);
+    let sources = &prepared.disks;
+    let DiskSource::Qcow2 { path, backing: Some(backing) } = &sources[0] else { panic!("{sources:?}") };
+    assert_eq!(*path, volume("root.qcow2"));
+    assert_eq!(fs::read(backing).unwrap(), [7; 4096]);
+    assert_eq!(sources[1], DiskSource::Qcow2 { path: volume("scratch.qcow2"), backing: None });
+    assert_eq!(sources[2], DiskSource::Raw(volume("seed.iso")));
+    assert_eq!(sources[3], DiskSource::Raw(host.clone()));
     assert_eq!(fs::metadata(&host).unwrap().len(), 2 << 20);
-    let own = dir.join("claims/default/own/disk.img").to_str().unwrap().to_owned();
-    assert_eq!(sources[4], disk_source::Source::Raw(disk_source::Raw { path: own }));
+    assert_eq!(sources[4], DiskSource::Raw(dir.join("claims/default/own/disk.img")));
     let kernel = prepared.kernel.clone().unwrap();
     assert_eq!(fs::read(kernel.kernel).unwrap(), b"kernel");
     assert_eq!(fs::read(kernel.initrd.unwrap()).unwrap(), b"initrd");

@@ -4,7 +4,8 @@ use vireo_proto::launcher::Demand;
 
 use super::super::blockdev::ImageFd;
 use super::*;
-use crate::launch::{Bus, Cache, Disk, ErrorPolicy, NicModel, Source, sample};
+use crate::launch::{Disk, NicModel, sample};
+use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
 
 fn file(fd: i32) -> ImageFd {
     ImageFd { fd, block_device: false }
@@ -13,8 +14,9 @@ fn file(fd: i32) -> ImageFd {
 /// The command line of a machine; its disks' descriptors are 10, 11 (backing), 12, 13...
 fn line(launch: &Launch, kvm: bool) -> Vec<String> {
     let files = (0..).step_by(2).zip(&launch.disks).map(|(at, disk)| {
-        let backing = matches!(disk.source, Source::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at));
-        (disk.source != Source::NoMedium).then(|| DiskFds { image: file(10 + at), backing })
+        let backing =
+            matches!(disk.source, DiskSource::Qcow2 { backing: Some(_), .. }).then(|| file(11 + at));
+        (disk.source != DiskSource::NoMedium).then(|| DiskFds { image: file(10 + at), backing })
     });
     arguments(
         launch,
@@ -44,8 +46,8 @@ fn device(line: &[String], driver: &str) -> Value {
     found.unwrap_or_else(|| panic!("no {driver} in {line:?}"))
 }
 
-fn disk(bus: Bus) -> Disk {
-    Disk { bus, source: Source::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) }
+fn disk(bus: DiskBus) -> Disk {
+    Disk { bus, source: DiskSource::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) }
 }
 
 #[test]
@@ -90,10 +92,10 @@ fn a_kernel_boot_reads_as_it_should() {
 fn an_overlay_gets_the_backing_image_we_name_and_no_other() {
     let mut launch = sample::kernel_boot();
     launch.disks.push(Disk {
-        source: Source::Qcow2 { path: "/e".into(), backing: None },
+        source: DiskSource::Qcow2 { path: "/e".into(), backing: None },
         read_only: true,
-        cache: Cache::None,
-        ..disk(Bus::Virtio)
+        cache: CacheMode::None,
+        ..disk(DiskBus::Virtio)
     });
     let line = line(&launch, false);
     let blocks: Vec<Value> =
@@ -111,15 +113,15 @@ fn an_overlay_gets_the_backing_image_we_name_and_no_other() {
 
 #[test]
 fn each_bus_has_its_device() {
-    let cdrom = |bus| Disk { cdrom: true, read_only: true, ..disk(bus) };
+    let cdrom = |bus| Disk { device: DiskDevice::CdRom, read_only: true, ..disk(bus) };
     let table = [
-        (disk(Bus::Virtio), "virtio-blk-pci", Value::Null),
-        (disk(Bus::Sata), "ide-hd", json!("ide.0")),
-        (cdrom(Bus::Sata), "ide-cd", json!("ide.0")),
-        (disk(Bus::Scsi), "scsi-hd", json!("scsi.0")),
-        (cdrom(Bus::Scsi), "scsi-cd", json!("scsi.0")),
-        (disk(Bus::Usb), "scsi-hd", json!("usb-disk0.0")),
-        (cdrom(Bus::Usb), "scsi-cd", json!("usb-disk0.0")),
+        (disk(DiskBus::Virtio), "virtio-blk-pci", Value::Null),
+        (disk(DiskBus::Sata), "ide-hd", json!("ide.0")),
+        (cdrom(DiskBus::Sata), "ide-cd", json!("ide.0")),
+        (disk(DiskBus::Scsi), "scsi-hd", json!("scsi.0")),
+        (cdrom(DiskBus::Scsi), "scsi-cd", json!("scsi.0")),
+        (disk(DiskBus::Usb), "scsi-hd", json!("usb-disk0.0")),
+        (cdrom(DiskBus::Usb), "scsi-cd", json!("usb-disk0.0")),
     ];
     for (disk, driver, bus) in table {
         let line = line(&Launch { disks: vec![disk], ..sample::kernel_boot() }, false);
@@ -131,8 +133,9 @@ fn each_bus_has_its_device() {
 
 #[test]
 fn an_empty_drive_has_a_device_and_no_content() {
-    for (bus, driver) in [(Bus::Sata, "ide-cd"), (Bus::Scsi, "scsi-cd"), (Bus::Usb, "scsi-cd")] {
-        let drive = Disk { cdrom: true, read_only: true, source: Source::NoMedium, ..disk(bus) };
+    for (bus, driver) in [(DiskBus::Sata, "ide-cd"), (DiskBus::Scsi, "scsi-cd"), (DiskBus::Usb, "scsi-cd")] {
+        let drive =
+            Disk { device: DiskDevice::CdRom, read_only: true, source: DiskSource::NoMedium, ..disk(bus) };
         let line = line(&Launch { disks: vec![drive], ..sample::kernel_boot() }, false);
         let device = device(&line, driver);
         assert_eq!((device.get("drive"), &device["id"]), (None, &json!("device-disk0")), "{driver}");
@@ -142,7 +145,8 @@ fn an_empty_drive_has_a_device_and_no_content() {
 
 #[test]
 fn many_disks_share_slots_and_firmware_tries_the_first() {
-    let mut launch = Launch { disks: vec![disk(Bus::Virtio); 60], hotplug: true, ..sample::kernel_boot() };
+    let mut launch =
+        Launch { disks: vec![disk(DiskBus::Virtio); 60], hotplug: true, ..sample::kernel_boot() };
     launch.boot = Boot::Bios { use_serial: false };
     let line = line(&launch, false);
     let disks: Vec<Value> =
@@ -160,7 +164,7 @@ fn many_disks_share_slots_and_firmware_tries_the_first() {
 
 #[test]
 fn a_seventh_sata_disk_gets_a_second_controller() {
-    let launch = Launch { disks: vec![disk(Bus::Sata); 8], ..sample::kernel_boot() };
+    let launch = Launch { disks: vec![disk(DiskBus::Sata); 8], ..sample::kernel_boot() };
     let line = line(&launch, false);
     let buses: Vec<_> =
         devices(&line).iter().filter(|d| d["driver"] == "ide-hd").map(|d| d["bus"].clone()).collect();
@@ -247,7 +251,7 @@ fn choices_show() {
 fn write_through_and_boot_order_reach_the_device() {
     let mut launch = sample::kernel_boot();
     launch.boot = Boot::Bios { use_serial: false };
-    launch.disks.push(Disk { cache: Cache::WriteThrough, ..disk(Bus::Sata) });
+    launch.disks.push(Disk { cache: CacheMode::WriteThrough, ..disk(DiskBus::Sata) });
     let first = line(&launch, false);
     assert_eq!(device(&first, "virtio-blk-pci")["bootindex"], 1);
     assert_eq!(device(&first, "virtio-blk-pci")["write-cache"], "on");
@@ -263,15 +267,20 @@ fn write_through_and_boot_order_reach_the_device() {
 
 #[test]
 fn each_error_policy_is_one_for_reads_and_one_for_writes() {
-    for (on_error, reads, writes) in [
+    for (error_policy, reads, writes) in [
         (ErrorPolicy::Stop, "stop", "stop"),
         (ErrorPolicy::Report, "report", "report"),
         (ErrorPolicy::Ignore, "ignore", "ignore"),
         (ErrorPolicy::Enospace, "report", "enospc"),
     ] {
-        let launch = Launch { disks: vec![Disk { on_error, ..disk(Bus::Scsi) }], ..sample::kernel_boot() };
+        let launch =
+            Launch { disks: vec![Disk { error_policy, ..disk(DiskBus::Scsi) }], ..sample::kernel_boot() };
         let device = device(&line(&launch, false), "scsi-hd");
-        assert_eq!((&device["rerror"], &device["werror"]), (&json!(reads), &json!(writes)), "{on_error:?}");
+        assert_eq!(
+            (&device["rerror"], &device["werror"]),
+            (&json!(reads), &json!(writes)),
+            "{error_policy:?}"
+        );
     }
 }
 

@@ -2,7 +2,8 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::pci::Layout;
-use crate::launch::{Boot, Bus, Cache, Disk, ErrorPolicy, Launch, Source};
+use crate::launch::{Boot, Disk, Launch};
+use vireo_vmconfig::{CacheMode, DiskBus, DiskSource, ErrorPolicy};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
 pub(super) const AHCI_PORTS: usize = 6;
@@ -30,10 +31,10 @@ pub(super) struct ImageFd {
 
 /// Every disk: its content, then its device on its bus.
 pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>], layout: Layout) {
-    if launch.disks.iter().any(|disk| disk.bus == Bus::Scsi) {
+    if launch.disks.iter().any(|disk| disk.bus == DiskBus::Scsi) {
         args.json("-device", &scsi_controller());
     }
-    if launch.disks.iter().any(|disk| disk.bus == Bus::Usb) {
+    if launch.disks.iter().any(|disk| disk.bus == DiskBus::Usb) {
         args.json("-device", &json!({ "driver": "qemu-xhci", "id": "usb" }));
     }
     let (mut sata, mut virtio) = (0, 0);
@@ -47,19 +48,19 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>],
             args.json("-blockdev", &content(disk, &node, fds));
         }
         let mut device = match disk.bus {
-            Bus::Virtio => {
+            DiskBus::Virtio => {
                 let mut device = json!({ "driver": "virtio-blk-pci" });
                 layout.place(&mut device, virtio);
                 virtio += 1;
                 device
             }
-            Bus::Sata => {
+            DiskBus::Sata => {
                 let (controller, port) = (sata / AHCI_PORTS, sata % AHCI_PORTS);
                 sata += 1;
                 sata_drive(args, disk, controller, port)
             }
-            Bus::Scsi => json!({ "driver": scsi_driver(disk), "bus": "scsi.0" }),
-            Bus::Usb => {
+            DiskBus::Scsi => json!({ "driver": scsi_driver(disk), "bus": "scsi.0" }),
+            DiskBus::Usb => {
                 let bridge = format!("usb-{node}");
                 args.json("-device", &json!({ "driver": "usb-bot", "id": bridge, "bus": "usb.0" }));
                 json!({ "driver": scsi_driver(disk), "bus": format!("{bridge}.0"), "lun": 0 })
@@ -79,11 +80,11 @@ pub(super) fn scsi_controller() -> Value {
 }
 
 fn scsi_driver(disk: &Disk) -> &'static str {
-    if disk.cdrom { "scsi-cd" } else { "scsi-hd" }
+    if disk.is_cdrom() { "scsi-cd" } else { "scsi-hd" }
 }
 
 fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> Value {
-    let driver = if disk.cdrom { "ide-cd" } else { "ide-hd" };
+    let driver = if disk.is_cdrom() { "ide-cd" } else { "ide-hd" };
     // The machine's own controller is called ide.
     let bus = if controller == 0 { format!("ide.{port}") } else { format!("ahci{controller}.{port}") };
     if controller > 0 && port == 0 {
@@ -95,9 +96,9 @@ fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> V
 /// What devices of all buses have in common.
 pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     device["id"] = json!(format!("device-{node}"));
-    if disk.source != Source::NoMedium {
+    if disk.source != DiskSource::NoMedium {
         device["drive"] = json!(node);
-        let (reads, writes) = match disk.on_error {
+        let (reads, writes) = match disk.error_policy {
             ErrorPolicy::Stop => ("stop", "stop"),
             ErrorPolicy::Report => ("report", "report"),
             ErrorPolicy::Ignore => ("ignore", "ignore"),
@@ -110,8 +111,8 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
         device["serial"] = json!(disk.serial);
     }
     // A CD drive has no cache to speak of, and no property for one.
-    if !disk.cdrom || disk.bus == Bus::Virtio {
-        device["write-cache"] = json!(if disk.cache == Cache::WriteThrough { "off" } else { "on" });
+    if !disk.is_cdrom() || disk.bus == DiskBus::Virtio {
+        device["write-cache"] = json!(if disk.cache == CacheMode::WriteThrough { "off" } else { "on" });
     }
 }
 
@@ -134,20 +135,20 @@ pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
             // The launcher holds the lock, on the same open file.
             "locking": "off",
             "discard": "unmap",
-            "cache": { "direct": disk.cache == Cache::None },
+            "cache": { "direct": disk.cache == CacheMode::None },
         })
     };
     let mut top = json!({
         "node-name": node,
         "read-only": disk.read_only,
         "discard": "unmap",
-        "cache": { "direct": disk.cache == Cache::None },
+        "cache": { "direct": disk.cache == CacheMode::None },
         "file": file(fds.image, disk.read_only),
     });
     match (&disk.source, fds.backing) {
         // Without a medium there is no content.
-        (Source::Raw(_) | Source::NoMedium, _) => top["driver"] = json!("raw"),
-        (Source::Qcow2 { .. }, backing) => {
+        (DiskSource::Raw(_) | DiskSource::NoMedium, _) => top["driver"] = json!("raw"),
+        (DiskSource::Qcow2 { .. }, backing) => {
             top["driver"] = json!("qcow2");
             top["backing"] = backing.map_or(
                 Value::Null,

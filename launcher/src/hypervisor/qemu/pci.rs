@@ -7,7 +7,8 @@
 use serde_json::{Value, json};
 
 use super::blockdev::AHCI_PORTS;
-use crate::launch::{Bus, Launch, Video};
+use crate::launch::{Launch, Video};
+use vireo_vmconfig::DiskBus;
 
 /// The slot of the ports that volumes are plugged into: the last one before the board's own devices.
 pub(super) const HOTPLUG_SLOT: usize = 0x1e;
@@ -31,7 +32,7 @@ pub(super) enum Layout {
 impl Layout {
     /// `agent`: there is a port for the guest agent.
     pub(super) fn of(launch: &Launch, agent: bool) -> Self {
-        let disks = count(launch, Bus::Virtio);
+        let disks = count(launch, DiskBus::Virtio);
         // The host bridge has slot 0.
         let end = if launch.hotplug { HOTPLUG_SLOT } else { HOTPLUG_SLOT + 1 };
         if disks + other_devices(launch, agent) < end {
@@ -50,19 +51,19 @@ impl Layout {
     }
 }
 
-fn count(launch: &Launch, bus: Bus) -> usize {
+fn count(launch: &Launch, bus: DiskBus) -> usize {
     launch.disks.iter().filter(|disk| disk.bus == bus).count()
 }
 
 /// Devices on the root bus that take a slot each: all but virtio disks.
 fn other_devices(launch: &Launch, agent: bool) -> usize {
     // The board has a SATA controller of its own.
-    let sata_controllers = count(launch, Bus::Sata).div_ceil(AHCI_PORTS).saturating_sub(1);
+    let sata_controllers = count(launch, DiskBus::Sata).div_ceil(AHCI_PORTS).saturating_sub(1);
     // A framebuffer in the guest's memory is on no bus.
     let adapter = launch.video.is_some_and(|video| video != Video::Ramfb);
     let single = [
-        launch.hotplug || count(launch, Bus::Scsi) > 0,
-        count(launch, Bus::Usb) > 0,
+        launch.hotplug || count(launch, DiskBus::Scsi) > 0,
+        count(launch, DiskBus::Usb) > 0,
         launch.rng,
         launch.memory_balloon,
         adapter,
@@ -88,16 +89,17 @@ fn demanded(args: &[String]) -> usize {
 #[cfg(test)]
 mod tests {
     use vireo_proto::launcher::Demand;
+    use vireo_vmconfig::DiskSource;
 
     use super::*;
-    use crate::launch::{Disk, Source, sample};
+    use crate::launch::{Disk, sample};
 
     /// A VM with a NIC, an entropy device and an agent's port, and these disks.
     fn launch(virtio: usize, sata: usize, hotplug: bool) -> Launch {
         let disk =
-            |bus| Disk { bus, source: Source::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) };
-        let disks = std::iter::repeat_n(disk(Bus::Virtio), virtio)
-            .chain(std::iter::repeat_n(disk(Bus::Sata), sata))
+            |bus| Disk { bus, source: DiskSource::Raw("/d".into()), ..sample::kernel_boot().disks.remove(0) };
+        let disks = std::iter::repeat_n(disk(DiskBus::Virtio), virtio)
+            .chain(std::iter::repeat_n(disk(DiskBus::Sata), sata))
             .collect();
         Launch { disks, hotplug, ..sample::kernel_boot() }
     }

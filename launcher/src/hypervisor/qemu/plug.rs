@@ -16,8 +16,9 @@ use vireo_proto::launcher::{Fault, PluggedVolume};
 use super::process::pass_by_cache;
 use crate::fault::{Code, fault, fault_at};
 use crate::hypervisor::{Plug, Plugging};
-use crate::launch::{Bus, Cache, Disk, Launch, Source};
+use crate::launch::{Disk, Launch};
 use names::target;
+use vireo_vmconfig::{CacheMode, DiskBus, DiskSource};
 pub(super) use words::{ID, places};
 
 /// More than anybody plugs in.
@@ -42,7 +43,7 @@ impl From<String> for Saying {
 #[derive(Clone, Debug)]
 struct Volume {
     told: PluggedVolume,
-    bus: Bus,
+    bus: DiskBus,
     /// Tells what QEMU calls its parts; never used twice.
     number: u32,
     /// The port of a virtio device.
@@ -91,9 +92,10 @@ pub(super) struct Plugs {
 
 impl Plugs {
     pub(super) fn of(launch: &Launch) -> Self {
-        let virtio = launch.disks.iter().filter(|disk| disk.bus == Bus::Virtio).count();
+        let virtio = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Virtio).count();
         // CD drives have names of their own.
-        let others = launch.disks.iter().filter(|disk| disk.bus != Bus::Virtio && !disk.cdrom).count();
+        let others =
+            launch.disks.iter().filter(|disk| disk.bus != DiskBus::Virtio && !disk.is_cdrom()).count();
         Self {
             ports: launch.hotplug.then_some(words::PORTS),
             fixed: (virtio, others),
@@ -171,7 +173,7 @@ impl Plugs {
         }
         let taken = |port: &usize| self.volumes.iter().any(|volume| volume.port == Some(*port));
         let port = match disk.bus {
-            Bus::Virtio => {
+            DiskBus::Virtio => {
                 let Some(port) = (0..ports).find(|port| !taken(port)) else {
                     return refused(
                         Code::Conflict,
@@ -180,12 +182,12 @@ impl Plugs {
                 };
                 Some(port)
             }
-            Bus::Scsi => None,
-            Bus::Sata | Bus::Usb => {
+            DiskBus::Scsi => None,
+            DiskBus::Sata | DiskBus::Usb => {
                 return refused(Code::Unsupported, "volumes are plugged in on scsi and virtio");
             }
         };
-        if disk.cache == Cache::None
+        if disk.cache == CacheMode::None
             && let Err(error) = pass_by_cache(image)
         {
             let detail = format!("volume {} cannot pass the host's cache by: {error}", disk.name);
@@ -194,8 +196,8 @@ impl Plugs {
         let (prefix, fixed) = if port.is_some() { ("vd", self.fixed.0) } else { ("sd", self.fixed.1) };
         let known: Vec<&str> = self.volumes.iter().map(|volume| volume.told.target.as_str()).collect();
         let path = match &disk.source {
-            Source::Raw(path) | Source::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
-            Source::NoMedium => String::new(),
+            DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
+            DiskSource::NoMedium => String::new(),
         };
         self.count += 1;
         let told = PluggedVolume { name: disk.name.clone(), target: target(prefix, fixed, &known), path };
@@ -340,7 +342,7 @@ fn keeps(volume: &Volume, how: &str) -> Fault {
 }
 
 fn refusal(work: &Work, why: &str) -> Fault {
-    let bus = work.volume.bus.name();
+    let bus = work.volume.bus;
     fault(Code::Hypervisor, format!("volume {} on the bus {bus}: QEMU refuses: {why}", work.volume.told.name))
 }
 

@@ -22,7 +22,8 @@ use super::blockdev::{DiskFds, ImageFd};
 use crate::console::Port;
 use crate::fault::{Code, fault};
 use crate::host::Host;
-use crate::launch::{Cache, Launch};
+use crate::launch::Launch;
+use vireo_vmconfig::CacheMode;
 
 /// How much of QEMU's complaints a fault carries.
 const STDERR_TAIL: usize = 4096;
@@ -73,7 +74,7 @@ impl Wiring {
         let wire = || -> io::Result<Self> {
             let disks = launch.disks.iter().zip(&host.disks).map(|(disk, files)| {
                 let Some(files) = files else { return Ok(None) };
-                if disk.cache == Cache::None {
+                if disk.cache == CacheMode::None {
                     pass_by_cache(&files.image)?;
                     files.backing.as_ref().map(pass_by_cache).transpose()?;
                 }

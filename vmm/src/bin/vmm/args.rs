@@ -2,8 +2,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
+use vireo_vmconfig::{DiskBus, DiskDevice};
 use vireo_vmm::config::{
-    Adapter, Cpus, CpusError, DiskBus, Input, MacAddr, Medium, MemorySize, MemorySizeError, ParseMacError,
+    Adapter, Attachment, Cpus, CpusError, Input, MacAddr, MemorySize, MemorySizeError, ParseMacError,
 };
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
@@ -79,7 +80,7 @@ pub(crate) enum BootArg {
 pub(crate) struct DiskArg {
     pub(crate) path: PathBuf,
     pub(crate) read_only: bool,
-    pub(crate) bus: DiskBus,
+    pub(crate) attachment: Attachment,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -226,21 +227,23 @@ fn disk(text: &str) -> Result<DiskArg, ArgsError> {
         match key {
             "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
             "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
-            "bus" => once(&mut bus, "--disk: bus", disk_bus(value)?)?,
+            "bus" => once(&mut bus, "--disk: bus", attachment(("--disk", DiskDevice::Disk), value)?)?,
             _ => return Err(unknown("--disk", key, "path, readonly and bus")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
-    Ok(DiskArg { path, read_only: read_only.unwrap_or(false), bus: bus.unwrap_or_default() })
+    Ok(DiskArg { path, read_only: read_only.unwrap_or(false), attachment: bus.unwrap_or_default() })
 }
 
-fn disk_bus(value: &str) -> Result<DiskBus, ArgsError> {
-    match value {
-        "virtio" => Ok(DiskBus::Virtio),
-        "sata" => Ok(DiskBus::Sata(Medium::Disk)),
-        "scsi" => Ok(DiskBus::Scsi(Medium::Disk)),
-        _ => Err(ArgsError::Bus { option: "--disk", value: value.to_owned(), known: "virtio, sata or scsi" }),
-    }
+/// A device of the option on the bus that is named.
+fn attachment((option, device): (&'static str, DiskDevice), bus: &str) -> Result<Attachment, ArgsError> {
+    let known = match device {
+        DiskDevice::Disk => "virtio, sata or scsi",
+        DiskDevice::CdRom => "sata or scsi",
+    };
+    let named: Option<DiskBus> = bus.parse().ok();
+    let attachment = named.and_then(|bus| Attachment::new(bus, device).ok());
+    attachment.ok_or_else(|| ArgsError::Bus { option, value: bus.to_owned(), known })
 }
 
 fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
@@ -248,20 +251,12 @@ fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
     for (key, value) in pairs(text) {
         match key {
             "path" => once(&mut path, "--cdrom: path", PathBuf::from(value))?,
-            "bus" => once(&mut bus, "--cdrom: bus", cdrom_bus(value)?)?,
+            "bus" => once(&mut bus, "--cdrom: bus", attachment(("--cdrom", DiskDevice::CdRom), value)?)?,
             _ => return Err(unknown("--cdrom", key, "path and bus")),
         }
     }
     let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
-    Ok(DiskArg { path, read_only: true, bus: bus.unwrap_or(DiskBus::Sata(Medium::CdRom)) })
-}
-
-fn cdrom_bus(value: &str) -> Result<DiskBus, ArgsError> {
-    match value {
-        "sata" => Ok(DiskBus::Sata(Medium::CdRom)),
-        "scsi" => Ok(DiskBus::Scsi(Medium::CdRom)),
-        _ => Err(ArgsError::Bus { option: "--cdrom", value: value.to_owned(), known: "sata or scsi" }),
-    }
+    Ok(DiskArg { path, read_only: true, attachment: bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom)) })
 }
 
 fn net(text: &str) -> Result<NetArg, ArgsError> {
@@ -351,9 +346,9 @@ mod tests {
         let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
         assert_eq!(args.boot, boot);
         assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
-        let disk = |path: &str, read_only, bus| DiskArg { path: path.into(), read_only, bus };
-        let (sata, cdrom) = (DiskBus::Sata(Medium::Disk), DiskBus::Scsi(Medium::CdRom));
-        let want = [disk("a", true, DiskBus::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
+        let disk = |path: &str, read_only, attachment| DiskArg { path: path.into(), read_only, attachment };
+        let (sata, cdrom) = (Attachment::Sata(DiskDevice::Disk), Attachment::Scsi(DiskDevice::CdRom));
+        let want = [disk("a", true, Attachment::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
         assert_eq!(args.disks, want);
         assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
         assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });

@@ -77,7 +77,7 @@ fn read(option: &'static str, path: &Path) -> Result<File, OpenError> {
 
 fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
     let file = exclusive("--disk", &arg.path, !arg.read_only)?;
-    Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only).on(arg.bus))
+    Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only).attach(arg.attachment))
 }
 
 /// Locked for as long as it is open: two machines that write one disk destroy its file systems.
@@ -115,12 +115,12 @@ fn derived(tap: &str) -> Result<MacAddr, ParseMacError> {
 
 #[cfg(test)]
 mod tests {
-    use vireo_vmm::config::DiskBus;
+    use vireo_vmm::config::Attachment;
 
     use super::*;
 
     fn arg(path: &Path, read_only: bool) -> DiskArg {
-        DiskArg { path: path.to_owned(), read_only, bus: DiskBus::Virtio }
+        DiskArg { path: path.to_owned(), read_only, attachment: Attachment::Virtio }
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn guest() -> Guest {
         Disk::new(DiskImage::Raw(file))
     };
     let (first, second) = (disk(1), disk(2));
-    let Ok(scsi) = Scsi::new(&[(&first, Medium::Disk), (&second, Medium::CdRom)]) else {
+    let Ok(scsi) = Scsi::new(&[(&first, DiskDevice::Disk), (&second, DiskDevice::CdRom)]) else {
         panic!("an image is refused")
     };
     let mut guest = Guest::new(Box::new(scsi));

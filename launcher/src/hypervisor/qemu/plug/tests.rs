@@ -1,19 +1,20 @@
 use super::*;
 use crate::host::DiskFiles;
-use crate::launch::{Cache, ErrorPolicy, sample};
+use crate::launch::sample;
+use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
 
-fn disk(name: &str, bus: Bus) -> Disk {
+fn disk(name: &str, bus: DiskBus) -> Disk {
     Disk {
         name: name.into(),
         field: "spec.domain.devices.disks[0].disk.bus".into(),
         bus,
         read_only: false,
-        cdrom: false,
+        device: DiskDevice::Disk,
         serial: "S1".into(),
         boot_order: None,
-        source: Source::Raw("/claims/disk.img".into()),
-        cache: Cache::WriteBack,
-        on_error: ErrorPolicy::Stop,
+        source: DiskSource::Raw("/claims/disk.img".into()),
+        cache: CacheMode::WriteBack,
+        error_policy: ErrorPolicy::Stop,
     }
 }
 
@@ -78,11 +79,11 @@ fn owned(names: &[(&str, &str)]) -> Vec<(String, String)> {
 #[test]
 fn in_and_out_again() {
     let mut world = World::new();
-    assert_eq!(world.plug_in(disk("data", Bus::Scsi)), "add-fd 1048577");
+    assert_eq!(world.plug_in(disk("data", DiskBus::Scsi)), "add-fd 1048577");
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-add plugged1", "device_add scsi.0", ""]);
     assert_eq!(world.settled(), None);
     assert_eq!(world.names(), owned(&[("data", "sda")]));
-    world.plug_in(disk("more", Bus::Virtio));
+    world.plug_in(disk("more", DiskBus::Virtio));
     assert_eq!(world.answers(&[Ok(()), Ok(()), Ok(())]), ["blockdev-add plugged2", "device_add port0", ""]);
     assert_eq!(world.names(), owned(&[("data", "sda"), ("more", "vdb")]), "vda is there from the start");
 
@@ -112,7 +113,7 @@ fn what_fails_on_the_way_in_is_taken_back() {
     ];
     for (answers, says) in table {
         let mut world = World::new();
-        world.plug_in(disk("data", Bus::Scsi));
+        world.plug_in(disk("data", DiskBus::Scsi));
         assert_eq!(world.answers(answers), says);
         let fault = world.settled().expect("a fault");
         assert!(fault.code() == Code::Hypervisor && fault.detail.ends_with("refuses: no"), "{fault:?}");
@@ -123,7 +124,7 @@ fn what_fails_on_the_way_in_is_taken_back() {
 #[test]
 fn a_guest_that_keeps_a_volume_is_asked_again() {
     let mut world = World::new();
-    world.plug_in(disk("data", Bus::Virtio));
+    world.plug_in(disk("data", DiskBus::Virtio));
     world.answers(&[Ok(()), Ok(()), Ok(())]);
     let ends: [fn(&mut Plugs) -> Option<Saying>; 2] =
         [|plugs| plugs.kept("device-plugged1"), |plugs| plugs.overdue(Instant::now() + PATIENCE)];
@@ -145,7 +146,7 @@ fn a_guest_that_keeps_a_volume_is_asked_again() {
 fn there_is_not_room_for_everything() {
     let mut world = World::new();
     for number in 0..5 {
-        let begun = world.plug_in(disk(&format!("v{number}"), Bus::Virtio));
+        let begun = world.plug_in(disk(&format!("v{number}"), DiskBus::Virtio));
         assert_eq!(begun.is_empty(), number == 4, "four ports");
         if number < 4 {
             world.answers(&[Ok(()), Ok(()), Ok(())]);
@@ -153,7 +154,7 @@ fn there_is_not_room_for_everything() {
     }
     assert_eq!(world.settled().expect("a fault").code(), Code::Conflict);
     let mut world = World { plugs: Plugs::of(&sample::kernel_boot()), ..World::new() };
-    assert_eq!(world.plug_in(disk("data", Bus::Scsi)), "");
+    assert_eq!(world.plug_in(disk("data", DiskBus::Scsi)), "");
     assert_eq!(world.settled().expect("a fault").code(), Code::Unsupported);
     assert_eq!(world.begin(Plug::Out("none".into())), "");
     assert_eq!(world.settled(), None);

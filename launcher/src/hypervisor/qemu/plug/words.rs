@@ -3,7 +3,8 @@ use serde_json::{Value, json};
 use super::super::args::Args;
 use super::super::blockdev::{self, DiskFds, ImageFd};
 use super::super::pci::HOTPLUG_SLOT;
-use crate::launch::{Bus, Disk, Launch};
+use crate::launch::{Disk, Launch};
+use vireo_vmconfig::DiskBus;
 
 /// What every command about a volume has as its id: one is said at a time.
 pub(in super::super) const ID: &str = "plug";
@@ -17,7 +18,7 @@ pub(in super::super) fn places(args: &mut Args, launch: &Launch) {
     if !launch.hotplug {
         return;
     }
-    if launch.disks.iter().all(|disk| disk.bus != Bus::Scsi) {
+    if launch.disks.iter().all(|disk| disk.bus != DiskBus::Scsi) {
         args.json("-device", &blockdev::scsi_controller());
     }
     for port in 0..PORTS {

@@ -1,0 +1,35 @@
+//! Conversion between messages and the types of `vireo-vmconfig`, both ways.
+//!
+//! A message may have an absent part, an unknown enum number or an invalid text. Conversion from a message collects
+//! all such problems.
+
+mod disk;
+mod problems;
+
+pub use disk::disk;
+pub use problems::Problems;
+
+/// Implements the conversion between an enum of the protocol and an enum of the vocabulary, both ways. The protocol's
+/// `Unspecified` is `None`.
+macro_rules! enums {
+    ($message:ty, $value:ty, { $($number:ident = $variant:ident),+ $(,)? }) => {
+        impl From<$value> for $message {
+            fn from(value: $value) -> Self {
+                match value {
+                    $(<$value>::$variant => Self::$number),+
+                }
+            }
+        }
+
+        impl From<$message> for Option<$value> {
+            fn from(number: $message) -> Self {
+                match number {
+                    <$message>::Unspecified => None,
+                    $(<$message>::$number => Some(<$value>::$variant)),+
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use enums;

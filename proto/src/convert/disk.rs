@@ -1,0 +1,160 @@
+use std::path::Path;
+
+use vireo_vmconfig::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
+
+use super::{Problems, enums};
+use crate::launcher as wire;
+use wire::disk_source::{NoMedium, Overlay, Qcow2, Raw, Source};
+
+enums!(wire::disk::Bus, DiskBus, { Virtio = Virtio, Sata = Sata, Scsi = Scsi, Usb = Usb });
+enums!(wire::disk::Cache, CacheMode, { None = None, Writethrough = WriteThrough, Writeback = WriteBack });
+enums!(wire::disk::ErrorPolicy, ErrorPolicy, {
+    Stop = Stop, Report = Report, Ignore = Ignore, Enospace = Enospace,
+});
+
+impl From<&Disk<DiskSource>> for wire::Disk {
+    fn from(disk: &Disk<DiskSource>) -> Self {
+        Self {
+            name: disk.name.clone(),
+            field: disk.field.clone(),
+            bus: wire::disk::Bus::from(disk.bus).into(),
+            read_only: disk.read_only,
+            cdrom: disk.is_cdrom(),
+            serial: disk.serial.clone(),
+            boot_order: disk.boot_order.unwrap_or(0),
+            source: Some((&disk.source).into()),
+            cache: wire::disk::Cache::from(disk.cache).into(),
+            error_policy: wire::disk::ErrorPolicy::from(disk.error_policy).into(),
+        }
+    }
+}
+
+/// A disk from its message at the path `at`; `None` if a required part has a problem.
+pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<DiskSource>> {
+    let bus = problems.value::<wire::disk::Bus, _>(&format!("{at}.bus"), disk.bus)?;
+    if bus.is_none() {
+        problems.add(at, "no bus");
+    }
+    let cache = problems.value::<wire::disk::Cache, _>(&format!("{at}.cache"), disk.cache)?;
+    let policy_at = format!("{at}.error_policy");
+    let error_policy = problems.value::<wire::disk::ErrorPolicy, _>(&policy_at, disk.error_policy)?;
+    let source = source(problems, at, (disk.source, disk.cdrom))?;
+    Some(Disk {
+        name: disk.name,
+        field: disk.field,
+        bus: bus?,
+        device: if disk.cdrom { DiskDevice::CdRom } else { DiskDevice::Disk },
+        read_only: disk.read_only || disk.cdrom,
+        serial: disk.serial,
+        boot_order: (disk.boot_order != 0).then_some(disk.boot_order),
+        cache: cache.unwrap_or_default(),
+        error_policy: error_policy.unwrap_or_default(),
+        source,
+    })
+}
+
+impl From<&DiskSource> for wire::DiskSource {
+    fn from(source: &DiskSource) -> Self {
+        let source = match source {
+            DiskSource::Raw(path) => Source::Raw(Raw { path: text(path) }),
+            DiskSource::Qcow2 { path, backing: None } => Source::Qcow2(Qcow2 { path: text(path) }),
+            DiskSource::Qcow2 { path, backing: Some(backing) } => {
+                Source::Overlay(Overlay { path: text(path), backing_raw_path: text(backing) })
+            }
+            DiskSource::NoMedium => Source::NoMedium(NoMedium {}),
+        };
+        Self { source: Some(source) }
+    }
+}
+
+fn source(
+    problems: &mut Problems,
+    at: &str,
+    (source, cdrom): (Option<wire::DiskSource>, bool),
+) -> Option<DiskSource> {
+    let path = format!("{at}.source");
+    match source.and_then(|source| source.source) {
+        Some(Source::Raw(raw)) => Some(DiskSource::Raw(problems.path(&path, raw.path))),
+        Some(Source::Qcow2(image)) => {
+            Some(DiskSource::Qcow2 { path: problems.path(&path, image.path), backing: None })
+        }
+        Some(Source::Overlay(overlay)) => Some(DiskSource::Qcow2 {
+            path: problems.path(&path, overlay.path),
+            backing: Some(problems.path(&path, overlay.backing_raw_path)),
+        }),
+        Some(Source::NoMedium(_)) if cdrom => Some(DiskSource::NoMedium),
+        Some(Source::NoMedium(_)) => {
+            problems.add(&path, "only a CD-ROM drive can be empty");
+            None
+        }
+        None => {
+            problems.add(at, "no source");
+            None
+        }
+    }
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disks() -> impl Iterator<Item = Disk<DiskSource>> {
+        let first = Disk {
+            name: "root".to_owned(),
+            field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
+            bus: DiskBus::Virtio,
+            device: DiskDevice::Disk,
+            read_only: false,
+            serial: "S1".to_owned(),
+            boot_order: Some(2),
+            cache: CacheMode::None,
+            error_policy: ErrorPolicy::Report,
+            source: DiskSource::Qcow2 { path: "/a".into(), backing: Some("/b".into()) },
+        };
+        let again = first.clone();
+        let buses = DiskBus::ALL.iter().map(move |&bus| Disk { bus, boot_order: None, ..again.clone() });
+        let again = first.clone();
+        let caches = CacheMode::ALL.iter().map(move |&cache| Disk { cache, ..again.clone() });
+        let again = first.clone();
+        let policies =
+            ErrorPolicy::ALL.iter().map(move |&error_policy| Disk { error_policy, ..again.clone() });
+        let sources = [DiskSource::Raw("/c".into()), DiskSource::Qcow2 { path: "/d".into(), backing: None }]
+            .map(|source| Disk { source, ..first.clone() });
+        let empty =
+            Disk { device: DiskDevice::CdRom, read_only: true, source: DiskSource::NoMedium, ..first };
+        buses.chain(caches).chain(policies).chain(sources).chain([empty])
+    }
+
+    #[test]
+    fn every_disk_survives_the_message() {
+        for expected in disks() {
+            let mut problems = Problems::default();
+            let got = disk(&mut problems, "disk", wire::Disk::from(&expected));
+            assert_eq!((got, problems.into_texts()), (Some(expected), Vec::new()));
+        }
+    }
+
+    #[test]
+    fn absent_enums_have_defaults_and_unknown_numbers_are_problems() {
+        let message =
+            || wire::Disk { cache: 0, error_policy: 0, ..wire::Disk::from(&disks().next().expect("a disk")) };
+        let mut problems = Problems::default();
+        let got = disk(&mut problems, "disk", message()).unwrap();
+        assert_eq!((got.cache, got.error_policy), (CacheMode::WriteBack, ErrorPolicy::Stop));
+        for (message, text) in [
+            (wire::Disk { bus: 0, ..message() }, "disk: no bus"),
+            (wire::Disk { bus: 77, ..message() }, "disk.bus: no such value: 77"),
+            (wire::Disk { cache: 77, ..message() }, "disk.cache: no such value: 77"),
+            (wire::Disk { error_policy: 77, ..message() }, "disk.error_policy: no such value: 77"),
+            (wire::Disk { source: None, ..message() }, "disk: no source"),
+        ] {
+            let mut problems = Problems::default();
+            assert_eq!(disk(&mut problems, "disk", message), None);
+            assert_eq!(problems.into_texts(), [text]);
+        }
+    }
+}

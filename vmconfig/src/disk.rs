@@ -1,0 +1,151 @@
+use std::path::PathBuf;
+
+use crate::name::names;
+
+/// The longest serial number of a virtio disk, in bytes (virtio 1.2, section 5.2.6, VIRTIO_BLK_T_GET_ID).
+pub const VIRTIO_SERIAL_LEN: usize = 20;
+
+/// A disk or a CD-ROM drive. `S` is its content: a volume of a manifest, a path on the node, or an open file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk<S> {
+    /// The name of the disk and of its volume; a DNS label.
+    pub name: String,
+    /// The field of the manifest that decides the bus, for error messages: `spec.domain.devices.disks[0].disk.bus`.
+    pub field: String,
+    /// The bus it is attached to.
+    pub bus: DiskBus,
+    /// The kind of device the guest sees.
+    pub device: DiskDevice,
+    /// The guest cannot write. Always set for a CD-ROM drive.
+    pub read_only: bool,
+    /// The serial number the guest reads; may be empty.
+    pub serial: String,
+    /// The position among the devices that firmware tries to boot from, from 1.
+    pub boot_order: Option<u32>,
+    /// When a write is complete.
+    pub cache: CacheMode,
+    /// The response to I/O errors of the host.
+    pub error_policy: ErrorPolicy,
+    /// The content.
+    pub source: S,
+}
+
+impl<S> Disk<S> {
+    /// The same disk with another content.
+    pub fn with_source<T>(&self, source: T) -> Disk<T> {
+        Disk {
+            name: self.name.clone(),
+            field: self.field.clone(),
+            bus: self.bus,
+            device: self.device,
+            read_only: self.read_only,
+            serial: self.serial.clone(),
+            boot_order: self.boot_order,
+            cache: self.cache,
+            error_policy: self.error_policy,
+            source,
+        }
+    }
+
+    /// Whether the guest sees a CD-ROM drive.
+    pub fn is_cdrom(&self) -> bool {
+        self.device == DiskDevice::CdRom
+    }
+}
+
+/// The bus of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskBus {
+    /// AHCI.
+    Sata,
+    /// virtio-scsi.
+    Scsi,
+    /// USB mass storage.
+    Usb,
+    /// virtio-blk.
+    Virtio,
+}
+
+names!(DiskBus { Sata = "sata", Scsi = "scsi", Usb = "usb", Virtio = "virtio" });
+
+/// The kind of device a disk is to the guest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskDevice {
+    /// A CD-ROM drive; the guest can eject the medium and cannot write to it.
+    CdRom,
+    /// A disk.
+    #[default]
+    Disk,
+}
+
+names!(DiskDevice { CdRom = "cdrom", Disk = "disk" });
+
+/// When a write is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheMode {
+    /// Once the device has it. Requests bypass the page cache of the host.
+    None,
+    /// Once the page cache of the host has it; it is durable after a flush.
+    #[default]
+    WriteBack,
+    /// Once it is durable.
+    WriteThrough,
+}
+
+names!(CacheMode { None = "none", WriteBack = "writeback", WriteThrough = "writethrough" });
+
+/// The response to a request that the host cannot carry out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ErrorPolicy {
+    /// As [`ErrorPolicy::Stop`] if the host has no space for a write, else as [`ErrorPolicy::Report`].
+    Enospace,
+    /// The error is ignored: the guest sees success.
+    Ignore,
+    /// The guest gets an I/O error.
+    Report,
+    /// The guest is paused, and the request is retried until it succeeds.
+    #[default]
+    Stop,
+}
+
+names!(ErrorPolicy { Enospace = "enospace", Ignore = "ignore", Report = "report", Stop = "stop" });
+
+/// The content of a disk on the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiskSource {
+    /// A raw image or a block device.
+    Raw(PathBuf),
+    /// A qcow2 image that Vireo wrote.
+    Qcow2 {
+        /// The image.
+        path: PathBuf,
+        /// The raw image that unallocated clusters are read from; other disks may share it.
+        backing: Option<PathBuf>,
+    },
+    /// A CD-ROM drive without a medium.
+    NoMedium,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_sorted_and_parse() {
+        fn check<T>(all: &[T], names: &[&str])
+        where
+            T: std::str::FromStr<Err = crate::UnknownName> + ToString + PartialEq + std::fmt::Debug,
+        {
+            assert!(names.is_sorted(), "{names:?}");
+            let parsed: Vec<T> = names.iter().map(|name| name.parse().unwrap()).collect();
+            assert_eq!(parsed, all);
+            let printed: Vec<String> = all.iter().map(ToString::to_string).collect();
+            assert_eq!(printed, names);
+            assert_eq!("ide".parse::<T>().unwrap_err().supported, names);
+        }
+        check(DiskBus::ALL, DiskBus::NAMES);
+        check(DiskDevice::ALL, DiskDevice::NAMES);
+        check(CacheMode::ALL, CacheMode::NAMES);
+        check(ErrorPolicy::ALL, ErrorPolicy::NAMES);
+    }
+}

@@ -1,0 +1,11 @@
+//! The validated parts of a virtual machine.
+//!
+//! The API's specification, the launch message, the launcher and the monitor share these types. A part is declared
+//! here once; its conversion to and from the launch message is in `vireo-proto`. The crate has no dependencies and
+//! does no I/O: paths are values.
+
+mod disk;
+mod name;
+
+pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, VIRTIO_SERIAL_LEN};
+pub use name::UnknownName;
