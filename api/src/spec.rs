@@ -3,14 +3,13 @@
 //! [`Vm`] comes only from `TryFrom<&v1::VirtualMachineInstance>`. Its parts have private fields; what was optional
 //! has its default, what was text is a closed choice, a disk and its volume are one value, a card and its network
 //! are one value. Whatever a manifest asks for ends in exactly one of four places: in a part of [`Vm`]; in
-//! [`Vm::demands`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
+//! [`Vm::extra_devices`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
 //! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
 
 mod capacity;
 mod chassis;
 mod cloud_init;
 mod cpu;
-mod demand;
 mod device;
 mod disk;
 mod dns;
@@ -23,6 +22,7 @@ mod labels;
 mod lifecycle;
 mod memory;
 mod network;
+mod notice;
 mod platform;
 mod probe;
 mod report;
@@ -33,10 +33,8 @@ mod units;
 mod vm;
 mod volume;
 
-pub use chassis::Chassis;
 pub use cloud_init::CloudInit;
 pub use cpu::{Cpu, CpuFeature, CpuFeaturePolicy, CpuModel};
-pub use demand::{Demand, Notice};
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
 pub use field::Field;
@@ -48,6 +46,7 @@ pub use labels::label_selector_problems;
 pub use lifecycle::{EvictionStrategy, Lifecycle, RebootPolicy};
 pub use memory::{Memory, Resources, memory_hotplug_problems};
 pub use network::{Binding, Ipv4Net};
+pub use notice::Notice;
 pub use probe::{Probe, ProbeHost, ProbeQuestion};
 pub use report::{Cause, Problem, Report};
 pub use screen::Video;

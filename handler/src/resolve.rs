@@ -7,7 +7,7 @@ use vireo_api::spec::{
     RebootPolicy, Video, Vm,
 };
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::DiskSource;
+use vireo_vmconfig::{DiskSource, Smbios};
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
@@ -58,8 +58,8 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         console_socket: text(&facts.dir.console_socket()),
         vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),
-        demands: vm.demands().iter().map(demand).collect(),
-        smbios: Some(smbios(vm)),
+        extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
+        smbios: Some((&smbios(vm)).into()),
         reboot_policy: match vm.lifecycle().reboot() {
             RebootPolicy::Reboot => wire::RebootPolicy::Reboot,
             RebootPolicy::Terminate => wire::RebootPolicy::Terminate,
@@ -144,23 +144,16 @@ fn firmware(vm: &Vm, prepared: &Prepared) -> wire::Firmware {
     wire::Firmware { boot: Some(boot) }
 }
 
-fn smbios(vm: &Vm) -> wire::Smbios {
-    wire::Smbios {
-        uuid: vm.firmware().uuid().to_string(),
+/// Manufacturer, product and family are those of KubeVirt: tools in guests look for them.
+fn smbios(vm: &Vm) -> Smbios {
+    Smbios {
+        uuid: Some(vm.firmware().uuid().into_bytes()),
         serial: vm.firmware().serial().to_owned(),
-        // What KubeVirt's guests see, and what their tools look for.
         manufacturer: "KubeVirt".to_owned(),
         product: "None".to_owned(),
         family: "KubeVirt".to_owned(),
-        version: String::new(),
-        sku: String::new(),
-        chassis: Some(wire::Chassis {
-            manufacturer: vm.chassis().manufacturer().to_owned(),
-            version: vm.chassis().version().to_owned(),
-            serial: vm.chassis().serial().to_owned(),
-            asset: vm.chassis().asset().to_owned(),
-            sku: vm.chassis().sku().to_owned(),
-        }),
+        chassis: vm.chassis().clone(),
+        ..Smbios::default()
     }
 }
 
@@ -227,14 +220,6 @@ fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
                 value: value.clone(),
             })
             .collect(),
-    }
-}
-
-fn demand(demand: &vireo_api::spec::Demand) -> wire::Demand {
-    wire::Demand {
-        field: demand.field().to_string(),
-        what: demand.what().to_owned(),
-        qemu_args: demand.qemu_args().to_vec(),
     }
 }
 

@@ -4,17 +4,16 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
-use vireo_vmconfig::DiskSource;
+use vireo_vmconfig::{DiskSource, Smbios};
 use vireo_vmm::config::{
-    Boot as MachineBoot, Chassis as MachineChassis, Disk as MachineDisk, DiskError, DiskImage, Firmware,
-    Input, KernelBoot, Machine, MemorySize, MemorySizeError, Net, Opened, Port, Smbios as MachineSmbios,
-    TooManyDevices,
+    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, Firmware, Input, KernelBoot, Machine,
+    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices,
 };
 
 use crate::agent::{self, Plug};
 use crate::fault::{Code, chain, fault_at};
 use crate::host::{DiskFiles, Host, HostFirmware};
-use crate::launch::{Boot, Disk, Launch, Smbios};
+use crate::launch::{Boot, Disk, Launch};
 
 /// Why a launch message is no machine of the monitor's.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +78,7 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
     let machine = Machine::new(launch.cpu.topology, memory, boot)
         .with_rng(launch.rng)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
-        .with_smbios(smbios(&launch.smbios))
+        .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
         .with_port(host.agent.map(port))
         .with_devices(disks, nets)?;
     Ok(machine)
@@ -124,25 +123,6 @@ fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanErro
         name: wanted.name.clone(),
         field: wanted.field.clone(),
         source,
-    })
-}
-
-fn smbios(wanted: &Smbios) -> Option<MachineSmbios> {
-    (*wanted != Smbios::default()).then(|| MachineSmbios {
-        uuid: wanted.uuid.unwrap_or_default().into_bytes(),
-        serial: wanted.serial.clone(),
-        manufacturer: wanted.manufacturer.clone(),
-        product: wanted.product.clone(),
-        version: wanted.version.clone(),
-        sku: wanted.sku.clone(),
-        family: wanted.family.clone(),
-        chassis: MachineChassis {
-            manufacturer: wanted.chassis.manufacturer.clone(),
-            version: wanted.chassis.version.clone(),
-            serial: wanted.chassis.serial.clone(),
-            asset: wanted.chassis.asset.clone(),
-            sku: wanted.chassis.sku.clone(),
-        },
     })
 }
 

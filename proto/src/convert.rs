@@ -4,10 +4,14 @@
 //! all such problems.
 
 mod disk;
+mod extra;
 mod problems;
+mod smbios;
 
 pub use disk::disk;
+pub use extra::{UnknownDevice, extra_device};
 pub use problems::Problems;
+pub use smbios::smbios;
 
 /// Implements the conversion between an enum of the protocol and an enum of the vocabulary, both ways. The protocol's
 /// `Unspecified` is `None`.

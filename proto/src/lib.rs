@@ -12,7 +12,7 @@ pub mod launcher {
 }
 
 /// The version both sides say in `Hello`. A different `major` is refused; a different `minor` only adds fields.
-pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 1 };
+pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 2 };
 
 /// The launcher's gRPC socket, below a machine's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";

@@ -5,7 +5,11 @@
 //! does no I/O: paths are values.
 
 mod disk;
+mod extra;
 mod name;
+mod smbios;
 
 pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, VIRTIO_SERIAL_LEN};
+pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use name::UnknownName;
+pub use smbios::{Chassis, Smbios};

@@ -15,7 +15,6 @@ mod memory;
 mod net;
 mod notice;
 mod port;
-mod smbios;
 mod stall;
 
 pub use boot::{Boot, Firmware, KernelBoot};
@@ -29,6 +28,5 @@ pub use memory::{MemorySize, MemorySizeError};
 pub use net::{MacAddr, Net, ParseMacError};
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
-pub use smbios::{Chassis, Smbios};
 pub(crate) use stall::{Answer, answer};
 pub use stall::{DiskStall, StallCause, Stalls};

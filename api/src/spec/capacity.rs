@@ -3,7 +3,7 @@
 use vireo_vmconfig::DiskBus;
 
 use super::report::Findings;
-use super::{Demand, Disk, Field, HypervisorChoice, Video};
+use super::{Disk, Field, HypervisorChoice, Video};
 use crate::v1;
 
 /// The longest list, by KubeVirt's CustomResourceDefinitions.
@@ -91,7 +91,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         attached.interfaces,
         attached.tablets,
         sata.div_ceil(SATA_PORTS).saturating_sub(1),
-        found.demands.iter().map(Demand::pci_devices).sum(),
+        found.extra_devices.iter().map(|request| request.device.pci_slots()).sum(),
     ];
     fit(virtio, (others.iter().sum(), QEMU_SLOTS), DISKS_PER_SLOT, (&at, found));
 }

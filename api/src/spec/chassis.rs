@@ -1,3 +1,5 @@
+use vireo_vmconfig::Chassis;
+
 use super::Field;
 use super::report::Findings;
 use super::syntax::is_one_line;
@@ -5,43 +7,6 @@ use crate::v1;
 
 /// The longest text that is taken, in bytes.
 const LONGEST: usize = 256;
-
-/// What the guest reads about the machine's case; texts that are empty are not told.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chassis {
-    manufacturer: String,
-    version: String,
-    serial: String,
-    asset: String,
-    sku: String,
-}
-
-impl Chassis {
-    /// Who made it.
-    pub fn manufacturer(&self) -> &str {
-        &self.manufacturer
-    }
-
-    /// Its version.
-    pub fn version(&self) -> &str {
-        &self.version
-    }
-
-    /// Its serial number.
-    pub fn serial(&self) -> &str {
-        &self.serial
-    }
-
-    /// Its asset tag.
-    pub fn asset(&self) -> &str {
-        &self.asset
-    }
-
-    /// Its stock keeping unit.
-    pub fn sku(&self) -> &str {
-        &self.sku
-    }
-}
 
 pub(super) fn read(domain: &v1::DomainSpec, found: &mut Findings) -> Chassis {
     let at = Field::new("spec.domain.chassis");

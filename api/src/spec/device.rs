@@ -1,5 +1,7 @@
 //! Devices other than disks, cards and screens.
 
+use vireo_vmconfig::{ExtraDevice, PanicModel, SoundModel, UnknownName, WatchdogAction};
+
 use super::Field;
 use super::report::Findings;
 use crate::v1;
@@ -28,10 +30,14 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
     for (index, panic) in devices.panic_devices.iter().enumerate() {
         let at = at.at("panicDevices").index(index).at("model");
         match panic.model.as_deref() {
-            None | Some("isa") => found.demand(&at, "a pvpanic device", &["-device", "pvpanic"]),
-            Some("pvpanic") => found.demand(&at, "a PCI pvpanic device", &["-device", "pvpanic-pci"]),
+            None => found.extra_device(&at, ExtraDevice::Panic(PanicModel::Isa)),
             Some("hyperv") => found.refuse_if(true, &at, "a Hyper-V panic device"),
-            Some(other) => found.unsupported_value(&at, other, &["hyperv", "isa", "pvpanic"]),
+            Some(model) => match model.parse() {
+                Ok(model) => found.extra_device(&at, ExtraDevice::Panic(model)),
+                Err(UnknownName { .. }) => {
+                    found.unsupported_value(&at, model, &["hyperv", "isa", "pvpanic"]);
+                }
+            },
         }
     }
 }
@@ -76,43 +82,30 @@ fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
         return;
     };
     let action = match i6300esb.action.as_str() {
-        "" | "reset" => "watchdog=reset",
-        "poweroff" => "watchdog=poweroff",
-        "shutdown" => "watchdog=shutdown",
-        other => {
-            found.invalid_value(
-                &at.at("i6300esb").at("action"),
-                other,
-                "must be poweroff, reset or shutdown",
-            );
-            return;
-        }
+        "" => WatchdogAction::default(),
+        action => match action.parse() {
+            Ok(action) => action,
+            Err(UnknownName { .. }) => {
+                let at = at.at("i6300esb").at("action");
+                return found.invalid_value(&at, action, "must be poweroff, reset or shutdown");
+            }
+        },
     };
-    found.demand(at, "an i6300esb watchdog", &["-device", "i6300esb", "-action", action]);
+    found.extra_device(at, ExtraDevice::Watchdog(action));
 }
 
 fn sound(sound: &v1::SoundDevice, at: &Field, found: &mut Findings) {
     if sound.name.is_empty() {
         found.required_value(&at.at("name"), "a sound device needs a name");
     }
-    match sound.model.as_str() {
-        "" | "ich9" => found.demand(
-            at,
-            "an ICH9 sound card",
-            &[
-                "-audiodev",
-                "none,id=sound",
-                "-device",
-                "ich9-intel-hda",
-                "-device",
-                "hda-duplex,audiodev=sound",
-            ],
-        ),
-        "ac97" => found.demand(
-            at,
-            "an AC97 sound card",
-            &["-audiodev", "none,id=sound", "-device", "AC97,audiodev=sound"],
-        ),
-        other => found.unsupported_value(&at.at("model"), other, &["ac97", "ich9"]),
+    let model = match sound.model.as_str() {
+        "" => Ok(SoundModel::default()),
+        model => model.parse(),
+    };
+    match model {
+        Ok(model) => found.extra_device(at, ExtraDevice::Sound(model)),
+        Err(UnknownName { supported }) => {
+            found.unsupported_value(&at.at("model"), &sound.model, supported);
+        }
     }
 }

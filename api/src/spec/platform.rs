@@ -1,4 +1,6 @@
-//! The board, its features and its clocks: everything is either as it always is, or asked of QEMU, or refused.
+//! The board, its features and its clocks: everything is either as it always is, or an extra device, or refused.
+
+use vireo_vmconfig::ExtraDevice;
 
 use super::Field;
 use super::report::Findings;
@@ -82,7 +84,7 @@ fn features(features: &v1::Features, at: &Field, found: &mut Findings) {
         found.notice_if(apic.end_of_interrupt.is_some(), end, "the hypervisor decides about it");
     }
     if is_on(features.smm.as_ref()) {
-        found.demand(&at.at("smm"), "system management mode", &["-machine", "smm=on"]);
+        found.extra_device(&at.at("smm"), ExtraDevice::Smm);
     }
     if let Some(kvm) = &features.kvm {
         let hidden = &at.at("kvm").at("hidden");
@@ -132,7 +134,7 @@ fn clock(clock: &v1::Clock, at: &Field, found: &mut Findings) {
     if let Some(hpet) = &timer.hpet {
         let at = at.at("hpet");
         if hpet.present != Some(false) {
-            found.demand(&at, "an HPET", &["-machine", "hpet=on"]);
+            found.extra_device(&at, ExtraDevice::Hpet);
         }
         found.notice_if(!hpet.tick_policy.is_empty(), &at.at("tickPolicy"), lost);
     }

@@ -1,6 +1,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use vireo_vmconfig::{DeviceRequest, ExtraDevice};
 
 use super::Field;
 
@@ -119,7 +120,7 @@ impl std::error::Error for Report {}
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
-    pub(crate) demands: Vec<super::Demand>,
+    pub(crate) extra_devices: Vec<DeviceRequest>,
     pub(crate) notices: Vec<super::Notice>,
 }
 
@@ -188,9 +189,9 @@ impl Findings {
         }
     }
 
-    /// Records what only some hypervisors have.
-    pub(crate) fn demand(&mut self, field: &Field, what: impl Into<String>, qemu_args: &[&str]) {
-        self.demands.push(super::Demand::new(field.clone(), what.into(), qemu_args));
+    /// Records a device that only some hypervisors have.
+    pub(crate) fn extra_device(&mut self, field: &Field, device: ExtraDevice) {
+        self.extra_devices.push(DeviceRequest { field: field.to_string(), device });
     }
 
     /// Records what is accepted without effect, when it is asked for.

@@ -1,5 +1,7 @@
 //! What a guest shows and where people point.
 
+use vireo_vmconfig::ExtraDevice;
+
 use super::Field;
 use super::report::Findings;
 use crate::v1;
@@ -23,7 +25,7 @@ pub enum Video {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Screen {
     pub(super) video: Option<Video>,
-    /// Virtio tablets; others are demands.
+    /// Virtio tablets; others are extra devices.
     pub(super) tablets: u32,
 }
 
@@ -61,7 +63,7 @@ fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Vid
 fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findings) -> u32 {
     if devices.inputs.is_empty() {
         if devices.autoattach_input_device == Some(true) {
-            usb(&at.at("autoattachInputDevice"), 0, found);
+            found.extra_device(&at.at("autoattachInputDevice"), ExtraDevice::UsbTablet);
             return 0;
         }
         return u32::from(graphics);
@@ -73,7 +75,7 @@ fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findin
             found.unsupported_value(&at.at("type"), &input.r#type, &["tablet"]);
         }
         match input.bus.as_str() {
-            "" | "usb" => usb(&at, index, found),
+            "" | "usb" => found.extra_device(&at, ExtraDevice::UsbTablet),
             "virtio" => virtio += 1,
             other => {
                 found.unsupported_value(&at.at("bus"), other, &["usb", "virtio"]);
@@ -81,10 +83,4 @@ fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findin
         }
     }
     virtio
-}
-
-fn usb(at: &Field, index: usize, found: &mut Findings) {
-    let controller = format!("qemu-xhci,id=input{index}");
-    let tablet = format!("usb-tablet,bus=input{index}.0");
-    found.demand(at, "a USB tablet", &["-device", &controller, "-device", &tablet]);
 }

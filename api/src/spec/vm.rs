@@ -1,8 +1,10 @@
+use vireo_vmconfig::{Chassis, DeviceRequest};
+
 use super::report::Findings;
 use super::screen::Screen;
 use super::{
-    BootSource, Chassis, Cpu, Demand, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface,
-    Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, Video,
+    BootSource, Cpu, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory,
+    Notice, Probe, Problem, Report, Resources, Video,
 };
 use crate::v1::{self, Shape};
 
@@ -28,7 +30,7 @@ pub struct Vm {
     lifecycle: Lifecycle,
     liveness: Option<Probe>,
     readiness: Option<Probe>,
-    demands: Vec<Demand>,
+    extra_devices: Vec<DeviceRequest>,
     notices: Vec<Notice>,
 }
 
@@ -155,8 +157,8 @@ impl Vm {
     }
 
     /// What only some hypervisors have.
-    pub fn demands(&self) -> &[Demand] {
-        &self.demands
+    pub fn extra_devices(&self) -> &[DeviceRequest] {
+        &self.extra_devices
     }
 
     /// What is accepted without effect.
@@ -171,7 +173,7 @@ impl Vm {
         let vm = assemble(vmi, &mut found);
         match vm {
             Some(vm) if found.problems.is_empty() && mistyped.is_empty() => {
-                Ok(Self { demands: found.demands, notices: found.notices, ..vm })
+                Ok(Self { extra_devices: found.extra_devices, notices: found.notices, ..vm })
             }
             _ => Err(Report::new(mistyped.to_vec(), found.problems)),
         }
@@ -255,7 +257,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         lifecycle,
         liveness,
         readiness,
-        demands: Vec::new(),
+        extra_devices: Vec::new(),
         notices: Vec::new(),
     })
 }

@@ -8,7 +8,7 @@ use vireo_api::spec::{
     Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, InterfaceModel,
     ProbeQuestion, RebootPolicy, Video, VolumeSource,
 };
-use vireo_vmconfig::{DiskBus, DiskDevice};
+use vireo_vmconfig::{DiskBus, DiskDevice, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
 
@@ -24,7 +24,7 @@ fn a_small_manifest_has_kubevirts_defaults() {
     assert_eq!(vm.lifecycle().reboot(), RebootPolicy::Reboot);
     assert!(vm.serial_console() && vm.video().is_none() && vm.tablets() == 0 && !vm.rng());
     assert_eq!(vm.balloon(), Balloon::Default);
-    assert_eq!((vm.demands(), vm.notices()), ([].as_slice(), [].as_slice()));
+    assert_eq!((vm.extra_devices(), vm.notices()), ([].as_slice(), [].as_slice()));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_screen_is_what_firmware_knows_and_has_a_tablet() {
 }
 
 #[test]
-fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
+fn a_device_that_only_some_hypervisors_have_is_an_extra_device_with_its_field() {
     let vm = with_devices(json!({
         "watchdog": {"name": "dog", "i6300esb": {"action": "poweroff"}},
         "inputs": [{"name": "pen", "type": "tablet", "bus": "virtio"}, {"name": "mouse", "type": "tablet"}],
@@ -201,26 +201,19 @@ fn what_only_some_hypervisors_have_is_a_demand_with_its_field() {
         "panicDevices": [{"model": "pvpanic"}],
     }))
     .unwrap();
-    let demands: Vec<_> =
-        vm.demands().iter().map(|demand| (demand.field().as_str(), demand.qemu_args().join(" "))).collect();
+    let requests = vm.extra_devices().iter().map(|request| (request.field.as_str(), request.device));
     assert_eq!(
-        demands,
+        requests.collect::<Vec<_>>(),
         [
-            ("spec.domain.devices.watchdog", "-device i6300esb -action watchdog=poweroff".to_owned()),
-            (
-                "spec.domain.devices.sound",
-                "-audiodev none,id=sound -device ich9-intel-hda -device hda-duplex,audiodev=sound".to_owned()
-            ),
-            ("spec.domain.devices.panicDevices[0].model", "-device pvpanic-pci".to_owned()),
-            (
-                "spec.domain.devices.inputs[1]",
-                "-device qemu-xhci,id=input1 -device usb-tablet,bus=input1.0".to_owned()
-            ),
+            ("spec.domain.devices.watchdog", ExtraDevice::Watchdog(WatchdogAction::PowerOff)),
+            ("spec.domain.devices.sound", ExtraDevice::Sound(SoundModel::Ich9)),
+            ("spec.domain.devices.panicDevices[0].model", ExtraDevice::Panic(PanicModel::Pci)),
+            ("spec.domain.devices.inputs[1]", ExtraDevice::UsbTablet),
         ]
     );
     let chassis = with_domain(json!({"chassis": {"manufacturer": "A, B", "sku": "7"}})).unwrap();
-    assert_eq!((chassis.chassis().manufacturer(), chassis.chassis().sku()), ("A, B", "7"));
-    assert_eq!(chassis.demands(), []);
+    assert_eq!((chassis.chassis().manufacturer.as_str(), chassis.chassis().sku.as_str()), ("A, B", "7"));
+    assert_eq!(chassis.extra_devices(), []);
 }
 
 #[test]

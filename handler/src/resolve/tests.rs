@@ -64,7 +64,7 @@ fn a_small_machine_in_full() {
             && request.tablets == 0
             && request.memory_balloon
     );
-    assert_eq!(request.demands, []);
+    assert_eq!(request.extra_devices, []);
     assert_eq!(
         request.disks,
         [wire::Disk {
@@ -110,7 +110,7 @@ fn who_insists_on_a_balloon_is_named() {
         let request = resolve(&vm, &prepared, HypervisorChoice::Auto);
         let told = (request.memory_balloon, request.memory_balloon_field.as_str());
         assert_eq!(told, (balloon, field), "{devices}");
-        assert_eq!(request.demands, [], "QEMU needs nothing more than that");
+        assert_eq!(request.extra_devices, [], "QEMU needs nothing more than that");
     }
 }
 

@@ -107,8 +107,7 @@ fn require_qemu(probe: &Probe, reason: &str) -> Result<(), Fault> {
 }
 
 fn qemu_lacks(launch: &Launch) -> Vec<Need> {
-    let missing = launch.demands.iter().filter(|demand| demand.qemu_args.is_empty());
-    missing.map(|demand| Need::new(&demand.field, &demand.what)).collect()
+    launch.unknown_devices.iter().map(|device| Need::new(&device.field, &device.what)).collect()
 }
 
 /// Everything the monitor does not have, in the order of the manifest.
@@ -176,7 +175,9 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
     if let Some(field) = &launch.memory_balloon_field {
         needs.push(Need::new(field, "a memory balloon"));
     }
-    needs.extend(launch.demands.iter().map(|demand| Need::new(&demand.field, &demand.what)));
+    let extra = launch.extra_devices.iter();
+    needs.extend(extra.map(|request| Need::new(&request.field, request.device.to_string())));
+    needs.extend(qemu_lacks(launch));
     needs
 }
 

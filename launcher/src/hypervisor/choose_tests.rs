@@ -1,8 +1,8 @@
-use vireo_proto::launcher::Demand;
+use vireo_proto::convert::UnknownDevice;
+use vireo_vmconfig::{DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, WatchdogAction};
 
 use super::*;
 use crate::launch::{Disk, sample};
-use vireo_vmconfig::{DiskBus, DiskDevice, DiskSource};
 
 const NO_KVM: &str = "this host has no /dev/kvm";
 const SOFTWARE: &str = "this KVM runs guests in software";
@@ -16,13 +16,7 @@ fn forced(kind: Kind) -> Wanted {
     Wanted::Forced { kind, by: "--hypervisor".to_owned() }
 }
 
-fn demand(args: &[&str]) -> Demand {
-    Demand {
-        field: "spec.domain.devices.watchdog".to_owned(),
-        what: "an i6300esb watchdog".to_owned(),
-        qemu_args: args.iter().map(ToString::to_string).collect(),
-    }
-}
+const WATCHDOG: &str = "spec.domain.devices.watchdog";
 
 /// What a monitor-sized machine becomes where.
 #[test]
@@ -141,7 +135,14 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
         (|l| l.video = Some(Video::Cirrus), "spec.domain.devices.video.type", "a cirrus display"),
         (|l| l.video = Some(Video::Ramfb), "spec.domain.devices.video.type", "a ramfb display"),
-        (|l| l.demands.push(demand(&["-device", "x"])), "spec.domain.devices.watchdog", "i6300esb"),
+        (
+            |l| {
+                let device = ExtraDevice::Watchdog(WatchdogAction::Reset);
+                l.extra_devices.push(DeviceRequest { field: WATCHDOG.to_owned(), device });
+            },
+            WATCHDOG,
+            "i6300esb",
+        ),
     ];
     for (change, field, what) in table {
         let mut launch = sample::kernel_boot();
@@ -188,10 +189,11 @@ fn a_refusal_speaks_of_everything_at_once() {
 fn what_neither_has_is_refused_whoever_is_wanted() {
     for wanted in [Wanted::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
         let mut launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
-        launch.demands.push(demand(&[]));
+        let unknown = UnknownDevice { field: WATCHDOG.to_owned(), what: "a watchdog".to_owned() };
+        launch.unknown_devices.push(unknown);
         let fault = choose(&launch, &probe(KvmState::Usable, true)).unwrap_err();
         assert_eq!(fault.code(), Code::Unsupported, "{wanted:?}");
-        assert_eq!(fault.field, "spec.domain.devices.watchdog", "{wanted:?}");
+        assert_eq!(fault.field, WATCHDOG, "{wanted:?}");
     }
 }
 

@@ -8,6 +8,7 @@ mod args;
 mod blockdev;
 mod device;
 mod end;
+mod extra;
 mod inquiry;
 mod pci;
 mod plug;

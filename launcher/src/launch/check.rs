@@ -1,9 +1,9 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use vireo_proto::convert::{self, Problems};
+use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::{DiskBus, DiskSource};
+use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource};
 use vireo_vmm::config::Cpus;
 
 use super::types::*;
@@ -28,9 +28,6 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         if request.memory_bytes == 0 {
             p.add("memory_bytes", "zero");
         }
-        if request.demands.iter().any(|demand| demand.field.is_empty() || demand.what.is_empty()) {
-            p.add("demands", "one of them does not say what or where");
-        }
         if request.vmi.is_none() {
             p.add("vmi", "absent");
         }
@@ -48,7 +45,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));
         }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
-        let smbios = smbios(p, request.smbios.unwrap_or_default());
+        let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
+        let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
         let reboot = reboot(p, request.reboot_policy);
         let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         match (request.vmi, cpu, boot) {
@@ -70,7 +68,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
                 memory_balloon: request.memory_balloon,
                 memory_balloon_field: named(request.memory_balloon_field),
                 runtime_dir,
-                demands: request.demands,
+                extra_devices,
+                unknown_devices,
                 smbios,
                 reboot,
                 start_paused: request.start_paused,
@@ -258,24 +257,18 @@ fn is_domain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(|label| (1..=63).contains(&label.len()))
 }
 
-fn smbios(p: &mut Problems, smbios: wire::Smbios) -> Smbios {
-    let chassis = smbios.chassis.unwrap_or_default();
-    Smbios {
-        uuid: (!smbios.uuid.is_empty()).then(|| p.parse("smbios.uuid", &smbios.uuid)).flatten(),
-        serial: smbios.serial,
-        manufacturer: smbios.manufacturer,
-        product: smbios.product,
-        version: smbios.version,
-        sku: smbios.sku,
-        family: smbios.family,
-        chassis: Chassis {
-            manufacturer: chassis.manufacturer,
-            version: chassis.version,
-            serial: chassis.serial,
-            asset: chassis.asset,
-            sku: chassis.sku,
-        },
+fn extra_devices(
+    p: &mut Problems,
+    requests: Vec<wire::ExtraDevice>,
+) -> (Vec<DeviceRequest>, Vec<UnknownDevice>) {
+    let (mut known, mut unknown) = (Vec::new(), Vec::new());
+    for (index, request) in requests.into_iter().enumerate() {
+        match convert::extra_device(p, &format!("extra_devices[{index}]"), request) {
+            Ok(request) => known.push(request),
+            Err(device) => unknown.push(device),
+        }
     }
+    (known, unknown)
 }
 
 fn reboot(p: &mut Problems, policy: i32) -> Reboot {

@@ -1,5 +1,5 @@
 use vireo_proto::launcher::Identity;
-use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
+use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy, Smbios};
 use vireo_vmm::config::Cpus;
 
 use super::*;
@@ -55,7 +55,8 @@ pub(crate) fn kernel_boot() -> Launch {
         memory_balloon: false,
         memory_balloon_field: None,
         runtime_dir: "/vmi/run".into(),
-        demands: Vec::new(),
+        extra_devices: Vec::new(),
+        unknown_devices: Vec::new(),
         smbios: Smbios::default(),
         reboot: Reboot::Restart,
         start_paused: false,

@@ -2,9 +2,9 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use uuid::Uuid;
-use vireo_proto::launcher::{Demand, Identity};
-use vireo_vmconfig::DiskSource;
+use vireo_proto::convert::UnknownDevice;
+use vireo_proto::launcher::Identity;
+use vireo_vmconfig::{DeviceRequest, DiskSource, Smbios};
 use vireo_vmm::config::{Cpus, MacAddr};
 
 /// A machine as it is wanted, whoever will run it.
@@ -44,8 +44,10 @@ pub struct Launch {
     pub memory_balloon_field: Option<String>,
     /// Private scratch directory; exists.
     pub runtime_dir: PathBuf,
-    /// What only QEMU may have.
-    pub demands: Vec<Demand>,
+    /// Devices that only some hypervisors have.
+    pub extra_devices: Vec<DeviceRequest>,
+    /// Devices that no hypervisor here has.
+    pub unknown_devices: Vec<UnknownDevice>,
     /// What the guest reads about the machine.
     pub smbios: Smbios,
     /// Whether a reboot by the guest ends it.
@@ -236,42 +238,6 @@ pub struct Lease {
     pub ntp_servers: Vec<Ipv4Addr>,
     /// Options 224 to 254.
     pub private_options: Vec<(u8, String)>,
-}
-
-/// What the guest reads about the machine; empty fields are left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Smbios {
-    /// The system's UUID.
-    pub uuid: Option<Uuid>,
-    /// Serial number.
-    pub serial: String,
-    /// Manufacturer.
-    pub manufacturer: String,
-    /// Product name.
-    pub product: String,
-    /// Version.
-    pub version: String,
-    /// SKU.
-    pub sku: String,
-    /// Family.
-    pub family: String,
-    /// The case.
-    pub chassis: Chassis,
-}
-
-/// What the guest reads about the machine's case.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chassis {
-    /// Manufacturer.
-    pub manufacturer: String,
-    /// Version.
-    pub version: String,
-    /// Serial number.
-    pub serial: String,
-    /// Asset tag.
-    pub asset: String,
-    /// SKU.
-    pub sku: String,
 }
 
 /// What the guest's own reboot means.

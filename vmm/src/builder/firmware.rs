@@ -93,7 +93,7 @@ fn identity(contents: &mut Contents, machine: &Machine) -> Result<(), BuildError
     let identity = machine.smbios.clone().unwrap_or_default();
     let (anchor, tables) =
         smbios::for_firmware(&identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
-    contents.item(Key::Uuid, &identity.uuid);
+    contents.item(Key::Uuid, &identity.uuid.unwrap_or_default());
     contents.file("etc/smbios/smbios-anchor", anchor)?;
     contents.file("etc/smbios/smbios-tables", tables)?;
     Ok(())

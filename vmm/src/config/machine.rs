@@ -1,4 +1,6 @@
-use super::{Attachment, Boot, Cpus, Disk, Graphics, Input, MemorySize, Net, Notices, Port, Smbios};
+use vireo_vmconfig::Smbios;
+
+use super::{Attachment, Boot, Cpus, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
 
 const DEVICE_SLOTS: usize = Machine::DEVICE_SLOTS;
 /// Of the SATA controller, which shares the slot of the LPC bridge.

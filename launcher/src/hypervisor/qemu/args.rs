@@ -1,10 +1,12 @@
 use serde_json::{Value, json};
+use uuid::Uuid;
+use vireo_vmconfig::Smbios;
 
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, escaped, plug};
+use super::{device, escaped, extra, plug};
 use crate::firmware::Firmware;
-use crate::launch::{Boot, CpuModel, Launch, Reboot, Smbios, Video};
+use crate::launch::{Boot, CpuModel, Launch, Reboot, Video};
 
 /// What the guest agent's port is called on our side.
 pub(super) const AGENT: &str = "agent";
@@ -42,10 +44,8 @@ pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
     device::others(&mut args, launch);
     agent(&mut args, plan);
     plug::places(&mut args, launch);
-    for demand in &launch.demands {
-        args.0.extend(demand.qemu_args.iter().cloned());
-    }
-    args.0
+    extra::devices(&mut args, launch);
+    args.into_line()
 }
 
 /// A command line as it grows.
@@ -53,6 +53,10 @@ pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
 pub(super) struct Args(Vec<String>);
 
 impl Args {
+    pub(super) fn into_line(self) -> Vec<String> {
+        self.0
+    }
+
     pub(super) fn flag(&mut self, name: &str) {
         self.0.push(name.to_owned());
     }
@@ -153,7 +157,7 @@ fn boot(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
 
 fn smbios(args: &mut Args, smbios: &Smbios) {
     if let Some(uuid) = smbios.uuid {
-        args.option("-uuid", uuid.to_string());
+        args.option("-uuid", Uuid::from_bytes(uuid).to_string());
     }
     let system = [
         ("manufacturer", &smbios.manufacturer),

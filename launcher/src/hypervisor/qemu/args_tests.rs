@@ -1,11 +1,11 @@
 use std::path::PathBuf;
 
-use vireo_proto::launcher::Demand;
-
 use super::super::blockdev::ImageFd;
 use super::*;
 use crate::launch::{Disk, NicModel, sample};
-use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
+use vireo_vmconfig::{
+    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, WatchdogAction,
+};
 
 fn file(fd: i32) -> ImageFd {
     ImageFd { fd, block_device: false }
@@ -224,19 +224,17 @@ fn choices_show() {
             &["-vnc", "unix:/vmi/a,,b.sock,share=ignore"],
         ),
         (
-            |l| l.smbios.uuid = Some("0f0e0d0c-0b0a-4908-8706-050403020100".parse().unwrap()),
+            |l| l.smbios.uuid = Some(*b"\x0f\x0e\x0d\x0c\x0b\x0a\x49\x08\x87\x06\x05\x04\x03\x02\x01\x00"),
             false,
             &["-uuid", "0f0e0d0c-0b0a-4908-8706-050403020100"],
         ),
         (
             |l| {
-                l.demands.push(Demand {
-                    qemu_args: vec!["-device".into(), "i6300esb".into()],
-                    ..Demand::default()
-                });
+                let device = ExtraDevice::Watchdog(WatchdogAction::Reset);
+                l.extra_devices.push(DeviceRequest { field: String::new(), device });
             },
             false,
-            &["-device", "i6300esb"],
+            &["-device", "i6300esb", "-action", "watchdog=reset"],
         ),
     ];
     for (change, kvm, expected) in table {

@@ -14,9 +14,6 @@ use vireo_vmconfig::DiskBus;
 pub(super) const HOTPLUG_SLOT: usize = 0x1e;
 /// Functions of a slot.
 const FUNCTIONS: usize = 8;
-/// Devices of a [`Demand`](vireo_proto::launcher::Demand) that are on other buses.
-const ELSEWHERE: [&str; 3] = ["hda-duplex", "pvpanic", "usb-tablet"];
-
 /// Where the virtio disks of a VM go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
@@ -70,26 +67,16 @@ fn other_devices(launch: &Launch, agent: bool) -> usize {
         agent,
     ];
     let tablets = usize::try_from(launch.tablets).unwrap_or(usize::MAX);
-    let demanded = launch.demands.iter().map(|demand| demanded(&demand.qemu_args)).sum::<usize>();
+    let extra = launch.extra_devices.iter().map(|request| request.device.pci_slots()).sum::<usize>();
     let single = single.into_iter().filter(|there| *there).count();
-    [sata_controllers, launch.interfaces.len(), tablets, demanded]
+    [sata_controllers, launch.interfaces.len(), tablets, extra]
         .into_iter()
         .fold(single, usize::saturating_add)
 }
 
-/// How many PCI devices are among QEMU's arguments.
-fn demanded(args: &[String]) -> usize {
-    let devices = args.windows(2).filter_map(|pair| match pair {
-        [option, device] if option == "-device" => device.split(',').next(),
-        _ => None,
-    });
-    devices.filter(|driver| !ELSEWHERE.contains(driver)).count()
-}
-
 #[cfg(test)]
 mod tests {
-    use vireo_proto::launcher::Demand;
-    use vireo_vmconfig::DiskSource;
+    use vireo_vmconfig::{DeviceRequest, DiskSource, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 
     use super::*;
     use crate::launch::{Disk, sample};
@@ -142,23 +129,19 @@ mod tests {
 
     #[test]
     fn what_is_on_other_buses_takes_no_slot() {
-        let demand = |args: &[&str]| Demand {
-            qemu_args: args.iter().map(|arg| (*arg).to_owned()).collect(),
-            ..Demand::default()
-        };
         let mut launch = Launch { rng: false, ..launch(0, 0, false) };
         launch.interfaces.clear();
-        for (args, devices) in [
-            (vec!["-device", "i6300esb", "-action", "watchdog=reset"], 1),
-            (vec!["-device", "qemu-xhci,id=input0", "-device", "usb-tablet,bus=input0.0"], 1),
-            (vec!["-audiodev", "none,id=sound", "-device", "ich9-intel-hda", "-device", "hda-duplex"], 1),
-            (vec!["-device", "pvpanic"], 0),
-            (vec!["-machine", "hpet=on"], 0),
+        for (device, slots) in [
+            (ExtraDevice::Watchdog(WatchdogAction::Reset), 1),
+            (ExtraDevice::UsbTablet, 1),
+            (ExtraDevice::Sound(SoundModel::Ich9), 1),
+            (ExtraDevice::Panic(PanicModel::Isa), 0),
+            (ExtraDevice::Hpet, 0),
         ] {
-            launch.demands = vec![demand(&args)];
-            assert_eq!(other_devices(&launch, false), devices, "{args:?}");
+            launch.extra_devices = vec![DeviceRequest { field: "spec.x".to_owned(), device }];
+            assert_eq!(other_devices(&launch, false), slots, "{device}");
         }
-        launch.demands.clear();
+        launch.extra_devices.clear();
         for (video, devices) in [(None, 0), (Some(Video::Vga), 1), (Some(Video::Ramfb), 0)] {
             launch.video = video;
             assert_eq!(other_devices(&launch, false), devices, "{video:?}");

@@ -1,6 +1,8 @@
 //! SMBIOS tables (DSP0134 3.6): what `dmidecode` and cloud-init read about the machine.
 
-use crate::config::{Cpus, MemorySize, Smbios};
+use vireo_vmconfig::Smbios;
+
+use crate::config::{Cpus, MemorySize};
 use crate::memory::{RamRange, ram_ranges};
 
 /// Where a direct boot's entry point lies: at the start of the area that is searched for one.
@@ -161,7 +163,7 @@ fn system(table: &mut Table, identity: &Smbios) {
         strings.add(&identity.serial),
     ];
     // The first three fields of a UUID are little-endian here (section 7.2.1).
-    let [a, b, c, d, e, f, g, h, rest @ ..] = identity.uuid;
+    let [a, b, c, d, e, f, g, h, rest @ ..] = identity.uuid.unwrap_or_default();
     fields.extend([d, c, b, a, f, e, h, g]);
     fields.extend(rest);
     const POWER_SWITCH: u8 = 6;
@@ -267,12 +269,13 @@ fn memory_modules(table: &mut Table, memory: MemorySize) {
 
 #[cfg(test)]
 mod tests {
+    use vireo_vmconfig::Chassis;
+
     use super::*;
-    use crate::config::Chassis;
 
     fn identity() -> Smbios {
         Smbios {
-            uuid: *b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff",
+            uuid: Some(*b"\x00\x11\x22\x33\x44\x55\x66\x77\x88\x99\xaa\xbb\xcc\xdd\xee\xff"),
             serial: "ds=nocloud".into(),
             product: "None\0sense".into(),
             chassis: Chassis {

@@ -1,0 +1,100 @@
+use vireo_vmconfig::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
+
+use super::{Problems, enums};
+use crate::launcher as wire;
+use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, UsbTablet};
+
+enums!(Panic, PanicModel, { Isa = Isa, Pci = Pci });
+enums!(Sound, SoundModel, { Ac97 = Ac97, Ich9 = Ich9 });
+enums!(wire::extra_device::WatchdogAction, WatchdogAction, {
+    Reset = Reset, Poweroff = PowerOff, Shutdown = Shutdown,
+});
+
+/// A device that this release does not know: it is from the message of a later one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownDevice {
+    /// The field of the manifest that requests it.
+    pub field: String,
+    /// The device in the words of that release.
+    pub what: String,
+}
+
+impl From<&DeviceRequest> for wire::ExtraDevice {
+    fn from(request: &DeviceRequest) -> Self {
+        let device = match request.device {
+            ExtraDevice::Hpet => Device::Hpet(Hpet {}),
+            ExtraDevice::Panic(model) => Device::Panic(Panic::from(model).into()),
+            ExtraDevice::Smm => Device::Smm(Smm {}),
+            ExtraDevice::Sound(model) => Device::Sound(Sound::from(model).into()),
+            ExtraDevice::UsbTablet => Device::UsbTablet(UsbTablet {}),
+            ExtraDevice::Watchdog(action) => {
+                Device::Watchdog(wire::extra_device::WatchdogAction::from(action).into())
+            }
+        };
+        Self { field: request.field.clone(), what: request.device.to_string(), device: Some(device) }
+    }
+}
+
+/// A request for an extra device from its message at the path `at`.
+pub fn extra_device(
+    problems: &mut Problems,
+    at: &str,
+    request: wire::ExtraDevice,
+) -> Result<DeviceRequest, UnknownDevice> {
+    let wire::ExtraDevice { field, what, device } = request;
+    if field.is_empty() || what.is_empty() {
+        problems.add(at, "the field or the description is empty");
+    }
+    match device.and_then(known) {
+        Some(device) => Ok(DeviceRequest { field, device }),
+        None => Err(UnknownDevice { field, what }),
+    }
+}
+
+fn known(device: Device) -> Option<ExtraDevice> {
+    match device {
+        Device::Hpet(_) => Some(ExtraDevice::Hpet),
+        Device::Panic(number) => value::<Panic, _>(number).map(ExtraDevice::Panic),
+        Device::Smm(_) => Some(ExtraDevice::Smm),
+        Device::Sound(number) => value::<Sound, _>(number).map(ExtraDevice::Sound),
+        Device::UsbTablet(_) => Some(ExtraDevice::UsbTablet),
+        Device::Watchdog(number) => {
+            value::<wire::extra_device::WatchdogAction, _>(number).map(ExtraDevice::Watchdog)
+        }
+    }
+}
+
+fn value<M: TryFrom<i32> + Into<Option<T>>, T>(number: i32) -> Option<T> {
+    M::try_from(number).ok().and_then(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_device_survives_the_message() {
+        let panics = PanicModel::ALL.iter().map(|&model| ExtraDevice::Panic(model));
+        let sounds = SoundModel::ALL.iter().map(|&model| ExtraDevice::Sound(model));
+        let watchdogs = WatchdogAction::ALL.iter().map(|&action| ExtraDevice::Watchdog(action));
+        let others = [ExtraDevice::Hpet, ExtraDevice::Smm, ExtraDevice::UsbTablet];
+        for device in panics.chain(sounds).chain(watchdogs).chain(others) {
+            let request = DeviceRequest { field: "spec.x".to_owned(), device };
+            let mut problems = Problems::default();
+            let got = extra_device(&mut problems, "extra_devices[0]", (&request).into());
+            assert_eq!((got, problems.is_empty()), (Ok(request), true));
+        }
+    }
+
+    #[test]
+    fn a_device_of_a_later_release_is_named() {
+        let unknown = UnknownDevice { field: "spec.x".to_owned(), what: "an x".to_owned() };
+        for device in [None, Some(Device::Panic(0)), Some(Device::Sound(77))] {
+            let message =
+                wire::ExtraDevice { field: unknown.field.clone(), what: unknown.what.clone(), device };
+            let mut problems = Problems::default();
+            let got = extra_device(&mut problems, "extra_devices[0]", message);
+            assert_eq!((got, problems.is_empty()), (Err(unknown.clone()), true));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use std::fmt;
+
+use crate::name::names;
+
+/// A device or chipset feature that not every hypervisor has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtraDevice {
+    /// A high precision event timer.
+    Hpet,
+    /// A pvpanic device, by which the guest reports that it crashed.
+    Panic(PanicModel),
+    /// System management mode.
+    Smm,
+    /// A sound card. Nobody hears it.
+    Sound(SoundModel),
+    /// A tablet on a USB controller of its own.
+    UsbTablet,
+    /// An i6300esb watchdog with the action it takes.
+    Watchdog(WatchdogAction),
+}
+
+/// Where the guest finds a pvpanic device. The names are KubeVirt's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PanicModel {
+    /// At an I/O port.
+    Isa,
+    /// On the PCI bus.
+    Pci,
+}
+
+names!(PanicModel { Isa = "isa", Pci = "pvpanic" });
+
+/// The model of a sound card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SoundModel {
+    /// Intel 82801AA AC97.
+    Ac97,
+    /// Intel HD Audio of the ICH9.
+    #[default]
+    Ich9,
+}
+
+names!(SoundModel { Ac97 = "ac97", Ich9 = "ich9" });
+
+/// What happens to the VM when the watchdog expires.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WatchdogAction {
+    /// It is powered off.
+    PowerOff,
+    /// It is reset.
+    #[default]
+    Reset,
+    /// The guest is asked to shut down.
+    Shutdown,
+}
+
+names!(WatchdogAction { PowerOff = "poweroff", Reset = "reset", Shutdown = "shutdown" });
+
+impl ExtraDevice {
+    /// The number of slots on the root PCI bus that it takes.
+    pub const fn pci_slots(self) -> usize {
+        match self {
+            Self::Hpet | Self::Smm | Self::Panic(PanicModel::Isa) => 0,
+            Self::Panic(PanicModel::Pci) | Self::Sound(_) | Self::UsbTablet | Self::Watchdog(_) => 1,
+        }
+    }
+}
+
+/// The device with its article, for error messages.
+impl fmt::Display for ExtraDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Hpet => "an HPET",
+            Self::Panic(PanicModel::Isa) => "a pvpanic device",
+            Self::Panic(PanicModel::Pci) => "a PCI pvpanic device",
+            Self::Smm => "system management mode",
+            Self::Sound(SoundModel::Ac97) => "an AC97 sound card",
+            Self::Sound(SoundModel::Ich9) => "an ICH9 sound card",
+            Self::UsbTablet => "a USB tablet",
+            Self::Watchdog(_) => "an i6300esb watchdog",
+        })
+    }
+}
+
+/// An extra device and the field of the manifest that requests it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// For error messages: `spec.domain.devices.watchdog`.
+    pub field: String,
+    /// The device.
+    pub device: ExtraDevice,
+}
