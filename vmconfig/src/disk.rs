@@ -24,6 +24,8 @@ pub struct Disk<S> {
     pub boot_order: Option<u32>,
     /// When a write is complete.
     pub cache: CacheMode,
+    /// How requests are submitted to the host; `None` leaves it to the hypervisor.
+    pub io: Option<IoMode>,
     /// The response to I/O errors of the host.
     pub error_policy: ErrorPolicy,
     /// The content.
@@ -42,6 +44,7 @@ impl<S> Disk<S> {
             serial: self.serial.clone(),
             boot_order: self.boot_order,
             cache: self.cache,
+            io: self.io,
             error_policy: self.error_policy,
             source,
         }
@@ -93,6 +96,25 @@ pub enum CacheMode {
 }
 
 names!(CacheMode { None = "none", WriteBack = "writeback", WriteThrough = "writethrough" });
+
+impl CacheMode {
+    /// Whether requests of this mode can be submitted so: the kernel's asynchronous I/O needs an open file that bypasses
+    /// the page cache, else it blocks.
+    pub fn supports(self, io: Option<IoMode>) -> bool {
+        io != Some(IoMode::Native) || self == Self::None
+    }
+}
+
+/// How requests are submitted to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoMode {
+    /// By the kernel's asynchronous I/O.
+    Native,
+    /// By threads that call the kernel synchronously.
+    Threads,
+}
+
+names!(IoMode { Native = "native", Threads = "threads" });
 
 /// The response to a request that the host cannot carry out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -146,6 +168,7 @@ mod tests {
         check(DiskBus::ALL, DiskBus::NAMES);
         check(DiskDevice::ALL, DiskDevice::NAMES);
         check(CacheMode::ALL, CacheMode::NAMES);
+        check(IoMode::ALL, IoMode::NAMES);
         check(ErrorPolicy::ALL, ErrorPolicy::NAMES);
     }
 }

@@ -9,7 +9,7 @@ mod extra;
 mod name;
 mod smbios;
 
-pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, VIRTIO_SERIAL_LEN};
+pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode, VIRTIO_SERIAL_LEN};
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use name::UnknownName;
 pub use smbios::{Chassis, Smbios};

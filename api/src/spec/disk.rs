@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use vireo_vmconfig::{
-    self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, UnknownName, VIRTIO_SERIAL_LEN,
+    self as vmconfig, CacheMode, DiskBus, DiskDevice, ErrorPolicy, IoMode, UnknownName, VIRTIO_SERIAL_LEN,
 };
 
 use super::report::Findings;
@@ -105,7 +105,7 @@ pub(super) fn read(
         let Target { bus, field: bus_field, device, read_only } = target(&disk, &at, found);
         serial(&disk.serial, bus, &at.at("serial"), found);
         properties(&disk, bus, &at, found);
-        let cache = cache(&disk.cache, &at.at("cache"), found);
+        let (cache, io) = cache_and_io(&disk, &at, found);
         let error_policy = error_policy(disk.error_policy.as_deref(), &at.at("errorPolicy"), found);
         let volume = volumes.iter().find(|volume| volume.name == disk.name);
         let is_empty_drive = volume.is_none() && disk.cdrom.is_some();
@@ -146,6 +146,7 @@ pub(super) fn read(
             serial: disk.serial,
             boot_order: order,
             cache,
+            io,
             error_policy,
             source,
         };
@@ -281,14 +282,31 @@ fn serial(serial: &str, bus: DiskBus, at: &Field, found: &mut Findings) {
     }
 }
 
-fn cache(text: &str, at: &Field, found: &mut Findings) -> CacheMode {
-    match text {
+/// As in KubeVirt, native I/O is only for disks that bypass the page cache; they do so where no cache mode is given.
+fn cache_and_io(disk: &v1::Disk, at: &Field, found: &mut Findings) -> (CacheMode, Option<IoMode>) {
+    let io = match disk.io.as_str() {
+        "" => None,
+        text => text
+            .parse()
+            .map_err(|_| found.invalid_value(&at.at("io"), text, "must be native or threads"))
+            .ok(),
+    };
+    let cache = match disk.cache.as_str() {
+        "" if io == Some(IoMode::Native) => CacheMode::None,
         "" => CacheMode::default(),
         text => text.parse().unwrap_or_else(|UnknownName { .. }| {
-            found.invalid_value(at, text, "must be none, writethrough or writeback");
-            CacheMode::default()
+            found.invalid_value(&at.at("cache"), text, "must be none, writethrough or writeback");
+            CacheMode::None
         }),
+    };
+    if !cache.supports(io) {
+        found.invalid_value(
+            &at.at("io"),
+            &disk.io,
+            format_args!("requires the cache mode none, not {cache}"),
+        );
     }
+    (cache, io)
 }
 
 fn error_policy(text: Option<&str>, at: &Field, found: &mut Findings) -> ErrorPolicy {
@@ -306,13 +324,6 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
             found.not_supported(at, "dedicatedIOThread is for virtio disks: change the bus, or remove it");
         }
         found.notice_if(true, &thread, "the hypervisor decides about threads");
-    }
-    match disk.io.as_str() {
-        "" => {}
-        "native" | "threads" => {
-            found.notice_if(true, &at.at("io"), "the hypervisor decides how it reads and writes");
-        }
-        other => found.invalid_value(&at.at("io"), other, "must be native or threads"),
     }
     found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");

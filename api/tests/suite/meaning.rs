@@ -8,7 +8,9 @@ use vireo_api::spec::{
     Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, InterfaceModel,
     ProbeQuestion, RebootPolicy, Video, VolumeSource,
 };
-use vireo_vmconfig::{DiskBus, DiskDevice, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
+use vireo_vmconfig::{
+    CacheMode, DiskBus, DiskDevice, ExtraDevice, IoMode, PanicModel, SoundModel, WatchdogAction,
+};
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
 
@@ -69,6 +71,28 @@ fn processors_are_counted_from_one_and_default_to_the_containers() {
     for (change, topology) in cases {
         let vm = with_domain(change.clone()).unwrap();
         assert_eq!([vm.cpu().sockets(), vm.cpu().cores(), vm.cpu().threads()], topology, "{change}");
+    }
+}
+
+#[test]
+fn native_io_bypasses_the_page_cache() {
+    for (disk, cache, io) in [
+        (json!({}), CacheMode::WriteBack, None),
+        (json!({"io": "native"}), CacheMode::None, Some(IoMode::Native)),
+        (json!({"io": "native", "cache": "none"}), CacheMode::None, Some(IoMode::Native)),
+        (json!({"io": "threads"}), CacheMode::WriteBack, Some(IoMode::Threads)),
+        (json!({"io": "threads", "cache": "writethrough"}), CacheMode::WriteThrough, Some(IoMode::Threads)),
+    ] {
+        let mut scratch = json!({"name": "scratch"});
+        scratch.as_object_mut().unwrap().extend(disk.as_object().unwrap().clone());
+        let vm = with_spec(json!({
+            "domain": {"devices": {"disks": ["+", scratch]}},
+            "volumes": ["+", {"name": "scratch", "emptyDisk": {"capacity": "1Gi"}}],
+        }))
+        .unwrap();
+        let config = vm.disks().last().unwrap().config();
+        assert_eq!((config.name.as_str(), config.cache, config.io), ("scratch", cache, io), "{disk}");
+        assert_eq!(vm.notices(), []);
     }
 }
 

@@ -263,6 +263,8 @@ fn disks() {
             (disk(json!({"disk": {"bus": "virtio"}, "serial": "x".repeat(21)})), "[0].serial", Invalid),
             (disk(json!({"cache": "some"})), "[0].cache", Invalid),
             (disk(json!({"io": "fast"})), "[0].io", Invalid),
+            (disk(json!({"io": "native", "cache": "writeback"})), "[0].io", Invalid),
+            (disk(json!({"io": "native", "cache": "writethrough"})), "[0].io", Invalid),
             (disk(json!({"errorPolicy": "panic"})), "[0].errorPolicy", NotSupported),
             (disk(json!({"errorPolicy": ""})), "[0].errorPolicy", NotSupported),
             (disk(json!({"dedicatedIOThread": true})), "[0]", NotSupported),

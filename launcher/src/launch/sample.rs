@@ -33,6 +33,7 @@ pub(crate) fn kernel_boot() -> Launch {
                 backing: Some("/images/base.raw".into()),
             },
             cache: CacheMode::WriteBack,
+            io: None,
             error_policy: ErrorPolicy::Stop,
         }],
         interfaces: vec![Interface {

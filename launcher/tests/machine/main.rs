@@ -180,6 +180,12 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
             disks.push(Disk { cdrom, cache: cache.into(), serial, ..disk });
         }
     }
+    for (index, io) in [disk::IoMode::Native, disk::IoMode::Threads].into_iter().enumerate() {
+        let path = launcher.path(&format!("io{index}.raw"));
+        std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+        let (cache, disk) = (disk::Cache::None.into(), launcher.disk("d", &path, Bus::Virtio));
+        disks.push(Disk { cache, io: io.into(), ..disk });
+    }
     let request = LaunchRequest {
         disks,
         rng: true,

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use vireo_vmconfig::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy};
+use vireo_vmconfig::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode};
 
 use super::{Problems, enums};
 use crate::launcher as wire;
@@ -8,6 +8,7 @@ use wire::disk_source::{NoMedium, Overlay, Qcow2, Raw, Source};
 
 enums!(wire::disk::Bus, DiskBus, { Virtio = Virtio, Sata = Sata, Scsi = Scsi, Usb = Usb });
 enums!(wire::disk::Cache, CacheMode, { None = None, Writethrough = WriteThrough, Writeback = WriteBack });
+enums!(wire::disk::IoMode, IoMode, { Native = Native, Threads = Threads });
 enums!(wire::disk::ErrorPolicy, ErrorPolicy, {
     Stop = Stop, Report = Report, Ignore = Ignore, Enospace = Enospace,
 });
@@ -25,6 +26,7 @@ impl From<&Disk<DiskSource>> for wire::Disk {
             source: Some((&disk.source).into()),
             cache: wire::disk::Cache::from(disk.cache).into(),
             error_policy: wire::disk::ErrorPolicy::from(disk.error_policy).into(),
+            io: disk.io.map_or(wire::disk::IoMode::Unspecified, Into::into).into(),
         }
     }
 }
@@ -36,6 +38,13 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
         problems.add(at, "no bus");
     }
     let cache = problems.value::<wire::disk::Cache, _>(&format!("{at}.cache"), disk.cache)?;
+    let cache: CacheMode = cache.unwrap_or_default();
+    let io_at = format!("{at}.io");
+    let io = problems.value::<wire::disk::IoMode, _>(&io_at, disk.io)?;
+    if !cache.supports(io) {
+        problems.add(&io_at, format_args!("the cache mode {cache} does not support it"));
+        return None;
+    }
     let policy_at = format!("{at}.error_policy");
     let error_policy = problems.value::<wire::disk::ErrorPolicy, _>(&policy_at, disk.error_policy)?;
     let source = source(problems, at, (disk.source, disk.cdrom))?;
@@ -47,7 +56,8 @@ pub fn disk(problems: &mut Problems, at: &str, disk: wire::Disk) -> Option<Disk<
         read_only: disk.read_only || disk.cdrom,
         serial: disk.serial,
         boot_order: (disk.boot_order != 0).then_some(disk.boot_order),
-        cache: cache.unwrap_or_default(),
+        cache,
+        io,
         error_policy: error_policy.unwrap_or_default(),
         source,
     })
@@ -112,13 +122,19 @@ mod tests {
             serial: "S1".to_owned(),
             boot_order: Some(2),
             cache: CacheMode::None,
+            io: Some(IoMode::Native),
             error_policy: ErrorPolicy::Report,
             source: DiskSource::Qcow2 { path: "/a".into(), backing: Some("/b".into()) },
         };
         let again = first.clone();
-        let buses = DiskBus::ALL.iter().map(move |&bus| Disk { bus, boot_order: None, ..again.clone() });
+        let buses =
+            DiskBus::ALL.iter().map(move |&bus| Disk { bus, boot_order: None, io: None, ..again.clone() });
         let again = first.clone();
-        let caches = CacheMode::ALL.iter().map(move |&cache| Disk { cache, ..again.clone() });
+        let caches = CacheMode::ALL.iter().map(move |&cache| Disk {
+            cache,
+            io: Some(IoMode::Threads),
+            ..again.clone()
+        });
         let again = first.clone();
         let policies =
             ErrorPolicy::ALL.iter().map(move |&error_policy| Disk { error_policy, ..again.clone() });
@@ -149,6 +165,11 @@ mod tests {
             (wire::Disk { bus: 0, ..message() }, "disk: no bus"),
             (wire::Disk { bus: 77, ..message() }, "disk.bus: no such value: 77"),
             (wire::Disk { cache: 77, ..message() }, "disk.cache: no such value: 77"),
+            (wire::Disk { io: 77, ..message() }, "disk.io: no such value: 77"),
+            (
+                wire::Disk { io: wire::disk::IoMode::Native.into(), ..message() },
+                "disk.io: the cache mode writeback does not support it",
+            ),
             (wire::Disk { error_policy: 77, ..message() }, "disk.error_policy: no such value: 77"),
             (wire::Disk { source: None, ..message() }, "disk: no source"),
         ] {

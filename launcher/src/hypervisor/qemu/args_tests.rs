@@ -4,7 +4,8 @@ use super::super::blockdev::ImageFd;
 use super::*;
 use crate::launch::{Disk, NicModel, sample};
 use vireo_vmconfig::{
-    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, WatchdogAction,
+    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, IoMode,
+    WatchdogAction,
 };
 
 fn file(fd: i32) -> ImageFd {
@@ -109,6 +110,23 @@ fn an_overlay_gets_the_backing_image_we_name_and_no_other() {
     assert_eq!(blocks[1].get("backing"), Some(&Value::Null));
     assert_eq!(blocks[1]["read-only"], true);
     assert_eq!(blocks[1]["cache"]["direct"], true);
+}
+
+#[test]
+fn the_io_mode_is_that_of_the_image_and_its_backing_image() {
+    for (io, expected) in [
+        (None, Value::Null),
+        (Some(IoMode::Native), json!("native")),
+        (Some(IoMode::Threads), json!("threads")),
+    ] {
+        let mut launch = sample::kernel_boot();
+        launch.disks[0].cache = CacheMode::None;
+        launch.disks[0].io = io;
+        let line = line(&launch, false);
+        let top: Value = serde_json::from_str(values(&line, "-blockdev")[0]).unwrap();
+        assert_eq!((&top["file"]["aio"], &top["backing"]["file"]["aio"]), (&expected, &expected));
+        assert_eq!(top["file"]["cache"]["direct"], true);
+    }
 }
 
 #[test]

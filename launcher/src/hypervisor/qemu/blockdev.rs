@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::args::Args;
 use super::pci::Layout;
 use crate::launch::{Boot, Disk, Launch};
-use vireo_vmconfig::{CacheMode, DiskBus, DiskSource, ErrorPolicy};
+use vireo_vmconfig::{CacheMode, DiskBus, DiskSource, ErrorPolicy, IoMode};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
 pub(super) const AHCI_PORTS: usize = 6;
@@ -128,7 +128,7 @@ fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
 /// The block graph of one disk. The backing image is what we say, whatever the overlay's header says.
 pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
     let file = |image: ImageFd, read_only: bool| {
-        json!({
+        let mut file = json!({
             "driver": if image.block_device { "host_device" } else { "file" },
             "filename": format!("/dev/fdset/{}", image.fd),
             "read-only": read_only,
@@ -136,7 +136,13 @@ pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
             "locking": "off",
             "discard": "unmap",
             "cache": { "direct": disk.cache == CacheMode::None },
-        })
+        });
+        match disk.io {
+            Some(IoMode::Native) => file["aio"] = json!("native"),
+            Some(IoMode::Threads) => file["aio"] = json!("threads"),
+            None => {}
+        }
+        file
     };
     let mut top = json!({
         "node-name": node,

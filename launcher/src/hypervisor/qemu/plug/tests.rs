@@ -14,6 +14,7 @@ fn disk(name: &str, bus: DiskBus) -> Disk {
         boot_order: None,
         source: DiskSource::Raw("/claims/disk.img".into()),
         cache: CacheMode::WriteBack,
+        io: None,
         error_policy: ErrorPolicy::Stop,
     }
 }
