@@ -4,17 +4,21 @@ use std::sync::Arc;
 
 use kube::Client;
 use kube::runtime::watcher::Config;
+use serde_json::Value;
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
 use vireo_client::Kind;
-use vireo_client::informer::{Informer, whole, without_spec};
+use vireo_client::informer::{Informer, whole};
 
 use crate::replicaset;
+use crate::{instancetype, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
     vmis: Arc<Informer<VirtualMachineInstance>>,
     replica_sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
     replica_set: replicaset::controller::Controller,
+    vm_caches: vm::controller::Caches,
+    vm: vm::controller::Controller,
 }
 
 impl std::fmt::Debug for Controllers {
@@ -26,18 +30,40 @@ impl std::fmt::Debug for Controllers {
 impl Controllers {
     /// Controllers that act as the user of a client.
     pub fn new(client: &Client) -> Self {
-        let vmis = Informer::new(Kind::VMI.all(client), Config::default(), without_spec);
+        let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
         let replica_sets = Informer::new(Kind::REPLICA_SET.all(client), Config::default(), whole);
         let replica_set = replicaset::controller::Controller::new(
             client.clone(),
             Arc::clone(&replica_sets),
             Arc::clone(&vmis),
         );
-        Self { vmis, replica_sets, replica_set }
+        let vm_caches = vm::controller::Caches {
+            vms: Informer::new(Kind::VM.all(client), Config::default(), whole),
+            vmis: Arc::clone(&vmis),
+            revisions: Informer::new(Kind::CONTROLLER_REVISION.all(client), Config::default(), data),
+            instancetypes: instancetype::Informers::new(client),
+        };
+        let vm = vm::controller::Controller::new(client.clone(), vm_caches.clone());
+        Self { vmis, replica_sets, replica_set, vm_caches, vm }
     }
 
     /// Controls until it is dropped.
     pub async fn run(&self) {
-        tokio::join!(self.vmis.run(), self.replica_sets.run(), self.replica_set.run());
+        let vm::controller::Caches { vms, revisions, instancetypes, .. } = &self.vm_caches;
+        tokio::join!(
+            self.vmis.run(),
+            self.replica_sets.run(),
+            self.replica_set.run(),
+            vms.run(),
+            revisions.run(),
+            instancetypes.run(),
+            self.vm.run(),
+        );
     }
+}
+
+/// Reads the `data` of a ControllerRevision.
+#[expect(clippy::unnecessary_wraps, reason = "caches read objects by functions that may fail")]
+fn data(mut revision: Value) -> Result<Value, serde_json::Error> {
+    Ok(revision["data"].take())
 }

@@ -2,17 +2,27 @@
 //!
 //! Both work on templates as they are stored, so that a field that this release does not know is carried along.
 
+mod expand;
 mod fill;
+mod find;
 mod infer;
+mod informers;
 mod requirements;
+mod revision;
 mod topology;
 
 use serde_json::{Value, json};
 use vireo_api::spec::Bytes;
+use vireo_api::v1::{Matcher, VirtualMachineSpec};
+use vireo_client::Kind;
 
+pub use expand::{Expanded, expand, expand_with};
 pub use fill::prefer;
+pub use find::{Chosen, Lookup, Problem, ProblemType, find};
 pub use infer::{CannotInfer, flaws, ignores, infer};
+pub use informers::Informers;
 pub use requirements::missing;
+pub use revision::clear;
 pub use topology::Topology;
 
 /// Kinds that a matcher may name, as they are written.
@@ -34,7 +44,18 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The field of a machine's spec that names it.
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Instancetype, Self::Preference];
+
+    /// The matcher of a VM.
+    pub fn matcher(self, spec: &VirtualMachineSpec) -> Option<&Matcher> {
+        match self {
+            Self::Instancetype => spec.instancetype.as_ref(),
+            Self::Preference => spec.preference.as_ref(),
+        }
+    }
+
+    /// The field of a VM's spec that names it.
     pub fn field(self) -> &'static str {
         match self {
             Self::Instancetype => "instancetype",
@@ -42,13 +63,18 @@ impl Choice {
         }
     }
 
-    /// The kind that is chosen.
+    /// The name of its kind.
     pub fn kind(self, scope: Scope) -> &'static str {
+        self.resource(scope).kind
+    }
+
+    /// Its kind, and where its objects are.
+    pub fn resource(self, scope: Scope) -> Kind {
         match (self, scope) {
-            (Self::Instancetype, Scope::Namespaced) => "VirtualMachineInstancetype",
-            (Self::Instancetype, Scope::Cluster) => "VirtualMachineClusterInstancetype",
-            (Self::Preference, Scope::Namespaced) => "VirtualMachinePreference",
-            (Self::Preference, Scope::Cluster) => "VirtualMachineClusterPreference",
+            (Self::Instancetype, Scope::Namespaced) => Kind::INSTANCETYPE,
+            (Self::Instancetype, Scope::Cluster) => Kind::CLUSTER_INSTANCETYPE,
+            (Self::Preference, Scope::Namespaced) => Kind::PREFERENCE,
+            (Self::Preference, Scope::Cluster) => Kind::CLUSTER_PREFERENCE,
         }
     }
 

@@ -3,11 +3,14 @@
 
 mod conditions;
 mod controllers;
+mod error;
 pub mod instancetype;
 pub mod placement;
 pub mod pool;
 pub mod replicaset;
+mod revision;
 pub mod selector;
 pub mod vm;
 
 pub use controllers::Controllers;
+pub use error::ReconcileError;

@@ -2,6 +2,7 @@
 
 mod backoff;
 mod conditions;
+pub mod controller;
 mod decide;
 mod instance;
 mod life;
@@ -9,12 +10,14 @@ pub mod orphan;
 mod printable;
 mod requests;
 mod strategy;
+mod volume_patch;
 pub mod volumes;
 
 pub use decide::{Seen, Step, Verdict, decide};
 pub use instance::{Revision, Start};
 pub use requests::{Asked, Change, Refusal, RestartOptions, StartOptions, StopOptions, restart, start, stop};
 pub use strategy::{RunStrategy, StrategyError};
+pub use volume_patch::{plug, with_volumes};
 
 /// Keeps a `VirtualMachine` until its instance is gone, and an instance until its end was counted.
 pub const FINALIZER: &str = "kubevirt.io/virtualMachineControllerFinalize";

@@ -39,7 +39,7 @@ impl Admission for VirtAdmission {
             none(vmi::validate_update(new, old, is_component(user)))?;
         }
         none(storage(attributes, new))?;
-        none(instancetypes::judge(store, resource, new))?;
+        none(instancetypes::judge(store, resource, new, old))?;
         none(host_paths::judge(&self.allowed, resource, new, old))
     }
 

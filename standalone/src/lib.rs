@@ -2,8 +2,8 @@
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
 //! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`machines`] runs the node agent
-//! on the API, in this process, [`vms`] starts and stops machines for those who own them, with what [`instancetypes`]
-//! makes of their templates, [`vireo_operators::replicaset`] keeps the number of instances and [`pools`] that of machines,
+//! on the API, in this process, [`vireo_operators::vm`] starts and stops VMs, [`instancetypes`] validates them with their
+//! instance types, [`vireo_operators::replicaset`] keeps the number of instances and [`pools`] that of machines,
 //! [`claims`] makes and keeps disks, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
 //! take.
 
@@ -21,7 +21,6 @@ pub mod resource;
 pub mod run;
 pub mod uploads;
 pub mod virt_api;
-pub mod vms;
 
 #[cfg(test)]
 mod tests;

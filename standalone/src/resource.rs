@@ -12,6 +12,6 @@ pub mod schema;
 pub(crate) mod vmi;
 pub(crate) mod volume;
 
-pub(crate) use machine::of_machine;
+pub(crate) use machine::{has_same_spec, of_machine};
 pub use vmi::VMI_FINALIZER;
 pub use volume::describe_class;

@@ -33,7 +33,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{nodes, place, placement, policy, pools, vms};
+use crate::{nodes, place, placement, policy, pools};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -157,7 +157,6 @@ pub async fn run(
         done = server::serve(listener, serving, api) => done?,
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
-        () = vms::run(Arc::clone(&store)) => {}
         () = controllers.run() => {}
         () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}

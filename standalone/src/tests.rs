@@ -386,3 +386,4 @@ mod replicaset;
 mod reserved;
 mod rights;
 mod upload;
+mod vm;

@@ -16,8 +16,12 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use documents::Document;
+use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
-use vireo_apiserver::store::Store;
+use vireo_apiserver::store::{Object, Store};
+use vireo_operators::vm::orphan;
+
+use crate::place;
 
 /// The group of consoles and screens.
 const STREAMS: &str = "subresources.kubevirt.io";
@@ -59,6 +63,13 @@ pub struct VirtApi {
     pub store: Arc<Store>,
     /// The node agent's own endpoint, for consoles and screens.
     pub node: Router,
+}
+
+/// The VMI that a VM owns.
+fn vmi_of(store: &Store, vm: &VirtualMachine) -> Option<(Arc<Object>, VirtualMachineInstance)> {
+    let object = store.get(&place::vmis().key(&vm.metadata.namespace, &vm.metadata.name))?;
+    let vmi: VirtualMachineInstance = serde_json::from_value(object.value.clone()).ok()?;
+    orphan::owns(&vm.metadata, &vmi.metadata).then_some((object, vmi))
 }
 
 /// What is asked for.

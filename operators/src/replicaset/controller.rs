@@ -8,7 +8,6 @@ use jiff::Timestamp;
 use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
-use thiserror::Error;
 use vireo_api::v1::{OwnerReference, VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
@@ -18,24 +17,11 @@ use vireo_client::write;
 use vireo_client::{Kind, ObjectKey};
 
 use super::{Seen, Step, decide};
+use crate::ReconcileError;
 
 const COMPONENT: &str = "virtualmachinereplicaset-controller";
 /// How many sets are reconciled at a time.
 const WORKERS: usize = 4;
-
-/// Why a set is tried again.
-#[derive(Debug, Error)]
-pub enum ReconcileError {
-    /// An instance cannot be created.
-    #[error("the API server refuses the virtual machine instance: {0}")]
-    Refused(String),
-    /// A request failed.
-    #[error(transparent)]
-    Kube(#[from] kube::Error),
-    /// An object cannot be written as JSON.
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
-}
 
 /// The controller.
 pub struct Controller {

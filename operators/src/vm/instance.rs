@@ -4,12 +4,13 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 use uuid::Uuid;
 use vireo_api::v1::{
-    API_VERSION, Matcher, ObjectMeta, OwnerReference, VM_KIND, VMI_KIND, VirtualMachine,
-    VirtualMachineInstance, VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
+    API_VERSION, Matcher, ObjectMeta, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceTemplateSpec, VirtualMachineSpec,
 };
 
 use super::volumes::fixed;
 use super::{FINALIZER, GENERATION_ANNOTATION};
+use crate::revision::owner_reference;
 
 /// The namespace of the UUIDs that firmware shows where the template names none: KubeVirt's.
 const UUIDS: Uuid = Uuid::from_u128(0x6a1a_24a1_4061_4607_8bf4_a396_3d0c_5895);
@@ -105,19 +106,6 @@ impl Revision {
 /// The generation of the machine that an instance was made from.
 pub(super) fn made_from(instance: &VirtualMachineInstance) -> Option<i64> {
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
-}
-
-/// What says that a VM controls an object.
-pub(super) fn owner_reference(vm: &ObjectMeta) -> OwnerReference {
-    OwnerReference {
-        api_version: API_VERSION.to_owned(),
-        kind: VM_KIND.to_owned(),
-        name: vm.name.clone(),
-        uid: vm.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-        ..OwnerReference::default()
-    }
 }
 
 /// Whether the template says something else than when the instance was made from it.

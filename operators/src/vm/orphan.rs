@@ -3,7 +3,7 @@
 use vireo_api::v1::{ObjectMeta, OwnerReference};
 
 use super::FINALIZER;
-use super::instance::owner_reference;
+use crate::revision::owner_reference;
 
 /// Whether a VM owns the VMI of its name.
 pub fn owns(vm: &ObjectMeta, vmi: &ObjectMeta) -> bool {

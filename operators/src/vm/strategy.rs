@@ -1,5 +1,6 @@
 use std::fmt;
 
+use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachineSpec;
 
 /// When a machine runs.
@@ -68,6 +69,16 @@ impl RunStrategy {
                 *running = None;
                 spec.run_strategy = Some(self.as_str().to_owned());
             }
+        }
+    }
+
+    /// Sets it in a VM as JSON: in `spec.running` where that is set and can express it, else in `spec.runStrategy`.
+    pub fn set(self, vm: &mut Value) {
+        let running = vm.pointer("/spec/running").is_some_and(Value::is_boolean);
+        match (running, self) {
+            (true, Self::Always) => vm["spec"]["running"] = json!(true),
+            (true, Self::Halted) => vm["spec"]["running"] = json!(false),
+            _ => vm["spec"]["runStrategy"] = json!(self.as_str()),
         }
     }
 

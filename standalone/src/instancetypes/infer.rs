@@ -1,4 +1,4 @@
-//! Machines that ask a volume what they are.
+//! Instance types and preferences that VMs infer from volumes.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -8,7 +8,6 @@ use vireo_apiserver::resource::Cause;
 use vireo_apiserver::store::Store;
 use vireo_operators::instancetype::{self, Choice};
 
-use super::{BOTH, matcher};
 use crate::place;
 
 /// Names what a machine leaves to its volumes. A name that is there since the last time is found anew: who applies a
@@ -19,9 +18,9 @@ pub(super) fn infer(store: &Store, machine: &mut Value, old: Option<&Value>) -> 
     let Some(wanted) = spec(machine) else { return Vec::new() };
     let before = old.and_then(spec);
     let mut causes = Vec::new();
-    for choice in BOTH {
-        let Some(mut asked) = matcher(&wanted, choice).cloned() else { continue };
-        let named = before.as_ref().and_then(|before| matcher(before, choice));
+    for choice in Choice::ALL {
+        let Some(mut asked) = choice.matcher(&wanted).cloned() else { continue };
+        let named = before.as_ref().and_then(|before| choice.matcher(before));
         if !asked.infer_from_volume.is_empty()
             && named.is_some_and(|named| (&named.name, &named.kind) == (&asked.name, &asked.kind))
         {

@@ -1,4 +1,7 @@
-use vireo_apiserver::store::Key;
+use std::convert::Infallible;
+
+use serde_json::json;
+use vireo_apiserver::store::{Change, Key};
 
 use super::*;
 
@@ -32,7 +35,7 @@ impl World {
 
     fn causes(&self, vm: &VirtualMachine) -> Vec<(String, String)> {
         let value = serde_json::to_value(vm).unwrap();
-        let causes = judge(&self.store, place::vms(), &value);
+        let causes = judge(&self.store, place::vms(), &value, None);
         causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
     }
 }
@@ -90,32 +93,20 @@ fn a_machine_is_judged_with_what_it_chose() {
 }
 
 #[test]
-fn a_machine_keeps_what_it_chose() {
+fn a_spec_that_does_not_change_is_not_validated_again() {
     let world = World::new();
-    world.choose_from(Choice::Instancetype, Scope::Namespaced, small());
-    let chosen = json!({"name": "small", "kind": "VirtualMachineInstancetype"});
-    let mut vm = vm(json!({"instancetype": chosen, "template": empty()}));
-    let guest = |expanded: Expanded| {
-        let template = expanded.unwrap().unwrap();
-        template.spec.domain.memory.unwrap().guest.unwrap().to_string()
+    let chosen = json!({"instancetype": {"name": "gone"}, "template": empty()});
+    let stored = serde_json::to_value(vm(chosen)).unwrap();
+    let fields = |new: &Value, old| {
+        let causes = admit(&world.store, place::vms(), &mut new.clone(), old);
+        causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>()
     };
-    assert_eq!(guest(prepare(&world.store, &mut vm).unwrap()), "128Mi");
-    let kept = vm.status.instancetype_ref.clone().unwrap();
-    let name = kept["controllerRevisionRef"]["name"].as_str().unwrap();
-    let revision = world.store.get(&place::revisions().key("default", name)).unwrap();
-    assert_eq!(revision.value["data"]["spec"], small());
-    assert_eq!(revision.value["metadata"]["ownerReferences"][0]["name"], "web");
-    // Another size does not reach a machine that has its own already.
-    world.choose_from(
-        Choice::Instancetype,
-        Scope::Namespaced,
-        json!({"cpu": {"guest": 1}, "memory": {"guest": "1Gi"}}),
-    );
-    assert_eq!(guest(prepare(&world.store, &mut vm).unwrap()), "128Mi");
-    assert_eq!(vm.status.instancetype_ref, Some(kept));
-    vm.spec.instancetype = None;
-    assert_eq!(prepare(&world.store, &mut vm).unwrap(), Ok(None));
-    assert_eq!(vm.status.instancetype_ref, None);
+    assert_eq!(fields(&stored, None), ["spec.instancetype"]);
+    let mut labelled = stored.clone();
+    labelled["metadata"]["labels"] = json!({"a": "b"});
+    assert!(fields(&labelled, Some(&stored)).is_empty());
+    labelled["spec"]["runStrategy"] = json!("Halted");
+    assert_eq!(fields(&labelled, Some(&stored)), ["spec.instancetype"]);
 }
 
 #[test]

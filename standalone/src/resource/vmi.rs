@@ -42,8 +42,11 @@ fn without_volumes(vmi: &Value) -> Value {
     if let Some(fields) = spec.as_object_mut() {
         fields.remove("volumes");
     }
-    if let Some(devices) = spec.pointer_mut("/domain/devices").and_then(Value::as_object_mut) {
-        devices.remove("disks");
+    if let Some(domain) = spec.get_mut("domain").and_then(Value::as_object_mut) {
+        let devices = domain.entry("devices").or_insert_with(|| json!({}));
+        if let Some(devices) = devices.as_object_mut() {
+            devices.remove("disks");
+        }
     }
     spec
 }
@@ -93,6 +96,9 @@ mod tests {
         plugged["spec"]["volumes"] = json!([{"name": "data", "emptyDisk": {"capacity": "1Gi"}}]);
         assert_eq!(validate_update(&plugged, &old, true), []);
         assert_eq!(validate_update(&plugged, &old, false)[0].reason, "FieldValueForbidden");
+        let mut without_devices = old.clone();
+        without_devices["spec"]["domain"].as_object_mut().unwrap().remove("devices");
+        assert_eq!(validate_update(&plugged, &without_devices, true), [], "no devices are empty devices");
         plugged["spec"]["volumes"] = json!([]);
         assert!(!validate_update(&plugged, &old, true).is_empty(), "a disk without a volume");
         let mut larger = old.clone();

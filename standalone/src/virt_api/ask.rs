@@ -13,8 +13,8 @@ use vireo_apiserver::meta;
 use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
 
-use super::{Ask, VirtApi};
-use crate::{place, vms};
+use super::{Ask, VirtApi, vmi_of};
+use crate::place;
 
 /// Writes down what is asked; the controller does it.
 pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, ApiError> {
@@ -65,7 +65,7 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), ApiError> {
         match asked.machine {
             Some(vm::Change::Spec) => {
                 if let Ok(strategy) = vm::RunStrategy::of(&machine.spec) {
-                    vms::choose(&mut value, strategy.as_str());
+                    strategy.set(&mut value);
                 }
             }
             Some(vm::Change::Status) => value["status"] = json!(machine.status),
@@ -79,7 +79,7 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), ApiError> {
 
 /// Writes how long the guest of a machine gets to shut down.
 fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<(), ApiError> {
-    let Some((instance, _)) = vms::instance_of(store, machine) else { return Ok(()) };
+    let Some((instance, _)) = vmi_of(store, machine) else { return Ok(()) };
     Ok(place::change(store, &instance, |value| {
         let before = value.clone();
         value["spec"]["terminationGracePeriodSeconds"] = json!(seconds);
@@ -94,7 +94,7 @@ fn decide(
     ask: &Ask,
     options: &Value,
 ) -> Result<Asked, ApiError> {
-    let instance = vms::instance_of(store, machine).map(|(_, instance)| instance);
+    let instance = vmi_of(store, machine).map(|(_, instance)| instance);
     let asked = match ask.what.as_str() {
         "start" => {
             let paused = options.get("paused").and_then(Value::as_bool).unwrap_or_default();

@@ -16,9 +16,8 @@ use vireo_apiserver::resource::{Cause, Resource};
 use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm;
 
-use super::{Plug, VirtApi};
-use crate::vms::volumes;
-use crate::{instancetypes, place, vms};
+use super::{Plug, VirtApi, vmi_of};
+use crate::{instancetypes, place};
 
 /// Writes down what is to be plugged in or out; the node does it.
 pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, ApiError> {
@@ -99,12 +98,12 @@ fn of_machine(
     request: &VolumeRequest,
 ) -> Result<Value, ApiError> {
     let mut machine: VirtualMachine = stored(before)?;
-    let instance = vms::instance_of(store, &machine);
+    let instance = vmi_of(store, &machine);
     vm::volumes::request(&mut machine, instance.as_ref().map(|(_, one)| one), request.clone())
         .map_err(|refusal| refused(plug, refusal))?;
     let mut after = before.value.clone();
-    volumes::plug(&mut after, "/spec/template/spec", request);
-    judge(plug, &mut after, |value| instancetypes::judge(store, place::vms(), value))?;
+    vm::plug(&mut after, "/spec/template/spec", request);
+    judge(plug, &mut after, |value| instancetypes::judge(store, place::vms(), value, None))?;
     let mut value = before.value.clone();
     value["status"] = json!(machine.status);
     Ok(value)
@@ -116,7 +115,7 @@ fn of_instance(plug: &Plug, before: &Arc<Object>, request: &VolumeRequest) -> Re
         .and_then(|()| vm::volumes::fits(request, &instance.spec))
         .map_err(|refusal| refused(plug, refusal))?;
     let mut value = before.value.clone();
-    volumes::plug(&mut value, "/spec", request);
+    vm::plug(&mut value, "/spec", request);
     judge(plug, &mut value.clone(), |_| Vec::new())?;
     meta::count_generation(&mut value, &before.value);
     Ok(value)

@@ -1,0 +1,186 @@
+//! The controller of VirtualMachines: carries out what [`decide`](super::decide) and [`orphan`](super::orphan) say. A VM
+//! and its VMI have the same name, which is the key of the queue.
+
+mod actuator;
+mod caches;
+mod writes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::json;
+use vireo_api::v1::{ObjectMeta, VirtualMachine, VirtualMachineInstance};
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::events::EventRecorder;
+use vireo_client::informer::Cached;
+use vireo_client::queue::WorkQueue;
+use vireo_client::{Kind, ObjectKey};
+
+pub use caches::Caches;
+
+use super::{Revision, Seen, decide, orphan};
+use crate::ReconcileError;
+use crate::instancetype::{self, Choice, Expanded, Problem};
+use actuator::Actuator;
+
+const COMPONENT: &str = "virtualmachine-controller";
+/// How many VMs are reconciled at a time.
+const WORKERS: usize = 4;
+/// When a VM is expanded again that could not be. Most causes are watched; what the VM refers to by a revision's name is
+/// not.
+const EXPAND_AGAIN: Duration = Duration::from_secs(10);
+
+/// The controller.
+pub struct Controller {
+    client: Client,
+    caches: Caches,
+    recorder: EventRecorder,
+    queue: Arc<WorkQueue<ObjectKey>>,
+}
+
+impl Controller {
+    /// A controller that reads these caches, which somebody else keeps.
+    pub fn new(client: Client, caches: Caches) -> Self {
+        let queue = controller::queue();
+        let changed = Arc::clone(&queue);
+        caches.vms.on_change(move |vm| changed.add(vm.key.clone()));
+        let changed = Arc::clone(&queue);
+        caches.vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
+        let changed = Arc::clone(&queue);
+        caches.revisions.on_change(move |revision| {
+            revision.owners(Kind::VM.kind).for_each(|vm| changed.add(vm));
+        });
+        let (changed, vms) = (Arc::clone(&queue), Arc::clone(&caches.vms));
+        caches.instancetypes.on_change(move |choice, scope, object| {
+            // VMs that exist already keep what they were started with.
+            if object.before.is_some() {
+                return;
+            }
+            let vms = match object.key.namespace.as_str() {
+                "" => vms.all(),
+                namespace => vms.namespace(namespace),
+            };
+            let refers = |vm: &&Arc<Cached<VirtualMachine>>| {
+                choice.matcher(&vm.spec).is_some_and(|matcher| {
+                    matcher.name == object.key.name && choice.scope(&matcher.kind) == Some(scope)
+                })
+            };
+            vms.iter().filter(refers).for_each(|vm| changed.add(vm.key.clone()));
+        });
+        let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
+        Self { client, caches, recorder, queue }
+    }
+
+    /// Controls until it is dropped.
+    pub async fn run(&self) {
+        self.caches.synced().await;
+        controller::run(self, &self.queue, WORKERS).await;
+    }
+
+    /// Acts on a VMI that lost its VM; whether it did.
+    async fn release_or_adopt(
+        &self,
+        vm: Option<&ObjectMeta>,
+        vmi: &Cached<VirtualMachineInstance>,
+    ) -> Result<bool, ReconcileError> {
+        let metadata = &vmi.metadata;
+        if orphan::is_abandoned(metadata, vm) {
+            self.remove_finalizer(Kind::VMI, metadata).await?;
+            return Ok(true);
+        }
+        let Some(owner) = vm.and_then(|vm| orphan::adopt(vm, metadata)) else { return Ok(false) };
+        let owners: Vec<_> = metadata.owner_references.iter().cloned().chain([owner]).collect();
+        let patch = json!({"metadata": {"ownerReferences": owners}});
+        self.patch(Kind::VMI, metadata, patch).await?;
+        Ok(true)
+    }
+
+    /// Expands a VM's template with what it chose. What it chose is kept in ControllerRevisions, and recorded in `vm`.
+    async fn expand(&self, vm: &mut VirtualMachine) -> Result<Expanded, ReconcileError> {
+        let mut found = Vec::new();
+        for choice in Choice::ALL {
+            match instancetype::find(&self.caches, vm, choice) {
+                Ok(Some(chosen)) => {
+                    if let Some(revision) = chosen.new_revision(&vm.metadata) {
+                        self.create_revision(&vm.metadata.namespace, &revision).await?;
+                    }
+                    chosen.record(vm);
+                    found.push(chosen);
+                }
+                Ok(None) => instancetype::clear(vm, choice),
+                Err(problem) => return Ok(Err(vec![problem])),
+            }
+        }
+        let of = |choice| found.iter().find(|chosen| chosen.choice() == choice);
+        Ok(instancetype::expand_with(vm, of(Choice::Instancetype), of(Choice::Preference)))
+    }
+
+    /// Writes into the status of a VMI which revision of its VM it was created from; the status of a new object is written
+    /// apart.
+    async fn set_revision_name(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        name: &str,
+    ) -> Result<(), ReconcileError> {
+        let status = json!({"virtualMachineRevisionName": name});
+        self.patch_status(Kind::VMI, &vmi.metadata, &json!({}), &status).await?;
+        Ok(())
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = ObjectKey;
+    type Error = ReconcileError;
+    const NAME: &'static str = COMPONENT;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
+        let (cached, vmi) = (self.caches.vms.get(key), self.caches.vmis.get(key));
+        if let Some(vmi) = &vmi
+            && self.release_or_adopt(cached.as_ref().map(|vm| &vm.metadata), vmi).await?
+        {
+            // The change of the VMI brings the key back.
+            return Ok(None);
+        }
+        let Some(cached) = cached else { return Ok(None) };
+        let vmi = vmi.filter(|vmi| orphan::owns(&cached.metadata, &vmi.metadata));
+        let mut vm = cached.value.clone();
+        let made_from = vmi.as_ref().and_then(|vmi| {
+            let name = Revision::name_for(&vm, vmi)?;
+            self.caches.revisions.get(&ObjectKey::new(&key.namespace, name))
+        });
+        if let (Some(vmi), Some(revision)) = (&vmi, &made_from)
+            && vmi.status.virtual_machine_revision_name.is_empty()
+            && vmi.metadata.deletion_timestamp.is_none()
+        {
+            self.set_revision_name(vmi, &revision.key.name).await?;
+            return Ok(None);
+        }
+        let expanded = match vm.metadata.deletion_timestamp {
+            Some(_) => None,
+            None => self.expand(&mut vm).await?.map_err(|problems| explain(&problems)).transpose(),
+        };
+        let now = Timestamp::now();
+        let decision = decide(Seen {
+            vm: &vm,
+            instance: vmi.as_ref().map(|vmi| &vmi.value),
+            made_from: made_from.as_ref().map(|revision| &revision.value),
+            expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
+            now,
+            chance: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
+        });
+        let mut actuator = Actuator::new(self, &vm, vmi.as_deref());
+        actuator.write_status(&cached.status, &decision.status).await?;
+        actuator.carry_out(decision.step).await?;
+        let again = decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        let expand_again = matches!(expanded, Some(Err(_))).then_some(EXPAND_AGAIN);
+        Ok([again, expand_again].into_iter().flatten().min())
+    }
+}
+
+fn explain(problems: &[Problem]) -> String {
+    let lines: Vec<String> =
+        problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+    lines.join("; ")
+}

@@ -1,0 +1,156 @@
+//! Carries out what was decided about one VM.
+
+use kube::api::{DynamicObject, PostParams};
+use kube::{Error, ResourceExt as _};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use vireo_api::v1::{
+    ObjectMeta, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeRequest,
+};
+use vireo_client::events::{Reason, Regarding};
+use vireo_client::informer::Cached;
+use vireo_client::{Kind, ObjectKey, write};
+
+use super::super::{RunStrategy, Start, Step, plug};
+use super::Controller;
+use crate::ReconcileError;
+use crate::revision::controller_revision;
+
+pub(super) struct Actuator<'a> {
+    controller: &'a Controller,
+    vm: &'a VirtualMachine,
+    vmi: Option<&'a Cached<VirtualMachineInstance>>,
+    /// The VM's, with the resource version of the last write.
+    metadata: ObjectMeta,
+}
+
+impl<'a> Actuator<'a> {
+    pub(super) fn new(
+        controller: &'a Controller,
+        vm: &'a VirtualMachine,
+        vmi: Option<&'a Cached<VirtualMachineInstance>>,
+    ) -> Self {
+        Self { controller, vm, vmi, metadata: vm.metadata.clone() }
+    }
+
+    /// Writes the VM's status, if it changes.
+    pub(super) async fn write_status(
+        &mut self,
+        before: &VirtualMachineStatus,
+        after: &VirtualMachineStatus,
+    ) -> Result<(), ReconcileError> {
+        if before == after {
+            return Ok(());
+        }
+        let (before, after) = (serde_json::to_value(before)?, serde_json::to_value(after)?);
+        let written = self.controller.patch_status(Kind::VM, &self.metadata, &before, &after).await?;
+        if let Some(written) = written {
+            self.metadata.resource_version = written.resource_version().unwrap_or_default();
+        }
+        Ok(())
+    }
+
+    pub(super) async fn carry_out(&self, step: Step) -> Result<(), ReconcileError> {
+        match (step, self.vmi) {
+            (Step::Claim, _) => self.controller.add_finalizer(&self.metadata).await?,
+            (Step::Finalize, _) => self.controller.remove_finalizer(Kind::VM, &self.metadata).await?,
+            (Step::Choose(strategy), _) => self.choose(strategy).await?,
+            (Step::Plug(request), _) => self.plug(&request).await?,
+            (Step::Create(start), _) => self.start(*start).await?,
+            (Step::Delete, Some(vmi)) => self.delete(vmi).await?,
+            (Step::Release, Some(vmi)) => {
+                self.controller.remove_finalizer(Kind::VMI, &vmi.metadata).await?;
+            }
+            (Step::Wait | Step::Delete | Step::Release, _) => {}
+        }
+        Ok(())
+    }
+
+    async fn publish(&self, reason: Reason, message: String) {
+        let regarding = Regarding::new(Kind::VM, &self.vm.metadata);
+        self.controller.recorder.publish(regarding, reason, message).await;
+    }
+
+    /// Patches the VM's spec to what `change` makes of it.
+    async fn change(&self, change: impl FnOnce(&mut Value)) -> Result<(), ReconcileError> {
+        let before = json!({"spec": serde_json::to_value(&self.vm.spec)?});
+        let mut after = before.clone();
+        change(&mut after);
+        if let Some(patch) = write::merge_diff(&before, &after) {
+            self.controller.patch(Kind::VM, &self.metadata, patch).await?;
+        }
+        Ok(())
+    }
+
+    async fn choose(&self, strategy: RunStrategy) -> Result<(), ReconcileError> {
+        self.change(|vm| strategy.set(vm)).await
+    }
+
+    /// Adds or removes a volume: in the VMI first, as the request is forgotten when the template and the VMI show it.
+    async fn plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
+        if let Some(vmi) = self.vmi {
+            let Cached { key, uid, .. } = vmi;
+            let api = Kind::VMI.namespaced(&self.controller.client, &key.namespace);
+            // The cache does not have all of its spec.
+            let found = api.get_opt(&key.name).await?.filter(|found| found.uid().as_deref() == Some(uid));
+            if let Some(found) = found {
+                let before = serde_json::to_value(&found)?;
+                let mut after = before.clone();
+                plug(&mut after, "/spec", request);
+                if let Some(patch) = write::merge_diff(&before, &after) {
+                    let resource_version = found.resource_version().unwrap_or_default();
+                    let version = ObjectMeta { resource_version, ..vmi.metadata.clone() };
+                    self.controller.patch(Kind::VMI, &version, patch).await?;
+                }
+            }
+        }
+        self.change(|vm| plug(vm, "/spec/template/spec", request)).await
+    }
+
+    /// Creates the VMI, and before it the ControllerRevision that it refers to.
+    async fn start(&self, start: Start) -> Result<(), ReconcileError> {
+        let Start { revision, instance } = start;
+        let ObjectMeta { namespace, .. } = &self.vm.metadata;
+        let metadata = &self.vm.metadata;
+        let revision =
+            controller_revision(metadata, &revision.name, &json!({}), &revision.data, revision.generation);
+        let object = DynamicObject::deserialize(serde_json::to_value(&instance)?)?;
+        let vmis = Kind::VMI.namespaced(&self.controller.client, namespace);
+        let created = match self.controller.create_revision(namespace, &revision).await {
+            Ok(()) => vmis.create(&PostParams::default(), &object).await,
+            Err(error) => Err(error),
+        };
+        match created {
+            Ok(created) => {
+                let name = created.name_any();
+                let text = format!(
+                    "Started the virtual machine by creating the new virtual machine instance {name}"
+                );
+                self.publish(Reason::SuccessfulCreate, text).await;
+                self.controller.caches.show(Kind::VMI, &created).await;
+                Ok(())
+            }
+            Err(Error::Api(status)) if (400..500).contains(&status.code) => {
+                let text = format!("Error creating virtual machine instance: {}", status.message);
+                self.publish(Reason::FailedCreate, text).await;
+                Err(ReconcileError::Refused(status.message.clone()))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn delete(&self, vmi: &Cached<VirtualMachineInstance>) -> Result<(), ReconcileError> {
+        let ObjectKey { namespace, name } = &vmi.key;
+        let api = Kind::VMI.namespaced(&self.controller.client, namespace);
+        let left = write::delete(&api, name, &vmi.uid).await?;
+        let uid = &vmi.uid;
+        let text =
+            format!("Stopped the virtual machine by deleting the virtual machine instance with uid {uid}");
+        self.publish(Reason::SuccessfulDelete, text).await;
+        match left {
+            Some(leaving) => self.controller.caches.show(Kind::VMI, &leaving).await,
+            None => self.controller.caches.vmis.shows(0, &[(vmi.key.clone(), uid.clone())]).await,
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! Volumes in VMs and VMIs as JSON: the rest of an object stays as it was written.
+
+use serde_json::{Value, json};
+use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceSpec, VolumeRequest};
+
+use super::volumes::apply;
+
+/// Applies a request to the spec at `pointer` in an object.
+pub fn plug(object: &mut Value, pointer: &str, request: &VolumeRequest) {
+    let Some(spec) = object.pointer_mut(pointer) else { return };
+    // Stored objects were decoded when they were admitted.
+    let Ok(before) = serde_json::from_value::<VirtualMachineInstanceSpec>(spec.clone()) else { return };
+    let mut after = before.clone();
+    apply(request, &mut after);
+    if after == before {
+        return;
+    }
+    let after = json!(after);
+    let list = |pointer: &str| after.pointer(pointer).cloned().unwrap_or_else(|| json!([]));
+    spec["volumes"] = list("/volumes");
+    // Empty objects on the way may have been left out.
+    spec["domain"]["devices"]["disks"] = list("/domain/devices/disks");
+}
+
+/// Reads a VMI for a cache, with of its spec only the names and claims of its volumes, by which it is known which of them
+/// are plugged.
+///
+/// # Errors
+/// When it is not a VMI.
+pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_json::Error> {
+    let volumes = object.pointer("/spec/volumes").and_then(Value::as_array);
+    let volumes: Vec<Value> = volumes.into_iter().flatten().filter_map(identity).collect();
+    object["spec"] = json!({ "volumes": volumes });
+    serde_json::from_value(object)
+}
+
+fn identity(volume: &Value) -> Option<Value> {
+    let mut kept = json!({"name": volume.get("name")?.as_str()?});
+    if let Some(claim) = volume.get("persistentVolumeClaim") {
+        let name = claim.get("claimName").and_then(Value::as_str).unwrap_or_default();
+        let hotpluggable = claim.get("hotpluggable").and_then(Value::as_bool).unwrap_or_default();
+        kept["persistentVolumeClaim"] = json!({"claimName": name, "hotpluggable": hotpluggable});
+    }
+    Some(kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_volumes_and_disks_change() {
+        let add: VolumeRequest = serde_json::from_value(json!({"addVolumeOptions": {
+            "name": "data", "disk": {"name": "data", "disk": {"bus": "scsi"}},
+            "volumeSource": {"persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
+        }}))
+        .unwrap();
+        let remove: VolumeRequest =
+            serde_json::from_value(json!({"removeVolumeOptions": {"name": "data"}})).unwrap();
+        let before = json!({"spec": {
+            "domain": {"devices": {"rng": {}}, "memory": {"guest": "064Mi"}}, "later": 1,
+        }});
+        let mut value = before.clone();
+        plug(&mut value, "/spec", &add);
+        assert_eq!(value["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"], "c");
+        assert_eq!(value["spec"]["domain"]["devices"]["disks"][0]["name"], "data");
+        assert_eq!(
+            (&value["spec"]["later"], &value["spec"]["domain"]["memory"]["guest"]),
+            (&json!(1), &json!("064Mi"))
+        );
+        let once = value.clone();
+        plug(&mut value, "/spec", &add);
+        assert_eq!(value, once, "again");
+        plug(&mut value, "/spec", &remove);
+        assert_eq!(
+            (&value["spec"]["volumes"], &value["spec"]["domain"]["devices"]["disks"]),
+            (&json!([]), &json!([]))
+        );
+        plug(&mut value, "/nowhere", &add);
+    }
+
+    #[test]
+    fn what_is_empty_may_be_absent() {
+        let add: VolumeRequest = serde_json::from_value(json!({"addVolumeOptions": {
+            "name": "data", "disk": {"name": "data"},
+            "volumeSource": {"persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
+        }}))
+        .unwrap();
+        let mut value = json!({"spec": {}});
+        plug(&mut value, "/spec", &add);
+        assert_eq!(value["spec"]["domain"]["devices"]["disks"][0]["name"], "data");
+    }
+
+    #[test]
+    fn a_cache_keeps_what_tells_volumes_apart() {
+        let vmi = with_volumes(json!({"metadata": {"name": "web"}, "status": {"phase": "Running"}, "spec": {
+            "domain": {"memory": {"guest": "64Mi"}},
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
+                {"name": "init", "cloudInitNoCloud": {"userData": "#cloud-config"}},
+                {"name": 7},
+            ],
+        }}))
+        .unwrap();
+        assert_eq!((vmi.status.phase.as_str(), &vmi.spec.domain.memory), ("Running", &None));
+        let names: Vec<&str> = vmi.spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        assert_eq!(names, ["data", "init"]);
+        let claim = vmi.spec.volumes[0].persistent_volume_claim.as_ref().unwrap();
+        assert_eq!((claim.claim_name.as_str(), claim.hotpluggable), ("c", Some(true)));
+        assert_eq!(json!(vmi.spec.volumes[1]), json!({"name": "init"}));
+    }
+}
