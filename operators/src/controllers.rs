@@ -5,12 +5,12 @@ use std::sync::Arc;
 use kube::Client;
 use kube::runtime::watcher::Config;
 use serde_json::Value;
-use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet};
+use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachinePool};
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 
-use crate::replicaset;
-use crate::{instancetype, vm};
+use crate::pool::controller::PoolRevision;
+use crate::{instancetype, pool, replicaset, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
@@ -19,6 +19,9 @@ pub struct Controllers {
     replica_set: replicaset::controller::Controller,
     vm_caches: vm::controller::Caches,
     vm: vm::controller::Controller,
+    pools: Arc<Informer<VirtualMachinePool>>,
+    pool_revisions: Arc<Informer<PoolRevision>>,
+    pool: pool::controller::Controller,
 }
 
 impl std::fmt::Debug for Controllers {
@@ -37,14 +40,30 @@ impl Controllers {
             Arc::clone(&replica_sets),
             Arc::clone(&vmis),
         );
+        let vms = Informer::new(Kind::VM.all(client), Config::default(), whole);
         let vm_caches = vm::controller::Caches {
-            vms: Informer::new(Kind::VM.all(client), Config::default(), whole),
+            vms: Arc::clone(&vms),
             vmis: Arc::clone(&vmis),
             revisions: Informer::new(Kind::CONTROLLER_REVISION.all(client), Config::default(), data),
             instancetypes: instancetype::Informers::new(client),
         };
         let vm = vm::controller::Controller::new(client.clone(), vm_caches.clone());
-        Self { vmis, replica_sets, replica_set, vm_caches, vm }
+        let pools = Informer::new(Kind::POOL.all(client), Config::default(), whole);
+        let pool_revisions = Informer::new(
+            Kind::CONTROLLER_REVISION.all(client),
+            Config::default(),
+            pool::controller::read_revision,
+        );
+        let pool = pool::controller::Controller::new(
+            client.clone(),
+            pool::controller::Caches {
+                pools: Arc::clone(&pools),
+                vms: Arc::clone(&vms),
+                vmis: Arc::clone(&vmis),
+                revisions: Arc::clone(&pool_revisions),
+            },
+        );
+        Self { vmis, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
     }
 
     /// Controls until it is dropped.
@@ -58,6 +77,9 @@ impl Controllers {
             revisions.run(),
             instancetypes.run(),
             self.vm.run(),
+            self.pools.run(),
+            self.pool_revisions.run(),
+            self.pool.run(),
         );
     }
 }

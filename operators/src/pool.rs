@@ -1,5 +1,7 @@
-//! `VirtualMachinePool`: which machines there are to be, and which of them get a new template when.
+//! VirtualMachinePools: how many VMs a pool has, and when they get a new template.
 
+mod actuator;
+pub mod controller;
 mod heal;
 mod machine;
 mod order;
@@ -74,7 +76,7 @@ pub enum Step {
 
 /// What to write and what to do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct Decision {
     /// The pool's status.
     pub status: VirtualMachinePoolStatus,
     /// What to do, in this order.
@@ -85,8 +87,8 @@ pub struct Verdict {
     pub paused: Option<bool>,
 }
 
-/// Decides about one pool. `is_taken` says whether there is a machine of a name, whosever it is.
-pub fn decide(seen: Seen<'_>, is_taken: impl Fn(&str) -> bool) -> Verdict {
+/// Decides about one pool. `is_taken` says whether a VM of a name exists, whether or not the pool controls it.
+pub fn decide(seen: Seen<'_>, is_taken: impl Fn(&str) -> bool) -> Decision {
     let Seen { pool, now, .. } = seen;
     let (mine, strangers): (Vec<Member<'_>>, Vec<_>) =
         seen.members.iter().copied().partition(|member| matches(pool, member));
@@ -118,7 +120,7 @@ pub fn decide(seen: Seen<'_>, is_taken: impl Fn(&str) -> bool) -> Verdict {
         label_selector: pool.spec.selector.as_ref().map(selector::text).unwrap_or_default(),
         ..pool.status.clone()
     };
-    Verdict { status, steps, again, paused }
+    Decision { status, steps, again, paused }
 }
 
 fn matches(pool: &VirtualMachinePool, member: &Member<'_>) -> bool {

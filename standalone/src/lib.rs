@@ -2,9 +2,9 @@
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
 //! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`machines`] runs the node agent
-//! on the API, in this process, [`vireo_operators::vm`] starts and stops VMs, [`instancetypes`] validates them with their
-//! instance types, [`vireo_operators::replicaset`] keeps the number of instances and [`pools`] that of machines,
-//! [`claims`] makes and keeps disks, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
+//! on the API, in this process; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`];
+//! [`instancetypes`] validates VMs with their instance types,
+//! [`vireo_handler::provisioner`] makes the disks of claims, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
 //! take.
 
 pub mod admit;
@@ -12,11 +12,9 @@ mod host_paths;
 pub mod instancetypes;
 pub mod machines;
 pub mod nodes;
-mod owner_index;
 pub mod place;
 pub mod placement;
 pub mod policy;
-pub mod pools;
 pub mod resource;
 pub mod run;
 pub mod uploads;

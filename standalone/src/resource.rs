@@ -2,6 +2,7 @@
 //! their objects, and what their fields are.
 
 pub(crate) mod claim;
+pub mod crd;
 mod instancetype;
 pub mod kubevirt;
 mod machine;

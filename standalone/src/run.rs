@@ -33,7 +33,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{nodes, place, placement, policy, pools};
+use crate::{nodes, place, placement, policy};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -158,7 +158,6 @@ pub async fn run(
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
         () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
         () = controllers.run() => {}
-        () = pools::run(Arc::clone(&store)) => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = provisioner::run(provisioner, Arc::clone(&node)) => {}
         () = rbac::keep::run(Arc::clone(&store), policy) => {}

@@ -379,10 +379,10 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     assert_eq!(strategy().await, "Halted");
 }
 
+mod any_server;
 mod apply;
 mod limits;
 mod provisioner;
-mod replicaset;
 mod reserved;
 mod rights;
 mod upload;

@@ -67,7 +67,7 @@ fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
     One { machine, instance }
 }
 
-fn seen(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Verdict {
+fn seen(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Decision {
     let members: Vec<Member<'_>> =
         all.iter().map(|one| Member { machine: &one.machine, instance: one.instance.as_ref() }).collect();
     let revisions = revisions(known);
@@ -77,7 +77,7 @@ fn seen(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Verdict {
 }
 
 /// What is done, in a word each.
-fn told(verdict: &Verdict) -> Vec<String> {
+fn steps_of(decision: &Decision) -> Vec<String> {
     let word = |step: &Step| match step {
         Step::Keep(revision) => format!("keep {}", revision.name),
         Step::Create(machine) => format!("+{}", machine.metadata.name),
@@ -88,7 +88,7 @@ fn told(verdict: &Verdict) -> Vec<String> {
         Step::Relabel(uid, name) => format!("relabel {uid} {name}"),
         Step::Prune(name) => format!("prune {name}"),
     };
-    verdict.steps.iter().map(word).collect()
+    decision.steps.iter().map(word).collect()
 }
 
 fn leaving(mut one: One) -> One {
@@ -109,7 +109,7 @@ fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
         (1, vec![leaving(fresh(0)), fresh(1)], vec![]),
         (0, vec![leaving(fresh(0)), fresh(1)], vec!["-m1"]),
     ] {
-        assert_eq!(told(&seen(&pool(replicas, 1), &there, &[1])), expected, "{replicas}");
+        assert_eq!(steps_of(&seen(&pool(replicas, 1), &there, &[1])), expected, "{replicas}");
     }
     let there = [fresh(0), fresh(1), fresh(10)];
     let policy = |sort: &str| VirtualMachinePoolScaleInStrategy {
@@ -125,13 +125,13 @@ fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
     let mut small = pool(2, 1);
     for (sort, expected) in [("DescendingOrder", "-m10"), ("AscendingOrder", "-m0")] {
         small.spec.scale_in_strategy = Some(policy(sort));
-        assert_eq!(told(&seen(&small, &there, &[1])), [expected]);
+        assert_eq!(steps_of(&seen(&small, &there, &[1])), [expected]);
     }
     small.spec.scale_in_strategy = Some(VirtualMachinePoolScaleInStrategy {
         unmanaged: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert!(told(&seen(&small, &there, &[1])).is_empty());
+    assert!(steps_of(&seen(&small, &there, &[1])).is_empty());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_new_template_goes_to_machines_and_then_to_as_many_instances_as_may_be_away(
     let mut two = pool(3, 2);
     two.spec.max_unavailable = Some(IntOrString::Int(1));
     let update = ["keep web-2", "update m0 to web-2", "update m1 to web-2", "update m2 to web-2"];
-    assert_eq!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
+    assert_eq!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
     let cases: [(Vec<One>, Vec<&str>); 5] = [
         (vec![half(0, true), half(1, true), half(2, true)], vec!["restart i0"]),
         (vec![half(0, true), done(1), half(2, false)], vec!["restart i2"]),
@@ -152,19 +152,19 @@ fn a_new_template_goes_to_machines_and_then_to_as_many_instances_as_may_be_away(
         (vec![done(0), done(1), done(2)], vec!["prune web-1"]),
     ];
     for (there, expected) in cases {
-        assert_eq!(told(&seen(&two, &there, &[1, 2])), expected);
+        assert_eq!(steps_of(&seen(&two, &there, &[1, 2])), expected);
     }
     two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
         opportunistic: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert_eq!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
-    assert!(told(&seen(&two, &[half(0, true), half(1, true), half(2, true)], &[1, 2])).is_empty());
+    assert_eq!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
+    assert!(steps_of(&seen(&two, &[half(0, true), half(1, true), half(2, true)], &[1, 2])).is_empty());
     two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
         unmanaged: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert!(told(&seen(&two, &[old(0), old(1), old(2)], &[1])).is_empty());
+    assert!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])).is_empty());
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn an_instance_that_would_be_the_same_only_gets_the_name() {
         failure: None,
         now: NOW.parse().unwrap(),
     };
-    assert_eq!(told(&decide(seen, |_| true)), ["relabel i0 web-2"]);
+    assert_eq!(steps_of(&decide(seen, |_| true)), ["relabel i0 web-2"]);
 }
 
 #[test]
@@ -210,8 +210,8 @@ fn numbers_go_to_what_the_template_names() {
     let volumes: Vec<Volume> = serde_json::from_value(volumes).unwrap();
     named.spec.virtual_machine_template.as_mut().unwrap().spec.template.as_mut().unwrap().spec.volumes =
         volumes;
-    let verdict = seen(&named, &[], &[]);
-    let Some(Step::Create(machine)) = verdict.steps.get(1) else { panic!("{verdict:?}") };
+    let decision = seen(&named, &[], &[]);
+    let Some(Step::Create(machine)) = decision.steps.get(1) else { panic!("{decision:?}") };
     let template = machine.spec.template.as_ref().unwrap();
     let names: Vec<&str> = template
         .spec
@@ -239,19 +239,19 @@ fn what_does_not_start_is_replaced() {
     broken.machine.status.printable_status = "CrashLoopBackOff".to_owned();
     broken.machine.status.start_failure =
         Some(StartFailure { consecutive_fail_count: 2, ..StartFailure::default() });
-    assert!(told(&seen(&healing, std::slice::from_ref(&broken), &[1])).is_empty());
+    assert!(steps_of(&seen(&healing, std::slice::from_ref(&broken), &[1])).is_empty());
     healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy {
         start_up_failure_threshold: Some(2),
         min_failing_to_start_duration: Some("30m".to_owned()),
         ..Default::default()
     });
-    assert_eq!(told(&seen(&healing, std::slice::from_ref(&broken), &[1])), ["-m0"]);
+    assert_eq!(steps_of(&seen(&healing, std::slice::from_ref(&broken), &[1])), ["-m0"]);
     broken.machine.status.start_failure = None;
     let waiting = seen(&healing, std::slice::from_ref(&broken), &[1]);
-    assert_eq!((told(&waiting).len(), waiting.again), (0, Some("2026-11-21T12:20:00Z".parse().unwrap())));
+    assert_eq!((steps_of(&waiting).len(), waiting.again), (0, Some("2026-11-21T12:20:00Z".parse().unwrap())));
     // Ten minutes are more than the five that are meant where nothing is said.
     healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy::default());
-    assert_eq!(told(&seen(&healing, &[broken], &[1])), ["-m0"]);
+    assert_eq!(steps_of(&seen(&healing, &[broken], &[1])), ["-m0"]);
 }
 
 #[test]
@@ -260,14 +260,14 @@ fn a_pause_stops_everything_but_the_account() {
     paused.spec.paused = true;
     let mut stranger = one(1, 1, None);
     stranger.machine.metadata.labels.clear();
-    let verdict = seen(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
-    assert_eq!((told(&verdict), verdict.paused), (vec!["disown m1".to_owned()], Some(true)));
-    let status = &verdict.status;
+    let decision = seen(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
+    assert_eq!((steps_of(&decision), decision.paused), (vec!["disown m1".to_owned()], Some(true)));
+    let status = &decision.status;
     assert_eq!((status.replicas, status.ready_replicas, status.conditions.len()), (Some(1), Some(1), 1));
     assert_eq!(
         (status.label_selector.as_str(), status.conditions[0].r#type.as_str()),
         ("app=web", "ReplicaPaused")
     );
     paused.metadata.deletion_timestamp = Some(NOW.to_owned());
-    assert!(told(&seen(&paused, &[one(0, 1, None)], &[])).is_empty());
+    assert!(steps_of(&seen(&paused, &[one(0, 1, None)], &[])).is_empty());
 }

@@ -103,12 +103,14 @@ fn controller() -> Vec<Value> {
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "patch"], "", &["events"]),
-        rule(&["list", "patch", "watch"], GROUP, &["virtualmachines"]),
+        rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),
         rule(&["get"], GROUP, &["virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
         rule(&["list", "watch"], INSTANCETYPES, &CHOICES),
-        rule(&["create", "list", "watch"], "apps", &["controllerrevisions"]),
+        rule(&["create", "delete", "list", "watch"], "apps", &["controllerrevisions"]),
+        rule(&["list", "watch"], POOLS, &["virtualmachinepools"]),
+        rule(&["patch"], POOLS, &["virtualmachinepools/status"]),
     ]
 }
 
