@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, InterfaceModel,
-    RebootPolicy, Video, Vm,
+    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Vm,
 };
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{DiskSource, Smbios};
@@ -45,7 +44,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         serial_console: vm.serial_console(),
         rng: vm.rng(),
         graphics: vm.video().is_some(),
-        video: vm.video().map_or(wire::Video::Unspecified, video).into(),
+        video: vm.video().map_or(wire::Video::Unspecified, Into::into).into(),
         tablets: vm.tablets(),
         hotplug: vm.hotplug(),
         hotplug_field: vm
@@ -60,11 +59,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         runtime_dir: text(&facts.dir.run()),
         extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
         smbios: Some((&smbios(vm)).into()),
-        reboot_policy: match vm.lifecycle().reboot() {
-            RebootPolicy::Reboot => wire::RebootPolicy::Reboot,
-            RebootPolicy::Terminate => wire::RebootPolicy::Terminate,
-        }
-        .into(),
+        reboot_policy: wire::RebootPolicy::from(vm.lifecycle().reboot()).into(),
         start_paused: vm.lifecycle().start_paused(),
         termination_grace_seconds: Some(vm.lifecycle().grace_period().as_secs()),
     }
@@ -112,16 +107,6 @@ fn cpu(vm: &Vm) -> wire::Cpu {
     }
 }
 
-fn video(video: Video) -> wire::Video {
-    match video {
-        Video::Vga => wire::Video::Vga,
-        Video::Bochs => wire::Video::Bochs,
-        Video::Virtio => wire::Video::Virtio,
-        Video::Cirrus => wire::Video::Cirrus,
-        Video::Ramfb => wire::Video::Ramfb,
-    }
-}
-
 fn firmware(vm: &Vm, prepared: &Prepared) -> wire::Firmware {
     use wire::firmware::Boot;
     let boot = match vm.firmware().boot() {
@@ -163,20 +148,10 @@ pub fn disk(disk: &Disk, source: &DiskSource) -> wire::Disk {
 }
 
 fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Interface {
-    use wire::interface::Model;
     wire::Interface {
         name: interface.name().to_owned(),
         field: interface.field().to_string(),
-        model: match interface.model() {
-            InterfaceModel::Virtio => Model::Virtio,
-            InterfaceModel::E1000 => Model::E1000,
-            InterfaceModel::E1000e => Model::E1000e,
-            InterfaceModel::Igb => Model::Igb,
-            InterfaceModel::Ne2kPci => Model::Ne2kPci,
-            InterfaceModel::Pcnet => Model::Pcnet,
-            InterfaceModel::Rtl8139 => Model::Rtl8139,
-        }
-        .into(),
+        model: wire::interface::Model::from(interface.model()).into(),
         mac: interface.mac().to_string(),
         tap: TAP.to_owned(),
         mtu: facts.mtu,

@@ -3,6 +3,7 @@
 //! A message may have an absent part, an unknown enum number or an invalid text. Conversion from a message collects
 //! all such problems.
 
+mod choices;
 mod disk;
 mod extra;
 mod problems;

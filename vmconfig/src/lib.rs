@@ -7,9 +7,15 @@
 mod disk;
 mod extra;
 mod name;
+mod nic;
+mod reboot;
 mod smbios;
+mod video;
 
 pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode, VIRTIO_SERIAL_LEN};
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use name::UnknownName;
+pub use nic::{MacAddr, NicModel, ParseMacError};
+pub use reboot::RebootPolicy;
 pub use smbios::{Chassis, Smbios};
+pub use video::Video;

@@ -25,7 +25,7 @@ pub use graphics::{Adapter, Graphics};
 pub use input::Input;
 pub use machine::{Machine, TooManyDevices};
 pub use memory::{MemorySize, MemorySizeError};
-pub use net::{MacAddr, Net, ParseMacError};
+pub use net::Net;
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
 pub(crate) use stall::{Answer, answer};

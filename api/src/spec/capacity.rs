@@ -1,9 +1,9 @@
 //! How many devices a VM can have: what does not fit is refused before anything is started.
 
-use vireo_vmconfig::DiskBus;
+use vireo_vmconfig::{DiskBus, Video};
 
 use super::report::Findings;
-use super::{Disk, Field, HypervisorChoice, Video};
+use super::{Disk, Field, HypervisorChoice};
 use crate::v1;
 
 /// The longest list, by KubeVirt's CustomResourceDefinitions.

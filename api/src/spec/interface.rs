@@ -1,10 +1,12 @@
 use std::net::Ipv4Addr;
 
+use vireo_vmconfig::{MacAddr, NicModel, UnknownName};
+
 use super::disk::{BootOrders, boot_order};
 use super::network::{Binding, Network};
 use super::report::Findings;
 use super::syntax::is_one_line;
-use super::{Field, MacAddr, VmiUid};
+use super::{Field, VmiUid};
 use crate::v1;
 
 /// KubeVirt's own address on the other side of masquerade.
@@ -15,25 +17,11 @@ const RESERVED_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 pub struct Interface {
     name: String,
     field: Field,
-    model: InterfaceModel,
+    model: NicModel,
     mac: MacAddr,
     boot_order: Option<u32>,
     binding: Binding,
     dhcp: Dhcp,
-}
-
-/// What card the guest sees.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is a card's own name")]
-pub enum InterfaceModel {
-    #[default]
-    Virtio,
-    E1000,
-    E1000e,
-    Igb,
-    Ne2kPci,
-    Pcnet,
-    Rtl8139,
 }
 
 /// A forwarded port.
@@ -112,7 +100,7 @@ impl Interface {
     }
 
     /// What card the guest sees.
-    pub fn model(&self) -> InterfaceModel {
+    pub fn model(&self) -> NicModel {
         self.model
     }
 
@@ -315,29 +303,19 @@ fn is_port_name(name: &str) -> bool {
         && !name.contains("--")
 }
 
-fn model(text: &str, at: &Field, found: &mut Findings) -> InterfaceModel {
+fn model(text: &str, at: &Field, found: &mut Findings) -> NicModel {
     match text {
-        "" | "virtio" => InterfaceModel::Virtio,
-        "e1000" => InterfaceModel::E1000,
-        "e1000e" => InterfaceModel::E1000e,
-        "igb" => InterfaceModel::Igb,
-        "ne2k_pci" => InterfaceModel::Ne2kPci,
-        "pcnet" => InterfaceModel::Pcnet,
-        "rtl8139" => InterfaceModel::Rtl8139,
-        other => {
-            found.unsupported_value(
-                at,
-                other,
-                &["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"],
-            );
-            InterfaceModel::Virtio
-        }
+        "" => NicModel::default(),
+        text => text.parse().unwrap_or_else(|UnknownName { supported }| {
+            found.unsupported_value(at, text, supported);
+            NicModel::default()
+        }),
     }
 }
 
 fn mac(interface: &v1::Interface, uid: Option<&VmiUid>, at: &Field, found: &mut Findings) -> Option<MacAddr> {
     if interface.mac_address.is_empty() {
-        return uid.map(|uid| MacAddr::derived(uid, &interface.name));
+        return uid.map(|uid| uid.mac_of(&interface.name));
     }
     match interface.mac_address.parse::<MacAddr>() {
         Ok(mac) if mac.octets() == RESERVED_MAC => {

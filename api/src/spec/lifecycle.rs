@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use vireo_vmconfig::{RebootPolicy, UnknownName};
+
 use super::Field;
 use super::report::Findings;
 use crate::v1;
@@ -27,16 +29,6 @@ pub enum EvictionStrategy {
     LiveMigrateIfPossible,
     /// Someone else sees to it.
     External,
-}
-
-/// What a reboot of the guest's own does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RebootPolicy {
-    /// The machine starts anew.
-    #[default]
-    Reboot,
-    /// It ends the machine.
-    Terminate,
 }
 
 impl Lifecycle {
@@ -94,13 +86,11 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
             None
         }
     };
-    let reboot = match spec.domain.reboot_policy.as_deref() {
-        None | Some("Reboot") => RebootPolicy::Reboot,
-        Some("Terminate") => RebootPolicy::Terminate,
-        Some(other) => {
-            found.unsupported_value(&at.at("domain.rebootPolicy"), other, &["Reboot", "Terminate"]);
-            RebootPolicy::Reboot
-        }
-    };
+    let reboot = spec.domain.reboot_policy.as_deref().map_or(Ok(RebootPolicy::default()), str::parse);
+    let reboot = reboot.unwrap_or_else(|UnknownName { supported }| {
+        let given = spec.domain.reboot_policy.as_deref().unwrap_or_default();
+        found.unsupported_value(&at.at("domain.rebootPolicy"), given, supported);
+        RebootPolicy::default()
+    });
     Lifecycle { start_paused, grace_period: Duration::from_secs(seconds.unwrap_or(0)), eviction, reboot }
 }

@@ -1,25 +1,10 @@
 //! What a guest shows and where people point.
 
-use vireo_vmconfig::ExtraDevice;
+use vireo_vmconfig::{ExtraDevice, Video};
 
 use super::Field;
 use super::report::Findings;
 use crate::v1;
-
-/// A display adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Video {
-    /// Standard VGA.
-    Vga,
-    /// A linear framebuffer without VGA.
-    Bochs,
-    /// Virtio, whose driver follows the size of the viewer's window.
-    Virtio,
-    /// Cirrus Logic GD5446.
-    Cirrus,
-    /// A framebuffer in the guest's own memory.
-    Ramfb,
-}
 
 /// What there is of a screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,14 +31,12 @@ pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Sc
 fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Video> {
     match video.r#type.as_str() {
         "" => None,
-        "vga" => Some(Video::Vga),
-        "bochs" => Some(Video::Bochs),
-        "virtio" => Some(Video::Virtio),
-        "cirrus" => Some(Video::Cirrus),
-        "ramfb" => Some(Video::Ramfb),
-        other => {
-            found.invalid_value(at, other, "must be vga, bochs, virtio, cirrus or ramfb");
-            None
+        name => {
+            let video = name.parse();
+            if video.is_err() {
+                found.invalid_value(at, name, "must be vga, bochs, virtio, cirrus or ramfb");
+            }
+            video.ok()
         }
     }
 }

@@ -1,10 +1,10 @@
-use vireo_vmconfig::{Chassis, DeviceRequest};
+use vireo_vmconfig::{Chassis, DeviceRequest, Video};
 
 use super::report::Findings;
 use super::screen::Screen;
 use super::{
     BootSource, Cpu, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory,
-    Notice, Probe, Problem, Report, Resources, Video,
+    Notice, Probe, Problem, Report, Resources,
 };
 use crate::v1::{self, Shape};
 

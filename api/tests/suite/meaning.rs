@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, InterfaceModel,
-    ProbeQuestion, RebootPolicy, Video, VolumeSource,
+    Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, ProbeQuestion,
+    VolumeSource,
 };
 use vireo_vmconfig::{
-    CacheMode, DiskBus, DiskDevice, ExtraDevice, IoMode, PanicModel, SoundModel, WatchdogAction,
+    CacheMode, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy, SoundModel,
+    Video, WatchdogAction,
 };
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};
@@ -152,10 +153,7 @@ fn interfaces_are_joined_with_their_networks() {
     }))
     .unwrap();
     let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
-    assert_eq!(
-        (card.model(), card.mac().to_string()),
-        (InterfaceModel::E1000e, "52:54:00:00:00:01".to_owned())
-    );
+    assert_eq!((card.model(), card.mac().to_string()), (NicModel::E1000e, "52:54:00:00:00:01".to_owned()));
     let Binding::Masquerade { network, ports } = card.binding();
     assert_eq!((network.guest().to_string(), network.prefix()), ("192.168.7.2".to_owned(), 24));
     assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
@@ -166,7 +164,7 @@ fn a_machine_that_names_no_network_has_one_unless_it_says_so() {
     let bare = json!({"networks": null, "domain": {"devices": {"interfaces": null}}});
     let vm = with_spec(bare.clone()).unwrap();
     let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
-    assert_eq!((card.name(), card.model()), ("default", InterfaceModel::Virtio));
+    assert_eq!((card.name(), card.model()), ("default", NicModel::Virtio));
     assert!(matches!(card.binding(), Binding::Masquerade { ports, .. } if ports.is_empty()));
     let mut none = bare;
     none["domain"]["devices"]["autoattachPodInterface"] = json!(false);

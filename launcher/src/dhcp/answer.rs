@@ -2,7 +2,7 @@ use std::net::Ipv4Addr;
 
 use dhcproto::Encodable;
 use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption};
-use vireo_vmm::config::MacAddr;
+use vireo_vmconfig::MacAddr;
 
 use super::request::Request;
 use crate::launch::Lease;

@@ -2,8 +2,8 @@ use vireo_proto::launcher::Fault;
 use vireo_vmm::config::{DiskSerial, Machine, MemorySize};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Boot, CpuModel, Kind, Launch, NicModel, Video, Wanted};
-use vireo_vmconfig::{DiskBus, DiskSource};
+use crate::launch::{Boot, CpuModel, Kind, Launch, Wanted};
+use vireo_vmconfig::{DiskBus, DiskSource, NicModel, Video};
 
 /// Drives on the monitor's SATA controller.
 const SATA_PORTS: usize = 6;
@@ -162,11 +162,11 @@ fn native_lacks(launch: &Launch) -> Vec<Need> {
         }
         if interface.model != NicModel::Virtio {
             let field = format!("{}.model", interface.field);
-            needs.push(Need::new(field, format!("a {} card", interface.model.name())));
+            needs.push(Need::new(field, format!("a {} card", interface.model)));
         }
     }
     if let Some(video @ (Video::Cirrus | Video::Ramfb)) = launch.video {
-        let what = format!("a {} display adapter", video.name());
+        let what = format!("a {} display adapter", video);
         needs.push(Need::new("spec.domain.devices.video.type", what));
     }
     if let Some(field) = &launch.hotplug_field {

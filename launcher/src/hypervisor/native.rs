@@ -17,6 +17,7 @@ use std::thread;
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::info;
 use vireo_proto::launcher::Fault;
+use vireo_vmconfig::RebootPolicy;
 use vireo_vmm::config::{Machine, Notice, Notices};
 use vireo_vmm::{BuildError, Controls, Exit, Running, Vm};
 
@@ -24,7 +25,7 @@ use super::{End, Event, Guest, Hypervisor, Starting, guest};
 use crate::console::{Output, Port};
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host::Host;
-use crate::launch::{Launch, Reboot};
+use crate::launch::Launch;
 use crate::plan;
 use wishes::Wishes;
 
@@ -161,11 +162,11 @@ impl Life {
 }
 
 /// What the end of one machine means for the guest; `None`: it starts again.
-fn ended(exit: Exit, reboot: Reboot) -> Option<End> {
+fn ended(exit: Exit, reboot: RebootPolicy) -> Option<End> {
     match (exit, reboot) {
         (Exit::PowerOff, _) => Some(End::PoweredOff),
-        (Exit::Reset, Reboot::Restart) => None,
-        (Exit::Reset, Reboot::Terminate) => Some(End::Rebooted),
+        (Exit::Reset, RebootPolicy::Reboot) => None,
+        (Exit::Reset, RebootPolicy::Terminate) => Some(End::Rebooted),
         (Exit::TripleFault, _) => Some(End::Crashed("a processor of the guest triple-faulted".to_owned())),
         (Exit::Killed, _) => Some(End::Killed),
         (Exit::Failed(error), _) => Some(End::Failed(fault(Code::Hypervisor, chain(&error)))),
@@ -179,15 +180,15 @@ mod tests {
     #[test]
     fn only_a_reset_may_be_survived() {
         let table = [
-            (Exit::PowerOff, Reboot::Restart, Some(End::PoweredOff)),
-            (Exit::Reset, Reboot::Restart, None),
-            (Exit::Reset, Reboot::Terminate, Some(End::Rebooted)),
-            (Exit::Killed, Reboot::Restart, Some(End::Killed)),
+            (Exit::PowerOff, RebootPolicy::Reboot, Some(End::PoweredOff)),
+            (Exit::Reset, RebootPolicy::Reboot, None),
+            (Exit::Reset, RebootPolicy::Terminate, Some(End::Rebooted)),
+            (Exit::Killed, RebootPolicy::Reboot, Some(End::Killed)),
         ];
         for (exit, reboot, end) in table {
             let case = format!("{exit:?} {reboot:?}");
             assert_eq!(ended(exit, reboot), end, "{case}");
         }
-        assert!(matches!(ended(Exit::TripleFault, Reboot::Restart), Some(End::Crashed(_))));
+        assert!(matches!(ended(Exit::TripleFault, RebootPolicy::Reboot), Some(End::Crashed(_))));
     }
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource};
+use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, NicModel, RebootPolicy, Video};
 use vireo_vmm::config::Cpus;
 
 use super::types::*;
@@ -40,14 +40,14 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
         let wants_screen = request.graphics && !request.vnc_socket.is_empty();
         let vnc_socket = wants_screen.then(|| p.path("vnc_socket", request.vnc_socket));
-        let video = request.graphics.then(|| video(p, request.video));
+        let video = request.graphics.then(|| choice::<wire::Video, Video>(p, "video", request.video));
         if request.tablets > MAX_TABLETS {
             p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));
         }
         let runtime_dir = p.path("runtime_dir", request.runtime_dir);
         let smbios = convert::smbios(p, request.smbios.unwrap_or_default());
         let (extra_devices, unknown_devices) = extra_devices(p, request.extra_devices);
-        let reboot = reboot(p, request.reboot_policy);
+        let reboot = choice::<wire::RebootPolicy, RebootPolicy>(p, "reboot_policy", request.reboot_policy);
         let grace = request.termination_grace_seconds.unwrap_or(DEFAULT_GRACE_SECONDS);
         match (request.vmi, cpu, boot) {
             (Some(vmi), Some(cpu), Some(boot)) if p.is_empty() => Ok(Self {
@@ -154,14 +154,9 @@ fn boot(p: &mut Problems, firmware: Option<wire::Firmware>) -> Option<Boot> {
     }
 }
 
-fn video(p: &mut Problems, kind: i32) -> Video {
-    match p.number("video", kind) {
-        Some(wire::Video::Unspecified | wire::Video::Vga) | None => Video::Vga,
-        Some(wire::Video::Bochs) => Video::Bochs,
-        Some(wire::Video::Virtio) => Video::Virtio,
-        Some(wire::Video::Cirrus) => Video::Cirrus,
-        Some(wire::Video::Ramfb) => Video::Ramfb,
-    }
+/// A value of the vocabulary, its default where the message leaves it open.
+fn choice<M: TryFrom<i32> + Into<Option<T>>, T: Default>(p: &mut Problems, at: &str, number: i32) -> T {
+    p.value::<M, T>(at, number).flatten().unwrap_or_default()
 }
 
 /// A disk that is to be plugged in.
@@ -182,17 +177,8 @@ fn is_pluggable(disk: &Disk) -> bool {
 }
 
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {
-    use wire::interface::Model as W;
     let at = format!("interfaces[{index}]");
-    let model = match p.number(&format!("{at}.model"), interface.model)? {
-        W::Unspecified | W::Virtio => NicModel::Virtio,
-        W::E1000 => NicModel::E1000,
-        W::E1000e => NicModel::E1000e,
-        W::Igb => NicModel::Igb,
-        W::Ne2kPci => NicModel::Ne2kPci,
-        W::Pcnet => NicModel::Pcnet,
-        W::Rtl8139 => NicModel::Rtl8139,
-    };
+    let model = choice::<wire::interface::Model, NicModel>(p, &format!("{at}.model"), interface.model);
     if interface.tap.is_empty() || interface.tap.len() > 15 || interface.tap.contains(['/', '\0']) {
         p.add(&format!("{at}.tap"), format_args!("{:?} is no name of a network device", interface.tap));
     }
@@ -271,13 +257,6 @@ fn extra_devices(
     (known, unknown)
 }
 
-fn reboot(p: &mut Problems, policy: i32) -> Reboot {
-    match p.number("reboot_policy", policy) {
-        Some(wire::RebootPolicy::Terminate) => Reboot::Terminate,
-        Some(wire::RebootPolicy::Reboot | wire::RebootPolicy::Unspecified) | None => Reboot::Restart,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,7 +314,7 @@ mod tests {
         assert_eq!(launch.cpu.topology.count(), 1);
         assert_eq!(launch.cpu.model, CpuModel::Host);
         assert_eq!(launch.hypervisor, Wanted::Auto);
-        assert_eq!(launch.reboot, Reboot::Restart);
+        assert_eq!(launch.reboot, RebootPolicy::Reboot);
         assert_eq!(launch.termination_grace, Duration::from_secs(30));
         assert_eq!(launch.console_socket, None);
         assert_eq!(launch.video, Some(Video::Vga));

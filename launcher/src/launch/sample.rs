@@ -1,5 +1,7 @@
 use vireo_proto::launcher::Identity;
-use vireo_vmconfig::{CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy, Smbios};
+use vireo_vmconfig::{
+    CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy, NicModel, RebootPolicy, Smbios,
+};
 use vireo_vmm::config::Cpus;
 
 use super::*;
@@ -59,7 +61,7 @@ pub(crate) fn kernel_boot() -> Launch {
         extra_devices: Vec::new(),
         unknown_devices: Vec::new(),
         smbios: Smbios::default(),
-        reboot: Reboot::Restart,
+        reboot: RebootPolicy::Reboot,
         start_paused: false,
         termination_grace: std::time::Duration::from_secs(30),
     }

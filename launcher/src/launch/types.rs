@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
-use vireo_vmconfig::{DeviceRequest, DiskSource, Smbios};
-use vireo_vmm::config::{Cpus, MacAddr};
+use vireo_vmconfig::{DeviceRequest, DiskSource, MacAddr, NicModel, RebootPolicy, Smbios, Video};
+use vireo_vmm::config::Cpus;
 
 /// A machine as it is wanted, whoever will run it.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ pub struct Launch {
     /// What the guest reads about the machine.
     pub smbios: Smbios,
     /// Whether a reboot by the guest ends it.
-    pub reboot: Reboot,
+    pub reboot: RebootPolicy,
     /// Start with the CPUs stopped.
     pub start_paused: bool,
     /// How long a SIGTERM to the launcher leaves the guest to power off.
@@ -130,34 +130,6 @@ pub enum Boot {
     },
 }
 
-/// A display adapter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Video {
-    /// Standard VGA.
-    Vga,
-    /// A linear framebuffer without VGA.
-    Bochs,
-    /// virtio-gpu.
-    Virtio,
-    /// Cirrus Logic GD5446.
-    Cirrus,
-    /// A framebuffer in the guest's own memory.
-    Ramfb,
-}
-
-impl Video {
-    /// As manifests call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Vga => "vga",
-            Self::Bochs => "bochs",
-            Self::Virtio => "virtio",
-            Self::Cirrus => "cirrus",
-            Self::Ramfb => "ramfb",
-        }
-    }
-}
-
 /// A network card on a tap device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
@@ -177,40 +149,6 @@ pub struct Interface {
     pub boot_order: Option<u32>,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
-}
-
-/// A network card's model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NicModel {
-    /// virtio-net.
-    Virtio,
-    /// Intel 82540EM.
-    E1000,
-    /// Intel 82574L.
-    E1000e,
-    /// Intel 82576.
-    Igb,
-    /// NE2000 on PCI.
-    Ne2kPci,
-    /// AMD PCnet.
-    Pcnet,
-    /// Realtek 8139.
-    Rtl8139,
-}
-
-impl NicModel {
-    /// As manifests call it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Virtio => "virtio",
-            Self::E1000 => "e1000",
-            Self::E1000e => "e1000e",
-            Self::Igb => "igb",
-            Self::Ne2kPci => "ne2k_pci",
-            Self::Pcnet => "pcnet",
-            Self::Rtl8139 => "rtl8139",
-        }
-    }
 }
 
 /// What a guest learns by DHCP.
@@ -238,13 +176,4 @@ pub struct Lease {
     pub ntp_servers: Vec<Ipv4Addr>,
     /// Options 224 to 254.
     pub private_options: Vec<(u8, String)>,
-}
-
-/// What the guest's own reboot means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reboot {
-    /// It starts again.
-    Restart,
-    /// It ends.
-    Terminate,
 }

@@ -10,7 +10,8 @@ use vireo_vmm::display::Display;
 use vireo_vmm::rfb::{Address, Server};
 
 use crate::fault::{Code, fault};
-use crate::launch::{Launch, Video};
+use crate::launch::Launch;
+use vireo_vmconfig::Video;
 
 /// Where Debian's `seabios` has the video BIOS of the display adapter.
 const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";

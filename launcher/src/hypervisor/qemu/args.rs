@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
-use vireo_vmconfig::Smbios;
+use vireo_vmconfig::{RebootPolicy, Smbios, Video};
 
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
 use super::{device, escaped, extra, plug};
 use crate::firmware::Firmware;
-use crate::launch::{Boot, CpuModel, Launch, Reboot, Video};
+use crate::launch::{Boot, CpuModel, Launch};
 
 /// What the guest agent's port is called on our side.
 pub(super) const AGENT: &str = "agent";
@@ -87,7 +87,7 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
     args.option("-accel", if plan.kvm { "kvm" } else { "tcg" });
     args.option("-m", format!("{}B", launch.memory_bytes));
     args.option("-rtc", "base=utc");
-    if launch.reboot == Reboot::Terminate {
+    if launch.reboot == RebootPolicy::Terminate {
         args.flag("-no-reboot");
     }
     if launch.start_paused {

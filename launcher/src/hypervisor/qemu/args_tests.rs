@@ -2,9 +2,9 @@ use std::path::PathBuf;
 
 use super::super::blockdev::ImageFd;
 use super::*;
-use crate::launch::{Disk, NicModel, sample};
+use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
-    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, IoMode,
+    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, IoMode, NicModel,
     WatchdogAction,
 };
 
@@ -228,7 +228,7 @@ fn choices_show() {
             &["-cpu", "Skylake-Client,avx=on,hle=off"],
         ),
         (|l| l.boot = Boot::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
-        (|l| l.reboot = Reboot::Terminate, false, &["-no-reboot"]),
+        (|l| l.reboot = RebootPolicy::Terminate, false, &["-no-reboot"]),
         (|l| l.start_paused = true, false, &["-S"]),
         (|l| l.video = Some(Video::Vga), false, &["-device", r#"{"driver":"VGA"}"#]),
         (|l| l.video = Some(Video::Virtio), false, &["-device", r#"{"driver":"virtio-vga"}"#]),

@@ -3,7 +3,8 @@ use serde_json::json;
 use super::args::Args;
 use super::escaped;
 use super::inquiry::BALLOON;
-use crate::launch::{Interface, Launch, NicModel, Video};
+use crate::launch::{Interface, Launch};
+use vireo_vmconfig::{NicModel, Video};
 
 /// Network cards and all devices that are either there or not.
 pub(super) fn others(args: &mut Args, launch: &Launch) {
@@ -51,12 +52,12 @@ fn card(args: &mut Args, interface: &Interface, index: usize) {
     args.json("-netdev", &back);
     let driver = match interface.model {
         NicModel::Virtio => "virtio-net-pci",
-        NicModel::E1000
-        | NicModel::E1000e
-        | NicModel::Igb
-        | NicModel::Ne2kPci
-        | NicModel::Pcnet
-        | NicModel::Rtl8139 => interface.model.name(),
+        NicModel::E1000 => "e1000",
+        NicModel::E1000e => "e1000e",
+        NicModel::Igb => "igb",
+        NicModel::Ne2kPci => "ne2k_pci",
+        NicModel::Pcnet => "pcnet",
+        NicModel::Rtl8139 => "rtl8139",
     };
     let mut front = json!({
         "driver": driver, "id": format!("device-{net}"), "netdev": net, "mac": interface.mac.to_string(),

@@ -7,8 +7,8 @@
 use serde_json::{Value, json};
 
 use super::blockdev::AHCI_PORTS;
-use crate::launch::{Launch, Video};
-use vireo_vmconfig::DiskBus;
+use crate::launch::Launch;
+use vireo_vmconfig::{DiskBus, Video};
 
 /// The slot of the ports that volumes are plugged into: the last one before the board's own devices.
 pub(super) const HOTPLUG_SLOT: usize = 0x1e;

@@ -2,10 +2,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
-use vireo_vmconfig::{DiskBus, DiskDevice};
-use vireo_vmm::config::{
-    Adapter, Attachment, Cpus, CpusError, Input, MacAddr, MemorySize, MemorySizeError, ParseMacError,
-};
+use vireo_vmconfig::{DiskBus, DiskDevice, MacAddr, ParseMacError};
+use vireo_vmm::config::{Adapter, Attachment, Cpus, CpusError, Input, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) const HELP: &str = "\

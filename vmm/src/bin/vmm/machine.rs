@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
-    Boot, Disk, DiskImage, Firmware, KernelBoot, MacAddr, Machine, Net, Notice, Notices, ParseMacError,
-    TooManyDevices,
+    Boot, Disk, DiskImage, Firmware, KernelBoot, Machine, Net, Notice, Notices, TooManyDevices,
 };
 
 use crate::args::{Args, BootArg, DiskArg, NetArg};

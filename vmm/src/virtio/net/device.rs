@@ -6,7 +6,9 @@ use super::super::{Device, Model, Queues, RingError};
 use super::offload::{self, MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
 use super::receive::Receiver;
 use super::{HEADER, transmit};
-use crate::config::{MacAddr, Net};
+use vireo_vmconfig::MacAddr;
+
+use crate::config::Net;
 use crate::sys::tap;
 
 /// Section 5.
