@@ -1,5 +1,6 @@
 //! Whether a node takes an instance: what a scheduler filters by, for the one node there is.
 
+pub mod controller;
 mod room;
 
 use std::collections::BTreeMap;

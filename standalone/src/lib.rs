@@ -2,10 +2,9 @@
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
 //! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`machines`] runs the node agent
-//! on the API, in this process; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`];
-//! [`instancetypes`] validates VMs with their instance types,
-//! [`vireo_handler::provisioner`] makes the disks of claims, [`uploads`] fills them, [`nodes`] says what this machine is and [`placement`] what it does not
-//! take.
+//! on the API, in this process; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
+//! [`vireo_operators::placement`] binds instances to the node, [`instancetypes`] validates VMs with their instance types,
+//! [`vireo_handler::provisioner`] makes the disks of claims, [`uploads`] fills them, and [`nodes`] says what this node has.
 
 pub mod admit;
 mod host_paths;
@@ -13,10 +12,10 @@ pub mod instancetypes;
 pub mod machines;
 pub mod nodes;
 pub mod place;
-pub mod placement;
 pub mod policy;
 pub mod resource;
 pub mod run;
+mod store_events;
 pub mod uploads;
 pub mod virt_api;
 

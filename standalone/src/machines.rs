@@ -1,7 +1,5 @@
 //! The node agent on this API: VMIs become machines, and what becomes of machines is written to VMIs.
 
-pub(crate) mod told;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +15,10 @@ use vireo_handler::manifests::document::Accepted;
 use vireo_handler::manifests::{Key, Origin, Source};
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::status::Phase;
+use vireo_operators::placement::controller::NODE_LABEL;
 
 use crate::resource::VMI_FINALIZER;
-use crate::{place, placement};
+use crate::{place, store_events};
 
 /// Of a status: what the instance was made from.
 const REVISION: &str = "virtualMachineRevisionName";
@@ -75,10 +74,11 @@ impl Source for Vmis {
         let mut catalog = Catalog::default();
         let mut known = BTreeMap::new();
         self.leaving.clear();
-        let node = placement::node(&self.store, &self.node);
-        let taken = |uid: &str| uid.parse().is_ok_and(|uid: Uuid| self.entries.contains_key(&uid));
-        let refused = placement::refusals(node.as_ref(), &listing.objects, taken);
         for object in listing.objects {
+            if bound_to(&object.value) != Some(&self.node) {
+                catalog.entries.insert(key(&object), Entry::Held);
+                continue;
+            }
             if meta::is_leaving(&object.value) {
                 if let Some(seconds) = object.value.pointer(GRACE).and_then(Value::as_i64) {
                     catalog.graces.insert(key(&object), u64::try_from(seconds).unwrap_or(0));
@@ -90,11 +90,6 @@ impl Source for Vmis {
             let generation = object.value.pointer("/metadata/generation").and_then(Value::as_i64);
             let entry = match self.entries.remove(&uid) {
                 Some((of, entry)) if of == generation => entry,
-                // It waits for a place; should it have a machine already, that is left alone.
-                None if refused.contains_key(meta::text(&object.value, "uid")) => {
-                    catalog.entries.insert(key(&object), Entry::Held);
-                    continue;
-                }
                 Some(_) | None => entry(&object.value, uid),
             };
             known.insert(uid, (generation, entry.clone()));
@@ -163,6 +158,11 @@ fn is_final(value: &Value) -> bool {
     Phase::parse(phase).is_final()
 }
 
+/// The node to which placement bound an instance.
+fn bound_to(value: &Value) -> Option<&str> {
+    value.get("metadata")?.get("labels")?.get(NODE_LABEL)?.as_str()
+}
+
 fn key(object: &Object) -> Key {
     Key { namespace: object.key.namespace.clone(), name: object.key.name.clone() }
 }
@@ -228,19 +228,12 @@ fn write(
             return Ok(Change::Nothing);
         };
         let was = object.value.get("status").cloned().unwrap_or_default();
-        events = told::events(&was, before, now);
+        events = store_events::events(&was, before, now);
         let mut value = object.value.clone();
         value["status"].clone_from(&status);
         // The one thing in it that the node does not know.
         if let Some(revision) = was.get(REVISION) {
             value["status"][REVISION].clone_from(revision);
-        }
-        if !now.status.node_name.is_empty()
-            && now.status.phase != "Pending"
-            && now.status.phase != "Scheduling"
-        {
-            let labels = meta::of(&mut value).entry("labels").or_insert_with(|| json!({}));
-            labels["kubevirt.io/nodeName"] = json!(now.status.node_name);
         }
         Ok(Change::Put(value))
     });
@@ -250,9 +243,9 @@ fn write(
         Err(WriteError::Disk(error)) => return Err(error),
     }
     let (kind, host) = (vireo_api::v1::VMI_KIND, now.status.node_name.as_str());
-    let about = told::About { kind, metadata: &now.metadata, component: "virt-handler", host };
+    let about = store_events::About { kind, metadata: &now.metadata, component: "virt-handler", host };
     for event in events {
-        told::write(store, &about, &event)?;
+        store_events::write(store, &about, &event)?;
     }
     Ok(())
 }

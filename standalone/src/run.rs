@@ -9,7 +9,7 @@ use axum::http::HeaderValue;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
-use vireo_apiserver::auth::{KeyError, Signer, Tokens, User};
+use vireo_apiserver::auth::{KNOWN, KeyError, Signer, Tokens, User};
 use vireo_apiserver::catalog::Catalogs;
 use vireo_apiserver::client::InProcess;
 use vireo_apiserver::files::FileError;
@@ -25,7 +25,7 @@ use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
-use vireo_operators::Controllers;
+use vireo_operators::{Controllers, placement};
 
 use crate::admit::VirtAdmission;
 use crate::machines::{self, Vmis};
@@ -33,7 +33,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{nodes, place, placement, policy};
+use crate::{nodes, place, policy};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -151,6 +151,7 @@ pub async fn run(
     });
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
     let controllers = Controllers::new(&client(&api, policy::VIRT_CONTROLLER, "virt-controller"));
+    let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
     let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
@@ -164,7 +165,7 @@ pub async fn run(
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
-        () = placement::run(Arc::clone(&store), &node.settings.node_name) => {}
+        () = placement.run() => {}
         () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }
     info!("vireo stops; its guests go on");
@@ -179,6 +180,12 @@ pub(crate) fn client(
 ) -> kube::Client {
     let service = InProcess::new(Arc::clone(api), User::service_account(namespace, name));
     kube::Client::new(service.with_user_agent(HeaderValue::from_static(component)), namespace)
+}
+
+/// The client of placement.
+pub(crate) fn scheduler(api: &Arc<Server>) -> kube::Client {
+    let service = InProcess::new(Arc::clone(api), User::named(policy::SCHEDULER, &[KNOWN]));
+    kube::Client::new(service.with_user_agent(HeaderValue::from_static("kube-scheduler")), "default")
 }
 
 fn make_private(directory: &Path) -> io::Result<()> {

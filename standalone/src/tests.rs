@@ -382,6 +382,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 mod any_server;
 mod apply;
 mod limits;
+mod placement;
 mod provisioner;
 mod reserved;
 mod rights;

@@ -120,6 +120,13 @@ pub fn bind_to_service_account(
     object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
 }
 
+/// Binds a role to a user, under the role's name.
+pub fn bind_to_user(role: &'static str, labels: &[(&str, &str)], user: &str) -> Default {
+    let subjects = json!([{"kind": "User", "apiGroup": GROUP, "name": user}]);
+    let role_ref = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": role});
+    object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
+}
+
 /// Binds a role to whoever is known.
 pub fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
     bind(role, labels, &[KNOWN])

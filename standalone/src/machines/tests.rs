@@ -9,7 +9,8 @@ fn world(more: Value) -> (tempfile::TempDir, Arc<Store>, StoreKey) {
     let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
     place::prepare(&store, "node1").unwrap();
     let mut value = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-        "metadata": {"name": "x", "namespace": "default", "uid": UID, "finalizers": [VMI_FINALIZER]},
+        "metadata": {"name": "x", "namespace": "default", "uid": UID, "finalizers": [VMI_FINALIZER],
+            "labels": {NODE_LABEL: "node1"}},
         "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}, "status": {"phase": "Pending"}});
     json_patch::merge(&mut value, &more);
     let key = place::vmis().key("default", "x");
@@ -35,8 +36,10 @@ fn objects_are_wanted_until_they_leave_and_the_ended_never_start() {
     assert_eq!(wanted(&store), Some("held"));
     let (_dir, store, _) = world(json!({"spec": {"domain": {"memory": null}}}));
     assert_eq!(wanted(&store), Some("held"), "an older release may have accepted it");
-    let (_dir, store, _) = world(json!({"spec": {"nodeSelector": {"disk": "ssd"}}}));
-    assert_eq!(wanted(&store), Some("held"), "it has no place");
+    for labels in [json!(null), json!({NODE_LABEL: "node2"})] {
+        let (_dir, store, _) = world(json!({"metadata": {"labels": labels}}));
+        assert_eq!(wanted(&store), Some("held"), "it is not bound to this node");
+    }
     let (_dir, store, _) = world(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert_eq!(wanted(&store), None);
 }
@@ -85,7 +88,6 @@ fn a_status_is_written_to_its_own_object_only() {
     write(&store, None, &vmi).unwrap();
     let object = store.get(&key).unwrap();
     assert_eq!(object.value["status"]["phase"], "Running");
-    assert_eq!(object.value["metadata"]["labels"]["kubevirt.io/nodeName"], "node1");
     let events = store.list("events", Some("default")).objects;
     assert_eq!(events[0].value["reason"], "Started");
     assert_eq!(events[0].value["involvedObject"]["uid"], UID);

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 use vireo_apiserver::rbac::defaults::{
-    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, bind_to_service_account, role, rule,
+    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, bind_to_known, bind_to_service_account,
+    bind_to_user, role, rule,
 };
 
 /// Namespace and name of virt-controller's ServiceAccount.
@@ -11,6 +12,8 @@ pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
 pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
 /// Namespace and name of the ServiceAccount of the provisioner of this machine's storage.
 pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
+/// The user as which instances are placed; Kubernetes'.
+pub const SCHEDULER: &str = "system:kube-scheduler";
 /// virt-controller's ClusterRole, by KubeVirt's name.
 const CONTROLLER_ROLE: &str = "kubevirt-controller";
 const GROUP: &str = "kubevirt.io";
@@ -93,6 +96,18 @@ pub(super) fn all() -> Vec<Default> {
         bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
         role(LOCAL_PROVISIONER.1, &LABELS, &provisioner()),
         bind_to_service_account(LOCAL_PROVISIONER.1, &LABELS, LOCAL_PROVISIONER),
+        role(SCHEDULER, &LABELS, &scheduler()),
+        bind_to_user(SCHEDULER, &LABELS, SCHEDULER),
+    ]
+}
+
+/// What placement needs.
+fn scheduler() -> Vec<Value> {
+    vec![
+        rule(&["list", "watch"], "", &["nodes"]),
+        rule(&["list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
+        rule(&["create", "patch"], "", &["events"]),
     ]
 }
 

@@ -13,8 +13,8 @@ use vireo_apiserver::meta::is_dns_name;
 use vireo_apiserver::store::Store;
 
 use super::{STEERING, Stream, VirtApi};
-use crate::machines::told::{self, About, Event};
 use crate::place;
+use crate::store_events::{self, About, Event};
 
 /// Passes the request on to the node agent.
 pub(super) async fn serve(server: &VirtApi, stream: Stream, request: Request) -> Result<Response, ApiError> {
@@ -83,5 +83,5 @@ fn tell(store: &Store, namespace: &str, name: &str, event: Option<Event>) -> Res
         .map_err(|error| ApiError::internal(format!("the VMI cannot be read: {error}")))?;
     let host = instance.status.node_name.as_str();
     let about = About { kind: VMI_KIND, metadata: &instance.metadata, component: "virt-handler", host };
-    Ok(told::write(store, &about, &event)?)
+    Ok(store_events::write(store, &about, &event)?)
 }

@@ -1,4 +1,4 @@
-//! What a user would want to know of a machine, as events.
+//! Events that are written to the store directly.
 
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
@@ -44,7 +44,7 @@ fn condition<'a>(vmi: &'a VirtualMachineInstance, kind: &str) -> Option<&'a Cond
 }
 
 /// What is new: against the status that the API has, and against what the node said before.
-pub(super) fn events(
+pub(crate) fn events(
     was: &Value,
     before: Option<&VirtualMachineInstance>,
     now: &VirtualMachineInstance,

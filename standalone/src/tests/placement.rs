@@ -1,0 +1,139 @@
+//! Placement as the scheduler's user of a whole server.
+
+use std::time::Duration;
+
+use vireo_apiserver::meta;
+use vireo_operators::placement::controller::{Controller as Placement, NODE_LABEL};
+
+use super::*;
+use crate::place;
+use crate::run::scheduler;
+
+/// How long the controller may take.
+const LIMIT: Duration = Duration::from_secs(60);
+const NODE: &str = "/api/v1/nodes/node1";
+
+/// A server whose instances are placed while this lives.
+struct Placed {
+    world: World,
+    _controller: tokio::task::JoinSet<()>,
+}
+
+impl Placed {
+    async fn new(node: Value) -> Self {
+        let world = World::new();
+        for path in [NODE.to_owned(), format!("{NODE}/status")] {
+            let (code, patched) = world.patch(&path, "merge", node.clone()).await;
+            assert_eq!(code, 200, "{patched}");
+        }
+        let placement = Placement::new(scheduler(&world.server), "node1");
+        let mut controller = tokio::task::JoinSet::new();
+        controller.spawn(async move { placement.run().await });
+        Self { world, _controller: controller }
+    }
+
+    async fn create(&self, name: &str, spec: Value) {
+        let mut new = vmi(name);
+        json_patch::merge(&mut new["spec"], &spec);
+        let (code, made) = self.world.ask("POST", VMIS, new).await;
+        assert_eq!(code, 201, "{made}");
+    }
+
+    async fn patch_node(&self, patch: Value) {
+        assert_eq!(self.world.patch(NODE, "merge", patch).await.0, 200);
+    }
+
+    fn get(&self, name: &str) -> Option<Value> {
+        self.world.server.store.get(&place::vmis().key("default", name)).map(|found| found.value.clone())
+    }
+
+    fn node_of(&self, name: &str) -> Option<String> {
+        Some(self.get(name)?["metadata"]["labels"].get(NODE_LABEL)?.as_str()?.to_owned())
+    }
+
+    /// Why an instance is not bound.
+    fn why(&self, name: &str) -> String {
+        let found = self.get(name).unwrap_or_default();
+        let conditions = found["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let unscheduled = conditions.iter().find(|one| one["type"] == "PodScheduled");
+        unscheduled.and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned()
+    }
+
+    /// Waits until something holds after a write.
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let mut revisions = self.world.server.store.subscribe();
+        let waiting = async {
+            while !holds() {
+                revisions.changed().await.unwrap();
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn an_instance_that_fits_is_bound_and_another_says_why_not() {
+    let placed = Placed::new(json!({})).await;
+    placed.create("fits", json!({})).await;
+    placed.until("it is bound", || placed.node_of("fits").as_deref() == Some("node1")).await;
+    let bound = placed.get("fits").unwrap();
+    assert_eq!((&bound["status"]["phase"], &bound["metadata"]["generation"]), (&json!("Pending"), &json!(1)));
+    placed.create("picky", json!({"nodeSelector": {"disk": "ssd"}})).await;
+    placed.until("it says why", || placed.why("picky").contains("node affinity/selector")).await;
+    let status = &placed.get("picky").unwrap()["status"];
+    let unscheduled = &status["conditions"][0];
+    assert_eq!(
+        (&status["phase"], &unscheduled["status"], &unscheduled["reason"]),
+        (&json!("Scheduling"), &json!("False"), &json!("Unschedulable"))
+    );
+    let failed = || {
+        let events = placed.world.server.store.list("events", Some("default")).objects;
+        events.iter().filter(|event| event.value["reason"] == "FailedScheduling").count()
+    };
+    placed.until("there is an event", || failed() == 1).await;
+    placed
+        .patch_node(json!({"spec": {"unschedulable": true}, "metadata": {"labels": {"disk": "ssd"}}}))
+        .await;
+    placed.until("the reason changes", || placed.why("picky").contains("unschedulable")).await;
+    placed.until("there is another event", || failed() == 2).await;
+    placed.patch_node(json!({"spec": {"unschedulable": false}})).await;
+    placed.until("it is bound", || placed.node_of("picky").is_some()).await;
+    placed.patch_node(json!({"spec": {"unschedulable": true}})).await;
+    placed.create("late", json!({})).await;
+    placed.until("it waits", || !placed.why("late").is_empty()).await;
+    assert!(placed.node_of("fits").is_some(), "what is bound stays");
+}
+
+#[tokio::test]
+async fn what_is_bound_takes_room_until_it_ends() {
+    let allocatable = json!({"status": {"allocatable": {"memory": "512Mi", "cpu": "8"}}});
+    let placed = Placed::new(allocatable).await;
+    let large = || json!({"domain": {"memory": {"guest": "200Mi"}}});
+    placed.create("first", large()).await;
+    placed.until("the first is bound", || placed.node_of("first").is_some()).await;
+    placed.create("second", large()).await;
+    let full = "0/1 nodes are available: 1 Insufficient memory.";
+    placed.until("the second waits", || placed.why("second") == full).await;
+    let ends = json!({"status": {"phase": "Succeeded"}});
+    assert_eq!(placed.world.patch(&format!("{VMIS}/first/status"), "merge", ends).await.0, 200);
+    placed.until("the second is bound", || placed.node_of("second").is_some()).await;
+}
+
+#[tokio::test]
+async fn an_unbound_instance_ends_when_it_is_deleted() {
+    let placed = Placed::new(json!({"spec": {"unschedulable": true}})).await;
+    placed.create("x", json!({})).await;
+    placed.until("it waits", || !placed.why("x").is_empty()).await;
+    let mut held = placed.get("x").unwrap();
+    let finalizers = json!([meta::finalizers(&held)[0], "example.com/other"]);
+    held["metadata"]["finalizers"] = finalizers;
+    assert_eq!(placed.world.ask("PUT", &format!("{VMIS}/x"), held).await.0, 200);
+    assert_eq!(placed.world.ask("DELETE", &format!("{VMIS}/x"), Value::Null).await.0, 200);
+    let released =
+        || placed.get("x").is_some_and(|x| x["metadata"]["finalizers"] == json!(["example.com/other"]));
+    placed.until("it is released", released).await;
+    assert_eq!(placed.get("x").unwrap()["status"]["phase"], "Failed");
+    let free = json!({"metadata": {"finalizers": null}});
+    assert_eq!(placed.world.patch(&format!("{VMIS}/x"), "merge", free).await.0, 200);
+    placed.until("it is gone", || placed.get("x").is_none()).await;
+}
