@@ -46,6 +46,12 @@ pub trait Admission: fmt::Debug + Send + Sync {
         Vec::new()
     }
 
+    /// Whether the writes of a user may take the space that is reserved for a full disk, as those of the server itself.
+    fn may_use_reserve(&self, user: &User) -> bool {
+        let _ = user;
+        false
+    }
+
     /// Changes an object before its resource completes and validates it.
     fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
         let _ = (attributes, new);

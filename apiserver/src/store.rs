@@ -31,6 +31,7 @@ pub use limits::{Excess, Limits};
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};
+pub use reserve::Space;
 pub use write::{Change, UpdateError, WriteError};
 
 /// Objects of one moment.

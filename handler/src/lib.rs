@@ -4,6 +4,7 @@
 //! [`storage`] and [`launcher`] are what it acts with, and [`jobs`] limits how long that takes; [`http`] and [`report`]
 //! show what is there. [`state`] says where it is kept. The handler never reads a byte that a guest wrote, except to pass console bytes on.
 
+pub mod cluster;
 pub mod command;
 pub mod http;
 mod inotify;

@@ -11,12 +11,18 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use catalog::Catalog;
+pub use vireo_client::ObjectKey as Key;
+
+use catalog::Update;
 
 /// Where VMIs come from.
 pub trait Source: Send {
-    /// Everything that is wanted now. `owners` says which file each existing VMI came from.
-    fn catalog(&mut self, owners: &BTreeMap<Key, String>) -> Catalog;
+    /// Returns when it is known what is wanted.
+    fn ready(&mut self) -> impl Future<Output = ()> + Send;
+
+    /// What is wanted now, everything or what changed since the last call. `owners` says which file each existing VMI came
+    /// from.
+    fn update(&mut self, owners: &BTreeMap<Key, String>) -> Update;
 
     /// Returns when what is wanted may have changed.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
@@ -32,21 +38,6 @@ pub enum Origin {
     File(String),
     /// An object of the API, which has a UID already, and which never changes what it wants.
     Object(Uuid),
-}
-
-/// What a VMI is called: the name under which manifests, records and users mean the same machine.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// `metadata.namespace`.
-    pub namespace: String,
-    /// `metadata.name`.
-    pub name: String,
-}
-
-impl std::fmt::Display for Key {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
 }
 
 /// One thing that is wrong with a manifest.

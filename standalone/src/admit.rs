@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use vireo_apiserver::admission::{Admission, Attributes, Verdict};
+use vireo_apiserver::auth::User;
 use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource, is_workload};
@@ -25,6 +26,10 @@ impl Admission for VirtAdmission {
             return Vec::new();
         }
         reserved::validate(attributes.resource, new, attributes.old).into_iter().collect()
+    }
+
+    fn may_use_reserve(&self, user: &User) -> bool {
+        is_component(user)
     }
 
     fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {

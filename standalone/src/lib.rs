@@ -1,15 +1,14 @@
 //! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
-//! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`machines`] runs the node agent
-//! on the API, in this process; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
+//! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`vireo_handler::cluster`] is
+//! the node agent's source of VMIs; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
 //! [`vireo_operators::placement`] binds instances to the node, [`instancetypes`] validates VMs with their instance types,
 //! [`vireo_handler::provisioner`] makes the disks of claims, [`uploads`] fills them, and [`nodes`] says what this node has.
 
 pub mod admit;
 mod host_paths;
 pub mod instancetypes;
-pub mod machines;
 pub mod nodes;
 pub mod place;
 pub mod policy;

@@ -20,6 +20,8 @@ use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
+use vireo_handler::cluster::Cluster;
+use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
 use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
@@ -28,7 +30,6 @@ use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
 use vireo_operators::{Controllers, placement};
 
 use crate::admit::VirtAdmission;
-use crate::machines::{self, Vmis};
 use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
@@ -152,12 +153,16 @@ pub async fn run(
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
     let controllers = Controllers::new(&client(&api, policy::VIRT_CONTROLLER, "virt-controller"));
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
-    let vmis = Vmis::of(Arc::clone(&store), &node.settings.node_name);
+    let cluster = Cluster::new(
+        client(&api, policy::VIRT_HANDLER, "virt-handler"),
+        Arc::clone(&node),
+        unreadable_vmis(&store),
+    );
     tokio::select! {
-        done = supervise::run(Arc::clone(&node), vmis, stop) => done?,
+        done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = server::serve(listener, serving, api) => done?,
         done = vireo_handler::http::serve(local, Arc::clone(&node)) => done?,
-        () = machines::publish(Arc::clone(&store), Arc::clone(&node)) => {}
+        () = cluster.run() => {}
         () = controllers.run() => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = provisioner::run(provisioner, Arc::clone(&node)) => {}
@@ -180,6 +185,13 @@ pub(crate) fn client(
 ) -> kube::Client {
     let service = InProcess::new(Arc::clone(api), User::service_account(namespace, name));
     kube::Client::new(service.with_user_agent(HeaderValue::from_static(component)), namespace)
+}
+
+/// The VMIs that the store has and cannot serve.
+pub(crate) fn unreadable_vmis(store: &Store) -> Vec<Key> {
+    let vmis = place::vmis().name();
+    let unreadable = store.unreadable().filter(|key| key.resource == vmis);
+    unreadable.map(|key| Key::new(&key.namespace, &key.name)).collect()
 }
 
 /// The client of placement.

@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::auth::{Signer, Tokens};
 use vireo_apiserver::catalog::Catalogs;
-use vireo_apiserver::controller::{Controller, Rounds};
 use vireo_apiserver::http::{Measures, Proxy as _, Server, answer};
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
@@ -25,7 +24,7 @@ use vireo_apiserver::store::{Key, Store};
 mod world;
 
 use world::World;
-pub(crate) use world::{Settle, tokens, with_unreadable};
+pub(crate) use world::tokens;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
@@ -381,6 +380,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 
 mod any_server;
 mod apply;
+mod cluster;
 mod limits;
 mod placement;
 mod provisioner;

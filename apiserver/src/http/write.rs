@@ -22,7 +22,7 @@ use super::{ApiError, Server, body, json_of};
 use crate::admission::Admission;
 use crate::managed_fields::{Author, Managers, Type};
 use crate::resource::{Cause, Registry};
-use crate::store::{Change, Limits, Object as Stored, Store};
+use crate::store::{Change, Limits, Object as Stored, Space, Store};
 use crate::{managed_fields, meta, objects};
 
 pub(super) use change::{patch, replace};
@@ -131,6 +131,11 @@ impl Writer {
 impl Writer {
     fn name(&self) -> &str {
         self.object.name.as_deref().unwrap_or_default()
+    }
+
+    /// What this write may use of a full disk.
+    fn space(&self) -> Space {
+        if self.admission.may_use_reserve(&self.asker.user) { Space::Reserved } else { Space::Free }
     }
 
     fn absent(&self) -> ApiError {

@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What a write may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Space {
+pub enum Space {
     /// What is free.
     Free,
     /// The reserve too.

@@ -77,7 +77,7 @@ impl Store {
     }
 
     /// The same for what clients write and what takes long to decide: others write meanwhile, and if one of them writes to
-    /// this object, it is decided anew. A full disk refuses it. Updates of one object wait for each other. `confirm` looks at other objects, while nobody writes.
+    /// this object, it is decided anew. A full disk refuses it unless it may use the reserve. Updates of one object wait for each other. `confirm` looks at other objects, while nobody writes.
     /// Blocks.
     ///
     /// # Errors
@@ -85,6 +85,7 @@ impl Store {
     pub fn update<R>(
         &self,
         key: &Key,
+        space: Space,
         mut decide: impl FnMut(Option<&Arc<Object>>) -> Result<Change, R>,
         confirm: impl Fn(&Self) -> Result<(), R>,
     ) -> Result<Option<Arc<Object>>, UpdateError<R>> {
@@ -95,11 +96,11 @@ impl Store {
             let change = decide(before.as_ref()).map_err(refused)?;
             let Some(draft) = self.draft(key, before.as_ref(), change)? else { return Ok(before) };
             let mut disk = self.lock();
-            self.settle(&mut disk, Space::Free)?;
+            self.settle(&mut disk, space)?;
             let now = self.get(key);
             if now.as_ref().map(|now| now.revision) == before.as_ref().map(|before| before.revision) {
                 confirm(self).map_err(refused)?;
-                return Ok(Some(self.commit(&mut disk, before, draft, Space::Free)?));
+                return Ok(Some(self.commit(&mut disk, before, draft, space)?));
             }
         }
         Err(UpdateError::Contended)

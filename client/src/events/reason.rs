@@ -1,80 +1,193 @@
 //! Reasons of events.
 
-/// Why there is an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reason {
-    /// An object was created for another.
-    SuccessfulCreate,
-    /// It could not be created.
-    FailedCreate,
-    /// It was changed.
-    SuccessfulUpdate,
-    /// It could not be changed.
-    FailedUpdate,
-    /// It was deleted.
-    SuccessfulDelete,
-    /// A controller's object was paused.
-    SuccessfulPaused,
-    /// A replica set was resumed.
-    SuccessfulResumed,
-    /// A pool was resumed.
-    SuccessfulResume,
-    /// No node has room for an instance.
-    FailedScheduling,
-    /// A claim got its disk.
-    ProvisioningSucceeded,
-    /// A claim gets no disk.
-    ProvisioningFailed,
-    /// A disk was enlarged.
-    VolumeResizeSuccessful,
-    /// A disk cannot be enlarged.
-    VolumeResizeFailed,
-    /// A disk cannot be removed.
-    VolumeFailedDelete,
-    /// The disk of a claim is gone.
-    ClaimLost,
+macro_rules! reasons {
+    (Normal { $($(#[$normal_doc:meta])* $normal:ident = $normal_name:literal,)* }
+     Warning { $($(#[$warning_doc:meta])* $warning:ident = $warning_name:literal,)* }) => {
+        /// Why there is an event.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Reason {
+            $($(#[$normal_doc])* $normal,)*
+            $($(#[$warning_doc])* $warning,)*
+        }
+
+        impl Reason {
+            const WARNINGS: &[Self] = &[$(Self::$warning),*];
+
+            /// As KubeVirt and Kubernetes spell it.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$normal => $normal_name,)*
+                    $(Self::$warning => $warning_name,)*
+                }
+            }
+
+            /// Whether the type of the event is `Warning`, and not `Normal`.
+            pub fn is_warning(self) -> bool {
+                match self {
+                    $(Self::$normal => false,)*
+                    $(Self::$warning => true,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    Normal {
+        /// An object was created for another.
+        SuccessfulCreate = "SuccessfulCreate",
+        /// It was changed.
+        SuccessfulUpdate = "SuccessfulUpdate",
+        /// It was deleted.
+        SuccessfulDelete = "SuccessfulDelete",
+        /// A controller's object was paused.
+        SuccessfulPaused = "SuccessfulPaused",
+        /// A replica set was resumed.
+        SuccessfulResumed = "SuccessfulResumed",
+        /// A pool was resumed.
+        SuccessfulResume = "SuccessfulResume",
+        /// A claim got its disk.
+        ProvisioningSucceeded = "ProvisioningSucceeded",
+        /// A disk was enlarged.
+        VolumeResizeSuccessful = "VolumeResizeSuccessful",
+        /// The hypervisor of an instance was chosen.
+        HypervisorChosen = "HypervisorChosen",
+        /// A guest is shut down because its livenessProbe failed.
+        Killing = "Killing",
+        /// A guest was paused.
+        Paused = "Paused",
+        /// A guest goes on.
+        Unpaused = "Unpaused",
+        /// A volume was plugged into a guest.
+        VolumeReady = "VolumeReady",
+        /// A volume was unplugged from a guest.
+        VolumeUnplugged = "VolumeUnplugged",
+        /// A guest is asked to shut down.
+        ShuttingDown = "ShuttingDown",
+        /// The launcher of an instance runs.
+        Created = "Created",
+        /// A guest runs.
+        Started = "Started",
+        /// A guest ended well.
+        Stopped = "Stopped",
+    }
+    Warning {
+        /// It could not be created.
+        FailedCreate = "FailedCreate",
+        /// It could not be changed.
+        FailedUpdate = "FailedUpdate",
+        /// No node has room for an instance.
+        FailedScheduling = "FailedScheduling",
+        /// A claim gets no disk.
+        ProvisioningFailed = "ProvisioningFailed",
+        /// A disk cannot be enlarged.
+        VolumeResizeFailed = "VolumeResizeFailed",
+        /// A disk cannot be removed.
+        VolumeFailedDelete = "VolumeFailedDelete",
+        /// The disk of a claim is gone.
+        ClaimLost = "ClaimLost",
+        /// A guest ended badly; spelled as `Stopped`.
+        Crashed = "Stopped",
+        /// The firmware found nothing to start.
+        NoBootableDevice = "NoBootableDevice",
+        /// A probe failed.
+        Unhealthy = "Unhealthy",
+        /// A disk of a guest failed.
+        IoError = "IOerror",
+        /// A volume cannot be plugged in or unplugged.
+        HotplugFailed = "HotplugFailed",
+        /// An instance differs from its specification for another reason.
+        SyncFailed = "SyncFailed",
+        /// A status cannot be stored on the node.
+        FailedStatusWrite = "FailedStatusWrite",
+        /// Disks cannot be prepared.
+        FailedStorage = "FailedStorage",
+        /// A specification cannot be read.
+        FailedSpec = "FailedSpec",
+        /// A launcher cannot be started.
+        FailedLauncher = "FailedLauncher",
+        /// A network cannot be made or removed.
+        FailedNetwork = "FailedNetwork",
+        /// A launcher cannot be told what to start.
+        FailedLaunch = "FailedLaunch",
+        /// A guest cannot be asked to shut down.
+        FailedShutdown = "FailedShutdown",
+        /// A launcher cannot be killed.
+        FailedKill = "FailedKill",
+        /// A launcher cannot be dismissed.
+        FailedDismiss = "FailedDismiss",
+        /// What is left of an instance cannot be removed.
+        FailedRemove = "FailedRemove",
+        /// A launcher runs another instance.
+        ForeignLauncher = "ForeignLauncher",
+        /// There is no such claim.
+        FailedPvcNotFound = "FailedPvcNotFound",
+        /// A claim is not bound.
+        PvcNotBound = "PvcNotBound",
+        /// A claim has no image yet.
+        PvcNotPopulated = "PvcNotPopulated",
+        /// An image cannot be pulled.
+        ErrImagePull = "ErrImagePull",
+        /// An image cannot be pulled again.
+        ImagePullBackOff = "ImagePullBackOff",
+        /// A guest was killed.
+        Killed = "Killed",
+        /// A guest did not shut down in time.
+        GracePeriodExpired = "GracePeriodExpired",
+        /// A guest crashed.
+        GuestCrashed = "GuestCrashed",
+        /// A hypervisor failed.
+        HypervisorFailed = "HypervisorFailed",
+        /// It is not known how a guest ended.
+        UnknownOutcome = "UnknownOutcome",
+        /// A hypervisor does not support the specification.
+        Unsupported = "Unsupported",
+        /// KVM cannot be used.
+        NoUsableKvm = "NoUsableKvm",
+        /// There is no QEMU.
+        NoQemu = "NoQemu",
+        /// The node lacks a resource.
+        HostResourceUnavailable = "HostResourceUnavailable",
+        /// What is to be booted is invalid.
+        BootSourceInvalid = "BootSourceInvalid",
+        /// A guest cannot be started.
+        LaunchFailed = "LaunchFailed",
+        /// A guest was ended because its livenessProbe failed.
+        LivenessProbeFailed = "LivenessProbeFailed",
+        /// A guest was shut down with its node.
+        NodeShutdown = "NodeShutdown",
+        /// A guest was not started in time.
+        LaunchTimedOut = "LaunchTimedOut",
+        /// A launcher ended without a report.
+        LauncherLost = "LauncherLost",
+    }
 }
 
 impl Reason {
-    /// As KubeVirt and Kubernetes spell it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::SuccessfulCreate => "SuccessfulCreate",
-            Self::FailedCreate => "FailedCreate",
-            Self::SuccessfulUpdate => "SuccessfulUpdate",
-            Self::FailedUpdate => "FailedUpdate",
-            Self::SuccessfulDelete => "SuccessfulDelete",
-            Self::SuccessfulPaused => "SuccessfulPaused",
-            Self::SuccessfulResumed => "SuccessfulResumed",
-            Self::SuccessfulResume => "SuccessfulResume",
-            Self::FailedScheduling => "FailedScheduling",
-            Self::ProvisioningSucceeded => "ProvisioningSucceeded",
-            Self::ProvisioningFailed => "ProvisioningFailed",
-            Self::VolumeResizeSuccessful => "VolumeResizeSuccessful",
-            Self::VolumeResizeFailed => "VolumeResizeFailed",
-            Self::VolumeFailedDelete => "VolumeFailedDelete",
-            Self::ClaimLost => "ClaimLost",
+    /// Why an instance is not as its specification says, by the reason of its condition `Synchronized`.
+    pub fn of_failure(reason: &str) -> Self {
+        if reason == "FailedHotplugSync" {
+            return Self::HotplugFailed;
         }
+        Self::WARNINGS.iter().copied().find(|one| one.as_str() == reason).unwrap_or(Self::SyncFailed)
     }
+}
 
-    /// Whether the type of the event is `Warning`, and not `Normal`.
-    pub fn is_warning(self) -> bool {
-        match self {
-            Self::FailedCreate
-            | Self::FailedUpdate
-            | Self::FailedScheduling
-            | Self::ProvisioningFailed
-            | Self::VolumeResizeFailed
-            | Self::VolumeFailedDelete
-            | Self::ClaimLost => true,
-            Self::SuccessfulCreate
-            | Self::SuccessfulUpdate
-            | Self::SuccessfulDelete
-            | Self::SuccessfulPaused
-            | Self::SuccessfulResumed
-            | Self::SuccessfulResume
-            | Self::ProvisioningSucceeded
-            | Self::VolumeResizeSuccessful => false,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_found_by_the_reason_of_a_condition() {
+        for (reason, failure) in [
+            ("FailedNetwork", Reason::FailedNetwork),
+            ("FailedHotplugSync", Reason::HotplugFailed),
+            ("SomethingElse", Reason::SyncFailed),
+        ] {
+            assert_eq!(Reason::of_failure(reason), failure);
+            assert!(failure.is_warning());
         }
+        assert_eq!((Reason::Stopped.as_str(), Reason::Stopped.is_warning()), ("Stopped", false));
+        assert_eq!((Reason::Crashed.as_str(), Reason::Crashed.is_warning()), ("Stopped", true));
     }
 }

@@ -1,6 +1,6 @@
 //! From files to what is wanted of each name: a pure function of what was read and who came first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::document::{Accepted, Content, Document};
@@ -38,6 +38,15 @@ pub struct Catalog {
     pub refusals: Vec<Refusal>,
     /// Seconds that guests which are wanted no more get to shut down, where that is not what was accepted.
     pub graces: BTreeMap<Key, u64>,
+}
+
+/// What a source says since it was asked last.
+#[derive(Debug, Clone, Default)]
+pub struct Update {
+    /// What is wanted.
+    pub catalog: Catalog,
+    /// The names that it is about; absent where it is about all.
+    pub only: Option<BTreeSet<Key>>,
 }
 
 /// One document that names a VMI.

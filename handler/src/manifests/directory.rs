@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tracing::{error, info, warn};
 
-use super::catalog::{Catalog, FileRead, catalog};
+use super::catalog::{FileRead, Update, catalog};
 use super::watch::Watcher;
 use super::{Key, Source};
 
@@ -49,8 +49,10 @@ impl Directory {
 }
 
 impl Source for Directory {
-    fn catalog(&mut self, owners: &BTreeMap<Key, String>) -> Catalog {
-        catalog(&self.files, owners)
+    async fn ready(&mut self) {}
+
+    fn update(&mut self, owners: &BTreeMap<Key, String>) -> Update {
+        Update { catalog: catalog(&self.files, owners), only: None }
     }
 
     async fn changed(&mut self) {

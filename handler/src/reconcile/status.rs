@@ -28,7 +28,7 @@ pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
 pub const UNHEALTHY: &str = "vireo.io/unhealthy";
 
 /// What the condition Ready begins to say when a readinessProbe fails.
-pub const READINESS_FAILED: &str = "Readiness probe failed: ";
+const READINESS_FAILED: &str = "Readiness probe failed: ";
 
 const NOT_READY: &str = "ContainersNotReady";
 const LIVENESS_FAILED: &str = "LivenessProbeFailed";
@@ -246,6 +246,12 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
             (false, NOT_READY, told_before.unwrap_or_else(not_yet))
         }
     }
+}
+
+/// How the readinessProbe failed, if that is why the guest is not ready.
+pub fn readiness_failure(status: &Status) -> Option<&str> {
+    let ready = find(status, "Ready").filter(|ready| ready.status == "False")?;
+    Some(ready.message.as_str()).filter(|message| message.starts_with(READINESS_FAILED))
 }
 
 fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {

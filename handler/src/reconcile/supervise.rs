@@ -1,6 +1,6 @@
 //! The node's loop: what its source of VMIs says, told to the task of each name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -13,7 +13,7 @@ use super::machine::{Machine, Want};
 use super::record::Record;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
-use crate::manifests::catalog::{Catalog, Entry};
+use crate::manifests::catalog::{Entry, Update};
 use crate::manifests::{Key, Origin, Source};
 use crate::network::Plan;
 use crate::node::Node;
@@ -31,6 +31,8 @@ pub enum SuperviseError {
 struct Tasks {
     node: Arc<Node>,
     tell: BTreeMap<Key, watch::Sender<Want>>,
+    /// What is wanted of each name; a name that is missing is not wanted.
+    wants: BTreeMap<Key, Want>,
     /// Which file each existing VMI came from.
     owners: BTreeMap<Key, String>,
     running: JoinSet<Key>,
@@ -45,12 +47,23 @@ pub async fn run(
     mut source: impl Source,
     stop: impl Future<Output = ()>,
 ) -> Result<(), SuperviseError> {
-    let mut tasks = Tasks { node, tell: BTreeMap::new(), owners: BTreeMap::new(), running: JoinSet::new() };
+    let mut tasks = Tasks {
+        node,
+        tell: BTreeMap::new(),
+        wants: BTreeMap::new(),
+        owners: BTreeMap::new(),
+        running: JoinSet::new(),
+    };
     tasks.adopt().await?;
     tokio::pin!(stop);
+    // Until then, what runs is left as it is.
+    tokio::select! {
+        () = &mut stop => return Ok(()),
+        () = source.ready() => {}
+    }
     loop {
-        let catalog = source.catalog(&tasks.owners);
-        tasks.apply(catalog);
+        let update = source.update(&tasks.owners);
+        tasks.apply(update);
         source.settle(&|key| tasks.tell.contains_key(key));
         tokio::select! {
             () = &mut stop => return Ok(()),
@@ -90,43 +103,57 @@ impl Tasks {
         self.running.spawn(machine.run(told));
     }
 
-    /// Tells every task what is wanted of its name.
-    fn apply(&mut self, catalog: Catalog) {
-        if catalog.refusals != self.node.refusals()
+    /// Gives every task what is wanted of its name.
+    fn apply(&mut self, Update { mut catalog, only }: Update) {
+        if only.is_none()
+            && catalog.refusals != self.node.refusals()
             && let Err(error) = self.node.refuse(catalog.refusals)
         {
             Node::complain("the refused manifests cannot be written down", &error);
         }
-        for (key, entry) in &catalog.entries {
-            if let Entry::Present { origin, .. } = entry {
-                if let Origin::File(file) = origin {
-                    self.owners.insert(key.clone(), file.clone());
-                }
-                if !self.tell.contains_key(key) {
-                    let machine = Machine::new(Arc::clone(&self.node), key.clone());
-                    self.spawn(machine, Want::Entry(entry.clone()));
-                }
-            }
-        }
-        for (key, tell) in &self.tell {
-            let gone = || catalog.graces.get(key).map_or(Want::Nothing, |seconds| Want::Gone(*seconds));
-            let want = catalog.entries.get(key).cloned().map_or_else(gone, Want::Entry);
-            tell.send_if_modified(|known| {
-                let differs = !known.same(&want);
-                if differs {
-                    *known = want;
-                }
-                differs
-            });
+        let all =
+            || self.tell.keys().chain(self.wants.keys()).chain(catalog.entries.keys()).cloned().collect();
+        let keys: BTreeSet<Key> = only.unwrap_or_else(all);
+        for key in keys {
+            let gone = || catalog.graces.get(&key).map_or(Want::Nothing, |seconds| Want::Gone(*seconds));
+            let want = catalog.entries.remove(&key).map_or_else(gone, Want::Entry);
+            self.wants.insert(key.clone(), want);
+            self.follow(&key);
         }
     }
 
-    /// A task has left nothing behind. The next round starts another where its manifest is back.
+    /// Brings the task of a name up to date, and starts one where there is none.
+    fn follow(&mut self, key: &Key) {
+        let Some(want) = self.wants.get(key).cloned() else { return };
+        if let Some((_, Origin::File(file))) = want.manifest() {
+            self.owners.insert(key.clone(), file.clone());
+        }
+        match self.tell.get(key) {
+            Some(tell) => {
+                tell.send_if_modified(|known| {
+                    let differs = !known.same(&want);
+                    if differs {
+                        *known = want;
+                    }
+                    differs
+                });
+            }
+            None if want.manifest().is_some() => {
+                let machine = Machine::new(Arc::clone(&self.node), key.clone());
+                self.spawn(machine, want);
+            }
+            None if matches!(want, Want::Nothing | Want::Gone(_)) => drop(self.wants.remove(key)),
+            None => {}
+        }
+    }
+
+    /// A task has left nothing behind. Another one starts where its VMI is wanted again.
     fn finished(&mut self, done: Result<Key, tokio::task::JoinError>) {
         match done {
             Ok(key) => {
                 self.tell.remove(&key);
                 self.owners.remove(&key);
+                self.follow(&key);
             }
             Err(error) => {
                 error!(%error, "the task of a VMI panicked; its guest goes on, restart the handler")

@@ -16,6 +16,8 @@ pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
 pub const SCHEDULER: &str = "system:kube-scheduler";
 /// virt-controller's ClusterRole, by KubeVirt's name.
 const CONTROLLER_ROLE: &str = "kubevirt-controller";
+/// virt-handler's ClusterRole, by KubeVirt's name.
+const HANDLER_ROLE: &str = "kubevirt-handler";
 const GROUP: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
 const INSTANCETYPES: &str = "instancetype.kubevirt.io";
@@ -96,8 +98,19 @@ pub(super) fn all() -> Vec<Default> {
         bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
         role(LOCAL_PROVISIONER.1, &LABELS, &provisioner()),
         bind_to_service_account(LOCAL_PROVISIONER.1, &LABELS, LOCAL_PROVISIONER),
+        role(HANDLER_ROLE, &LABELS, &handler()),
+        bind_to_service_account(HANDLER_ROLE, &LABELS, VIRT_HANDLER),
         role(SCHEDULER, &LABELS, &scheduler()),
         bind_to_user(SCHEDULER, &LABELS, SCHEDULER),
+    ]
+}
+
+/// What the node agent needs.
+fn handler() -> Vec<Value> {
+    vec![
+        rule(&["list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
+        rule(&["create", "patch"], "", &["events"]),
     ]
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 /// A store that has lost objects.
-pub(crate) fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
+fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
     for Key { resource, namespace, name } in keys {
         let lost = directory.join("unreadable").join(resource).join(namespace).join(name);
         std::fs::create_dir_all(&lost).unwrap();
@@ -16,24 +16,6 @@ pub(crate) fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
 pub(crate) fn tokens(directory: &Path, store: &Arc<Store>) -> Tokens {
     let signer = Signer::of(&directory.join("sa.key")).unwrap();
     Tokens::new("right".to_owned(), signer, Arc::clone(store))
-}
-
-/// A controller that is asked until it writes nothing any more.
-pub(crate) trait Settle {
-    fn settle(&mut self, store: &Store);
-}
-
-impl<C: Controller> Settle for Rounds<C> {
-    fn settle(&mut self, store: &Store) {
-        for _ in 0..20 {
-            let before = store.revision();
-            self.round(store);
-            if store.revision() == before {
-                return;
-            }
-        }
-        panic!("the {} never settle", C::NAME);
-    }
 }
 
 /// A server that is composed as `vireo standalone` is, without a socket.

@@ -13,7 +13,7 @@ use vireo_api::v1::{
 use vireo_apiserver::http::{ApiError, body, dry_run};
 use vireo_apiserver::meta;
 use vireo_apiserver::resource::{Cause, Resource};
-use vireo_apiserver::store::{Change, Object, Store};
+use vireo_apiserver::store::{Change, Object, Space, Store};
 use vireo_operators::vm;
 
 use super::{Plug, VirtApi, vmi_of};
@@ -54,7 +54,7 @@ fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), ApiError> {
         };
         Ok(if dry { Change::Nothing } else { Change::Put(value) })
     };
-    store.update(&key, decide, |_| Ok(()))?;
+    store.update(&key, Space::Free, decide, |_| Ok(()))?;
     Ok(())
 }
 

@@ -54,7 +54,7 @@ impl Writer {
             true => room(store, &self.object, self.name()),
             false => Ok(()),
         };
-        let stored = self.store.update(&self.object.key(self.name()), decide, confirm)?;
+        let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, confirm)?;
         self.written(done, stored)
     }
 

@@ -91,7 +91,7 @@ impl Writer {
             done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
             Ok(self.decide(value))
         };
-        let stored = self.store.update(&self.object.key(self.name()), decide, |_| Ok(()))?;
+        let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, |_| Ok(()))?;
         self.written(done, stored)
     }
 

@@ -63,7 +63,7 @@ impl Writer {
         };
         // Again, now that nobody else writes.
         let confirm = |store: &Store| room(store, &self.object, name);
-        let stored = self.store.update(&self.object.key(name), decide, confirm)?;
+        let stored = self.store.update(&self.object.key(name), self.space(), decide, confirm)?;
         let value = stored.map_or(value, |stored| stored.value.clone());
         Ok(Written { code: StatusCode::CREATED, value, warnings })
     }

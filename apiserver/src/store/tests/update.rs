@@ -46,7 +46,7 @@ fn others_write_while_an_update_is_decided() {
             }
             plus_one(before)
         };
-        let stored = store.update(&key, decide, |_| Ok(())).unwrap().unwrap();
+        let stored = store.update(&key, Space::Free, decide, |_| Ok(())).unwrap().unwrap();
         assert_eq!((&stored.value["number"], tries.get()), (&json!(11), 2), "nothing is lost");
     });
 }
@@ -61,7 +61,7 @@ fn an_update_that_never_comes_in_time_is_given_up() {
         numbered(&store, &key, 100 + tries.get());
         plus_one(before)
     };
-    let given_up = store.update(&key, decide, |_| Ok(()));
+    let given_up = store.update(&key, Space::Free, decide, |_| Ok(()));
     assert!(matches!(given_up, Err(UpdateError::Contended)));
     assert_eq!(tries.get(), MOST_TRIES as u64);
 }
@@ -81,7 +81,7 @@ fn updates_of_one_object_wait_for_each_other() {
                         tries.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                         plus_one(before)
                     };
-                    store.update(&key, decide, |_| Ok(())).unwrap();
+                    store.update(&key, Space::Free, decide, |_| Ok(())).unwrap();
                 }
             });
         }
@@ -100,7 +100,7 @@ fn what_is_confirmed_still_holds_when_it_is_written() {
         Ok(Change::Put(json!({"metadata": {}})))
     };
     let confirm = |store: &Store| store.get(&room).map_or(Ok(()), |_| Err("closed"));
-    let refused = store.update(&key, decide, confirm);
+    let refused = store.update(&key, Space::Free, decide, confirm);
     assert!(matches!(refused, Err(UpdateError::Write(WriteError::Refused("closed")))));
     assert!(store.get(&key).is_none());
 }

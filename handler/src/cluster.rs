@@ -1,0 +1,137 @@
+//! A Kubernetes API as the source of a node's VMIs: which are bound to the node, and what is reported of them.
+//!
+//! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
+//! validates a VMI once for each generation of its spec; [`finalize`] lets go of the objects whose launchers are gone;
+//! [`status`] writes what changed of a status, with [events].
+
+mod catalog;
+mod events;
+mod finalize;
+mod instance;
+mod status;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use kube::runtime::watcher::Config;
+use tokio::sync::Notify;
+use vireo_client::Kind;
+use vireo_client::informer::Informer;
+use vireo_client::queue::WorkQueue;
+
+use crate::manifests::catalog::Update;
+use crate::manifests::{Key, Source};
+use crate::node::Node;
+
+use catalog::Bound;
+pub use catalog::Counts;
+use finalize::{Finalizer, Leaving};
+use instance::Instance;
+use status::StatusWriter;
+
+/// The label of a VMI that names its node; KubeVirt's.
+pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
+/// Held by the node agent until nothing is left of a VMI; KubeVirt's.
+pub const FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+
+/// Delay after the first request that failed, and the longest.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+
+/// The VMIs of a node as a Kubernetes API has them.
+pub struct Cluster {
+    vmis: Arc<Informer<Instance>>,
+    bound: Arc<Bound>,
+    changed: Arc<Notify>,
+    leaving: Arc<WorkQueue<Leaving>>,
+    finalizer: Finalizer,
+    status: StatusWriter,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Cluster").field("vmis", &self.vmis).finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    /// The VMIs that are bound to a node, as the user of a client. `unreadable` are VMIs that the API server has and cannot
+    /// serve: what runs of them goes on.
+    pub fn new(client: Client, node: Arc<Node>, unreadable: Vec<Key>) -> Self {
+        let selector = format!("{NODE_LABEL}={}", node.settings.node_name);
+        let config = Config::default().labels(&selector);
+        let vmis = Informer::new(Kind::VMI.all(&client), config, Instance::read);
+        let bound = Arc::new(Bound::new(unreadable));
+        let (catalog, changed) = (Arc::clone(&bound), Arc::new(Notify::new()));
+        let wake = Arc::clone(&changed);
+        vmis.on_change(move |change| {
+            if catalog.apply(change) {
+                wake.notify_one();
+            }
+        });
+        let leaving = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
+        let finalizer = Finalizer { client: client.clone(), vmis: Arc::clone(&vmis) };
+        let status = StatusWriter::new(client, Arc::clone(&vmis), node);
+        Self { vmis, bound, changed, leaving, finalizer, status }
+    }
+
+    /// What the node agent runs.
+    pub fn source(&self) -> impl Source + use<> {
+        ClusterSource {
+            vmis: Arc::clone(&self.vmis),
+            bound: Arc::clone(&self.bound),
+            changed: Arc::clone(&self.changed),
+            leaving: Arc::clone(&self.leaving),
+            is_first: true,
+        }
+    }
+
+    /// How much was received and validated.
+    pub fn counts(&self) -> Counts {
+        self.bound.counts()
+    }
+
+    /// Follows the API server and writes to it until it is dropped.
+    pub async fn run(&self) {
+        let finalize = async {
+            self.vmis.synced().await;
+            vireo_client::controller::run(&self.finalizer, &self.leaving, 1).await;
+        };
+        tokio::join!(self.vmis.run(), finalize, self.status.run());
+    }
+}
+
+/// The source of VMIs that the node agent reads.
+struct ClusterSource {
+    vmis: Arc<Informer<Instance>>,
+    bound: Arc<Bound>,
+    changed: Arc<Notify>,
+    leaving: Arc<WorkQueue<Leaving>>,
+    is_first: bool,
+}
+
+impl Source for ClusterSource {
+    async fn ready(&mut self) {
+        self.vmis.synced().await;
+    }
+
+    fn update(&mut self, _: &BTreeMap<Key, String>) -> Update {
+        match std::mem::take(&mut self.is_first) {
+            true => self.bound.all(),
+            false => self.bound.changes(),
+        }
+    }
+
+    async fn changed(&mut self) {
+        self.changed.notified().await;
+    }
+
+    fn settle(&mut self, busy: &(dyn Fn(&Key) -> bool + Send + Sync)) {
+        for (key, uid) in self.bound.leaving() {
+            if !busy(&key) {
+                self.leaving.add(Leaving { key, uid });
+            }
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! What the API server wants of a node, kept by the changes of its VMIs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use uuid::Uuid;
+use vireo_client::informer::{Cached, Change};
+
+use super::instance::Instance;
+use crate::manifests::Key;
+use crate::manifests::catalog::{Catalog, Entry, Update};
+
+/// How much was received and validated.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Changes of VMIs that the API server sent.
+    pub changes: u64,
+    /// VMIs that were parsed and validated.
+    pub validations: u64,
+}
+
+/// The VMIs that are bound to a node.
+#[derive(Debug)]
+pub(super) struct Bound {
+    unreadable: Vec<Key>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Validated once for each generation.
+    entries: BTreeMap<Key, Validated>,
+    /// Those that are being deleted.
+    leaving: BTreeMap<Key, Leaving>,
+    /// Names about which something else is known since the last update.
+    changed: BTreeSet<Key>,
+    counts: Counts,
+}
+
+#[derive(Debug)]
+struct Validated {
+    uid: Uuid,
+    generation: Option<i64>,
+    entry: Entry,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Leaving {
+    uid: String,
+    /// Seconds.
+    grace: Option<u64>,
+}
+
+impl Bound {
+    pub(super) fn new(unreadable: Vec<Key>) -> Self {
+        Self { unreadable, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.state().counts
+    }
+
+    /// Whether a change concerns what is to run.
+    pub(super) fn apply(&self, change: &Change<Instance>) -> bool {
+        let mut state = self.state();
+        state.counts.changes += 1;
+        let differs = match &change.after {
+            None => state.remove(&change.key),
+            Some(vmi) if vmi.is_leaving() => state.leave(vmi),
+            Some(vmi) => state.put(vmi),
+        };
+        if differs {
+            state.changed.insert(change.key.clone());
+        }
+        differs
+    }
+
+    /// Everything that is wanted.
+    pub(super) fn all(&self) -> Update {
+        let mut state = self.state();
+        state.changed.clear();
+        let keys: BTreeSet<&Key> =
+            state.entries.keys().chain(state.leaving.keys()).chain(&self.unreadable).collect();
+        Update { catalog: self.catalog(&state, keys), only: None }
+    }
+
+    /// What changed since the last update.
+    pub(super) fn changes(&self) -> Update {
+        let mut state = self.state();
+        let changed = std::mem::take(&mut state.changed);
+        Update { catalog: self.catalog(&state, &changed), only: Some(changed) }
+    }
+
+    fn catalog<'a>(&self, state: &State, keys: impl IntoIterator<Item = &'a Key>) -> Catalog {
+        let mut catalog = Catalog::default();
+        for key in keys {
+            if let Some(validated) = state.entries.get(key) {
+                catalog.entries.insert(key.clone(), validated.entry.clone());
+            } else if let Some(leaving) = state.leaving.get(key) {
+                catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
+            } else if self.unreadable.contains(key) {
+                // Nobody knows whether it is to run.
+                catalog.entries.insert(key.clone(), Entry::Held);
+            }
+        }
+        catalog
+    }
+
+    /// Those that are being deleted, with their UIDs.
+    pub(super) fn leaving(&self) -> Vec<(Key, String)> {
+        self.state().leaving.iter().map(|(key, leaving)| (key.clone(), leaving.uid.clone())).collect()
+    }
+}
+
+impl State {
+    fn remove(&mut self, key: &Key) -> bool {
+        let (entry, leaving) = (self.entries.remove(key), self.leaving.remove(key));
+        entry.is_some() || leaving.is_some()
+    }
+
+    fn leave(&mut self, vmi: &Cached<Instance>) -> bool {
+        let leaving = Leaving { uid: vmi.uid.clone(), grace: vmi.grace() };
+        if self.leaving.get(&vmi.key) == Some(&leaving) {
+            return false;
+        }
+        self.entries.remove(&vmi.key);
+        self.leaving.insert(vmi.key.clone(), leaving);
+        true
+    }
+
+    fn put(&mut self, vmi: &Cached<Instance>) -> bool {
+        let Ok(uid) = vmi.uid.parse::<Uuid>() else { return false };
+        let generation = vmi.metadata.generation;
+        let known = self.entries.get(&vmi.key);
+        if known.is_some_and(|known| known.uid == uid && known.generation == generation) {
+            return false;
+        }
+        self.counts.validations += 1;
+        let entry = vmi.validate(uid);
+        self.leaving.remove(&vmi.key);
+        self.entries.insert(vmi.key.clone(), Validated { uid, generation, entry });
+        true
+    }
+}

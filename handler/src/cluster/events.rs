@@ -1,0 +1,128 @@
+//! Events of what changed in the status of a VMI.
+
+use vireo_api::spec::HYPERVISOR_CONDITION;
+use vireo_api::v1::{
+    Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status, VolumeStatus,
+};
+use vireo_client::events::Reason;
+
+use crate::reconcile::status::{
+    NO_BOOT_DEVICE, PAUSED_IO_ERROR, Phase, UNHEALTHY, io_errors, readiness_failure,
+};
+
+/// An event that is to be published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) reason: Reason,
+    pub(super) message: String,
+}
+
+impl Event {
+    fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+/// What is new in `now`: against the status that the API has, and against what the node reported before.
+pub(super) fn events(
+    was: &Status,
+    before: Option<&VirtualMachineInstance>,
+    now: &VirtualMachineInstance,
+) -> Vec<Event> {
+    let is = &now.status;
+    let mut events = conditions(was, is);
+    events.extend(pause(was, is));
+    let failure = |status| condition(status, "Synchronized").filter(|one| one.status == "False");
+    if let Some(fails) = failure(is)
+        && failure(was).is_none_or(|known| known.message != fails.message)
+    {
+        events.push(Event::new(Reason::of_failure(&fails.reason), fails.message.clone()));
+    }
+    events.extend(plugged(&was.volume_status, is));
+    let leaving = |vmi: &VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_some();
+    if before.is_some_and(|before| !leaving(before)) && leaving(now) && is.phase == Phase::Running.as_str() {
+        events.push(Event::new(Reason::ShuttingDown, "Signaled Graceful Shutdown"));
+    }
+    if was.phase != is.phase {
+        events.extend(entered(&is.phase));
+    }
+    events
+}
+
+fn entered(phase: &str) -> Option<Event> {
+    let (reason, message) = match Phase::parse(phase) {
+        Phase::Scheduled => (Reason::Created, "VirtualMachineInstance defined."),
+        Phase::Running => (Reason::Started, "VirtualMachineInstance started."),
+        Phase::Succeeded => (Reason::Stopped, "The VirtualMachineInstance was shut down."),
+        Phase::Failed => (Reason::Crashed, "The VirtualMachineInstance crashed."),
+        Phase::Pending | Phase::Scheduling => return None,
+    };
+    Some(Event::new(reason, message))
+}
+
+fn conditions(was: &Status, is: &Status) -> Vec<Event> {
+    let mut events = Vec::new();
+    let known = |kind: &str| condition(was, kind).map(|known| known.message.as_str()).unwrap_or_default();
+    if let Some(chosen) = condition(is, HYPERVISOR_CONDITION)
+        && chosen.message != known(HYPERVISOR_CONDITION)
+    {
+        let text = format!("{}: {}", chosen.reason, chosen.message);
+        events.push(Event::new(Reason::HypervisorChosen, text));
+    }
+    if condition(is, NO_BOOT_DEVICE).is_some() && condition(was, NO_BOOT_DEVICE).is_none() {
+        events.push(Event::new(Reason::NoBootableDevice, "The firmware found nothing to start."));
+    }
+    if let Some(cause) = readiness_failure(is)
+        && readiness_failure(was) != Some(cause)
+    {
+        events.push(Event::new(Reason::Unhealthy, cause));
+    }
+    if let Some(failed) = condition(is, UNHEALTHY).filter(|_| condition(was, UNHEALTHY).is_none()) {
+        events.push(Event::new(Reason::Unhealthy, failed.message.clone()));
+        let text = "The guest failed its livenessProbe and is shut down.";
+        events.push(Event::new(Reason::Killing, text));
+    }
+    events
+}
+
+fn pause(was: &Status, is: &Status) -> Vec<Event> {
+    let known = condition(was, "Paused");
+    let running = is.phase == Phase::Running.as_str();
+    match (condition(is, "Paused"), known) {
+        (Some(paused), _) if paused.reason == PAUSED_IO_ERROR => {
+            let known: Vec<String> = known.iter().flat_map(|known| io_errors(&known.message)).collect();
+            let fresh = io_errors(&paused.message).filter(|text| !known.contains(text));
+            fresh.map(|text| Event::new(Reason::IoError, text)).collect()
+        }
+        (Some(paused), known) if known.is_none_or(|known| known.reason != paused.reason) => {
+            vec![Event::new(Reason::Paused, "VirtualMachineInstance paused")]
+        }
+        (None, Some(_)) if running => vec![Event::new(Reason::Unpaused, "VirtualMachineInstance unpaused")],
+        (Some(_), _) | (None, _) => Vec::new(),
+    }
+}
+
+/// Volumes that were plugged in or unplugged.
+fn plugged(had: &[VolumeStatus], is: &Status) -> Vec<Event> {
+    let is_in = |volume: &&VolumeStatus| volume.hotplug_volume.is_some() && !volume.target.is_empty();
+    let has = |list: &[VolumeStatus], name: &str| list.iter().filter(is_in).any(|one| one.name == name);
+    let fresh = is.volume_status.iter().filter(is_in).filter(|volume| !has(had, &volume.name));
+    // What goes with its VMI is not unplugged.
+    let runs = is.phase == Phase::Running.as_str();
+    let gone = had.iter().filter(is_in).filter(|volume| runs && !has(&is.volume_status, &volume.name));
+    let ready = |volume: &VolumeStatus| {
+        let text = format!("volume {} is plugged into the guest as {}", volume.name, volume.target);
+        Event::new(Reason::VolumeReady, text)
+    };
+    let unplugged = |volume: &VolumeStatus| {
+        Event::new(Reason::VolumeUnplugged, format!("volume {} is out of the guest", volume.name))
+    };
+    fresh.map(ready).chain(gone.map(unplugged)).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+use super::*;
+
+fn vmi(phase: &str) -> VirtualMachineInstance {
+    let mut vmi = VirtualMachineInstance::default();
+    vmi.status.phase = phase.to_owned();
+    vmi
+}
+
+fn reasons(
+    was: &Status,
+    before: Option<&VirtualMachineInstance>,
+    now: &VirtualMachineInstance,
+) -> Vec<&'static str> {
+    events(was, before, now).into_iter().map(|event| event.reason.as_str()).collect()
+}
+
+#[test]
+fn what_is_known_is_not_told_again() {
+    let mut running = vmi("Running");
+    let chosen = Condition {
+        r#type: HYPERVISOR_CONDITION.to_owned(),
+        message: "why".to_owned(),
+        ..Condition::default()
+    };
+    let trouble = Condition {
+        r#type: "Synchronized".to_owned(),
+        status: "False".to_owned(),
+        reason: "FailedNetwork".to_owned(),
+        message: "no".to_owned(),
+        ..Condition::default()
+    };
+    running.status.conditions = vec![chosen, trouble];
+    let scheduled = vmi("Scheduled").status.clone();
+    assert_eq!(reasons(&scheduled, None, &running), ["HypervisorChosen", "FailedNetwork", "Started"]);
+    let known = running.status.clone();
+    assert!(reasons(&known, None, &running).is_empty(), "after a restart");
+    let mut paused = running.clone();
+    paused.status.conditions.push(Condition {
+        r#type: "Paused".to_owned(),
+        status: "True".to_owned(),
+        reason: "PausedByUser".to_owned(),
+        ..Condition::default()
+    });
+    assert_eq!(reasons(&known, Some(&running), &paused), ["Paused"]);
+    let still = paused.status.clone();
+    assert!(reasons(&still, Some(&paused), &paused).is_empty());
+    assert_eq!(reasons(&still, Some(&paused), &running), ["Unpaused"]);
+    let mut leaving = running.clone();
+    leaving.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);
+    assert!(reasons(&known, Some(&leaving), &leaving).is_empty());
+    assert_eq!(reasons(&known, Some(&leaving), &vmi("Failed")), ["Stopped"]);
+}
+
+#[test]
+fn a_disk_that_fails_is_told_once_and_by_its_name() {
+    let with = |reason: &str, message: &str| {
+        let mut vmi = vmi("Running");
+        let (reason, message) = (reason.to_owned(), message.to_owned());
+        vmi.status.conditions = vec![Condition {
+            r#type: "Paused".to_owned(),
+            status: "True".to_owned(),
+            reason,
+            message,
+            ..Condition::default()
+        }];
+        vmi
+    };
+    let failed =
+        |disks: &str| with(PAUSED_IO_ERROR, &format!("VMI was paused, low-level IO error detected: {disks}"));
+    let (one, two) = (
+        "not enough space on volume: a (no)",
+        "not enough space on volume: a (no); IO error at the volume: b",
+    );
+    let warning = |text: &str| Event::new(Reason::IoError, format!("VM Paused due to {text}"));
+    let (a, b) = (warning("not enough space on volume: a"), warning("IO error at the volume: b"));
+    let (paused, unpaused) = (
+        Event::new(Reason::Paused, "VirtualMachineInstance paused"),
+        Event::new(Reason::Unpaused, "VirtualMachineInstance unpaused"),
+    );
+    let by_user = || with("PausedByUser", "VMI was paused by user");
+    for (was, now, expected) in [
+        (vmi("Running"), failed(one), vec![a.clone()]),
+        (failed(one), failed(one), vec![]),
+        (failed(one), failed(two), vec![b]),
+        (failed(one), vmi("Running"), vec![unpaused]),
+        (failed(one), by_user(), vec![paused]),
+        (by_user(), failed(one), vec![a]),
+    ] {
+        let was = was.status.clone();
+        assert_eq!(events(&was, None, &now), expected, "{was:?}");
+    }
+}
+
+#[test]
+fn a_volume_that_goes_with_its_machine_is_not_plugged_out() {
+    let mut plugged = vmi("Running");
+    plugged.status.volume_status = vec![VolumeStatus {
+        name: "data".to_owned(),
+        target: "sda".to_owned(),
+        hotplug_volume: Some(Default::default()),
+        ..VolumeStatus::default()
+    }];
+    let without = vmi("Running").status.clone();
+    let with = plugged.status.clone();
+    assert_eq!(reasons(&without, None, &plugged), ["VolumeReady"]);
+    assert_eq!(reasons(&with, None, &vmi("Running")), ["VolumeUnplugged"]);
+    assert_eq!(reasons(&with, None, &vmi("Succeeded")), ["Stopped"]);
+}
+
+#[test]
+fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
+    let with = |kind: &str, status: &str, message: String| {
+        let mut vmi = vmi("Running");
+        let status = status.to_owned();
+        vmi.status.conditions =
+            vec![Condition { r#type: kind.to_owned(), status, message, ..Condition::default() }];
+        vmi
+    };
+    let unready = |cause: &str| with("Ready", "False", format!("Readiness probe failed: {cause}"));
+    let (ready, new) = (with("Ready", "True", String::new()), with("Ready", "False", "not yet".to_owned()));
+    let condemned = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
+    for (was, now, told) in [
+        (&new, &new, &[][..]),
+        (&new, &unready("a"), &["Unhealthy"]),
+        (&unready("a"), &unready("a"), &[]),
+        (&unready("a"), &unready("b"), &["Unhealthy"]),
+        (&unready("a"), &ready, &[]),
+        (&ready, &unready("a"), &["Unhealthy"]),
+        (&ready, &condemned, &["Unhealthy", "Killing"]),
+        (&condemned, &condemned, &[]),
+    ] {
+        let was = was.status.clone();
+        assert_eq!(reasons(&was, None, now), told, "{was:?}");
+    }
+}

@@ -1,0 +1,66 @@
+//! Lets go of VMIs that are deleted, once nothing is left of them on the node.
+
+use std::fmt;
+use std::sync::Arc;
+
+use kube::{Client, Error};
+use serde_json::json;
+use vireo_client::controller::{Reconcile, Requeue};
+use vireo_client::informer::{Informer, revision};
+use vireo_client::{Kind, write};
+
+use super::FINALIZER;
+use super::instance::Instance;
+use crate::manifests::Key;
+use crate::reconcile::status::Phase;
+
+/// A VMI that is being deleted and of which nothing is left on the node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Leaving {
+    pub(super) key: Key,
+    pub(super) uid: String,
+}
+
+impl fmt::Display for Leaving {
+    fn fmt(&self, form: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(form)
+    }
+}
+
+/// Removes the node agent's finalizer.
+pub(super) struct Finalizer {
+    pub(super) client: Client,
+    pub(super) vmis: Arc<Informer<Instance>>,
+}
+
+impl Reconcile for Finalizer {
+    type Key = Leaving;
+    type Error = Error;
+    const NAME: &'static str = "virt-handler, finalizers";
+
+    async fn reconcile(&self, Leaving { key, uid }: &Leaving) -> Result<Requeue, Error> {
+        let vmi = self.vmis.get(key).filter(|vmi| vmi.uid == *uid && vmi.is_leaving());
+        let Some(vmi) = vmi else { return Ok(None) };
+        let api = Kind::VMI.namespaced(&self.client, &key.namespace);
+        let mut version = write::Version::from(&vmi.metadata);
+        let mut ended = None;
+        if !vmi.is_final() {
+            // Its launcher was gone before its end was reported, or it never had one.
+            let ran = vmi.status.phase == Phase::Running.as_str();
+            let last = if ran { Phase::Succeeded } else { Phase::Failed };
+            let (before, after) = (json!({"phase": vmi.status.phase}), json!({"phase": last.as_str()}));
+            ended = write::patch_status(&api, version, &before, &after).await?;
+        }
+        if let Some(now) = ended.as_ref().and_then(|ended| ended.metadata.resource_version.as_deref()) {
+            version.resource_version = now;
+        }
+        let others: Vec<&String> =
+            vmi.metadata.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+        if others.len() < vmi.metadata.finalizers.len() {
+            let patch = json!({"metadata": {"finalizers": others}});
+            ended = Some(write::patch(&api, version, patch).await?);
+        }
+        self.vmis.shows(ended.as_ref().map_or(0, revision), &[]).await;
+        Ok(None)
+    }
+}

@@ -1,0 +1,180 @@
+//! Writes the statuses of a node's VMIs to the API server.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kube::Client;
+use thiserror::Error;
+use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::events::{EventRecorder, Regarding};
+use vireo_client::informer::{Informer, revision};
+use vireo_client::queue::WorkQueue;
+use vireo_client::{Kind, write};
+
+use super::instance::Instance;
+use super::{RETRY, events};
+use crate::manifests::Key;
+use crate::node::Node;
+
+const COMPONENT: &str = "virt-handler";
+/// How many statuses are written at a time.
+const WORKERS: usize = 4;
+
+/// Why a status is written again.
+#[derive(Debug, Error)]
+pub(super) enum StatusError {
+    /// A request failed.
+    #[error("cannot write a status")]
+    Kube(#[from] kube::Error),
+    /// A status cannot be written as JSON.
+    #[error("cannot encode a status")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Writes what changed of the statuses.
+pub(super) struct StatusWriter {
+    client: Client,
+    vmis: Arc<Informer<Instance>>,
+    node: Arc<Node>,
+    recorder: EventRecorder,
+    queue: Arc<WorkQueue<Key>>,
+    /// As they were reported last.
+    reported: Mutex<BTreeMap<Key, Arc<VirtualMachineInstance>>>,
+}
+
+impl StatusWriter {
+    pub(super) fn new(client: Client, vmis: Arc<Informer<Instance>>, node: Arc<Node>) -> Self {
+        let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
+        let appears = Arc::clone(&queue);
+        vmis.on_change(move |change| {
+            if change.before.is_none() {
+                appears.add(change.key.clone());
+            }
+        });
+        let recorder = EventRecorder::new(client.clone(), COMPONENT, Some(&node.settings.node_name));
+        Self { client, vmis, node, recorder, queue, reported: Mutex::default() }
+    }
+
+    pub(super) async fn run(&self) {
+        let write = async {
+            self.vmis.synced().await;
+            controller::run(self, &self.queue, WORKERS).await;
+        };
+        tokio::join!(self.follow(), write);
+    }
+
+    fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the VMIs that the node shows otherwise than before.
+    async fn follow(&self) {
+        let mut news = self.node.news();
+        let mut shown: BTreeMap<Key, Arc<VirtualMachineInstance>> = BTreeMap::new();
+        loop {
+            news.borrow_and_update();
+            let now: BTreeMap<Key, Arc<VirtualMachineInstance>> =
+                self.node.vmis().into_iter().map(|vmi| (key(&vmi), vmi)).collect();
+            for (key, vmi) in &now {
+                if shown.get(key).is_none_or(|before| !Arc::ptr_eq(before, vmi)) {
+                    self.queue.add(key.clone());
+                }
+            }
+            shown.keys().filter(|key| !now.contains_key(*key)).for_each(|key| self.queue.add(key.clone()));
+            shown = now;
+            if news.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn key(vmi: &VirtualMachineInstance) -> Key {
+    Key::new(&vmi.metadata.namespace, &vmi.metadata.name)
+}
+
+impl Reconcile for StatusWriter {
+    type Key = Key;
+    type Error = StatusError;
+    const NAME: &'static str = "virt-handler, statuses";
+
+    async fn reconcile(&self, key: &Key) -> Result<Requeue, StatusError> {
+        let Some(now) = self.node.vmi(key) else {
+            self.reported().remove(key);
+            return Ok(None);
+        };
+        let before = self.reported().get(key).cloned();
+        if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &now)) {
+            return Ok(None);
+        }
+        // Another object of this name, and one that the informer does not show yet, come with an event.
+        let object = self.vmis.get(key).filter(|object| object.uid == now.metadata.uid);
+        let Some(object) = object else { return Ok(None) };
+        let after = with_own_fields(&object.status, &now.status);
+        let (old, new) = (serde_json::to_value(&object.status)?, serde_json::to_value(&after)?);
+        // The node alone writes these fields: another version of the object is no reason to wait.
+        let version = write::Version { resource_version: "", ..(&object.metadata).into() };
+        let api = Kind::VMI.namespaced(&self.client, &key.namespace);
+        let written = match write::patch_status(&api, version, &old, &new).await {
+            // It is gone.
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
+            written => written?,
+        };
+        // Else the next difference would not be to this one.
+        self.vmis.shows(written.as_ref().map_or(0, revision), &[]).await;
+        for event in events::events(&object.status, before.as_deref(), &now) {
+            let regarding = Regarding::new(Kind::VMI, &now.metadata);
+            self.recorder.publish(regarding, event.reason, event.message).await;
+        }
+        self.reported().insert(key.clone(), now);
+        Ok(None)
+    }
+}
+
+/// A status with the fields that the node knows of; the others are written by controllers.
+fn with_own_fields(object: &Status, node: &Status) -> Status {
+    let Status {
+        node_name,
+        reason,
+        conditions,
+        phase,
+        phase_transition_timestamps,
+        interfaces,
+        guest_os_info,
+        volume_status,
+        memory,
+        current_cpu_topology,
+        ..
+    } = node.clone();
+    Status {
+        node_name,
+        reason,
+        conditions,
+        phase,
+        phase_transition_timestamps,
+        interfaces,
+        guest_os_info,
+        volume_status,
+        memory,
+        current_cpu_topology,
+        ..object.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_controllers_write_stays() {
+        let object = Status {
+            virtual_machine_revision_name: "revision".to_owned(),
+            phase: "Pending".to_owned(),
+            ..Status::default()
+        };
+        let node = Status { phase: "Running".to_owned(), node_name: "node1".to_owned(), ..Status::default() };
+        let after = with_own_fields(&object, &node);
+        assert_eq!(after, Status { virtual_machine_revision_name: "revision".to_owned(), ..node });
+    }
+}

@@ -1,0 +1,184 @@
+//! The node agent's source of VMIs, as virt-handler's user of a whole server.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use vireo_handler::cluster::{Cluster, Counts, FINALIZER, NODE_LABEL};
+use vireo_handler::manifests::catalog::{Entry, Update};
+use vireo_handler::manifests::{Key as VmiKey, Source};
+use vireo_handler::node::Node;
+use vireo_handler::settings::Settings;
+
+use super::*;
+use crate::policy::VIRT_HANDLER;
+use crate::place;
+use crate::run::{client, scheduler, unreadable_vmis};
+
+/// How long a change may take.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A server and its node agent's source, which follows it while this lives.
+struct Followed<S> {
+    world: World,
+    node: Arc<Node>,
+    cluster: Arc<Cluster>,
+    source: S,
+    _running: tokio::task::JoinSet<()>,
+}
+
+async fn followed(world: World) -> Followed<impl Source> {
+    let node = Arc::new(Node::new(Settings {
+        state_dir: world._dir.path().join("state"),
+        hypervisor: vireo_api::spec::HypervisorChoice::Auto,
+        vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),
+        launcher: "virt-launcher".into(),
+        qemu: None,
+        storage_dir: "/nowhere".into(),
+        allowed: AllowedPaths::any(),
+        node_name: "node1".to_owned(),
+    }));
+    let unreadable = unreadable_vmis(&world.server.store);
+    let cluster = Arc::new(Cluster::new(
+        client(&world.server, VIRT_HANDLER, "virt-handler"),
+        Arc::clone(&node),
+        unreadable,
+    ));
+    let mut running = tokio::task::JoinSet::new();
+    let runs = Arc::clone(&cluster);
+    running.spawn(async move { runs.run().await });
+    let mut source = cluster.source();
+    source.ready().await;
+    Followed { world, node, cluster, source, _running: running }
+}
+
+fn key(name: &str) -> VmiKey {
+    VmiKey::new("default", name)
+}
+
+impl<S: Source> Followed<S> {
+    async fn create_bound(&self, name: &str, node: &str) {
+        assert_eq!(self.world.ask("POST", VMIS, vmi(name)).await.0, 201);
+        self.bind(name, node).await;
+    }
+
+    async fn bind(&self, name: &str, node: &str) {
+        let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
+        let vmis = vireo_client::Kind::VMI.namespaced(&scheduler(&self.world.server), "default");
+        vmis.patch(name, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
+    }
+
+    /// The next update.
+    async fn next(&mut self) -> Update {
+        let changed = tokio::time::timeout(LIMIT, self.source.changed()).await;
+        assert!(changed.is_ok(), "nothing changes");
+        self.source.update(&BTreeMap::new())
+    }
+
+    fn get(&self, name: &str) -> Option<Value> {
+        self.world.server.store.get(&place::vmis().key("default", name)).map(|found| found.value.clone())
+    }
+
+    /// Waits until something holds after a write.
+    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+        let mut revisions = self.world.server.store.subscribe();
+        let waiting = async {
+            while !holds() {
+                revisions.changed().await.unwrap();
+            }
+        };
+        assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{what}");
+    }
+}
+
+#[tokio::test]
+async fn a_vmi_is_validated_once_and_others_cost_nothing() {
+    let mut one = followed(World::new()).await;
+    assert!(one.source.update(&BTreeMap::new()).catalog.entries.is_empty());
+    one.create_bound("x", "node1").await;
+    let update = one.next().await;
+    assert_eq!(update.only, Some([key("x")].into()));
+    assert!(matches!(update.catalog.entries[&key("x")], Entry::Present { .. }));
+    assert_eq!(one.cluster.counts(), Counts { changes: 1, validations: 1 });
+
+    one.world.ask("POST", MAPS, map("a", json!({}))).await;
+    one.create_bound("elsewhere", "node2").await;
+    assert_eq!(one.world.ask("POST", VMIS, vmi("unbound")).await.0, 201);
+    let status = json!({"status": {"phase": "Scheduled"}});
+    assert_eq!(one.world.patch(&format!("{VMIS}/x/status"), "merge", status).await.0, 200);
+    one.create_bound("y", "node1").await;
+    let update = one.next().await;
+    assert_eq!(update.only, Some([key("y")].into()), "a status changes nothing of what is wanted");
+    assert_eq!(one.cluster.counts(), Counts { changes: 3, validations: 2 }, "x twice and y");
+}
+
+#[tokio::test]
+async fn what_ended_or_is_invalid_or_cannot_be_read_is_held() {
+    let lost = place::vmis().key("default", "lost");
+    let world = World::with_unreadable(std::slice::from_ref(&lost));
+    assert_eq!(world.ask("POST", VMIS, vmi("ended")).await.0, 201);
+    let status = json!({"status": {"phase": "Failed"}});
+    assert_eq!(world.patch(&format!("{VMIS}/ended/status"), "merge", status).await.0, 200);
+    let invalid = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "spec": {},
+        "metadata": {"name": "invalid", "namespace": "default", "uid": uuid::Uuid::nil().to_string(),
+            "labels": {NODE_LABEL: "node1"}}});
+    let put = |_: Option<&Arc<_>>, _: &Store| Ok::<_, ()>(vireo_apiserver::store::Change::Put(invalid));
+    world.server.store.write(&place::vmis().key("default", "invalid"), put).unwrap();
+    let mut one = followed(world).await;
+    one.bind("ended", "node1").await;
+    let first = one.source.update(&BTreeMap::new());
+    assert_eq!(first.only, None);
+    let mut held = first.catalog.entries;
+    while !held.contains_key(&key("ended")) {
+        held.extend(one.next().await.catalog.entries);
+    }
+    assert_eq!(held.keys().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["ended", "invalid", "lost"]);
+    assert!(held.values().all(|entry| matches!(entry, Entry::Held)));
+}
+
+#[tokio::test]
+async fn a_deleted_vmi_is_released_when_nothing_is_left_of_it() {
+    let mut one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    one.source.update(&BTreeMap::new());
+    while one.cluster.counts().validations == 0 {
+        one.next().await;
+    }
+    let mut other = one.get("x").unwrap();
+    other["metadata"]["finalizers"] = json!([FINALIZER, "example.com/other"]);
+    assert_eq!(one.world.ask("PUT", &format!("{VMIS}/x"), other).await.0, 200);
+    let soon = json!({"gracePeriodSeconds": 3});
+    assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/x"), soon).await.0, 200);
+    while one.next().await.catalog.graces.get(&key("x")) != Some(&3) {}
+    one.source.settle(&|_| true);
+    one.source.settle(&|_| false);
+    let released =
+        || one.get("x").is_some_and(|x| x["metadata"]["finalizers"] == json!(["example.com/other"]));
+    one.until("it is released", released).await;
+    assert_eq!(one.get("x").unwrap()["status"]["phase"], "Failed", "it never ran");
+}
+
+#[tokio::test]
+async fn a_status_is_written_to_its_own_object_with_events() {
+    let one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    let revision = json!({"status": {"virtualMachineRevisionName": "r"}});
+    assert_eq!(one.world.patch(&format!("{VMIS}/x/status"), "merge", revision).await.0, 200);
+    let mut shown: vireo_api::v1::VirtualMachineInstance =
+        serde_json::from_value(one.get("x").unwrap()).unwrap();
+    let uid = std::mem::replace(&mut shown.metadata.uid, uuid::Uuid::nil().to_string());
+    shown.status = Default::default();
+    shown.status.phase = "Failed".to_owned();
+    one.node.show(&key("x"), Some(shown.clone()));
+    shown.metadata.uid.clone_from(&uid);
+    shown.status.phase = "Running".to_owned();
+    shown.status.node_name = "node1".to_owned();
+    one.node.show(&key("x"), Some(shown));
+    one.until("it runs", || one.get("x").is_some_and(|x| x["status"]["phase"] == "Running")).await;
+    assert_eq!(one.get("x").unwrap()["status"]["virtualMachineRevisionName"], "r");
+    let events = || one.world.server.store.list("events", Some("default")).objects;
+    one.until("there is an event", || events().len() == 1).await;
+    let event = &events()[0].value;
+    assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("Started"), &json!(uid)));
+    assert_eq!(event["source"], json!({"component": "virt-handler", "host": "node1"}));
+}
