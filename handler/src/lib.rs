@@ -6,6 +6,7 @@
 
 pub mod cluster;
 pub mod command;
+pub mod heartbeat;
 pub mod http;
 mod inotify;
 pub mod jobs;

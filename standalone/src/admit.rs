@@ -11,7 +11,7 @@ use vireo_handler::storage::AllowedPaths;
 
 use crate::policy::is_component;
 use crate::resource::{claim, kubevirt, reserved, vmi, volume};
-use crate::{host_paths, instancetypes, place};
+use crate::{host_paths, instancetypes};
 
 /// What one server admits.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Admission for VirtAdmission {
             ));
         }
         if let Some(seconds) = grace_period.filter(|_| resource.is(&kubevirt::VMIS)) {
-            place::shorten_grace(new, seconds);
+            vmi::shorten_grace(new, seconds);
             meta::count_generation(new, old.unwrap_or(&Value::Null));
         }
         Ok(())

@@ -8,7 +8,7 @@ use vireo_api::spec::ImageRef;
 use vireo_apiserver::resource::{Cause, Resource};
 use vireo_handler::storage::{AllowedPaths, NotAllowed};
 
-use crate::place;
+use crate::resource::kubevirt;
 
 /// In the spec of an instance.
 const KERNEL: &str = "/domain/firmware/kernelBoot/container";
@@ -16,11 +16,11 @@ const KERNEL: &str = "/domain/firmware/kernelBoot/container";
 /// Where an object of a kind has the spec of an instance, if it has one.
 fn instance(resource: &Resource) -> Option<&'static [&'static str]> {
     let has = |row: &'static Resource| std::ptr::eq(resource, row);
-    if has(place::vmis()) {
+    if has(&kubevirt::VMIS) {
         Some(&["spec"])
-    } else if has(place::vms()) || has(place::replica_sets()) {
+    } else if has(&kubevirt::VMS) || has(&kubevirt::REPLICA_SETS) {
         Some(&["spec", "template", "spec"])
-    } else if has(place::pools()) {
+    } else if has(&kubevirt::POOLS) {
         Some(&["spec", "virtualMachineTemplate", "spec", "template", "spec"])
     } else {
         None
@@ -90,11 +90,11 @@ mod tests {
         let template = json!({"template": {"spec": spec}});
         let (off, some) = (allowed(&[]), allowed(&["/srv"]));
         for (row, object, at) in [
-            (place::vmis(), json!({"spec": spec}), "spec"),
-            (place::vms(), json!({"spec": template}), "spec.template.spec"),
-            (place::replica_sets(), json!({"spec": template}), "spec.template.spec"),
+            (&kubevirt::VMIS, json!({"spec": spec}), "spec"),
+            (&kubevirt::VMS, json!({"spec": template}), "spec.template.spec"),
+            (&kubevirt::REPLICA_SETS, json!({"spec": template}), "spec.template.spec"),
             (
-                place::pools(),
+                &kubevirt::POOLS,
                 json!({"spec": {"virtualMachineTemplate": {"spec": template}}}),
                 "spec.virtualMachineTemplate.spec.template.spec",
             ),
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(judge(&off, row, &object, Some(&before)).len(), 1, "it is new");
         }
         let map = json!({"spec": spec});
-        assert_eq!(judge(&off, place::claims(), &map, None), [], "no instance comes of it");
+        assert_eq!(judge(&off, &kubevirt::CLAIMS, &map, None), [], "no instance comes of it");
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
                 {"name": "c", "containerDisk": {"image": "registry.example/c:1"}}],
         });
         let (vmi, vm) = (json!({"spec": spec}), json!({"spec": {"template": {"spec": spec}}}));
-        let causes = judge(&allowed(&["/srv"]), place::vmis(), &vmi, None);
+        let causes = judge(&allowed(&["/srv"]), &kubevirt::VMIS, &vmi, None);
         let told: Vec<_> =
             causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str())).collect();
         assert_eq!(
@@ -139,10 +139,10 @@ mod tests {
                 ),
             ]
         );
-        let causes = judge(&allowed(&[]), place::vms(), &vm, None);
+        let causes = judge(&allowed(&[]), &kubevirt::VMS, &vm, None);
         assert_eq!(causes.len(), 3, "{causes:?}");
         assert!(causes[0].field.starts_with("spec.template.spec.volumes[0]"), "{causes:?}");
-        assert_eq!(judge(&allowed(&[]), place::vms(), &vm, Some(&vm)), [], "it was stored before");
-        assert_eq!(judge(&AllowedPaths::any(), place::vms(), &vm, None), []);
+        assert_eq!(judge(&allowed(&[]), &kubevirt::VMS, &vm, Some(&vm)), [], "it was stored before");
+        assert_eq!(judge(&AllowedPaths::any(), &kubevirt::VMS, &vm, None), []);
     }
 }

@@ -10,7 +10,6 @@ use vireo_apiserver::resource::{Cause, Resource};
 use vireo_apiserver::store::Store;
 use vireo_operators::instancetype::{self, Choice, Lookup, Problem, Scope};
 
-use crate::place;
 use crate::resource::{has_same_spec, kubevirt, of_machine};
 
 /// A VM's template with its instance type and its preference.
@@ -20,7 +19,11 @@ struct Stored<'a>(&'a Store);
 
 impl Lookup for Stored<'_> {
     fn revision(&self, namespace: &str, name: &str) -> Option<Value> {
-        self.0.get(&place::revisions().key(namespace, name))?.value.get("data").cloned()
+        self.0
+            .get(&vireo_apiserver::resource::CONTROLLER_REVISIONS.key(namespace, name))?
+            .value
+            .get("data")
+            .cloned()
     }
 
     fn object(&self, choice: Choice, scope: Scope, namespace: &str, name: &str) -> Option<Value> {
@@ -65,7 +68,7 @@ pub fn find_names(store: &Store, resource: &Resource, value: &mut Value, old: Op
 }
 
 fn chooses(resource: &Resource, value: &Value, old: Option<&Value>) -> bool {
-    std::ptr::eq(resource, place::vms()) && !meta::is_leaving(value) && !has_same_spec(value, old)
+    resource.is(&kubevirt::VMS) && !meta::is_leaving(value) && !has_same_spec(value, old)
 }
 
 /// Validates a VM with its instance type and its preference. `old` is the stored object that it replaces.

@@ -4,13 +4,12 @@
 //! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`vireo_handler::cluster`] is
 //! the node agent's source of VMIs; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
 //! [`vireo_operators::placement`] binds instances to the node, [`instancetypes`] validates VMs with their instance types,
-//! [`vireo_handler::provisioner`] makes the disks of claims, [`uploads`] fills them, and [`nodes`] says what this node has.
+//! [`vireo_handler::provisioner`] makes the disks of claims and [`uploads`] fills them.
 
 pub mod admit;
+pub mod bootstrap;
 mod host_paths;
 pub mod instancetypes;
-pub mod nodes;
-pub mod place;
 pub mod policy;
 pub mod resource;
 pub mod run;

@@ -21,6 +21,7 @@ use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::cluster::Cluster;
+use vireo_handler::heartbeat;
 use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
 use vireo_handler::provisioner;
@@ -34,7 +35,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::virt_api::VirtApi;
 use crate::virt_api::upload::CdiApi;
-use crate::{nodes, place, policy};
+use crate::{bootstrap, policy};
 
 /// What a server is told.
 #[derive(Debug)]
@@ -103,7 +104,7 @@ pub async fn run(
     let registry = Arc::new(Registry::new(kubevirt::rows()));
     let store = retry_while_held(open, DiskError::is_held).await?;
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
-    place::prepare(&store, &node.settings.node_name)?;
+    bootstrap::prepare(&store, &node.settings.node_name)?;
     let policy = policy::policy();
     rbac::keep::prepare(&store, &policy)?;
     let authority = Authority::of(&directory)?;
@@ -153,11 +154,8 @@ pub async fn run(
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
     let controllers = Controllers::new(&client(&api, policy::VIRT_CONTROLLER, "virt-controller"));
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
-    let cluster = Cluster::new(
-        client(&api, policy::VIRT_HANDLER, "virt-handler"),
-        Arc::clone(&node),
-        unreadable_vmis(&store),
-    );
+    let virt_handler = client(&api, policy::VIRT_HANDLER, "virt-handler");
+    let cluster = Cluster::new(virt_handler.clone(), Arc::clone(&node), unreadable_vmis(&store));
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = server::serve(listener, serving, api) => done?,
@@ -169,7 +167,7 @@ pub async fn run(
         () = rbac::keep::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
-        () = nodes::run(Arc::clone(&store), &node.settings.node_name) => {}
+        () = heartbeat::run(virt_handler, &node.settings.node_name) => {}
         () = placement.run() => {}
         () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }
@@ -189,7 +187,7 @@ pub(crate) fn client(
 
 /// The VMIs that the store has and cannot serve.
 pub(crate) fn unreadable_vmis(store: &Store) -> Vec<Key> {
-    let vmis = place::vmis().name();
+    let vmis = kubevirt::VMIS.name();
     let unreadable = store.unreadable().filter(|key| key.resource == vmis);
     unreadable.map(|key| Key::new(&key.namespace, &key.name)).collect()
 }

@@ -1,10 +1,10 @@
 //! Events that are written to the store directly.
 
-use crate::place;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use vireo_api::v1::ObjectMeta;
 use vireo_apiserver::meta;
+use vireo_apiserver::objects;
 use vireo_apiserver::store::{Change, DiskError, Store, WriteError};
 
 /// One thing to tell.
@@ -46,9 +46,9 @@ pub(crate) fn write(store: &Store, about: &About<'_>, event: &Event) -> Result<(
     let name = format!("{}.{tail}", metadata.name.chars().take(230).collect::<String>());
     let now = meta::now();
     let written: Result<_, WriteError<std::convert::Infallible>> =
-        store.write(&place::events().key(&metadata.namespace, &name), |before, store| {
+        store.write(&vireo_apiserver::resource::EVENTS.key(&metadata.namespace, &name), |before, store| {
             // A namespace that goes takes no news.
-            if place::namespace(store, &metadata.namespace)
+            if objects::namespace(store, &metadata.namespace)
                 .is_none_or(|namespace| meta::is_leaving(&namespace.value))
             {
                 return Ok(Change::Nothing);
@@ -91,12 +91,13 @@ fn fresh(about: &About<'_>, event: &Event, name: &str, now: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bootstrap;
 
     #[test]
     fn the_same_news_are_counted() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
-        place::prepare(&store, "node1").unwrap();
+        bootstrap::prepare(&store, "node1").unwrap();
         let metadata =
             ObjectMeta { name: "x".to_owned(), namespace: "default".to_owned(), ..ObjectMeta::default() };
         let about = About {

@@ -12,7 +12,7 @@ use vireo_handler::provisioner::{CLAIM_PROTECTION, ClaimUsers};
 use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
-use crate::place;
+use crate::resource::kubevirt;
 
 pub use token::Subject;
 
@@ -76,7 +76,7 @@ fn fit(claim: &Value) -> Result<(), NotNow> {
 
 /// Whether a VMI in one of some phases uses a claim.
 fn is_used(store: &Store, claim: &Key, counts: impl Fn(Phase) -> bool) -> bool {
-    let vmis = store.list(&place::vmis().name(), Some(&claim.namespace)).objects;
+    let vmis = store.list(&kubevirt::VMIS.name(), Some(&claim.namespace)).objects;
     let mut users = vmis.iter().map(|vmi| ClaimUsers::of(&vmi.value));
     users.any(|vmi| counts(vmi.phase) && vmi.uses(&claim.name))
 }
@@ -86,7 +86,7 @@ fn is_used(store: &Store, claim: &Key, counts: impl Fn(Phase) -> bool) -> bool {
 /// # Errors
 /// When it is gone, or may not be filled now.
 pub fn claim(store: &Store, files: &Claims, subject: &Subject) -> Result<Key, NotNow> {
-    let key = place::claims().key(&subject.namespace, &subject.name);
+    let key = kubevirt::CLAIMS.key(&subject.namespace, &subject.name);
     let claim = store.get(&key).filter(|claim| meta::text(&claim.value, "uid") == subject.uid);
     fit(&claim.ok_or(NotNow::Gone)?.value)?;
     // What has not begun waits for the image, where it is told to.

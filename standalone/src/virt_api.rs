@@ -21,7 +21,7 @@ use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath
 use vireo_apiserver::store::{Object, Store};
 use vireo_operators::vm::orphan;
 
-use crate::place;
+use crate::resource::kubevirt;
 
 /// The group of consoles and screens.
 const STREAMS: &str = "subresources.kubevirt.io";
@@ -67,7 +67,7 @@ pub struct VirtApi {
 
 /// The VMI that a VM owns.
 fn vmi_of(store: &Store, vm: &VirtualMachine) -> Option<(Arc<Object>, VirtualMachineInstance)> {
-    let object = store.get(&place::vmis().key(&vm.metadata.namespace, &vm.metadata.name))?;
+    let object = store.get(&kubevirt::VMIS.key(&vm.metadata.namespace, &vm.metadata.name))?;
     let vmi: VirtualMachineInstance = serde_json::from_value(object.value.clone()).ok()?;
     orphan::owns(&vm.metadata, &vmi.metadata).then_some((object, vmi))
 }

@@ -8,7 +8,7 @@ use vireo_apiserver::resource::Cause;
 use vireo_apiserver::store::Store;
 use vireo_operators::instancetype::{self, Choice};
 
-use crate::place;
+use crate::resource::kubevirt;
 
 /// Names what a machine leaves to its volumes. A name that is there since the last time is found anew: who applies a
 /// manifest a second time has not written it.
@@ -52,7 +52,7 @@ fn of_choice(
     let volumes = wanted.template.as_ref().map(|template| template.spec.volumes.as_slice());
     let namespace = meta::text(machine, "namespace").to_owned();
     let labels = |claim: &str| {
-        let claim = store.get(&place::claims().key(&namespace, claim))?;
+        let claim = store.get(&kubevirt::CLAIMS.key(&namespace, claim))?;
         Some(ObjectMeta::deserialize(claim.value.get("metadata")?).ok()?.labels)
     };
     let inferred = instancetype::infer(choice, &asked.infer_from_volume, volumes.unwrap_or_default(), labels);

@@ -4,6 +4,7 @@ use serde_json::json;
 use vireo_apiserver::store::{Change, Key};
 
 use super::*;
+use crate::bootstrap;
 
 struct World {
     _dir: tempfile::TempDir,
@@ -14,7 +15,7 @@ impl World {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
-        place::prepare(&store, "node1").unwrap();
+        bootstrap::prepare(&store, "node1").unwrap();
         Self { _dir: dir, store }
     }
 
@@ -35,7 +36,7 @@ impl World {
 
     fn causes(&self, vm: &VirtualMachine) -> Vec<(String, String)> {
         let value = serde_json::to_value(vm).unwrap();
-        let causes = judge(&self.store, place::vms(), &value, None);
+        let causes = judge(&self.store, &kubevirt::VMS, &value, None);
         causes.into_iter().map(|cause| (cause.field, cause.message)).collect()
     }
 }
@@ -47,7 +48,7 @@ fn small() -> Value {
 fn vm(spec: Value) -> VirtualMachine {
     let mut value = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "spec": spec,
         "metadata": {"name": "web", "namespace": "default", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"}});
-    assert_eq!((place::vms().admit)(&mut value, None), []);
+    assert_eq!((kubevirt::VMS.admit)(&mut value, None), []);
     serde_json::from_value(value).unwrap()
 }
 
@@ -98,7 +99,7 @@ fn a_spec_that_does_not_change_is_not_validated_again() {
     let chosen = json!({"instancetype": {"name": "gone"}, "template": empty()});
     let stored = serde_json::to_value(vm(chosen)).unwrap();
     let fields = |new: &Value, old| {
-        let causes = admit(&world.store, place::vms(), &mut new.clone(), old);
+        let causes = admit(&world.store, &kubevirt::VMS, &mut new.clone(), old);
         causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>()
     };
     assert_eq!(fields(&stored, None), ["spec.instancetype"]);
@@ -117,7 +118,7 @@ fn a_machine_is_what_its_volume_says() {
         "instancetype.kubevirt.io/default-instancetype": "small",
         "instancetype.kubevirt.io/default-instancetype-kind": "VirtualMachineInstancetype",
     });
-    let claims = place::claims();
+    let claims = &kubevirt::CLAIMS;
     world.put(&claims.key("default", "debian"), json!({"metadata": {"labels": labels}}));
     world.put(&claims.key("default", "plain"), json!({"metadata": {}}));
     let machine = |claim: &str, instancetype: Value, memory: Value| {
@@ -130,7 +131,7 @@ fn a_machine_is_what_its_volume_says() {
                 "template": {"spec": {"domain": domain, "volumes": volumes}}}})
     };
     let admitted = |mut value: Value, old: Option<&Value>| {
-        let causes = admit(&world.store, place::vms(), &mut value, old);
+        let causes = admit(&world.store, &kubevirt::VMS, &mut value, old);
         let causes: Vec<_> = causes.into_iter().map(|cause| (cause.field, cause.message)).collect();
         (value, causes)
     };

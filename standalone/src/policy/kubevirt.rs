@@ -111,6 +111,8 @@ fn handler() -> Vec<Value> {
         rule(&["list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
         rule(&["create", "patch"], "", &["events"]),
+        rule(&["create", "get", "list", "patch", "watch"], "", &["nodes"]),
+        rule(&["patch"], "", &["nodes/status"]),
     ]
 }
 

@@ -51,6 +51,17 @@ fn without_volumes(vmi: &Value) -> Value {
     spec
 }
 
+/// Shortens the time that the guest of a VMI has to shut down, also when the VMI is being deleted already. As for pods, a
+/// deletion never makes it longer.
+pub(crate) fn shorten_grace(instance: &mut Value, seconds: i64) {
+    const DEFAULT: i64 = 30;
+    let field = "terminationGracePeriodSeconds";
+    let has = instance.pointer(&format!("/spec/{field}")).and_then(Value::as_i64).unwrap_or(DEFAULT);
+    if seconds < has {
+        instance["spec"][field] = json!(seconds);
+    }
+}
+
 fn judge(vmi: &Value) -> Vec<Cause> {
     let decoded = decode::object::<VirtualMachineInstance>(vmi.clone());
     let Err(report) = decoded.check() else { return Vec::new() };

@@ -12,7 +12,7 @@ use vireo_handler::settings::Settings;
 
 use super::*;
 use crate::policy::VIRT_HANDLER;
-use crate::place;
+use crate::resource::kubevirt;
 use crate::run::{client, scheduler, unreadable_vmis};
 
 /// How long a change may take.
@@ -76,7 +76,7 @@ impl<S: Source> Followed<S> {
     }
 
     fn get(&self, name: &str) -> Option<Value> {
-        self.world.server.store.get(&place::vmis().key("default", name)).map(|found| found.value.clone())
+        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
     }
 
     /// Waits until something holds after a write.
@@ -114,7 +114,7 @@ async fn a_vmi_is_validated_once_and_others_cost_nothing() {
 
 #[tokio::test]
 async fn what_ended_or_is_invalid_or_cannot_be_read_is_held() {
-    let lost = place::vmis().key("default", "lost");
+    let lost = kubevirt::VMIS.key("default", "lost");
     let world = World::with_unreadable(std::slice::from_ref(&lost));
     assert_eq!(world.ask("POST", VMIS, vmi("ended")).await.0, 201);
     let status = json!({"status": {"phase": "Failed"}});
@@ -123,7 +123,7 @@ async fn what_ended_or_is_invalid_or_cannot_be_read_is_held() {
         "metadata": {"name": "invalid", "namespace": "default", "uid": uuid::Uuid::nil().to_string(),
             "labels": {NODE_LABEL: "node1"}}});
     let put = |_: Option<&Arc<_>>, _: &Store| Ok::<_, ()>(vireo_apiserver::store::Change::Put(invalid));
-    world.server.store.write(&place::vmis().key("default", "invalid"), put).unwrap();
+    world.server.store.write(&kubevirt::VMIS.key("default", "invalid"), put).unwrap();
     let mut one = followed(world).await;
     one.bind("ended", "node1").await;
     let first = one.source.update(&BTreeMap::new());

@@ -6,7 +6,7 @@ use vireo_apiserver::meta;
 use vireo_operators::placement::controller::{Controller as Placement, NODE_LABEL};
 
 use super::*;
-use crate::place;
+use crate::resource::kubevirt;
 use crate::run::scheduler;
 
 /// How long the controller may take.
@@ -44,7 +44,7 @@ impl Placed {
     }
 
     fn get(&self, name: &str) -> Option<Value> {
-        self.world.server.store.get(&place::vmis().key("default", name)).map(|found| found.value.clone())
+        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
     }
 
     fn node_of(&self, name: &str) -> Option<String> {

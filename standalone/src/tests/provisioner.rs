@@ -9,8 +9,8 @@ use vireo_handler::provisioner::{CLASS, Provisioner};
 use vireo_handler::storage::Claims;
 
 use super::*;
-use crate::place;
 use crate::policy::LOCAL_PROVISIONER;
+use crate::resource::kubevirt;
 use crate::run::client;
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
@@ -68,7 +68,7 @@ impl Provisioned {
         let volumes = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
         let vmi = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {}, "spec": {"volumes": volumes}, "status": {"phase": phase}});
-        let key = place::vmis().key("default", "web");
+        let key = kubevirt::VMIS.key("default", "web");
         let written = self.store().write(&key, |before, _| {
             let mut new = before.map_or_else(|| vmi.clone(), |before| before.value.clone());
             if before.is_none() {
@@ -89,7 +89,7 @@ impl Provisioned {
     }
 
     fn claimed(&self) -> Option<Value> {
-        self.get(&place::claims().key("default", "data"))
+        self.get(&kubevirt::CLAIMS.key("default", "data"))
     }
 
     fn status(&self) -> Value {
@@ -170,7 +170,7 @@ async fn a_disk_in_use_stays() {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
     of.world.ask("POST", CLAIMS, other).await;
     let bound = || {
-        of.get(&place::claims().key("default", "other")).is_some_and(|one| one["status"]["phase"] == "Bound")
+        of.get(&kubevirt::CLAIMS.key("default", "other")).is_some_and(|one| one["status"]["phase"] == "Bound")
     };
     of.until("the next claim is bound", bound).await;
     assert!(of.file().exists() && of.claimed().is_some());

@@ -13,7 +13,7 @@ fn labels(labels: Value) -> Value {
 
 /// The node agent's own way: directly into the store.
 fn write_as_the_node(world: &World, name: &str) {
-    let key = crate::place::vmis().key("default", name);
+    let key = kubevirt::VMIS.key("default", name);
     let written: Result<_, WriteError<std::convert::Infallible>> =
         world.server.store.write(&key, |object, _| {
             let mut value = object.unwrap().value.clone();

@@ -11,10 +11,11 @@ use vireo_apiserver::{garbage_collector, meta};
 use vireo_operators::{Controllers, vm::FINALIZER};
 
 use super::*;
-use crate::place;
 use crate::policy::VIRT_CONTROLLER;
 use crate::resource::VMI_FINALIZER;
+use crate::resource::kubevirt;
 use crate::run::client;
+use vireo_apiserver::objects;
 
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const VM: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web";
@@ -59,7 +60,7 @@ impl Controlled {
         self.tasks.spawn(async move {
             let mut revisions = store.subscribe();
             loop {
-                for vmi in store.list(&place::vmis().name(), None).objects {
+                for vmi in store.list(&kubevirt::VMIS.name(), None).objects {
                     let held = meta::finalizers(&vmi.value).iter().any(|one| one == VMI_FINALIZER);
                     if meta::is_leaving(&vmi.value) && held {
                         end(&store, &vmi);
@@ -107,7 +108,7 @@ impl Controlled {
     }
 
     fn stored_vm(&self) -> Option<Arc<Object>> {
-        self.world.server.store.get(&place::vms().key("default", "web"))
+        self.world.server.store.get(&kubevirt::VMS.key("default", "web"))
     }
 
     fn vm(&self) -> Value {
@@ -115,7 +116,7 @@ impl Controlled {
     }
 
     fn vmi(&self) -> Option<Arc<Object>> {
-        self.world.server.store.get(&place::vmis().key("default", "web"))
+        self.world.server.store.get(&kubevirt::VMIS.key("default", "web"))
     }
 
     fn uid(&self) -> String {
@@ -124,7 +125,7 @@ impl Controlled {
 
     /// Writes an object as another release would have.
     fn change(&self, object: &Object, change: impl Fn(&mut Value)) {
-        let changed = place::change(&self.world.server.store, object, |value| {
+        let changed = objects::change(&self.world.server.store, object, |value| {
             change(value);
             true
         });
@@ -147,16 +148,16 @@ impl Controlled {
     }
 
     fn revision(&self, name: &str) -> Option<Arc<Object>> {
-        self.world.server.store.get(&place::revisions().key("default", name))
+        self.world.server.store.get(&vireo_apiserver::resource::CONTROLLER_REVISIONS.key("default", name))
     }
 }
 
 /// Plays the node: nothing of the VMI runs any more.
 fn end(store: &Store, vmi: &Object) {
-    let ended = place::change(store, vmi, |value| {
+    let ended = objects::change(store, vmi, |value| {
         value["status"]["phase"] = json!("Succeeded");
         meta::remove_finalizer(value, VMI_FINALIZER);
-        !meta::is_leaving(value) || place::is_held(value)
+        !meta::is_leaving(value) || objects::is_held(value)
     });
     ended.unwrap();
 }

@@ -35,7 +35,7 @@ impl World {
         let registry = Arc::new(Registry::new(kubevirt::rows()));
         let store = with_unreadable(dir.path(), keys);
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
-        crate::place::prepare(&store, "node1").unwrap();
+        crate::bootstrap::prepare(&store, "node1").unwrap();
         vireo_apiserver::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
         let tokens = Arc::new(tokens(dir.path(), &store));
         let allowed = AllowedPaths {

@@ -14,7 +14,8 @@ use vireo_apiserver::store::{Change, Object, Store};
 use vireo_operators::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
 
 use super::{Ask, VirtApi, vmi_of};
-use crate::place;
+use crate::resource::kubevirt;
+use vireo_apiserver::objects;
 
 /// Writes down what is asked; the controller does it.
 pub(super) async fn serve(server: &VirtApi, ask: Ask, request: Request) -> Result<Response, ApiError> {
@@ -45,7 +46,7 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), ApiError> {
     for word in options.get("dryRun").and_then(Value::as_array).into_iter().flatten() {
         dry |= dry_run(word.as_str().unwrap_or("?"))?;
     }
-    let row = place::vms();
+    let row = &kubevirt::VMS;
     let key = row.key(&ask.namespace, &ask.name);
     let read = |before: Option<&Arc<Object>>| {
         let before = before.ok_or_else(|| ApiError::not_found(row, &ask.name))?;
@@ -80,7 +81,7 @@ fn write(store: &Store, ask: &Ask, options: &Value) -> Result<(), ApiError> {
 /// Writes how long the guest of a machine gets to shut down.
 fn give_time(store: &Store, machine: &VirtualMachine, seconds: i64) -> Result<(), ApiError> {
     let Some((instance, _)) = vmi_of(store, machine) else { return Ok(()) };
-    Ok(place::change(store, &instance, |value| {
+    Ok(objects::change(store, &instance, |value| {
         let before = value.clone();
         value["spec"]["terminationGracePeriodSeconds"] = json!(seconds);
         meta::count_generation(value, &before);
@@ -111,6 +112,6 @@ fn decide(
     };
     asked.map_err(|refusal| match refusal {
         vm::Refusal::BadRequest(message) => ApiError::bad_request(message),
-        vm::Refusal::Conflict(message) => ApiError::conflict(place::vms(), &ask.name, &message),
+        vm::Refusal::Conflict(message) => ApiError::conflict(&kubevirt::VMS, &ask.name, &message),
     })
 }

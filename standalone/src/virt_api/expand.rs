@@ -12,15 +12,16 @@ use vireo_apiserver::meta;
 use vireo_apiserver::store::Store;
 
 use super::{Expand, VirtApi};
-use crate::{instancetypes, place};
+use crate::instancetypes;
+use crate::resource::kubevirt;
 
 /// GET of a machine that is there, PUT of any.
 pub(super) async fn serve(server: &VirtApi, expand: Expand, request: Request) -> Result<Response, ApiError> {
     let store = Arc::clone(&server.store);
     let value = match (&expand.name, request.method()) {
         (Some(name), &Method::GET) => {
-            let object = store.get(&place::vms().key(&expand.namespace, name));
-            object.ok_or_else(|| ApiError::not_found(place::vms(), name))?.value.clone()
+            let object = store.get(&kubevirt::VMS.key(&expand.namespace, name));
+            object.ok_or_else(|| ApiError::not_found(&kubevirt::VMS, name))?.value.clone()
         }
         (None, &Method::PUT) => given(&expand.namespace, request).await?,
         _ => return Err(ApiError::method_not_allowed()),
@@ -48,14 +49,14 @@ async fn given(namespace: &str, request: Request) -> Result<Value, ApiError> {
 }
 
 fn expanded(store: &Store, mut value: Value) -> Result<Value, ApiError> {
-    let causes = instancetypes::find_names(store, place::vms(), &mut value, None);
+    let causes = instancetypes::find_names(store, &kubevirt::VMS, &mut value, None);
     if !causes.is_empty() {
-        return Err(ApiError::invalid(place::vms(), meta::text(&value, "name"), &causes));
+        return Err(ApiError::invalid(&kubevirt::VMS, meta::text(&value, "name"), &causes));
     }
     let vm: VirtualMachine = serde_json::from_value(value.clone())
         .map_err(|error| ApiError::bad_request(format!("the VirtualMachine cannot be read: {error}")))?;
     let expanded = instancetypes::expand(store, &vm)
-        .map_err(|causes| ApiError::invalid(place::vms(), &vm.metadata.name, &causes))?;
+        .map_err(|causes| ApiError::invalid(&kubevirt::VMS, &vm.metadata.name, &causes))?;
     if let Some(template) = expanded {
         value["spec"]["template"] = json!(template);
         if let Some(spec) = value["spec"].as_object_mut() {

@@ -17,7 +17,8 @@ use vireo_apiserver::store::{Change, Object, Space, Store};
 use vireo_operators::vm;
 
 use super::{Plug, VirtApi, vmi_of};
-use crate::{instancetypes, place};
+use crate::instancetypes;
+use crate::resource::kubevirt;
 
 /// Writes down what is to be plugged in or out; the node does it.
 pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Result<Response, ApiError> {
@@ -36,7 +37,7 @@ pub(super) async fn serve(server: &VirtApi, plug: Plug, request: Request) -> Res
 }
 
 fn row(plug: &Plug) -> &'static Resource {
-    if plug.of_machine { place::vms() } else { place::vmis() }
+    if plug.of_machine { &kubevirt::VMS } else { &kubevirt::VMIS }
 }
 
 fn write(store: &Store, plug: &Plug, options: Value) -> Result<(), ApiError> {
@@ -103,7 +104,7 @@ fn of_machine(
         .map_err(|refusal| refused(plug, refusal))?;
     let mut after = before.value.clone();
     vm::plug(&mut after, "/spec/template/spec", request);
-    judge(plug, &mut after, |value| instancetypes::judge(store, place::vms(), value, None))?;
+    judge(plug, &mut after, |value| instancetypes::judge(store, &kubevirt::VMS, value, None))?;
     let mut value = before.value.clone();
     value["status"] = json!(machine.status);
     Ok(value)

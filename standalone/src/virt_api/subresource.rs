@@ -13,7 +13,7 @@ use vireo_apiserver::meta::is_dns_name;
 use vireo_apiserver::store::Store;
 
 use super::{STEERING, Stream, VirtApi};
-use crate::place;
+use crate::resource::kubevirt;
 use crate::store_events::{self, About, Event};
 
 /// Passes the request on to the node agent.
@@ -58,12 +58,12 @@ pub(super) async fn ask_node(
 
 /// Whether a VirtualMachine has an instance, which has its name.
 fn started(store: &Store, namespace: &str, name: &str) -> Result<(), ApiError> {
-    let machine = store.get(&place::vms().key(namespace, name));
-    let machine = machine.ok_or_else(|| ApiError::not_found(place::vms(), name))?;
+    let machine = store.get(&kubevirt::VMS.key(namespace, name));
+    let machine = machine.ok_or_else(|| ApiError::not_found(&kubevirt::VMS, name))?;
     if machine.value.pointer("/status/created").and_then(Value::as_bool) == Some(true) {
         return Ok(());
     }
-    Err(ApiError::conflict(place::vms(), name, "VMI is not started"))
+    Err(ApiError::conflict(&kubevirt::VMS, name, "VMI is not started"))
 }
 
 /// What happened to an instance that leaves no trace in its status.
@@ -77,7 +77,7 @@ fn news(what: &str) -> Option<Event> {
 }
 
 fn tell(store: &Store, namespace: &str, name: &str, event: Option<Event>) -> Result<(), ApiError> {
-    let instance = store.get(&place::vmis().key(namespace, name));
+    let instance = store.get(&kubevirt::VMIS.key(namespace, name));
     let (Some(event), Some(instance)) = (event, instance) else { return Ok(()) };
     let instance: VirtualMachineInstance = serde_json::from_value(instance.value.clone())
         .map_err(|error| ApiError::internal(format!("the VMI cannot be read: {error}")))?;

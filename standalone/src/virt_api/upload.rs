@@ -19,7 +19,7 @@ use vireo_handler::jobs::{JobContext, JobError, Jobs, Pool};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
-use crate::place;
+use crate::resource::kubevirt;
 use crate::uploads::{self, NotNow, Subject, Uploads, token};
 
 /// Where images come to.
@@ -76,7 +76,7 @@ async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result
         let cause = Cause::required("spec.pvcName", "Required value");
         return Err(ApiError::unsound((GROUP, KIND), meta::text(&asked, "name"), &[cause]));
     }
-    let row = place::claims();
+    let row = &kubevirt::CLAIMS;
     let claim =
         server.store.get(&row.key(namespace, &name)).ok_or_else(|| ApiError::not_found(row, &name))?;
     let uid = meta::text(&claim.value, "uid").to_owned();

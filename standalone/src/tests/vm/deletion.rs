@@ -11,9 +11,9 @@ impl Controlled {
 
     /// Deletes the VM with this finalizer and without the controller's, as a user can.
     fn delete_without_finalizer(&self, finalizer: Option<&str>) {
-        let deleted = place::change(&self.world.server.store, &self.stored_vm().unwrap(), |value| {
+        let deleted = objects::change(&self.world.server.store, &self.stored_vm().unwrap(), |value| {
             meta::of(value).insert("finalizers".to_owned(), json!(Vec::from_iter(finalizer)));
-            place::mark_for_deletion(value) == place::Leaving::Held
+            objects::mark_for_deletion(value) == objects::Leaving::Held
         });
         deleted.unwrap();
     }
@@ -70,7 +70,7 @@ async fn a_vmi_that_lost_its_vm_while_no_controller_ran_goes() {
     let mut vm = Controlled::new("Always").await;
     vm.runs().await;
     vm.tasks.shutdown().await;
-    let removed = place::change(&vm.world.server.store, &vm.stored_vm().unwrap(), |_| false);
+    let removed = objects::change(&vm.world.server.store, &vm.stored_vm().unwrap(), |_| false);
     removed.unwrap();
     // A VM of the same name does not own what the first one did.
     vm.create_vm("Halted").await;

@@ -1,0 +1,172 @@
+//! This node as a Node object: what it has, and that it is alive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kube::api::{DynamicObject, PostParams};
+use kube::runtime::watcher::Config;
+use kube::{Api, Client, Error};
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+use vireo_client::Kind;
+use vireo_client::informer::Informer;
+use vireo_client::write::{self, Version};
+
+/// The annotation with the time of the last heartbeat; KubeVirt's name and form.
+const HEARTBEAT: &str = "kubevirt.io/heartbeat";
+/// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// How soon a heartbeat that failed is tried again.
+const RETRY: Duration = Duration::from_secs(5);
+/// How many VMs may have one device. As KubeVirt's.
+const DEVICES: &str = "1k";
+/// How much of its memory, in KiB, a node keeps for itself at least and at most: else a tenth.
+const KEPT: (u128, u128) = (256 << 10, 2 << 20);
+
+/// Writes a heartbeat once a minute, and creates the Node again when somebody deleted it, until it is dropped.
+pub async fn run(client: Client, name: &str) {
+    let api = Kind::NODE.all(&client);
+    let config = Config::default().fields(&format!("metadata.name={name}"));
+    let nodes = Informer::new(api.clone(), config, |_| Ok(()));
+    let deleted = Arc::new(Notify::new());
+    let notify = Arc::clone(&deleted);
+    nodes.on_change(move |node| {
+        if node.after.is_none() {
+            notify.notify_one();
+        }
+    });
+    let heartbeats = async {
+        loop {
+            let wait = match beat(&api, name, Timestamp::now()).await {
+                Ok(()) => INTERVAL,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, "the heartbeat of the node cannot be written; it is tried again");
+                    RETRY
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = deleted.notified() => {}
+            }
+        }
+    };
+    tokio::join!(nodes.run(), heartbeats);
+}
+
+/// Writes one heartbeat.
+async fn beat(api: &Api<DynamicObject>, name: &str, now: Timestamp) -> Result<(), Error> {
+    let node = match api.get_opt(name).await? {
+        Some(node) => node,
+        None => {
+            let mut new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+            describe(&mut new, name, now);
+            let new: DynamicObject = serde_json::from_value(new).map_err(Error::SerdeError)?;
+            api.create(&PostParams::default(), &new).await?
+        }
+    };
+    let before = serde_json::to_value(&node).map_err(Error::SerdeError)?;
+    let mut after = before.clone();
+    describe(&mut after, name, now);
+    after["metadata"]["annotations"][HEARTBEAT] = json!(json!(seconds(now)).to_string());
+    after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
+    let uid = node.metadata.uid.unwrap_or_default();
+    let version = Version { name, uid: &uid, resource_version: "" };
+    if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
+        write::patch(api, version, json!({ "metadata": change })).await?;
+    }
+    write::patch_status(api, version, &before["status"], &after["status"]).await?;
+    Ok(())
+}
+
+/// A time as Kubernetes writes it.
+fn seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+}
+
+/// Writes what this node has into its object; what others wrote stays.
+pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
+    let now = seconds(now);
+    let uname = rustix::system::uname();
+    let system = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let pretty = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux");
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let information = rustix::system::sysinfo();
+    let memory = u128::from(information.totalram) * u128::from(information.mem_unit) / 1024;
+    let mut capacity = json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki")});
+    for device in ["kvm", "net/tun", "vhost-net"] {
+        let there = std::fs::exists(format!("/dev/{device}")).unwrap_or(false);
+        let resource = format!("devices.kubevirt.io/{}", device.rsplit('/').next().unwrap_or(device));
+        capacity[resource] = json!(if there { DEVICES } else { "0" });
+    }
+    let mut allocatable = capacity.clone();
+    allocatable["memory"] =
+        json!(format!("{}Ki", memory.saturating_sub((memory / 10).clamp(KEPT.0, KEPT.1))));
+    let labels = &mut value["metadata"]["labels"];
+    for (label, text) in [
+        ("kubernetes.io/hostname", name),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubevirt.io/schedulable", "true"),
+        ("kubevirt.io/cpumanager", "false"),
+        ("cpumanager", "false"),
+        ("machine-type.node.kubevirt.io/q35", "true"),
+    ] {
+        labels[label] = json!(text);
+    }
+    if let Some(vendor) = std::fs::read_to_string("/proc/cpuinfo").ok().as_deref().and_then(vendor) {
+        labels[format!("cpu-vendor.node.kubevirt.io/{vendor}")] = json!("true");
+    }
+    let since =
+        value.pointer("/status/conditions/0/lastTransitionTime").cloned().unwrap_or_else(|| json!(now));
+    value["status"] = json!({
+        "capacity": capacity, "allocatable": allocatable,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "NodeAgentReady",
+            "message": "the node agent runs in the same process", "lastTransitionTime": since}],
+        "addresses": [{"type": "Hostname", "address": name}],
+        "nodeInfo": {
+            "kubeletVersion": format!("vireo-{}", env!("CARGO_PKG_VERSION")), "operatingSystem": "linux",
+            "architecture": "amd64", "osImage": pretty.trim_matches('"'),
+            "kernelVersion": uname.release().to_string_lossy(),
+        },
+    });
+}
+
+/// The vendor of the CPUs, as KubeVirt spells it.
+fn vendor(cpuinfo: &str) -> Option<&str> {
+    let line = cpuinfo.lines().find(|line| line.starts_with("vendor_id"))?;
+    Some(match line.split_once(':')?.1.trim() {
+        "GenuineIntel" => "Intel",
+        "AuthenticAMD" => "AMD",
+        "HygonGenuine" => "Hygon",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_described_and_what_others_wrote_stays() {
+        let mut node = json!({"metadata": {"labels": {"disk": "ssd"}}, "spec": {"unschedulable": true}});
+        let now = "2026-01-01T00:00:00.5Z".parse().unwrap();
+        describe(&mut node, "node1", now);
+        assert_eq!(node["metadata"]["labels"]["disk"], "ssd");
+        assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "node1");
+        assert_eq!(node["spec"]["unschedulable"], true);
+        assert_eq!(node["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
+        assert!(node["status"]["capacity"]["devices.kubevirt.io/tun"].is_string());
+        let described = node.clone();
+        describe(&mut node, "node1", Timestamp::now());
+        assert_eq!(node, described, "the time of the transition stays");
+    }
+
+    #[test]
+    fn vendors_are_spelled_as_kubevirt_spells_them() {
+        assert_eq!(vendor("processor\t: 0\nvendor_id\t: AuthenticAMD\n"), Some("AMD"));
+        assert_eq!(vendor("vendor_id\t: GenuineIntel"), Some("Intel"));
+        assert_eq!(vendor("processor\t: 0\n"), None);
+    }
+}
