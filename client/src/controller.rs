@@ -13,6 +13,9 @@ use crate::queue::WorkQueue;
 /// Delay after the first failure, and the longest.
 pub const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(300));
 
+/// After how many failures a key is reported.
+const PERSISTENT: u32 = 6;
+
 /// When an object is reconciled again without a change.
 pub type Requeue = Option<Duration>;
 
@@ -53,8 +56,16 @@ async fn work<R: Reconcile>(reconciler: &R, queue: &WorkQueue<R::Key>) {
             }
             Err(error) => {
                 let error = &error as &dyn Error;
-                tracing::debug!(error, object = %key, controller = R::NAME, "a reconciliation is tried again");
-                queue.add_rate_limited(key.clone());
+                let failures = queue.add_rate_limited(key.clone());
+                match failures {
+                    // Conflicts with other writers are usual, and over after a few attempts.
+                    PERSISTENT => {
+                        tracing::warn!(error, object = %key, controller = R::NAME, failures, "a reconciliation keeps failing");
+                    }
+                    _ => {
+                        tracing::debug!(error, object = %key, controller = R::NAME, "a reconciliation is tried again");
+                    }
+                }
             }
         }
         queue.done(&key);

@@ -71,14 +71,16 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         self.changed.notify_one();
     }
 
-    /// Adds a key that failed, after a delay that doubles with each failure.
-    pub fn add_rate_limited(&self, key: K) {
+    /// Adds a key that failed, after a delay that doubles with each failure. How often it has failed since it succeeded.
+    pub fn add_rate_limited(&self, key: K) -> u32 {
         let mut state = self.lock();
         let failures = state.failures.entry(key.clone()).or_default();
         let delay = self.backoff.0.saturating_mul(1 << (*failures).min(20)).min(self.backoff.1);
-        *failures += 1;
+        *failures = failures.saturating_add(1);
+        let failures = *failures;
         drop(state);
         self.add_after(key, delay);
+        failures
     }
 
     /// Forgets the failures of a key.

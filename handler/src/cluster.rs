@@ -1,13 +1,15 @@
 //! A Kubernetes API as the source of a node's VMIs: which are bound to the node, and what is reported of them.
 //!
 //! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
-//! validates a VMI once for each generation of its spec; [`finalize`] lets go of the objects whose launchers are gone;
+//! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected
+//! is gone; [`finalize`] lets go of the objects whose launchers are gone;
 //! [`status`] writes what changed of a status, with [events].
 
 mod catalog;
 mod events;
 mod finalize;
 mod instance;
+mod removal;
 mod status;
 
 use std::collections::BTreeMap;
@@ -29,6 +31,7 @@ use catalog::Bound;
 pub use catalog::Counts;
 use finalize::{Finalizer, Leaving};
 use instance::Instance;
+use removal::{Removed, Remover};
 use status::StatusWriter;
 
 /// The label of a VMI that names its node; KubeVirt's.
@@ -46,6 +49,8 @@ pub struct Cluster {
     changed: Arc<Notify>,
     leaving: Arc<WorkQueue<Leaving>>,
     finalizer: Finalizer,
+    removed: Arc<WorkQueue<Removed>>,
+    remover: Remover,
     status: StatusWriter,
 }
 
@@ -65,15 +70,22 @@ impl Cluster {
         let bound = Arc::new(Bound::new(unreadable));
         let (catalog, changed) = (Arc::clone(&bound), Arc::new(Notify::new()));
         let wake = Arc::clone(&changed);
-        vmis.on_change(move |change| {
-            if catalog.apply(change) {
-                wake.notify_one();
+        let removed = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
+        let confirm = Arc::clone(&removed);
+        vmis.on_change(move |change| match (&change.before, &change.after) {
+            (Some(before), None) => confirm.add(Removed(Arc::clone(before))),
+            _ => {
+                if catalog.apply(change) {
+                    wake.notify_one();
+                }
             }
         });
+        let remover =
+            Remover { client: client.clone(), bound: Arc::clone(&bound), changed: Arc::clone(&changed) };
         let leaving = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let finalizer = Finalizer { client: client.clone(), vmis: Arc::clone(&vmis) };
         let status = StatusWriter::new(client, Arc::clone(&vmis), node);
-        Self { vmis, bound, changed, leaving, finalizer, status }
+        Self { vmis, bound, changed, leaving, finalizer, removed, remover, status }
     }
 
     /// What the node agent runs.
@@ -98,7 +110,8 @@ impl Cluster {
             self.vmis.synced().await;
             vireo_client::controller::run(&self.finalizer, &self.leaving, 1).await;
         };
-        tokio::join!(self.vmis.run(), finalize, self.status.run());
+        let remove = vireo_client::controller::run(&self.remover, &self.removed, 1);
+        tokio::join!(self.vmis.run(), finalize, remove, self.status.run());
     }
 }
 

@@ -118,19 +118,29 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
     if let Some(vendor) = std::fs::read_to_string("/proc/cpuinfo").ok().as_deref().and_then(vendor) {
         labels[format!("cpu-vendor.node.kubevirt.io/{vendor}")] = json!("true");
     }
-    let since =
-        value.pointer("/status/conditions/0/lastTransitionTime").cloned().unwrap_or_else(|| json!(now));
-    value["status"] = json!({
-        "capacity": capacity, "allocatable": allocatable,
-        "conditions": [{"type": "Ready", "status": "True", "reason": "NodeAgentReady",
-            "message": "the node agent runs in the same process", "lastTransitionTime": since}],
-        "addresses": [{"type": "Hostname", "address": name}],
-        "nodeInfo": {
-            "kubeletVersion": format!("vireo-{}", env!("CARGO_PKG_VERSION")), "operatingSystem": "linux",
-            "architecture": "amd64", "osImage": pretty.trim_matches('"'),
-            "kernelVersion": uname.release().to_string_lossy(),
-        },
+    let conditions = value.pointer("/status/conditions").and_then(Value::as_array).cloned();
+    let (ready, mut conditions): (Vec<Value>, Vec<Value>) =
+        conditions.unwrap_or_default().into_iter().partition(|condition| condition["type"] == "Ready");
+    let since = ready.first().and_then(|ready| ready.get("lastTransitionTime")).cloned();
+    conditions.insert(
+        0,
+        json!({"type": "Ready", "status": "True", "reason": "NodeAgentReady",
+            "message": "the node agent runs in the same process",
+            "lastTransitionTime": since.unwrap_or_else(|| json!(now))}),
+    );
+    let status = &mut value["status"];
+    status["conditions"] = json!(conditions);
+    status["addresses"] = json!([{"type": "Hostname", "address": name}]);
+    let info = json!({
+        "kubeletVersion": format!("vireo-{}", env!("CARGO_PKG_VERSION")), "operatingSystem": "linux",
+        "architecture": "amd64", "osImage": pretty.trim_matches('"'),
+        "kernelVersion": uname.release().to_string_lossy(),
     });
+    for (part, new) in [("capacity", capacity), ("allocatable", allocatable), ("nodeInfo", info)] {
+        for (field, text) in new.as_object().into_iter().flatten() {
+            status[part][field] = text.clone();
+        }
+    }
 }
 
 /// The vendor of the CPUs, as KubeVirt spells it.
@@ -150,12 +160,15 @@ mod tests {
 
     #[test]
     fn a_node_is_described_and_what_others_wrote_stays() {
-        let mut node = json!({"metadata": {"labels": {"disk": "ssd"}}, "spec": {"unschedulable": true}});
+        let mut node = json!({"metadata": {"labels": {"disk": "ssd"}}, "spec": {"unschedulable": true},
+            "status": {"capacity": {"example.com/gpu": "1"}, "conditions": [{"type": "DiskPressure"}]}});
         let now = "2026-01-01T00:00:00.5Z".parse().unwrap();
         describe(&mut node, "node1", now);
         assert_eq!(node["metadata"]["labels"]["disk"], "ssd");
         assert_eq!(node["metadata"]["labels"]["kubernetes.io/hostname"], "node1");
         assert_eq!(node["spec"]["unschedulable"], true);
+        assert_eq!(node["status"]["capacity"]["example.com/gpu"], "1");
+        assert_eq!(node["status"]["conditions"][1]["type"], "DiskPressure");
         assert_eq!(node["status"]["conditions"][0]["lastTransitionTime"], "2026-01-01T00:00:00Z");
         assert!(node["status"]["capacity"]["devices.kubevirt.io/tun"].is_string());
         let described = node.clone();

@@ -87,5 +87,8 @@ impl Controllers {
 /// Reads the `data` of a ControllerRevision.
 #[expect(clippy::unnecessary_wraps, reason = "caches read objects by functions that may fail")]
 fn data(mut revision: Value) -> Result<Value, serde_json::Error> {
-    Ok(revision["data"].take())
+    let owners = revision.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    // Those of other controllers may be large, and are none of ours.
+    let is_of_vm = owners.into_iter().flatten().any(|owner| owner["kind"] == Kind::VM.kind);
+    Ok(if is_of_vm { revision["data"].take() } else { Value::Null })
 }

@@ -95,10 +95,11 @@ pub async fn run(
     ready: impl FnOnce(&str, &Path),
     stop: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let node = Arc::new(Node::new(options.node));
+    let mut settings = options.node;
+    settings.node_name = node_name(&settings.state_dir, &settings.node_name)?;
+    let node = Arc::new(Node::new(settings));
     let _lock = node.state.take().await?;
     let directory = directory(&node.settings.state_dir);
-    make_private(&directory)?;
     // Whoever was killed has given up the lock first, and its other files and sockets a little later.
     let open = async || Store::open(&directory.join("store.redb"));
     let registry = Arc::new(Registry::new(kubevirt::rows()));
@@ -198,6 +199,25 @@ pub(crate) fn scheduler(api: &Arc<Server>) -> kube::Client {
     kube::Client::new(service.with_user_agent(HeaderValue::from_static("kube-scheduler")), "default")
 }
 
+/// The name of this node, which it keeps: VMIs are bound to it, and their guests would be shut down under another one.
+fn node_name(state: &Path, given: &str) -> Result<String, RunError> {
+    let directory = directory(state);
+    make_private(&directory)?;
+    let path = directory.join("node.json");
+    match read_json::<String>(&path)? {
+        Some(name) => {
+            if name != given {
+                warn!(name, given, "the node keeps the name that its VMIs are bound to");
+            }
+            Ok(name)
+        }
+        None => {
+            write_json(&path, &given)?;
+            Ok(given.to_owned())
+        }
+    }
+}
+
 fn make_private(directory: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
@@ -238,4 +258,17 @@ fn token(directory: &Path) -> Result<String, StateError> {
     let token = format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple());
     write_json(&path, &token)?;
     Ok(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_keeps_the_name_that_its_vmis_are_bound_to() {
+        let dir = tempfile::tempdir().unwrap();
+        for given in ["node1", "renamed"] {
+            assert_eq!(node_name(dir.path(), given).unwrap(), "node1");
+        }
+    }
 }

@@ -21,7 +21,7 @@ use super::target::Object;
 use super::{ApiError, Server, body, json_of};
 use crate::admission::Admission;
 use crate::managed_fields::{Author, Managers, Type};
-use crate::resource::{Cause, Registry};
+use crate::resource::{Cause, EVENTS, Registry};
 use crate::store::{Change, Limits, Object as Stored, Space, Store};
 use crate::{managed_fields, meta, objects};
 
@@ -135,7 +135,11 @@ impl Writer {
 
     /// What this write may use of a full disk.
     fn space(&self) -> Space {
-        if self.admission.may_use_reserve(&self.asker.user) { Space::Reserved } else { Space::Free }
+        let is_event = self.object.resource.is(&EVENTS);
+        match !is_event && self.admission.may_use_reserve(&self.asker.user) {
+            true => Space::Reserved,
+            false => Space::Free,
+        }
     }
 
     fn absent(&self) -> ApiError {

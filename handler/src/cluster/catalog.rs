@@ -22,12 +22,13 @@ pub struct Counts {
 /// The VMIs that are bound to a node.
 #[derive(Debug)]
 pub(super) struct Bound {
-    unreadable: Vec<Key>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    /// VMIs that the API server has and cannot serve, until it serves one of their names.
+    unreadable: BTreeSet<Key>,
     /// Validated once for each generation.
     entries: BTreeMap<Key, Validated>,
     /// Those that are being deleted.
@@ -53,7 +54,8 @@ struct Leaving {
 
 impl Bound {
     pub(super) fn new(unreadable: Vec<Key>) -> Self {
-        Self { unreadable, state: Mutex::default() }
+        let unreadable = unreadable.into_iter().collect();
+        Self { state: Mutex::new(State { unreadable, ..State::default() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -68,8 +70,9 @@ impl Bound {
     pub(super) fn apply(&self, change: &Change<Instance>) -> bool {
         let mut state = self.state();
         state.counts.changes += 1;
+        state.unreadable.remove(&change.key);
         let differs = match &change.after {
-            None => state.remove(&change.key),
+            None => state.remove(&change.key, change.before.as_deref().map(|before| before.uid.as_str())),
             Some(vmi) if vmi.is_leaving() => state.leave(vmi),
             Some(vmi) => state.put(vmi),
         };
@@ -84,30 +87,15 @@ impl Bound {
         let mut state = self.state();
         state.changed.clear();
         let keys: BTreeSet<&Key> =
-            state.entries.keys().chain(state.leaving.keys()).chain(&self.unreadable).collect();
-        Update { catalog: self.catalog(&state, keys), only: None }
+            state.entries.keys().chain(state.leaving.keys()).chain(&state.unreadable).collect();
+        Update { catalog: state.catalog(keys), only: None }
     }
 
     /// What changed since the last update.
     pub(super) fn changes(&self) -> Update {
         let mut state = self.state();
         let changed = std::mem::take(&mut state.changed);
-        Update { catalog: self.catalog(&state, &changed), only: Some(changed) }
-    }
-
-    fn catalog<'a>(&self, state: &State, keys: impl IntoIterator<Item = &'a Key>) -> Catalog {
-        let mut catalog = Catalog::default();
-        for key in keys {
-            if let Some(validated) = state.entries.get(key) {
-                catalog.entries.insert(key.clone(), validated.entry.clone());
-            } else if let Some(leaving) = state.leaving.get(key) {
-                catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
-            } else if self.unreadable.contains(key) {
-                // Nobody knows whether it is to run.
-                catalog.entries.insert(key.clone(), Entry::Held);
-            }
-        }
-        catalog
+        Update { catalog: state.catalog(&changed), only: Some(changed) }
     }
 
     /// Those that are being deleted, with their UIDs.
@@ -117,9 +105,33 @@ impl Bound {
 }
 
 impl State {
-    fn remove(&mut self, key: &Key) -> bool {
-        let (entry, leaving) = (self.entries.remove(key), self.leaving.remove(key));
-        entry.is_some() || leaving.is_some()
+    fn catalog<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> Catalog {
+        let mut catalog = Catalog::default();
+        for key in keys {
+            if let Some(validated) = self.entries.get(key) {
+                catalog.entries.insert(key.clone(), validated.entry.clone());
+            } else if let Some(leaving) = self.leaving.get(key) {
+                catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
+            } else if self.unreadable.contains(key) {
+                // Nobody knows whether it is to run.
+                catalog.entries.insert(key.clone(), Entry::Held);
+            }
+        }
+        catalog
+    }
+
+    /// Removes an object, but no later one of its name.
+    fn remove(&mut self, key: &Key, uid: Option<&str>) -> bool {
+        let is = |has: &str| uid.is_none_or(|uid| uid == has);
+        let entry = self.entries.get(key).is_some_and(|entry| is(&entry.uid.to_string()));
+        let leaving = self.leaving.get(key).is_some_and(|leaving| is(&leaving.uid));
+        if entry {
+            self.entries.remove(key);
+        }
+        if leaving {
+            self.leaving.remove(key);
+        }
+        entry || leaving
     }
 
     fn leave(&mut self, vmi: &Cached<Instance>) -> bool {

@@ -178,10 +178,14 @@ impl Provisioner {
     }
 
     /// Records the phase of a claim that has no disk and why, or that it has one, for the VMIs that wait for it.
-    fn explain(&self, claim: &ObjectKey, state: Option<String>) {
-        if self.files.explain(&claim.namespace, &claim.name, state) {
+    ///
+    /// Whether that was not known.
+    fn explain(&self, claim: &ObjectKey, state: Option<String>) -> bool {
+        let is_new = self.files.explain(&claim.namespace, &claim.name, state);
+        if is_new {
             (self.notify)();
         }
+        is_new
     }
 }
 
@@ -294,8 +298,10 @@ impl Provisioner {
 
     /// Says why a claim gets no disk: to its users, and to the VMIs that wait for it.
     pub(super) async fn stay_pending(&self, claim: &Claim, text: String) {
-        self.explain(&claim.key, Some(format!("Pending: {text}")));
-        self.publish(claim, Reason::ProvisioningFailed, text).await;
+        // It is tried every few seconds, and reported when it changes.
+        if self.explain(&claim.key, Some(format!("Pending: {text}"))) {
+            self.publish(claim, Reason::ProvisioningFailed, text).await;
+        }
     }
 
     async fn lose(&self, claim: &Claim, text: String) -> Settled {
@@ -303,13 +309,14 @@ impl Provisioner {
         if claim::phase(claim) == "Lost" {
             return Ok(true);
         }
-        let mut status = serde_json::to_value(&claim.status)?;
-        status["phase"] = json!("Lost");
-        self.write_status(claim, None, &status).await?;
+        // The claim is last: once it is lost, nothing is tried again.
         if let Some(volume) = self.volumes.get(&ObjectKey::new("", volume::name(&claim.uid))) {
             let status = json!({"phase": "Failed", "reason": "ClaimLost", "message": text});
             self.write_volume_status(&volume, &status).await?;
         }
+        let mut status = serde_json::to_value(&claim.status)?;
+        status["phase"] = json!("Lost");
+        self.write_status(claim, None, &status).await?;
         self.publish(claim, Reason::ClaimLost, text).await;
         Ok(true)
     }

@@ -43,6 +43,11 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// What the API server refused to record.
+    pub(crate) fn refused(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::invalid(field, message)
+    }
+
     pub(super) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { r#type: ProblemType::Invalid, field: field.into(), message: message.into() }
     }

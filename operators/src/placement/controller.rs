@@ -24,6 +24,8 @@ pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
 /// The finalizer that the node agent holds until nothing is left of an instance; KubeVirt's.
 pub const FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
+/// All VMIs are placed together: one that is refused must not delay the others.
+const LONGEST_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 const COMPONENT: &str = "default-scheduler";
 const CONDITION: &str = "PodScheduled";
 const UNSCHEDULABLE: &str = "Unschedulable";
@@ -102,7 +104,7 @@ impl Controller {
         let vmis = Informer::new(Kind::VMI.all(&client), Config::default(), Candidate::read);
         let only = Config::default().fields(&format!("metadata.name={node}"));
         let nodes = Informer::new(Kind::NODE.all(&client), only, whole);
-        let queue = controller::queue();
+        let queue = Arc::new(WorkQueue::new(controller::RETRY.0, LONGEST_RETRY));
         let (changed, all) = (Arc::clone(&queue), key.clone());
         vmis.on_change(move |change| {
             let taken = |vmi: &Option<Arc<Cached<Candidate>>>| vmi.as_ref().and_then(|vmi| vmi.taken());
@@ -221,7 +223,8 @@ impl Reconcile for Controller {
         let mut unbound = BTreeMap::new();
         for vmi in &all {
             let is_bound = vmi.node().is_some();
-            if !vmi.is_final() && (is_bound || vmi.was_placed()) {
+            let is_here = vmi.node().map_or_else(|| vmi.was_placed(), |node| node == self.node.name);
+            if !vmi.is_final() && is_here {
                 placed.push(vmi.asks);
             } else if !is_bound && !vmi.is_final() && !vmi.is_leaving() {
                 waiting.push(Waiting { instance: vmi.vmi.clone(), asks: vmi.asks });

@@ -75,16 +75,20 @@ impl<'a> Actuator<'a> {
         self.controller.recorder.publish(regarding, reason, message).await;
     }
 
-    /// Carries out one step after the other, up to the first that the API server refuses: it would refuse the same of the
-    /// next VM. Why it refused.
+    /// Carries out one step after the other, up to the first creation that the API server refuses: it would refuse the same
+    /// of the next VM. Why it refused.
     pub(super) async fn carry_out(&mut self, steps: Vec<Step>) -> Result<Option<String>, ReconcileError> {
+        let mut first = None;
         for step in steps {
+            // VMs differ in what they were started with, and so in what they are refused for.
+            let is_update = matches!(step, Step::Update(..));
             let refused = self.act(step).await?;
-            if refused.is_some() {
-                return Ok(refused);
+            match refused {
+                Some(_) if !is_update => return Ok(refused),
+                refused => first = first.or(refused),
             }
         }
-        Ok(None)
+        Ok(first)
     }
 
     async fn act(&mut self, step: Step) -> Result<Option<String>, ReconcileError> {

@@ -179,7 +179,9 @@ impl Reconcile for Controller {
                 self.refused().insert(key.clone(), why.clone());
                 return Err(ReconcileError::Refused(why));
             }
-            None => drop(self.refused().remove(key)),
+            // The status that was written has the reason still.
+            None if self.refused().remove(key).is_some() => return Ok(Some(Duration::ZERO)),
+            None => {}
         }
         let delay =
             |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();

@@ -111,7 +111,9 @@ impl Reconcile for Controller {
                 self.refused().insert(key.clone(), why.clone());
                 return Err(ReconcileError::Refused(why));
             }
-            None => drop(self.refused().remove(key)),
+            // The status that was written has the reason still.
+            None if self.refused().remove(key).is_some() => return Ok(Some(Duration::ZERO)),
+            None => {}
         }
         Ok(decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default()))
     }
@@ -193,13 +195,13 @@ impl Actuator<'_> {
                 self.publish(Reason::SuccessfulCreate, text).await;
                 Ok(())
             }
-            Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
+            Err(error) => {
+                let Some(status) = write::refusal(&error) else { return Err(error.into()) };
                 let text = format!("Error creating virtual machine instance: {}", status.message);
                 self.publish(Reason::FailedCreate, text).await;
                 self.done.refused = Some(status.message.clone());
                 Ok(())
             }
-            Err(error) => Err(error.into()),
         }
     }
 

@@ -16,11 +16,11 @@ use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::EventRecorder;
 use vireo_client::informer::Cached;
 use vireo_client::queue::WorkQueue;
-use vireo_client::{Kind, ObjectKey};
+use vireo_client::{Kind, ObjectKey, write};
 
 pub use caches::Caches;
 
-use super::{Revision, Seen, decide, orphan};
+use super::{Revision, Seen, Step, decide, orphan};
 use crate::ReconcileError;
 use crate::instancetype::{self, Choice, Expanded, Problem};
 use actuator::Actuator;
@@ -104,7 +104,16 @@ impl Controller {
             match instancetype::find(&self.caches, vm, choice) {
                 Ok(Some(chosen)) => {
                     if let Some(revision) = chosen.new_revision(&vm.metadata) {
-                        self.create_revision(&vm.metadata.namespace, &revision).await?;
+                        match self.create_revision(&vm.metadata.namespace, &revision).await {
+                            Ok(Some(created)) => self.caches.revisions.shows(created, &[]).await,
+                            Ok(None) => {}
+                            Err(error) => {
+                                let refused = write::refusal(&error).map(|status| status.message.clone());
+                                let field = format!("spec.{}", choice.field());
+                                let problem = refused.map(|message| Problem::refused(field, message));
+                                return problem.map_or_else(|| Err(error.into()), |one| Ok(Err(vec![one])));
+                            }
+                        }
                     }
                     chosen.record(vm);
                     found.push(chosen);
@@ -154,8 +163,14 @@ impl Reconcile for Controller {
             && vmi.status.virtual_machine_revision_name.is_empty()
             && vmi.metadata.deletion_timestamp.is_none()
         {
-            self.set_revision_name(vmi, &revision.key.name).await?;
-            return Ok(None);
+            match self.set_revision_name(vmi, &revision.key.name).await {
+                Ok(()) => return Ok(None),
+                // The VM works without it.
+                Err(ReconcileError::Kube(error)) if write::refusal(&error).is_some() => {
+                    tracing::warn!(%error, vmi = %vmi.key, "cannot write the name of a revision");
+                }
+                Err(error) => return Err(error),
+            }
         }
         let expanded = match vm.metadata.deletion_timestamp {
             Some(_) => None,
@@ -170,12 +185,17 @@ impl Reconcile for Controller {
             now,
             chance: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
         });
+        let mut refused = None;
         let mut actuator = Actuator::new(self, &vm, vmi.as_deref());
-        actuator.write_status(&cached.status, &decision.status).await?;
-        actuator.carry_out(decision.step).await?;
+        let status_written = actuator.write_status(&cached.status, &decision.status).await;
+        // Whatever is wrong with the VM, what ended is released.
+        if status_written.is_ok() || matches!(decision.step, Step::Release | Step::Finalize) {
+            refused = actuator.carry_out(decision.step).await?;
+        }
+        status_written?;
         let again = decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         let expand_again = matches!(expanded, Some(Err(_))).then_some(EXPAND_AGAIN);
-        Ok([again, expand_again].into_iter().flatten().min())
+        Ok([again, expand_again, refused].into_iter().flatten().min())
     }
 }
 

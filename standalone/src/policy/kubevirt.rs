@@ -108,7 +108,7 @@ pub(super) fn all() -> Vec<Default> {
 /// What the node agent needs.
 fn handler() -> Vec<Value> {
     vec![
-        rule(&["list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["get", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "get", "list", "patch", "watch"], "", &["nodes"]),

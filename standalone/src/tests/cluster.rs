@@ -182,3 +182,27 @@ async fn a_status_is_written_to_its_own_object_with_events() {
     assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("Started"), &json!(uid)));
     assert_eq!(event["source"], json!({"component": "virt-handler", "host": "node1"}));
 }
+
+#[tokio::test]
+async fn a_vmi_that_loses_its_label_keeps_its_guest() {
+    let mut one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    one.source.update(&BTreeMap::new());
+    while one.cluster.counts().validations == 0 {
+        one.next().await;
+    }
+    let unbind = json!({"metadata": {"labels": {NODE_LABEL: null}}});
+    let vmis = vireo_client::Kind::VMI.namespaced(&scheduler(&one.world.server), "default");
+    let patch = kube::api::Patch::Merge(unbind);
+    vmis.patch("x", &kube::api::PatchParams::default(), &patch).await.unwrap();
+    // What comes after it is seen after it.
+    one.create_bound("y", "node1").await;
+    assert_eq!(one.next().await.only, Some([key("y")].into()), "nothing else is wanted of x");
+
+    // One that is gone is no longer wanted.
+    let finalizers = json!({"metadata": {"finalizers": null}});
+    assert_eq!(one.world.patch(&format!("{VMIS}/y"), "merge", finalizers).await.0, 200);
+    assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/y"), Value::Null).await.0, 200);
+    let update = one.next().await;
+    assert_eq!((update.only, update.catalog.entries.len()), (Some([key("y")].into()), 0));
+}

@@ -278,6 +278,29 @@ async fn a_volume_is_plugged_into_the_template_and_the_vmi() {
 }
 
 #[tokio::test]
+async fn a_volume_request_that_is_refused_keeps_no_other_one() {
+    let vm = Controlled::new("Always").await;
+    vm.runs().await;
+    let request = |name: &str, bus: &str| {
+        json!({"addVolumeOptions": {"name": name, "disk": {"name": name, "disk": {"bus": bus}},
+            "volumeSource": {"persistentVolumeClaim": {"claimName": name, "hotpluggable": true}}}})
+    };
+    let requests = json!([request("odd", "nonsense"), request("data", "scsi")]);
+    let (code, _) = vm
+        .world
+        .patch(&format!("{VM}/status"), "merge", json!({"status": {"volumeRequests": requests}}))
+        .await;
+    assert_eq!(code, 200);
+    let is_done = || {
+        let volumes = vm.vmi().unwrap().value["spec"]["volumes"].clone();
+        vm.vm()["status"].get("volumeRequests").is_none()
+            && volumes.as_array().is_some_and(|all| all.len() == 1 && all[0]["name"] == "data")
+    };
+    vm.until("the other one is plugged", is_done).await;
+    assert!(vm.reasons().iter().any(|reason| reason == "HotplugFailed"), "{:?}", vm.reasons());
+}
+
+#[tokio::test]
 async fn a_vm_keeps_its_instance_type() {
     const TYPES: &str =
         "/apis/instancetype.kubevirt.io/v1beta1/namespaces/default/virtualmachineinstancetypes";

@@ -1,5 +1,7 @@
 //! Carries out what was decided about one VM.
 
+use std::time::Duration;
+
 use kube::api::{DynamicObject, PostParams};
 use kube::{Error, ResourceExt as _};
 use serde::Deserialize as _;
@@ -7,14 +9,27 @@ use serde_json::{Value, json};
 use vireo_api::v1::{
     ObjectMeta, VirtualMachine, VirtualMachineInstance, VirtualMachineStatus, VolumeRequest,
 };
+use vireo_client::controller::Requeue;
 use vireo_client::events::{Reason, Regarding};
 use vireo_client::informer::Cached;
 use vireo_client::{Kind, ObjectKey, write};
 
+use super::super::life::Life;
 use super::super::{RunStrategy, Start, Step, plug};
 use super::Controller;
 use crate::ReconcileError;
 use crate::revision::controller_revision;
+
+/// When a VMI is created again whose creation was refused.
+const START_AGAIN: Duration = Duration::from_secs(10);
+
+/// What the API server says.
+fn message(error: &Error) -> String {
+    match error {
+        Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
 
 pub(super) struct Actuator<'a> {
     controller: &'a Controller,
@@ -22,6 +37,8 @@ pub(super) struct Actuator<'a> {
     vmi: Option<&'a Cached<VirtualMachineInstance>>,
     /// The VM's, with the resource version of the last write.
     metadata: ObjectMeta,
+    /// The volume requests that its status has.
+    requests: Vec<VolumeRequest>,
 }
 
 impl<'a> Actuator<'a> {
@@ -30,7 +47,7 @@ impl<'a> Actuator<'a> {
         vm: &'a VirtualMachine,
         vmi: Option<&'a Cached<VirtualMachineInstance>>,
     ) -> Self {
-        Self { controller, vm, vmi, metadata: vm.metadata.clone() }
+        Self { controller, vm, vmi, metadata: vm.metadata.clone(), requests: Vec::new() }
     }
 
     /// Writes the VM's status, if it changes.
@@ -39,6 +56,7 @@ impl<'a> Actuator<'a> {
         before: &VirtualMachineStatus,
         after: &VirtualMachineStatus,
     ) -> Result<(), ReconcileError> {
+        self.requests.clone_from(&after.volume_requests);
         if before == after {
             return Ok(());
         }
@@ -50,20 +68,21 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    pub(super) async fn carry_out(&self, step: Step) -> Result<(), ReconcileError> {
+    /// When it is to be tried again, if it was refused.
+    pub(super) async fn carry_out(&self, step: Step) -> Result<Requeue, ReconcileError> {
         match (step, self.vmi) {
             (Step::Claim, _) => self.controller.add_finalizer(&self.metadata).await?,
             (Step::Finalize, _) => self.controller.remove_finalizer(Kind::VM, &self.metadata).await?,
             (Step::Choose(strategy), _) => self.choose(strategy).await?,
             (Step::Plug(request), _) => self.plug(&request).await?,
-            (Step::Create(start), _) => self.start(*start).await?,
+            (Step::Create(start), _) => return self.start(*start).await,
             (Step::Delete, Some(vmi)) => self.delete(vmi).await?,
             (Step::Release, Some(vmi)) => {
                 self.controller.remove_finalizer(Kind::VMI, &vmi.metadata).await?;
             }
             (Step::Wait | Step::Delete | Step::Release, _) => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     async fn publish(&self, reason: Reason, message: String) {
@@ -86,9 +105,25 @@ impl<'a> Actuator<'a> {
         self.change(|vm| strategy.set(vm)).await
     }
 
-    /// Adds or removes a volume: in the VMI first, as the request is forgotten when the template and the VMI show it.
+    /// Carries out a request for a volume. One that is refused is dropped, as it would keep the requests after it.
     async fn plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
-        if let Some(vmi) = self.vmi {
+        let refused = match self.try_plug(request).await {
+            Err(ReconcileError::Kube(error)) => match write::refusal(&error) {
+                Some(status) => status.message.clone(),
+                None => return Err(error.into()),
+            },
+            done => return done,
+        };
+        self.publish(Reason::HotplugFailed, format!("A volume request is dropped: {refused}")).await;
+        let left: Vec<&VolumeRequest> = self.requests.iter().filter(|one| *one != request).collect();
+        let (before, after) = (json!({"volumeRequests": self.requests}), json!({"volumeRequests": left}));
+        self.controller.patch_status(Kind::VM, &self.metadata, &before, &after).await?;
+        Ok(())
+    }
+
+    /// Adds or removes a volume: in the VMI first, as the request is forgotten when the template and the VMI show it.
+    async fn try_plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
+        if let Some(vmi) = self.vmi.filter(|vmi| !Life::of(Some(&vmi.value)).is_over()) {
             let Cached { key, uid, .. } = vmi;
             let api = Kind::VMI.namespaced(&self.controller.client, &key.namespace);
             // The cache does not have all of its spec.
@@ -108,7 +143,7 @@ impl<'a> Actuator<'a> {
     }
 
     /// Creates the VMI, and before it the ControllerRevision that it refers to.
-    async fn start(&self, start: Start) -> Result<(), ReconcileError> {
+    async fn start(&self, start: Start) -> Result<Requeue, ReconcileError> {
         let Start { revision, instance } = start;
         let ObjectMeta { namespace, .. } = &self.vm.metadata;
         let metadata = &self.vm.metadata;
@@ -117,7 +152,7 @@ impl<'a> Actuator<'a> {
         let object = DynamicObject::deserialize(serde_json::to_value(&instance)?)?;
         let vmis = Kind::VMI.namespaced(&self.controller.client, namespace);
         let created = match self.controller.create_revision(namespace, &revision).await {
-            Ok(()) => vmis.create(&PostParams::default(), &object).await,
+            Ok(_) => vmis.create(&PostParams::default(), &object).await,
             Err(error) => Err(error),
         };
         match created {
@@ -128,14 +163,21 @@ impl<'a> Actuator<'a> {
                 );
                 self.publish(Reason::SuccessfulCreate, text).await;
                 self.controller.caches.show(Kind::VMI, &created).await;
-                Ok(())
+                Ok(None)
             }
-            Err(Error::Api(status)) if (400..500).contains(&status.code) => {
-                let text = format!("Error creating virtual machine instance: {}", status.message);
-                self.publish(Reason::FailedCreate, text).await;
-                Err(ReconcileError::Refused(status.message.clone()))
+            Err(error) => {
+                // A VMI of this name that is not the VM's is a refusal, too.
+                let exists = matches!(&error, Error::Api(status) if status.reason == "AlreadyExists");
+                if !exists && write::refusal(&error).is_none() {
+                    return Err(error.into());
+                }
+                self.publish(
+                    Reason::FailedCreate,
+                    format!("Error creating virtual machine instance: {}", message(&error)),
+                )
+                .await;
+                Ok(Some(START_AGAIN))
             }
-            Err(error) => Err(error.into()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Writes. They return when the caches show them: else the next decision would not know of them.
+//! Writes. Those of VMs and VMIs return when the caches show them: else the next decision would not know of them.
 
 use kube::api::{DynamicObject, PostParams};
 use serde::Deserialize as _;
@@ -53,16 +53,17 @@ impl Controller {
         self.patch(kind, of, json!({"metadata": {"finalizers": others}})).await.map(drop)
     }
 
-    /// Creates a ControllerRevision, if it does not exist yet.
-    pub(super) async fn create_revision(&self, namespace: &str, object: &Value) -> Result<(), kube::Error> {
+    /// Creates a ControllerRevision, if it does not exist yet. The resource version of a new one.
+    pub(super) async fn create_revision(
+        &self,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<Option<u64>, kube::Error> {
         let object = DynamicObject::deserialize(object).map_err(kube::Error::SerdeError)?;
         let api = Kind::CONTROLLER_REVISION.namespaced(&self.client, namespace);
         match api.create(&PostParams::default(), &object).await {
-            Ok(created) => {
-                self.caches.revisions.shows(revision(&created), &[]).await;
-                Ok(())
-            }
-            Err(error) if write::is_conflict(&error) => Ok(()),
+            Ok(created) => Ok(Some(revision(&created))),
+            Err(error) if write::is_conflict(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }
