@@ -1,7 +1,7 @@
 //! What Vireo's controllers and node agent share as clients of a Kubernetes API.
 //!
 //! It is to them what client-go is to Kubernetes' controllers: [informers](informer::Informer), a
-//! [work queue](queue::WorkQueue), an [event recorder](events::EventRecorder), and [writes](write) that change only what
+//! [work queue](queue::WorkQueue), an [event recorder](events::EventRecorder), and [writes](mod@write) that change only what
 //! they mean to. Everything works on a `kube::Client`, whichever server is behind it.
 
 pub mod controller;

@@ -1,4 +1,4 @@
-//! The controller of VirtualMachinePools: carries out what [`decide`](super::decide) says.
+//! The controller of VirtualMachinePools: carries out what [`decide`] says.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! The controller of VirtualMachines: carries out what [`decide`](super::decide) and [`orphan`](super::orphan) say. A VM
+//! The controller of VirtualMachines: carries out what [`decide`](decide()) and [`orphan`] say. A VM
 //! and its VMI have the same name, which is the key of the queue.
 
 mod actuator;
