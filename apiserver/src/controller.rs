@@ -141,32 +141,6 @@ pub async fn go_from<R: Send + 'static>(
     }
 }
 
-/// Why the last thing that was to be made for an object could not be.
-#[derive(Debug, Default)]
-pub struct Failures(BTreeMap<Key, String>);
-
-impl Failures {
-    /// Why, if it could not.
-    pub fn of(&self, key: &Key) -> Option<&str> {
-        self.0.get(key).map(String::as_str)
-    }
-
-    /// Remembers how it went `now`; when to try again what failed.
-    pub fn note(&mut self, key: &Key, failure: Option<String>, now: Timestamp) -> Option<Timestamp> {
-        let Some(why) = failure else {
-            self.forget(key);
-            return None;
-        };
-        self.0.insert(key.clone(), why);
-        Some(soon(now))
-    }
-
-    /// Forgets an object.
-    pub fn forget(&mut self, key: &Key) {
-        self.0.remove(key);
-    }
-}
-
 /// When to look at objects again though nothing changes.
 #[derive(Debug, Default)]
 struct Due(BTreeMap<Key, Timestamp>);

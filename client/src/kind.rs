@@ -21,43 +21,46 @@ const POOL: (&str, &str) = ("pool.kubevirt.io", "v1beta1");
 const INSTANCETYPE: (&str, &str) = ("instancetype.kubevirt.io", "v1beta1");
 const CORE: (&str, &str) = ("", "v1");
 
-const fn kind(
-    (group, version): (&'static str, &'static str),
-    kind: &'static str,
-    plural: &'static str,
-) -> Kind {
-    Kind { group, version, kind, plural }
-}
-
 impl Kind {
+    /// A kind of a group and version.
+    pub const fn new(
+        (group, version): (&'static str, &'static str),
+        kind: &'static str,
+        plural: &'static str,
+    ) -> Self {
+        Self { group, version, kind, plural }
+    }
+
     /// VirtualMachineInstance.
-    pub const VMI: Self = kind(KUBEVIRT, "VirtualMachineInstance", "virtualmachineinstances");
+    pub const VMI: Self = Self::new(KUBEVIRT, "VirtualMachineInstance", "virtualmachineinstances");
     /// VirtualMachine.
-    pub const VM: Self = kind(KUBEVIRT, "VirtualMachine", "virtualmachines");
+    pub const VM: Self = Self::new(KUBEVIRT, "VirtualMachine", "virtualmachines");
     /// VirtualMachineInstanceReplicaSet.
     pub const REPLICA_SET: Self =
-        kind(KUBEVIRT, "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets");
+        Self::new(KUBEVIRT, "VirtualMachineInstanceReplicaSet", "virtualmachineinstancereplicasets");
     /// VirtualMachinePool.
-    pub const POOL: Self = kind(POOL, "VirtualMachinePool", "virtualmachinepools");
+    pub const POOL: Self = Self::new(POOL, "VirtualMachinePool", "virtualmachinepools");
     /// VirtualMachineInstancetype.
     pub const INSTANCETYPE: Self =
-        kind(INSTANCETYPE, "VirtualMachineInstancetype", "virtualmachineinstancetypes");
+        Self::new(INSTANCETYPE, "VirtualMachineInstancetype", "virtualmachineinstancetypes");
     /// VirtualMachineClusterInstancetype.
     pub const CLUSTER_INSTANCETYPE: Self =
-        kind(INSTANCETYPE, "VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes");
+        Self::new(INSTANCETYPE, "VirtualMachineClusterInstancetype", "virtualmachineclusterinstancetypes");
     /// VirtualMachinePreference.
-    pub const PREFERENCE: Self = kind(INSTANCETYPE, "VirtualMachinePreference", "virtualmachinepreferences");
+    pub const PREFERENCE: Self =
+        Self::new(INSTANCETYPE, "VirtualMachinePreference", "virtualmachinepreferences");
     /// VirtualMachineClusterPreference.
     pub const CLUSTER_PREFERENCE: Self =
-        kind(INSTANCETYPE, "VirtualMachineClusterPreference", "virtualmachineclusterpreferences");
+        Self::new(INSTANCETYPE, "VirtualMachineClusterPreference", "virtualmachineclusterpreferences");
     /// ControllerRevision.
-    pub const CONTROLLER_REVISION: Self = kind(("apps", "v1"), "ControllerRevision", "controllerrevisions");
+    pub const CONTROLLER_REVISION: Self =
+        Self::new(("apps", "v1"), "ControllerRevision", "controllerrevisions");
     /// Node.
-    pub const NODE: Self = kind(CORE, "Node", "nodes");
+    pub const NODE: Self = Self::new(CORE, "Node", "nodes");
     /// PersistentVolumeClaim.
-    pub const CLAIM: Self = kind(CORE, "PersistentVolumeClaim", "persistentvolumeclaims");
+    pub const CLAIM: Self = Self::new(CORE, "PersistentVolumeClaim", "persistentvolumeclaims");
     /// PersistentVolume.
-    pub const VOLUME: Self = kind(CORE, "PersistentVolume", "persistentvolumes");
+    pub const VOLUME: Self = Self::new(CORE, "PersistentVolume", "persistentvolumes");
 
     /// `group/version`, or the version alone in the core group.
     pub fn api_version(self) -> String {

@@ -1,4 +1,4 @@
-//! Writes that change what they mean to, and nothing that somebody else changed meanwhile.
+//! Writes for one version of an object, which fail if another client has changed it since.
 
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::Status;

@@ -1,9 +1,8 @@
 //! A Kubernetes API as the source of a node's VMIs: which are bound to the node, and what is reported of them.
 //!
 //! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
-//! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected
-//! is gone; [`finalize`] lets go of the objects whose launchers are gone;
-//! [`status`] writes what changed of a status, with [events].
+//! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is gone;
+//! [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with [events].
 
 mod catalog;
 mod events;
@@ -19,6 +18,7 @@ use std::time::Duration;
 use kube::Client;
 use kube::runtime::watcher::Config;
 use tokio::sync::Notify;
+use uuid::Uuid;
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::queue::WorkQueue;
@@ -29,9 +29,9 @@ use crate::node::Node;
 
 use catalog::Bound;
 pub use catalog::Counts;
-use finalize::{Finalizer, Leaving};
+use finalize::Finalizer;
 use instance::Instance;
-use removal::{Removed, Remover};
+use removal::Remover;
 use status::StatusWriter;
 
 /// The label of a VMI that names its node; KubeVirt's.
@@ -42,14 +42,27 @@ pub const FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 /// Delay after the first request that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
+/// A VMI, and no other one of its name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct VmiId {
+    key: Key,
+    uid: String,
+}
+
+impl std::fmt::Display for VmiId {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.key.fmt(form)
+    }
+}
+
 /// The VMIs of a node as a Kubernetes API has them.
 pub struct Cluster {
     vmis: Arc<Informer<Instance>>,
     bound: Arc<Bound>,
     changed: Arc<Notify>,
-    leaving: Arc<WorkQueue<Leaving>>,
+    leaving: Arc<WorkQueue<VmiId>>,
     finalizer: Finalizer,
-    removed: Arc<WorkQueue<Removed>>,
+    removed: Arc<WorkQueue<VmiId>>,
     remover: Remover,
     status: StatusWriter,
 }
@@ -73,12 +86,13 @@ impl Cluster {
         let removed = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let confirm = Arc::clone(&removed);
         vmis.on_change(move |change| match (&change.before, &change.after) {
-            (Some(before), None) => confirm.add(Removed(Arc::clone(before))),
-            _ => {
-                if catalog.apply(change) {
+            (Some(before), None) => confirm.add(VmiId { key: before.key.clone(), uid: before.uid.clone() }),
+            (_, Some(vmi)) => {
+                if catalog.apply(vmi) {
                     wake.notify_one();
                 }
             }
+            (None, None) => {}
         });
         let remover =
             Remover { client: client.clone(), bound: Arc::clone(&bound), changed: Arc::clone(&changed) };
@@ -95,6 +109,7 @@ impl Cluster {
             bound: Arc::clone(&self.bound),
             changed: Arc::clone(&self.changed),
             leaving: Arc::clone(&self.leaving),
+            removed: Arc::clone(&self.removed),
             is_first: true,
         }
     }
@@ -120,13 +135,22 @@ struct ClusterSource {
     vmis: Arc<Informer<Instance>>,
     bound: Arc<Bound>,
     changed: Arc<Notify>,
-    leaving: Arc<WorkQueue<Leaving>>,
+    leaving: Arc<WorkQueue<VmiId>>,
+    removed: Arc<WorkQueue<VmiId>>,
     is_first: bool,
 }
 
 impl Source for ClusterSource {
-    async fn ready(&mut self) {
+    async fn ready(&mut self, adopted: Vec<(Key, Uuid)>) {
         self.vmis.synced().await;
+        // They are deleted, or lost their label while nobody watched.
+        for (key, uid) in adopted {
+            let uid = uid.to_string();
+            if self.vmis.get(&key).is_none_or(|vmi| vmi.uid != uid) {
+                self.bound.hold(&key);
+                self.removed.add(VmiId { key, uid });
+            }
+        }
     }
 
     fn update(&mut self, _: &BTreeMap<Key, String>) -> Update {
@@ -140,10 +164,10 @@ impl Source for ClusterSource {
         self.changed.notified().await;
     }
 
-    fn settle(&mut self, busy: &(dyn Fn(&Key) -> bool + Send + Sync)) {
+    fn settle(&mut self, busy: &(dyn Fn(&Key, &str) -> bool + Send + Sync)) {
         for (key, uid) in self.bound.leaving() {
-            if !busy(&key) {
-                self.leaving.add(Leaving { key, uid });
+            if !busy(&key, &uid) {
+                self.leaving.add(VmiId { key, uid });
             }
         }
     }

@@ -17,8 +17,9 @@ use catalog::Update;
 
 /// Where VMIs come from.
 pub trait Source: Send {
-    /// Returns when it is known what is wanted.
-    fn ready(&mut self) -> impl Future<Output = ()> + Send;
+    /// Returns when it is known what is wanted. `adopted` are the VMIs, with their UIDs, that are on this node from before
+    /// and are objects of an API.
+    fn ready(&mut self, adopted: Vec<(Key, Uuid)>) -> impl Future<Output = ()> + Send;
 
     /// What is wanted now, everything or what changed since the last call. `owners` says which file each existing VMI came
     /// from.
@@ -27,8 +28,8 @@ pub trait Source: Send {
     /// Returns when what is wanted may have changed.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Told after every look: of names for which `busy` is false, nothing is left on this node.
-    fn settle(&mut self, busy: &(dyn Fn(&Key) -> bool + Send + Sync));
+    /// Called after every update. Nothing is left on this node of a VMI for whose name and UID `busy` is false.
+    fn settle(&mut self, busy: &(dyn Fn(&Key, &str) -> bool + Send + Sync));
 }
 
 /// What made a VMI wanted.

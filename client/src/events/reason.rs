@@ -108,7 +108,7 @@ reasons! {
         FailedLauncher = "FailedLauncher",
         /// A network cannot be made or removed.
         FailedNetwork = "FailedNetwork",
-        /// A launcher cannot be told what to start.
+        /// The launch request cannot be sent to the launcher.
         FailedLaunch = "FailedLaunch",
         /// A guest cannot be asked to shut down.
         FailedShutdown = "FailedShutdown",

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use uuid::Uuid;
-use vireo_client::informer::{Cached, Change};
+use vireo_client::informer::Cached;
 
 use super::instance::Instance;
 use crate::manifests::Key;
@@ -27,8 +27,9 @@ pub(super) struct Bound {
 
 #[derive(Debug, Default)]
 struct State {
-    /// VMIs that the API server has and cannot serve, until it serves one of their names.
-    unreadable: BTreeSet<Key>,
+    /// Names whose guests go on without an entry: VMIs that the API server has and cannot serve, until it serves one of the
+    /// name, and those that are on the node and not selected, until it is known that they are gone.
+    held: BTreeSet<Key>,
     /// Validated once for each generation.
     entries: BTreeMap<Key, Validated>,
     /// Those that are being deleted.
@@ -54,8 +55,8 @@ struct Leaving {
 
 impl Bound {
     pub(super) fn new(unreadable: Vec<Key>) -> Self {
-        let unreadable = unreadable.into_iter().collect();
-        Self { state: Mutex::new(State { unreadable, ..State::default() }) }
+        let held = unreadable.into_iter().collect();
+        Self { state: Mutex::new(State { held, ..State::default() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -66,20 +67,34 @@ impl Bound {
         self.state().counts
     }
 
-    /// Whether a change concerns what is to run.
-    pub(super) fn apply(&self, change: &Change<Instance>) -> bool {
+    /// Applies a new or changed VMI; whether that concerns what is to run.
+    pub(super) fn apply(&self, vmi: &Cached<Instance>) -> bool {
         let mut state = self.state();
         state.counts.changes += 1;
-        state.unreadable.remove(&change.key);
-        let differs = match &change.after {
-            None => state.remove(&change.key, change.before.as_deref().map(|before| before.uid.as_str())),
-            Some(vmi) if vmi.is_leaving() => state.leave(vmi),
-            Some(vmi) => state.put(vmi),
-        };
+        state.held.remove(&vmi.key);
+        let differs = if vmi.is_leaving() { state.leave(vmi) } else { state.put(vmi) };
         if differs {
-            state.changed.insert(change.key.clone());
+            state.changed.insert(vmi.key.clone());
         }
         differs
+    }
+
+    /// Keeps a guest as it is until its VMI is removed or appears.
+    pub(super) fn hold(&self, key: &Key) {
+        let mut state = self.state();
+        if !state.entries.contains_key(key) && !state.leaving.contains_key(key) {
+            state.held.insert(key.clone());
+        }
+    }
+
+    /// Removes a VMI that is gone, but no later one of its name; whether it was there.
+    pub(super) fn remove(&self, key: &Key, uid: &str) -> bool {
+        let mut state = self.state();
+        let removed = state.remove(key, uid);
+        if removed {
+            state.changed.insert(key.clone());
+        }
+        removed
     }
 
     /// Everything that is wanted.
@@ -87,7 +102,7 @@ impl Bound {
         let mut state = self.state();
         state.changed.clear();
         let keys: BTreeSet<&Key> =
-            state.entries.keys().chain(state.leaving.keys()).chain(&state.unreadable).collect();
+            state.entries.keys().chain(state.leaving.keys()).chain(&state.held).collect();
         Update { catalog: state.catalog(keys), only: None }
     }
 
@@ -112,26 +127,25 @@ impl State {
                 catalog.entries.insert(key.clone(), validated.entry.clone());
             } else if let Some(leaving) = self.leaving.get(key) {
                 catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
-            } else if self.unreadable.contains(key) {
-                // Nobody knows whether it is to run.
+            } else if self.held.contains(key) {
+                // It is unknown whether it is to run: what runs goes on.
                 catalog.entries.insert(key.clone(), Entry::Held);
             }
         }
         catalog
     }
 
-    /// Removes an object, but no later one of its name.
-    fn remove(&mut self, key: &Key, uid: Option<&str>) -> bool {
-        let is = |has: &str| uid.is_none_or(|uid| uid == has);
-        let entry = self.entries.get(key).is_some_and(|entry| is(&entry.uid.to_string()));
-        let leaving = self.leaving.get(key).is_some_and(|leaving| is(&leaving.uid));
+    fn remove(&mut self, key: &Key, uid: &str) -> bool {
+        let entry = self.entries.get(key).is_some_and(|entry| entry.uid.to_string() == uid);
+        let leaving = self.leaving.get(key).is_some_and(|leaving| leaving.uid == uid);
+        let held = self.held.remove(key);
         if entry {
             self.entries.remove(key);
         }
         if leaving {
             self.leaving.remove(key);
         }
-        entry || leaving
+        entry || leaving || held
     }
 
     fn leave(&mut self, vmi: &Cached<Instance>) -> bool {

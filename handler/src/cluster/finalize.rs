@@ -1,6 +1,5 @@
 //! Lets go of VMIs that are deleted, once nothing is left of them on the node.
 
-use std::fmt;
 use std::sync::Arc;
 
 use kube::{Client, Error};
@@ -9,36 +8,22 @@ use vireo_client::controller::{Reconcile, Requeue};
 use vireo_client::informer::{Informer, revision};
 use vireo_client::{Kind, write};
 
-use super::FINALIZER;
 use super::instance::Instance;
-use crate::manifests::Key;
+use super::{FINALIZER, VmiId};
 use crate::reconcile::status::Phase;
 
-/// A VMI that is being deleted and of which nothing is left on the node.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Leaving {
-    pub(super) key: Key,
-    pub(super) uid: String,
-}
-
-impl fmt::Display for Leaving {
-    fn fmt(&self, form: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.key.fmt(form)
-    }
-}
-
-/// Removes the node agent's finalizer.
+/// Removes the node agent's finalizer from VMIs that are being deleted and of which nothing is left on the node.
 pub(super) struct Finalizer {
     pub(super) client: Client,
     pub(super) vmis: Arc<Informer<Instance>>,
 }
 
 impl Reconcile for Finalizer {
-    type Key = Leaving;
+    type Key = VmiId;
     type Error = Error;
     const NAME: &'static str = "virt-handler, finalizers";
 
-    async fn reconcile(&self, Leaving { key, uid }: &Leaving) -> Result<Requeue, Error> {
+    async fn reconcile(&self, VmiId { key, uid }: &VmiId) -> Result<Requeue, Error> {
         let vmi = self.vmis.get(key).filter(|vmi| vmi.uid == *uid && vmi.is_leaving());
         let Some(vmi) = vmi else { return Ok(None) };
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);

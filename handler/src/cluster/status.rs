@@ -134,30 +134,18 @@ impl Reconcile for StatusWriter {
 
 /// A status with the fields that the node knows of; the others are written by controllers.
 fn with_own_fields(object: &Status, node: &Status) -> Status {
-    let Status {
-        node_name,
-        reason,
-        conditions,
-        phase,
-        phase_transition_timestamps,
-        interfaces,
-        guest_os_info,
-        volume_status,
-        memory,
-        current_cpu_topology,
-        ..
-    } = node.clone();
+    let node = node.clone();
     Status {
-        node_name,
-        reason,
-        conditions,
-        phase,
-        phase_transition_timestamps,
-        interfaces,
-        guest_os_info,
-        volume_status,
-        memory,
-        current_cpu_topology,
+        node_name: node.node_name,
+        reason: node.reason,
+        conditions: node.conditions,
+        phase: node.phase,
+        phase_transition_timestamps: node.phase_transition_timestamps,
+        interfaces: node.interfaces,
+        guest_os_info: node.guest_os_info,
+        volume_status: node.volume_status,
+        memory: node.memory,
+        current_cpu_topology: node.current_cpu_topology,
         ..object.clone()
     }
 }

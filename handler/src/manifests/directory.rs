@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tracing::{error, info, warn};
+use uuid::Uuid;
 
 use super::catalog::{FileRead, Update, catalog};
 use super::watch::Watcher;
@@ -49,7 +50,7 @@ impl Directory {
 }
 
 impl Source for Directory {
-    async fn ready(&mut self) {}
+    async fn ready(&mut self, _: Vec<(Key, Uuid)>) {}
 
     fn update(&mut self, owners: &BTreeMap<Key, String>) -> Update {
         Update { catalog: catalog(&self.files, owners), only: None }
@@ -66,5 +67,5 @@ impl Source for Directory {
         }
     }
 
-    fn settle(&mut self, _: &(dyn Fn(&Key) -> bool + Send + Sync)) {}
+    fn settle(&mut self, _: &(dyn Fn(&Key, &str) -> bool + Send + Sync)) {}
 }

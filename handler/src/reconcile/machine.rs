@@ -187,7 +187,8 @@ impl Machine {
             && let Err(error) = span.in_scope(|| self.find_launcher())
         {
             error!(vmi = %self.key, %error, "cannot look for the launcher; it is left alone until the handler is restarted");
-            return self.key;
+            // The task does not end: else another one would start a second launcher for the VMI.
+            return std::future::pending().await;
         }
         let mut uid = self.uid();
         loop {

@@ -7,6 +7,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, warn};
+use uuid::Uuid;
 
 use super::act::remove_network;
 use super::machine::{Machine, Want};
@@ -35,6 +36,8 @@ struct Tasks {
     wants: BTreeMap<Key, Want>,
     /// Which file each existing VMI came from.
     owners: BTreeMap<Key, String>,
+    /// UIDs of VMIs whose directory is there and whose record cannot be read: a launcher may run for them.
+    unreadable: BTreeSet<Uuid>,
     running: JoinSet<Key>,
 }
 
@@ -52,19 +55,20 @@ pub async fn run(
         tell: BTreeMap::new(),
         wants: BTreeMap::new(),
         owners: BTreeMap::new(),
+        unreadable: BTreeSet::new(),
         running: JoinSet::new(),
     };
-    tasks.adopt().await?;
+    let adopted = tasks.adopt().await?;
     tokio::pin!(stop);
     // Until then, what runs is left as it is.
     tokio::select! {
         () = &mut stop => return Ok(()),
-        () = source.ready() => {}
+        () = source.ready(adopted) => {}
     }
     loop {
         let update = source.update(&tasks.owners);
         tasks.apply(update);
-        source.settle(&|key| tasks.tell.contains_key(key));
+        source.settle(&|key, uid| tasks.tell.contains_key(key) || tasks.is_unreadable(uid));
         tokio::select! {
             () = &mut stop => return Ok(()),
             Some(done) = tasks.running.join_next() => tasks.finished(done),
@@ -74,8 +78,10 @@ pub async fn run(
 }
 
 impl Tasks {
-    /// Starts a task for every VMI on disk and removes what dead ones left.
-    async fn adopt(&mut self) -> Result<(), StateError> {
+    /// Starts a task for every VMI on disk and removes what dead ones left. The VMIs that are objects of an API, with their
+    /// UIDs.
+    async fn adopt(&mut self) -> Result<Vec<(Key, Uuid)>, StateError> {
+        let mut objects = Vec::new();
         for (uid, dir) in self.node.state.machines()? {
             match Record::load(uid, dir.clone()) {
                 Ok(Some(record)) if self.tell.contains_key(&record.key()) => {
@@ -83,17 +89,21 @@ impl Tasks {
                 }
                 Ok(Some(record)) => {
                     let key = record.key();
-                    if let Some(file) = record.file() {
-                        self.owners.insert(key, file.to_owned());
+                    match record.file() {
+                        Some(file) => drop(self.owners.insert(key, file.to_owned())),
+                        None => objects.push((key, uid)),
                     }
                     // Until the manifests are applied, as it was.
                     self.spawn(Machine::adopt(Arc::clone(&self.node), record), Want::Entry(Entry::Held));
                 }
                 Ok(None) => clear(&dir).await,
-                Err(error) => error!(%uid, error = chain(&error), "this VMI is left alone"),
+                Err(error) => {
+                    error!(%uid, error = chain(&error), "this VMI is left alone");
+                    self.unreadable.insert(uid);
+                }
             }
         }
-        Ok(())
+        Ok(objects)
     }
 
     fn spawn(&mut self, machine: Machine, want: Want) {
@@ -138,6 +148,10 @@ impl Tasks {
                     differs
                 });
             }
+            None if matches!(want.manifest(), Some((_, Origin::Object(uid))) if self.unreadable.contains(uid)) =>
+            {
+                error!(vmi = %key, "a launcher may run for this VMI, whose record cannot be read; it is left alone");
+            }
             None if want.manifest().is_some() => {
                 let machine = Machine::new(Arc::clone(&self.node), key.clone());
                 self.spawn(machine, want);
@@ -145,6 +159,11 @@ impl Tasks {
             None if matches!(want, Want::Nothing | Want::Gone(_)) => drop(self.wants.remove(key)),
             None => {}
         }
+    }
+
+    /// Whether there is a directory for a VMI whose record cannot be read.
+    fn is_unreadable(&self, uid: &str) -> bool {
+        uid.parse().is_ok_and(|uid: Uuid| self.unreadable.contains(&uid))
     }
 
     /// A task has left nothing behind. Another one starts where its VMI is wanted again.

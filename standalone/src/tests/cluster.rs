@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use vireo_apiserver::meta;
 use vireo_handler::cluster::{Cluster, Counts, FINALIZER, NODE_LABEL};
 use vireo_handler::manifests::catalog::{Entry, Update};
 use vireo_handler::manifests::{Key as VmiKey, Source};
@@ -48,7 +49,7 @@ async fn followed(world: World) -> Followed<impl Source> {
     let runs = Arc::clone(&cluster);
     running.spawn(async move { runs.run().await });
     let mut source = cluster.source();
-    source.ready().await;
+    source.ready(Vec::new()).await;
     Followed { world, node, cluster, source, _running: running }
 }
 
@@ -68,11 +69,16 @@ impl<S: Source> Followed<S> {
         vmis.patch(name, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
     }
 
-    /// The next update.
+    /// The next update that names something: a change may have been part of the update before.
     async fn next(&mut self) -> Update {
-        let changed = tokio::time::timeout(LIMIT, self.source.changed()).await;
-        assert!(changed.is_ok(), "nothing changes");
-        self.source.update(&BTreeMap::new())
+        loop {
+            let changed = tokio::time::timeout(LIMIT, self.source.changed()).await;
+            assert!(changed.is_ok(), "nothing changes");
+            let update = self.source.update(&BTreeMap::new());
+            if update.only.as_ref().is_none_or(|only| !only.is_empty()) {
+                return update;
+            }
+        }
     }
 
     fn get(&self, name: &str) -> Option<Value> {
@@ -150,8 +156,8 @@ async fn a_deleted_vmi_is_released_when_nothing_is_left_of_it() {
     let soon = json!({"gracePeriodSeconds": 3});
     assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/x"), soon).await.0, 200);
     while one.next().await.catalog.graces.get(&key("x")) != Some(&3) {}
-    one.source.settle(&|_| true);
-    one.source.settle(&|_| false);
+    one.source.settle(&|_, _| true);
+    one.source.settle(&|_, _| false);
     let released =
         || one.get("x").is_some_and(|x| x["metadata"]["finalizers"] == json!(["example.com/other"]));
     one.until("it is released", released).await;
@@ -205,4 +211,22 @@ async fn a_vmi_that_loses_its_label_keeps_its_guest() {
     assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/y"), Value::Null).await.0, 200);
     let update = one.next().await;
     assert_eq!((update.only, update.catalog.entries.len()), (Some([key("y")].into()), 0));
+}
+
+#[tokio::test]
+async fn a_guest_from_before_is_held_until_its_vmi_is_known_to_be_gone() {
+    let mut one = followed(World::new()).await;
+    assert_eq!(one.world.ask("POST", VMIS, vmi("unlabelled")).await.0, 201);
+    let uid = meta::text(&one.get("unlabelled").unwrap(), "uid").parse().unwrap();
+    let gone = uuid::Uuid::nil();
+    one.source.ready(vec![(key("unlabelled"), uid), (key("gone"), gone)]).await;
+    let first = one.source.update(&BTreeMap::new());
+    assert!(first.only.is_none() && matches!(first.catalog.entries[&key("unlabelled")], Entry::Held));
+    if first.catalog.entries.contains_key(&key("gone")) {
+        let update = one.next().await;
+        assert_eq!((update.only, update.catalog.entries.len()), (Some([key("gone")].into()), 0));
+    }
+    one.bind("unlabelled", "node1").await;
+    let bound = one.next().await;
+    assert!(matches!(bound.catalog.entries[&key("unlabelled")], Entry::Present { .. }));
 }

@@ -32,21 +32,13 @@ const KUBECONFIG: &str = "VIREO_TEST_KUBECONFIG";
 const LIMIT: Duration = Duration::from_secs(60);
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
 
-const fn kind(
-    (group, version): (&'static str, &'static str),
-    kind: &'static str,
-    plural: &'static str,
-) -> Kind {
-    Kind { group, version, kind, plural }
-}
-
-pub(super) const CLUSTER_ROLE: Kind = kind(RBAC, "ClusterRole", "clusterroles");
-pub(super) const ROLE_BINDING: Kind = kind(RBAC, "RoleBinding", "rolebindings");
-const CLUSTER_ROLE_BINDING: Kind = kind(RBAC, "ClusterRoleBinding", "clusterrolebindings");
+pub(super) const CLUSTER_ROLE: Kind = Kind::new(RBAC, "ClusterRole", "clusterroles");
+pub(super) const ROLE_BINDING: Kind = Kind::new(RBAC, "RoleBinding", "rolebindings");
+const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings");
 const DEFINITION: Kind =
-    kind(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
-const NAMESPACE: Kind = kind(("", "v1"), "Namespace", "namespaces");
-const EVENT: Kind = kind(("", "v1"), "Event", "events");
+    Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
+const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
+const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");
 /// What tests look at.
 const WATCHED: [Kind; 6] =
     [Kind::REPLICA_SET, Kind::POOL, Kind::VM, Kind::VMI, Kind::CONTROLLER_REVISION, EVENT];
