@@ -65,7 +65,7 @@ pub fn object<T: DeserializeOwned + Default + Shape>(mut value: Value) -> Decode
     Decoded { object: T::default(), mistyped }
 }
 
-/// What serde says, in the words of a manifest.
+/// A serde error, with the manifest's terms.
 fn message(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.split_once(", expected struct ") {
@@ -74,7 +74,7 @@ fn message(error: &serde_json::Error) -> String {
     }
 }
 
-/// Every virtual machine instance of a text. What is of another kind is in there, too, and refused by
+/// Every virtual machine instance of a text. What is of another kind is in there, too, and rejected by
 /// [`Decoded::check`].
 pub fn manifest(text: &str) -> Result<Vec<Decoded<VirtualMachineInstance>>, SyntaxError> {
     Ok(documents(text)?.into_iter().map(object).collect())

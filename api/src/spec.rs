@@ -1,7 +1,7 @@
-//! What a manifest means: a machine that holds together.
+//! The validated specification of a VM.
 //!
 //! [`Vm`] comes only from `TryFrom<&v1::VirtualMachineInstance>`. Its parts have private fields; what was optional
-//! has its default, what was text is a closed choice, a disk and its volume are one value, a card and its network
+//! has its default, what was text is a closed choice, a disk and its volume are one value, a NIC and its network
 //! are one value. Whatever a manifest asks for ends in exactly one of four places: in a part of [`Vm`]; in
 //! [`Vm::extra_devices`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
 //! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
@@ -34,7 +34,6 @@ mod vm;
 mod volume;
 
 pub use cloud_init::CloudInit;
-pub use cpu::{Cpu, CpuFeature, CpuFeaturePolicy, CpuModel};
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
 pub use field::Field;
@@ -49,6 +48,7 @@ pub use network::{Binding, Ipv4Net};
 pub use notice::Notice;
 pub use probe::{Probe, ProbeHost, ProbeQuestion};
 pub use report::{Cause, Problem, Report};
+pub use syntax::is_dns_subdomain;
 pub use units::{Bytes, MilliCpus, QuantityError, VmiUid};
 pub use vm::{Balloon, Vm};
 pub use volume::{HostDiskCreate, VolumeSource};

@@ -94,7 +94,7 @@ fn hypervisor(manifest: HypervisorChoice, node: HypervisorChoice) -> wire::Hyper
 
 fn cpu(vm: &Vm) -> wire::Cpu {
     let cpu = vm.cpu();
-    let feature = |feature: &vireo_api::spec::CpuFeature| wire::CpuFeature {
+    let feature = |feature: &vireo_vmconfig::CpuFeature| wire::CpuFeature {
         name: feature.name().to_owned(),
         enabled: feature.is_enabled(),
     };

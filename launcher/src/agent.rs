@@ -1,12 +1,12 @@
-//! QEMU's guest agent: asked over its port, believed in nothing.
+//! Client of the QEMU guest agent.
 //!
-//! The other end is a program of the guest, so whatever comes is the guest's word: one line is read at a time, no
-//! longer than [`talk::LINE`], within a deadline; numbers and lengths of what is passed on are bounded by [`said`].
-//! One task talks; nobody else waits for the guest.
+//! The agent is a program of the guest, so its data is untrusted: responses are read one line at a time, at most
+//! [`transport::MAX_LINE`] bytes, within a deadline; numbers and lengths of forwarded items are bounded by
+//! [`response`]. One task owns the connection.
 
-pub mod run;
-mod said;
-mod talk;
+pub mod exec;
+mod response;
+mod transport;
 
 use std::os::unix::net::UnixStream as StdStream;
 use std::time::Duration;
@@ -18,96 +18,96 @@ use tracing::{debug, info};
 use vireo_proto::launcher::{Agent as Known, AgentQuestion, AskAgentResponse, Fault};
 
 use crate::fault::{Code, chain, fault};
-use talk::{AgentError, Talk};
+use transport::{AgentError, Transport};
 
 /// The name by which guests find the port.
 pub const PORT: &str = "org.qemu.guest_agent.0";
 /// Questions that wait for those before them.
-const WAITING: usize = 4;
+const MAX_QUEUED: usize = 4;
 /// All answers to one question.
-const PATIENCE: Duration = Duration::from_secs(8);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(8);
 /// When what is known is looked at again: soon after the agent came, as its system may still be starting; then less and
 /// less often.
-const FIRST: Duration = Duration::from_secs(5);
-const LAST: Duration = Duration::from_secs(300);
+const FIRST_POLL: Duration = Duration::from_secs(5);
+const MAX_POLL_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Where an answer goes.
+/// Where a response goes.
 type Reply<T> = oneshot::Sender<Result<T, Fault>>;
 
-/// Somebody's question.
-pub enum Question {
+/// A request to the task that owns the connection.
+pub enum AgentRequest {
     /// What is known.
-    Tell(AgentQuestion, Reply<AskAgentResponse>),
+    Query(AgentQuestion, Reply<AskAgentResponse>),
     /// Is it there?
     Ping(Reply<()>),
     /// Start a program, with its arguments.
-    Run(Vec<String>, Reply<i64>),
+    Exec(Vec<String>, Reply<i64>),
     /// How did it end?
-    Ended(i64, Reply<Option<run::End>>),
+    ExecStatus(i64, Reply<Option<exec::End>>),
 }
 
 /// Where questions are put.
 #[derive(Clone)]
-pub struct Asker(mpsc::Sender<Question>);
+pub struct AgentClient(mpsc::Sender<AgentRequest>);
 
-impl Asker {
-    /// What the agent says now.
+impl AgentClient {
+    /// Queries the agent.
     ///
     /// # Errors
-    /// When there is no agent, or none that answers.
+    /// When no agent is connected, or it does not respond.
     pub async fn ask(&self, what: AgentQuestion) -> Result<AskAgentResponse, Fault> {
-        self.put(|reply| Question::Tell(what, reply)).await
+        self.send(|reply| AgentRequest::Query(what, reply)).await
     }
 
     /// Whether the agent answers at all.
     ///
     /// # Errors
-    /// When there is no agent, or none that answers.
+    /// When no agent is connected, or it does not respond.
     pub async fn ping(&self) -> Result<(), Fault> {
-        self.put(Question::Ping).await
+        self.send(AgentRequest::Ping).await
     }
 
-    async fn put<T>(&self, question: impl FnOnce(Reply<T>) -> Question) -> Result<T, Fault> {
+    async fn send<T>(&self, request: impl FnOnce(Reply<T>) -> AgentRequest) -> Result<T, Fault> {
         let (reply, answer) = oneshot::channel();
-        if let Err(mpsc::error::TrySendError::Full(_)) = self.0.try_send(question(reply)) {
-            return Err(fault(Code::Conflict, "too many ask the guest agent at once"));
+        if let Err(mpsc::error::TrySendError::Full(_)) = self.0.try_send(request(reply)) {
+            return Err(fault(Code::Conflict, "too many concurrent guest agent requests"));
         }
-        answer.await.unwrap_or_else(|_| Err(absent()))
+        answer.await.unwrap_or_else(|_| Err(not_connected()))
     }
 }
 
-impl Question {
-    /// Answers it with what the agent says now.
-    async fn put_to(self, talk: &mut Talk) {
+impl AgentRequest {
+    /// Executes the request and sends the response.
+    async fn execute(self, transport: &mut Transport) {
         match self {
-            Self::Tell(what, reply) => answer(reply, said::to(talk, what)).await,
-            Self::Ping(reply) => answer(reply, run::ping(talk)).await,
-            Self::Run(command, reply) => answer(reply, run::start(talk, &command)).await,
-            Self::Ended(program, reply) => answer(reply, run::ended(talk, program)).await,
+            Self::Query(what, reply) => answer(reply, response::query(transport, what)).await,
+            Self::Ping(reply) => answer(reply, exec::ping(transport)).await,
+            Self::Exec(command, reply) => answer(reply, exec::start(transport, &command)).await,
+            Self::ExecStatus(program, reply) => answer(reply, exec::ended(transport, program)).await,
         }
     }
 }
 
-/// Answers a question, as long as whoever asked waits.
-async fn answer<T>(mut reply: Reply<T>, told: impl Future<Output = Result<T, AgentError>>) {
+/// Sends the result, unless the requester stops waiting first.
+async fn answer<T>(mut reply: Reply<T>, result: impl Future<Output = Result<T, AgentError>>) {
     tokio::select! {
         biased;
         () = reply.closed() => {}
-        told = in_time(told) => {
+        result = in_time(result) => {
             // They may have left just now.
-            let _ = reply.send(told.map_err(|error| fault(Code::Hypervisor, chain(&error))));
+            let _ = reply.send(result.map_err(|error| fault(Code::Hypervisor, chain(&error))));
         }
     }
 }
 
-fn absent() -> Fault {
+fn not_connected() -> Fault {
     fault(Code::Conflict, "VMI does not have guest agent connected")
 }
 
 /// Where questions are put, and where they arrive.
-pub fn questions() -> (Asker, mpsc::Receiver<Question>) {
-    let (asker, questions) = mpsc::channel(WAITING);
-    (Asker(asker), questions)
+pub fn requests() -> (AgentClient, mpsc::Receiver<AgentRequest>) {
+    let (client, requests) = mpsc::channel(MAX_QUEUED);
+    (AgentClient(client), requests)
 }
 
 /// Bytes both ways.
@@ -116,43 +116,43 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// The hypervisor's end of the port.
 #[derive(Debug)]
-pub struct Plug {
+pub struct AgentPort {
     /// What a program of the guest reads and writes.
-    pub line: StdStream,
-    /// To say whether one has opened it.
+    pub stream: StdStream,
+    /// Set to whether a guest program has the port open.
     pub open: watch::Sender<bool>,
 }
 
-/// Whoever talks to the agent of one guest.
+/// The task that owns the connection to one guest's agent.
 pub struct Agent {
     /// The port.
     pub port: Box<dyn Io>,
     /// Whether a program of the guest has opened it.
     pub open: watch::Receiver<bool>,
     /// What others want to know.
-    pub questions: mpsc::Receiver<Question>,
+    pub requests: mpsc::Receiver<AgentRequest>,
 }
 
 impl Agent {
-    /// Runs until nobody tells any more whether the port is open. `publish` is told what is known of the agent, whenever
+    /// Runs until the sender of `open` is dropped. `publish` receives the agent's data whenever it may have changed.
     /// it may have changed.
     pub async fn run(self, publish: impl Fn(Option<Known>)) {
-        let Self { port, mut open, mut questions } = self;
-        let mut talk = Talk::new(port);
+        let Self { port, mut open, mut requests } = self;
+        let mut transport = Transport::new(port);
         loop {
             publish(None);
             tokio::select! {
-                // Whoever asks after it was opened is not told that it is closed.
+                // Biased: a request that follows the opening of the port is not rejected.
                 biased;
                 opened = open.wait_for(|open| *open) => if opened.is_err() { return },
-                // Without a reply, whoever asked learns that there is none.
-                Some(_) = questions.recv() => continue,
+                // Dropping the reply reports that no agent is connected.
+                Some(_) = requests.recv() => continue,
             }
             info!("a program of the guest has opened the agent's port");
-            talk.begin();
+            transport.reset();
             tokio::select! {
                 closed = open.wait_for(|open| !*open) => if closed.is_err() { return },
-                () = converse(&mut talk, &mut questions, &publish) => return,
+                () = serve(&mut transport, &mut requests, &publish) => return,
             }
             info!("the agent's port was closed");
         }
@@ -160,32 +160,32 @@ impl Agent {
 }
 
 /// Looks at the agent from time to time, and answers questions in between.
-async fn converse(
-    talk: &mut Talk,
-    questions: &mut mpsc::Receiver<Question>,
+async fn serve(
+    transport: &mut Transport,
+    requests: &mut mpsc::Receiver<AgentRequest>,
     publish: &impl Fn(Option<Known>),
 ) {
-    let (mut pause, mut next) = (FIRST, Instant::now());
+    let (mut pause, mut next) = (FIRST_POLL, Instant::now());
     loop {
         tokio::select! {
-            question = questions.recv() => match question {
-                Some(question) => question.put_to(talk).await,
+            request = requests.recv() => match request {
+                Some(request) => request.execute(transport).await,
                 None => return,
             },
             () = sleep_until(next) => {
-                match in_time(said::known(talk)).await {
+                match in_time(response::known(transport)).await {
                     Ok(known) => publish(Some(known)),
                     Err(error) => debug!(error = chain(&error), "the guest agent does not answer"),
                 }
                 next = Instant::now() + pause;
-                pause = (pause * 2).min(LAST);
+                pause = (pause * 2).min(MAX_POLL_INTERVAL);
             }
         }
     }
 }
 
-async fn in_time<T>(told: impl Future<Output = Result<T, AgentError>>) -> Result<T, AgentError> {
-    timeout(PATIENCE, told).await.unwrap_or(Err(AgentError::Silent(PATIENCE)))
+async fn in_time<T>(result: impl Future<Output = Result<T, AgentError>>) -> Result<T, AgentError> {
+    timeout(REQUEST_TIMEOUT, result).await.unwrap_or(Err(AgentError::Timeout(REQUEST_TIMEOUT)))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The guest's serial console: a bounded history, any number of readers, one gate for keys.
 //!
 //! The guest's bytes go into a [`Ring`] that drops its oldest and counts what it dropped. A client is a cursor into
-//! that ring: it starts at its end and follows; a client that reads too slowly is overtaken by the ring and goes on from
-//! what is left, without anybody waiting for it. A client that asks for history is sent first what the ring holds, made
+//! that ring: it starts at its end and follows; a client that reads too slowly is overtaken by the ring and continues
+//! with the oldest byte left; nothing waits for it. A client that asks for history is first sent the ring's content, made
 //! plain text by a filter, and then what follows it. Keys of all clients go
 //! through one short queue which the hypervisor empties only while the UART takes bytes; when the guest does not
 //! read, clients block and nothing grows. A client that closes its writing side keeps reading.
@@ -18,7 +18,7 @@ use tokio::sync::{Notify, mpsc};
 pub use ring::{Read, Ring};
 pub use serve::{Greeting, serve};
 
-/// How much of what the guest said a late client still sees.
+/// How many bytes of output a late client still gets.
 const HISTORY: usize = 256 << 10;
 /// Chunks of keys on their way to the guest, each at most as long as one read of a client.
 const KEYS: usize = 4;
@@ -34,11 +34,11 @@ pub struct Console {
 pub struct Port {
     /// Where the guest's bytes go.
     pub output: Output,
-    /// The keys for the guest, to be taken only while it has room for them.
+    /// Input for the guest; to be received only while the guest has room for it.
     pub input: mpsc::Receiver<Vec<u8>>,
 }
 
-/// Where the guest's bytes go. Clones are the same place.
+/// Sink for the guest's output. Clones share it.
 #[derive(Clone)]
 pub struct Output(Arc<Shared>);
 
@@ -60,7 +60,7 @@ impl Shared {
 }
 
 impl Console {
-    /// A console nobody has written to, and the guest's end of it.
+    /// A console without output, and the guest's end of it.
     pub fn new() -> (Self, Port) {
         let shared = Arc::new(Shared {
             state: Mutex::new(State { ring: Ring::new(HISTORY), ended: false }),
@@ -78,7 +78,7 @@ impl Console {
 }
 
 impl Output {
-    /// Takes what the guest wrote. Waits for nobody but a client in the middle of copying a chunk out.
+    /// Appends output of the guest. Waits at most for a client that is copying a chunk out.
     pub fn write(&self, bytes: &[u8]) {
         self.0.state().ring.push(bytes);
         self.0.changed.notify_waiters();

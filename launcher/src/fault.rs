@@ -1,4 +1,4 @@
-//! Faults: how a refusal or a failure crosses to the handler.
+//! Faults: errors as they are reported to the handler.
 
 use std::error::Error;
 

@@ -1,4 +1,4 @@
-//! Firmware: where this node has it, and a machine's own copy of EFI's variables.
+//! Firmware: where this node has it, and a VM's own copy of EFI's variables.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use vireo_proto::launcher::Fault;
 
 use crate::fault::{Code, fault, fault_at};
-use crate::launch::Boot;
+use vireo_vmconfig::BootSource;
 
 /// Where distributions put SeaBIOS.
 const BIOS: [&str; 3] = [
@@ -27,34 +27,36 @@ pub struct Paths {
     pub bios: Option<PathBuf>,
     /// OVMF's code, without secure boot.
     pub efi_code: Option<PathBuf>,
-    /// The variables that belong to that code, as they are before anybody changes them.
+    /// The template of the variables for that code.
     pub efi_variables: Option<PathBuf>,
 }
 
-/// Firmware for one machine.
+/// Firmware for one VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Firmware {
     /// Code, shared and read-only.
     pub code: PathBuf,
-    /// Variables, this machine's own.
+    /// Variables, this VM's own.
     pub variables: Option<PathBuf>,
     /// The variables are out of reach of the guest's operating system, and enrolled keys are enforced.
     pub secure: bool,
 }
 
 impl Paths {
-    /// Firmware for a machine that starts so, with its variables: the ones it has, or fresh ones in `runtime`.
-    /// `None` for a machine without firmware.
+    /// Firmware for a VM that starts so, with its variables: the ones it has, or fresh ones in `runtime`.
+    /// `None` for a VM without firmware.
     ///
     /// # Errors
     /// Names what is missing, and the package that brings it.
-    pub fn find(&self, boot: &Boot, runtime: &Path) -> Result<Option<Firmware>, Fault> {
+    pub fn find(&self, boot: &BootSource, runtime: &Path) -> Result<Option<Firmware>, Fault> {
         match boot {
-            Boot::Kernel { .. } => Ok(None),
-            Boot::Bios { .. } => Ok(Some(Firmware { code: self.bios()?, variables: None, secure: false })),
-            Boot::Efi { secure_boot, variables } => {
+            BootSource::Kernel(_) => Ok(None),
+            BootSource::Bios { .. } => {
+                Ok(Some(Firmware { code: self.bios()?, variables: None, secure: false }))
+            }
+            BootSource::Efi { secure_boot, persistent } => {
                 let (code, template) = self.efi(*secure_boot)?;
-                let own = own_variables(&template, variables.as_deref(), runtime)?;
+                let own = own_variables(&template, persistent.as_deref(), runtime)?;
                 Ok(Some(Firmware { code, variables: Some(own), secure: *secure_boot }))
             }
         }
@@ -107,7 +109,7 @@ fn missing(field: &str, what: &str, package: &str, options: &str) -> Fault {
     fault_at(Code::HostResource, field, detail)
 }
 
-/// Variables that are kept go on as they are; others begin as the template each time.
+/// Persistent variables are kept; others are copied from the template at each start.
 fn own_variables(template: &Path, keep: Option<&Path>, runtime: &Path) -> Result<PathBuf, Fault> {
     let own = keep.map_or_else(|| runtime.join("efi-variables.fd"), Path::to_owned);
     if keep.is_none() || !own.exists() {
@@ -129,8 +131,8 @@ fn fresh(template: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn efi(secure_boot: bool, variables: Option<PathBuf>) -> Boot {
-        Boot::Efi { secure_boot, variables }
+    fn efi(secure_boot: bool, variables: Option<PathBuf>) -> BootSource {
+        BootSource::Efi { secure_boot, persistent: variables }
     }
 
     #[test]
@@ -162,7 +164,7 @@ mod tests {
             efi_variables: Some(nowhere),
         };
         for (boot, package, field) in [
-            (Boot::Bios { use_serial: false }, "package seabios", AT_BIOS),
+            (BootSource::Bios { use_serial: false }, "package seabios", AT_BIOS),
             (efi(false, None), "package ovmf", AT_EFI),
         ] {
             let fault = paths.find(&boot, Path::new("/tmp")).unwrap_err();

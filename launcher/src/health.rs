@@ -1,9 +1,9 @@
-//! Whether the guest is well: a question of its VMI's probes, asked once, from the machine's network namespace.
+//! Runs one probe of a VMI, in the VM's network namespace.
 //!
 //! Whatever the guest answers is bounded: in time by the question, in size by [`http`] and [`crate::agent`].
 
+mod dns;
 mod http;
-mod names;
 mod tls;
 
 use std::io;
@@ -16,16 +16,16 @@ use url::Host;
 use vireo_proto::launcher::probe_request::{Question, TcpSocket};
 use vireo_proto::launcher::{ProbeRequest, ProbeResponse};
 
-use crate::agent::Asker;
-use crate::agent::run::End;
+use crate::agent::AgentClient;
+use crate::agent::exec::End;
 use crate::fault::{Code, fault};
-use names::Names;
+use dns::Names;
 
 /// Why a guest is not well, for people.
 type Failure = String;
 
-/// Asks the guest.
-pub async fn ask(agent: &Asker, request: ProbeRequest) -> ProbeResponse {
+/// Runs the probe.
+pub async fn run(agent: &AgentClient, request: ProbeRequest) -> ProbeResponse {
     let limit = Duration::from_secs(request.timeout_seconds);
     let Some(question) = request.question else {
         return invalid("this launcher does not know the question");
@@ -34,7 +34,7 @@ pub async fn ask(agent: &Asker, request: ProbeRequest) -> ProbeResponse {
         Ok(names) => names,
         Err(why) => return invalid(&why),
     };
-    let told = match question {
+    let result = match question {
         Question::HttpGet(get) => match http::Request::try_from(get) {
             Ok(request) => timeout(limit, http::get(request, &names)).await,
             Err(why) => return invalid(&why),
@@ -48,8 +48,8 @@ pub async fn ask(agent: &Asker, request: ProbeRequest) -> ProbeResponse {
             timeout(limit, async { agent.ping().await.map_err(|fault| fault.detail) }).await
         }
     };
-    let told = told.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())));
-    ProbeResponse { failure: told.err(), fault: None }
+    let result = result.unwrap_or_else(|_| Err(format!("no answer within {} s", limit.as_secs())));
+    ProbeResponse { failure: result.err(), fault: None }
 }
 
 fn invalid(why: &str) -> ProbeResponse {
@@ -72,11 +72,11 @@ impl TryFrom<&TcpSocket> for Target {
             Ok(IpAddr::V6(address)) => Host::Ipv6(address),
             Err(_) => match Host::parse(&to.address) {
                 Ok(Host::Domain(name)) => Host::Domain(name),
-                _ => return Err(format!("{:?} is no address", to.address)),
+                _ => return Err(format!("invalid address {:?}", to.address)),
             },
         };
         let port = u16::try_from(to.port).ok().filter(|port| *port != 0);
-        Ok(Self { host, port: port.ok_or_else(|| format!("{} is no port", to.port))? })
+        Ok(Self { host, port: port.ok_or_else(|| format!("invalid port {}", to.port))? })
     }
 }
 
@@ -98,8 +98,8 @@ async fn dial(target: &Target, names: &Names) -> Result<TcpStream, Failure> {
     dialled.map_err(|error: io::Error| format!("cannot connect to port {port}: {error}"))
 }
 
-async fn succeeds(agent: &Asker, command: Vec<String>) -> Result<(), Failure> {
-    match agent.run(command).await {
+async fn succeeds(agent: &AgentClient, command: Vec<String>) -> Result<(), Failure> {
+    match agent.exec(command).await {
         Ok(End::Code(0)) => Ok(()),
         Ok(end) => Err(end.to_string()),
         Err(fault) => Err(fault.detail),

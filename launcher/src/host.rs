@@ -1,8 +1,8 @@
-//! What the machine needs from the host, opened: after this nobody opens a path.
+//! Opens the files and devices of the host that a VM needs. After this, no path is opened.
 //!
 //! Disk images are locked with open-file-description locks, which live as long as any descriptor of the file, also
-//! in a child that inherited it. A writer locks the whole file, so it shuts out every other Vireo machine and, as
-//! the range covers the bytes QEMU locks, any QEMU or `qemu-img` somebody points at it. A reader locks one byte
+//! in a child that inherited it. A writer locks the whole file, so it shuts out every other Vireo VM and, as
+//! the range covers the bytes QEMU locks, any QEMU or `qemu-img` that opens it. A reader locks one byte
 //! outside QEMU's range: any number of readers, no writer of ours.
 
 use std::fs::{File, OpenOptions};
@@ -15,25 +15,25 @@ use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
 use vireo_proto::launcher::Fault;
 
-use crate::agent::Plug;
+use crate::agent::AgentPort;
 use crate::fault::{Code, chain, fault_at};
 use crate::firmware::{self, Firmware};
-use crate::launch::{Boot, Disk, Interface, Kind, Launch};
-use vireo_vmconfig::DiskSource;
+use crate::launch::{Disk, Interface, Kind, Launch};
+use vireo_vmconfig::{BootSource, DiskSource, KernelFiles};
 
-/// Open files of one machine, in the order of its [`Launch`].
+/// Open files of one VM, in the order of its [`Launch`].
 #[derive(Debug)]
-pub struct Host {
-    /// Kernel and initrd, for a machine that starts from them.
+pub struct HostResources {
+    /// Kernel and initrd, for a VM that starts from them.
     pub kernel: Option<(File, Option<File>)>,
-    /// For a machine that starts through it.
+    /// For a VM that starts through it.
     pub firmware: Option<HostFirmware>,
     /// One for each disk; absent for an empty CD drive.
     pub disks: Vec<Option<DiskFiles>>,
     /// One for each interface, for the monitor; QEMU attaches to taps by itself.
     pub taps: Vec<OwnedFd>,
     /// The guest agent's port.
-    pub agent: Option<Plug>,
+    pub agent: Option<AgentPort>,
 }
 
 /// Firmware, as the hypervisor wants it.
@@ -54,10 +54,10 @@ pub struct DiskFiles {
     pub backing: Option<File>,
 }
 
-/// Why a file of the machine cannot be had.
+/// Why a file of the VM cannot be had.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The system refused to open it.
+    /// The system call failed.
     #[error("{what}: cannot open {path}")]
     Open {
         /// Whose file it is.
@@ -69,15 +69,15 @@ pub enum HostError {
         source: io::Error,
     },
     /// A directory, a fifo, a socket.
-    #[error("{what}: {path} is neither a regular file nor a block device")]
+    #[error("{what}: {path} is not a regular file or block device")]
     NoImage {
         /// Whose file it is.
         what: String,
         /// Which file.
         path: PathBuf,
     },
-    /// Somebody else has it.
-    #[error("{what}: {path} is in use by another virtual machine or a disk tool on this node")]
+    /// Locked by another process.
+    #[error("{what}: {path} is in use by another VM or a disk tool on this node")]
     InUse {
         /// Whose file it is.
         what: String,
@@ -107,7 +107,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// No such network device.
-    #[error("interface {interface}: there is no network device {tap} in this network namespace")]
+    #[error("interface {interface}: network device {tap} not found in this network namespace")]
     NoTap {
         /// The interface's name.
         interface: String,
@@ -119,32 +119,32 @@ pub enum HostError {
     },
 }
 
-/// Opens and locks everything a machine names, or says what is missing.
+/// Opens and locks every file and device of a VM.
 ///
 /// # Errors
-/// Every file and device that cannot be had, at once.
-pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<Host, Fault> {
+/// Every file and device that cannot be opened, together.
+pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<HostResources, Fault> {
     let mut errors = Vec::new();
     let firmware = firmware.find(&launch.boot, &launch.runtime_dir)?.and_then(|found| match kind {
-        Kind::Native => keep(&mut errors, "spec.domain.firmware.bootloader", open_firmware(&found)),
+        Kind::Native => collect(&mut errors, "spec.domain.firmware.bootloader", open_firmware(&found)),
         Kind::Qemu => Some(HostFirmware::Paths(found)),
     });
     let kernel = match &launch.boot {
-        Boot::Kernel { kernel, initrd, .. } => {
+        BootSource::Kernel(KernelFiles { kernel, initrd, .. }) => {
             let kernel = open_file("the kernel", kernel, false);
             let initrd = initrd.as_deref().map(|path| open_file("the initrd", path, false)).transpose();
-            keep(&mut errors, "spec.domain.firmware.kernelBoot", kernel).zip(keep(
+            collect(&mut errors, "spec.domain.firmware.kernelBoot", kernel).zip(collect(
                 &mut errors,
                 "spec.domain.firmware.kernelBoot",
                 initrd,
             ))
         }
-        Boot::Bios { .. } | Boot::Efi { .. } => None,
+        BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
     let disks = launch.disks.iter().filter_map(|disk| {
         let what = format!("volume {}", disk.name);
         let opened = open_disk(&what, &disk.source, !disk.read_only);
-        keep(&mut errors, &disk.field, opened)
+        collect(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
     let mut taps = Vec::new();
@@ -154,28 +154,27 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
             Kind::Native => open_tap(name, tap).map(Some),
             Kind::Qemu => Ok(None),
         });
-        taps.extend(keep(&mut errors, field, opened).flatten());
+        taps.extend(collect(&mut errors, field, opened).flatten());
     }
     if let Some((field, _)) = errors.first() {
         let field = field.clone();
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
-    Ok(Host { kernel, firmware, disks, taps, agent: None })
+    Ok(HostResources { kernel, firmware, disks, taps, agent: None })
 }
 
-/// Opens and locks a disk that is plugged in while the machine runs.
+/// Opens and locks a disk that is attached while the VM runs.
 ///
 /// # Errors
 /// When its file cannot be had.
-pub fn open_one(disk: &Disk) -> Result<DiskFiles, Fault> {
+pub fn open_disk_files(disk: &Disk) -> Result<DiskFiles, Fault> {
     let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only);
     let opened = opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))?;
-    opened
-        .ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be plugged in"))
+    opened.ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be attached"))
 }
 
-fn keep<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
+fn collect<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result<T, HostError>) -> Option<T> {
     result.map_err(|error| errors.push((field.to_owned(), error))).ok()
 }
 
@@ -264,13 +263,13 @@ mod tests {
     use crate::launch::sample;
 
     /// Firmware that is there; QEMU would read it.
-    fn somewhere() -> firmware::Paths {
+    fn existing() -> firmware::Paths {
         firmware::Paths { bios: std::env::current_exe().ok(), ..firmware::Paths::default() }
     }
 
     fn launch_in(dir: &Path) -> Launch {
         let mut launch = sample::kernel_boot();
-        launch.boot = Boot::Bios { use_serial: false };
+        launch.boot = BootSource::Bios { use_serial: false };
         launch.interfaces.clear();
         launch.disks[0].source =
             DiskSource::Qcow2 { path: dir.join("overlay"), backing: Some(dir.join("base")) };
@@ -284,8 +283,8 @@ mod tests {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
         let launch = launch_in(dir.path());
-        let first = open(&launch, Kind::Qemu, &somewhere()).unwrap();
-        let fault = open(&launch, Kind::Qemu, &somewhere()).unwrap_err();
+        let first = open(&launch, Kind::Qemu, &existing()).unwrap();
+        let fault = open(&launch, Kind::Qemu, &existing()).unwrap_err();
         assert_eq!(fault.code(), Code::HostResource);
         assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
         assert!(
@@ -296,15 +295,14 @@ mod tests {
         let mut other = launch.clone();
         other.disks[0].source =
             DiskSource::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
-        let second = open(&other, Kind::Qemu, &somewhere()).expect("the base is shared");
+        let second = open(&other, Kind::Qemu, &existing()).expect("the base is shared");
         let mut writer = launch.clone();
         writer.disks[0].source = DiskSource::Raw(dir.path().join("base"));
-        assert!(open(&writer, Kind::Qemu, &somewhere()).unwrap_err().detail.contains("base is in use"));
+        assert!(open(&writer, Kind::Qemu, &existing()).unwrap_err().detail.contains("base is in use"));
 
         drop((first, second));
         assert!(
-            open(&writer, Kind::Qemu, &somewhere()).is_ok()
-                && open(&launch, Kind::Qemu, &somewhere()).is_ok()
+            open(&writer, Kind::Qemu, &existing()).is_ok() && open(&launch, Kind::Qemu, &existing()).is_ok()
         );
     }
 
@@ -320,7 +318,7 @@ mod tests {
         directory.read_only = true;
         directory.source = DiskSource::Raw(dir.path().to_owned());
         launch.disks.push(directory);
-        let fault = open(&launch, Kind::Qemu, &somewhere()).unwrap_err();
+        let fault = open(&launch, Kind::Qemu, &existing()).unwrap_err();
         assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
         for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
             assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);

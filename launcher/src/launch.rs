@@ -1,7 +1,7 @@
 //! The launch message, checked: what the rest of the launcher works from.
 //!
-//! The wire allows an absent part, an unknown enum number, a MAC address that is none. Here every such thing is
-//! refused once, all problems together, so that nobody further in asks again.
+//! The protocol allows an absent part, an unknown enum number, an invalid MAC address. All such problems are
+//! reported here, together, so that no later code checks again.
 
 mod check;
 #[cfg(test)]

@@ -1,12 +1,11 @@
-//! `virt-launcher`: one process that holds one virtual machine.
+//! `virt-launcher`: one process that holds one VM.
 //!
 //! A launch message arrives over the launcher's socket ([`server`]), is checked ([`launch`]), a hypervisor is
-//! chosen for it ([`hypervisor::choose`]), every file it names is opened and locked ([`host`]), and the machine
-//! runs until it ends; [`session`] owns all of that and is the only one who does. Beside the machine stand its
-//! serial console ([`console`]) and the DHCP server of its network ([`dhcp`]); whoever wants to know whether its guest is
-//! well asks it from here ([`health`]).
+//! chosen for it ([`hypervisor::choose`]), every file it names is opened and locked ([`host`]), and the VM
+//! runs until it ends; [`session`] owns all of that. Beside the VM run its serial console ([`console`]), the DHCP
+//! server of its network ([`dhcp`]) and the probes of its guest ([`health`]).
 //!
-//! One thread runs everything here; the native hypervisor brings its own threads for the machine.
+//! One thread runs everything here; the native hypervisor brings its own threads for the VM.
 
 pub mod agent;
 pub mod console;

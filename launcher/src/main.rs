@@ -1,4 +1,4 @@
-//! `virt-launcher`: settle, listen, serve one machine, leave.
+//! `virt-launcher`: settle, listen, serve one VM, leave.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,23 +14,23 @@ use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
 use vireo_launcher::fault::chain;
 use vireo_launcher::firmware::Paths;
-use vireo_launcher::node::Here;
+use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{logging, process, socket};
 use vireo_proto::launcher::launcher_server::LauncherServer;
 
 /// How long connections get to take their last answers.
-const FAREWELL: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Holds one virtual machine. Started by virt-handler, which tells it what to run.
+/// Runs one VM. Started by virt-handler, which sends the VM to run.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Args {
     /// Unix socket to serve the launcher protocol on.
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// QEMU, for machines the monitor cannot run: a path, or a name to look up on PATH.
+    /// QEMU, for VMs the monitor cannot run: a path, or a name to look up on PATH.
     #[arg(long, value_name = "PATH", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
     /// SeaBIOS [default: where the package seabios has it].
@@ -39,7 +39,7 @@ struct Args {
     /// OVMF's code, without secure boot [default: where the package ovmf has it].
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_CODE", requires = "efi_variables")]
     efi_code: Option<PathBuf>,
-    /// The variables that belong to that code, unchanged; machines get copies.
+    /// The variables that belong to that code, unchanged; VMs get copies.
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
     efi_variables: Option<PathBuf>,
     /// Least important lines to log: error, warn, info, debug or trace.
@@ -50,7 +50,7 @@ struct Args {
 #[derive(Debug, thiserror::Error)]
 enum LauncherError {
     #[error("cannot give up what this process should not have")]
-    Settle(#[source] rustix::io::Errno),
+    Harden(#[source] rustix::io::Errno),
     #[error("cannot set up signals and timers")]
     Runtime(#[source] io::Error),
     #[error("cannot serve the launcher protocol")]
@@ -72,14 +72,14 @@ fn main() -> ExitCode {
 }
 
 fn run(args: Args) -> Result<(), LauncherError> {
-    process::settle().map_err(LauncherError::Settle)?;
+    process::harden().map_err(LauncherError::Harden)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = socket::bind(&args.socket)?;
-        info!(socket = %args.socket.display(), "waiting for a machine");
+        info!(socket = %args.socket.display(), "waiting for a VM");
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
-        let (session, handle) = Session::new(Box::new(Here { qemu: args.qemu, firmware }));
-        heed_signals(&handle).map_err(LauncherError::Runtime)?;
+        let (session, handle) = Session::new(Box::new(LocalNode { qemu: args.qemu, firmware }));
+        handle_signals(&handle).map_err(LauncherError::Runtime)?;
         serve(session, handle, listener).await.map_err(LauncherError::Serve)
     })
 }
@@ -101,7 +101,7 @@ async fn serve(
     let session = async {
         session.run().await;
         over.notify_one();
-        tokio::time::sleep(FAREWELL).await;
+        tokio::time::sleep(EXIT_TIMEOUT).await;
     };
     tokio::select! {
         served = server => served,
@@ -110,14 +110,14 @@ async fn serve(
 }
 
 /// SIGTERM and SIGINT shut the guest down; a vanished terminal means nothing.
-fn heed_signals(handle: &Handle) -> io::Result<()> {
+fn handle_signals(handle: &Handle) -> io::Result<()> {
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
         let mut signals = signal(kind)?;
         let handle = handle.clone();
         tokio::spawn(async move {
             while signals.recv().await.is_some() {
-                info!(?kind, "told to leave");
-                handle.leave().await;
+                info!(?kind, "signal received: shutting down");
+                handle.exit().await;
             }
         });
     }

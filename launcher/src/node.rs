@@ -1,4 +1,4 @@
-//! This node, as a session asks about it.
+//! The session's view of this node.
 
 use std::path::PathBuf;
 
@@ -14,14 +14,14 @@ use crate::session::Node;
 
 /// The node this process runs on.
 #[derive(Debug)]
-pub struct Here {
+pub struct LocalNode {
     /// QEMU: a path, or a name to look up.
     pub qemu: PathBuf,
     /// Firmware that is not where distributions have it.
     pub firmware: firmware::Paths,
 }
 
-impl Node for Here {
+impl Node for LocalNode {
     fn probe(&self) -> Probe {
         Probe { kvm: kvm(), qemu: find_binary(&self.qemu).map(drop) }
     }

@@ -1,28 +1,28 @@
-//! From a launch message and its open files to the monitor's machine: the single translation.
+//! From a launch message and its open files to the monitor's VM: the single translation.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
-use vireo_vmconfig::{DiskSource, Smbios};
+use vireo_vmconfig::{BootSource, DiskSource, KernelFiles, Smbios};
 use vireo_vmm::config::{
-    Boot as MachineBoot, Disk as MachineDisk, DiskError, DiskImage, Firmware, Input, KernelBoot, Machine,
-    MemorySize, MemorySizeError, Net, Opened, Port, TooManyDevices,
+    Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot, MemorySize,
+    MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
 };
 
-use crate::agent::{self, Plug};
+use crate::agent::{self, AgentPort};
 use crate::fault::{Code, chain, fault_at};
-use crate::host::{DiskFiles, Host, HostFirmware};
-use crate::launch::{Boot, Disk, Launch};
+use crate::host::{DiskFiles, HostFirmware, HostResources};
+use crate::launch::{Disk, Launch};
 
-/// Why a launch message is no machine of the monitor's.
+/// Why a launch message has no monitor configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanError {
     /// Not a size of guest memory.
     #[error("the monitor has no such amount of memory")]
     Memory(#[from] MemorySizeError),
     /// What it starts from was not opened.
-    #[error("neither a kernel nor firmware was opened for the machine")]
+    #[error("no kernel or firmware was opened for the VM")]
     NothingToStart,
     /// A disk it cannot have.
     #[error("the monitor has no such disk as {name}")]
@@ -44,7 +44,7 @@ pub enum PlanError {
         field: String,
     },
     /// More than there are slots for.
-    #[error("the monitor has no room")]
+    #[error("too many devices for the monitor")]
     TooManyDevices(#[from] TooManyDevices),
 }
 
@@ -60,9 +60,9 @@ impl From<PlanError> for Fault {
     }
 }
 
-/// Translates. What a machine may have and the monitor does not is refused before, by
-/// [`choose`](crate::hypervisor::choose); what is refused here is what only the monitor's own types know.
-pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
+/// Translates. Features that the monitor does not support were rejected by
+/// [`choose`](crate::hypervisor::choose); the errors here come from the monitor's own types.
+pub fn machine(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
     let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
@@ -75,7 +75,7 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
             Net::new(tap, wanted.mac).mtu(wanted.mtu).boot_order(wanted.boot_order)
         })
         .collect();
-    let machine = Machine::new(launch.cpu.topology, memory, boot)
+    let machine = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_rng(launch.rng)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
@@ -85,33 +85,33 @@ pub fn machine(launch: &Launch, host: Host) -> Result<Machine, PlanError> {
 }
 
 fn boot(
-    wanted: &Boot,
+    wanted: &BootSource,
     kernel: Option<(File, Option<File>)>,
     firmware: Option<HostFirmware>,
-) -> Result<MachineBoot, PlanError> {
+) -> Result<MonitorBoot, PlanError> {
     match (wanted, kernel, firmware) {
-        (Boot::Kernel { command_line, .. }, Some((kernel, initrd)), _) => {
-            Ok(MachineBoot::Kernel(KernelBoot { kernel, initrd, command_line: command_line.clone() }))
+        (BootSource::Kernel(KernelFiles { command_line, .. }), Some((kernel, initrd)), _) => {
+            Ok(MonitorBoot::Kernel(KernelBoot { kernel, initrd, command_line: command_line.clone() }))
         }
-        (Boot::Bios { use_serial }, _, Some(HostFirmware::Files(code, _))) => {
-            Ok(MachineBoot::Firmware(Firmware::new(code).on_serial(*use_serial)))
+        (BootSource::Bios { use_serial }, _, Some(HostFirmware::Files(code, _))) => {
+            Ok(MonitorBoot::Firmware(Firmware::new(code).on_serial(*use_serial)))
         }
-        (Boot::Efi { secure_boot: false, .. }, _, Some(HostFirmware::Files(code, variables))) => {
-            Ok(MachineBoot::Firmware(Firmware::new(code).variables(variables)))
+        (BootSource::Efi { secure_boot: false, .. }, _, Some(HostFirmware::Files(code, variables))) => {
+            Ok(MonitorBoot::Firmware(Firmware::new(code).variables(variables)))
         }
         _ => Err(PlanError::NothingToStart),
     }
 }
 
-fn port(plug: Plug) -> Port {
-    let Plug { line, open } = plug;
+fn port(port: AgentPort) -> Port {
+    let AgentPort { stream, open } = port;
     let opened = Opened::new(move |now| {
         open.send_replace(now);
     });
-    Port::new(agent::PORT, line, opened)
+    Port::new(agent::PORT, stream, opened)
 }
 
-fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanError> {
+fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MonitorDisk, PlanError> {
     let empty = || PlanError::EmptyDrive { name: wanted.name.clone(), field: wanted.field.clone() };
     let DiskFiles { image, backing } = files.ok_or_else(empty)?;
     let image = match &wanted.source {
@@ -119,7 +119,7 @@ fn disk(wanted: &Disk, files: Option<DiskFiles>) -> Result<MachineDisk, PlanErro
         DiskSource::Qcow2 { .. } => DiskImage::Qcow2 { image, backing },
         DiskSource::NoMedium => return Err(empty()),
     };
-    MachineDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
+    MonitorDisk::try_from(wanted.with_source(image)).map_err(|source| PlanError::Disk {
         name: wanted.name.clone(),
         field: wanted.field.clone(),
         source,
@@ -137,15 +137,15 @@ mod tests {
         File::open("/dev/null").unwrap()
     }
 
-    fn host(launch: &Launch) -> Host {
+    fn host(launch: &Launch) -> HostResources {
         let files = |_: &Disk| Some(DiskFiles { image: any_file(), backing: Some(any_file()) });
-        Host {
+        HostResources {
             kernel: Some((any_file(), None)),
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),
             taps: launch.interfaces.iter().map(|_| any_file().into()).collect(),
-            agent: Some(Plug {
-                line: std::os::unix::net::UnixStream::pair().unwrap().0,
+            agent: Some(AgentPort {
+                stream: std::os::unix::net::UnixStream::pair().unwrap().0,
                 open: tokio::sync::watch::Sender::new(false),
             }),
         }
@@ -167,7 +167,7 @@ mod tests {
         launch.disks.push(Disk { bus: DiskBus::Sata, ..launch.disks[0].clone() });
         launch.disks.push(Disk { bus: DiskBus::Scsi, device: DiskDevice::CdRom, ..launch.disks[0].clone() });
         let machine = machine(&launch, host(&launch)).unwrap();
-        // The machine's parts are private to the monitor; what it prints shows that they arrived.
+        // The VM's parts are private to the monitor; what it prints shows that they arrived.
         let text = format!("{machine:?}");
         for part in [
             "Qcow2",
@@ -197,7 +197,7 @@ mod tests {
         type Change = fn(&mut Launch);
         let table: [(Change, &str); 4] = [
             (|l| l.memory_bytes = 1, "spec.domain.memory.guest"),
-            (|l| l.boot = Boot::Bios { use_serial: false }, "spec.domain.firmware"),
+            (|l| l.boot = BootSource::Bios { use_serial: false }, "spec.domain.firmware"),
             (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus"),
             (|l| l.disks = vec![l.disks[0].clone(); 40], "spec.domain.devices"),
         ];

@@ -1,14 +1,14 @@
-//! What this process gives up before it deals with anybody.
+//! Drops privileges of this process before it serves requests.
 
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 
 /// Makes this a quiet process with little to lose: no controlling terminal, no new privileges, no core with guest
-/// memory in it, files for its owner only. The system call filter is not here yet.
+/// memory in it, files for its owner only. There is no seccomp filter yet.
 ///
 /// # Errors
-/// What the kernel refuses.
-pub fn settle() -> Result<(), Errno> {
+/// Errors of the system calls.
+pub fn harden() -> Result<(), Errno> {
     match rustix::process::setsid() {
         // EPERM: already the leader of a group, thus of the session its starter made for it.
         Ok(_) | Err(Errno::PERM) => {}

@@ -1,4 +1,4 @@
-//! A picture of the guest's screen, taken by looking at it as any viewer does: the same for both hypervisors.
+//! Screenshots: a VNC client, the same for both hypervisors.
 
 use std::io;
 use std::path::Path;
@@ -8,49 +8,49 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-/// For all of it; a screen answers at once, but a busy node has little time for it.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// No screen is larger, whatever the server says.
+/// Limit for the whole screenshot; a busy node may need long.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of the framebuffer's size, whatever the server announces.
 const MAX_PIXELS: usize = 16 << 20;
-/// More rounds than a screen takes that changes its size while it is looked at.
-const ROUNDS: usize = 8;
+/// Limit of framebuffer updates, should the size change while they are read.
+const MAX_UPDATES: usize = 8;
 
 /// Encodings (RFC 6143, section 7.7).
 const RAW: i32 = 0;
 const DESKTOP_SIZE: i32 = -223;
 
-/// Why there is no picture.
+/// Why there is no screenshot.
 #[derive(Debug, thiserror::Error)]
 pub enum ScreenshotError {
-    /// Nobody shows a screen there, or the connection broke.
-    #[error("the screen cannot be looked at")]
+    /// The server is missing, or the connection broke.
+    #[error("cannot connect to the VNC server")]
     Io(#[from] io::Error),
     /// Silence.
-    #[error("the screen was not shown within {} s", PATIENCE.as_secs())]
-    Silent,
-    /// What came is not RFB, or not what was asked for.
-    #[error("the screen is shown in a way that makes no sense: {0}")]
-    Senseless(&'static str),
+    #[error("no screenshot within {} s", TIMEOUT.as_secs())]
+    Timeout,
+    /// Not RFB, or not as negotiated.
+    #[error("unexpected RFB message: {0}")]
+    ProtocolViolation(&'static str),
     /// It could not be written as PNG.
-    #[error("the picture cannot be encoded")]
+    #[error("the screenshot cannot be encoded")]
     Png(#[from] png::EncodingError),
 }
 
-/// Looks at the screen served on `socket`; the picture as PNG. With `move_cursor` the pointer is moved first, which
+/// Takes a screenshot from the VNC server on `socket`, as PNG. With `move_cursor` the pointer is moved first, which
 /// wakes screen savers.
 ///
 /// # Errors
-/// When the screen cannot be looked at.
+/// When the server does not send a complete framebuffer.
 pub async fn take(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, ScreenshotError> {
-    let looking = async {
+    let capturing = async {
         let mut viewer = Viewer::connect(socket).await?;
         if move_cursor {
             viewer.move_pointer().await?;
         }
-        viewer.look().await?;
+        viewer.capture().await?;
         Ok(viewer)
     };
-    let viewer = timeout(PATIENCE, looking).await.unwrap_or(Err(ScreenshotError::Silent))?;
+    let viewer = timeout(TIMEOUT, capturing).await.unwrap_or(Err(ScreenshotError::Timeout))?;
     png(viewer.size, &viewer.pixels)
 }
 
@@ -80,18 +80,18 @@ impl Viewer {
         let stream = UnixStream::connect(socket).await?;
         let mut viewer = Self { stream, size: (0, 0), pixels: Vec::new() };
         if !viewer.bytes::<12>().await?.starts_with(b"RFB 003.") {
-            return Err(ScreenshotError::Senseless("no RFB"));
+            return Err(ScreenshotError::ProtocolViolation("no RFB"));
         }
         viewer.stream.write_all(b"RFB 003.008\n").await?;
         let kinds = viewer.stream.read_u8().await?;
         let mut offered = vec![0; kinds.into()];
         viewer.stream.read_exact(&mut offered).await?;
         if !offered.contains(&1) {
-            return Err(ScreenshotError::Senseless("it asks for a password"));
+            return Err(ScreenshotError::ProtocolViolation("a password is required"));
         }
         viewer.stream.write_all(&[1]).await?;
         if viewer.stream.read_u32().await? != 0 {
-            return Err(ScreenshotError::Senseless("it refuses"));
+            return Err(ScreenshotError::ProtocolViolation("authentication failed"));
         }
         // Shared.
         viewer.stream.write_all(&[1]).await?;
@@ -112,7 +112,7 @@ impl Viewer {
     fn resize(&mut self, size: (u16, u16)) -> Result<(), ScreenshotError> {
         let pixels = usize::from(size.0) * usize::from(size.1);
         if pixels == 0 || pixels > MAX_PIXELS {
-            return Err(ScreenshotError::Senseless("no screen has that size"));
+            return Err(ScreenshotError::ProtocolViolation("invalid framebuffer size"));
         }
         self.size = size;
         self.pixels = vec![0; pixels * 4];
@@ -129,9 +129,9 @@ impl Viewer {
         Ok(())
     }
 
-    /// Asks for all of the screen until all of it has come.
-    async fn look(&mut self) -> Result<(), ScreenshotError> {
-        for _ in 0..ROUNDS {
+    /// Requests updates until one covers the whole framebuffer.
+    async fn capture(&mut self) -> Result<(), ScreenshotError> {
+        for _ in 0..MAX_UPDATES {
             let mut request = vec![3, 0, 0, 0, 0, 0];
             request.extend(self.size.0.to_be_bytes());
             request.extend(self.size.1.to_be_bytes());
@@ -140,15 +140,15 @@ impl Viewer {
                 return Ok(());
             }
         }
-        Err(ScreenshotError::Senseless("it never comes to rest"))
+        Err(ScreenshotError::ProtocolViolation("it never comes to rest"))
     }
 
-    /// Reads one update; says how many pixels it brought.
+    /// Reads one update; returns how many pixels it contained.
     async fn update(&mut self) -> Result<usize, ScreenshotError> {
         loop {
             match self.stream.read_u8().await? {
                 0 => break,
-                // A bell.
+                // Bell.
                 2 => {}
                 // The server's clipboard.
                 3 => {
@@ -156,7 +156,7 @@ impl Viewer {
                     let len = self.stream.read_u32().await?;
                     self.skip(len).await?;
                 }
-                _ => return Err(ScreenshotError::Senseless("a message of unknown type")),
+                _ => return Err(ScreenshotError::ProtocolViolation("a message of unknown type")),
             }
         }
         self.stream.read_u8().await?;
@@ -172,7 +172,7 @@ impl Viewer {
                     self.resize((area[2], area[3]))?;
                     drawn = 0;
                 }
-                _ => return Err(ScreenshotError::Senseless("an encoding that was not asked for")),
+                _ => return Err(ScreenshotError::ProtocolViolation("an encoding that was not offered")),
             }
         }
         Ok(drawn)
@@ -181,13 +181,14 @@ impl Viewer {
     async fn draw(&mut self, [x, y, width, height]: [usize; 4]) -> Result<usize, ScreenshotError> {
         let line = usize::from(self.size.0) * 4;
         if x + width > usize::from(self.size.0) {
-            return Err(ScreenshotError::Senseless("pixels beyond the screen"));
+            return Err(ScreenshotError::ProtocolViolation("pixels beyond the framebuffer"));
         }
         for y in y..y + height {
             let at = y * line + x * 4;
-            let place = self.pixels.get_mut(at..at + width * 4);
-            let place = place.ok_or(ScreenshotError::Senseless("pixels beyond the screen"))?;
-            self.stream.read_exact(place).await?;
+            let line_pixels = self.pixels.get_mut(at..at + width * 4);
+            let line_pixels =
+                line_pixels.ok_or(ScreenshotError::ProtocolViolation("pixels beyond the framebuffer"))?;
+            self.stream.read_exact(line_pixels).await?;
         }
         Ok(width * height)
     }
@@ -252,7 +253,7 @@ mod tests {
             });
             let (mut stream, _) = listener.accept().await.unwrap();
             stream.write_all(says).await.unwrap();
-            assert!(matches!(looked.await.unwrap(), Err(ScreenshotError::Senseless(_))), "{says:?}");
+            assert!(matches!(looked.await.unwrap(), Err(ScreenshotError::ProtocolViolation(_))), "{says:?}");
         }
     }
 }

@@ -18,10 +18,10 @@ use vireo_proto::launcher::{
 
 use crate::fault::{Code, chain, fault};
 use crate::health;
-use crate::hypervisor::Order;
+use crate::hypervisor::VmCommand;
 use crate::launch;
 use crate::screenshot;
-use crate::session::{Handle, PlugRequest};
+use crate::session::{Handle, VolumeRequest};
 use crate::statistics;
 
 /// The service, for any number of connections.
@@ -42,14 +42,14 @@ impl Launcher for Server {
         let theirs = request.into_inner().version.unwrap_or_default();
         if theirs.major != VERSION.major {
             let (theirs, ours) = (theirs.major, VERSION.major);
-            let refusal = format!("this launcher speaks version {ours} of the protocol, not {theirs}");
-            return Err(Status::failed_precondition(refusal));
+            let message = format!("this launcher supports version {ours} of the protocol, not {theirs}");
+            return Err(Status::failed_precondition(message));
         }
-        let standing = self.session.standing().borrow().clone();
+        let status = self.session.status().borrow().clone();
         Ok(Response::new(HelloResponse {
             version: Some(VERSION),
-            vmi: standing.vmi,
-            state: Some(standing.state),
+            vmi: status.vmi,
+            state: Some(status.state),
             pid: std::process::id(),
         }))
     }
@@ -63,7 +63,7 @@ impl Launcher for Server {
 
     /// Changes that follow each other faster than they are read are seen as one.
     async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let states = WatchStream::new(self.session.standing()).map(|standing| Ok(standing.state));
+        let states = WatchStream::new(self.session.status()).map(|status| Ok(status.state));
         Ok(Response::new(Box::pin(states)))
     }
 
@@ -80,17 +80,17 @@ impl Launcher for Server {
     }
 
     async fn steer(&self, request: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
-        let order = match request.into_inner().steering() {
-            Steering::Pause => Order::Pause,
-            Steering::Unpause => Order::Resume,
-            Steering::Reset => Order::Reset,
-            Steering::SoftReboot => Order::SoftReboot,
+        let command = match request.into_inner().steering() {
+            Steering::Pause => VmCommand::Pause,
+            Steering::Unpause => VmCommand::Resume,
+            Steering::Reset => VmCommand::Reset,
+            Steering::SoftReboot => VmCommand::SoftReboot,
             Steering::Unspecified => {
                 let fault = fault(Code::Invalid, "this launcher does not know what to do");
                 return Ok(Response::new(SteerResponse { fault: Some(fault) }));
             }
         };
-        Ok(Response::new(SteerResponse { fault: self.session.steer(order).await }))
+        Ok(Response::new(SteerResponse { fault: self.session.lifecycle(command).await }))
     }
 
     async fn attach_volume(
@@ -98,7 +98,7 @@ impl Launcher for Server {
         request: Request<AttachVolumeRequest>,
     ) -> Result<Response<AttachVolumeResponse>, Status> {
         let fault = match launch::pluggable(request.into_inner()) {
-            Ok(disk) => self.session.plug(PlugRequest::In(Box::new(disk))).await,
+            Ok(disk) => self.session.hotplug(VolumeRequest::Attach(Box::new(disk))).await,
             Err(error) => Some(fault(Code::Invalid, chain(&error))),
         };
         Ok(Response::new(AttachVolumeResponse { fault }))
@@ -108,7 +108,7 @@ impl Launcher for Server {
         &self,
         request: Request<DetachVolumeRequest>,
     ) -> Result<Response<DetachVolumeResponse>, Status> {
-        let fault = self.session.plug(PlugRequest::Out(request.into_inner().name)).await;
+        let fault = self.session.hotplug(VolumeRequest::Detach(request.into_inner().name)).await;
         Ok(Response::new(DetachVolumeResponse { fault }))
     }
 
@@ -116,21 +116,21 @@ impl Launcher for Server {
         &self,
         request: Request<AskAgentRequest>,
     ) -> Result<Response<AskAgentResponse>, Status> {
-        let told = self.session.agent().ask(request.into_inner().question()).await;
-        let refused = |fault| AskAgentResponse { fault: Some(fault), ..AskAgentResponse::default() };
-        Ok(Response::new(told.unwrap_or_else(refused)))
+        let response = self.session.agent().ask(request.into_inner().question()).await;
+        let failed = |fault| AskAgentResponse { fault: Some(fault), ..AskAgentResponse::default() };
+        Ok(Response::new(response.unwrap_or_else(failed)))
     }
 
     async fn probe(&self, request: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
-        Ok(Response::new(health::ask(self.session.agent(), request.into_inner()).await))
+        Ok(Response::new(health::run(self.session.agent(), request.into_inner()).await))
     }
 
     async fn screenshot(
         &self,
         request: Request<ScreenshotRequest>,
     ) -> Result<Response<ScreenshotResponse>, Status> {
-        let Some(screen) = self.session.standing().borrow().screen.clone() else {
-            let fault = Some(fault(Code::Conflict, "the machine has no screen"));
+        let Some(screen) = self.session.status().borrow().screen.clone() else {
+            let fault = Some(fault(Code::Conflict, "the VM has no display"));
             return Ok(Response::new(ScreenshotResponse { fault, ..ScreenshotResponse::default() }));
         };
         let answer = match screenshot::take(&screen, request.into_inner().move_cursor).await {
@@ -146,7 +146,7 @@ impl Launcher for Server {
         &self,
         _: Request<StatisticsRequest>,
     ) -> Result<Response<StatisticsResponse>, Status> {
-        let answer = match statistics::read(self.session.metered()).await {
+        let answer = match statistics::read(self.session.stats_source()).await {
             Ok(statistics) => StatisticsResponse { statistics: Some(statistics), fault: None },
             Err(fault) => StatisticsResponse { statistics: None, fault: Some(fault) },
         };

@@ -14,10 +14,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// Why a socket could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// Somebody answers there.
+    /// Another process accepts connections there.
     #[error("{0} is in use: another launcher serves it")]
     InUse(PathBuf),
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot listen on {path}")]
     Listen {
         /// Where.
@@ -28,7 +28,7 @@ pub enum SocketError {
     },
 }
 
-/// Listens on `path`, mode 0600. A socket there that nobody serves any more is replaced.
+/// Listens on `path`, mode 0600. A stale socket is replaced.
 pub fn bind(path: &Path) -> Result<UnixListener, SocketError> {
     let listen = |source| SocketError::Listen { path: path.to_owned(), source };
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
@@ -49,7 +49,7 @@ pub async fn accept(listener: &UnixListener) -> UnixStream {
     loop {
         match listener.accept().await.and_then(|(stream, _)| Ok((stream.peer_cred()?, stream))) {
             Ok((peer, stream)) if trusted(peer.uid()) => return stream,
-            Ok((peer, _)) => warn!(uid = peer.uid(), "connection refused: another user's"),
+            Ok((peer, _)) => warn!(uid = peer.uid(), "connection rejected: not the owner's uid"),
             Err(error) => {
                 warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

@@ -1,50 +1,51 @@
-//! What a machine has used: what its hypervisor says, and what the kernel says of its threads and taps.
+//! Resource usage of a VM: from its hypervisor, and from the kernel for its threads and taps.
 //!
-//! Nothing is kept and nobody looks ahead of time: a machine that nobody asks about is not disturbed.
+//! Collected on request only, so that an idle VM is not disturbed.
 
 mod kernel;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use vireo_proto::launcher::{Fault, Statistics};
 
 use crate::fault::{Code, fault};
-use crate::hypervisor::Figures;
+use crate::hypervisor::{HypervisorStats, StatsClient};
 use crate::launch::Launch;
-use crate::session::Metered;
-
-pub use kernel::vcpus_of_this_process;
 
 /// How long a hypervisor may take; one whose disk hangs takes forever.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The hypervisor of a running VM and its launch message; absent while no VM runs.
+pub type StatsSource = Option<(StatsClient, Arc<Launch>)>;
 
 /// Reads everything now.
 ///
 /// # Errors
-/// When no machine runs, or its hypervisor does not answer.
-pub async fn read(metered: Metered) -> Result<Statistics, Fault> {
-    let Some((meter, launch)) = metered else {
-        return Err(fault(Code::Conflict, "no machine runs"));
+/// When no VM runs, or its hypervisor does not answer.
+pub async fn read(stats_source: StatsSource) -> Result<Statistics, Fault> {
+    let Some((meter, launch)) = stats_source else {
+        return Err(fault(Code::Conflict, "no VM runs"));
     };
-    match tokio::time::timeout(PATIENCE, meter.read()).await {
-        Ok(Some(figures)) => Ok(complete(&launch, figures)),
-        Ok(None) => Err(fault(Code::Conflict, "the machine is gone")),
+    match tokio::time::timeout(TIMEOUT, meter.read()).await {
+        Ok(Some(stats)) => Ok(complete(&launch, stats)),
+        Ok(None) => Err(fault(Code::Conflict, "the VM is gone")),
         Err(_) => {
-            let detail = format!("the hypervisor does not answer within {} s", PATIENCE.as_secs());
+            let detail = format!("the hypervisor does not answer within {} s", TIMEOUT.as_secs());
             Err(fault(Code::Hypervisor, detail))
         }
     }
 }
 
 /// Gives disks their names, and adds what the kernel knows.
-fn complete(launch: &Launch, figures: Figures) -> Statistics {
-    let mut statistics = kernel::of_process(figures.pid, &figures.vcpus);
+fn complete(launch: &Launch, stats: HypervisorStats) -> Statistics {
+    let mut statistics = kernel::of_process(stats.pid, &stats.vcpus);
     statistics.domain_bytes = launch.memory_bytes;
-    statistics.balloon = figures.balloon;
-    let mut disks: BTreeMap<usize, _> = figures.disks.into_iter().collect();
-    let named = launch.disks.iter().enumerate().filter_map(|(place, disk)| {
-        let mut known = disks.remove(&place)?;
+    statistics.balloon = stats.balloon;
+    let mut disks: BTreeMap<usize, _> = stats.disks.into_iter().collect();
+    let named = launch.disks.iter().enumerate().filter_map(|(index, disk)| {
+        let mut known = disks.remove(&index)?;
         known.name.clone_from(&disk.name);
         Some(known)
     });
@@ -71,13 +72,13 @@ mod tests {
             ..DiskStatistics::default()
         };
         let pid = i32::try_from(std::process::id()).unwrap();
-        let figures = Figures {
+        let stats = HypervisorStats {
             pid,
             vcpus: vec![(0, pid), (1, -1)],
             disks: vec![(1, busy(5)), (9, busy(6))],
             balloon: None,
         };
-        let statistics = complete(&launch, figures);
+        let statistics = complete(&launch, stats);
         assert_eq!(statistics.disks, [DiskStatistics { name: "second".to_owned(), ..busy(5) }]);
         assert_eq!(statistics.domain_bytes, launch.memory_bytes);
         assert!(statistics.resident_bytes.is_some_and(|bytes| bytes > 0));

@@ -3,12 +3,16 @@
 //! A message may have an absent part, an unknown enum number or an invalid text. Conversion from a message collects
 //! all such problems.
 
+mod boot;
 mod choices;
+mod cpu;
 mod disk;
 mod extra;
 mod problems;
 mod smbios;
 
+pub use boot::boot_source;
+pub use cpu::cpu;
 pub use disk::disk;
 pub use extra::{UnknownDevice, extra_device};
 pub use problems::Problems;

@@ -1,7 +1,7 @@
 //! The typed protocol between `virt-handler` and `virt-launcher`.
 //!
 //! Generated from `launcher.proto`, which is the reference; this module adds what both sides must agree on beyond
-//! the messages: the protocol version and the names of a machine's files.
+//! the messages: the protocol version and the names of a VM's files.
 
 pub mod convert;
 
@@ -11,14 +11,14 @@ pub mod launcher {
     tonic::include_proto!("vireo.launcher.v1");
 }
 
-/// The version both sides say in `Hello`. A different `major` is refused; a different `minor` only adds fields.
+/// The version both sides send in `Hello`. A different `major` is rejected; a different `minor` only adds fields.
 pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 2 };
 
-/// The launcher's gRPC socket, below a machine's directory.
+/// The launcher's gRPC socket, below a VM's directory.
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";
-/// The guest's screen, below a machine's directory: RFB.
+/// The guest's screen, below a VM's directory: RFB.
 pub const VNC_SOCKET: &str = "vnc.sock";
-/// The guest's serial console, below a machine's directory: raw bytes from now on.
+/// The guest's serial console, below a VM's directory: raw bytes from now on.
 pub const CONSOLE_SOCKET: &str = "console.sock";
 /// The same beside it with history first: the length of that (four bytes, the most significant first), the history as
 /// plain text, and raw bytes from there on.

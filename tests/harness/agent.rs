@@ -24,7 +24,7 @@ pub(crate) const PORT: &str = "vireo.agent";
 pub enum Channel {
     /// The virtio-serial port of a nested host.
     Port,
-    /// Standard input and output: the agent of this machine.
+    /// Standard input and output: the agent of the test host.
     Stdio,
 }
 
@@ -59,7 +59,7 @@ pub fn serve(channel: Channel) -> io::Result<()> {
             }
             Frame::Signal(id, number) => {
                 if let (Some(command), Some(signal)) = (commands.get(&id), Signal::from_named_raw(number)) {
-                    // Fails only where the group is gone already, which its exit tells.
+                    // Fails only where the group is gone already, which its exit status shows.
                     let _ = kill_process_group(command.group, signal);
                 }
             }
@@ -74,7 +74,7 @@ pub fn relay(address: &str) -> io::Result<()> {
     let mut up = stream.try_clone()?;
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     thread::spawn(move || {
-        // Ends with either side; the other direction tells.
+        // Ends with either side; the other direction reports it.
         let _ = pump(&input, &mut up).and_then(|()| up.shutdown(Shutdown::Write));
     });
     pump(&stream, &mut File::from(io::stdout().as_fd().try_clone_to_owned()?))
@@ -143,7 +143,7 @@ impl Running {
         if bytes.is_empty() {
             self.stdin = None;
         } else if let Some(stdin) = &self.stdin {
-            // Fails once the command closed its input or is gone: then nobody wants the bytes.
+            // Fails once the command closed its input or is gone.
             let _ = stdin.send(bytes);
         }
     }

@@ -1,12 +1,12 @@
-//! Which package sources the machine itself uses: the test host is made from the same ones.
+//! The package sources of the test host: the nested host's image is made from the same ones.
 
 use std::fs;
 use std::path::Path;
 
-/// Why the machine's package sources cannot be used.
+/// Why the test host's package sources cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SourcesError {
-    /// Not a Debian machine, or one whose description is broken.
+    /// Not Debian, or an `os-release` that cannot be read.
     #[error("/etc/os-release has no VERSION_CODENAME: the nested host is made from Debian packages")]
     NoCodename,
     /// No source names the release's own suite.
@@ -14,7 +14,7 @@ pub enum SourcesError {
     NoMain(String),
 }
 
-/// The machine's Debian sources.
+/// The test host's Debian sources.
 #[derive(Debug)]
 pub(crate) struct Sources {
     /// The release, such as `bookworm`.

@@ -1,4 +1,4 @@
-//! Waiting for what nobody announces.
+//! Polling for conditions without a notification.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::host::HostError;
 
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Asks until the answer is yes. Only for states that can be asked for and not waited for.
+/// Polls until the condition holds. Only for states that cannot be waited for.
 pub fn eventually(
     what: &str,
     deadline: Duration,

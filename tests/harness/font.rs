@@ -77,7 +77,7 @@ impl Font {
         Some(Self::of(letters))
     }
 
-    /// A font of GRUB (its `util/grub-mkfont.c`): sections, of which CHIX says where each character is.
+    /// A font of GRUB (its `util/grub-mkfont.c`): sections, of which CHIX has the offset of each character.
     fn pf2(file: &[u8]) -> Option<Self> {
         let (mut ascent, mut index, mut at) = (None, None, 0);
         while let Some(length) = big_endian(file, at + 4, 4) {

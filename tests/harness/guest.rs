@@ -1,4 +1,4 @@
-//! Test guests: one of Debian's kernels with a RAM disk that does what the serial line says.
+//! Test guests: one of Debian's kernels with a RAM disk that executes the lines of the serial port.
 
 use std::fmt;
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::host::{Host, HostBuilder, HostError};
+use crate::host::{Output, Process};
 use crate::image::{Image, ImageError, Kernel};
 use crate::initrd::Initrd;
-use crate::process::{Output, Process};
 
 const INIT: &str = include_str!("image/guest-init");
 const MODULES: &[&str] = &[
@@ -31,7 +31,7 @@ const MODULES: &[&str] = &[
     "isofs",
 ];
 const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
-/// From the start of the monitor to the guest's first process, with the machine busy.
+/// From the start of the monitor to the guest's first process, on a busy test host.
 const BOOT: Duration = Duration::from_secs(90);
 
 /// A number of its own for every command, since a console shows the answers to earlier ones too.
@@ -51,7 +51,7 @@ pub enum Flavour {
 pub enum Monitor {
     /// `/in/vmm`: ours.
     Vmm,
-    /// QEMU with KVM: the control that tells faults of the emulation from ours.
+    /// QEMU with KVM: the control that separates faults of the emulation from ours.
     Qemu,
 }
 
@@ -112,7 +112,7 @@ pub enum Video {
 pub struct Machine {
     /// Its kernel.
     pub kernel: Flavour,
-    /// Processors.
+    /// CPUs.
     pub cpus: u32,
     /// RAM in MiB.
     pub memory_mib: u32,
@@ -174,7 +174,7 @@ pub fn write_initrd(image: &Image, kernel: &Kernel, programs: &[&Path], path: &P
 }
 
 impl Machine {
-    /// Starts the guest; it boots while the caller goes on.
+    /// Starts the guest and returns while it boots.
     pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Guest<'h>, HostError> {
         let words = match monitor {
             Monitor::Vmm => self.vmm(),
@@ -252,7 +252,7 @@ pub struct Guest<'h> {
     asked: u32,
 }
 
-/// What a guest says when its first process runs.
+/// What a guest prints when its first process runs.
 #[derive(Clone, Debug)]
 pub struct Ready {
     /// Another one after every boot.
@@ -300,7 +300,7 @@ impl<'h> Guest<'h> {
         Ok((code.trim().parse().unwrap_or(-1), text))
     }
 
-    /// Gives the guest a shell line and does not wait for it: the last thing a guest is told.
+    /// Sends the guest a shell line and does not wait for it: the last one a guest gets.
     pub fn send(&mut self, line: &str) -> Result<(), HostError> {
         self.asked = ASKED.fetch_add(1, Ordering::Relaxed);
         self.process.write(format!("{} {line}\n", self.asked).as_bytes())

@@ -41,7 +41,7 @@ pub enum ImageError {
     /// Nowhere to get packages from.
     #[error("package sources")]
     Sources(#[from] SourcesError),
-    /// A program of the machine is missing.
+    /// A program of the test host is missing.
     #[error("cannot run {program}: install the Debian package {package}")]
     Missing {
         /// What was to be run.
@@ -51,7 +51,7 @@ pub enum ImageError {
         /// How it failed.
         source: io::Error,
     },
-    /// mmdebstrap said why on standard error.
+    /// mmdebstrap printed the reason on standard error.
     #[error("mmdebstrap failed ({0}); its messages are above")]
     Mmdebstrap(std::process::ExitStatus),
     /// Files could not be written or read.
@@ -66,7 +66,7 @@ pub struct Kernel {
     pub image: PathBuf,
     /// The module tree.
     pub modules: PathBuf,
-    /// What `uname -r` says.
+    /// The release of `uname -r`.
     pub version: String,
 }
 
@@ -78,7 +78,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image, made first if need be: some 30 seconds and 200 MB of downloads, told on standard error.
+    /// The image, built first if need be: some 30 seconds and 200 MB of downloads, reported on standard error.
     pub fn get() -> Result<Self, ImageError> {
         let key = cache::key(&[PACK, PACKAGES, PIN, ROOT_MIB]);
         let directory = cache::once("nested", &key, make)?;

@@ -6,12 +6,12 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::guest::{Drive, Monitor};
+use crate::host::Process;
 use crate::host::{Host, HostBuilder, HostError};
-use crate::process::Process;
 
 /// The image, as a host has it. Guests get copies.
 const IMAGE: &str = "/in/guest.raw";
-/// From the start of the monitor to the login prompt, with the machine busy.
+/// From the start of the monitor to the login prompt, on a busy test host.
 const BOOT: Duration = Duration::from_secs(150);
 const ANSWER: Duration = Duration::from_secs(60);
 
@@ -37,12 +37,12 @@ const VARIABLES: &str = "/tmp/installed.variables";
 /// another interrupt waits. On a slow host the next tick comes so early, so the ticks are kept apart: microseconds.
 pub const TICKS_APART: &str = "echo 200000 >/sys/module/kvm/parameters/min_timer_period_us";
 
-/// A machine that starts from its disks.
+/// A VM that boots from its disks.
 #[derive(Clone, Debug)]
 pub struct Installed {
     /// What starts it.
     pub firmware: Firmware,
-    /// Processors.
+    /// CPUs.
     pub cpus: u32,
     /// RAM in MiB.
     pub memory_mib: u32,
@@ -53,7 +53,7 @@ pub struct Installed {
 }
 
 impl Installed {
-    /// A small machine with a fresh copy of the image.
+    /// A small VM with a fresh copy of the image.
     pub fn fresh(host: &Host, firmware: Firmware) -> Result<Self, HostError> {
         let disk = "/tmp/installed.raw";
         host.shell(&format!("cp --sparse=always {IMAGE} {disk}")).run()?.ok();
@@ -72,7 +72,7 @@ impl Installed {
         self
     }
 
-    /// Starts it; it boots while the caller goes on.
+    /// Starts it and returns while it boots.
     pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Login<'h>, HostError> {
         let words = match monitor {
             Monitor::Vmm => self.vmm(),

@@ -51,7 +51,6 @@ pub mod installed;
 pub mod memory;
 pub mod metrics;
 pub mod oci;
-mod process;
 pub mod programs;
 pub mod python;
 pub mod reader;
@@ -66,7 +65,7 @@ mod wire;
 
 pub use debian::SourcesError;
 pub use host::{Host, HostBuilder, HostError};
+pub use host::{Invocation, Output, Process};
 pub use image::{Image, ImageError, Kernel};
 pub use initrd::Initrd;
-pub use process::{Invocation, Output, Process};
 pub use wire::Status;

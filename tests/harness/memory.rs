@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// How the guest's RAM is told apart in `/proc/PID/smaps`.
+/// How the guest's RAM is identified in `/proc/PID/smaps`.
 #[derive(Clone, Copy, Debug)]
 pub enum Ram {
     /// Anonymous mappings advised for huge pages: nothing else in our programs is.

@@ -33,7 +33,7 @@ pub struct Sample {
 /// Reads a text.
 ///
 /// # Errors
-/// What is wrong with it, or why nobody can read it.
+/// What is wrong with it, or why it cannot be read.
 pub fn parse(text: &str) -> io::Result<Vec<Sample>> {
     let mut python = Command::new(python::with(PACKAGE)?)
         .args(["-c", PARSE])

@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::font::{Font, Glyph, HEIGHT, WIDTH};
 use crate::screen::Picture;
 
-/// Stands for what is on the screen and no character.
+/// Stands for pixels that match no character.
 const UNKNOWN: char = '\u{fffd}';
 /// Where the cells begin is looked for in so many lines, from the first that has something.
 const SAMPLE: usize = 7 * HEIGHT;
@@ -34,7 +34,7 @@ struct Page {
 }
 
 impl Reader {
-    /// With the fonts of this machine's packages.
+    /// With the fonts of the test host's packages.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fonts: Font::all()? })
     }

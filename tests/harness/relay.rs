@@ -1,4 +1,4 @@
-//! A port of a host, on this machine: real programs here talk to what listens there.
+//! A port of a nested host, on the test host: real programs here connect to its listeners.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use crate::host::Event;
 use crate::host::{Host, Link};
-use crate::process::Event;
 use crate::wire::{Frame, PIECE, Start, Status};
 
 /// Connections are carried while it lives.
@@ -47,7 +47,7 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Release);
-        // Wakes whoever accepts; where that fails, it failed before.
+        // Wakes the accepting thread; where that fails, it ended before.
         if TcpStream::connect(self.address).is_ok()
             && let Some(accepting) = self.accepting.take()
         {

@@ -1,18 +1,18 @@
-//! A machine with systemd as its first process: a container with this machine's programs, a network of its own, and a disk
+//! A machine with systemd as its first process: a container with the test host's programs, a network of its own, and a disk
 //! that outlives a reboot. Needs root, systemd and a cgroup v2 hierarchy, and says so where one is missing.
 
 use std::time::Duration;
 
 use crate::eventually::eventually;
 use crate::host::{Host, HostError};
-use crate::process::{Invocation, Process};
+use crate::host::{Invocation, Process};
 use crate::wire::Status;
 
 const JOURNAL: &str = "var/log/journal";
 const BOOT: &str = include_str!("systemd/boot");
 /// Of the first process, and until nothing is being started any more.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// What programs need that are not theirs, copied from this machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// What programs need that are not theirs, copied from the test host.
 const SETTINGS: &str = "alternatives group ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf passwd";
 
 /// How a machine ends.
@@ -64,11 +64,11 @@ impl<'h> Disk<'h> {
         self.host.shell(&format!("rm -rf {}/*", self.file(JOURNAL))).run()?.ok();
         let words = ["--mount", "sh", "-c", BOOT, "boot", &self.path, &self.host.input("")];
         let mut first = self.host.command("unshare").args(words).spawn()?;
-        let told = first.wait_for("\n", PATIENCE).inspect_err(|_| eprintln!("{}", first.stderr()))?;
+        let told = first.wait_for("\n", TIMEOUT).inspect_err(|_| eprintln!("{}", first.stderr()))?;
         Ok(Machine { host: self.host, first, pid: told.trim().to_owned() })
     }
 
-    /// What a unit and systemd said of it since the machine was last booted.
+    /// The journal of a unit since the last boot.
     pub fn journal(&self, unit: &str) -> Result<String, HostError> {
         let words = ["-D", &self.file(JOURNAL), "-u", unit, "-o", "cat", "--no-pager"];
         Ok(self.host.command("journalctl").args(words).run()?.ok())
@@ -98,7 +98,7 @@ impl<'h> Machine<'h> {
     /// Waits until everything is started that is to be at boot.
     pub fn is_up(&self) -> Result<(), HostError> {
         let mut state = String::new();
-        let up = eventually("the machine is up", PATIENCE, || {
+        let up = eventually("the machine is up", TIMEOUT, || {
             state = self.shell("systemctl is-system-running").run()?.stdout;
             Ok(["running\n", "degraded\n"].contains(&state.as_str()))
         });

@@ -1,7 +1,7 @@
 //! A command at a terminal of its own, as a person would have it.
 
+use crate::host::Invocation;
 use crate::host::{Host, HostError};
-use crate::process::Invocation;
 use crate::wire::Status;
 
 /// Ctrl+], which leaves a console.
@@ -16,7 +16,7 @@ pub struct Terminal<'h> {
 }
 
 impl<'h> Terminal<'h> {
-    /// `name` tells it from the other terminals of the host.
+    /// `name` distinguishes it from the other terminals of the host.
     pub fn new(host: &'h Host, name: &str) -> Self {
         let file = |end: &str| host.work(&format!("{name}.{end}"));
         Self { host, before: file("before"), after: file("after") }

@@ -1,4 +1,4 @@
-//! The kernel inside a bzImage: emulation takes several seconds to decompress what the machine does in one.
+//! The kernel inside a bzImage: emulation takes several seconds to decompress what the test host does in one.
 
 use std::io::{self, Read};
 

@@ -13,7 +13,7 @@ const PACKAGE: &str = "vncdotool==1.4.2";
 /// Its command; the script beside Python names the directory it was installed in.
 const RUN: &str = "import sys; from vncdotool.command import vncdo; sys.exit(vncdo())";
 /// For one run, in seconds.
-const PATIENCE: &str = "90";
+const TIMEOUT: &str = "90";
 
 /// The client.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Client {
         let scratch = tempfile::tempdir()?;
         let path = scratch.path().join("seen.png");
         let mut vncdo = Command::new(&self.python);
-        vncdo.args(["-c", RUN, "-t", PATIENCE, "-s"]).arg(format!("{}::{}", server.ip(), server.port()));
+        vncdo.args(["-c", RUN, "-t", TIMEOUT, "-s"]).arg(format!("{}::{}", server.ip(), server.port()));
         let output = vncdo.args(actions).arg("capture").arg(&path).output()?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -30,13 +30,13 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Connect to the serial console of a virtual machine instance
     Console(Console),
-    /// Look at the screen of a virtual machine instance
+    /// Open the VNC display of a virtual machine instance
     Vnc(Vnc),
-    /// Forward ports of this machine to a virtual machine
+    /// Forward local ports to a virtual machine
     PortForward(PortForward),
-    /// Open a shell in a virtual machine, by the ssh of this machine
+    /// Open an SSH session to a virtual machine, by the local ssh client
     Ssh(Ssh),
-    /// Copy files from or to a virtual machine, by the scp of this machine
+    /// Copy files from or to a virtual machine, by the local scp client
     Scp(Scp),
     /// Start a virtual machine
     Start(Start),
@@ -45,34 +45,34 @@ pub(crate) enum Command {
     /// Restart a virtual machine
     Restart(Stop),
     /// Pause a virtual machine
-    Pause(Steered),
-    /// Let a paused virtual machine go on
-    Unpause(Steered),
+    Pause(PauseArgs),
+    /// Unpause a virtual machine
+    Unpause(PauseArgs),
     /// Reset a virtual machine, as its reset button does
-    Reset(Steered),
-    /// Ask a virtual machine to reboot, by its power button
+    Reset(PauseArgs),
+    /// Reboot a virtual machine softly, by its power button
     #[command(visible_alias = "softreboot")]
-    SoftReboot(Steered),
-    /// Print what a guest's agent says of its system
+    SoftReboot(PauseArgs),
+    /// Print guest OS information from the guest agent
     #[command(name = "guestosinfo")]
     GuestOsInfo(Instance),
-    /// Print what a guest's agent says of its file systems
+    /// Print the file systems reported by the guest agent
     #[command(name = "fslist")]
     FsList(Instance),
-    /// Print what a guest's agent says of who is logged in
+    /// Print the logged-in users reported by the guest agent
     #[command(name = "userlist")]
     UserList(Instance),
-    /// Plug a volume into a running virtual machine
+    /// Attach a volume to a running virtual machine
     #[command(name = "addvolume")]
     AddVolume(AddVolume),
-    /// Plug a volume out of a running virtual machine
+    /// Detach a volume from a running virtual machine
     #[command(name = "removevolume")]
     RemoveVolume(Plugged),
     /// Print a manifest of a virtual machine, an instance type or a preference
     Create(Create),
     /// Fill a persistent volume claim with a disk image
     ImageUpload(Box<ImageUpload>),
-    /// Show a virtual machine with what its instance type and preference say
+    /// Print a virtual machine expanded with its instance type and preference
     Expand(Expand),
     /// Print the versions of virtctl and of the server
     Version(Version),
@@ -84,7 +84,7 @@ pub(crate) enum Command {
 pub(crate) struct Machine {
     /// Name of the virtual machine
     pub(crate) vm: String,
-    /// Only say whether it could be done
+    /// Only validate the request on the server
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -98,8 +98,8 @@ pub(crate) struct Instance {
 #[derive(Debug, Args)]
 pub(crate) struct Start {
     #[command(flatten)]
-    pub(crate) machine: Machine,
-    /// Start with halted processors, which wait for virtctl unpause
+    pub(crate) vm: Machine,
+    /// Start in paused state, until virtctl unpause
     #[arg(long)]
     pub(crate) paused: bool,
 }
@@ -107,8 +107,8 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 pub(crate) struct Stop {
     #[command(flatten)]
-    pub(crate) machine: Machine,
-    /// Seconds that the guest gets to shut down, in place of what its spec says; with --force, 0
+    pub(crate) vm: Machine,
+    /// Seconds that the guest gets to shut down, instead of its spec's grace period; with --force, 0
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) grace_period: Option<i64>,
     /// Do not wait for the guest; needs --grace-period=0
@@ -117,11 +117,11 @@ pub(crate) struct Stop {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Steered {
+pub(crate) struct PauseArgs {
     /// What is named: vm or vmi, then the name; a name alone is that of an instance
     #[arg(required = true, num_args = 1..=2, value_names = ["KIND", "NAME"])]
     pub(crate) target: Vec<String>,
-    /// Only say whether it could be done
+    /// Only validate the request on the server
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -159,7 +159,7 @@ pub(crate) struct Console {
     /// How many minutes to wait for the instance to run
     #[arg(long, default_value_t = 5, value_name = "MINUTES")]
     pub(crate) timeout: u64,
-    /// First show what the guest said before, as plain text [default: on a terminal, true]
+    /// First print earlier console output, as plain text [default: on a terminal, true]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(crate) history: Option<bool>,
 }

@@ -1,4 +1,4 @@
-//! Requests: to the server that a kubeconfig names, or to the virt-handler of this machine over its unix socket.
+//! Requests: to the server of a kubeconfig, or to the virt-handler of this host over its unix socket.
 
 mod config;
 mod destination;
@@ -78,7 +78,7 @@ impl Client {
         Ok(Self { endpoint, client, namespace, timeout: server.request_timeout.flatten() })
     }
 
-    /// The same in another namespace, if one is said.
+    /// The same in another namespace, if one is given.
     pub(crate) fn within(mut self, namespace: Option<&str>) -> Self {
         self.namespace = namespace.map_or(self.namespace, str::to_owned);
         self
@@ -90,7 +90,7 @@ impl Client {
     }
 
     /// The path of a virtual machine instance.
-    pub(crate) fn instance(&self, name: &str) -> String {
+    pub(crate) fn vmi(&self, name: &str) -> String {
         format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{name}", self.namespace)
     }
 
@@ -98,7 +98,7 @@ impl Client {
     ///
     /// # Errors
     /// When it is a virt-handler that answers.
-    pub(crate) fn machine(&self, name: &str) -> Result<String, ClientError> {
+    pub(crate) fn vm(&self, name: &str) -> Result<String, ClientError> {
         self.server()?;
         Ok(format!("/apis/kubevirt.io/v1/namespaces/{}/virtualmachines/{name}", self.namespace))
     }
@@ -122,24 +122,24 @@ impl Client {
     }
 
     /// The path of a part of it: `console`, `vnc`, `portforward/22/tcp`.
-    pub(crate) fn part(&self, name: &str, part: &str) -> String {
+    pub(crate) fn subresource(&self, name: &str, subresource: &str) -> String {
         let base = match self.endpoint {
             Endpoint::Handler => "/v1",
             Endpoint::Server(_) => "/apis/subresources.kubevirt.io/v1",
         };
-        format!("{base}/namespaces/{}/virtualmachineinstances/{name}/{part}", self.namespace)
+        format!("{base}/namespaces/{}/virtualmachineinstances/{name}/{subresource}", self.namespace)
     }
 
     /// The path of a part of a virtual machine: `start`, `expand-spec`, `portforward/22/tcp`.
     ///
     /// # Errors
     /// When it is a virt-handler that answers.
-    pub(crate) fn machine_part(&self, name: &str, part: &str) -> Result<String, ClientError> {
-        let path = self.machine(name)?.replace("/apis/kubevirt.io/", "/apis/subresources.kubevirt.io/");
-        Ok(format!("{path}/{part}"))
+    pub(crate) fn vm_subresource(&self, name: &str, subresource: &str) -> Result<String, ClientError> {
+        let path = self.vm(name)?.replace("/apis/kubevirt.io/", "/apis/subresources.kubevirt.io/");
+        Ok(format!("{path}/{subresource}"))
     }
 
-    /// The path at which a virtual machine that is nowhere is expanded.
+    /// The path at which a virtual machine that is not stored is expanded.
     ///
     /// # Errors
     /// When it is a virt-handler that answers.
@@ -163,9 +163,9 @@ impl Client {
         }
     }
 
-    /// Asks something of a virtual machine: `start`, `stop`.
+    /// Calls a subresource of a virtual machine: `start`, `stop`.
     pub(crate) async fn ask(&self, name: &str, what: &str, options: &Value) -> Result<(), ClientError> {
-        self.put(&self.machine_part(name, what)?, options).await.map(drop)
+        self.put(&self.vm_subresource(name, what)?, options).await.map(drop)
     }
 
     /// GETs a JSON document.
@@ -224,7 +224,7 @@ impl Client {
         self.client.send(request).await.map_err(|error| self.failed(error))
     }
 
-    /// What went wrong, in words of who was asked.
+    /// The error's message.
     fn failed(&self, error: kube::Error) -> ClientError {
         let source: Box<dyn Error + Send + Sync> = match error {
             kube::Error::Service(source) => source,

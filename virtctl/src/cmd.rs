@@ -7,10 +7,10 @@ pub(crate) mod create;
 pub(crate) mod expand;
 pub(crate) mod image_upload;
 pub(crate) mod lifecycle;
+pub(crate) mod pause;
 pub(crate) mod port_forward;
 mod splice;
 pub(crate) mod ssh;
-pub(crate) mod steer;
 mod target;
 pub(crate) mod version;
 pub(crate) mod vnc;
@@ -24,7 +24,7 @@ fn options(dry_run: bool) -> serde_json::Value {
 /// What a verb ends with when it does not succeed.
 pub(crate) type Failure = Box<dyn std::error::Error>;
 
-/// The user interrupted a command that has something to say about it.
+/// The user interrupted a command that prints a hint then.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;

@@ -1,6 +1,6 @@
 //! `virtctl`: what `kubectl` has no verb for.
 //!
-//! The story of one run: read the command line, do the one thing it asks for, say what went wrong in one chain.
+//! Parses the command line, runs one command, prints an error with its causes in one line.
 
 mod cli;
 mod client;
@@ -20,10 +20,10 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return told(&error),
+        Err(error) => return report(&error),
     };
     let code = runtime.block_on(run(&cli));
-    // A read of standard input may never end; nobody waits for it.
+    // A read of standard input may never end; it is not waited for.
     runtime.shutdown_background();
     code
 }
@@ -38,10 +38,10 @@ async fn run(cli: &Cli) -> ExitCode {
         Command::Start(args) => cmd::lifecycle::start(&cli.server, args).await,
         Command::Stop(args) => cmd::lifecycle::stop(&cli.server, args).await,
         Command::Restart(args) => cmd::lifecycle::restart(&cli.server, args).await,
-        Command::Pause(args) => cmd::steer::run(&cli.server, args, "pause").await,
-        Command::Unpause(args) => cmd::steer::run(&cli.server, args, "unpause").await,
-        Command::Reset(args) => cmd::steer::run(&cli.server, args, "reset").await,
-        Command::SoftReboot(args) => cmd::steer::run(&cli.server, args, "softreboot").await,
+        Command::Pause(args) => cmd::pause::run(&cli.server, args, "pause").await,
+        Command::Unpause(args) => cmd::pause::run(&cli.server, args, "unpause").await,
+        Command::Reset(args) => cmd::pause::run(&cli.server, args, "reset").await,
+        Command::SoftReboot(args) => cmd::pause::run(&cli.server, args, "softreboot").await,
         Command::GuestOsInfo(args) => cmd::agent::run(&cli.server, args, "guestosinfo").await,
         Command::FsList(args) => cmd::agent::run(&cli.server, args, "filesystemlist").await,
         Command::UserList(args) => cmd::agent::run(&cli.server, args, "userlist").await,
@@ -56,14 +56,14 @@ async fn run(cli: &Cli) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let code = told(error.as_ref());
+            let code = report(error.as_ref());
             let interrupted = sources(error.as_ref()).any(|cause| cause.is::<cmd::Interrupted>());
             if interrupted { ExitCode::from(INTERRUPTED) } else { code }
         }
     }
 }
 
-fn told(error: &(dyn Error + 'static)) -> ExitCode {
+fn report(error: &(dyn Error + 'static)) -> ExitCode {
     eprintln!("virtctl: {}", chain(error));
     ExitCode::FAILURE
 }

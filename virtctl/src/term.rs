@@ -12,7 +12,7 @@ pub(crate) struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// `None` where standard input is no terminal.
+    /// `None` where standard input is not a terminal.
     pub(crate) fn enter() -> io::Result<Option<Self>> {
         let stdin = io::stdin();
         if !isatty(&stdin) {

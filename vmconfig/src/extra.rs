@@ -11,7 +11,7 @@ pub enum ExtraDevice {
     Panic(PanicModel),
     /// System management mode.
     Smm,
-    /// A sound card. Nobody hears it.
+    /// A sound card, without a backend.
     Sound(SoundModel),
     /// A tablet on a USB controller of its own.
     UsbTablet,

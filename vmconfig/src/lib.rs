@@ -1,9 +1,11 @@
-//! The validated parts of a virtual machine.
+//! The validated parts of a VM.
 //!
 //! The API's specification, the launch message, the launcher and the monitor share these types. A part is declared
 //! here once; its conversion to and from the launch message is in `vireo-proto`. The crate has no dependencies and
 //! does no I/O: paths are values.
 
+mod boot;
+mod cpu;
 mod disk;
 mod extra;
 mod name;
@@ -12,6 +14,8 @@ mod reboot;
 mod smbios;
 mod video;
 
+pub use boot::{BootSource, KernelFiles};
+pub use cpu::{Cpu, CpuFeature, CpuModel, CpuTopology, CpuTopologyError, InvalidCpuName, is_cpu_name};
 pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode, VIRTIO_SERIAL_LEN};
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use name::UnknownName;

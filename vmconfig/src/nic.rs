@@ -38,7 +38,7 @@ names!(NicModel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddr([u8; 6]);
 
-/// The error of parsing a text that is no unicast Ethernet address.
+/// The error of parsing a text that is not a unicast Ethernet address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseMacError(String);
 

@@ -37,7 +37,7 @@ use crate::pci::{Address, BarKind, Bars, ConfigSpace, Decoding, Function, Identi
 /// Where firmware looks for it: a function of the ICH9 beside the LPC bridge.
 pub(crate) const ADDRESS: Address = Address::root_function(31, 2);
 /// How many drives fit.
-pub(crate) const PORTS: usize = 6;
+pub(crate) const PORTS: usize = crate::config::SATA_PORTS;
 const BAR: (usize, BarKind) = (5, BarKind::Memory32 { prefetchable: false });
 const BAR_SIZE: u64 = 0x1000;
 /// Ports' registers begin here, and are this far apart.
@@ -147,7 +147,7 @@ impl Controller {
     }
 }
 
-/// Registers are read in any width, and written in whole dwords, as the specification asks for (section 3).
+/// Registers are read in any width, and written in whole dwords, as the specification requires (section 3).
 impl BusDevice for Controller {
     fn read(&self, offset: u64, data: &mut [u8]) {
         for (at, byte) in (offset..).zip(data) {

@@ -1,3 +1,3 @@
-//! What depends on the processor architecture.
+//! What depends on the CPU architecture.
 
 pub(crate) mod x86_64;

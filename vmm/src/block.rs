@@ -20,7 +20,7 @@ pub(crate) const MAX_RANGES: u32 = 16;
 /// Why an image cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// The host refused.
+    /// The host reported an error.
     #[error("the disk image cannot be opened")]
     Open(#[source] io::Error),
     /// Disks have whole sectors.
@@ -29,7 +29,7 @@ pub enum ImageError {
     /// A disk has at least one sector.
     #[error("the disk image is empty")]
     Empty,
-    /// The qcow2 image uses something that is not served; the text says what.
+    /// The qcow2 image uses an unsupported feature, which the text names.
     #[error("the qcow2 image {0}")]
     Unsupported(&'static str),
 }
@@ -42,7 +42,7 @@ pub(crate) trait Backend: Send {
     fn write(&mut self, memory: &GuestMemory, from: &Segments, offset: u64) -> io::Result<()>;
     /// What was written is on stable storage when this returns.
     fn flush(&mut self) -> io::Result<()>;
-    /// The content is no longer needed. May do nothing.
+    /// Discards the content. May do nothing.
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// Reads as zeros from now on; with `unmap`, the room may be given back.
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
@@ -62,7 +62,7 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
 }
 
 /// Whether everything that was written has reached stable storage: what the kernel could not write it drops from its
-/// cache, so that a success after a failure would say nothing about it.
+/// cache, so that a success after a failure would be meaningless.
 #[derive(Default)]
 struct Stable {
     lost: Option<io::ErrorKind>,

@@ -75,7 +75,7 @@ pub enum Entry {
 ///
 /// # Errors
 ///
-/// Names what the file is when it is no kernel for this machine, and sizes when something does not fit.
+/// Names what the file is when it is not a kernel for this VM, and sizes when something does not fit.
 pub fn load(memory: &GuestMemoryMmap, kernel: &KernelBoot, rsdp: GuestAddress) -> Result<Entry, LoadError> {
     load_with(memory, kernel, rsdp, &mut kaslr::from_system)
 }

@@ -1,10 +1,10 @@
-//! From a [`Machine`] to a machine that is ready to run: the only place that knows the order and the addresses.
+//! From a [`VmConfig`] to a VM that is ready to run: the only place that knows the order and the addresses.
 
 mod drives;
 mod error;
 mod firmware;
 mod graphics;
-mod processors;
+mod vcpus;
 mod video_bios;
 
 use std::io;
@@ -19,31 +19,32 @@ use crate::arch::x86_64::smbios;
 use crate::arch::x86_64::topology::Topology;
 use crate::boot::{self, Entry};
 use crate::bus::{Bus, BusDevice, BusRange};
-use crate::config::{Attachment, Boot, Machine};
-use crate::firmware::{BootOrder, NothingToStart, Overheard, cmos};
+use crate::config::{Attachment, Boot, VmConfig};
+use crate::exit::Outcome;
+use crate::firmware::{BootOrder, NothingToStart, ScannedOutput, cmos};
 use crate::irq::IrqLine;
-use crate::kvm::{self, KvmDoorbells, KvmLine, KvmMachine, KvmPins, KvmRouter, Rom};
+use crate::kvm::{self, KvmDoorbells, KvmLine, KvmPins, KvmRouter, KvmVm, Rom};
 use crate::layout;
-use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA, Uart};
+use crate::legacy::{DebugPort, I8042, PowerManagement, ResetControl, Rtc, SystemControlA};
 use crate::memory::{self, GuestMemory, ram_ranges};
 use crate::pci::{Root, RootError};
+use crate::serial::Uart;
 use crate::serial::{SerialOutput, SharedOutput};
 use crate::vcpu::Vcpu;
 use crate::virtio;
-use crate::virtio::net::NetCard;
-use crate::vm::Outcome;
+use crate::virtio::net::NetDevice;
 
-/// All of a machine but its processors.
+/// All of a VM but its vCPUs.
 pub(crate) struct Assembly {
     pub(crate) outcome: Arc<Outcome>,
     pub(crate) uart: Arc<Uart>,
     pub(crate) power: Arc<PowerManagement>,
     pci: Root,
     buses: Buses,
-    /// Firmware where the machine has any.
+    /// Firmware where the VM has any.
     rom: Option<Rom>,
     /// Last, so that no device outlives the memory it works on.
-    vm: KvmMachine,
+    vm: KvmVm,
 }
 
 /// Memory addresses and ports.
@@ -74,23 +75,23 @@ impl Buses {
 
 /// Builds everything; nothing runs yet. What was made is unmade if a later step fails.
 pub(crate) fn build(
-    machine: &Machine,
+    machine: &VmConfig,
     output: Box<dyn SerialOutput>,
 ) -> Result<(Assembly, Vec<Vcpu>), BuildError> {
     let kvm = kvm::open()?;
     let topology = Topology::new(machine.cpus)?;
     let apic_ids = topology.apic_ids();
-    processors::check_count(&kvm, machine, &apic_ids)?;
+    vcpus::check_count(&kvm, machine, &apic_ids)?;
 
     let memory = memory::create(machine.memory)?;
     let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
-    let vm = KvmMachine::new(&kvm, memory.clone())?;
+    let vm = KvmVm::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
     let nothing = NothingToStart::new(machine.notices.clone());
     let output: Box<dyn SerialOutput> = match &machine.boot {
         Boot::Kernel(_) => output,
-        Boot::Firmware(_) => Box::new(Overheard::new(output, nothing.clone())),
+        Boot::Firmware(_) => Box::new(ScannedOutput::new(output, nothing.clone())),
     };
     let output = SharedOutput::new(output);
     let (uart, power) = legacy_devices(machine, &vm, &buses, &outcome, Box::new(output.clone()))?;
@@ -103,25 +104,25 @@ pub(crate) fn build(
     let boot_order = pci_devices(machine, &assembly, &host, Box::new(output))?;
     let graphics = machine.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
-    let vcpus = processors::create(&kvm, &assembly, topology, &apic_ids)?;
+    let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
     match &machine.boot {
         Boot::Kernel(kernel) => {
             let ps2 = machine.graphics.is_some();
             let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
             write_acpi(&memory, &platform)?;
             write_smbios(machine, &memory)?;
-            vcpus.iter().try_for_each(|vcpu| processors::skip_firmware(vcpu.fd()))?;
+            vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
             if let (Some(adapter), Entry::Linux64 { boot_params, .. }) = (&adapter, entry) {
                 graphics::announce(adapter, &memory, boot_params)?;
             }
             if let Some(first) = vcpus.first() {
-                processors::enter_at(first.fd(), entry, &memory)?;
+                vcpus::enter_at(first.fd(), entry, &memory)?;
             }
         }
-        // The first processor starts at the reset vector, as KVM makes it.
+        // The first vCPU starts at the reset vector, as KVM makes it.
         Boot::Firmware(firmware) => {
-            let facts = firmware::Facts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
+            let facts = firmware::MachineFacts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
             let rom = firmware::install(machine, firmware, &assembly, facts)?;
             assembly.rom = Some(rom);
         }
@@ -129,7 +130,7 @@ pub(crate) fn build(
     Ok((assembly, vcpus))
 }
 
-fn write_smbios(machine: &Machine, memory: &GuestMemory) -> Result<(), BuildError> {
+fn write_smbios(machine: &VmConfig, memory: &GuestMemory) -> Result<(), BuildError> {
     let Some(identity) = &machine.smbios else { return Ok(()) };
     let tables = smbios::tables(identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
     memory
@@ -137,20 +138,20 @@ fn write_smbios(machine: &Machine, memory: &GuestMemory) -> Result<(), BuildErro
         .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })
 }
 
-/// What virtio devices need of the machine around them.
-fn virtio_host(vm: &KvmMachine, memory: &GuestMemory) -> Result<virtio::Host, BuildError> {
-    Ok(virtio::Host {
+/// What virtio devices need of the VM around them.
+fn virtio_host(vm: &KvmVm, memory: &GuestMemory) -> Result<virtio::DeviceContext, BuildError> {
+    Ok(virtio::DeviceContext {
         memory: memory.clone(),
         router: Arc::new(KvmRouter::new(vm.fd.clone()).map_err(device("interrupt routing"))?),
         doorbells: Arc::new(KvmDoorbells(vm.fd.clone())),
     })
 }
 
-/// The functions on the PCI bus, in slot order. Says what firmware may start from.
+/// The functions on the PCI bus, in slot order. Returns what firmware may start from.
 fn pci_devices(
-    machine: &Machine,
+    machine: &VmConfig,
     assembly: &Assembly,
-    host: &virtio::Host,
+    host: &virtio::DeviceContext,
     output: Box<dyn SerialOutput>,
 ) -> Result<BootOrder, BuildError> {
     let add = |name, model: Box<dyn virtio::Device>| {
@@ -180,7 +181,7 @@ fn pci_devices(
         }
     }
     for net in &machine.nets {
-        boot_order.network_card(add("network card", Box::new(NetCard::new(net)?))?, net.boots_at());
+        boot_order.network_card(add("NIC", Box::new(NetDevice::new(net)?))?, net.boots_at());
     }
     if machine.virtio_console {
         let (console, _input) = virtio::console::Console::new(output).map_err(device("virtio console"))?;
@@ -220,8 +221,8 @@ fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
 }
 
 fn legacy_devices(
-    machine: &Machine,
-    vm: &KvmMachine,
+    machine: &VmConfig,
+    vm: &KvmVm,
     buses: &Buses,
     outcome: &Arc<Outcome>,
     output: Box<dyn SerialOutput>,

@@ -1,37 +1,35 @@
-//! What people see of a machine and how they act on it: one screen, keys and a pointer.
+//! What people see of a VM and how they act on it: one display, keys and a pointer.
 //!
-//! A [`Display`] belongs to the monitor's user and outlives the machine: viewers stay when the guest resets itself and
-//! the machine is built anew. Devices attach to it as [`Source`], [`Keyboard`] and [`Pointer`].
+//! A [`Display`] belongs to the monitor's user and outlives the VM: viewers stay when the guest resets itself and
+//! the VM is built anew. Devices attach to it as [`Source`], [`Keyboard`] and [`Pointer`].
 //!
-//! Nothing is drawn ahead of time. The canvas exists while somebody watches, and the source is asked for news only
-//! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A screen that
-//! nobody watches costs nothing.
+//! Nothing is drawn ahead of time. The canvas exists while a viewer watches, and the source is polled only
+//! while a viewer waits for them: by the viewer's own thread, less and less often while nothing moves. A display that
+//! without viewers costs nothing.
 
-mod bochs;
 mod canvas;
 mod cursor;
 mod input;
+mod input_state;
 mod keys;
 mod keysym;
-mod typist;
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-pub(crate) use bochs::{Bochs, Head};
-pub use canvas::{Area, Canvas, Picture};
+pub use canvas::{Area, Canvas, Frame};
 pub use cursor::Cursor;
 pub use input::{Keyboard, Leds, Pointer, Pointing};
+pub use input_state::InputState;
 pub use keys::Key;
 pub use keysym::Stroke;
-pub use typist::Typist;
 
 use input::Seat;
 
-/// How often a source is asked while the picture moves: thirty times a second is what people see as smooth.
+/// Interval of polling a source while the frame changes: 30 Hz looks smooth.
 const LIVELY: Duration = Duration::from_millis(33);
-/// How often it is asked while nothing moves.
+/// Interval while nothing changes.
 const IDLE: Duration = Duration::from_millis(250);
 
 /// A device that draws.
@@ -40,25 +38,25 @@ pub trait Source: Send + Sync {
     /// them. Called on viewers' threads, one at a time.
     fn refresh(&self, canvas: &mut Canvas, whole: bool);
 
-    /// Somebody would like the screen to be so large.
+    /// A viewer requests this size.
     fn suggest(&self, width: u16, height: u16) -> Suggestion {
         let _ = (width, height);
         Suggestion::NotMine
     }
 }
 
-/// What becomes of a wish for another size.
+/// The result of a request for another size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suggestion {
-    /// The guest was told, and may or may not follow.
+    /// The guest was notified, and may or may not follow.
     Taken,
-    /// Nobody in the guest could be told.
+    /// No driver of the guest supports it.
     NotMine,
-    /// No screen here has such a size.
+    /// No display here has such a size.
     Impossible,
 }
 
-/// A screen with its keyboard and pointer. Clones are the same display.
+/// A display with its keyboard and pointer. Clones are the same display.
 #[derive(Clone, Default)]
 pub struct Display(Arc<Shared>);
 
@@ -72,7 +70,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     source: Option<Weak<dyn Source>>,
-    /// While somebody watches.
+    /// While there are viewers.
     canvas: Option<Canvas>,
     watchers: usize,
     /// The source has not drawn on this canvas yet.
@@ -128,7 +126,7 @@ impl Display {
         lock(&self.0.seat).leds()
     }
 
-    /// Somebody would like another size.
+    /// Requests another size.
     pub fn suggest_size(&self, width: u16, height: u16) -> Suggestion {
         let source = lock(&self.0.state).source.as_ref().and_then(Weak::upgrade);
         let taken = source.map_or(Suggestion::NotMine, |source| source.suggest(width, height));
@@ -153,12 +151,12 @@ impl Display {
         Watch { display: self.clone(), seen: 0 }
     }
 
-    /// What is on the screen now.
-    pub fn picture(&self) -> Picture {
+    /// What is on the display now.
+    pub fn picture(&self) -> Frame {
         let watch = self.watch();
         let mut state = lock(&self.0.state);
         state.refresh();
-        let picture = state.canvas.as_ref().map_or_else(Picture::default, Canvas::picture);
+        let picture = state.canvas.as_ref().map_or_else(Frame::default, Canvas::picture);
         drop(state);
         drop(watch);
         picture
@@ -171,17 +169,17 @@ impl State {
         self.pause = LIVELY;
     }
 
-    /// How long until the source may be asked again.
+    /// How long until the source may be polled again.
     fn due_in(&self) -> Duration {
         self.refreshed.map_or(Duration::ZERO, |at| self.pause.saturating_sub(at.elapsed()))
     }
 
-    /// Asks the source; says whether anything changed.
+    /// Polls the source; returns whether anything changed.
     fn refresh(&mut self) -> bool {
         let Some(canvas) = &mut self.canvas else { return false };
         let before = canvas.generation();
         canvas.begin();
-        // Between two machines there is no source and the last picture stays: it shows what the guest said last.
+        // Between two VMs there is no source and the last frame of the guest stays.
         if let Some(source) = self.source.as_ref().and_then(Weak::upgrade) {
             source.refresh(canvas, std::mem::take(&mut self.fresh));
         }
@@ -200,7 +198,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// The size of the screen now, in columns and lines.
+    /// The size of the display now, in columns and lines.
     pub fn size(&self) -> (u16, u16) {
         let mut state = lock(&self.display.0.state);
         if state.due_in().is_zero() {
@@ -211,8 +209,8 @@ impl Watch {
     }
 
     /// Blocks until `take` makes something of the canvas. It is given the generation this viewer has seen, and is
-    /// asked again whenever the canvas changed or [`Self::alarm`] rang. While it answers `wants`, the source is asked
-    /// for news.
+    /// called again whenever the canvas changed or [`Self::alarm`] was raised. While it returns `wants`, the source is
+    /// polled.
     pub fn wait<T>(&mut self, mut take: impl FnMut(&Canvas, u64) -> Next<T>) -> T {
         let shared = self.display.0.clone();
         let mut state = lock(&shared.state);
@@ -255,7 +253,7 @@ pub enum Next<T> {
         /// What it took.
         value: T,
     },
-    /// It waits for the picture to change.
+    /// It waits for the frame to change.
     News,
     /// It waits only for the alarm.
     Alarm,

@@ -1,4 +1,4 @@
-//! Doors for fuzz targets (`vmm/fuzz`): a script of accesses against one device.
+//! Entry points for fuzz targets (`vmm/fuzz`): a script of accesses against one device.
 //!
 //! A script is a list of accesses: a byte that says whether to write (bit 0), which device where there are several
 //! (bit 1) and how many bytes (bits 2 to 4, plus one), two bytes of offset, and the bytes of a write.

@@ -46,7 +46,7 @@ pub trait IrqLine: Send + Sync {
 
 /// All interrupt lines by their numbers: those below 16 reach the PICs and the IOAPIC, the others the IOAPIC.
 pub trait IrqPins: Send + Sync {
-    /// Holds the level of the line. Nobody else drives it.
+    /// Holds the level of the line, which has no other driver.
     fn set_level(&self, gsi: u32, high: bool) -> io::Result<()>;
 }
 

@@ -1,4 +1,4 @@
-//! KVM: whether this host has a usable one, and the machine's virtual hardware on it.
+//! KVM: whether this host has a usable one, and the VM's virtual hardware on it.
 
 mod doorbell;
 mod irq;
@@ -14,4 +14,4 @@ pub(crate) use irq::{KvmLine, KvmPins, KvmRouter};
 pub(crate) use probe::open;
 pub(crate) use rom::{Rom, RomSlot};
 pub(crate) use slot::KvmSlots;
-pub(crate) use vm::{KvmError, KvmMachine};
+pub(crate) use vm::{KvmError, KvmVm};

@@ -49,7 +49,7 @@ pub const TSS_START: u64 = 0xFEFF_D000;
 
 /// Where firmware images may be.
 pub const FLASH_START: u64 = 0xFF00_0000;
-/// Where they end: processors start 16 bytes below.
+/// Where they end: vCPUs start 16 bytes below.
 pub const FLASH_END: u64 = 0x1_0000_0000;
 
 /// First serial port: eight registers.

@@ -1,4 +1,4 @@
-//! What a PC has on its ports and nobody would design today, as far as firmware and kernels look for it.
+//! Legacy PC devices on I/O ports, as far as firmware and kernels use them.
 
 mod debug;
 mod i8042;
@@ -6,7 +6,6 @@ mod pm;
 mod ps2;
 mod reset;
 mod rtc;
-mod serial;
 
 pub(crate) use debug::DebugPort;
 pub(crate) use i8042::I8042;
@@ -14,4 +13,3 @@ pub(crate) use pm::{PowerEvents, PowerManagement};
 pub(crate) use ps2::Ps2;
 pub(crate) use reset::{ResetControl, SystemControlA};
 pub(crate) use rtc::Rtc;
-pub(crate) use serial::Uart;

@@ -1,4 +1,4 @@
-//! A KVM monitor: one process, one machine an ordinary distribution boots on.
+//! A KVM monitor: one process, one VM an ordinary distribution boots on.
 
 pub mod block;
 pub mod boot;
@@ -11,8 +11,8 @@ pub mod irq;
 pub mod kvm;
 /// Addresses and lines of the x86_64 machine.
 pub mod layout;
+pub mod log_rate_limit;
 pub mod memory;
-pub mod pace;
 pub mod pci;
 pub mod rfb;
 pub mod serial;
@@ -21,7 +21,9 @@ pub mod virtio;
 
 mod ahci;
 mod arch;
+mod bochs;
 mod builder;
+mod exit;
 mod firmware;
 mod legacy;
 mod scsi;
@@ -30,5 +32,7 @@ mod vm;
 
 pub use ahci::AhciError;
 pub use builder::BuildError;
-pub use firmware::Talk as FirmwareTalk;
-pub use vm::{Controls, Exit, Paused, RunError, Running, StartError, Vm};
+pub use exit::{Exit, RunError};
+pub use firmware::LogScanner as FirmwareLogScanner;
+pub use vcpu::StartError;
+pub use vm::{Controls, Paused, Running, Vm};

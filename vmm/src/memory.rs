@@ -20,7 +20,7 @@ use crate::layout;
 /// The guest's RAM.
 pub type GuestMemory = GuestMemoryMmap<()>;
 
-/// What the processor maps at once, if host and guest addresses are congruent.
+/// What the vCPU maps at once, if host and guest addresses are congruent.
 const HUGE_PAGE: usize = 2 << 20;
 /// How often a mapping is tried to be aligned before it is taken as it comes.
 const ALIGN_ATTEMPTS: usize = 8;
@@ -42,7 +42,7 @@ pub enum MemoryError {
     Map {
         /// Of one range.
         bytes: u64,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: MmapRegionError,
     },

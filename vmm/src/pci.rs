@@ -11,6 +11,7 @@ mod config;
 mod host;
 mod intx;
 mod lpc;
+mod memory_slot;
 mod msi;
 mod msix;
 mod ports;
@@ -26,12 +27,13 @@ pub use bars::Bars;
 pub use config::{ConfigSpace, Identity};
 pub use intx::Intx;
 pub(crate) use intx::pirq;
+pub use memory_slot::SlotFollower;
 pub use msi::Msi;
 pub use msix::{MSIX_CAPABILITY, Msix};
 pub use root::{Programmed, Root, RootError};
 pub use slot::Slot;
 
-/// Whether a configuration write may have changed which addresses somebody answers to.
+/// Whether a configuration write may have changed address decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoding {
     /// Nothing moved.
@@ -53,7 +55,7 @@ pub trait Function: Send + Sync {
         Ok(())
     }
 
-    /// Tries again to place BARs that were refused because something else answered there.
+    /// Tries again to place BARs that were rejected because something else answered there.
     fn retry(&self) {}
 
     /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.

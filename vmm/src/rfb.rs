@@ -1,12 +1,11 @@
-//! A screen for viewers: the Remote Framebuffer protocol (RFC 6143 and the community's `rfbproto`), server side.
+//! A display for viewers: the Remote Framebuffer protocol (RFC 6143 and the community's `rfbproto`), server side.
 //!
 //! Security is None: who may connect is decided by who may reach the socket. Use a unix socket, or a loopback address
-//! on a machine with one user.
+//! on a host with one user.
 //!
 //! Viewers are hostile until proven otherwise. Each has two threads and a bounded share of memory; each message is
-//! checked where it is read, and one that makes no sense ends its viewer and nobody else. A viewer is sent something
-//! only when it asked, and what it is sent is taken from the screen at that moment: who is slow skips pictures and
-//! holds up nobody, least of all the guest.
+//! checked where it is read, and an invalid one ends only its viewer. A viewer is sent updates only on request, with
+//! the display's content of that moment: a slow viewer skips frames and never holds up other viewers or the guest.
 
 mod compose;
 mod encode;
@@ -50,13 +49,13 @@ pub(crate) fn fuzz(script: &[u8]) {
         let _let_in = handshake::greet(&mut wire);
         return;
     }
-    let wishes = viewer::SharedWishes::default();
-    let mut ear = viewer::Ear::new(Display::default(), wishes.clone());
+    let requests = viewer::SharedRequests::default();
+    let mut handler = viewer::MessageHandler::new(Display::default(), requests.clone());
     let (mut session, mut composer) = (update::Session::default(), compose::Composer::new());
     let (mut canvas, mut seen) = (Canvas::default(), 0);
     let mut round = 0;
     while let Ok(message) = message::read(&mut wire) {
-        ear.hear(message);
+        handler.apply(message);
         round += 1;
         // Sizes, colours and cursors come and go.
         canvas.begin();
@@ -66,7 +65,7 @@ pub(crate) fn fuzz(script: &[u8]) {
         let cursor =
             Cursor { width: round % 9, height: 1, hot: (0, 0), pixels: vec![!0; usize::from(round % 9)] };
         canvas.set_cursor(Some(&std::sync::Arc::new(cursor)));
-        let next = session.next(&canvas, seen, &mut viewer::lock(&wishes));
+        let next = session.next(&canvas, seen, &mut viewer::lock(&requests));
         if let Next::Done { seen: now, value } = next {
             seen = now;
             composer.send(value, &mut wire).expect("a wire that takes everything");

@@ -1,10 +1,12 @@
-//! The two ends of the guest's serial console, as the monitor's user holds them.
+//! The guest's serial console: its UART, and both ends as the monitor's user holds them.
+
+mod uart;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::legacy::Uart;
+pub(crate) use uart::Uart;
 
 /// Where the guest's console output goes.
 pub trait SerialOutput: Send {
@@ -49,7 +51,7 @@ impl SerialInput {
         Self { uart }
     }
 
-    /// Offers `bytes` and says how many were taken, from the front. After fewer than all, wait for room.
+    /// Offers `bytes` and returns how many were taken, from the front. After fewer than all, wait for room.
     pub fn push(&self, bytes: &[u8]) -> usize {
         self.uart.push(bytes)
     }
@@ -61,7 +63,7 @@ impl SerialInput {
     }
 
     /// Blocks until there is room after a `push` that could not take everything. Returns at once otherwise, and
-    /// when the machine is gone (then `push` takes and discards everything).
+    /// when the VM is gone (then `push` takes and discards everything).
     pub fn wait_room(&self) {
         self.uart.wait_room();
     }

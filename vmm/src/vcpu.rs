@@ -1,10 +1,9 @@
-//! Processors: the loop each of them runs in, and how they are all stopped.
+//! vCPUs: the loop each of them runs in, and how they are all stopped.
 
 mod gate;
-mod kick;
+mod pool;
 mod run;
 
-pub use kick::StartError;
-pub(crate) use kick::{Crew, Processors};
-pub use run::RunError;
+pub use pool::StartError;
+pub(crate) use pool::{VcpuControl, VcpuPool};
 pub(crate) use run::Vcpu;

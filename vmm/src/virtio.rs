@@ -5,9 +5,8 @@
 //! [`VirtQueue`] hands out chains that were checked whole, [`Pending`] makes sure each is answered once.
 //!
 //! What the guest says is never believed: a chain that makes no sense fails alone; a ring that lies stops its device,
-//! which then asks to be reset (section 2.1.2).
+//! which then needs a reset (section 2.1.2).
 
-mod bell;
 pub mod block;
 mod chain;
 pub mod console;
@@ -15,6 +14,7 @@ mod device;
 pub mod gpu;
 pub mod input;
 pub mod net;
+mod notifier;
 pub mod port;
 mod queue;
 pub mod rng;
@@ -26,15 +26,15 @@ mod transport;
 mod worker;
 
 pub use chain::{Chain, ChainError, Finished, Pending};
-pub use device::{Device, DeviceConfig, Model};
+pub use device::{Device, DeviceConfig, DeviceInfo};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};
 
 use crate::memory::{GuestMemory, Segments};
 
-/// What a device needs of the machine around it.
+/// What a device needs of the VM around it.
 #[derive(Clone)]
-pub struct Host {
+pub struct DeviceContext {
     /// The guest's RAM.
     pub memory: GuestMemory,
     /// Where its interrupt vectors come from.

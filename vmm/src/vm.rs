@@ -1,26 +1,21 @@
-//! A machine's life: built paused, started once, waited for, gone.
-
-mod outcome;
+//! A VM's life: built paused, started once, waited for, gone.
 
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 use crate::builder::{self, Assembly, BuildError};
-use crate::config::Machine;
+use crate::config::VmConfig;
+use crate::exit::{Exit, Outcome};
 use crate::legacy::PowerEvents;
 use crate::serial::{SerialInput, SerialOutput};
-use crate::vcpu::{Crew, Processors, Vcpu};
+use crate::vcpu::{StartError, Vcpu, VcpuControl, VcpuPool};
 
-pub use crate::vcpu::{RunError, StartError};
-pub use outcome::Exit;
-pub(crate) use outcome::Outcome;
-
-/// A machine in the phase `S`: [`Paused`] or [`Running`].
+/// A VM in the phase `S`: [`Paused`] or [`Running`].
 ///
 /// Dropping it ends it: its threads are joined and nothing of it is left.
 pub struct Vm<S> {
     state: S,
-    /// A machine is moved between threads, not shared: `Controls` are what is shared.
+    /// A VM is moved between threads, not shared: `Controls` are what is shared.
     not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
@@ -32,8 +27,8 @@ pub struct Paused {
 
 /// The guest runs.
 pub struct Running {
-    // Dropped first: no processor runs once the devices and the memory go.
-    processors: Processors,
+    // Dropped first: no vCPU runs once the devices and the memory go.
+    vcpus: VcpuPool,
     assembly: Assembly,
 }
 
@@ -42,25 +37,25 @@ impl Vm<Paused> {
     ///
     /// Opens no path, and leaves `machine` as it was: after the guest has reset itself, the same `machine` is built
     /// again into one with fresh memory and fresh devices.
-    pub fn build(machine: &Machine, output: Box<dyn SerialOutput>) -> Result<Self, BuildError> {
+    pub fn build(machine: &VmConfig, output: Box<dyn SerialOutput>) -> Result<Self, BuildError> {
         let (assembly, vcpus) = builder::build(machine, output)?;
         Ok(Self { state: Paused { vcpus, assembly }, not_sync: PhantomData })
     }
 
-    /// Lets the guest run: one thread for each processor.
+    /// Lets the guest run: one thread for each vCPU.
     pub fn start(self) -> Result<Vm<Running>, StartError> {
         self.start_as(false)
     }
 
-    /// The same, where each processor waits for [`Controls::resume`] before its first instruction.
+    /// The same, where each vCPU waits for [`Controls::resume`] before its first instruction.
     pub fn start_paused(self) -> Result<Vm<Running>, StartError> {
         self.start_as(true)
     }
 
     fn start_as(self, paused: bool) -> Result<Vm<Running>, StartError> {
         let Paused { vcpus, assembly } = self.state;
-        let processors = Processors::start(vcpus, assembly.outcome.clone(), paused)?;
-        Ok(Vm { state: Running { processors, assembly }, not_sync: PhantomData })
+        let vcpus = VcpuPool::start(vcpus, assembly.outcome.clone(), paused)?;
+        Ok(Vm { state: Running { vcpus, assembly }, not_sync: PhantomData })
     }
 }
 
@@ -71,27 +66,27 @@ impl Vm<Running> {
         Controls {
             outcome: self.state.assembly.outcome.clone(),
             power: Arc::downgrade(&power),
-            crew: Arc::downgrade(self.state.processors.crew()),
+            vcpus: Arc::downgrade(self.state.vcpus.control()),
             serial: SerialInput::new(self.state.assembly.uart.clone()),
         }
     }
 
-    /// Blocks until the guest is over, takes the machine down and says how it ended.
+    /// Blocks until the guest is over, takes the VM down and returns how it ended.
     pub fn wait(self) -> Exit {
-        let Running { processors, assembly } = self.state;
+        let Running { vcpus, assembly } = self.state;
         let exit = assembly.outcome.wait();
-        drop(processors);
+        drop(vcpus);
         drop(assembly);
         exit
     }
 }
 
-/// What can be done to a running machine from any thread. Does nothing once the machine is gone.
+/// What can be done to a running VM from any thread. Does nothing once the VM is gone.
 #[derive(Clone)]
 pub struct Controls {
     outcome: Arc<Outcome>,
     power: Weak<dyn PowerEvents>,
-    crew: Weak<Crew>,
+    vcpus: Weak<VcpuControl>,
     serial: SerialInput,
 }
 
@@ -103,27 +98,27 @@ impl Controls {
         }
     }
 
-    /// Ends the machine now, as pulling the plug does.
+    /// Ends the VM at once.
     pub fn kill(&self) {
         self.outcome.report(Exit::Killed);
     }
 
-    /// Presses the reset button: the machine is over, as by the guest's own reset.
+    /// Presses the reset button: the VM is over, as by the guest's own reset.
     pub fn reset(&self) {
         self.outcome.report(Exit::Reset);
     }
 
-    /// Stops the processors; blocks until none of them runs. Devices go on with what they were asked for.
+    /// Stops the vCPUs; blocks until none of them runs. Devices complete their requests.
     pub fn pause(&self) {
-        if let Some(crew) = self.crew.upgrade() {
-            crew.pause();
+        if let Some(vcpus) = self.vcpus.upgrade() {
+            vcpus.pause();
         }
     }
 
-    /// Lets the processors go on.
+    /// Resumes the vCPUs.
     pub fn resume(&self) {
-        if let Some(crew) = self.crew.upgrade() {
-            crew.resume();
+        if let Some(vcpus) = self.vcpus.upgrade() {
+            vcpus.resume();
         }
     }
 

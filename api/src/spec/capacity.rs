@@ -1,4 +1,4 @@
-//! How many devices a VM can have: what does not fit is refused before anything is started.
+//! How many devices a VM can have: what does not fit is rejected before anything is started.
 
 use vireo_vmconfig::{DiskBus, Video};
 
@@ -19,7 +19,7 @@ const SATA_PORTS: usize = 6;
 const USB_DRIVES: usize = 32;
 /// Slots of the hypervisor native, each for one device.
 const NATIVE_SLOTS: usize = 29;
-/// Virtio disks that can be plugged in.
+/// Virtio disks that can be attached.
 const HOTPLUG_PORTS: usize = 4;
 /// Virtio tablets that a launcher attaches.
 const TABLETS: usize = 8;
@@ -27,7 +27,7 @@ const TABLETS: usize = 8;
 /// What is attached beside disks.
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Volumes may be plugged in.
+    /// Volumes may be attached.
     pub(super) hotplug: bool,
     pub(super) interfaces: usize,
     pub(super) rng: bool,
@@ -36,7 +36,7 @@ pub(super) struct Attached {
     pub(super) tablets: usize,
 }
 
-/// Refuses lists that are longer than KubeVirt's.
+/// Rejects lists that are longer than KubeVirt's.
 pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     let devices = &spec.domain.devices;
     for (field, count) in [
@@ -53,7 +53,7 @@ pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings)
     }
 }
 
-/// Refuses more devices than a hypervisor has room for: native where the VMI insists on it, else QEMU, which is chosen
+/// Rejects more devices than a hypervisor has room for: native where the VMI insists on it, else QEMU, which is chosen
 /// where native has too little.
 pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorChoice, found: &mut Findings) {
     let at = Field::new("spec.domain.devices");
@@ -103,7 +103,7 @@ fn flags(flags: &[bool]) -> usize {
     flags.iter().filter(|flag| **flag).count()
 }
 
-/// Refuses virtio disks that do not fit into the slots that `others` leave, so many to a slot.
+/// Rejects virtio disks that do not fit into the slots that `others` leave, so many to a slot.
 fn fit(disks: usize, (others, slots): (usize, usize), per_slot: usize, (at, found): (&Field, &mut Findings)) {
     if others > slots {
         found.too_many(&Field::new("spec.domain.devices"), others, slots, " on the PCI bus");

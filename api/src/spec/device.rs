@@ -1,4 +1,4 @@
-//! Devices other than disks, cards and screens.
+//! Devices other than disks, NICs and screens.
 
 use vireo_vmconfig::{ExtraDevice, PanicModel, SoundModel, UnknownName, WatchdogAction};
 
@@ -59,7 +59,7 @@ fn refused(devices: &v1::Devices, at: &Field, found: &mut Findings) {
     let tpm = devices.tpm.as_ref().is_some_and(|tpm| tpm.enabled != Some(false));
     found.refuse_if(tpm, &at.at("tpm"), "a trusted platform module");
     let lists = [
-        ("gpus", devices.gpus.len(), "a graphics card handed through"),
+        ("gpus", devices.gpus.len(), "GPU passthrough"),
         ("hostDevices", devices.host_devices.len(), "a device handed through"),
         ("filesystems", devices.filesystems.len(), "a shared directory"),
     ];
@@ -77,7 +77,7 @@ fn watchdog(watchdog: &v1::Watchdog, at: &Field, found: &mut Findings) {
     found.refuse_if(watchdog.diag288.is_some(), &at.at("diag288"), "a watchdog of another architecture");
     let Some(i6300esb) = &watchdog.i6300esb else {
         if watchdog.diag288.is_none() && watchdog.extra.is_empty() {
-            found.required_value(at, "say which watchdog: write i6300esb: {action: reset}");
+            found.required_value(at, "write i6300esb: {action: reset}");
         }
         return;
     };

@@ -155,7 +155,7 @@ pub(super) fn read(
     disks
 }
 
-/// What can be plugged into a machine that runs.
+/// What can be attached to a VM that runs.
 fn pluggable(
     (bus, bus_field): (DiskBus, &Field),
     device: DiskDevice,
@@ -325,9 +325,9 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
         }
         found.notice_if(true, &thread, "the hypervisor decides about threads");
     }
-    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
+    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "device tags in config drives");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");
-    found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between machines");
+    found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between VMs");
     found.refuse_if(
         disk.changed_block_tracking == Some(true),
         &at.at("changedBlockTracking"),

@@ -10,7 +10,7 @@ const SEARCH_PATHS: usize = 6;
 /// The longest list of them, with a space between two.
 const SEARCH_LIST: usize = 256;
 
-/// How the guest resolves names, where a manifest says so.
+/// The guest's resolver configuration, where a manifest has one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dns {
     policy: DnsPolicy,
@@ -107,7 +107,7 @@ fn config(
             found.required_value(&at.at("options").index(index).at("name"), "an option needs a name");
         }
     }
-    found.notice_if(!config.options.is_empty(), &at.at("options"), "DHCP cannot tell resolver options");
+    found.notice_if(!config.options.is_empty(), &at.at("options"), "resolver options by DHCP");
     Some((nameservers, searches))
 }
 

@@ -10,7 +10,7 @@ const COMMAND_LINE: usize = 2047;
 /// The longest serial number; a string in a firmware table.
 const SERIAL: usize = 256;
 
-/// What the guest's firmware is and says.
+/// The boot source of a VM and the identity in its SMBIOS tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Firmware {
     boot: BootSource,
@@ -18,24 +18,8 @@ pub struct Firmware {
     serial: String,
 }
 
-/// What starts first.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BootSource {
-    /// A kernel, without firmware.
-    Kernel(KernelBoot),
-    /// SeaBIOS.
-    Bios {
-        /// Its messages go to the serial port.
-        use_serial: bool,
-    },
-    /// OVMF.
-    Efi {
-        /// Only signed code starts.
-        secure_boot: bool,
-        /// Its variables outlive the machine, and are there when it is started again.
-        persistent: bool,
-    },
-}
+/// What a VM boots from. Whether the variables of EFI are persistent is known; where they are is not.
+pub type BootSource = vireo_vmconfig::BootSource<KernelBoot, bool>;
 
 /// A kernel taken from an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,12 +59,12 @@ impl KernelBoot {
 }
 
 impl Firmware {
-    /// What starts first.
+    /// What the VM boots from.
     pub fn boot(&self) -> &BootSource {
         &self.boot
     }
 
-    /// SMBIOS system UUID; derived from the machine's uid where the manifest gives none, so that it stays.
+    /// SMBIOS system UUID; derived from the VM's uid where the manifest gives none, so that it stays.
     pub fn uuid(&self) -> &Uuid {
         &self.uuid
     }

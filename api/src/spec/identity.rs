@@ -5,19 +5,19 @@ use super::syntax::{DNS_LABEL, DNS_SUBDOMAIN, is_dns_label, is_dns_subdomain};
 use super::{Field, VmiUid};
 use crate::v1;
 
-/// The annotation that chooses a hypervisor for one machine: `auto`, `native` or `qemu`.
+/// The annotation that chooses a hypervisor for one VM: `auto`, `native` or `qemu`.
 pub const HYPERVISOR_ANNOTATION: &str = "vireo.io/hypervisor";
 
-/// The condition that says which hypervisor runs the guest (its reason) and why that one (its message).
+/// The condition with the hypervisor that runs the guest (its reason) and why it was chosen (its message).
 pub const HYPERVISOR_CONDITION: &str = "vireo.io/hypervisor";
 /// What our own monitor is called in [`HYPERVISOR_ANNOTATION`] and [`HYPERVISOR_CONDITION`].
 pub const NATIVE: &str = "native";
 
-/// Annotations of KubeVirt that change a machine and that nothing here acts on.
+/// Annotations of KubeVirt that change a VM and that nothing here acts on.
 const REFUSED_ANNOTATIONS: [(&str, &str); 2] =
     [("hooks.kubevirt.io/hookSidecars", "a hook sidecar"), ("kubevirt.io/ignitiondata", "Ignition data")];
 
-/// Which machine.
+/// The identity of a VM.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     namespace: String,
@@ -49,7 +49,7 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Which hypervisor a machine wants.
+/// The requested hypervisor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HypervisorChoice {
     /// Whichever can run it.
@@ -116,7 +116,7 @@ pub(super) fn hypervisor(meta: &v1::ObjectMeta, found: &mut Findings) -> Hypervi
     }
 }
 
-/// The guest's host name: as given, or the machine's name up to its first dot and a label's length.
+/// The guest's host name: as given, or the VM's name up to its first dot and a label's length.
 pub(super) fn hostname(spec: &v1::VirtualMachineInstanceSpec, name: &str, found: &mut Findings) -> String {
     if spec.hostname.is_empty() {
         let label = name.split('.').next().unwrap_or(name);

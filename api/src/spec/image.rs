@@ -23,7 +23,7 @@ pub enum ImageRef {
     },
 }
 
-/// Why a text is no reference to an image that can be had.
+/// Why an image reference is invalid or unsupported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {
     /// A reference to a registry, or of another transport.

@@ -12,7 +12,7 @@ use crate::v1;
 /// KubeVirt's own address on the other side of masquerade.
 const RESERVED_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0];
 
-/// A network card with the network it is on.
+/// A NIC with the network it is on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     name: String,
@@ -57,7 +57,7 @@ impl Port {
     }
 }
 
-/// What DHCP tells the guest beside its address.
+/// DHCP options of the guest beside its address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dhcp {
     boot_file: Option<String>,
@@ -89,7 +89,7 @@ impl Dhcp {
 }
 
 impl Interface {
-    /// The card's and the network's common name.
+    /// The NIC's and the network's common name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -99,17 +99,17 @@ impl Interface {
         &self.field
     }
 
-    /// What card the guest sees.
+    /// The NIC's model.
     pub fn model(&self) -> NicModel {
         self.model
     }
 
-    /// Its address; derived from the machine and its name where the manifest gives none.
+    /// Its address; derived from the VM and its name where the manifest gives none.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }
 
-    /// From 1; unique in the machine.
+    /// From 1; unique in the VM.
     pub fn boot_order(&self) -> Option<u32> {
         self.boot_order
     }
@@ -119,13 +119,13 @@ impl Interface {
         &self.binding
     }
 
-    /// What DHCP tells the guest.
+    /// DHCP options of the guest.
     pub fn dhcp(&self) -> &Dhcp {
         &self.dhcp
     }
 }
 
-/// Joins cards with networks. A machine without any of both gets one masqueraded card on the pod network, unless it
+/// Joins NICs with networks. A VM without any of both gets one masqueraded NIC on the pod network, unless it
 /// says otherwise (KubeVirt's cluster setting chooses between bridge and masquerade; there is no bridge here).
 pub(super) fn read(
     spec: &v1::VirtualMachineInstanceSpec,
@@ -243,7 +243,7 @@ fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> bool 
     match given {
         1 => interface.masquerade.is_some(),
         0 if interface.extra.is_empty() => {
-            found.required_value(at, "say how it is bound to its network: write masquerade: {}");
+            found.required_value(at, "write masquerade: {}");
             false
         }
         0 => false,
@@ -371,12 +371,12 @@ fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     found.refuse_if(!interface.port_ranges.is_empty(), &at.at("portRanges"), "forwarding ranges of ports");
     found.refuse_if(!interface.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
     found.refuse_if(interface.acpi_index.is_some(), &at.at("acpiIndex"), "a fixed name in the guest");
-    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives do not tell tags yet");
+    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "device tags in config drives");
     match interface.state.as_str() {
         "" | "up" => {}
-        "down" => found.refuse_if(true, &at.at("state"), "a card without link"),
+        "down" => found.refuse_if(true, &at.at("state"), "a NIC without link"),
         "absent" => {
-            found.invalid(&at.at("state"), "absent is for cards on a bridge: remove the interface");
+            found.invalid(&at.at("state"), "absent is supported on bridges only: remove the interface");
         }
         other => found.invalid_value(&at.at("state"), other, "must be up"),
     }

@@ -6,10 +6,10 @@ use super::Field;
 use super::report::Findings;
 use crate::v1;
 
-/// How long a guest may take to shut down where a manifest does not say.
+/// How long a guest may take to shut down where a manifest sets none.
 const GRACE: i64 = 30;
 
-/// How a machine starts and ends.
+/// How a VM starts and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifecycle {
     start_paused: bool,
@@ -18,7 +18,7 @@ pub struct Lifecycle {
     reboot: RebootPolicy,
 }
 
-/// What happens to a machine on a node that is emptied.
+/// What happens to a VM on a node that is emptied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EvictionStrategy {
     /// It is shut down.
@@ -60,7 +60,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
         None => false,
         Some("Paused") => {
             if spec.liveness_probe.is_some() {
-                found.invalid(&start, "a paused machine answers no livenessProbe: remove one of them");
+                found.invalid(&start, "conflicts with livenessProbe: a paused VM does not respond to it");
             }
             true
         }

@@ -4,7 +4,7 @@ use crate::v1::{self, Quantity};
 
 /// Guest memory comes in whole pages.
 const PAGE: u64 = 4096;
-/// Blocks in which memory is plugged in: transparent huge pages.
+/// Blocks in which memory is attached: transparent huge pages.
 const HOTPLUG_BLOCK: Bytes = Bytes::mebibytes(2);
 /// The same with huge pages of 1 GiB.
 const HOTPLUG_HUGE_BLOCK: Bytes = Bytes::mebibytes(1024);
@@ -26,7 +26,7 @@ impl Memory {
     }
 }
 
-/// What the launcher's container or cgroup is given, where a manifest says so.
+/// The memory of the launcher's container or cgroup, where a manifest sets it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     cpu_request: Option<MilliCpus>,
@@ -167,7 +167,7 @@ pub(super) fn read(
         || given.requests.contains_key("memory")
         || given.limits.contains_key("memory");
     if !said {
-        found.required_value(&field, "say how much memory the guest has, such as 256Mi");
+        found.required_value(&field, "set the guest's memory, such as 256Mi");
         return None;
     }
     // KubeVirt's LiveUpdate roll-out, its default, admits more than the limit.

@@ -6,7 +6,7 @@ use super::report::Findings;
 use super::{Field, Port};
 use crate::v1;
 
-/// What masquerade uses where a manifest does not say.
+/// What masquerade uses where a manifest sets none.
 const VM_NETWORK: Ipv4Net = Ipv4Net { address: Ipv4Addr::new(10, 0, 2, 0), prefix: 24 };
 
 /// An IPv4 network.
@@ -65,7 +65,7 @@ impl fmt::Display for Ipv4Net {
     }
 }
 
-/// How a card is bound to the pod's network.
+/// How a NIC is bound to the pod's network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// Address translation: the guest has an address of a network of its own.
@@ -99,7 +99,7 @@ pub(super) fn read(
         match kinds.iter().filter(|there| **there).count() {
             1 => {}
             0 if !network.extra.is_empty() => {}
-            0 => found.required_value(&at, "say which network it is: write pod: {}"),
+            0 => found.required_value(&at, "write pod: {}"),
             _ => found.invalid(&at, "is several networks at once: keep one of pod, multus and resourceClaim"),
         }
         for (field, there, what) in [

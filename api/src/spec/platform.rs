@@ -50,7 +50,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
             ("tdx", security.tdx.is_some()),
         ];
         let named = kinds.iter().find(|(_, there)| *there).map(|(name, _)| at.at(name));
-        found.refuse_if(true, &named.unwrap_or(at), "a confidential machine");
+        found.refuse_if(true, &named.unwrap_or(at), "a confidential VM");
     }
     io_threads(domain, &at, found);
     let threads = "the hypervisor decides about threads";
@@ -76,10 +76,10 @@ fn io_threads(domain: &v1::DomainSpec, at: &Field, found: &mut Findings) {
 }
 
 fn features(features: &v1::Features, at: &Field, found: &mut Findings) {
-    found.refuse_if(is_off(features.acpi.as_ref()), &at.at("acpi"), "a machine without ACPI");
+    found.refuse_if(is_off(features.acpi.as_ref()), &at.at("acpi"), "a VM without ACPI");
     if let Some(apic) = &features.apic {
         let at = at.at("apic");
-        found.refuse_if(apic.enabled == Some(false), &at.at("enabled"), "a machine without APIC");
+        found.refuse_if(apic.enabled == Some(false), &at.at("enabled"), "a VM without APIC");
         let end = &at.at("endOfInterrupt");
         found.notice_if(apic.end_of_interrupt.is_some(), end, "the hypervisor decides about it");
     }
@@ -140,16 +140,16 @@ fn clock(clock: &v1::Clock, at: &Field, found: &mut Findings) {
     }
     let absent = |present: Option<bool>| present == Some(false);
     if let Some(pit) = &timer.pit {
-        found.refuse_if(absent(pit.present), &at.at("pit").at("present"), "a machine without PIT");
+        found.refuse_if(absent(pit.present), &at.at("pit").at("present"), "a VM without PIT");
         found.notice_if(!pit.tick_policy.is_empty(), &at.at("pit").at("tickPolicy"), lost);
     }
     if let Some(rtc) = &timer.rtc {
-        found.refuse_if(absent(rtc.present), &at.at("rtc").at("present"), "a machine without RTC");
+        found.refuse_if(absent(rtc.present), &at.at("rtc").at("present"), "a VM without RTC");
         found.notice_if(!rtc.tick_policy.is_empty(), &at.at("rtc").at("tickPolicy"), lost);
         found.notice_if(!rtc.track.is_empty(), &at.at("rtc").at("track"), "the clock follows the host's");
     }
     if let Some(kvm) = &timer.kvm {
-        found.refuse_if(absent(kvm.present), &at.at("kvm").at("present"), "a machine without kvmclock");
+        found.refuse_if(absent(kvm.present), &at.at("kvm").at("present"), "a VM without kvmclock");
     }
     if let Some(hyperv) = &timer.hyperv {
         found.refuse_if(!absent(hyperv.present), &at.at("hyperv"), "the Hyper-V reference clock");

@@ -7,7 +7,7 @@ use super::report::Findings;
 use super::{Field, Interface, Protocol};
 use crate::v1::{self, IntOrString};
 
-/// A question asked again and again.
+/// A probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     question: ProbeQuestion,
@@ -18,7 +18,7 @@ pub struct Probe {
     failure_threshold: u32,
 }
 
-/// What is asked.
+/// The probe's handler.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProbeQuestion {
     /// Is a GET answered with 200 to 399?
@@ -69,12 +69,12 @@ impl fmt::Display for ProbeHost {
 }
 
 impl Probe {
-    /// What is asked.
+    /// The probe's handler.
     pub fn question(&self) -> &ProbeQuestion {
         &self.question
     }
 
-    /// Before it is asked first.
+    /// Delay before the first probe.
     pub fn initial_delay(&self) -> Duration {
         self.initial_delay
     }

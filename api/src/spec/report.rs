@@ -48,7 +48,7 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// `message` says what is wrong and what to do; it does not repeat the field.
+    /// `message` names the problem and the remedy; it does not repeat the field.
     pub fn new(field: Field, cause: Cause, message: impl Into<String>) -> Self {
         Self { field, cause, message: message.into() }
     }
@@ -182,7 +182,7 @@ impl Findings {
         self.add(field, Cause::TooMany, format!("Too many: {count}: must have at most {most} items{which}"));
     }
 
-    /// Refuses what nothing here provides yet, when it is asked for.
+    /// Reports an unsupported feature, if it is requested.
     pub(crate) fn refuse_if(&mut self, asked: bool, field: &Field, what: &str) {
         if asked {
             self.not_supported(field, format!("{what} is not available yet: remove this field"));
@@ -194,7 +194,7 @@ impl Findings {
         self.extra_devices.push(DeviceRequest { field: field.to_string(), device });
     }
 
-    /// Records what is accepted without effect, when it is asked for.
+    /// Records what is accepted without effect, if it is requested.
     pub(crate) fn notice_if(&mut self, asked: bool, field: &Field, what: &str) {
         if asked {
             self.notices.push(super::Notice::new(field.clone(), what.to_owned()));

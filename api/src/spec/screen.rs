@@ -14,14 +14,14 @@ pub(super) struct Screen {
     pub(super) tablets: u32,
 }
 
-/// `efi`: the machine starts through EFI, for which KubeVirt has another default.
+/// `efi`: the VM starts through EFI, for which KubeVirt has another default.
 pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Screen {
     let at = Field::new("spec.domain.devices");
     let default = if efi { Video::Bochs } else { Video::Vga };
     let asked = devices.video.as_ref().and_then(|video| kind(video, &at.at("video").at("type"), found));
     let graphics = devices.autoattach_graphics_device != Some(false);
     if devices.video.is_some() && !graphics {
-        let advice = "there is no screen with autoattachGraphicsDevice false: remove one of them";
+        let advice = "there is no display with autoattachGraphicsDevice false: remove one of them";
         found.invalid(&at.at("video").at("type"), advice);
     }
     let tablets = tablets(devices, graphics, &at, found);

@@ -17,7 +17,7 @@ fn is_label_of_any_length(text: &str) -> bool {
 
 /// An RFC 1123 subdomain as Kubernetes validates it: labels joined by dots, at most 253 characters in all, whatever the
 /// length of a label.
-pub(crate) fn is_dns_subdomain(text: &str) -> bool {
+pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label_of_any_length)
 }
 
@@ -67,13 +67,6 @@ pub(crate) fn without_trailing_slash(path: &str) -> &str {
 
 /// What a path inside an image must be, for messages.
 pub(crate) const ABSOLUTE_PATH: &str = "must be an absolute path to a file without relative components";
-
-/// A word that can stand in a hypervisor's option without a second meaning.
-pub(crate) fn is_plain_word(text: &str) -> bool {
-    (1..=64).contains(&text.len())
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
-        && !text.starts_with('-')
-}
 
 /// Text that firmware tables and command lines can carry: one line, no control characters.
 pub(crate) fn is_one_line(text: &str, most: usize) -> bool {

@@ -6,7 +6,7 @@ use vireo_vmconfig::MacAddr;
 
 use crate::v1::Quantity;
 
-/// Why a text is no Kubernetes quantity of the kind wanted.
+/// Why a text is not a Kubernetes quantity of the required kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// Not a number with one of the known suffixes.
@@ -173,7 +173,7 @@ impl TryFrom<&Quantity> for MilliCpus {
     }
 }
 
-/// A machine's uid: a UUID, so that it is safe as a file name.
+/// A VM's uid: a UUID, so that it is safe as a file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VmiUid(Uuid);
 
@@ -183,7 +183,7 @@ impl VmiUid {
         &self.0
     }
 
-    /// A UUID that is the same for the same machine and name, and differs for any other.
+    /// A UUID that is the same for the same VM and name, and differs for any other.
     pub fn derive(&self, name: &str) -> Uuid {
         Uuid::new_v5(&self.0, name.as_bytes())
     }

@@ -1,14 +1,14 @@
-use vireo_vmconfig::{Chassis, DeviceRequest, Video};
+use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, Video};
 
 use super::report::Findings;
 use super::screen::Screen;
 use super::{
-    BootSource, Cpu, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory,
-    Notice, Probe, Problem, Report, Resources,
+    BootSource, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory, Notice,
+    Probe, Problem, Report, Resources,
 };
 use crate::v1::{self, Shape};
 
-/// A machine that holds together. Made by `TryFrom<&v1::VirtualMachineInstance>` only.
+/// A VM that holds together. Made by `TryFrom<&v1::VirtualMachineInstance>` only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vm {
     identity: Identity,
@@ -37,21 +37,21 @@ pub struct Vm {
 /// Whether there is a memory balloon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balloon {
-    /// The manifest does not say: there is one where the hypervisor has one.
+    /// The manifest sets nothing: there is one where the hypervisor supports it.
     Default,
-    /// The manifest asks for one.
+    /// The manifest requests one.
     Wanted,
     /// The manifest wants none.
     Off,
 }
 
 impl Vm {
-    /// Which machine.
+    /// Its identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What the annotation [`super::HYPERVISOR_ANNOTATION`] says.
+    /// The value of the annotation [`super::HYPERVISOR_ANNOTATION`].
     pub fn hypervisor(&self) -> HypervisorChoice {
         self.hypervisor
     }
@@ -66,7 +66,7 @@ impl Vm {
         &self.dns
     }
 
-    /// Processors.
+    /// vCPUs.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
@@ -86,7 +86,7 @@ impl Vm {
         &self.firmware
     }
 
-    /// What the guest reads about the machine's case.
+    /// The SMBIOS strings of the chassis.
     pub fn chassis(&self) -> &Chassis {
         &self.chassis
     }
@@ -101,17 +101,17 @@ impl Vm {
         self.disks.iter().filter(|disk| !disk.is_hotpluggable())
     }
 
-    /// Those of [`Self::disks`] that are plugged in once it runs.
+    /// Those of [`Self::disks`] that are attached once it runs.
     pub fn pluggable_disks(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| disk.is_hotpluggable())
     }
 
-    /// Whether volumes may be plugged in. KubeVirt's default is yes.
+    /// Whether volumes may be attached. KubeVirt's default is yes.
     pub fn hotplug(&self) -> bool {
         self.hotplug
     }
 
-    /// Network cards, in the manifest's order.
+    /// NICs, in the manifest's order.
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
@@ -146,7 +146,7 @@ impl Vm {
         &self.lifecycle
     }
 
-    /// A failure ends the machine.
+    /// A failure ends the VM.
     pub fn liveness_probe(&self) -> Option<&Probe> {
         self.liveness.as_ref()
     }
@@ -262,7 +262,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     })
 }
 
-/// What is asked of a cluster that is not there.
+/// Features that need a cluster.
 fn elsewhere(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     let at = Field::new("spec");
     found.refuse_if(
@@ -274,7 +274,7 @@ fn elsewhere(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     found.refuse_if(!spec.resource_claims.is_empty(), &at.at("resourceClaims"), "a claimed device");
 }
 
-/// Unknown fields are kept by [`v1`], and refused here: one of them may be the one that mattered.
+/// Unknown fields are kept by [`v1`], and rejected here: one of them may be the one that mattered.
 fn strangers(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     let mut strangers = Vec::new();
     spec.strangers("spec", &mut strangers);

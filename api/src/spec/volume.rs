@@ -14,7 +14,7 @@ const LARGEST: Bytes = Bytes::new(16 << 40);
 /// What a disk is filled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeSource {
-    /// A disk in an image; every machine writes to a layer of its own.
+    /// A disk in an image; every VM writes to a layer of its own.
     ContainerDisk {
         /// Which image.
         image: ImageRef,
@@ -25,18 +25,18 @@ pub enum VolumeSource {
     CloudInitNoCloud(CloudInit),
     /// An OpenStack config drive made at start.
     CloudInitConfigDrive(CloudInit),
-    /// An empty disk, gone with the machine.
+    /// An empty disk, gone with the VM.
     EmptyDisk {
         /// How large.
         capacity: Bytes,
     },
-    /// A claim of the machine's namespace, with one disk in it.
+    /// A claim of the VM's namespace, with one disk in it.
     PersistentVolumeClaim {
         /// Its name.
         name: String,
         /// It is not written to.
         read_only: bool,
-        /// It is plugged in once the machine runs, and may be plugged out.
+        /// It is attached once the VM runs, and may be detached.
         hotpluggable: bool,
     },
     /// A raw image that is a file of the node.
@@ -45,7 +45,7 @@ pub enum VolumeSource {
         path: PathBuf,
         /// What happens when it is not there.
         create: HostDiskCreate,
-        /// Several machines may write to it.
+        /// Several VMs may write to it.
         shared: bool,
     },
     /// No volume: the medium that a CD-ROM drive is without.
@@ -58,7 +58,7 @@ impl VolumeSource {
         matches!(self, Self::PersistentVolumeClaim { read_only: true, .. })
     }
 
-    /// Whether it is plugged in once the machine runs, and may be plugged out.
+    /// Whether it is attached once the VM runs, and may be detached.
     pub fn is_hotpluggable(&self) -> bool {
         matches!(self, Self::PersistentVolumeClaim { hotpluggable: true, .. })
     }
@@ -67,7 +67,7 @@ impl VolumeSource {
 /// What happens when a host disk's file is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostDiskCreate {
-    /// The machine does not start.
+    /// The VM does not start.
     No,
     /// It is made, this large.
     Sized(Bytes),
@@ -78,7 +78,7 @@ pub enum HostDiskCreate {
 pub(super) struct Volume {
     pub(super) name: String,
     pub(super) field: Field,
-    /// Absent where it was refused.
+    /// Absent where it was rejected.
     pub(super) source: Option<VolumeSource>,
     /// Whether it is a claim, which alone a LUN may show.
     pub(super) claim: bool,
@@ -104,7 +104,7 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
     read
 }
 
-/// The sources that a manifest may name, that KubeVirt has, and that are refused by name.
+/// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
 fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 10] {
     [
         ("dataVolume", volume.data_volume.is_some(), "a data volume"),
@@ -112,7 +112,7 @@ fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 10] 
         ("sysprep", volume.sysprep.is_some(), "a disk with answer files"),
         ("configMap", volume.config_map.is_some(), "a disk with a config map"),
         ("secret", volume.secret.is_some(), "a disk with a secret"),
-        ("downwardAPI", volume.downward_api.is_some(), "a disk with facts about the machine"),
+        ("downwardAPI", volume.downward_api.is_some(), "a disk with metadata of the VM"),
         ("serviceAccount", volume.service_account.is_some(), "a disk with a token"),
         ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
         ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
@@ -134,8 +134,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     match given {
         1 => {}
         0 if volume.extra.is_empty() => {
-            found
-                .required_value(at, "say what the volume is filled from, such as containerDisk or emptyDisk");
+            found.required_value(at, "set a source, such as containerDisk or emptyDisk");
             return None;
         }
         0 => return None,

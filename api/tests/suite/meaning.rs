@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CpuModel, HostDiskCreate, HypervisorChoice, ProbeQuestion,
-    VolumeSource,
+    Balloon, Binding, BootSource, Bytes, HostDiskCreate, HypervisorChoice, ProbeQuestion, VolumeSource,
 };
 use vireo_vmconfig::{
-    CacheMode, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy, SoundModel,
-    Video, WatchdogAction,
+    CacheMode, CpuModel, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy,
+    SoundModel, Video, WatchdogAction,
 };
 
 use super::manifest::{changed, with_devices, with_domain, with_spec};

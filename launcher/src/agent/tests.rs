@@ -6,7 +6,7 @@ use tokio::io::{
 };
 use tokio::task::JoinHandle;
 
-use super::talk::LINE;
+use super::transport::MAX_LINE;
 use super::*;
 
 /// Of the port.
@@ -17,7 +17,7 @@ type Manner = fn(&str) -> Option<Vec<u8>>;
 
 /// An agent under test, in paused time, and a guest of the test's own.
 struct Scene {
-    asker: Asker,
+    client: AgentClient,
     open: watch::Sender<bool>,
     known: Arc<Mutex<Vec<Option<Known>>>>,
     guest: JoinHandle<()>,
@@ -26,16 +26,16 @@ struct Scene {
 
 fn scene(manner: Manner) -> Scene {
     let (port, theirs) = duplex(BUFFER);
-    let (asker, questions) = questions();
+    let (client, requests) = requests();
     let open = watch::Sender::new(false);
     let known: Arc<Mutex<Vec<_>>> = Arc::default();
-    let agent = Agent { port: Box::new(port), open: open.subscribe(), questions };
+    let agent = Agent { port: Box::new(port), open: open.subscribe(), requests };
     let publish = {
         let known = Arc::clone(&known);
         move |now| known.lock().unwrap().push(now)
     };
     let task = tokio::spawn(agent.run(publish));
-    Scene { asker, open, known, guest: tokio::spawn(play(theirs, manner)), task }
+    Scene { client, open, known, guest: tokio::spawn(play(theirs, manner)), task }
 }
 
 /// Follows the protocol as QEMU's agent does, except for what it says.
@@ -92,14 +92,14 @@ fn well(command: &str) -> Option<Vec<u8>> {
 #[tokio::test(start_paused = true)]
 async fn what_an_agent_says_is_known_while_its_port_is_open() {
     let scene = scene(well);
-    let told = scene.asker.ask(AgentQuestion::Users).await.unwrap_err();
+    let result = scene.client.ask(AgentQuestion::Users).await.unwrap_err();
     assert_eq!(
-        (told.code(), told.detail.as_str()),
+        (result.code(), result.detail.as_str()),
         (Code::Conflict, "VMI does not have guest agent connected")
     );
 
     scene.open.send_replace(true);
-    let info = scene.asker.ask(AgentQuestion::Info).await.unwrap();
+    let info = scene.client.ask(AgentQuestion::Info).await.unwrap();
     let agent = info.agent.unwrap();
     let os = agent.os.unwrap();
     assert_eq!((os.id.as_str(), os.pretty_name.as_str(), os.name.len()), ("debian", "Debian[2J", 128));
@@ -114,14 +114,14 @@ async fn what_an_agent_says_is_known_while_its_port_is_open() {
     assert_eq!((info.users.len(), info.users[0].name.as_str()), (64, "ada"));
     assert_eq!(info.filesystems[0].mount_point, "/");
 
-    tokio::time::sleep(FIRST).await;
+    tokio::time::sleep(FIRST_POLL).await;
     scene.open.send_replace(false);
-    tokio::time::sleep(FIRST).await;
+    tokio::time::sleep(FIRST_POLL).await;
     let known = scene.known.lock().unwrap().clone();
     let there: Vec<bool> = known.iter().map(Option::is_some).collect();
     assert_eq!((there.first(), there.last()), (Some(&false), Some(&false)), "{there:?}");
     assert!(there.contains(&true));
-    assert!(scene.asker.ask(AgentQuestion::Info).await.is_err());
+    assert!(scene.client.ask(AgentQuestion::Info).await.is_err());
     scene.guest.abort();
     drop(scene.open);
     scene.task.await.unwrap();
@@ -130,12 +130,12 @@ async fn what_an_agent_says_is_known_while_its_port_is_open() {
 /// Whatever a guest does, whoever asks has an answer in time, and the next question is answered again.
 #[tokio::test(start_paused = true)]
 async fn a_hostile_guest_holds_nobody_up() {
-    let endless: Manner = |_| Some(vec![b'['; 2 * LINE]);
-    let deep: Manner = |_| Some([vec![b'['; LINE - 1], vec![b'\n']].concat());
+    let endless: Manner = |_| Some(vec![b'['; 2 * MAX_LINE]);
+    let deep: Manner = |_| Some([vec![b'['; MAX_LINE - 1], vec![b'\n']].concat());
     let silent: Manner = |_| None;
     let wrong: Manner = |_| returned(&json!({"version": 7, "supported_commands": {}}));
     let binary: Manner = |_| Some(b"\x00\xfe\xff\n\n".to_vec());
-    for (manner, said) in [
+    for (manner, response) in [
         (endless, "has no end"),
         (deep, "cannot be read"),
         (silent, "does not answer"),
@@ -144,12 +144,13 @@ async fn a_hostile_guest_holds_nobody_up() {
     ] {
         let scene = scene(manner);
         scene.open.send_replace(true);
-        for question in [AgentQuestion::Info, AgentQuestion::Users] {
-            let told = timeout(4 * PATIENCE, scene.asker.ask(question)).await.expect("an answer in time");
-            let detail = told.unwrap_err().detail;
-            assert!(detail.contains(said) || detail.contains("does not answer"), "{said}: {detail}");
+        for request in [AgentQuestion::Info, AgentQuestion::Users] {
+            let result =
+                timeout(4 * REQUEST_TIMEOUT, scene.client.ask(request)).await.expect("an answer in time");
+            let detail = result.unwrap_err().detail;
+            assert!(detail.contains(response) || detail.contains("does not answer"), "{response}: {detail}");
         }
-        assert!(scene.known.lock().unwrap().iter().all(Option::is_none), "{said}");
+        assert!(scene.known.lock().unwrap().iter().all(Option::is_none), "{response}");
         scene.guest.abort();
     }
 }
@@ -164,19 +165,19 @@ async fn a_program_is_run_and_its_end_is_told() {
         (|_| returned(&json!({"pid": "seven"})), "cannot be read"),
         (|command| runs(command, json!({"exited": false})), "nothing in time"),
     ];
-    for (manner, told) in ends {
+    for (manner, result) in ends {
         let scene = scene(manner);
-        let ping = scene.asker.ping().await.unwrap_err();
+        let ping = scene.client.ping().await.unwrap_err();
         assert_eq!(ping.detail, "VMI does not have guest agent connected");
         scene.open.send_replace(true);
         let command = vec!["test".to_owned(), "-e".to_owned(), "/file".to_owned()];
-        let ended = match timeout(Duration::from_secs(60), scene.asker.run(command)).await {
+        let ended = match timeout(Duration::from_secs(60), scene.client.exec(command)).await {
             Ok(ended) => format!("{:?}", ended.map_err(|fault| fault.detail)),
             Err(_) => "nothing in time".to_owned(),
         };
-        assert!(ended.contains(told), "{ended}, not {told}");
+        assert!(ended.contains(result), "{ended}, not {result}");
         // Who waits for a program holds nobody up.
-        let ping = timeout(PATIENCE, scene.asker.ping()).await.expect("an answer in time");
+        let ping = timeout(REQUEST_TIMEOUT, scene.client.ping()).await.expect("an answer in time");
         assert_eq!(ping.is_ok(), !ended.contains("such file"), "{ping:?}");
         scene.guest.abort();
     }
@@ -195,9 +196,9 @@ fn runs(command: &str, ended: Value) -> Option<Vec<u8>> {
 async fn whoever_left_holds_nobody_up() {
     let scene = scene(|command| if command == "guest-ping" { None } else { well(command) });
     scene.open.send_replace(true);
-    scene.asker.ask(AgentQuestion::Users).await.unwrap();
-    for _ in 0..4 * WAITING {
-        let soon = timeout(Duration::from_millis(100), scene.asker.ping()).await;
+    scene.client.ask(AgentQuestion::Users).await.unwrap();
+    for _ in 0..4 * MAX_QUEUED {
+        let soon = timeout(Duration::from_millis(100), scene.client.ping()).await;
         assert!(soon.is_err(), "no answer, and never that too many ask: {soon:?}");
     }
     scene.guest.abort();
@@ -206,9 +207,9 @@ async fn whoever_left_holds_nobody_up() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_comes_too_late_answers_nothing_else() {
     let (port, mut guest) = duplex(BUFFER);
-    let mut talk = Talk::new(Box::new(port));
-    assert!(matches!(talk.ask::<u64>("first").await, Err(AgentError::Silent(_))));
-    let (told, ()) = tokio::join!(talk.ask::<u64>("second"), async {
+    let mut transport = Transport::new(Box::new(port));
+    assert!(matches!(transport.ask::<u64>("first").await, Err(AgentError::Timeout(_))));
+    let (result, ()) = tokio::join!(transport.ask::<u64>("second"), async {
         let mut seen = Vec::new();
         while seen.iter().filter(|byte| **byte == b'\n').count() < 2 {
             seen.push(guest.read_u8().await.unwrap());
@@ -220,5 +221,5 @@ async fn an_answer_that_comes_too_late_answers_nothing_else() {
         }
         guest.write_all(b"{\"return\": 22}\n").await.unwrap();
     });
-    assert_eq!(told.unwrap(), 22);
+    assert_eq!(result.unwrap(), 22);
 }

@@ -1,4 +1,4 @@
-//! What a terminal may be shown of what a guest said earlier.
+//! Filters earlier guest output for replay on a terminal.
 //!
 //! A terminal answers some of what it is shown: where its cursor is (`ESC [6n`), what it is (`ESC [c`, ENQ), what its title
 //! is. Such an answer is typed into the guest as if its user had typed it, so that only a guest that asks now may get one.
@@ -13,11 +13,11 @@ struct Text {
     styled: bool,
 }
 
-/// What a guest said as plain text with colours. It may begin and end in the middle of a sequence; one that has not ended
+/// Guest output as plain text with colours. It may begin and end in the middle of a sequence; one that has not ended
 /// is left out.
 pub(super) fn plain_text(said: &[u8]) -> Vec<u8> {
     let mut text = Text::default();
-    // Where bytes are no UTF-8, a terminal that takes them for 8-bit control characters must not get them.
+    // A terminal may take bytes that are not UTF-8 for 8-bit control characters.
     let said = String::from_utf8_lossy(said);
     Parser::new().advance(&mut text, said.as_bytes());
     if text.styled {
@@ -28,14 +28,14 @@ pub(super) fn plain_text(said: &[u8]) -> Vec<u8> {
 
 impl Perform for Text {
     fn print(&mut self, letter: char) {
-        // C1 controls have code points as well, and DEL is no text.
+        // C1 controls have code points as well, and DEL is not text.
         if !letter.is_control() {
             self.bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
         }
     }
 
     fn execute(&mut self, byte: u8) {
-        // Neither BEL nor ENQ, which a terminal answers, nor a shift to another character set.
+        // Not BEL, not ENQ (terminals answer it), not SO and SI (they switch the character set).
         if matches!(byte, b'\n' | b'\r' | b'\t' | 0x08) {
             self.bytes.push(byte);
         }

@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 
-/// The last bytes of a stream, addressed by their place in the whole stream.
+/// The last bytes of a stream, addressed by their offset in the whole stream.
 #[derive(Debug)]
 pub struct Ring {
     bytes: VecDeque<u8>,
     capacity: usize,
-    /// Place of the first byte that is still here; as many were dropped.
+    /// Offset of the first byte that is still here; as many were dropped.
     start: u64,
 }
 
@@ -16,7 +16,7 @@ pub struct Read {
     pub taken: usize,
     /// How many were dropped before this reader came to them.
     pub skipped: u64,
-    /// Where to go on.
+    /// Offset to continue at.
     pub next: u64,
 }
 
@@ -36,7 +36,7 @@ impl Ring {
         self.start += (lost.len() + excess) as u64;
     }
 
-    /// Copies what follows `from`, as much as fits `out`. Whoever is behind the ring goes on with its oldest byte.
+    /// Copies what follows `from`, as much as fits `out`. A reader behind the ring continues with its oldest byte.
     pub fn read(&self, from: u64, out: &mut [u8]) -> Read {
         let skipped = self.start.saturating_sub(from);
         let at = usize::try_from(from.saturating_sub(self.start)).unwrap_or(usize::MAX);
@@ -47,12 +47,12 @@ impl Ring {
         Read { taken, skipped, next: from + skipped + taken as u64 }
     }
 
-    /// All that is still here; [`Self::end`] is where to go on.
+    /// All bytes that are still here; [`Self::end`] is the offset to continue at.
     pub fn history(&self) -> Vec<u8> {
         self.bytes.iter().copied().collect()
     }
 
-    /// Place of the byte that comes next.
+    /// Offset of the next byte.
     pub fn end(&self) -> u64 {
         // As many as were ever here fit a u64, see `push`.
         self.start + self.bytes.len() as u64

@@ -14,12 +14,12 @@ use super::history::plain_text;
 use super::{Console, Shared};
 use crate::socket;
 
-/// What a client is sent at once, and what it may send at once.
+/// Most bytes per write to a client and per read from one.
 const CHUNK: usize = 4096;
-/// The guest writes a byte at a time: what comes within so long is sent at once, or each byte would wake us and the
-/// client, at the guest's cost where processors are few.
-const GATHER: Duration = Duration::from_millis(2);
-/// More terminals on one guest than anybody opens on purpose.
+/// The guest writes a byte at a time: bytes within this interval are sent together, or each byte would wake us and the
+/// client, at the guest's cost where vCPUs are few.
+const COALESCE: Duration = Duration::from_millis(2);
+/// Limit of connections to one console.
 const CLIENTS: usize = 32;
 
 /// What a client gets before live bytes.
@@ -33,22 +33,22 @@ pub enum Greeting {
 
 /// Serves the console until dropped.
 pub async fn serve(console: Console, listener: UnixListener, greeting: Greeting) {
-    let places = Arc::new(Semaphore::new(CLIENTS));
+    let slots = Arc::new(Semaphore::new(CLIENTS));
     loop {
         let stream = socket::accept(&listener).await;
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-            warn!(clients = CLIENTS, "console client refused: too many");
+        let Ok(slot) = Arc::clone(&slots).try_acquire_owned() else {
+            warn!(clients = CLIENTS, "console connection rejected: too many clients");
             continue;
         };
         let console = console.clone();
         tokio::spawn(async move {
             attach(&console, stream, greeting).await;
-            drop(place);
+            drop(slot);
         });
     }
 }
 
-/// One client, until it has read everything there will be or goes away.
+/// Serves one client until the console ends or the client disconnects.
 async fn attach(console: &Console, stream: UnixStream, greeting: Greeting) {
     debug!("console client attached");
     let (reader, writer) = stream.into_split();
@@ -68,7 +68,7 @@ async fn attach(console: &Console, stream: UnixStream, greeting: Greeting) {
 /// What a client begins with.
 struct Start {
     history: Option<Vec<u8>>,
-    /// The place of its first live byte.
+    /// Offset of its first live byte.
     cursor: u64,
 }
 
@@ -106,7 +106,7 @@ async fn follow(shared: &Shared, mut client: OwnedWriteHalf, start: Start) -> io
             _ if ended => return client.shutdown().await.map(|()| missed),
             _ => {
                 changed.await;
-                tokio::time::sleep(GATHER).await;
+                tokio::time::sleep(COALESCE).await;
             }
         }
     }

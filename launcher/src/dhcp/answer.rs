@@ -17,18 +17,18 @@ const LEAST: usize = 300;
 pub struct Offer {
     /// The only guest that is answered.
     pub mac: MacAddr,
-    /// What it is told.
+    /// Its lease.
     pub lease: Lease,
-    /// The MTU it is told.
+    /// The MTU to announce.
     pub mtu: Option<u16>,
 }
 
-/// An answer and where it goes.
+/// An answer and its destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// The packet.
     pub packet: Vec<u8>,
-    /// A unicast address only where the guest has said that it has that address already.
+    /// A unicast address only where the guest already uses that address.
     pub to: Ipv4Addr,
 }
 
@@ -70,7 +70,7 @@ fn reply(request: &Request, offer: &Offer) -> Option<Reply> {
             configuration(&mut message, offer);
             Some(Reply { message, to: back })
         }
-        // Nothing is handed out to anybody else, so there is nothing to note down.
+        // There is only one lease: DECLINE and RELEASE change nothing.
         _ => None,
     }
 }
@@ -145,7 +145,7 @@ fn configuration(message: &mut Message, offer: &Offer) {
     }
 }
 
-/// A name as option 119 has it (RFC 3397), uncompressed. Launch messages with names that do not fit are refused.
+/// A name as option 119 has it (RFC 3397), uncompressed. Launch messages with names that do not fit are rejected.
 fn labels(name: &str) -> Vec<u8> {
     let labels = name.trim_end_matches('.').split('.');
     let label = |label: &str| {

@@ -26,7 +26,7 @@ pub(super) struct Request {
     pub xid: u32,
     /// Broadcast bit and reserved ones.
     pub flags: u16,
-    /// The address the client says it has; unspecified for none.
+    /// The client's current address; unspecified for none.
     pub ciaddr: Ipv4Addr,
     /// The client's Ethernet address.
     pub mac: [u8; 6],

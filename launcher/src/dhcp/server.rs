@@ -24,7 +24,7 @@ pub struct Server {
     tap: String,
 }
 
-/// Why nobody answers DHCP on a tap device.
+/// Why DHCP cannot be served on a tap device.
 #[derive(Debug, thiserror::Error)]
 #[error("interface {interface}: cannot serve DHCP on {tap}")]
 pub struct DhcpError {
@@ -35,7 +35,7 @@ pub struct DhcpError {
 }
 
 impl Server {
-    /// Listens on the interface's tap device; `None` where there is no lease to hand out.
+    /// Listens on the interface's tap device; `None` for an interface without a lease.
     pub fn bind(interface: &Interface) -> Result<Option<Self>, DhcpError> {
         let Some(lease) = interface.lease.clone() else { return Ok(None) };
         let socket = bind(&interface.tap).map_err(|source| DhcpError {

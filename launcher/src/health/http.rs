@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use url::Url;
 use vireo_proto::launcher::probe_request::HttpGet;
 
-use super::names::Names;
+use super::dns::Names;
 use super::{Failure, Target, dial, tls};
 use crate::fault::chain;
 
@@ -21,7 +21,7 @@ const REDIRECTIONS: usize = 10;
 /// What servers know the probes of Kubernetes by.
 const AGENT: &str = "kube-probe/vireo";
 
-/// What is asked for.
+/// The request to send.
 #[derive(Debug)]
 pub(super) struct Request {
     url: Url,
@@ -35,16 +35,16 @@ impl TryFrom<HttpGet> for Request {
         let to = Target::try_from(&get.to.unwrap_or_default())?;
         let scheme = if get.tls { "https" } else { "http" };
         let url = Url::parse(&format!("{scheme}://{}:{}{}", to.host, to.port, get.path));
-        let url = url.map_err(|error| format!("{:?} is no path: {error}", get.path))?;
+        let url = url.map_err(|error| format!("invalid path {:?}: {error}", get.path))?;
         if target(&url) != Some(to) {
-            return Err(format!("{:?} is no path", get.path));
+            return Err(format!("invalid path {:?}", get.path));
         }
         let mut headers = HeaderMap::new();
         for header in &get.headers {
             let name = HeaderName::from_bytes(header.name.as_bytes());
             let value = HeaderValue::from_bytes(header.value.as_bytes());
             let (Ok(name), Ok(value)) = (name, value) else {
-                return Err(format!("{:?} is no header", header.name));
+                return Err(format!("invalid header {:?}", header.name));
             };
             headers.append(name, value);
         }
@@ -66,7 +66,7 @@ pub(super) async fn get(request: Request, names: &Names) -> Result<(), Failure> 
     Err(format!("stopped after {REDIRECTIONS} redirects"))
 }
 
-/// Where an answer sends us; absent when it does not, or to somebody else.
+/// The target of a redirection to the same host.
 fn redirection<B>(from: &Url, answer: &Response<B>) -> Option<Url> {
     let sends = [
         StatusCode::MOVED_PERMANENTLY,
@@ -92,8 +92,8 @@ async fn once(
     let target = target(url).ok_or("the URL has no host")?;
     let stream = dial(&target, names).await?;
     if url.scheme() == "https" {
-        let agreed = tls::agree(&target.host, stream).await;
-        exchange(agreed.map_err(|error| format!("cannot agree on TLS: {error}"))?, url, headers).await
+        let connected = tls::connect(&target.host, stream).await;
+        exchange(connected.map_err(|error| format!("cannot agree on TLS: {error}"))?, url, headers).await
     } else {
         exchange(stream, url, headers).await
     }

@@ -7,7 +7,7 @@ use tokio_rustls::TlsAcceptor;
 use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet};
 
 use super::*;
-use crate::agent::questions;
+use crate::agent::requests;
 
 /// What a server does with a request, of which it is told the head.
 type Manner = fn(&str) -> (String, Then);
@@ -38,7 +38,7 @@ async fn serve(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), manner: Manne
     }
 }
 
-/// A server of this machine; its port.
+/// A server of this VM; its port.
 async fn server(manner: Manner, tls: Option<TlsAcceptor>) -> u32 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -65,8 +65,8 @@ fn to(port: u32) -> TcpSocket {
 }
 
 async fn told(question: Question) -> ProbeResponse {
-    let (agent, _questions) = questions();
-    ask(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None }).await
+    let (agent, _requests) = requests();
+    run(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None }).await
 }
 
 async fn get(port: u32, tls: bool, path: &str) -> Option<String> {
@@ -192,32 +192,32 @@ async fn a_question_that_is_none_says_nothing_of_the_guest() {
         let told = told(question.clone()).await;
         assert!(told.failure.is_none() && told.fault.is_some(), "{question:?}: {told:?}");
     }
-    let (agent, _questions) = questions();
-    assert!(ask(&agent, ProbeRequest::default()).await.fault.is_some());
+    let (agent, _requests) = requests();
+    assert!(run(&agent, ProbeRequest::default()).await.fault.is_some());
 }
 
 /// There is a port, and nobody behind it.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_not_there_is_a_failure() {
-    let (agent, asked) = questions();
-    let questions = [
+    let (agent, asked) = requests();
+    let requests = [
         Question::GuestAgentPing(GuestAgentPing {}),
         Question::Exec(Exec { command: vec!["true".to_owned()] }),
     ];
-    for question in questions.clone() {
+    for question in requests.clone() {
         let told =
-            ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
+            run(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
         assert_eq!(told.failure.as_deref(), Some("no answer within 3 s"));
     }
     drop(asked);
-    for question in questions {
+    for question in requests {
         let told =
-            ask(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
+            run(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
         assert_eq!(told.failure.as_deref(), Some("VMI does not have guest agent connected"));
     }
 }
 
-/// A name server that knows one host, which is this machine; where it is asked.
+/// A name server that knows one host, which is this VM; where it is asked.
 async fn name_server(host: &'static str) -> SocketAddr {
     use hickory_resolver::proto::op::{Message, ResponseCode};
     use hickory_resolver::proto::rr::rdata::A;
@@ -278,7 +278,7 @@ async fn a_probe_asks_the_host_that_it_names() {
 /// A name server that is silent is a failure of the probe, in its time.
 #[tokio::test]
 async fn a_name_that_nobody_resolves_takes_no_longer_than_the_probe() {
-    let (agent, _questions) = questions();
+    let (agent, _requests) = requests();
     let resolver = |servers: &[&str]| wire_resolver(servers);
     let to = TcpSocket { address: "db".to_owned(), port: 1 };
     // TEST-NET-1 (RFC 5737) has no hosts.
@@ -287,10 +287,10 @@ async fn a_name_that_nobody_resolves_takes_no_longer_than_the_probe() {
         question: Some(Question::TcpSocket(to)),
         resolver: Some(resolver(&["192.0.2.1"])),
     };
-    let failure = ask(&agent, request.clone()).await.failure.unwrap();
+    let failure = run(&agent, request.clone()).await.failure.unwrap();
     assert!(failure.contains("no answer within 1 s") || failure.contains("cannot resolve db"), "{failure}");
     let odd = ProbeRequest { resolver: Some(resolver(&["ns.example"])), ..request };
-    assert!(ask(&agent, odd).await.fault.is_some());
+    assert!(run(&agent, odd).await.fault.is_some());
 }
 
 fn wire_resolver(servers: &[&str]) -> vireo_proto::launcher::probe_request::Resolver {

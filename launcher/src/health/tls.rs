@@ -13,29 +13,29 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use url::Host;
 
-/// Agrees on TLS with whoever is there.
-pub(super) async fn agree(host: &Host, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+/// Opens a TLS session without authenticating the server.
+pub(super) async fn connect(host: &Host, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
     let server = match host {
         Host::Ipv4(address) => ServerName::from(IpAddr::from(*address)),
         Host::Ipv6(address) => ServerName::from(IpAddr::from(*address)),
         Host::Domain(name) => ServerName::try_from(name.clone()).map_err(io::Error::other)?,
     };
     let provider = ring::default_provider();
-    let whoever = Arc::new(Whoever(provider.signature_verification_algorithms));
+    let verifier = Arc::new(AcceptAnyCertificate(provider.signature_verification_algorithms));
     let config = ClientConfig::builder_with_provider(Arc::new(provider))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .dangerous()
-        .with_custom_certificate_verifier(whoever)
+        .with_custom_certificate_verifier(verifier)
         .with_no_client_auth();
     TlsConnector::from(Arc::new(config)).connect(server, stream).await
 }
 
 /// Takes every certificate, and so needs no proof of any.
 #[derive(Debug)]
-struct Whoever(WebPkiSupportedAlgorithms);
+struct AcceptAnyCertificate(WebPkiSupportedAlgorithms);
 
-impl ServerCertVerifier for Whoever {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

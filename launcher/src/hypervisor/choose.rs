@@ -1,12 +1,9 @@
 use vireo_proto::launcher::Fault;
-use vireo_vmm::config::{DiskSerial, Machine, MemorySize};
+use vireo_vmm::config::{DiskSerial, MemorySize, SATA_PORTS, VmConfig};
 
 use crate::fault::{Code, fault_at};
-use crate::launch::{Boot, CpuModel, Kind, Launch, Wanted};
-use vireo_vmconfig::{DiskBus, DiskSource, NicModel, Video};
-
-/// Drives on the monitor's SATA controller.
-const SATA_PORTS: usize = 6;
+use crate::launch::{HypervisorChoice, Kind, Launch};
+use vireo_vmconfig::{BootSource, CpuModel, DiskBus, DiskSource, NicModel, Video};
 
 /// What this node can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +25,7 @@ pub enum KvmState {
     Unusable(String),
 }
 
-/// Who runs the machine.
+/// Who runs the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The hypervisor.
@@ -37,68 +34,73 @@ pub struct Choice {
     pub reason: String,
 }
 
-/// Something asked for that a hypervisor lacks.
-struct Need {
+/// A requested feature that a hypervisor does not support.
+struct Requirement {
     field: String,
     what: String,
 }
 
-impl Need {
+impl Requirement {
     fn new(field: impl Into<String>, what: impl Into<String>) -> Self {
         Self { field: field.into(), what: what.into() }
     }
 }
 
-/// Chooses who runs the machine: the monitor where it can, QEMU where it must.
+/// Chooses who runs the VM: the monitor where it can, QEMU where it must.
 ///
 /// # Errors
 /// A forced hypervisor that lacks something, or no hypervisor that has everything. The fault carries the first field
 /// to change and speaks of all.
 pub fn choose(launch: &Launch, probe: &Probe) -> Result<Choice, Fault> {
-    let chosen = |kind, reason| Ok(Choice { kind, reason });
+    let choice = |kind, reason| Ok(Choice { kind, reason });
     match &launch.hypervisor {
-        Wanted::Forced { kind: Kind::Native, by } => {
+        HypervisorChoice::Forced { kind: Kind::Native, by } => {
             if let KvmState::Unusable(why) = &probe.kvm {
-                return Err(fault_at(Code::NoKvm, "", format!("{by} asks for native: {why}")));
+                return Err(fault_at(Code::NoKvm, "", format!("{by} requests native: {why}")));
             }
-            refuse_unless_none(&native_lacks(launch), &format!("native, which {by} asks for,"))?;
-            chosen(Kind::Native, format!("{by} asks for native"))
+            require_supported(&unsupported_by_native(launch), &format!("native, which {by} requests,"))?;
+            choice(Kind::Native, format!("{by} requests native"))
         }
-        Wanted::Forced { kind: Kind::Qemu, by } => {
-            refuse_unless_none(&qemu_lacks(launch), &format!("qemu, which {by} asks for,"))?;
-            require_qemu(probe, &format!("{by} asks for qemu"))?;
-            chosen(Kind::Qemu, format!("{by} asks for qemu"))
+        HypervisorChoice::Forced { kind: Kind::Qemu, by } => {
+            require_supported(&unsupported_by_qemu(launch), &format!("qemu, which {by} requests,"))?;
+            require_qemu(probe, &format!("{by} requests qemu"))?;
+            choice(Kind::Qemu, format!("{by} requests qemu"))
         }
-        Wanted::Auto => {
-            let reason = match (&probe.kvm, native_lacks(launch)) {
+        HypervisorChoice::Auto => {
+            let reason = match (&probe.kvm, unsupported_by_native(launch)) {
                 (KvmState::Usable, lacks) if lacks.is_empty() => {
-                    return chosen(
+                    return choice(
                         Kind::Native,
-                        "KVM is usable and native has everything asked for".to_owned(),
+                        "KVM is usable and native supports every requested feature".to_owned(),
                     );
                 }
-                (KvmState::Usable, lacks) => lacked(&lacks, "native"),
+                (KvmState::Usable, lacks) => describe_unsupported(&lacks, "native"),
                 (KvmState::SoftwareOnly(why) | KvmState::Unusable(why), _) => why.clone(),
             };
-            refuse_unless_none(&qemu_lacks(launch), "no hypervisor")?;
+            require_supported(&unsupported_by_qemu(launch), "no hypervisor")?;
             require_qemu(probe, &reason)?;
-            chosen(Kind::Qemu, reason)
+            choice(Kind::Qemu, reason)
         }
     }
 }
 
-fn lacked(needs: &[Need], who: &str) -> String {
-    let all: Vec<_> = needs.iter().map(|need| format!("{} asks for {}", need.field, need.what)).collect();
+fn describe_unsupported(requirements: &[Requirement], who: &str) -> String {
+    let all: Vec<_> = requirements
+        .iter()
+        .map(|requirement| format!("{} requests {}", requirement.field, requirement.what))
+        .collect();
     match who {
-        "no hypervisor" => format!("{}: no hypervisor has that yet", all.join("; ")),
-        _ => format!("{}: {who} does not have that", all.join("; ")),
+        "no hypervisor" => format!("{}: no hypervisor supports that yet", all.join("; ")),
+        _ => format!("{}: {who} does not support that", all.join("; ")),
     }
 }
 
-fn refuse_unless_none(needs: &[Need], who: &str) -> Result<(), Fault> {
-    match needs.first() {
+fn require_supported(requirements: &[Requirement], who: &str) -> Result<(), Fault> {
+    match requirements.first() {
         None => Ok(()),
-        Some(first) => Err(fault_at(Code::Unsupported, &first.field, lacked(needs, who))),
+        Some(first) => {
+            Err(fault_at(Code::Unsupported, &first.field, describe_unsupported(requirements, who)))
+        }
     }
 }
 
@@ -106,79 +108,88 @@ fn require_qemu(probe: &Probe, reason: &str) -> Result<(), Fault> {
     probe.qemu.clone().map_err(|why| fault_at(Code::NoQemu, "", format!("{reason}, which needs qemu: {why}")))
 }
 
-fn qemu_lacks(launch: &Launch) -> Vec<Need> {
-    launch.unknown_devices.iter().map(|device| Need::new(&device.field, &device.what)).collect()
+fn unsupported_by_qemu(launch: &Launch) -> Vec<Requirement> {
+    launch.unknown_devices.iter().map(|device| Requirement::new(&device.field, &device.what)).collect()
 }
 
-/// Everything the monitor does not have, in the order of the manifest.
-fn native_lacks(launch: &Launch) -> Vec<Need> {
-    let mut needs = Vec::new();
-    if let CpuModel::Named(model) = &launch.cpu.model {
-        needs.push(Need::new("spec.domain.cpu.model", format!("the CPU model {model}")));
+/// Every requested feature that the monitor does not support, in the order of the manifest.
+fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
+    let mut requirements = Vec::new();
+    if let CpuModel::Named(model) = launch.cpu.model() {
+        requirements.push(Requirement::new("spec.domain.cpu.model", format!("the CPU model {model}")));
     }
-    if let Some((feature, _)) = launch.cpu.features.first() {
-        needs.push(Need::new("spec.domain.cpu.features", format!("the CPU feature {feature} by name")));
+    if let Some(feature) = launch.cpu.features().first() {
+        requirements.push(Requirement::new(
+            "spec.domain.cpu.features",
+            format!("the CPU feature {} by name", feature.name()),
+        ));
     }
     if let Err(error) = MemorySize::from_bytes(launch.memory_bytes) {
-        needs.push(Need::new("spec.domain.memory.guest", format!("a size outside its range ({error})")));
+        requirements.push(Requirement::new(
+            "spec.domain.memory.guest",
+            format!("a size outside its range ({error})"),
+        ));
     }
     match launch.boot {
-        Boot::Kernel { .. } | Boot::Bios { .. } | Boot::Efi { secure_boot: false, .. } => {}
-        Boot::Efi { secure_boot: true, .. } => {
+        BootSource::Kernel(_) | BootSource::Bios { .. } | BootSource::Efi { secure_boot: false, .. } => {}
+        BootSource::Efi { secure_boot: true, .. } => {
             // Without it the guest could change what is to be trusted.
             let what = "secure boot, which needs system management mode";
-            needs.push(Need::new("spec.domain.firmware.bootloader.efi.secureBoot", what));
+            requirements.push(Requirement::new("spec.domain.firmware.bootloader.efi.secureBoot", what));
         }
     }
     for disk in &launch.disks {
         match (disk.bus, disk.is_cdrom()) {
-            (DiskBus::Usb, _) => needs.push(Need::new(&disk.field, "the bus usb")),
-            (DiskBus::Virtio, true) => needs.push(Need::new(&disk.field, "a CD drive on the bus virtio")),
-            // An ATA disk has no way to say so.
+            (DiskBus::Usb, _) => requirements.push(Requirement::new(&disk.field, "the bus usb")),
+            (DiskBus::Virtio, true) => {
+                requirements.push(Requirement::new(&disk.field, "a CD drive on the bus virtio"))
+            }
+            // ATA has no write protection for disks.
             (DiskBus::Sata, false) if disk.read_only => {
-                needs.push(Need::new(&disk.field, "a read-only disk on the bus sata"));
+                requirements.push(Requirement::new(&disk.field, "a read-only disk on the bus sata"));
             }
             (DiskBus::Virtio | DiskBus::Sata | DiskBus::Scsi, _) => {}
         }
         if disk.source == DiskSource::NoMedium {
-            needs.push(Need::new(&disk.field, "an empty CD drive"));
+            requirements.push(Requirement::new(&disk.field, "an empty CD drive"));
         }
         if DiskSerial::new(&disk.serial).is_err() {
-            needs.push(Need::new(&disk.field, "a serial number of more than 20 bytes"));
+            requirements.push(Requirement::new(&disk.field, "a serial number of more than 20 bytes"));
         }
     }
     if let Some(beyond) = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Sata).nth(SATA_PORTS) {
-        needs.push(Need::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
+        requirements
+            .push(Requirement::new(&beyond.field, format!("more than {SATA_PORTS} drives on the bus sata")));
     }
     let devices = native_devices(launch);
-    if devices > Machine::DEVICE_SLOTS {
-        let what = format!("{devices} PCI devices, of which {} fit,", Machine::DEVICE_SLOTS);
-        needs.push(Need::new("spec.domain.devices.disks", what));
+    if devices > VmConfig::DEVICE_SLOTS {
+        let what = format!("{devices} PCI devices, of which {} fit,", VmConfig::DEVICE_SLOTS);
+        requirements.push(Requirement::new("spec.domain.devices.disks", what));
     }
     for interface in &launch.interfaces {
-        if interface.boot_order.is_some() && matches!(launch.boot, Boot::Bios { .. }) {
+        if interface.boot_order.is_some() && matches!(launch.boot, BootSource::Bios { .. }) {
             let field = format!("{}.bootOrder", interface.field);
-            needs.push(Need::new(field, "a start from the network through BIOS"));
+            requirements.push(Requirement::new(field, "a start from the network through BIOS"));
         }
         if interface.model != NicModel::Virtio {
             let field = format!("{}.model", interface.field);
-            needs.push(Need::new(field, format!("a {} card", interface.model)));
+            requirements.push(Requirement::new(field, format!("a {} NIC", interface.model)));
         }
     }
     if let Some(video @ (Video::Cirrus | Video::Ramfb)) = launch.video {
         let what = format!("a {} display adapter", video);
-        needs.push(Need::new("spec.domain.devices.video.type", what));
+        requirements.push(Requirement::new("spec.domain.devices.video.type", what));
     }
     if let Some(field) = &launch.hotplug_field {
-        needs.push(Need::new(field, "a volume that is plugged in"));
+        requirements.push(Requirement::new(field, "a volume that is attached"));
     }
     if let Some(field) = &launch.memory_balloon_field {
-        needs.push(Need::new(field, "a memory balloon"));
+        requirements.push(Requirement::new(field, "a memory balloon"));
     }
     let extra = launch.extra_devices.iter();
-    needs.extend(extra.map(|request| Need::new(&request.field, request.device.to_string())));
-    needs.extend(qemu_lacks(launch));
-    needs
+    requirements.extend(extra.map(|request| Requirement::new(&request.field, request.device.to_string())));
+    requirements.extend(unsupported_by_qemu(launch));
+    requirements
 }
 
 /// Devices on the monitor's root bus, the guest agent's port among them.

@@ -1,5 +1,7 @@
 use vireo_proto::convert::UnknownDevice;
-use vireo_vmconfig::{DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, WatchdogAction};
+use vireo_vmconfig::{
+    Cpu, CpuFeature, CpuTopology, DeviceRequest, DiskBus, DiskDevice, DiskSource, ExtraDevice, WatchdogAction,
+};
 
 use super::*;
 use crate::launch::{Disk, sample};
@@ -12,13 +14,17 @@ fn probe(kvm: KvmState, qemu: bool) -> Probe {
     Probe { kvm, qemu: if qemu { Ok(()) } else { Err(NO_QEMU.to_owned()) } }
 }
 
-fn forced(kind: Kind) -> Wanted {
-    Wanted::Forced { kind, by: "--hypervisor".to_owned() }
+fn forced(kind: Kind) -> HypervisorChoice {
+    HypervisorChoice::Forced { kind, by: "--hypervisor".to_owned() }
 }
 
 const WATCHDOG: &str = "spec.domain.devices.watchdog";
 
-/// What a monitor-sized machine becomes where.
+/// What a monitor-sized VM becomes where.
+fn cpu(model: CpuModel, features: Vec<CpuFeature>) -> Cpu {
+    Cpu::new(CpuTopology::new(1, 2, 1).unwrap(), model, features)
+}
+
 #[test]
 fn the_host_decides_for_a_machine_both_can_run() {
     let software = || KvmState::SoftwareOnly(SOFTWARE.to_owned());
@@ -26,10 +32,10 @@ fn the_host_decides_for_a_machine_both_can_run() {
     let native = forced(Kind::Native);
     let qemu = forced(Kind::Qemu);
     let table = [
-        (Wanted::Auto, KvmState::Usable, false, Ok((Kind::Native, "KVM is usable"))),
-        (Wanted::Auto, software(), true, Ok((Kind::Qemu, SOFTWARE))),
-        (Wanted::Auto, unusable(), true, Ok((Kind::Qemu, NO_KVM))),
-        (Wanted::Auto, unusable(), false, Err((Code::NoQemu, NO_QEMU))),
+        (HypervisorChoice::Auto, KvmState::Usable, false, Ok((Kind::Native, "KVM is usable"))),
+        (HypervisorChoice::Auto, software(), true, Ok((Kind::Qemu, SOFTWARE))),
+        (HypervisorChoice::Auto, unusable(), true, Ok((Kind::Qemu, NO_KVM))),
+        (HypervisorChoice::Auto, unusable(), false, Err((Code::NoQemu, NO_QEMU))),
         (native.clone(), KvmState::Usable, false, Ok((Kind::Native, "--hypervisor"))),
         (native.clone(), software(), false, Ok((Kind::Native, "--hypervisor"))),
         (native, unusable(), true, Err((Code::NoKvm, NO_KVM))),
@@ -114,24 +120,32 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
         (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus", "20 bytes"),
         (
             |l| {
-                l.boot = Boot::Bios { use_serial: false };
+                l.boot = BootSource::Bios { use_serial: false };
                 l.interfaces[0].boot_order = Some(1);
             },
             "spec.domain.devices.interfaces[0].bootOrder",
             "network",
         ),
         (
-            |l| l.boot = Boot::Efi { secure_boot: true, variables: None },
+            |l| l.boot = BootSource::Efi { secure_boot: true, persistent: None },
             "spec.domain.firmware.bootloader.efi.secureBoot",
             "system management mode",
         ),
         (
             |l| l.interfaces[0].model = NicModel::E1000,
             "spec.domain.devices.interfaces[0].model",
-            "a e1000 card",
+            "a e1000 NIC",
         ),
-        (|l| l.cpu.model = CpuModel::Named("Skylake-Client".into()), "spec.domain.cpu.model", "Skylake"),
-        (|l| l.cpu.features.push(("avx".into(), false)), "spec.domain.cpu.features", "avx"),
+        (
+            |l| l.cpu = cpu(CpuModel::Named("Skylake-Client".into()), Vec::new()),
+            "spec.domain.cpu.model",
+            "Skylake",
+        ),
+        (
+            |l| l.cpu = cpu(CpuModel::HostModel, vec![CpuFeature::new("avx", false).unwrap()]),
+            "spec.domain.cpu.features",
+            "avx",
+        ),
         (|l| l.memory_bytes = 128 << 30, "spec.domain.memory.guest", "64 GiB"),
         (|l| l.video = Some(Video::Cirrus), "spec.domain.devices.video.type", "a cirrus display"),
         (|l| l.video = Some(Video::Ramfb), "spec.domain.devices.video.type", "a ramfb display"),
@@ -160,7 +174,9 @@ fn what_native_lacks_leads_to_qemu_and_refuses_force() {
 
 #[test]
 fn a_disk_starts_through_firmware_on_either() {
-    for boot in [Boot::Bios { use_serial: true }, Boot::Efi { secure_boot: false, variables: None }] {
+    for boot in
+        [BootSource::Bios { use_serial: true }, BootSource::Efi { secure_boot: false, persistent: None }]
+    {
         let launch = Launch { boot, ..sample::kernel_boot() };
         assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
     }
@@ -187,7 +203,7 @@ fn a_refusal_speaks_of_everything_at_once() {
 
 #[test]
 fn what_neither_has_is_refused_whoever_is_wanted() {
-    for wanted in [Wanted::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
+    for wanted in [HypervisorChoice::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
         let mut launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
         let unknown = UnknownDevice { field: WATCHDOG.to_owned(), what: "a watchdog".to_owned() };
         launch.unknown_devices.push(unknown);

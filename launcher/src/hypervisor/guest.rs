@@ -9,81 +9,81 @@ use crate::fault::{Code, fault};
 use crate::host::DiskFiles;
 use crate::launch::Disk;
 
-use super::figures::{Meter, Readings};
+use super::stats::{StatsClient, StatsRequests};
 
-/// A machine on its way up.
+/// A VM on its way up.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Guest, Fault>> + Send>>;
 
-/// How long after [`Order::SoftReboot`] a guest that switches itself off is thought to follow it.
+/// How long after [`VmCommand::SoftReboot`] a guest that switches itself off is thought to follow it.
 pub const SOFT_REBOOT: Duration = Duration::from_secs(300);
 
-/// How many volumes may wait to be plugged in or out.
-const PLUGS: usize = 16;
+/// How many volumes may wait to be attached or detached.
+const MAX_QUEUED_HOTPLUGS: usize = 16;
 
-/// What a running machine can be told.
+/// A command for a running VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum VmCommand {
     /// Press the ACPI power button.
     PowerButton,
-    /// Press it, and start again if the guest switches itself off within [`SOFT_REBOOT`]. [`Order::PowerButton`] takes
+    /// Press it, and start again if the guest switches itself off within [`SOFT_REBOOT`]. [`VmCommand::PowerButton`] takes
     /// that back.
     SoftReboot,
     /// Press the reset button.
     Reset,
-    /// Stop the CPUs until [`Order::Resume`]; answered by [`Event::Paused`], also where they stand still already.
+    /// Stop the CPUs until [`VmCommand::Resume`]; answered by [`Event::Paused`], also where they are paused already.
     Pause,
-    /// Let them go on; answered by [`Event::Resumed`]. What is held because disks failed is tried at once.
+    /// Resume the vCPUs; answered by [`Event::Resumed`]. Requests held because disks failed are retried at once.
     Resume,
     /// Die now.
     Kill,
 }
 
-/// What happens to a running machine.
+/// What happens to a running VM.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// The guest rebooted itself and runs again.
     Rebooted,
     /// The firmware found nothing to start.
     NoBootDevice,
-    /// The CPUs stand still because that was ordered.
+    /// The CPUs are paused because that was ordered.
     Paused,
-    /// The CPUs go on, as far as orders are concerned.
+    /// The vCPUs resume, unless disk failures hold them.
     Resumed,
     /// The host cannot carry out requests of these disks now, and of no others. While there are any, the requests are
-    /// held, tried again, and the CPUs stand still. Told again each time that one fails again.
+    /// held and retried, and the vCPUs are paused. Repeated whenever a retry fails.
     DisksFailed(Vec<DiskFailure>),
-    /// These volumes are plugged in now, and no others.
+    /// These volumes are attached now, and no others.
     Plugged(Vec<PluggedVolume>),
     /// It is gone. Nothing follows.
     Ended(End),
 }
 
-/// What is to be plugged, and who waits for it.
+/// A hotplug action and the reply to send.
 #[derive(Debug)]
-pub struct Plugging {
+pub struct HotplugRequest {
     /// In or out.
-    pub plug: Plug,
+    pub action: HotplugAction,
     /// Answered once it is done, or cannot be.
     pub reply: oneshot::Sender<Option<Fault>>,
 }
 
-/// A volume that is to be plugged in or out.
+/// A volume that is to be attached or detached.
 #[derive(Debug)]
-pub enum Plug {
+pub enum HotplugAction {
     /// In, from its open and locked files.
-    In(Box<Disk>, DiskFiles),
+    Attach(Box<Disk>, DiskFiles),
     /// Out, by its name.
-    Out(String),
+    Detach(String),
 }
 
-/// How a machine ended.
+/// How a VM ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// The guest powered off.
     PoweredOff,
-    /// The guest rebooted, and that ends this machine.
+    /// The guest rebooted, and that ends this VM.
     Rebooted,
-    /// It was told to die.
+    /// Killed by [`VmCommand::Kill`].
     Killed,
     /// The guest's kernel panicked or its CPU faulted beyond recovery.
     Crashed(String),
@@ -91,70 +91,70 @@ pub enum End {
     Failed(Fault),
 }
 
-/// The owner's side of a running machine. Dropping it kills the machine.
+/// The session's handle of a running VM. Dropping it kills the VM.
 #[derive(Debug)]
 pub struct Guest {
-    orders: mpsc::UnboundedSender<Order>,
-    plugs: mpsc::Sender<Plugging>,
+    commands: mpsc::UnboundedSender<VmCommand>,
+    hotplugs: mpsc::Sender<HotplugRequest>,
     events: mpsc::UnboundedReceiver<Event>,
-    meter: Meter,
+    meter: StatsClient,
     ended: bool,
 }
 
-/// The hypervisor's side of a running machine.
+/// The hypervisor's side of a running VM.
 #[derive(Debug)]
 pub struct GuestEnd {
-    /// What its owner wants; closed when the owner let go, which means [`Order::Kill`].
-    pub orders: Controls,
-    /// Volumes to plug in and out; a hypervisor that cannot lets go of it.
-    pub plugs: mpsc::Receiver<Plugging>,
-    /// Where to say what happens.
+    /// Commands; closed when the session dropped its handle, which means [`VmCommand::Kill`].
+    pub commands: Controls,
+    /// Hotplug requests; a hypervisor without hotplug drops the receiver.
+    pub hotplugs: mpsc::Receiver<HotplugRequest>,
+    /// Sink for events.
     pub events: Events,
-    /// Who wants to know what the machine has used.
-    pub readings: Readings,
+    /// Who wants to know what the VM has used.
+    pub stats_requests: StatsRequests,
 }
 
-/// Orders for a machine, in the order they were given.
-pub type Controls = mpsc::UnboundedReceiver<Order>;
+/// Commands for a VM, in order.
+pub type Controls = mpsc::UnboundedReceiver<VmCommand>;
 
-/// What happens to a machine, in the order it happens.
+/// Events of a VM, in order.
 pub type Events = mpsc::UnboundedSender<Event>;
 
-/// Two sides of one machine.
+/// Two sides of one VM.
 pub fn guest() -> (Guest, GuestEnd) {
-    let (orders, controls) = mpsc::unbounded_channel();
+    let (commands, controls) = mpsc::unbounded_channel();
     let (events, receiver) = mpsc::unbounded_channel();
-    let (plugs, plugged) = mpsc::channel(PLUGS);
-    let (meter, readings) = Meter::new();
-    let guest = Guest { orders, plugs, events: receiver, meter, ended: false };
-    (guest, GuestEnd { orders: controls, plugs: plugged, events, readings })
+    let (hotplugs, hotplug_requests) = mpsc::channel(MAX_QUEUED_HOTPLUGS);
+    let (meter, stats_requests) = StatsClient::new();
+    let guest = Guest { commands, hotplugs, events: receiver, meter, ended: false };
+    (guest, GuestEnd { commands: controls, hotplugs: hotplug_requests, events, stats_requests })
 }
 
 impl Guest {
-    /// Tells the machine something. A machine that is gone does not hear it.
-    pub fn order(&self, order: Order) {
-        // The only error is that the other side is gone, and then `next` says so.
-        let _ = self.orders.send(order);
+    /// Sends a command. One for a VM that has ended is dropped.
+    pub fn command(&self, command: VmCommand) {
+        // Fails only after the hypervisor's task ended, which `next` reports.
+        let _ = self.commands.send(command);
     }
 
-    /// Plugs a volume in or out, in its own time.
-    pub fn plug(&self, plugging: Plugging) {
-        let (plugging, fault) = match self.plugs.try_send(plugging) {
+    /// Queues a hotplug request.
+    pub fn hotplug(&self, request: HotplugRequest) {
+        let (request, fault) = match self.hotplugs.try_send(request) {
             Ok(()) => return,
-            Err(mpsc::error::TrySendError::Full(plugging)) => {
-                (plugging, fault(Code::Conflict, "many volumes wait to be plugged in or out already"))
+            Err(mpsc::error::TrySendError::Full(request)) => {
+                (request, fault(Code::Conflict, "many volumes wait to be attached or detached already"))
             }
-            Err(mpsc::error::TrySendError::Closed(plugging)) => (
-                plugging,
-                fault(Code::Unsupported, "the hypervisor of this machine cannot plug volumes in or out"),
+            Err(mpsc::error::TrySendError::Closed(request)) => (
+                request,
+                fault(Code::Unsupported, "the hypervisor of this VM cannot attach or detach volumes"),
             ),
         };
-        // The caller may have hung up.
-        let _ = plugging.reply.send(Some(fault));
+        // The caller may be gone.
+        let _ = request.reply.send(Some(fault));
     }
 
-    /// Where to read what the machine has used.
-    pub fn meter(&self) -> Meter {
+    /// Where to read what the VM has used.
+    pub fn meter(&self) -> StatsClient {
         self.meter.clone()
     }
 
@@ -164,7 +164,7 @@ impl Guest {
             return std::future::pending().await;
         }
         let event = self.events.recv().await.unwrap_or_else(|| {
-            let detail = "the hypervisor's task ended without a word";
+            let detail = "the hypervisor's task ended unexpectedly";
             Event::Ended(End::Failed(fault(Code::Internal, detail)))
         });
         self.ended = matches!(event, Event::Ended(_));

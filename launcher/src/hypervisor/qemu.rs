@@ -1,22 +1,22 @@
 //! QEMU, started directly and driven over QMP.
 //!
 //! QEMU opens no disk itself: it inherits the descriptors the launcher opened and locked. Its serial port and its
-//! QMP monitor are socket pairs it inherits too; the one socket with a name is that of its screen, for us only. It dies
+//! QMP monitor are socket pairs it inherits too; the one socket with a name is its VNC server's, for us only. It dies
 //! with the launcher.
 
 mod args;
 mod blockdev;
 mod device;
-mod end;
+mod event_loop;
+mod exit;
 mod extra;
-mod inquiry;
+mod hotplug;
 mod pci;
-mod plug;
 mod process;
 mod qmp;
-mod run;
-mod soft;
+mod soft_reboot;
 mod stall;
+mod stats;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub use process::find_binary;
 
 use super::{Guest, Hypervisor, Starting};
 use crate::console::Port;
-use crate::host::{Host, HostFirmware};
+use crate::host::{HostFirmware, HostResources};
 use crate::launch::Launch;
 
 /// QEMU on this node.
@@ -36,39 +36,39 @@ use crate::launch::Launch;
 pub struct Qemu {
     /// Its binary.
     pub binary: PathBuf,
-    /// Whether KVM runs its guests; otherwise it emulates the processor.
+    /// Whether KVM runs its guests; otherwise it emulates the vCPU.
     pub kvm: bool,
 }
 
 impl Hypervisor for Qemu {
-    fn start(&self, launch: Arc<Launch>, host: Host, port: Port) -> Starting {
+    fn start(&self, launch: Arc<Launch>, host: HostResources, port: Port) -> Starting {
         let qemu = self.clone();
-        Box::pin(async move { qemu.bring_up(&launch, host, port).await })
+        Box::pin(async move { qemu.start_vm(&launch, host, port).await })
     }
 }
 
 impl Qemu {
-    async fn bring_up(&self, launch: &Launch, host: Host, port: Port) -> Result<Guest, Fault> {
+    async fn start_vm(&self, launch: &Launch, host: HostResources, port: Port) -> Result<Guest, Fault> {
         let firmware = match &host.firmware {
             Some(HostFirmware::Paths(firmware)) => Some(firmware),
             Some(HostFirmware::Files(..)) | None => None,
         };
-        let wiring = process::Wiring::new(launch, &host)?;
-        let plan = args::Plan {
+        let inherited_fds = process::InheritedFds::new(launch, &host)?;
+        let resources = args::Resources {
             kvm: self.kvm,
             firmware,
-            files: wiring.files(),
-            serial: wiring.serial_fd(),
-            log: wiring.firmware_fd(),
-            qmp: wiring.qmp_fd(),
-            agent: wiring.agent_fd(),
+            files: inherited_fds.files(),
+            serial: inherited_fds.serial_fd(),
+            firmware_log: inherited_fds.firmware_fd(),
+            qmp: inherited_fds.qmp_fd(),
+            agent: inherited_fds.agent_fd(),
         };
-        let arguments = args::arguments(launch, &plan);
-        let process = process::spawn(&self.binary, &arguments, wiring, port)?;
-        let agent = host.agent.as_ref().map(|plug| plug.open.clone());
+        let arguments = args::arguments(launch, &resources);
+        let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
+        let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.
         drop(host);
-        run::drive(process, agent, launch).await
+        event_loop::start(process, agent, launch).await
     }
 }
 

@@ -4,14 +4,13 @@ use std::time::Duration;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, NicModel, RebootPolicy, Video};
-use vireo_vmm::config::Cpus;
 
 use super::types::*;
 
 /// What an absent termination grace means, as in a pod.
 const DEFAULT_GRACE_SECONDS: u64 = 30;
 
-/// More than anybody points with.
+/// Limit of tablets.
 const MAX_TABLETS: u32 = 8;
 
 /// Everything wrong with a launch message.
@@ -31,9 +30,9 @@ impl TryFrom<wire::LaunchRequest> for Launch {
         if request.vmi.is_none() {
             p.add("vmi", "absent");
         }
-        let hypervisor = wanted(p, request.hypervisor.unwrap_or_default());
-        let cpu = cpu(p, request.cpu.unwrap_or_default());
-        let boot = boot(p, request.firmware);
+        let hypervisor = hypervisor_choice(p, request.hypervisor.unwrap_or_default());
+        let cpu = convert::cpu(p, request.cpu.unwrap_or_default());
+        let boot = convert::boot_source(p, request.firmware);
         let disks =
             each(p, request.disks, |p, index, disk| convert::disk(p, &format!("disks[{index}]"), disk));
         let interfaces = each(p, request.interfaces, interface);
@@ -89,68 +88,13 @@ fn each<T, U>(p: &mut Problems, from: Vec<T>, check: fn(&mut Problems, usize, T)
     from.into_iter().enumerate().filter_map(|(index, item)| check(p, index, item)).collect()
 }
 
-fn wanted(p: &mut Problems, choice: wire::HypervisorChoice) -> Wanted {
+fn hypervisor_choice(p: &mut Problems, choice: wire::HypervisorChoice) -> HypervisorChoice {
     use wire::hypervisor_choice::Kind as W;
     let by = if choice.forced_by.is_empty() { "the request".to_owned() } else { choice.forced_by };
     match p.number("hypervisor.kind", choice.kind) {
-        Some(W::Native) => Wanted::Forced { kind: Kind::Native, by },
-        Some(W::Qemu) => Wanted::Forced { kind: Kind::Qemu, by },
-        Some(W::Unspecified | W::Auto) | None => Wanted::Auto,
-    }
-}
-
-fn cpu(p: &mut Problems, cpu: wire::Cpu) -> Option<Cpu> {
-    let at_least_one = |n: u32| n.max(1);
-    let topology = Cpus::new(at_least_one(cpu.sockets), at_least_one(cpu.cores), at_least_one(cpu.threads))
-        .map_err(|error| p.add("cpu", error))
-        .ok();
-    let model = match cpu.model.as_str() {
-        "" | "host-model" | "host-passthrough" => CpuModel::Host,
-        name => {
-            name_of_qemu(p, "cpu.model", name);
-            CpuModel::Named(cpu.model)
-        }
-    };
-    let features =
-        cpu.features.into_iter().map(|feature| (feature.name, feature.enabled)).collect::<Vec<_>>();
-    for (name, _) in &features {
-        name_of_qemu(p, "cpu.features", name);
-    }
-    Some(Cpu { topology: topology?, model, features })
-}
-
-/// CPU models and features are spelled into one comma-separated argument, where no quoting exists.
-fn name_of_qemu(p: &mut Problems, at: &str, name: &str) {
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    if name.is_empty() || !name.chars().all(fits) {
-        p.add(at, format_args!("{name:?} is no name of a CPU model or feature"));
-    }
-}
-
-fn boot(p: &mut Problems, firmware: Option<wire::Firmware>) -> Option<Boot> {
-    use wire::firmware::Boot as W;
-    match firmware.and_then(|firmware| firmware.boot) {
-        None => {
-            p.add("firmware", "absent");
-            None
-        }
-        Some(W::Bios(bios)) => Some(Boot::Bios { use_serial: bios.use_serial }),
-        Some(W::Efi(efi)) => {
-            let variables = (!efi.variables_path.is_empty())
-                .then(|| p.path("firmware.efi.variables_path", efi.variables_path));
-            Some(Boot::Efi { secure_boot: efi.secure_boot, variables })
-        }
-        Some(W::Kernel(boot)) => {
-            if boot.command_line.contains('\0') {
-                p.add("firmware.kernel.command_line", "has a NUL byte");
-            }
-            Some(Boot::Kernel {
-                kernel: p.path("firmware.kernel.kernel_path", boot.kernel_path),
-                initrd: (!boot.initrd_path.is_empty())
-                    .then(|| p.path("firmware.kernel.initrd_path", boot.initrd_path)),
-                command_line: boot.command_line,
-            })
-        }
+        Some(W::Native) => HypervisorChoice::Forced { kind: Kind::Native, by },
+        Some(W::Qemu) => HypervisorChoice::Forced { kind: Kind::Qemu, by },
+        Some(W::Unspecified | W::Auto) | None => HypervisorChoice::Auto,
     }
 }
 
@@ -159,13 +103,13 @@ fn choice<M: TryFrom<i32> + Into<Option<T>>, T: Default>(p: &mut Problems, at: &
     p.value::<M, T>(at, number).flatten().unwrap_or_default()
 }
 
-/// A disk that is to be plugged in.
+/// A disk that is to be attached.
 pub fn pluggable(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
     let mut problems = Problems::default();
     let checked = convert::disk(&mut problems, "disk", request.disk.unwrap_or_default());
     match checked.filter(|_| problems.is_empty()) {
         Some(disk) if is_pluggable(&disk) => Ok(disk),
-        Some(_) => Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is plugged in".to_owned()])),
+        Some(_) => Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is attached".to_owned()])),
         None => Err(LaunchError(problems.into_texts())),
     }
 }
@@ -180,7 +124,7 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
     let at = format!("interfaces[{index}]");
     let model = choice::<wire::interface::Model, NicModel>(p, &format!("{at}.model"), interface.model);
     if interface.tap.is_empty() || interface.tap.len() > 15 || interface.tap.contains(['/', '\0']) {
-        p.add(&format!("{at}.tap"), format_args!("{:?} is no name of a network device", interface.tap));
+        p.add(&format!("{at}.tap"), format_args!("invalid network device name: {:?}", interface.tap));
     }
     let mtu = u16::try_from(interface.mtu)
         .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
@@ -210,7 +154,7 @@ fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
     }
     for name in &lease.search_domains {
         if !is_domain(name) {
-            p.add(&format!("{at}.search_domains"), format_args!("{name:?} is no domain name"));
+            p.add(&format!("{at}.search_domains"), format_args!("invalid domain name: {name:?}"));
         }
     }
     let mut private_options = Vec::new();
@@ -259,6 +203,8 @@ fn extra_devices(
 
 #[cfg(test)]
 mod tests {
+    use vireo_vmconfig::CpuModel;
+
     use super::*;
 
     #[test]
@@ -311,9 +257,9 @@ mod tests {
             ..Default::default()
         })
         .unwrap();
-        assert_eq!(launch.cpu.topology.count(), 1);
-        assert_eq!(launch.cpu.model, CpuModel::Host);
-        assert_eq!(launch.hypervisor, Wanted::Auto);
+        assert_eq!(launch.cpu.count(), 1);
+        assert_eq!(launch.cpu.model(), &CpuModel::HostModel);
+        assert_eq!(launch.hypervisor, HypervisorChoice::Auto);
         assert_eq!(launch.reboot, RebootPolicy::Reboot);
         assert_eq!(launch.termination_grace, Duration::from_secs(30));
         assert_eq!(launch.console_socket, None);

@@ -1,27 +1,23 @@
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    CacheMode, DiskBus, DiskDevice, DiskSource, ErrorPolicy, NicModel, RebootPolicy, Smbios,
+    BootSource, CacheMode, Cpu, CpuModel, CpuTopology, DiskBus, DiskDevice, DiskSource, ErrorPolicy,
+    KernelFiles, NicModel, RebootPolicy, Smbios,
 };
-use vireo_vmm::config::Cpus;
 
 use super::*;
 
-/// A machine both hypervisors can run: a kernel, one virtio disk, one virtio card.
+/// A VM both hypervisors can run: a kernel, one virtio disk, one virtio NIC.
 pub(crate) fn kernel_boot() -> Launch {
     Launch {
         vmi: Identity { namespace: "default".into(), name: "web".into(), uid: "0f00".into() },
-        hypervisor: Wanted::Auto,
-        cpu: Cpu {
-            topology: Cpus::new(1, 2, 1).expect("two processors are allowed"),
-            model: CpuModel::Host,
-            features: Vec::new(),
-        },
+        hypervisor: HypervisorChoice::Auto,
+        cpu: Cpu::new(CpuTopology::new(1, 2, 1).expect("two vCPUs"), CpuModel::HostModel, Vec::new()),
         memory_bytes: 256 << 20,
-        boot: Boot::Kernel {
+        boot: BootSource::Kernel(KernelFiles {
             kernel: "/images/kernel".into(),
             initrd: Some("/images/initrd".into()),
             command_line: "console=ttyS0 a=b,c".into(),
-        },
+        }),
         disks: vec![Disk {
             name: "root".into(),
             field: "spec.domain.devices.disks[0].disk.bus".into(),

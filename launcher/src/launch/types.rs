@@ -4,25 +4,26 @@ use std::time::Duration;
 
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
-use vireo_vmconfig::{DeviceRequest, DiskSource, MacAddr, NicModel, RebootPolicy, Smbios, Video};
-use vireo_vmm::config::Cpus;
+use vireo_vmconfig::{
+    BootSource, Cpu, DeviceRequest, DiskSource, MacAddr, NicModel, RebootPolicy, Smbios, Video,
+};
 
-/// A machine as it is wanted, whoever will run it.
+/// The requested VM, for either hypervisor.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// Whose machine this is.
+    /// Whose VM this is.
     pub vmi: Identity,
     /// Who runs it, if that was decided elsewhere.
-    pub hypervisor: Wanted,
-    /// Processors.
+    pub hypervisor: HypervisorChoice,
+    /// vCPUs.
     pub cpu: Cpu,
     /// Guest RAM in bytes; never zero.
     pub memory_bytes: u64,
     /// How it starts.
-    pub boot: Boot,
-    /// Disks in the order the guest sees them.
+    pub boot: BootSource,
+    /// Disks in the guest's order.
     pub disks: Vec<Disk>,
-    /// Network cards in the order the guest sees them.
+    /// NICs in the guest's order.
     pub interfaces: Vec<Interface>,
     /// Where the first serial port is served, if there is one.
     pub console_socket: Option<PathBuf>,
@@ -32,11 +33,11 @@ pub struct Launch {
     pub video: Option<Video>,
     /// Virtio tablets.
     pub tablets: u32,
-    /// Volumes may be plugged in while it runs.
+    /// Volumes may be attached while it runs.
     pub hotplug: bool,
-    /// The field that asks for one to be plugged in.
+    /// The manifest field that requires hotplug.
     pub hotplug_field: Option<String>,
-    /// Where the screen is shown, if there is one and it is to be seen.
+    /// Socket of the VNC server, if the display is to be served.
     pub vnc_socket: Option<PathBuf>,
     /// A memory balloon, where the hypervisor has one.
     pub memory_balloon: bool,
@@ -48,7 +49,7 @@ pub struct Launch {
     pub extra_devices: Vec<DeviceRequest>,
     /// Devices that no hypervisor here has.
     pub unknown_devices: Vec<UnknownDevice>,
-    /// What the guest reads about the machine.
+    /// What the guest reads about the VM.
     pub smbios: Smbios,
     /// Whether a reboot by the guest ends it.
     pub reboot: RebootPolicy,
@@ -58,12 +59,12 @@ pub struct Launch {
     pub termination_grace: Duration,
 }
 
-/// Who shall run the machine.
+/// Who shall run the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// Whoever can, the monitor first.
+pub enum HypervisorChoice {
+    /// The first that supports the VM; the monitor is preferred.
     Auto,
-    /// Exactly this one; `by` says who insists.
+    /// Exactly this one; `by` names what forces it.
     Forced {
         /// The hypervisor.
         kind: Kind,
@@ -84,53 +85,7 @@ pub enum Kind {
 /// A disk with its content's path.
 pub type Disk = vireo_vmconfig::Disk<DiskSource>;
 
-/// Processors of the guest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cpu {
-    /// Topology.
-    pub topology: Cpus,
-    /// What the guest's CPUID shows.
-    pub model: CpuModel,
-    /// Features switched on or off by name.
-    pub features: Vec<(String, bool)>,
-}
-
-/// What the guest's CPUID shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CpuModel {
-    /// What the host has, as far as it can be virtualized ("host-model" and "host-passthrough").
-    Host,
-    /// A model by QEMU's name; letters, digits, `-`, `_` and `.` only.
-    Named(String),
-}
-
-/// How the machine starts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Boot {
-    /// A kernel, loaded directly.
-    Kernel {
-        /// Kernel image.
-        kernel: PathBuf,
-        /// Initial RAM disk.
-        initrd: Option<PathBuf>,
-        /// Command line.
-        command_line: String,
-    },
-    /// SeaBIOS.
-    Bios {
-        /// The firmware's own output goes to the serial port.
-        use_serial: bool,
-    },
-    /// OVMF.
-    Efi {
-        /// With the keys that make secure boot refuse unsigned loaders.
-        secure_boot: bool,
-        /// Where variables live; absent: forgotten at power-off.
-        variables: Option<PathBuf>,
-    },
-}
-
-/// A network card on a tap device.
+/// A NIC on a tap device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// The interface's name in the manifest.
@@ -143,7 +98,7 @@ pub struct Interface {
     pub mac: MacAddr,
     /// The tap device in this network namespace.
     pub tap: String,
-    /// What the guest is told about its MTU.
+    /// The MTU to announce to the guest.
     pub mtu: Option<u16>,
     /// Rank among the boot devices.
     pub boot_order: Option<u32>,

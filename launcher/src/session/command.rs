@@ -3,101 +3,102 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use vireo_proto::launcher::{Fault, LaunchRequest, State};
 
-use super::{Launched, Metered, Standing};
-use crate::agent::Asker;
+use super::{LaunchReply, SessionStatus};
+use crate::agent::AgentClient;
 use crate::fault::{Code, fault};
-use crate::hypervisor::Order;
+use crate::hypervisor::VmCommand;
 use crate::launch::Disk;
+use crate::statistics::StatsSource;
 
-/// What a session can be asked.
+/// A command for the session.
 pub enum Command {
-    /// Start the machine.
-    Launch(Box<LaunchRequest>, Launched),
+    /// Start the VM.
+    Launch(Box<LaunchRequest>, LaunchReply),
     /// End it within a grace period.
     Shutdown(Duration, oneshot::Sender<Option<Fault>>),
     /// End it now.
     Kill(oneshot::Sender<Option<Fault>>),
-    /// Pause it, let it go on, reset it.
-    Steer(Order, oneshot::Sender<Option<Fault>>),
-    /// Plug a volume in or out.
-    Plug(PlugRequest, oneshot::Sender<Option<Fault>>),
+    /// Pause, resume or reset the VM.
+    Lifecycle(VmCommand, oneshot::Sender<Option<Fault>>),
+    /// Attach or detach a volume.
+    Hotplug(VolumeRequest, oneshot::Sender<Option<Fault>>),
     /// The outcome is recorded.
     Dismiss(oneshot::Sender<Option<Fault>>),
-    /// The launcher itself was told to go.
-    Leave,
+    /// The launcher is to exit.
+    Exit,
 }
 
-/// A volume that is to be plugged.
+/// A volume to attach or detach.
 #[derive(Debug)]
-pub enum PlugRequest {
+pub enum VolumeRequest {
     /// In.
-    In(Box<Disk>),
+    Attach(Box<Disk>),
     /// Out, by its name.
-    Out(String),
+    Detach(String),
 }
 
-/// The way to talk to a session.
+/// A handle to a session.
 #[derive(Clone)]
 pub struct Handle {
     commands: mpsc::Sender<Command>,
-    standing: watch::Receiver<Standing>,
-    metered: watch::Receiver<Metered>,
-    agent: Asker,
+    status: watch::Receiver<SessionStatus>,
+    stats_source: watch::Receiver<StatsSource>,
+    agent: AgentClient,
 }
 
 impl Handle {
     pub(super) fn new(
         commands: mpsc::Sender<Command>,
-        standing: watch::Receiver<Standing>,
-        metered: watch::Receiver<Metered>,
-        agent: Asker,
+        status: watch::Receiver<SessionStatus>,
+        stats_source: watch::Receiver<StatsSource>,
+        agent: AgentClient,
     ) -> Self {
-        Self { commands, standing, metered, agent }
+        Self { commands, status, stats_source, agent }
     }
 
-    /// Whom to ask what the guest's agent says.
-    pub fn agent(&self) -> &Asker {
+    /// The client of the guest agent.
+    pub fn agent(&self) -> &AgentClient {
         &self.agent
     }
 
-    /// Where to read what the machine has used.
-    pub fn metered(&self) -> Metered {
-        self.metered.borrow().clone()
+    /// Where to read what the VM has used.
+    pub fn stats_source(&self) -> StatsSource {
+        self.stats_source.borrow().clone()
     }
 
     /// What is known now, and every change.
-    pub fn standing(&self) -> watch::Receiver<Standing> {
-        self.standing.clone()
+    pub fn status(&self) -> watch::Receiver<SessionStatus> {
+        self.status.clone()
     }
 
-    /// Starts the machine; returns once it runs or cannot.
+    /// Starts the VM; returns once it runs or cannot.
     pub async fn launch(&self, request: LaunchRequest) -> (State, Option<Fault>) {
         let (reply, answer) = oneshot::channel();
-        self.send(Command::Launch(Box::new(request), Launched(reply))).await;
+        self.send(Command::Launch(Box::new(request), LaunchReply(reply))).await;
         match answer.await {
             Ok(answer) => answer,
-            Err(_) => (self.standing.borrow().state.clone(), Some(leaving())),
+            Err(_) => (self.status.borrow().state.clone(), Some(exiting())),
         }
     }
 
-    /// Asks for an end within `grace`.
+    /// Shuts the VM down within `grace`.
     pub async fn shutdown(&self, grace: Duration) -> Option<Fault> {
         self.ask(|reply| Command::Shutdown(grace, reply)).await
     }
 
-    /// Asks for an end now.
+    /// Kills the VM.
     pub async fn kill(&self) -> Option<Fault> {
         self.ask(Command::Kill).await
     }
 
-    /// Tells a guest that runs something that does not end it; returns once it is done.
-    pub async fn steer(&self, order: Order) -> Option<Fault> {
-        self.ask(|reply| Command::Steer(order, reply)).await
+    /// Executes a command on the running VM; returns once it is done.
+    pub async fn lifecycle(&self, command: VmCommand) -> Option<Fault> {
+        self.ask(|reply| Command::Lifecycle(command, reply)).await
     }
 
-    /// Plugs a volume in or out; returns once it is done, or cannot be.
-    pub async fn plug(&self, wanted: PlugRequest) -> Option<Fault> {
-        self.ask(|reply| Command::Plug(wanted, reply)).await
+    /// Attaches or detaches a volume; returns once it is done or has failed.
+    pub async fn hotplug(&self, wanted: VolumeRequest) -> Option<Fault> {
+        self.ask(|reply| Command::Hotplug(wanted, reply)).await
     }
 
     /// Lets the launcher go.
@@ -105,15 +106,15 @@ impl Handle {
         self.ask(Command::Dismiss).await
     }
 
-    /// Tells the launcher to go once its guest has.
-    pub async fn leave(&self) {
-        self.send(Command::Leave).await;
+    /// Lets the launcher exit once its guest has ended.
+    pub async fn exit(&self) {
+        self.send(Command::Exit).await;
     }
 
     async fn ask(&self, command: impl FnOnce(oneshot::Sender<Option<Fault>>) -> Command) -> Option<Fault> {
         let (reply, answer) = oneshot::channel();
         self.send(command(reply)).await;
-        answer.await.unwrap_or_else(|_| Some(leaving()))
+        answer.await.unwrap_or_else(|_| Some(exiting()))
     }
 
     async fn send(&self, command: Command) {
@@ -122,6 +123,6 @@ impl Handle {
     }
 }
 
-fn leaving() -> Fault {
+fn exiting() -> Fault {
     fault(Code::Conflict, "the launcher is leaving")
 }

@@ -5,25 +5,29 @@ use crate::hypervisor::End;
 
 /// What was done to the guest before it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Intent {
+pub(super) enum StopCause {
     /// Nothing.
     None,
-    /// It was asked to shut down.
-    Asked,
+    /// A shutdown was requested.
+    ShutdownRequested,
     /// It was killed on request.
     Killed,
     /// It was killed because it did not shut down in time.
-    OutOfTime,
+    GraceExpired,
 }
 
-/// What a machine's end means.
-pub(super) fn outcome(end: End, intent: Intent) -> Outcome {
-    let (kind, fault) = match (end, intent) {
-        (End::PoweredOff, Intent::None) => (Kind::PoweredOff, None),
-        (End::PoweredOff, Intent::Asked | Intent::Killed | Intent::OutOfTime) => (Kind::ShutDown, None),
+/// What a VM's end means.
+pub(super) fn outcome(end: End, cause: StopCause) -> Outcome {
+    let (kind, fault) = match (end, cause) {
+        (End::PoweredOff, StopCause::None) => (Kind::PoweredOff, None),
+        (End::PoweredOff, StopCause::ShutdownRequested | StopCause::Killed | StopCause::GraceExpired) => {
+            (Kind::ShutDown, None)
+        }
         (End::Rebooted, _) => (Kind::RebootTerminated, None),
-        (End::Killed, Intent::OutOfTime) => (Kind::GraceExpired, None),
-        (End::Killed, Intent::None | Intent::Asked | Intent::Killed) => (Kind::Killed, None),
+        (End::Killed, StopCause::GraceExpired) => (Kind::GraceExpired, None),
+        (End::Killed, StopCause::None | StopCause::ShutdownRequested | StopCause::Killed) => {
+            (Kind::Killed, None)
+        }
         (End::Crashed(how), _) => (Kind::Crashed, Some(fault(Code::Hypervisor, how))),
         (End::Failed(fault), _) => (Kind::Failed, Some(fault)),
     };
@@ -35,7 +39,7 @@ pub(super) fn not_started(fault: Fault) -> Outcome {
 }
 
 pub(super) fn killed_while_starting() -> Outcome {
-    not_started(fault(Code::Conflict, "killed on request before the machine was up"))
+    not_started(fault(Code::Conflict, "killed on request before the VM was up"))
 }
 
 #[cfg(test)]
@@ -46,20 +50,20 @@ mod tests {
     fn the_end_and_what_led_to_it_make_the_outcome() {
         let failed = || End::Failed(fault(Code::Hypervisor, "broken"));
         let table = [
-            (End::PoweredOff, Intent::None, Kind::PoweredOff),
-            (End::PoweredOff, Intent::Asked, Kind::ShutDown),
-            (End::PoweredOff, Intent::OutOfTime, Kind::ShutDown),
-            (End::Rebooted, Intent::None, Kind::RebootTerminated),
-            (End::Killed, Intent::Killed, Kind::Killed),
-            (End::Killed, Intent::OutOfTime, Kind::GraceExpired),
-            (End::Crashed("panic".into()), Intent::Asked, Kind::Crashed),
-            (failed(), Intent::None, Kind::Failed),
-            (failed(), Intent::Killed, Kind::Failed),
+            (End::PoweredOff, StopCause::None, Kind::PoweredOff),
+            (End::PoweredOff, StopCause::ShutdownRequested, Kind::ShutDown),
+            (End::PoweredOff, StopCause::GraceExpired, Kind::ShutDown),
+            (End::Rebooted, StopCause::None, Kind::RebootTerminated),
+            (End::Killed, StopCause::Killed, Kind::Killed),
+            (End::Killed, StopCause::GraceExpired, Kind::GraceExpired),
+            (End::Crashed("panic".into()), StopCause::ShutdownRequested, Kind::Crashed),
+            (failed(), StopCause::None, Kind::Failed),
+            (failed(), StopCause::Killed, Kind::Failed),
         ];
-        for (end, intent, kind) in table {
-            let case = format!("{end:?} {intent:?}");
+        for (end, cause, kind) in table {
+            let case = format!("{end:?} {cause:?}");
             let explained = matches!(end, End::Crashed(_) | End::Failed(_));
-            let outcome = outcome(end, intent);
+            let outcome = outcome(end, cause);
             assert_eq!(outcome.kind(), kind, "{case}");
             assert_eq!(outcome.fault.is_some(), explained, "{case}");
         }

@@ -5,29 +5,30 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tracing::{info, warn};
 use vireo_proto::launcher::{DiskFailure, Outcome, state::Phase};
 
-use super::outcome::{Intent, outcome};
-use super::steer::{Awaited, Pause};
-use super::{Command, Session, Up, answer, refuse, sooner};
+use super::lifecycle::{Pause, Waiter};
+use super::outcome::{StopCause, outcome};
+use super::start::PendingVm;
+use super::{Command, Session, answer, earlier_deadline, reject};
 use crate::console::Console;
-use crate::hypervisor::{Event, Guest, Order};
+use crate::hypervisor::{Event, Guest, VmCommand};
 use crate::launch::Launch;
 
 /// How often the power button is pressed: a guest that is still booting misses the first times, and one that has
-/// heard ignores the next.
-const PRESS_AGAIN: Duration = Duration::from_secs(5);
+/// received it ignores the next.
+const POWER_BUTTON_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where a session stands.
+/// The stage of a session.
 pub(super) enum Stage {
     /// Nothing was launched.
     Waiting,
-    /// The machine is being built.
-    Starting(Up),
+    /// The VM is being built.
+    Starting(PendingVm),
     /// The guest runs.
-    Running(Machine),
-    /// The guest was asked to shut down, and has until then.
-    Stopping(Machine, Instant),
-    /// The guest was told to die.
-    Killing(Machine, Intent),
+    Running(RunningVm),
+    /// The guest was asked to shut down, with this deadline.
+    Stopping(RunningVm, Instant),
+    /// The VM was killed and has not ended yet.
+    Killing(RunningVm, StopCause),
     /// The guest is gone.
     Exited(Outcome),
     /// Nothing is left to do.
@@ -35,110 +36,110 @@ pub(super) enum Stage {
 }
 
 /// A guest with what belongs to it.
-pub(super) struct Machine {
+pub(super) struct RunningVm {
     launch: Arc<Launch>,
     console: Console,
     pub(super) guest: Guest,
-    /// Who waits for the guest to stand still, or to go on.
-    pub(super) awaited: Option<Awaited>,
-    /// Why the guest stands still, if it does.
+    /// The caller that waits for a pause or resume.
+    pub(super) waiter: Option<Waiter>,
+    /// Why the guest is paused, if it does.
     pub(super) pause: Pause,
 }
 
-impl Machine {
+impl RunningVm {
     pub(super) fn new(launch: Arc<Launch>, console: Console, guest: Guest) -> Self {
-        Self { launch, console, guest, awaited: None, pause: Pause::default() }
+        Self { launch, console, guest, waiter: None, pause: Pause::default() }
     }
 }
 
 impl Session {
-    pub(super) async fn running(&mut self, mut machine: Machine) -> Stage {
+    pub(super) async fn running(&mut self, mut vm: RunningVm) -> Stage {
         loop {
             tokio::select! {
-                event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&mut machine, event, Intent::None) {
+                event = vm.guest.next() => {
+                    if let Some(outcome) = self.handle_event(&mut vm, event, StopCause::None) {
                         return self.exit(outcome);
                     }
                 }
                 command = self.commands.recv() => match command {
                     Some(Command::Shutdown(grace, reply)) => {
                         answer(reply, None);
-                        return stop(machine, grace);
+                        return stop(vm, grace);
                     }
-                    Some(Command::Leave) | None => {
-                        self.leaving = true;
-                        let grace = machine.launch.termination_grace;
-                        return stop(machine, grace);
+                    Some(Command::Exit) | None => {
+                        self.exiting = true;
+                        let grace = vm.launch.termination_grace;
+                        return stop(vm, grace);
                     }
                     Some(Command::Kill(reply)) => {
                         answer(reply, None);
-                        return Stage::Killing(machine, Intent::Killed);
+                        return Stage::Killing(vm, StopCause::Killed);
                     }
-                    Some(Command::Steer(order, reply)) => machine.steer(order, reply),
-                    Some(Command::Plug(wanted, reply)) => machine.plug(wanted, &self.state(), reply),
-                    Some(other) => refuse(other, &self.state()),
+                    Some(Command::Lifecycle(command, reply)) => vm.lifecycle(command, reply),
+                    Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, &self.state(), reply),
+                    Some(other) => reject(other, &self.state()),
                 }
             }
         }
     }
 
-    pub(super) async fn stopping(&mut self, mut machine: Machine, mut deadline: Instant) -> Stage {
-        if self.state().phase() == Phase::Paused || machine.awaits(Phase::Paused) {
-            // One that stands still hears no button.
-            machine.guest.order(Order::Resume);
+    pub(super) async fn stopping(&mut self, mut vm: RunningVm, mut deadline: Instant) -> Stage {
+        if self.state().phase() == Phase::Paused || vm.has_waiter_for(Phase::Paused) {
+            // A paused guest does not see the power button.
+            vm.guest.command(VmCommand::Resume);
         }
         self.enter(Phase::Stopping);
         info!(grace = ?deadline.duration_since(Instant::now()), "asking the guest to shut down");
-        let mut presses = interval(PRESS_AGAIN);
+        let mut presses = interval(POWER_BUTTON_INTERVAL);
         presses.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&mut machine, event, Intent::Asked) {
+                event = vm.guest.next() => {
+                    if let Some(outcome) = self.handle_event(&mut vm, event, StopCause::ShutdownRequested) {
                         return self.exit(outcome);
                     }
                 }
                 command = self.commands.recv() => match command {
                     Some(Command::Shutdown(grace, reply)) => {
                         answer(reply, None);
-                        deadline = sooner(Some(deadline), grace).unwrap_or(deadline);
+                        deadline = earlier_deadline(Some(deadline), grace).unwrap_or(deadline);
                     }
-                    Some(Command::Leave) | None => self.leaving = true,
+                    Some(Command::Exit) | None => self.exiting = true,
                     Some(Command::Kill(reply)) => {
                         answer(reply, None);
-                        return Stage::Killing(machine, Intent::Killed);
+                        return Stage::Killing(vm, StopCause::Killed);
                     }
-                    Some(other) => refuse(other, &self.state()),
+                    Some(other) => reject(other, &self.state()),
                 },
-                _ = presses.tick() => machine.guest.order(Order::PowerButton),
+                _ = presses.tick() => vm.guest.command(VmCommand::PowerButton),
                 () = sleep_until(deadline) => {
                     warn!("the guest did not shut down in time");
-                    return Stage::Killing(machine, Intent::OutOfTime);
+                    return Stage::Killing(vm, StopCause::GraceExpired);
                 }
             }
         }
     }
 
-    pub(super) async fn killing(&mut self, mut machine: Machine, why: Intent) -> Stage {
+    pub(super) async fn killing(&mut self, mut vm: RunningVm, why: StopCause) -> Stage {
         self.enter(Phase::Stopping);
-        machine.guest.order(Order::Kill);
+        vm.guest.command(VmCommand::Kill);
         loop {
             tokio::select! {
-                event = machine.guest.next() => {
-                    if let Some(outcome) = self.happened(&mut machine, event, why) {
+                event = vm.guest.next() => {
+                    if let Some(outcome) = self.handle_event(&mut vm, event, why) {
                         return self.exit(outcome);
                     }
                 }
                 command = self.commands.recv() => match command {
-                    Some(Command::Leave) | None => self.leaving = true,
-                    Some(other) => refuse(other, &self.state()),
+                    Some(Command::Exit) | None => self.exiting = true,
+                    Some(other) => reject(other, &self.state()),
                 }
             }
         }
     }
 
     /// Publishes what happened; `Some` when it was the end.
-    fn happened(&self, machine: &mut Machine, event: Event, intent: Intent) -> Option<Outcome> {
+    fn handle_event(&self, vm: &mut RunningVm, event: Event, cause: StopCause) -> Option<Outcome> {
         match event {
             Event::Rebooted => self.publish(|state| {
                 state.reboots += 1;
@@ -151,8 +152,7 @@ impl Session {
             Event::Plugged(volumes) => self.publish(|state| state.volumes = volumes),
             Event::Paused | Event::Resumed | Event::DisksFailed(_) => {
                 if let Event::DisksFailed(failures) = &event {
-                    for failure in failures.iter().filter(|failure| !machine.pause.failures.contains(failure))
-                    {
+                    for failure in failures.iter().filter(|failure| !vm.pause.failures.contains(failure)) {
                         let DiskFailure { disk: volume, message, .. } = failure;
                         warn!(
                             volume,
@@ -160,29 +160,29 @@ impl Session {
                         );
                     }
                 }
-                machine.pause.hear(&event);
-                // On the way out, that it is that is all anybody wants to know.
-                let phase = if intent == Intent::None { machine.pause.phase() } else { Phase::Stopping };
-                let Pause { requested, failures } = &machine.pause;
+                vm.pause.apply_event(&event);
+                // Once it is stopping, that phase is reported.
+                let phase = if cause == StopCause::None { vm.pause.phase() } else { Phase::Stopping };
+                let Pause { requested, failures } = &vm.pause;
                 self.publish_changed(|state| {
                     state.phase = phase.into();
                     state.pause_requested = *requested;
                     state.disk_failures.clone_from(failures);
                 });
-                machine.settle(&event);
+                vm.answer_waiter(&event);
             }
             Event::Ended(end) => {
-                machine.console.end();
-                return Some(outcome(end, intent));
+                vm.console.end();
+                return Some(outcome(end, cause));
             }
         }
         None
     }
 }
 
-fn stop(machine: Machine, grace: Duration) -> Stage {
-    match sooner(None, grace) {
-        Some(deadline) => Stage::Stopping(machine, deadline),
-        None => Stage::Killing(machine, Intent::OutOfTime),
+fn stop(vm: RunningVm, grace: Duration) -> Stage {
+    match earlier_deadline(None, grace) {
+        Some(deadline) => Stage::Stopping(vm, deadline),
+        None => Stage::Killing(vm, StopCause::GraceExpired),
     }
 }

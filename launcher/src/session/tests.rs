@@ -1,17 +1,20 @@
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch::Receiver;
-use vireo_proto::launcher::{self as wire, outcome::Kind as OutcomeKind};
+use vireo_proto::launcher::{self as wire, LaunchRequest, outcome::Kind as OutcomeKind};
 
+use super::start::ABANDON_START;
 use super::*;
 use crate::console::Port;
-use crate::hypervisor::{End, Event, GuestEnd, KvmState, Order, guest};
+use crate::host;
+use crate::hypervisor::{End, Event, GuestEnd, KvmState, Starting, VmCommand, guest};
+use crate::launch::Launch;
 
-/// A node whose machines are run by the test.
+/// A node whose VMs are run by the test.
 #[derive(Clone, Default)]
 struct Stagehand {
     up: Slot<oneshot::Sender<Result<(), Fault>>>,
-    machine: Slot<GuestEnd>,
+    vm: Slot<GuestEnd>,
 }
 
 type Slot<T> = Arc<Mutex<Option<T>>>;
@@ -32,11 +35,11 @@ impl Node for Stagehand {
 }
 
 impl Hypervisor for Stagehand {
-    fn start(&self, _: Arc<Launch>, _: host::Host, _port: Port) -> Starting {
+    fn start(&self, _: Arc<Launch>, _: host::HostResources, _port: Port) -> Starting {
         let (owner, end) = guest();
         let (up, go) = oneshot::channel();
         *self.up.lock().unwrap() = Some(up);
-        *self.machine.lock().unwrap() = Some(end);
+        *self.vm.lock().unwrap() = Some(end);
         Box::pin(async move { go.await.unwrap().map(|()| owner) })
     }
 }
@@ -45,14 +48,14 @@ impl Hypervisor for Stagehand {
 struct Scene {
     node: Stagehand,
     handle: Handle,
-    seen: Receiver<Standing>,
+    seen: Receiver<SessionStatus>,
     session: tokio::task::JoinHandle<()>,
 }
 
 fn scene() -> Scene {
     let node = Stagehand::default();
     let (session, handle) = Session::new(Box::new(node.clone()));
-    Scene { node, seen: handle.standing(), handle, session: tokio::spawn(session.run()) }
+    Scene { node, seen: handle.status(), handle, session: tokio::spawn(session.run()) }
 }
 
 fn request() -> LaunchRequest {
@@ -78,7 +81,7 @@ impl Scene {
         self.come_up(Ok(()));
         let (state, fault) = launch.await.unwrap();
         assert_eq!((state.phase(), fault), (Phase::Running, None));
-        self.node.machine.lock().unwrap().take().unwrap()
+        self.node.vm.lock().unwrap().take().unwrap()
     }
 
     fn come_up(&self, result: Result<(), Fault>) {
@@ -87,8 +90,8 @@ impl Scene {
 
     async fn reach(&self, phase: Phase) -> State {
         let mut seen = self.seen.clone();
-        let standing = seen.wait_for(|standing| standing.state.phase() == phase).await.unwrap();
-        standing.state.clone()
+        let status = seen.wait_for(|status| status.state.phase() == phase).await.unwrap();
+        status.state.clone()
     }
 
     async fn outcome(&self) -> OutcomeKind {
@@ -104,17 +107,17 @@ impl Scene {
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_powers_off_is_seen_and_dismissed() {
     let scene = scene();
-    let machine = scene.run().await;
+    let vm = scene.run().await;
     assert_eq!(scene.handle.dismiss().await.unwrap().code(), Code::Conflict);
     let (state, fault) = scene.handle.launch(request()).await;
     assert_eq!((state.phase(), fault.unwrap().code()), (Phase::Running, Code::Conflict));
 
-    machine.events.send(Event::Rebooted).unwrap();
-    machine.events.send(Event::Paused).unwrap();
+    vm.events.send(Event::Rebooted).unwrap();
+    vm.events.send(Event::Paused).unwrap();
     assert_eq!(scene.reach(Phase::Paused).await.reboots, 1);
-    machine.events.send(Event::Resumed).unwrap();
+    vm.events.send(Event::Resumed).unwrap();
     scene.reach(Phase::Running).await;
-    machine.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::PoweredOff);
     assert_eq!(scene.handle.kill().await, None);
     scene.dismissed().await;
@@ -124,57 +127,56 @@ async fn a_guest_that_powers_off_is_seen_and_dismissed() {
 #[tokio::test(start_paused = true)]
 async fn a_guest_whose_disk_is_full_is_paused_and_can_be_stopped() {
     let scene = scene();
-    let mut machine = scene.run().await;
+    let mut vm = scene.run().await;
     let full = || vec![wire::DiskFailure { disk: "data".into(), no_space: true, message: "full".into() }];
-    machine.events.send(Event::DisksFailed(full())).unwrap();
+    vm.events.send(Event::DisksFailed(full())).unwrap();
     let state = scene.reach(Phase::Paused).await;
     assert_eq!((state.disk_failures, state.pause_requested), (full(), false));
 
-    let steer = |order| {
+    let lifecycle = |command| {
         let handle = scene.handle.clone();
-        tokio::spawn(async move { handle.steer(order).await })
+        tokio::spawn(async move { handle.lifecycle(command).await })
     };
-    let unpause = steer(Order::Resume);
-    assert_eq!(machine.orders.recv().await, Some(Order::Resume));
-    machine.events.send(Event::Resumed).unwrap();
-    machine.events.send(Event::DisksFailed(full())).unwrap();
+    let unpause = lifecycle(VmCommand::Resume);
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::Resume));
+    vm.events.send(Event::Resumed).unwrap();
+    vm.events.send(Event::DisksFailed(full())).unwrap();
     let fault = unpause.await.unwrap().unwrap();
     assert_eq!(fault.code(), Code::Conflict);
     assert_eq!(fault.detail, "VMI stays paused: not enough space on volume data (full)");
 
-    let pause = steer(Order::Pause);
-    assert_eq!(machine.orders.recv().await, Some(Order::Pause));
-    machine.events.send(Event::Paused).unwrap();
+    let pause = lifecycle(VmCommand::Pause);
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::Pause));
+    vm.events.send(Event::Paused).unwrap();
     assert_eq!(pause.await.unwrap(), None);
-    machine.events.send(Event::DisksFailed(Vec::new())).unwrap();
+    vm.events.send(Event::DisksFailed(Vec::new())).unwrap();
     let mut seen = scene.seen.clone();
-    let state =
-        seen.wait_for(|standing| standing.state.disk_failures.is_empty()).await.unwrap().state.clone();
+    let state = seen.wait_for(|status| status.state.disk_failures.is_empty()).await.unwrap().state.clone();
     assert_eq!((state.phase(), state.pause_requested), (Phase::Paused, true), "somebody asked for it");
-    let unpause = steer(Order::Resume);
-    assert_eq!(machine.orders.recv().await, Some(Order::Resume));
-    machine.events.send(Event::Resumed).unwrap();
+    let unpause = lifecycle(VmCommand::Resume);
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::Resume));
+    vm.events.send(Event::Resumed).unwrap();
     assert_eq!(unpause.await.unwrap(), None);
 
-    machine.events.send(Event::DisksFailed(full())).unwrap();
+    vm.events.send(Event::DisksFailed(full())).unwrap();
     scene.reach(Phase::Paused).await;
     assert_eq!(scene.handle.shutdown(Duration::from_secs(5)).await, None);
     let begin = Instant::now();
-    while machine.orders.recv().await != Some(Order::Kill) {}
+    while vm.commands.recv().await != Some(VmCommand::Kill) {}
     assert_eq!(begin.elapsed().as_secs(), 5);
-    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    vm.events.send(Event::Ended(End::Killed)).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::GraceExpired);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_button_is_pressed_until_the_guest_hears_it() {
     let scene = scene();
-    let mut machine = scene.run().await;
+    let mut vm = scene.run().await;
     assert_eq!(scene.handle.shutdown(Duration::from_secs(60)).await, None);
     for _ in 0..3 {
-        assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
+        assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
     }
-    machine.events.send(Event::Ended(End::PoweredOff)).unwrap();
+    vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::ShutDown);
 }
 
@@ -183,14 +185,14 @@ async fn the_button_is_pressed_until_the_guest_hears_it() {
 async fn the_shortest_grace_wins() {
     for (graces, dies_after) in [(vec![30], 30), (vec![30, 60], 30), (vec![30, 7], 7), (vec![0], 0)] {
         let scene = scene();
-        let mut machine = scene.run().await;
+        let mut vm = scene.run().await;
         let begin = Instant::now();
         for &grace in &graces {
             assert_eq!(scene.handle.shutdown(Duration::from_secs(grace)).await, None);
         }
-        while machine.orders.recv().await != Some(Order::Kill) {}
+        while vm.commands.recv().await != Some(VmCommand::Kill) {}
         assert_eq!(begin.elapsed().as_secs(), dies_after, "{graces:?}");
-        machine.events.send(Event::Ended(End::Killed)).unwrap();
+        vm.events.send(Event::Ended(End::Killed)).unwrap();
         assert_eq!(scene.outcome().await, OutcomeKind::GraceExpired, "{graces:?}");
     }
 }
@@ -198,11 +200,11 @@ async fn the_shortest_grace_wins() {
 #[tokio::test(start_paused = true)]
 async fn a_kill_waits_for_nothing() {
     let scene = scene();
-    let mut machine = scene.run().await;
+    let mut vm = scene.run().await;
     scene.handle.shutdown(Duration::from_secs(3600)).await;
     assert_eq!(scene.handle.kill().await, None);
-    while machine.orders.recv().await != Some(Order::Kill) {}
-    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    while vm.commands.recv().await != Some(VmCommand::Kill) {}
+    vm.events.send(Event::Ended(End::Killed)).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::Killed);
 }
 
@@ -213,8 +215,8 @@ async fn what_arrives_while_starting_is_not_lost() {
     assert_eq!(scene.handle.shutdown(Duration::from_secs(5)).await, None);
     scene.come_up(Ok(()));
     assert_eq!(launch.await.unwrap().1, None);
-    let mut machine = scene.node.machine.lock().unwrap().take().unwrap();
-    assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
+    let mut vm = scene.node.vm.lock().unwrap().take().unwrap();
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
 
     let scene = self::scene();
     let launch = scene.begin_launch().await;
@@ -223,7 +225,7 @@ async fn what_arrives_while_starting_is_not_lost() {
     assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
 }
 
-/// A machine that hangs on its way up, as a QEMU that does not answer does.
+/// A VM that hangs on its way up, as a QEMU that does not answer does.
 #[tokio::test(start_paused = true)]
 async fn a_start_ends_with_the_grace_period() {
     for grace in [0, 30] {
@@ -259,11 +261,11 @@ async fn a_machine_that_does_not_start_leaves_the_reason() {
 async fn nobody_waits_for_ever() {
     let begin = Instant::now();
     scene().session.await.unwrap();
-    assert_eq!(begin.elapsed(), UNCLAIMED);
+    assert_eq!(begin.elapsed(), IDLE_TIMEOUT);
 
     let scene = scene();
-    let machine = scene.run().await;
-    machine.events.send(Event::Ended(End::Crashed("panic".into()))).unwrap();
+    let vm = scene.run().await;
+    vm.events.send(Event::Ended(End::Crashed("panic".into()))).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::Crashed);
     scene.session.await.unwrap();
 }
@@ -271,12 +273,12 @@ async fn nobody_waits_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn a_launcher_that_must_leave_takes_its_guest_along_gracefully() {
     let scene = scene();
-    let mut machine = scene.run().await;
+    let mut vm = scene.run().await;
     let begin = Instant::now();
-    scene.handle.leave().await;
-    assert_eq!(machine.orders.recv().await, Some(Order::PowerButton));
-    while machine.orders.recv().await != Some(Order::Kill) {}
+    scene.handle.exit().await;
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
+    while vm.commands.recv().await != Some(VmCommand::Kill) {}
     assert_eq!(begin.elapsed().as_secs(), 30);
-    machine.events.send(Event::Ended(End::Killed)).unwrap();
+    vm.events.send(Event::Ended(End::Killed)).unwrap();
     scene.session.await.unwrap();
 }

@@ -4,7 +4,7 @@ use vireo_proto::launcher::{InterfaceStatistics, Statistics, TrafficStatistics, 
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What a process has used: all of it, and those of its threads that are processors.
+/// What a process has used: all of it, and those of its threads that are vCPUs.
 pub(super) fn of_process(pid: i32, vcpus: &[(u32, i32)]) -> Statistics {
     let process = Process::new(pid).ok();
     let stat = process.as_ref().and_then(|process| process.stat().ok());
@@ -41,18 +41,6 @@ fn processor(number: u32, task: Option<Task>) -> VcpuStatistics {
     }
 }
 
-/// The threads of this process that are processors of the monitor's machine.
-pub fn vcpus_of_this_process() -> Vec<(u32, i32)> {
-    let tasks = Process::myself().and_then(|process| process.tasks());
-    let number = |task: Task| {
-        let name = task.stat().ok()?.comm;
-        Some((name.strip_prefix("vcpu")?.parse().ok()?, task.tid))
-    };
-    let mut vcpus: Vec<_> = tasks.into_iter().flatten().flatten().filter_map(number).collect();
-    vcpus.sort_unstable();
-    vcpus
-}
-
 /// What went through taps of this network namespace, as their guests see it: what a tap transmits, its guest receives.
 pub(super) fn of_taps<'a>(taps: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<InterfaceStatistics> {
     let Ok(devices) = dev_status() else { return Vec::new() };
@@ -81,20 +69,6 @@ fn as_guest(name: &str, tap: &DeviceStatus) -> InterfaceStatistics {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn threads_are_found_by_their_names() {
-        let (stop, wait) = std::sync::mpsc::channel::<()>();
-        let (up, ready) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name("vcpu41".to_owned()).spawn(move || {
-            up.send(()).unwrap();
-            wait.recv().unwrap_err();
-        });
-        ready.recv().unwrap();
-        assert!(vcpus_of_this_process().iter().any(|(number, _)| *number == 41));
-        drop(stop);
-        thread.unwrap().join().unwrap();
-    }
 
     #[test]
     fn the_loopback_device_is_there_and_its_directions_are_the_guests() {

@@ -15,11 +15,11 @@ use vireo_proto::CONSOLE_HISTORY_SOCKET;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::*;
 
-/// Far more than anything here takes, even on a busy machine under emulation.
+/// Far more than anything here takes, even on a busy VM under emulation.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A launcher in a directory of its own.
-pub(crate) struct Launched {
+pub(crate) struct LaunchedVm {
     pub(crate) client: LauncherClient<Channel>,
     pub(crate) directory: TempDir,
     child: Child,
@@ -34,7 +34,7 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     }
 }
 
-impl Launched {
+impl LaunchedVm {
     pub(crate) async fn start() -> Self {
         Self::start_with(&[]).await
     }
@@ -76,12 +76,12 @@ impl Launched {
         self.child.id().unwrap()
     }
 
-    /// A machine with a console that boots this disk from virtio.
+    /// A VM with a console that boots this disk from virtio.
     pub(crate) fn request(&self, disk: &Path) -> LaunchRequest {
         LaunchRequest { disks: vec![self.disk("root", disk, disk::Bus::Virtio)], ..self.empty() }
     }
 
-    /// A machine with a console and nothing to boot.
+    /// A VM with a console and nothing to boot.
     pub(crate) fn empty(&self) -> LaunchRequest {
         LaunchRequest {
             vmi: Some(Identity { namespace: "ns".into(), name: "web".into(), uid: "u-1".into() }),
@@ -134,7 +134,7 @@ impl Launched {
     }
 
     pub(crate) async fn outcome(&mut self) -> Outcome {
-        let exited = self.until("the end of the machine", |s| s.phase() == state::Phase::Exited).await;
+        let exited = self.until("the end of the VM", |s| s.phase() == state::Phase::Exited).await;
         exited.outcome.unwrap()
     }
 

@@ -1,8 +1,8 @@
-//! The real `virt-launcher` with real machines under QEMU: a boot sector that echoes and obeys its power button.
+//! The real `virt-launcher` with real VMs under QEMU: a boot sector that echoes and obeys its power button.
 
 mod guest;
+mod hotplug;
 mod launched;
-mod plugged;
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -13,11 +13,11 @@ use vireo_proto::launcher::fault::Code;
 use vireo_proto::launcher::outcome::Kind;
 use vireo_proto::launcher::*;
 
-use launched::{Launched, read_until, soon};
+use launched::{LaunchedVm, read_until, soon};
 
 #[tokio::test]
 async fn a_guest_lives_and_powers_off() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let hello = HelloRequest { version: Some(vireo_proto::VERSION) };
     let before = launcher.client.hello(hello).await.unwrap().into_inner();
     assert_eq!((before.vmi, before.pid), (None, launcher.pid()));
@@ -59,15 +59,15 @@ async fn a_guest_lives_and_powers_off() {
     launcher.dismiss().await;
 }
 
-/// Starts stopped, goes on, stands still, is reset while it does, and reboots by its power button; then a stop finds it
+/// Starts stopped, goes on, is paused, is reset while it does, and reboots by its power button; then a stop finds it
 /// paused.
 #[tokio::test]
 async fn a_guest_is_steered() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     let request = LaunchRequest { start_paused: true, ..launcher.request(&disk) };
     assert_eq!(launcher.launch(request).await.fault, None);
-    launcher.until("the stopped machine", |state| state.phase() == state::Phase::Paused).await;
+    launcher.until("the stopped VM", |state| state.phase() == state::Phase::Paused).await;
     let refused = launcher.steer(Steering::Pause).await.unwrap();
     assert_eq!((refused.code(), refused.detail.as_str()), (Code::Conflict, "VMI is already paused"));
     assert_eq!(launcher.steer(Steering::Unpause).await, None);
@@ -95,7 +95,7 @@ async fn a_guest_is_steered() {
 
 #[tokio::test]
 async fn a_guest_that_ignores_its_button_dies_after_the_grace() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     launcher.up(launcher.empty()).await;
     launcher.shut_down(3600).await;
     launcher.shut_down(1).await;
@@ -105,7 +105,7 @@ async fn a_guest_that_ignores_its_button_dies_after_the_grace() {
 
 #[tokio::test]
 async fn a_killed_guest_is_gone_at_once() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     launcher.up(launcher.empty()).await;
     let response = launcher.client.kill(KillRequest {}).await.unwrap().into_inner();
     assert_eq!(response.fault, None);
@@ -115,7 +115,7 @@ async fn a_killed_guest_is_gone_at_once() {
 
 #[tokio::test]
 async fn qemu_that_dies_by_itself_is_a_failure() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     launcher.up(launcher.empty()).await;
     kill_process(Pid::from_raw(launcher.qemu()).unwrap(), Signal::KILL).unwrap();
     let outcome = launcher.outcome().await;
@@ -128,7 +128,7 @@ async fn qemu_that_dies_by_itself_is_a_failure() {
 
 #[tokio::test]
 async fn qemu_does_not_outlive_its_launcher() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     launcher.up(launcher.empty()).await;
     let qemu = pidfd_open(Pid::from_raw(launcher.qemu()).unwrap(), PidfdFlags::empty()).unwrap();
     let pid = i32::try_from(launcher.pid()).unwrap();
@@ -141,7 +141,7 @@ async fn qemu_does_not_outlive_its_launcher() {
 
 #[tokio::test]
 async fn a_launcher_told_to_leave_shuts_its_guest_down() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     launcher.up(launcher.request(&disk)).await;
     read_until(&mut launcher.console().await, guest::READY).await;
@@ -154,7 +154,7 @@ async fn a_launcher_told_to_leave_shuts_its_guest_down() {
 
 #[tokio::test]
 async fn a_reboot_ends_a_guest_that_must_not() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     let request = launcher.request(&disk);
     launcher.up(LaunchRequest { reboot_policy: RebootPolicy::Terminate.into(), ..request }).await;
@@ -169,7 +169,7 @@ async fn a_reboot_ends_a_guest_that_must_not() {
 #[tokio::test]
 async fn every_disk_bus_and_device_is_one_qemu_takes() {
     use disk::Bus;
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let mut disks = Vec::new();
     for (index, bus) in [Bus::Virtio, Bus::Sata, Bus::Scsi, Bus::Usb].into_iter().enumerate() {
         for (cdrom, cache) in [(false, disk::Cache::Writethrough), (true, disk::Cache::Unspecified)] {
@@ -203,7 +203,7 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
     };
     let response = launcher.launch(request).await;
     assert_eq!(response.fault, None);
-    launcher.until("the stopped machine", |state| state.phase() == state::Phase::Paused).await;
+    launcher.until("the stopped VM", |state| state.phase() == state::Phase::Paused).await;
     let screen =
         launcher.client.screenshot(ScreenshotRequest { move_cursor: true }).await.unwrap().into_inner();
     assert_eq!((screen.fault, screen.png.get(1..4)), (None, Some(&b"PNG"[..])));
@@ -213,7 +213,7 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
 
 #[tokio::test]
 async fn efi_firmware_starts() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let efi = Efi { secure_boot: true, ..Efi::default() };
     let request = LaunchRequest {
         firmware: Some(Firmware { boot: Some(firmware::Boot::Efi(efi)) }),
@@ -228,10 +228,10 @@ async fn efi_firmware_starts() {
 
 #[tokio::test]
 async fn a_disk_has_one_writer() {
-    let mut first = Launched::start().await;
+    let mut first = LaunchedVm::start().await;
     let disk = guest::disk(first.directory.path());
     first.up(first.request(&disk)).await;
-    let mut second = Launched::start().await;
+    let mut second = LaunchedVm::start().await;
     let response = second.launch(second.request(&disk)).await;
     let fault = response.fault.unwrap();
     assert_eq!(fault.code(), Code::HostResource);
@@ -247,13 +247,13 @@ async fn what_qemu_complains_about_is_in_the_fault() {
     let script = directory.path().join("qemu");
     std::fs::write(&script, "#!/bin/sh\necho 'no such luck' >&2\nexit 3\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let mut launcher = Launched::start_with(&["--qemu", script.to_str().unwrap()]).await;
+    let mut launcher = LaunchedVm::start_with(&["--qemu", script.to_str().unwrap()]).await;
     let fault = launcher.launch(launcher.empty()).await.fault.unwrap();
     assert_eq!(fault.code(), Code::Hypervisor);
     assert!(fault.detail.contains("exited with code 3"), "{}", fault.detail);
     assert!(fault.detail.contains("no such luck"), "{}", fault.detail);
 
-    let mut launcher = Launched::start_with(&["--qemu", "/nonexistent/qemu"]).await;
+    let mut launcher = LaunchedVm::start_with(&["--qemu", "/nonexistent/qemu"]).await;
     let fault = launcher.launch(launcher.empty()).await.fault.unwrap();
     assert_eq!(fault.code(), Code::NoQemu);
 }
@@ -262,7 +262,7 @@ async fn what_qemu_complains_about_is_in_the_fault() {
 #[tokio::test]
 async fn a_log_that_cannot_be_written_ends_nobody() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut launcher = Launched::start_logging_to(full.into(), &["--log-level", "trace"]).await;
+    let mut launcher = LaunchedVm::start_logging_to(full.into(), &["--log-level", "trace"]).await;
     let disk = guest::disk(launcher.directory.path());
     launcher.up(launcher.request(&disk)).await;
     let mut console = launcher.console().await;
@@ -274,7 +274,7 @@ async fn a_log_that_cannot_be_written_ends_nobody() {
 
 #[tokio::test]
 async fn another_major_version_is_refused() {
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let hello = HelloRequest { version: Some(Version { major: 99, minor: 0 }) };
     let refusal = launcher.client.hello(hello).await.unwrap_err();
     assert_eq!(refusal.code(), tonic::Code::FailedPrecondition);
@@ -293,7 +293,7 @@ async fn native_refuses_by_field() {
         });
         request
     };
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     let usable = matches!(vireo_vmm::kvm::probe(), Ok(()) | Err(KvmUnusable::SoftwareOnly));
 
@@ -307,7 +307,7 @@ async fn native_refuses_by_field() {
     }
     launcher.dismiss().await;
 
-    let mut launcher = Launched::start().await;
+    let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     let mut request = native(launcher.empty(), &disk);
     request.disks = vec![launcher.disk("root", &disk, disk::Bus::Usb)];

@@ -2,7 +2,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// The problems of a message, each with the path of its field. A checker replaces a value that has one and goes on.
+/// The problems of a message, each with the path of its field. A check replaces an invalid value and continues.
 #[derive(Debug, Default)]
 pub struct Problems(Vec<String>);
 

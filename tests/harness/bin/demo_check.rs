@@ -1,5 +1,5 @@
 //! `demo-check`: what a user of `hack/demo` does by hand, without the user. Applies the manifest, follows the console
-//! to the login prompt, logs in, has the guest compute something, switches it off, and says how it went in one line.
+//! to the login prompt, logs in, has the guest compute something, powers it off, and reports the result in one line.
 
 use std::fmt;
 use std::io::{self, Read, Write as _};
@@ -102,7 +102,7 @@ impl Check {
         self.begin("wait for the guest's login prompt");
         kubectl(&["wait", "--for=condition=Ready", "--timeout=60s", &format!("vmi/{NAME}")])?;
         self.console = Some(Console::open(&self.bin)?);
-        // The seed is read and its script run before anybody may log in.
+        // The seed is read and its script run before a login is possible.
         self.expect("user-data: hello from demo", BOOT)?;
         self.expect("login: ", BOOT)?;
         let to_login = start.elapsed();
@@ -183,7 +183,7 @@ fn status() -> Result<Value, Error> {
     Ok(serde_json::from_slice(&kubectl(&["get", "vmi", NAME, "-o", "json"])?)?)
 }
 
-/// Asks for the status until the phase is a wanted one.
+/// Polls the status until the phase is a wanted one.
 fn wait_for(what: &str, deadline: Duration, wanted: impl Fn(&str) -> bool) -> Result<Value, Error> {
     let end = Instant::now() + deadline;
     loop {
@@ -201,7 +201,7 @@ fn phase(vmi: &Value) -> &str {
     vmi.pointer("/status/phase").and_then(Value::as_str).unwrap_or("Pending")
 }
 
-/// Which hypervisor runs it, as the status' condition says.
+/// The hypervisor that runs it, by the status' condition.
 fn hypervisor(vmi: &Value) -> Result<String, Error> {
     let conditions = vmi.pointer("/status/conditions").and_then(Value::as_array);
     let chosen = conditions.into_iter().flatten().find(|one| one["type"] == "vireo.io/hypervisor");
@@ -262,7 +262,7 @@ impl Console {
         Ok(Self { virtctl, keys, output, shown: Vec::new(), read: 0 })
     }
 
-    /// Waits until the guest says this, after what was waited for before.
+    /// Waits until the guest prints this, after what was waited for before.
     fn expect(&mut self, text: &str, deadline: Duration) -> Result<(), Error> {
         let end = Instant::now() + deadline;
         loop {

@@ -15,7 +15,7 @@ usage: look SOCKET ACTION...
   point X Y MASK  moves the pointer
   resize W H      asks for another size of the screen";
 /// For one answer of the server.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const RETURN: u32 = 0xff0d;
 
 fn main() -> ExitCode {
@@ -91,7 +91,7 @@ impl Picture {
 impl Viewer {
     fn connect(path: &str) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
         let mut viewer = Self { stream, picture: Picture::default() };
         let version: [u8; 12] = viewer.bytes()?;
         if !version.starts_with(b"RFB 003.") {

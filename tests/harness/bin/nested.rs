@@ -1,4 +1,4 @@
-//! `nested -- CMD ARGS`: runs a command of this machine in a nested host, where `/dev/kvm` is real.
+//! `nested -- CMD ARGS`: runs a command of the test host in a nested host, where `/dev/kvm` is real.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Runs in a test guest as root and does to the machine what no driver would. Deterministic for a seed.
+//! Runs in a test guest as root and accesses the VM's hardware as no driver would. Deterministic for a seed.
 
 use std::arch::asm;
 use std::ffi::c_void;
@@ -107,7 +107,7 @@ fn config(dice: &mut Dice, count: u64) -> io::Result<()> {
             let at = dice.below(size) as u64;
             let value = dice.value().to_le_bytes();
             let mut seen = [0; 8];
-            // Writes past the end are refused by the kernel, not by the machine.
+            // Writes past the end are rejected by the kernel, not by the VM.
             let _ = space.write_at(value.get(..width).unwrap_or_default(), at);
             let _ = space.read_at(seen.get_mut(..width).unwrap_or_default(), at);
         }
@@ -120,7 +120,7 @@ fn ports(dice: &mut Dice, count: u64) -> io::Result<()> {
     for _ in 0..count {
         let port = dice.roll() & 0xffff;
         let [value, ..] = dice.value().to_le_bytes();
-        // The line that tells the outcome, and the guest's clock, stay.
+        // The line with the outcome, and the guest's clock, stay.
         if !(0x3f8..0x400).contains(&port) && !(0x40..0x44).contains(&port) {
             ports.write_at(&[value], port)?;
             ports.read_at(&mut [0], port)?;

@@ -32,7 +32,7 @@ pub(crate) struct CreateVm {
     /// Seconds that the guest gets to shut down
     #[arg(long, value_name = "SECONDS", default_value_t = 180, value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) termination_grace_period: i64,
-    /// Its memory [default: 512Mi; with an instance type what that says]
+    /// Guest memory [default: 512Mi; with an instance type, its memory]
     #[arg(long, value_name = "QUANTITY", conflicts_with = "instancetype")]
     pub(crate) memory: Option<String>,
     /// Its instance type: NAME, or KIND/NAME
@@ -51,21 +51,21 @@ pub(crate) struct CreateVm {
     pub(crate) elsewhere: Elsewhere,
 }
 
-/// What the labels of a volume's claim say. When nobody says anything, they are asked, and need not answer.
+/// Inference from the labels of a volume's claim. Without a flag it is tried, and labels may be absent.
 #[derive(Debug, Args)]
 pub(crate) struct Infer {
-    /// Whether its instance type is what the volume that it starts from says
+    /// Infer the instance type from the boot volume
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           action = ArgAction::Set, conflicts_with_all = ["memory", "instancetype", "infer_instancetype_from"])]
     pub(crate) infer_instancetype: Option<bool>,
-    /// Its instance type is what this volume says
+    /// Infer the instance type from this volume
     #[arg(long, value_name = "VOLUME", conflicts_with_all = ["memory", "instancetype"])]
     pub(crate) infer_instancetype_from: Option<String>,
-    /// Whether its preference is what the volume that it starts from says
+    /// Infer the preference from the boot volume
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
           action = ArgAction::Set, conflicts_with_all = ["preference", "infer_preference_from"])]
     pub(crate) infer_preference: Option<bool>,
-    /// Its preference is what this volume says
+    /// Infer the preference from this volume
     #[arg(long, value_name = "VOLUME", conflicts_with = "preference")]
     pub(crate) infer_preference_from: Option<String>,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Volumes {
     pub(crate) volume_sysprep: Option<String>,
 }
 
-/// What cloud-init in the guest is told.
+/// cloud-init user data.
 #[derive(Debug, Args)]
 pub(crate) struct CloudInit {
     /// Which kind of disk carries it
@@ -107,7 +107,7 @@ pub(crate) struct CloudInit {
     pub(crate) ssh_key: Vec<String>,
 }
 
-/// What upstream's command knows and nothing here can do: refused with the reason.
+/// Flags of upstream's command that are not supported: rejected with the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Elsewhere {
     #[arg(long, hide = true)]
@@ -129,13 +129,13 @@ pub(crate) struct CreateInstancetype {
     /// Its name [default: clusterinstancetype- or instancetype- and five letters]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How many processors
+    /// Number of vCPUs
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cpu: u32,
     /// How much memory
     #[arg(long, value_name = "QUANTITY")]
     pub(crate) memory: String,
-    /// A graphics processor of the host: name, devicename; may be repeated
+    /// A GPU of the host: name, devicename; may be repeated
     #[arg(long, value_name = "name:NAME,devicename:DEVICE")]
     pub(crate) gpu: Vec<String>,
     /// Another device of the host: name, devicename; may be repeated
@@ -154,10 +154,10 @@ pub(crate) struct CreatePreference {
     /// Its name [default: clusterpreference- or preference- and five letters]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// What a guest sees its processors as
+    /// Preferred CPU topology
     #[arg(long, value_name = "TOPOLOGY", value_parser = ["sockets", "cores", "threads", "spread", "any"])]
     pub(crate) cpu_topology: Option<String>,
-    /// Which machine type
+    /// Preferred machine type
     #[arg(long, value_name = "TYPE")]
     pub(crate) machine_type: Option<String>,
     /// Which storage class

@@ -22,7 +22,7 @@ pub(crate) struct PortForward {
     pub(crate) stdio: bool,
 }
 
-/// What `ssh` and `scp` are told alike.
+/// Common options of `ssh` and `scp`.
 #[derive(Debug, Args)]
 pub(crate) struct Secure {
     /// Who to be in the guest [default: as ssh decides]

@@ -35,27 +35,27 @@ pub(crate) struct ImageUpload {
     /// Storage class of the claim that is made
     #[arg(long, value_name = "NAME")]
     pub(crate) storage_class: Option<String>,
-    /// Ask for a disk though nothing uses the claim yet
+    /// Fill the claim though it has no consumer yet
     #[arg(long)]
     pub(crate) force_bind: bool,
-    /// The instance type of machines that infer theirs from the claim
+    /// Default instance type of VMs that infer it from the claim
     #[arg(long, value_name = "NAME", conflicts_with = "no_create")]
     pub(crate) default_instancetype: Option<String>,
     /// Its kind [default: VirtualMachineClusterInstancetype]
     #[arg(long, value_name = "KIND", requires = "default_instancetype",
           value_parser = ["VirtualMachineInstancetype", "VirtualMachineClusterInstancetype"])]
     pub(crate) default_instancetype_kind: Option<String>,
-    /// The preference of machines that infer theirs from the claim
+    /// Default preference of VMs that infer it from the claim
     #[arg(long, value_name = "NAME", conflicts_with = "no_create")]
     pub(crate) default_preference: Option<String>,
     /// Its kind [default: VirtualMachineClusterPreference]
     #[arg(long, value_name = "KIND", requires = "default_preference",
           value_parser = ["VirtualMachinePreference", "VirtualMachineClusterPreference"])]
     pub(crate) default_preference_kind: Option<String>,
-    /// Where to send the image [default: what the server says]
+    /// URL of the upload proxy [default: as configured on the server]
     #[arg(long, value_name = "URL")]
     pub(crate) uploadproxy_url: Option<String>,
-    /// Send the image to whoever answers there
+    /// Do not verify the certificate of the upload proxy
     #[arg(long)]
     pub(crate) insecure: bool,
     /// Seconds to wait for the claim, and after the upload for its disk

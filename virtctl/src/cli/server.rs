@@ -10,8 +10,8 @@ use jiff::SignedDuration;
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct Server {
-    /// Kubeconfig of the server to talk to [default: $KUBECONFIG, else ~/.kube/config; without one, the virt-handler of
-    /// this machine]
+    /// Kubeconfig of the server [default: $KUBECONFIG, else ~/.kube/config; without one, the virt-handler of
+    /// this host]
     #[arg(long, global = true, value_name = "FILE", conflicts_with = "state_dir")]
     pub(crate) kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig [default: its current one]
@@ -21,7 +21,7 @@ pub(crate) struct Server {
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "state_dir")]
     pub(crate) cluster: Option<String>,
     /// User of the kubeconfig [default: that of the context]
-    // `create vm` has a flag of this name and means the guest's user, as upstream's; it asks no server.
+    // `create vm` has a flag of this name for the guest's user, as upstream's; it sends no request.
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "state_dir")]
     pub(crate) user: Option<String>,
     /// Namespace [default: that of the context, else default]
@@ -61,7 +61,7 @@ pub(crate) struct Server {
     /// How long a request may take, as 30s or 2m; 0 is for ever
     #[arg(long, global = true, value_name = "DURATION", value_parser = duration)]
     pub(crate) request_timeout: Option<Timeout>,
-    /// State directory of the virt-handler to talk to [default: $VIREO_STATE_DIR, else /var/lib/vireo]
+    /// State directory of the virt-handler [default: $VIREO_STATE_DIR, else /var/lib/vireo]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }
@@ -79,7 +79,7 @@ fn duration(text: &str) -> Result<Timeout, String> {
 }
 
 impl Server {
-    /// Whether a server is named, and not the virt-handler of this machine.
+    /// Whether a server is named, instead of the virt-handler of this host.
     pub(crate) fn names_a_server(&self) -> bool {
         self.kubeconfig.is_some() || self.context.is_some() || self.cluster.is_some() || self.server.is_some()
     }

@@ -2,16 +2,16 @@ use clap::Args;
 
 #[derive(Debug, Args)]
 pub(crate) struct Plugged {
-    /// Name of the virtual machine, or of an instance that no machine owns
+    /// Name of the virtual machine, or of an instance without an owning virtual machine
     #[arg(value_name = "VM")]
     pub(crate) vmi: String,
     /// Name of the volume, which is that of its PersistentVolumeClaim
     #[arg(long, value_name = "NAME")]
     pub(crate) volume_name: String,
-    /// Also for all starts to come: changes the virtual machine
+    /// Also for all later starts: changes the virtual machine
     #[arg(long)]
     pub(crate) persist: bool,
-    /// Only say whether it could be done
+    /// Only validate the request on the server
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Plugged {
 pub(crate) struct AddVolume {
     #[command(flatten)]
     pub(crate) plugged: Plugged,
-    /// What the guest reads as its serial number; the volume's name when it is not said
+    /// Serial number of the disk in the guest [default: the volume's name]
     #[arg(long)]
     pub(crate) serial: Option<String>,
     /// none, writethrough or writeback

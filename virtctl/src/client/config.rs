@@ -18,15 +18,15 @@ use secrecy::ExposeSecret as _;
 
 use crate::cli::Server;
 
-/// Names what the flags say where no kubeconfig names anything.
+/// Name of the entries made from flags, without a kubeconfig.
 const FLAGS: &str = "flags";
-/// Names what the service account of a pod says.
+/// Name of the entries made from a pod's service account.
 const POD: &str = "pod";
 
-/// Why there is no way to a server.
+/// Why no server can be reached.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("there is no kubeconfig at {0}")]
+    #[error("kubeconfig {0} not found")]
     Absent(PathBuf),
     #[error("cannot use the kubeconfig {path}: {message}")]
     Unreadable { path: PathBuf, message: String },
@@ -50,7 +50,7 @@ pub(crate) enum ConfigError {
     InCluster(#[from] kube::config::InClusterError),
 }
 
-/// Reads the kubeconfigs of a list such as `KUBECONFIG`; what the first says counts. Files that are not there are left out,
+/// Reads the kubeconfigs of a list such as `KUBECONFIG`; the first value of a field counts. Missing files are left out,
 /// as kubectl does it, if there is one.
 fn read(files: &OsStr) -> Result<Kubeconfig, ConfigError> {
     let paths: Vec<PathBuf> =
@@ -71,7 +71,7 @@ fn read(files: &OsStr) -> Result<Kubeconfig, ConfigError> {
     Ok(all)
 }
 
-/// What kubeconfigs and flags say together.
+/// Merges kubeconfigs and flags.
 pub(super) async fn config(files: Option<&OsStr>, flags: &Server) -> Result<Config, ConfigError> {
     resolve(files.map_or_else(|| Ok(Kubeconfig::default()), read)?, flags).await
 }
@@ -96,13 +96,13 @@ async fn resolve(mut kubeconfig: Kubeconfig, flags: &Server) -> Result<Config, C
     // Errors are printed at once.
     config.default_retry = false;
     if config.accept_invalid_certs {
-        // Then there need be no authorities on this machine either.
+        // Then no certificate authorities are needed on this host either.
         config.root_cert = Some(Vec::new());
     }
     Ok(config)
 }
 
-/// What the service account of this pod and flags say together.
+/// Merges the service account of this pod and flags.
 pub(super) async fn in_pod(flags: &Server) -> Result<Config, ConfigError> {
     of_account(Config::incluster()?, flags).await
 }
@@ -134,7 +134,7 @@ struct Chosen {
     user: Option<String>,
 }
 
-/// Finds out what is meant, and makes entries for what only the flags say.
+/// Resolves the context, and adds entries for values that only flags give.
 fn choose(kubeconfig: &mut Kubeconfig, flags: &Server) -> Result<Chosen, ConfigError> {
     let current = kubeconfig.current_context.clone().filter(|name| !name.is_empty());
     let name = match (flags.context.clone().or(current), &flags.server) {
@@ -176,7 +176,7 @@ fn missing(what: &'static str, name: &str) -> ConfigError {
     ConfigError::Missing { what, name: name.to_owned() }
 }
 
-/// What an entry of a list says, empty where it says nothing.
+/// The value of a list's entry, empty by default.
 fn entry<'a, N, T: Default>(
     list: &'a mut [N],
     parts: impl Fn(&'a mut N) -> (&'a String, &'a mut Option<T>),
@@ -253,7 +253,7 @@ fn read_token(user: &mut AuthInfo) -> Result<(), ConfigError> {
     let read = std::fs::read_to_string(&path);
     let text = read.map_err(|source| ConfigError::Token { path, source })?;
     let token = text.trim();
-    // kube reads the file again from time to time, but only where there is no token.
+    // kube rereads the file from time to time, but only without a token.
     user.token = (token.len() != text.len()).then(|| token.into());
     check_token(token)
 }
@@ -263,7 +263,7 @@ fn check_token(token: &str) -> Result<(), ConfigError> {
     HeaderValue::from_str(token).map(drop).map_err(|_| ConfigError::TokenCharacters)
 }
 
-/// The proxy that `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` say for a server; none for one on this machine, as Go has it.
+/// The proxy of `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY` for a server; none for one on this host, as in Go.
 pub(super) fn proxy_of_environment(server: &Uri) -> Result<Option<Uri>, ConfigError> {
     let host = server.host().unwrap_or_default();
     let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();

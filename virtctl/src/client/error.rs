@@ -1,4 +1,4 @@
-//! What may go wrong between `virtctl` and whoever answers.
+//! Errors of requests.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) enum ClientError {
     Unusable(#[source] Box<kube::Error>),
     #[error("cannot connect to {server}")]
     Server { server: String, source: Box<dyn Error + Send + Sync> },
-    #[error("virt-handler alone has no virtual machines: name the server by --kubeconfig or KUBECONFIG")]
+    #[error("virt-handler serves no virtual machines: name an API server by --kubeconfig or KUBECONFIG")]
     NoMachines,
     #[error(
         "virt-handler has no users, so --{0} needs a server: name it by --kubeconfig, --server or KUBECONFIG"
@@ -39,9 +39,9 @@ pub(crate) enum ClientError {
     Request(#[source] hyper::http::Error),
     #[error("the answer could not be read")]
     Body(#[source] Box<dyn Error + Send + Sync>),
-    #[error("the answer is no JSON")]
+    #[error("the response is not JSON")]
     Json(#[source] serde_json::Error),
-    /// What the server says of it, a `metav1.Status`.
+    /// The server's `metav1.Status`.
     #[error("{message}")]
     Refused { code: StatusCode, message: String },
     #[error("the stream could not be opened: the server's answer has a wrong {0}")]
@@ -59,7 +59,7 @@ pub(super) fn unreachable_or_failed(url: &Uri, source: Box<dyn Error + Send + Sy
     }
 }
 
-/// The cause of an error of hyper's, which itself only says that it is about connecting.
+/// The cause of an error of hyper's, whose own message only names the step.
 #[derive(Debug)]
 struct ConnectError(legacy::Error);
 
@@ -78,7 +78,7 @@ impl Error for ConnectError {
     }
 }
 
-/// What a server says instead of an answer.
+/// The error in a server's response.
 pub(super) fn refused(code: StatusCode, body: &[u8]) -> ClientError {
     let status: Option<Value> = serde_json::from_slice(body).ok();
     let message = status.as_ref().and_then(|status| status.get("message")?.as_str()).map(str::to_owned);

@@ -1,4 +1,4 @@
-//! The virt-handler of this machine as a server for [`kube::Client`]: HTTP over its unix socket.
+//! The virt-handler of this host as a server for [`kube::Client`]: HTTP over its unix socket.
 
 use std::error::Error;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 /// The host that requests name; a unix socket has none.
 const HOST: HeaderValue = HeaderValue::from_static("vireo.local");
 
-/// Nobody listens at the socket.
+/// Nothing listens on the socket.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot connect to {socket}")]
 pub(super) struct Absent {

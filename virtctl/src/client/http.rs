@@ -35,7 +35,7 @@ pub(super) fn client(config: &Config) -> kube::Result<kube::Client> {
     Ok(kube::Client::new(service, config.default_namespace.as_str()))
 }
 
-/// Connections as the configuration says: by its proxy, with its authorities and client certificate.
+/// Connections by the configuration's proxy, authorities and client certificate.
 pub(super) fn http<B>(config: &Config) -> kube::Result<Http<B>>
 where
     B: Body<Data = Bytes> + Send + Unpin + 'static,

@@ -23,7 +23,7 @@ use super::whole;
 
 /// Read at once.
 const PART: usize = 256 << 10;
-/// How long it may take to say that an image may come.
+/// How long the upload proxy may take to accept an image.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PATH: &str = "/v1beta1/upload";
 
@@ -40,7 +40,7 @@ impl Proxy {
     pub(super) fn new(server: &Config, url: &str, insecure: bool) -> Result<Self, ClientError> {
         let wrong = |why: &str| ClientError::Proxy { url: url.to_owned(), why: why.to_owned() };
         let whole = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
-        let uri: Uri = whole.parse().map_err(|_| wrong("is no URL"))?;
+        let uri: Uri = whole.parse().map_err(|_| wrong("is not a valid URL"))?;
         if uri.scheme_str() != Some("https") || uri.path() != "/" || uri.query().is_some() {
             return Err(wrong("is not of the form https://host:port"));
         }
@@ -62,36 +62,36 @@ impl Proxy {
         self.uri.to_string()
     }
 
-    /// Sends an image of a length; `tell` learns how much is sent.
+    /// Sends an image of a length; `tell` is called with the number of bytes sent.
     pub(crate) async fn upload(
         &self,
         token: &str,
         (file, length): (File, u64),
-        tell: impl FnMut(u64) + Send + 'static,
+        report: impl FnMut(u64) + Send + 'static,
     ) -> Result<(), ClientError> {
-        // Who is refused learns why before anything is sent, and not by a connection that breaks.
+        // A rejected upload gets its error before anything is sent, instead of a broken connection.
         let (go, wait) = oneshot::channel();
         let go = Mutex::new(Some(go));
         // What shrinks or grows meanwhile must not pass for the image that was meant.
         let parts = futures_util::stream::unfold(
-            (file.take(length), 0, tell, Some(wait)),
-            move |(mut file, sent, mut tell, wait)| async move {
+            (file.take(length), 0, report, Some(wait)),
+            move |(mut file, sent, mut report, wait)| async move {
                 if let Some(wait) = wait {
-                    // A server that knows nothing of this says nothing.
+                    // A server without support for this does not respond.
                     let _ = timeout(PATIENCE, wait).await;
                 }
-                let mut part = Vec::with_capacity(PART);
-                match file.read_buf(&mut part).await {
+                let mut chunk = Vec::with_capacity(PART);
+                match file.read_buf(&mut chunk).await {
                     Ok(0) if sent < length => {
-                        Some((Err(std::io::Error::other("the image shrinks")), (file, sent, tell, None)))
+                        Some((Err(std::io::Error::other("the image shrinks")), (file, sent, report, None)))
                     }
                     Ok(0) => None,
                     Ok(read) => {
                         let sent = sent + read as u64;
-                        tell(sent);
-                        Some((Ok(Frame::data(Bytes::from(part))), (file, sent, tell, None)))
+                        report(sent);
+                        Some((Ok(Frame::data(Bytes::from(chunk))), (file, sent, report, None)))
                     }
-                    Err(error) => Some((Err(error), (file, sent, tell, None))),
+                    Err(error) => Some((Err(error), (file, sent, report, None))),
                 }
             },
         );
@@ -106,14 +106,14 @@ impl Proxy {
             if answer.status() == StatusCode::CONTINUE
                 && let Some(go) = go.lock().unwrap_or_else(PoisonError::into_inner).take()
             {
-                // Nobody waits any more where this comes late.
+                // The receiver may be gone.
                 let _ = go.send(());
             }
         });
         let sent = self.http.clone().oneshot(request).await;
-        let response = sent.map_err(|error| unreachable_or_failed(&self.uri, error))?;
-        let code = response.status();
-        let body = whole(response).await?;
+        let reported = sent.map_err(|error| unreachable_or_failed(&self.uri, error))?;
+        let code = reported.status();
+        let body = whole(reported).await?;
         if code.is_success() { Ok(()) } else { Err(refused(code, &body)) }
     }
 }

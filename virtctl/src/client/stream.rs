@@ -16,7 +16,7 @@ use super::{Client, whole};
 /// The sub-protocol of KubeVirt's byte streams: raw bytes in binary frames.
 const PLAIN: HeaderValue = HeaderValue::from_static("plain.kubevirt.io");
 
-/// A connection to whatever was asked for.
+/// A connection to the requested stream.
 pub(crate) type Connection = TokioIo<Upgraded>;
 
 impl Client {

@@ -8,7 +8,7 @@ use crate::cli::{Cli, Completion};
 
 /// Prints the script.
 pub(crate) fn run(args: &Completion) -> Result<(), Failure> {
-    // Generated first: whoever stops reading, as `head` does, is an error and no panic.
+    // Generated first: a closed pipe, as by `head`, is an error and not a panic.
     Ok(std::io::stdout().lock().write_all(&script(args.shell))?)
 }
 
@@ -28,14 +28,14 @@ mod tests {
         file.write_all(&script(Shell::Bash)).unwrap();
         let line = r#"source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); f=$(complete -p virtctl); f=${f#*-F }
             ${f%% *} virtctl "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
-        let told = std::process::Command::new("bash")
+        let output = std::process::Command::new("bash")
             .args(["--norc", "-c", line, "bash"])
             .arg(file.path())
             .args(words)
             .output()
             .unwrap();
-        assert!(told.status.success(), "{told:?}");
-        String::from_utf8(told.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
     }
 
     #[test]

@@ -30,13 +30,15 @@ const PATIENCE: Duration = Duration::from_millis(250);
 
 #[derive(Debug, thiserror::Error)]
 enum ConsoleError {
-    #[error("virtual machine instance {name} is {phase}: it has no console any more")]
+    #[error("virtual machine instance {name} is {phase}: its console is closed")]
     Final { name: String, phase: String },
     #[error("virtual machine instance {name} is still {phase} after {minutes} minutes")]
     NotReady { name: String, phase: String, minutes: u64 },
     #[error("the terminal cannot be used")]
     Terminal(#[source] std::io::Error),
-    #[error("the console broke off: the handler or the instance went away; connect again to go on")]
+    #[error(
+        "the console connection was lost: the handler or the instance is gone; connect again to continue"
+    )]
     BrokenOff(#[source] tungstenite::Error),
 }
 
@@ -60,14 +62,14 @@ async fn connect(
     history: bool,
 ) -> Result<WebSocketStream<Connection>, Failure> {
     let name = &args.vmi;
-    let part = if history { "console?history=true" } else { "console" };
-    let (object, console) = (client.instance(name), client.part(name, part));
+    let subresource = if history { "console?history=true" } else { "console" };
+    let (object, console) = (client.vmi(name), client.subresource(name, subresource));
     let deadline = Instant::now() + Duration::from_secs(args.timeout.saturating_mul(60));
     loop {
         match phase(&client.get(&object).await?) {
             "Running" => match client.stream(&console).await {
                 Ok(stream) => return Ok(stream),
-                // It may have stopped since it was asked; the next look tells.
+                // It may have stopped since; the next poll detects it.
                 Err(ClientError::Refused { .. }) if phase(&client.get(&object).await?) != "Running" => {}
                 Err(error) => return Err(error.into()),
             },
@@ -103,7 +105,7 @@ async fn attach(stream: WebSocketStream<Connection>, history: History) -> Result
     }
 }
 
-/// Shows what the guest says, until it is gone.
+/// Prints the guest's output, until it ends.
 async fn view(
     mut from_guest: SplitStream<WebSocketStream<Connection>>,
     mut history: History,
@@ -149,7 +151,7 @@ fn keyboard() -> (mpsc::Receiver<Vec<u8>>, oneshot::Receiver<()>) {
         let mut buffer = [0; 1024];
         while let Ok(read @ 1..) = std::io::stdin().lock().read(&mut buffer) {
             let (bytes, escape) = until_escape(buffer.get(..read).unwrap_or_default());
-            // A pipe waits for a guest that reads no keys; a hand goes on, as its next key may be the escape.
+            // A pipe waits for a guest that reads no input; a terminal continues, as its next key may be the escape.
             let gone = match (bytes.is_empty(), by_hand) {
                 (true, _) => false,
                 (false, true) => matches!(typed.try_send(bytes.to_vec()), Err(TrySendError::Closed(_))),
@@ -164,7 +166,7 @@ fn keyboard() -> (mpsc::Receiver<Vec<u8>>, oneshot::Receiver<()>) {
                 return;
             }
         }
-        // Dropping `leave` says nothing: the view goes on.
+        // Dropping `leave` sends nothing: the view continues.
     });
     (keys, left)
 }

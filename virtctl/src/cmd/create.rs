@@ -1,4 +1,4 @@
-//! `virtctl create`: manifests for `kubectl create -f -`. Nobody is asked; what is printed passed the same validation
+//! `virtctl create`: manifests for `kubectl create -f -`. No request is sent; what is printed passed the same validation
 //! that servers have.
 
 mod cloud_init;
@@ -15,7 +15,7 @@ use vireo_api::v1::{ObjectMeta, Quantity};
 use super::Failure;
 use crate::cli::{Create, CreateCommand, Server};
 
-/// Letters of a name that nobody chose.
+/// Length of a generated name's suffix.
 const LETTERS: usize = 5;
 
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ impl FlagError {
 pub(crate) fn run(server: &Server, args: &Create) -> Result<(), Failure> {
     let namespace = server.namespace.as_deref();
     match &args.command {
-        CreateCommand::Vm(args) => print(&vm::machine(args, namespace)?),
+        CreateCommand::Vm(args) => print(&vm::vm(args, namespace)?),
         CreateCommand::Instancetype(args) => print(&kinds::instancetype(args, namespace)?),
         CreateCommand::Preference(args) => print(&kinds::preference(args, namespace)),
     }

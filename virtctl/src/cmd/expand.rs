@@ -1,4 +1,4 @@
-//! `virtctl expand`: a virtual machine with what its instance type and preference say.
+//! `virtctl expand`: a virtual machine expanded with its instance type and preference.
 
 use std::io::Read as _;
 
@@ -12,7 +12,7 @@ use crate::client::Client;
 enum ExpandError {
     #[error("cannot read {0}")]
     Read(String, #[source] std::io::Error),
-    #[error("{0} is no YAML of a virtual machine")]
+    #[error("{0} is not a virtual machine in YAML")]
     Syntax(String, #[source] Box<dyn std::error::Error>),
 }
 
@@ -20,10 +20,10 @@ enum ExpandError {
 pub(crate) async fn run(server: &Server, args: &Expand) -> Result<(), Failure> {
     let client = Client::new(server).await?;
     let expanded = match (&args.vm, &args.file) {
-        (Some(name), _) => client.get(&client.machine_part(name, "expand-spec")?).await?,
+        (Some(name), _) => client.get(&client.vm_subresource(name, "expand-spec")?).await?,
         (None, file) => {
-            let machine = read(file.as_deref().unwrap_or("-"))?;
-            serde_json::from_slice(&client.put(&client.expand()?, &machine).await?)?
+            let vm = read(file.as_deref().unwrap_or("-"))?;
+            serde_json::from_slice(&client.put(&client.expand()?, &vm).await?)?
         }
     };
     match args.output.as_str() {

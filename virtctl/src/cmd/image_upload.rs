@@ -1,4 +1,4 @@
-//! `virtctl image-upload`: makes a claim, asks for a token, sends the image, and waits for the disk.
+//! `virtctl image-upload`: creates a claim, requests a token, sends the image, and waits for the disk.
 
 mod progress;
 
@@ -25,17 +25,17 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 enum Wrong {
-    #[error("there are no DataVolumes here: fill a claim, with image-upload pvc")]
+    #[error("DataVolumes are not supported: upload to a claim, with image-upload pvc")]
     DataVolume,
     #[error("--archive-path is not available: a claim holds a disk, name its image by --image-path")]
     Archive,
-    #[error("PVC {0} is there already: to fill it, say --no-create")]
+    #[error("PVC {0} already exists: use --no-create to upload to it")]
     Exists(String),
     #[error("PVC {0} is not there for an upload: it lacks the annotation {TARGET}")]
     NoTarget(String),
     #[error("PVC {0} has its image already")]
     Filled(String),
-    #[error("the server does not say where images go: say so by --uploadproxy-url")]
+    #[error("the server has no upload proxy URL: set --uploadproxy-url")]
     NoProxy,
     #[error("the server gives no token for PVC {0}")]
     NoToken(String),
@@ -100,7 +100,7 @@ async fn open(path: &Path) -> std::io::Result<(File, u64)> {
     let file = File::open(path).await?;
     let metadata = file.metadata().await?;
     if !metadata.is_file() {
-        return Err(std::io::Error::other("this is no regular file"));
+        return Err(std::io::Error::other("not a regular file"));
     }
     Ok((file, metadata.len()))
 }
@@ -114,8 +114,8 @@ async fn asked_for(client: &Client) -> Result<String, Failure> {
 
 async fn send(proxy: &Proxy, token: &str, (file, length): (File, u64)) -> Result<(), Failure> {
     let mut progress = Progress::new(length);
-    let told = proxy.upload(token, (file, length), move |sent| progress.tell(sent)).await;
-    Ok(told?)
+    let reported = proxy.upload(token, (file, length), move |sent| progress.report(sent)).await;
+    Ok(reported?)
 }
 
 fn annotation<'a>(claim: &'a Value, name: &str) -> Option<&'a str> {
@@ -177,7 +177,7 @@ impl Claim<'_> {
         Ok(false)
     }
 
-    /// Why it gets no disk, if it is said in an event.
+    /// Why it gets no disk, from an event.
     async fn provisioning_failure(&self, claim: &Value) -> Result<Option<String>, Failure> {
         let uid = claim.pointer("/metadata/uid").and_then(Value::as_str).unwrap_or_default();
         let namespace = self.client.namespace();

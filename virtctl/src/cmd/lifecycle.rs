@@ -10,34 +10,34 @@ use crate::client::Client;
 enum GraceError {
     #[error("--force does not wait for the guest: it needs --grace-period=0")]
     Forced,
-    #[error("a restart waits as long as the spec says, or with --force --grace-period=0 not at all")]
+    #[error("a restart uses the spec's grace period, or none with --force --grace-period=0")]
     Restart,
 }
 
 pub(crate) async fn start(server: &Server, args: &Start) -> Result<(), Failure> {
-    let mut body = options(args.machine.dry_run);
+    let mut body = options(args.vm.dry_run);
     if args.paused {
         body["paused"] = json!(true);
     }
-    ask(server, &args.machine, "start", &body).await
+    ask(server, &args.vm, "start", &body).await
 }
 
 pub(crate) async fn stop(server: &Server, args: &Stop) -> Result<(), Failure> {
-    let mut body = options(args.machine.dry_run);
+    let mut body = options(args.vm.dry_run);
     if let Some(seconds) = grace(args)? {
         body["gracePeriod"] = json!(seconds);
     }
-    ask(server, &args.machine, "stop", &body).await
+    ask(server, &args.vm, "stop", &body).await
 }
 
 pub(crate) async fn restart(server: &Server, args: &Stop) -> Result<(), Failure> {
-    let mut body = options(args.machine.dry_run);
+    let mut body = options(args.vm.dry_run);
     match grace(args)? {
         Some(0) if args.force => body["gracePeriodSeconds"] = json!(0),
         None => {}
         Some(_) => return Err(GraceError::Restart.into()),
     }
-    ask(server, &args.machine, "restart", &body).await
+    ask(server, &args.vm, "restart", &body).await
 }
 
 fn grace(args: &Stop) -> Result<Option<i64>, GraceError> {
@@ -47,11 +47,11 @@ fn grace(args: &Stop) -> Result<Option<i64>, GraceError> {
     }
 }
 
-/// Asks for it; the server does it in its own time.
-async fn ask(server: &Server, machine: &Machine, what: &str, body: &Value) -> Result<(), Failure> {
+/// Requests it; the server does it asynchronously.
+async fn ask(server: &Server, vm: &Machine, what: &str, body: &Value) -> Result<(), Failure> {
     let client = Client::new(server).await?;
-    client.ask(&machine.vm, what, body).await?;
-    println!("VM {} was scheduled to {what}", machine.vm);
+    client.ask(&vm.vm, what, body).await?;
+    println!("VM {} was scheduled to {what}", vm.vm);
     Ok(())
 }
 
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn only_no_time_at_all_can_be_forced() {
         let args = |grace_period, force| Stop {
-            machine: Machine { vm: "x".to_owned(), dry_run: false },
+            vm: Machine { vm: "x".to_owned(), dry_run: false },
             grace_period,
             force,
         };

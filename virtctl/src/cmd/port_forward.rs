@@ -1,4 +1,4 @@
-//! `virtctl port-forward`: ports of a guest on this machine.
+//! `virtctl port-forward`: forwards local ports to a guest.
 
 mod port;
 mod udp;
@@ -21,7 +21,7 @@ use port::{Port, Protocol};
 pub(super) enum ForwardError {
     #[error("--stdio forwards one port, not {0}")]
     OnePort(usize),
-    #[error("--stdio carries bytes, which udp has not: forward it to a port of this machine")]
+    #[error("--stdio does not support udp: forward it to a local port")]
     Datagrams,
     #[error("cannot listen on {protocol} {address}")]
     Listen {
@@ -44,10 +44,10 @@ pub(super) struct Remote {
 
 impl Remote {
     fn of(client: Client, target: &Target, port: &Port) -> Result<Self, ClientError> {
-        let part = format!("portforward/{}/{}", port.remote, port.protocol);
+        let subresource = format!("portforward/{}/{}", port.remote, port.protocol);
         let path = match target.kind {
-            Kind::Machine => client.machine_part(&target.name, &part)?,
-            Kind::Instance => client.part(&target.name, &part),
+            Kind::Vm => client.vm_subresource(&target.name, &subresource)?,
+            Kind::Vmi => client.subresource(&target.name, &subresource),
         };
         Ok(Self { client, path })
     }

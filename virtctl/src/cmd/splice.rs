@@ -1,4 +1,4 @@
-//! One byte stream of a guest and one of this machine, joined.
+//! Joins one byte stream of a guest and a local one.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const CHUNK: usize = 16 << 10;
 /// closed only its half, and waits for an answer, cannot be known.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Carries bytes both ways until the guest ends, or this side does and the guest has said what it had to say.
+/// Copies both ways until the guest ends, or this side does and the guest has sent its rest.
 pub(super) async fn splice(
     mut from_here: impl AsyncRead + Unpin,
     mut to_here: impl AsyncWrite + Unpin,

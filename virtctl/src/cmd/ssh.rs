@@ -1,4 +1,4 @@
-//! `virtctl ssh` and `virtctl scp`: the machine's own OpenSSH, by way of `virtctl port-forward`.
+//! `virtctl ssh` and `virtctl scp`: the local OpenSSH client, by way of `virtctl port-forward`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -19,7 +19,7 @@ enum SshError {
     Target(#[from] TargetError),
     #[error("one of the two must be in a guest, as [USER@]KIND/NAME[/NAMESPACE]:PATH")]
     NoGuest,
-    #[error("both are in guests: copy by way of this machine")]
+    #[error("both paths are in guests: copy by way of this host")]
     TwoGuests,
     #[error("cannot find this program, which ssh is to start again")]
     Myself(#[source] std::io::Error),
@@ -31,7 +31,7 @@ enum SshError {
     },
 }
 
-/// Somebody in a guest.
+/// A user of a guest.
 #[derive(Debug, PartialEq, Eq)]
 struct Login {
     user: Option<String>,
@@ -89,7 +89,7 @@ fn remote(text: &str, given: Option<&str>) -> Result<Option<(Login, String)>, Ta
     let Some((login, path)) = text.split_once(':') else { return Ok(None) };
     match Login::parse(login, given) {
         Ok(login) => Ok(Some((login, path.to_owned()))),
-        // A file of this machine, or somebody else's host.
+        // A local file, or another host.
         Err(TargetError::Kind(_)) => Ok(None),
         Err(TargetError::Form(_)) if !login.contains('/') => Ok(None),
         Err(error) => Err(error),

@@ -4,35 +4,35 @@
 pub(super) enum TargetError {
     #[error("{0:?} is neither vm nor vmi")]
     Kind(String),
-    #[error("{0:?} is no KIND/NAME[/NAMESPACE], such as vmi/web or vm/web/prod")]
+    #[error("invalid target {0:?}: must be KIND/NAME[/NAMESPACE], such as vmi/web or vm/web/prod")]
     Form(String),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    Machine,
-    Instance,
+    Vm,
+    Vmi,
 }
 
 impl Kind {
     /// Reads it as `kubectl` does: short or long, one or many, in capitals or not.
     pub(super) fn parse(word: &str) -> Result<Self, TargetError> {
         match word.to_lowercase().as_str() {
-            "vm" | "vms" | "virtualmachine" | "virtualmachines" => Ok(Self::Machine),
-            "vmi" | "vmis" | "virtualmachineinstance" | "virtualmachineinstances" => Ok(Self::Instance),
+            "vm" | "vms" | "virtualmachine" | "virtualmachines" => Ok(Self::Vm),
+            "vmi" | "vmis" | "virtualmachineinstance" | "virtualmachineinstances" => Ok(Self::Vmi),
             _ => Err(TargetError::Kind(word.to_owned())),
         }
     }
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Machine => "vm",
-            Self::Instance => "vmi",
+            Self::Vm => "vm",
+            Self::Vmi => "vmi",
         }
     }
 }
 
-/// One machine, and where it is if that is said.
+/// A VM or VMI, with its namespace if that is given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) kind: Kind,
@@ -66,19 +66,19 @@ mod tests {
 
     #[test]
     fn kind_name_and_namespace_are_told_apart() {
-        let told = |text, given| {
+        let parsed = |text, given| {
             let target = Target::parse(text, given)?;
             Ok::<_, TargetError>((target.kind, target.name, target.namespace.unwrap_or_default()))
         };
         let is = |kind, name: &str, namespace: &str| Ok((kind, name.to_owned(), namespace.to_owned()));
-        assert_eq!(told("vmi/web", None), is(Kind::Instance, "web", ""));
-        assert_eq!(told("VM/web/prod", None), is(Kind::Machine, "web", "prod"));
-        assert_eq!(told("virtualmachines/web.prod", None), is(Kind::Machine, "web", "prod"));
-        assert_eq!(told("vm/web.prod", Some("test")), is(Kind::Machine, "web.prod", ""));
-        assert_eq!(told("vm/web.a/prod", None), is(Kind::Machine, "web.a", "prod"));
+        assert_eq!(parsed("vmi/web", None), is(Kind::Vmi, "web", ""));
+        assert_eq!(parsed("VM/web/prod", None), is(Kind::Vm, "web", "prod"));
+        assert_eq!(parsed("virtualmachines/web.prod", None), is(Kind::Vm, "web", "prod"));
+        assert_eq!(parsed("vm/web.prod", Some("test")), is(Kind::Vm, "web.prod", ""));
+        assert_eq!(parsed("vm/web.a/prod", None), is(Kind::Vm, "web.a", "prod"));
         for odd in ["web", "vm/", "vm/web/", "vm//prod", "vm/a/b/c", "vm/.prod"] {
-            assert_eq!(told(odd, None), Err(TargetError::Form(odd.to_owned())));
+            assert_eq!(parsed(odd, None), Err(TargetError::Form(odd.to_owned())));
         }
-        assert_eq!(told("pod/web", None), Err(TargetError::Kind("pod".to_owned())));
+        assert_eq!(parsed("pod/web", None), Err(TargetError::Kind("pod".to_owned())));
     }
 }

@@ -1,4 +1,4 @@
-//! `virtctl vnc`: the screen of an instance, for a viewer on this machine.
+//! `virtctl vnc`: the display of an instance, for a local viewer.
 
 mod screenshot;
 mod viewer;
@@ -15,7 +15,7 @@ use crate::client::{Client, ClientError};
 
 #[derive(Debug, thiserror::Error)]
 enum VncError {
-    #[error("name the virtual machine instance to look at")]
+    #[error("the name of a virtual machine instance is required")]
     NoName,
     #[error("cannot listen on {address}")]
     Listen {
@@ -48,8 +48,8 @@ pub(crate) async fn run(server: &Server, args: &Vnc) -> Result<(), Failure> {
         return screenshot::run(&client, args).await;
     }
     let name = args.vmi.as_deref().ok_or(VncError::NoName)?;
-    let path = client.part(name, "vnc");
-    // Asked once before there is a port: a refusal is told here, not to a viewer.
+    let path = client.subresource(name, "vnc");
+    // Requested once before the port is opened, so that an error is reported here and not to a viewer.
     drop(client.stream(&path).await?);
     let (listener, address) = listen(args.address, args.port).await?;
     if args.proxy_only {

@@ -44,10 +44,10 @@ pub(crate) async fn remove(server: &Server, args: &Plugged) -> Result<(), Failur
     Ok(())
 }
 
-/// What is to stay is asked of the machine, else of its instance alone.
+/// A persistent change is requested of the VM, else of its instance alone.
 fn path(client: &Client, name: &str, persist: bool, what: &str) -> Result<String, ClientError> {
-    let machine = client.machine_part(name, what)?;
-    Ok(if persist { machine } else { client.part(name, what) })
+    let vm = client.vm_subresource(name, what)?;
+    Ok(if persist { vm } else { client.subresource(name, what) })
 }
 
 fn body(args: &AddVolume, dry_run: bool) -> Value {

@@ -139,7 +139,7 @@ async fn a_claim_is_asked_what_the_machine_is() {
 async fn what_cannot_be_is_refused_by_its_flag() {
     for (words, said) in [
         (&["--memory=lots"][..], "--memory"),
-        (&["--volume-containerdisk=name:x"], "--volume-containerdisk: say src:"),
+        (&["--volume-containerdisk=name:x"], "--volume-containerdisk: src: required value"),
         (&["--volume-containerdisk=src:oci:/a,size:1Gi"], "\"size\""),
         (&["--volume-containerdisk=src:oci:/a,bootorder:0"], "bootorder"),
         (
@@ -159,8 +159,8 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--instancetype=pod/x"], "--instancetype"),
         (&["--volume-import=type:blank,size:1Gi"], "DataVolume"),
         (&["--infer-instancetype"], "--infer-instancetype: at least one volume"),
-        (&["--infer-preference-from=disk"], "--infer-preference-from: there is no volume \"disk\""),
-        (&["--infer-preference", "--volume-containerdisk=src:oci:/a"], "is no claim"),
+        (&["--infer-preference-from=disk"], "--infer-preference-from: volume \"disk\" not found"),
+        (&["--infer-preference", "--volume-containerdisk=src:oci:/a"], "is not a claim"),
         (&["--access-cred=type:ssh,src:keys"], "--ssh-key"),
         (&["--name=Not_a_name"], "metadata.name"),
         (&["--volume-containerdisk=src:quay.io/a/b:c"], "spec.volumes[0].containerDisk.image"),
@@ -182,5 +182,5 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         assert_eq!(create(words).await.0, Some(2), "{words:?}");
     }
     let (code, _, told) = create(&["instancetype", "--cpu=1", "--memory=1Gi", "--gpu=name:a"]).await;
-    assert!(code == Some(1) && told.contains("--gpu: say devicename:"), "{told}");
+    assert!(code == Some(1) && told.contains("--gpu: devicename: required value"), "{told}");
 }

@@ -70,12 +70,12 @@ async fn what_is_wrong_is_said() {
         (&["port-forward", "web", "80"][..], "KIND/NAME"),
         (&["port-forward", "pod/web", "80"], "neither vm nor vmi"),
         (&["port-forward", "vm/web", "80"], "no virtual machines"),
-        (&["port-forward", "vmi/web", "http"], "is no port"),
+        (&["port-forward", "vmi/web", "http"], "invalid port"),
         (&["port-forward", "vmi/web", "80", "81", "--stdio"], "one port"),
         (&["port-forward", "vmi/web", "udp/53", "--stdio"], "udp"),
         (&["ssh", "web"], "KIND/NAME"),
         (&["scp", "a", "b"], "must be in a guest"),
-        (&["scp", "vmi/a:b", "vmi/c:d"], "both are in guests"),
+        (&["scp", "vmi/a:b", "vmi/c:d"], "both paths are in guests"),
     ] {
         let output = finish(virtctl(&nobody, words)).await;
         assert_eq!(output.status.code(), Some(1), "{words:?}");

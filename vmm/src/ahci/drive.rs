@@ -20,7 +20,7 @@ const NOT_FOUND: u8 = 0x10;
 const UNCORRECTABLE: u8 = 0x40;
 const ACTIVE: u16 = 0xff;
 const NCQ_ERROR_LOG: u8 = 0x10;
-/// A trim covers at most this many blocks of 64 ranges; IDENTIFY says so.
+/// A trim covers at most this many blocks of 64 ranges, as IDENTIFY reports.
 pub(super) const TRIM_BLOCKS: u16 = 8;
 
 /// What came of a command.
@@ -36,7 +36,7 @@ pub(super) struct Outcome {
 pub(super) trait Drive: Send {
     /// Where its requests may be held.
     fn stall(&self) -> &Arc<DiskStall>;
-    /// Its registers after a reset; they tell what it is.
+    /// The signature: register values after a reset that identify the kind of drive.
     fn ready(&self) -> Shadow;
     /// As after power-on.
     fn reset(&mut self);
@@ -54,7 +54,7 @@ pub(super) struct Disk {
     /// The driver wants writes to be done when they are in the cache.
     cached: bool,
     smart: bool,
-    /// The queued command that failed last, for the log that tells.
+    /// The queued command that failed last, for the queued error log.
     failed: Option<(u8, Shadow)>,
 }
 
@@ -89,7 +89,7 @@ impl Disk {
         Ok((lba.saturating_mul(SECTOR), u64::from(sectors) * SECTOR))
     }
 
-    /// How many bytes went; the count register where it tells something.
+    /// Transferred bytes; the count register where it reports something.
     fn perform(
         &mut self,
         memory: &GuestMemory,
@@ -212,7 +212,7 @@ impl Drive for Disk {
             device: taskfile.device,
         };
         let Some((operation, protocol)) = parsed else {
-            tracing::debug!(command = taskfile.command, "an ATA command is refused");
+            tracing::debug!(command = taskfile.command, "ATA command failed");
             shadow = Shadow { status: READY | FAILED, error: ABORTED, ..shadow };
             return Outcome { shadow, protocol: Protocol::Plain, transferred: 0 };
         };

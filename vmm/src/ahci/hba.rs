@@ -12,7 +12,7 @@ const GHC_RESET: u32 = 1;
 const GHC_INTERRUPTS: u32 = 1 << 1;
 const GHC_AHCI: u32 = 1 << 31;
 
-/// What a write asks of the ports.
+/// What a register write requires of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -45,7 +45,7 @@ impl Hba {
         &self.intx
     }
 
-    /// `busy` says whether a command of before is still being carried out: reset is not complete until then.
+    /// `busy`: an earlier command is still being carried out; reset is not complete until then.
     pub(super) fn read(&self, offset: u64, busy: impl FnOnce() -> bool) -> u32 {
         match offset {
             0x00 => CAP,
@@ -86,7 +86,7 @@ impl Hba {
         }
     }
 
-    /// A port has something to say; by message, each time it is said.
+    /// A port raises an interrupt; with MSI, one message per event.
     pub(super) fn raise(&self, port: usize) {
         let mut state = self.state();
         state.pending |= 1 << port;

@@ -1,4 +1,4 @@
-//! What drives say about themselves: IDENTIFY (ACS-2, sections 7.12 and 7.13), SMART and logs.
+//! IDENTIFY data of drives (ACS-2, sections 7.12 and 7.13), SMART and logs.
 
 use super::drive::TRIM_BLOCKS;
 use super::fis::Shadow;
@@ -72,7 +72,7 @@ pub(super) fn disk(sectors: u64, serial: &DiskSerial, cached: bool, read_only: b
     let mut words = Words([0; 512]);
     words.common(serial, "VIREO DISK");
     words.set(0, 0x0040);
-    // The largest geometry: nobody uses it.
+    // The largest geometry; drivers use LBA.
     words.set(1, 16383);
     words.set(3, 16);
     words.set(6, 63);

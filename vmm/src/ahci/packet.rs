@@ -24,7 +24,7 @@ const POWER: [u8; 4] = [0xe0, 0xe1, 0xe5, 0xe6];
 const ABORTED: u8 = 0x04;
 /// The count register: the command is complete.
 const COMPLETE: u16 = 3;
-/// What the LBA and count registers tell: a packet device.
+/// LBA and count registers of the packet device signature.
 const SIGNATURE: (u64, u16) = (0xeb_1401, 1);
 
 /// The drive.
@@ -40,7 +40,7 @@ impl CdRom {
 
     fn packet(&mut self, memory: &GuestMemory, cdb: &[u8; 16], to_guest: Segments) -> (Shadow, u64) {
         let mut cdb = *cdb;
-        // Packets have 12 bytes; what is behind them is nobody's.
+        // Packets have 12 bytes; the rest of the field is unused.
         cdb.iter_mut().skip(12).for_each(|byte| *byte = 0);
         let reply = self.unit.execute(memory, &cdb, Buffers { to_guest, ..Buffers::default() });
         let shadow = match reply.sense {

@@ -59,7 +59,7 @@ impl Port {
         state.write(register, value);
         // Interrupt status, interrupt enable and control: the line may have to rise.
         if matches!(register, 0x10 | 0x14 | 0x2c) {
-            self.tell(&state);
+            self.signal_state(&state);
         }
         drop(state);
         // The others are nothing to the worker, and some of them are written with every command.
@@ -83,12 +83,12 @@ impl Port {
         self.changed.notify_all();
     }
 
-    /// Tells the controller again what is pending.
+    /// Signals again what is pending.
     pub(super) fn signal(&self) {
-        self.tell(&self.state());
+        self.signal_state(&self.state());
     }
 
-    fn tell(&self, state: &State) {
+    fn signal_state(&self, state: &State) {
         if state.interrupts() {
             self.hba.raise(self.index);
         }
@@ -119,7 +119,7 @@ impl Port {
     pub(super) fn complete(&self, memory: &GuestMemory, job: Job, end: End) {
         let mut state = self.state();
         if state.complete(memory, job, end) {
-            self.tell(&state);
+            self.signal_state(&state);
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::scsi::Cdb;
 const HEADER: u64 = 32;
 const PACKET_AT: u64 = 0x40;
 const REGIONS_AT: u64 = 0x80;
-/// The longest transfer that a command can ask for: 65536 sectors.
+/// The longest transfer of a command: 65536 sectors.
 const LONGEST: u64 = 0x1_0000 * 512;
 /// Entries read from a region table at once.
 const BATCH: usize = 64;
@@ -56,7 +56,7 @@ impl Command {
     }
 }
 
-/// Tells the driver how many bytes went, in the slot's header.
+/// Writes the number of transferred bytes to the slot's command header.
 pub(super) fn set_transferred(memory: &GuestMemory, list: u64, slot: u8, bytes: u64) {
     let at = header_at(list, slot).and_then(|header| header.0.checked_add(4));
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);

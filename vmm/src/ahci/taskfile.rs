@@ -1,4 +1,4 @@
-//! What a driver asks of an ATA disk (ACS-2, section 7), before it is held against the disk.
+//! ATA commands of a driver (ACS-2, section 7), before they are checked against the disk.
 
 /// A register FIS to the device (SATA 3.0, section 10.3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) enum Operation {
         page: u16,
         sectors: u16,
     },
-    /// Asks which power mode: always active.
+    /// CHECK POWER MODE: always active.
     PowerMode,
     /// Nothing is to be done for it.
     Nothing,
@@ -89,7 +89,7 @@ impl Taskfile {
         }
     }
 
-    /// Whether the control register asks for reset.
+    /// Whether the control register requests a reset.
     pub(super) fn is_software_reset(self) -> bool {
         self.control & 4 != 0
     }

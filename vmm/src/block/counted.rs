@@ -6,7 +6,7 @@ use super::Backend;
 use crate::config::DiskCounters;
 use crate::memory::{GuestMemory, Segments};
 
-/// A backend that counts what it is asked for.
+/// A backend that counts its requests.
 pub(super) struct Counted {
     pub(super) backend: Box<dyn Backend>,
     pub(super) counters: Arc<DiskCounters>,

@@ -12,7 +12,7 @@ use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 
 /// A qcow2 image, over a raw one where it has a backing file.
 ///
-/// Nothing is opened because the image says so: the backing image is given, and the gate refuses everything else.
+/// No file named by the image is opened: the backing image is given, and the gate rejects everything else.
 pub(super) struct Qcow2Image {
     image: FormatAccess<Storage>,
     sectors: u64,
@@ -59,7 +59,7 @@ fn check_header(image: &File) -> Result<(), ImageError> {
     if word(32) != 0 {
         return Err(ImageError::Unsupported("is encrypted"));
     }
-    // Incompatible features: bit 2 says that the data is in another file.
+    // Incompatible features: bit 2: the data is in another file.
     if word(4) >= 3 && word(76) & 1 << 2 != 0 {
         return Err(ImageError::Unsupported("keeps its data in another file"));
     }

@@ -41,7 +41,7 @@ impl BzImage {
     pub(super) fn parse(image: &Image<'_>) -> Result<Self, LoadError> {
         let header = read_header(image)?;
         check_protocol(&header)?;
-        // A count of zero means four, as it was before there was a count.
+        // A count of zero means four, as before there was a count.
         let setup_sectors = if header.setup_sects == 0 { 4 } else { u64::from(header.setup_sects) };
         let protected = (setup_sectors + 1) * SECTOR;
         let start = protected + u64::from(header.payload_offset);
@@ -51,10 +51,10 @@ impl BzImage {
         }
         let this = Self { header, protected, payload };
         if !u64::from(header.kernel_alignment).is_power_of_two() {
-            return Err(LoadError::Damaged("its alignment is no power of two"));
+            return Err(LoadError::Damaged("its alignment is not a power of two"));
         }
         if this.header.init_size == 0 || !this.preferred().is_multiple_of(this.alignment()) {
-            return Err(LoadError::Damaged("it says neither where it runs nor how much it needs"));
+            return Err(LoadError::Damaged("it has neither a load address nor a size"));
         }
         Ok(this)
     }

@@ -59,7 +59,7 @@ impl Compression {
     /// How many bytes [`Self::detect`] wants.
     pub(super) const MAGIC_LEN: usize = 6;
 
-    /// Tells by the first bytes.
+    /// Detects the format by the first bytes.
     pub(super) fn detect(head: &[u8; Self::MAGIC_LEN]) -> Option<Self> {
         match head {
             [0x7f, b'E', b'L', b'F', ..] => Some(Self::None),
@@ -184,7 +184,7 @@ fn lzo(
         let got = lzokay::decompress::decompress(&compressed, &mut plain)
             .map_err(|err| damaged(io::Error::new(io::ErrorKind::InvalidData, err.to_string())))?;
         if got != plain.len() {
-            return Err(damaged(invalid("a block has another length than it says")));
+            return Err(damaged(invalid("a block's length differs from its header")));
         }
         sink(&plain)?;
     }

@@ -44,12 +44,12 @@ pub(super) struct Elf {
     pub(super) in_kernel_map: bool,
 }
 
-/// What the first bytes of a file say.
+/// The result of looking at the first bytes of a file.
 #[derive(Debug)]
 pub(super) enum Parsed {
-    /// That many bytes are needed to tell.
+    /// That many bytes are needed.
     Need(usize),
-    /// It is no ELF executable for x86_64.
+    /// Not an ELF executable for x86_64.
     Foreign,
     /// All headers are there.
     Elf(Elf),

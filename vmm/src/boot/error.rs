@@ -14,8 +14,8 @@ pub enum LoadError {
     /// The initrd file cannot be read.
     #[error("the initrd file cannot be read")]
     ReadInitrd(#[source] io::Error),
-    /// The file is something else; the text says what, and what to do where that is known.
-    #[error("the kernel file is no bootable x86_64 kernel: it is {0}")]
+    /// The file is something else; the text names it, and a remedy where one is known.
+    #[error("the kernel file is not a bootable x86_64 kernel: it is {0}")]
     NotAKernel(String),
     /// A kernel image that ends too early.
     #[error("the kernel file is truncated: its headers describe {expected} bytes, it has {actual}")]
@@ -37,7 +37,7 @@ pub enum LoadError {
         #[source]
         source: io::Error,
     },
-    /// The payload decompresses to another size than it says, or to more than the image reserves.
+    /// The payload decompresses to another size than its header has, or to more than the image reserves.
     #[error(
         "the kernel's payload is damaged: it decompresses to other than the {expected} bytes it declares"
     )]
@@ -45,7 +45,7 @@ pub enum LoadError {
         /// What it declares.
         expected: u64,
     },
-    /// The kernel needs more memory than the machine has below 4 GiB.
+    /// The kernel needs more memory than the VM has below 4 GiB.
     #[error(
         "memory is too small for this kernel: it needs {needed} bytes from address {from:#x}, and there are {ram} \
          bytes of RAM below 4 GiB"

@@ -14,7 +14,7 @@ const ELF_CLASS_64: u8 = 2;
 const ELF_LITTLE_ENDIAN: u8 = 1;
 const ELF_MACHINE_X86_64: u16 = 62;
 
-/// Says which kind of kernel this is, or what else it looks like.
+/// Identifies the kind of kernel, or what else the file looks like.
 pub(super) fn identify(image: &Image<'_>) -> Result<Kind, LoadError> {
     let mut head = [0; HEAD];
     let got = image.read_up_to(&mut head, 0)?;
@@ -50,7 +50,7 @@ fn classify_elf(head: &[u8]) -> Result<Kind, String> {
         183 => "64-bit Arm",
         243 => "RISC-V",
         258 => "LoongArch",
-        _ => return Err(format!("an ELF file for another machine (number {machine})")),
+        _ => return Err(format!("an ELF file for another architecture (number {machine})")),
     };
     Err(format!("an ELF file for {name}"))
 }

@@ -13,7 +13,7 @@ const KERNEL_IMAGE_SIZE: u64 = 1 << 30;
 /// The kernel's own decompressor starts its search for a random address no higher than this.
 const HIGHEST_MINIMUM: u64 = 512 << 20;
 
-/// Asks the system.
+/// Random bits from the system.
 pub(super) fn from_system() -> io::Result<u64> {
     let mut bytes = [0; 8];
     let mut filled = 0;
@@ -23,7 +23,7 @@ pub(super) fn from_system() -> io::Result<u64> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-/// What is free for the kernel below 4 GiB, and what it asks for.
+/// Free memory for the kernel below 4 GiB, and the kernel's requirements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Room {
     /// End of free memory: the initrd or the end of RAM.
@@ -80,7 +80,7 @@ pub(super) fn wanted(command_line: &str) -> bool {
     words(command_line).all(|word| word != b"nokaslr")
 }
 
-/// Whether the command line says nothing about physical memory that a random place could collide with.
+/// Whether the command line reserves no physical memory that a random address could collide with.
 pub(super) fn physical_wanted(command_line: &str) -> bool {
     let prefixes: [&[u8]; 4] = [b"mem=", b"memmap=", b"hugepagesz=", b"hugepages="];
     words(command_line).all(|word| !prefixes.iter().any(|prefix| word.starts_with(prefix)))

@@ -38,7 +38,7 @@ pub(super) fn header_for_elf() -> setup_header {
     }
 }
 
-/// Writes the zero page. `randomised` tells the kernel that its address was left to chance, upon which it
+/// Writes the zero page. `randomised` informs the kernel that its address is random, upon which it
 /// randomises its memory regions too.
 pub(super) fn write(
     memory: &GuestMemoryMmap,

@@ -4,7 +4,7 @@ use crate::layout::{ECAM_SIZE, ECAM_START};
 
 /// Where the BIOS area begins on a PC: no RAM is reported from here to 1 MiB, and the ACPI tables are in it.
 const BIOS_START: u64 = 0x9_FC00;
-/// Where RAM goes on, and the lowest address for a kernel.
+/// Where RAM continues above the hole, and the lowest address for a kernel.
 pub(super) const HIGH_START: u64 = 0x10_0000;
 
 /// What a range of the memory map is; the numbers are those of e820 and of PVH.
@@ -22,7 +22,7 @@ pub(super) struct MapEntry {
     pub(super) usage: Use,
 }
 
-/// The machine's RAM: one range at zero, perhaps others above.
+/// The VM's RAM: one range at zero, perhaps others above.
 pub(super) struct Ram {
     /// (start, size), ascending.
     ranges: Vec<(u64, u64)>,

@@ -58,7 +58,7 @@ impl<'a> Relocs<'a> {
         }
     }
 
-    /// Adds the slide wherever the table says so.
+    /// Adds the slide at each location of the table.
     pub(super) fn apply(&self, memory: &GuestMemoryMmap, placed: Placed) -> Result<(), LoadError> {
         let size =
             usize::try_from(placed.size).map_err(|_| LoadError::Damaged("it is larger than memory"))?;

@@ -48,7 +48,7 @@ pub(super) fn load_payload(
     let start = Instant::now();
     decompress::decompress(compression, image.part(payload), &mut |bytes| writer.take(bytes))?;
     let Some((elf, table)) = writer.finish()? else {
-        tracing::warn!(%compression, "the kernel's payload is no ELF image: it decompresses itself");
+        tracing::warn!(%compression, "the kernel's payload is not an ELF image: it decompresses itself");
         return Ok(None);
     };
     tracing::debug!(%compression, bytes = size, elapsed = ?start.elapsed(), "decompressed the kernel");
@@ -93,7 +93,7 @@ pub(super) fn open_elf(image: &Image<'_>) -> Result<Vmlinux, LoadError> {
                 image.read_exact(&mut head, 0)?;
             }
             Parsed::Foreign => {
-                return Err(LoadError::NotAKernel("an ELF file that is no x86_64 executable".to_owned()));
+                return Err(LoadError::NotAKernel("an ELF file that is not an x86_64 executable".to_owned()));
             }
             Parsed::Elf(elf) => break elf,
         }
@@ -102,7 +102,7 @@ pub(super) fn open_elf(image: &Image<'_>) -> Result<Vmlinux, LoadError> {
     let span = elf.physical_span();
     if pvh_entry.is_none() && !elf.in_kernel_map {
         let what =
-            "an ELF program without a PVH entry (XEN_ELFNOTE_PHYS32_ENTRY) that is no Linux kernel either";
+            "an ELF program that is neither a Linux kernel nor has a PVH entry (XEN_ELFNOTE_PHYS32_ENTRY)";
         return Err(LoadError::NotAKernel(what.to_owned()));
     }
     let entry = elf.entry;

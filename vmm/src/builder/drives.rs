@@ -2,15 +2,15 @@
 
 use super::{Assembly, BuildError, pci};
 use crate::ahci;
-use crate::config::{Attachment, Machine};
+use crate::config::{Attachment, VmConfig};
 use crate::pci::Address;
 use crate::virtio;
 
 /// The SATA controller, if a drive wants one.
 pub(super) fn add_sata(
-    machine: &Machine,
+    machine: &VmConfig,
     assembly: &Assembly,
-    host: &virtio::Host,
+    host: &virtio::DeviceContext,
 ) -> Result<(), BuildError> {
     let drives = machine.disks.iter().filter_map(|disk| match disk.attachment() {
         Attachment::Sata(device) => Some((disk, device)),
@@ -26,7 +26,7 @@ pub(super) fn add_sata(
 
 /// The SCSI controller, if a drive wants one; where it is.
 pub(super) fn add_scsi(
-    machine: &Machine,
+    machine: &VmConfig,
     add: &impl Fn(&'static str, Box<dyn virtio::Device>) -> Result<Address, BuildError>,
 ) -> Result<Option<Address>, BuildError> {
     let drives = machine.disks.iter().enumerate().filter_map(|(number, disk)| match disk.attachment() {

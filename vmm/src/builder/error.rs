@@ -15,25 +15,25 @@ use crate::pci::RootError;
 use crate::virtio::DeviceError;
 use crate::virtio::net::NetError;
 
-/// Why a machine cannot be built.
+/// Why a VM cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// This host cannot run machines.
+    /// This host cannot run VMs.
     #[error("KVM is not usable")]
     Kvm(#[from] KvmUnusable),
-    /// The kernel refused a step.
-    #[error("cannot make the virtual machine")]
-    Machine(#[from] KvmError),
+    /// The kernel rejected a step.
+    #[error("cannot make the VM")]
+    VmConfig(#[from] KvmError),
     /// No guest memory.
     #[error("cannot make the guest's memory")]
     Memory(#[from] MemoryError),
-    /// The processors cannot be numbered.
-    #[error("cannot lay out the processors")]
+    /// The vCPUs cannot be numbered.
+    #[error("cannot lay out the vCPUs")]
     Topology(#[from] TopologyError),
-    /// More processors than this host's KVM has.
-    #[error("{wanted} processors are more than the {max} this host's KVM has")]
+    /// More vCPUs than this host's KVM has.
+    #[error("{wanted} vCPUs are more than the {max} this host's KVM has")]
     TooManyProcessors {
-        /// Asked for.
+        /// The requested number.
         wanted: u8,
         /// KVM's limit.
         max: usize,
@@ -68,7 +68,7 @@ pub enum BuildError {
     /// A disk's image cannot be used.
     #[error("cannot use disk number {number}")]
     Disk {
-        /// Counted from 1, in the machine's order.
+        /// Counted from 1, in the VM's order.
         number: usize,
         /// Why.
         #[source]
@@ -80,8 +80,8 @@ pub enum BuildError {
     /// The SATA controller could not be made.
     #[error("cannot make the SATA drives")]
     Sata(#[from] AhciError),
-    /// A network card's tap device cannot be used.
-    #[error("cannot make a network card")]
+    /// A NIC's tap device cannot be used.
+    #[error("cannot make a NIC")]
     Net(#[from] NetError),
     /// The kernel, its initrd or its command line.
     #[error("cannot load the kernel")]
@@ -89,8 +89,8 @@ pub enum BuildError {
     /// The firmware's image.
     #[error("cannot use the firmware")]
     Firmware(#[from] FirmwareError),
-    /// What firmware would be told.
-    #[error("cannot tell the firmware of the machine")]
+    /// The firmware's configuration.
+    #[error("cannot describe the VM to the firmware")]
     FirmwareFile(#[from] FileError),
     /// ACPI tables cannot be placed.
     #[error("cannot place the ACPI tables")]

@@ -1,4 +1,4 @@
-//! What a machine has on top when firmware starts it.
+//! What a VM has on top when firmware starts it.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::{Assembly, BuildError};
 use crate::arch::x86_64::acpi::{Blobs, Platform, Windows};
 use crate::arch::x86_64::smbios;
 use crate::bus::BusRange;
-use crate::config::{Firmware, Machine};
+use crate::config::{Firmware, VmConfig};
 use crate::firmware::{
     AcpiFiles, BootOrder, Contents, DebugConsole, Dma, Flash, FwCfg, Image, Key, NothingToStart, Ports, e820,
     shadow,
@@ -16,21 +16,21 @@ use crate::kvm::{Rom, RomSlot};
 use crate::layout::{self, COM1_PORT};
 use crate::memory::{GuestMemory, RamRange, ram_ranges};
 
-/// What is already there of the machine, for firmware to learn.
-pub(super) struct Facts<'a> {
+/// What is already there of the VM, for firmware to learn.
+pub(super) struct MachineFacts<'a> {
     pub(super) memory: &'a GuestMemory,
     pub(super) apic_ids: &'a [u8],
     pub(super) boot_order: BootOrder,
-    /// Who is told when firmware finds nothing to start.
+    /// Notified when firmware finds no boot device.
     pub(super) nothing: NothingToStart,
 }
 
-/// Puts firmware into `assembly`, and beside it all that it asks for. Returns what has to live as long as the machine.
+/// Adds firmware to `assembly`, with the devices that it needs. Returns what has to live as long as the VM.
 pub(super) fn install(
-    machine: &Machine,
+    machine: &VmConfig,
     firmware: &Firmware,
     assembly: &Assembly,
-    Facts { memory, apic_ids, boot_order, nothing }: Facts<'_>,
+    MachineFacts { memory, apic_ids, boot_order, nothing }: MachineFacts<'_>,
 ) -> Result<Rom, BuildError> {
     let image = Image::at_reset_vector(&firmware.code)?;
     shadow(&firmware.code, memory)?;
@@ -40,7 +40,7 @@ pub(super) fn install(
     let rom = Rom::map(assembly.vm.fd.clone(), RomSlot::Code, image.start, image.region)?;
 
     let mut contents = Contents::new();
-    processors(&mut contents, apic_ids);
+    vcpus(&mut contents, apic_ids);
     contents.file("etc/e820", e820(machine.memory))?;
     contents.file("bootorder", boot_order.file())?;
     settings(&mut contents, firmware)?;
@@ -69,10 +69,10 @@ fn variables(file: &File, end: u64, assembly: &Assembly) -> Result<(), BuildErro
     }
 }
 
-fn processors(contents: &mut Contents, apic_ids: &[u8]) {
+fn vcpus(contents: &mut Contents, apic_ids: &[u8]) {
     let count = u16::try_from(apic_ids.len()).unwrap_or(u16::MAX);
     let limit = apic_ids.iter().max().map_or(1, |highest| u16::from(*highest) + 1);
-    contents.item(Key::Processors, &count.to_le_bytes());
+    contents.item(Key::VcpuPool, &count.to_le_bytes());
     contents.item(Key::MaxProcessors, &limit.to_le_bytes());
 }
 
@@ -89,7 +89,7 @@ fn settings(contents: &mut Contents, firmware: &Firmware) -> Result<(), BuildErr
     Ok(())
 }
 
-fn identity(contents: &mut Contents, machine: &Machine) -> Result<(), BuildError> {
+fn identity(contents: &mut Contents, machine: &VmConfig) -> Result<(), BuildError> {
     let identity = machine.smbios.clone().unwrap_or_default();
     let (anchor, tables) =
         smbios::for_firmware(&identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
@@ -100,10 +100,10 @@ fn identity(contents: &mut Contents, machine: &Machine) -> Result<(), BuildError
 }
 
 /// The tables are made when they are first read: by then firmware has placed configuration space and BARs. Their
-/// sizes have to be told before that.
+/// sizes have to be known before that.
 fn acpi(
     contents: &mut Contents,
-    machine: &Machine,
+    machine: &VmConfig,
     assembly: &Assembly,
     apic_ids: &[u8],
 ) -> Result<(), BuildError> {
@@ -122,7 +122,7 @@ fn acpi(
     let late = move || {
         let files = make();
         if !files.fits(&sizes) {
-            tracing::error!("the ACPI tables have grown beyond the size that firmware was told");
+            tracing::error!("the ACPI tables exceed the size that was reported to firmware");
         }
         files.into_files()
     };

@@ -1,4 +1,4 @@
-//! A screen and what belongs to it.
+//! A display and what belongs to it.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,30 +9,31 @@ use linux_loader::bootparam::{boot_params, screen_info};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::{Assembly, BuildError, device, pci, video_bios};
+use crate::bochs::{Bochs, Head};
 use crate::bus::BusDevice;
 use crate::config::{self, Adapter, Graphics};
-use crate::display::{Bochs, Head, Keyboard, Pointer, Source};
+use crate::display::{Keyboard, Pointer, Source};
+use crate::exit::Outcome;
 use crate::irq::IrqLine;
-use crate::kvm::{KvmLine, KvmMachine, KvmSlots};
+use crate::kvm::{KvmLine, KvmSlots, KvmVm};
 use crate::layout;
 use crate::legacy::Ps2;
 use crate::memory::GuestMemory;
 use crate::pci::{Bars, ConfigSpace, Function};
 use crate::virtio::gpu::Gpu;
 use crate::virtio::{self, PciDevice};
-use crate::vm::Outcome;
 
 /// The first memory slot that RAM does not take.
 const FIRST_SLOT: u32 = 32;
 /// Of virtio-gpu's registers: BARs 0 and 2 are where bochs' own drivers look for theirs.
 const VIRTIO_BAR: u8 = 4;
-/// What is on the screen before a driver says otherwise: what SeaBIOS and OVMF choose too.
+/// The mode before a driver sets one: what SeaBIOS and OVMF choose too.
 const FIRST_MODE: (u16, u16) = (1024, 768);
 /// `orig_video_isVGA`: a VESA mode's linear framebuffer (Documentation/arch/x86/zero-page.rst).
 const LINEAR_FRAMEBUFFER: u8 = 0x23;
 /// `capabilities`: there are no VGA registers to program colours with.
 const NO_VGA: u32 = 1 << 1;
-/// Of a video BIOS; one that is larger is refused by the adapter.
+/// Of a video BIOS; one that is larger is rejected by the adapter.
 const MAX_ROM: u64 = 1 << 20;
 
 /// The adapter on the bus.
@@ -41,11 +42,11 @@ pub(super) struct Installed {
     function: Arc<dyn Function>,
 }
 
-/// Puts the adapter on the bus and its picture on the display.
+/// Puts the adapter on the bus and its frame on the display.
 pub(super) fn install(
     graphics: &Graphics,
     assembly: &Assembly,
-    host: &virtio::Host,
+    host: &virtio::DeviceContext,
 ) -> Result<Installed, BuildError> {
     let slots = KvmSlots::new(assembly.vm.fd.clone(), FIRST_SLOT);
     let mut rom = graphics.video_bios.as_ref().map(read).transpose().map_err(device("video BIOS"))?;
@@ -67,7 +68,7 @@ pub(super) fn install(
     Ok(Installed { head, function })
 }
 
-/// Switches the adapter on, as a boot loader does, and tells the kernel: it then draws without a driver for it.
+/// Switches the adapter on, as a boot loader does, and describes the framebuffer to the kernel, which needs no driver.
 pub(super) fn announce(
     adapter: &Installed,
     memory: &GuestMemory,
@@ -107,7 +108,7 @@ pub(super) fn announce(
 /// A keyboard controller with a keyboard and a mouse, which get what people do on the display.
 pub(super) fn keyboard(
     graphics: &Graphics,
-    vm: &KvmMachine,
+    vm: &KvmVm,
     outcome: &Arc<Outcome>,
 ) -> Result<Arc<dyn BusDevice>, BuildError> {
     let line = |gsi| -> Result<Arc<dyn IrqLine>, BuildError> {

@@ -3,7 +3,7 @@
 /// Where the PCI data structure's address is, and the vendor and the device in it.
 const POINTER: usize = 0x18;
 const IDS: usize = 4;
-/// The last byte that a checksum may be put in: the header's first that is nobody's.
+/// The byte that balances the checksum: the first unused one of the header.
 const SPARE: usize = 6;
 const UNIT: usize = 512;
 

@@ -1,6 +1,6 @@
 use std::fs::File;
 
-/// How the machine starts.
+/// How the VM starts.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Boot {
@@ -31,13 +31,13 @@ pub struct Firmware {
 
 impl Firmware {
     /// `code` is an image that ends at 4 GiB and starts at its last 16 bytes, such as Debian's `bios-256k.bin`:
-    /// whole pages, at most 16 MiB. What is in it must not change while a machine runs.
+    /// whole pages, at most 16 MiB. What is in it must not change while a VM runs.
     pub fn new(code: File) -> Self {
         Self { code, variables: None, on_serial: false }
     }
 
     /// `variables` lies in the guest's memory right below the code, and is written as the guest writes it, such as a
-    /// copy of Debian's `OVMF_VARS_4M.fd`. Nobody else may write to it.
+    /// copy of Debian's `OVMF_VARS_4M.fd`. It must have no other writer.
     #[must_use]
     pub fn variables(mut self, file: Option<File>) -> Self {
         self.variables = file;

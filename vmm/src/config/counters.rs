@@ -1,13 +1,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What was asked of a disk, by every machine that was built with it. Counted by the disk's one worker and read by
-/// anybody; the numbers of one moment need not fit each other.
+/// Counters of a disk's requests, across all VMs built with it. Written by the disk's one worker and read by any
+/// thread; the counters are not consistent with each other at one moment.
 #[derive(Debug, Default)]
 pub struct DiskCounters {
-    pub(crate) read: Tally,
-    pub(crate) written: Tally,
-    pub(crate) flushed: Tally,
+    pub(crate) read: Counter,
+    pub(crate) written: Counter,
+    pub(crate) flushed: Counter,
 }
 
 /// Requests of one sort.
@@ -23,13 +23,13 @@ pub struct Operations {
 
 /// Requests of one sort as they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct Counter {
     requests: AtomicU64,
     bytes: AtomicU64,
     nanoseconds: AtomicU64,
 }
 
-impl Tally {
+impl Counter {
     pub(crate) fn count(&self, bytes: u64, took: Duration) {
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -64,7 +64,7 @@ pub struct Disk {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskSerial([u8; VIRTIO_SERIAL_LEN]);
 
-/// Why a disk is refused.
+/// Why a disk is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DiskError {
     /// Longer than the 20 bytes virtio has for it.
@@ -134,7 +134,7 @@ impl Disk {
         self
     }
 
-    /// Every write is on stable storage before it completes, and the guest is told so (no VIRTIO_BLK_F_FLUSH cache).
+    /// Every write is on stable storage before it completes, and the guest sees no cache (no VIRTIO_BLK_F_FLUSH).
     #[must_use]
     pub fn write_through(mut self, yes: bool) -> Self {
         self.write_through = yes;
@@ -170,7 +170,7 @@ impl Disk {
         self.attachment
     }
 
-    /// What is asked of it, across all machines that are built with it.
+    /// Its request counters, across all VMs that are built with it.
     pub fn counters(&self) -> &Arc<DiskCounters> {
         &self.counters
     }
@@ -180,7 +180,7 @@ impl Disk {
         self.errors
     }
 
-    /// Its requests that are held, across all machines that are built with it.
+    /// Its requests that are held, across all VMs that are built with it.
     pub fn stall(&self) -> &Arc<DiskStall> {
         &self.stall
     }

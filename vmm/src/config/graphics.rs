@@ -2,7 +2,7 @@ use std::fs::File;
 
 use crate::display::Display;
 
-/// A screen with a keyboard and a pointer.
+/// A display with a keyboard and a pointer.
 #[derive(Debug)]
 pub struct Graphics {
     pub(crate) display: Display,
@@ -10,13 +10,13 @@ pub struct Graphics {
     pub(crate) video_bios: Option<File>,
 }
 
-/// What draws on a screen.
+/// What draws on a display.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Adapter {
     /// A linear framebuffer.
     #[default]
     Bochs,
-    /// The same until the guest has a driver for virtio-gpu, which follows the size that viewers wish for.
+    /// The same until the guest has a driver for virtio-gpu, which follows the size that viewers request.
     Virtio,
 }
 

@@ -10,17 +10,17 @@ const PAGE: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemorySize(u64);
 
-/// Why a size of guest RAM is refused.
+/// Why a size of guest RAM is rejected.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum MemorySizeError {
     /// Less than 16 MiB or more than 64 GiB.
     #[error("{0} bytes of memory are outside 16 MiB to 64 GiB")]
     OutOfRange(u64),
     /// Not whole pages.
-    #[error("{0} bytes of memory are no multiple of 4 KiB")]
+    #[error("{0} bytes of memory are not a multiple of 4 KiB")]
     NotPages(u64),
     /// Not a number with an optional K, M or G.
-    #[error("{0:?} is no size: write a number of MiB, or a number with K, M or G behind it")]
+    #[error("invalid size {0:?}: expected a number of MiB, or a number with the suffix K, M or G")]
     Syntax(String),
 }
 

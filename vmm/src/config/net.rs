@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 
 use vireo_vmconfig::MacAddr;
 
-/// A virtio-net card on a tap device.
+/// A virtio-net NIC on a tap device.
 #[derive(Debug)]
 pub struct Net {
     tap: OwnedFd,
@@ -18,7 +18,7 @@ impl Net {
         Self { tap, mac, mtu: None, boot_order: None }
     }
 
-    /// Tells the guest its MTU (VIRTIO_NET_F_MTU).
+    /// Announces the MTU to the guest (VIRTIO_NET_F_MTU).
     #[must_use]
     pub fn mtu(mut self, mtu: Option<u16>) -> Self {
         self.mtu = mtu;
@@ -47,7 +47,7 @@ impl Net {
         self.mac
     }
 
-    /// The MTU the guest is told.
+    /// The MTU announced to the guest.
     pub fn advertised_mtu(&self) -> Option<u16> {
         self.mtu
     }

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// What a machine tells its owner while it runs.
+/// A notice of a running VM to its user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
@@ -9,23 +9,23 @@ pub enum Notice {
     NoBootDevice,
 }
 
-/// Where notices go. Called on a processor's thread: it must not block.
+/// Where notices go. Called on a vCPU's thread: it must not block.
 #[derive(Clone)]
 pub struct Notices(Arc<dyn Fn(Notice) + Send + Sync>);
 
 impl Notices {
-    /// Calls `hear` with every notice.
-    pub fn new(hear: impl Fn(Notice) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hear))
+    /// Calls `listener` with every notice.
+    pub fn new(listener: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(listener))
     }
 
-    pub(crate) fn tell(&self, notice: Notice) {
+    pub(crate) fn notify(&self, notice: Notice) {
         (self.0)(notice);
     }
 }
 
 impl Default for Notices {
-    /// Nobody listens.
+    /// No listener.
     fn default() -> Self {
         Self::new(|_| {})
     }

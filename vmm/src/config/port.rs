@@ -10,15 +10,15 @@ pub struct Port {
     pub(crate) opened: Opened,
 }
 
-/// Hears whether a program of the guest has opened a port. Called on the device's thread: it must not block, and the
+/// Called when a program of the guest opens or closes a port. On the device's thread: it must not block, and the
 /// guest may call it as often as it likes.
 #[derive(Clone)]
 pub struct Opened(pub(crate) Arc<dyn Fn(bool) + Send + Sync>);
 
 impl Opened {
-    /// Calls `hear` with every change.
-    pub fn new(hear: impl Fn(bool) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hear))
+    /// Calls `listener` with every change.
+    pub fn new(listener: impl Fn(bool) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(listener))
     }
 }
 

@@ -56,8 +56,8 @@ pub(crate) fn answer(policy: ErrorPolicy, error: &io::Error) -> Answer {
 /// is held any more. Called on the disk's worker: it must not block.
 type Listener = Box<dyn Fn(Option<StallCause>) + Send + Sync>;
 
-/// A disk's requests that the host cannot carry out, as the machine's owner sees them: it is told, and may have them
-/// tried again. Lives with the disk's configuration, across all machines that are built with it.
+/// A disk's requests that the host cannot carry out, as the VM's owner sees them: it is told, and may have them
+/// tried again. Lives with the disk's configuration, across all VMs that are built with it.
 #[derive(Default)]
 pub struct DiskStall {
     state: Mutex<State>,
@@ -67,14 +67,14 @@ pub struct DiskStall {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Counts who asked for another try.
+    /// Counts the calls of [`DiskStall::retry`].
     asked: u64,
-    /// The worker is to let go of what it holds.
+    /// The worker is to release what it holds.
     released: bool,
 }
 
 impl DiskStall {
-    /// Says whom to tell, from now on.
+    /// Registers the listener.
     pub fn listen(&self, listener: impl Fn(Option<StallCause>) + Send + Sync + 'static) {
         *self.listener.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(listener));
     }
@@ -91,13 +91,13 @@ impl DiskStall {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, cause: Option<StallCause>) {
+    fn notify(&self, cause: Option<StallCause>) {
         if let Some(listener) = self.listener.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             listener(cause);
         }
     }
 
-    /// Holds a request that failed `times` times, until it is to be tried again. False: it is to be let go of.
+    /// Holds a request that failed `times` times, until it is to be tried again. False: it is to be released.
     pub(crate) fn hold(&self, error: &io::Error, times: u32) -> bool {
         let mut state = self.lock();
         if state.released {
@@ -105,7 +105,7 @@ impl DiskStall {
         }
         let before = state.asked;
         drop(state);
-        self.tell(Some(StallCause::of(error)));
+        self.notify(Some(StallCause::of(error)));
         let pause = RETRY_FIRST.saturating_mul(1 << times.min(8)).min(RETRY_LAST);
         state = self.lock();
         let waits = |state: &mut State| !state.released && state.asked == before;
@@ -116,7 +116,7 @@ impl DiskStall {
 
     /// What was held is held no more.
     pub(crate) fn over(&self) {
-        self.tell(None);
+        self.notify(None);
     }
 
     /// A worker begins to serve the disk.
@@ -180,8 +180,8 @@ mod tests {
     #[test]
     fn what_is_held_goes_on_when_it_is_asked_for_and_ends_with_its_worker() {
         let stall = Arc::new(DiskStall::default());
-        let (tell, told) = std::sync::mpsc::channel();
-        stall.listen(move |cause| tell.send(cause).unwrap());
+        let (notify, told) = std::sync::mpsc::channel();
+        stall.listen(move |cause| notify.send(cause).unwrap());
         let full = || io::Error::from(rustix::io::Errno::NOSPC);
         let hold = || {
             let (stall, error) = (stall.clone(), full());

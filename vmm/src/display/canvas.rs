@@ -6,7 +6,7 @@ use super::Cursor;
 /// Changes are noted in tiles of so many pixels.
 const TILE_WIDTH: usize = 64;
 const TILE_HEIGHT: usize = 16;
-/// No screen is larger; a source that says otherwise is cut.
+/// Limit of the size; a larger source is cut.
 const MAX_SIDE: u16 = 8192;
 const MAX_PIXELS: usize = 16 << 20;
 /// What is shown before anything was drawn.
@@ -71,9 +71,9 @@ fn hull(a: (u16, u16), b: (u16, u16)) -> (u16, u16) {
     (start, end.saturating_sub(start))
 }
 
-/// A picture at rest.
+/// A frame at rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Picture {
+pub struct Frame {
     /// Columns.
     pub width: u16,
     /// Lines.
@@ -82,7 +82,7 @@ pub struct Picture {
     pub pixels: Vec<u32>,
 }
 
-/// What is on the screen, as far as its source has said, and when which part of it last changed.
+/// The current frame, and when which part of it last changed.
 pub struct Canvas {
     width: u16,
     height: u16,
@@ -92,7 +92,7 @@ pub struct Canvas {
     /// Of the last change.
     generation: u64,
     touched: bool,
-    /// What the source says, and the generation it last changed in.
+    /// The source's pointer, and the generation it last changed in.
     cursor: Option<Arc<Cursor>>,
     cursor_stamp: u64,
 }
@@ -144,7 +144,7 @@ impl Canvas {
         self.touched
     }
 
-    /// Makes it so large, and black if that is a change. Sizes that no screen has are cut to what it may have.
+    /// Makes it so large, and black if that is a change. Sizes that no display has are cut to what it may have.
     pub fn resize(&mut self, width: u16, height: u16) {
         let width = width.clamp(1, MAX_SIDE);
         let most = u16::try_from(MAX_PIXELS / usize::from(width)).unwrap_or(u16::MAX).min(MAX_SIDE);
@@ -191,7 +191,7 @@ impl Canvas {
         }
     }
 
-    /// Says what the pointer looks like; `None` if the source draws it itself, or has none.
+    /// Sets the pointer's shape; `None` if the source draws it itself, or has none.
     pub fn set_cursor(&mut self, cursor: Option<&Arc<Cursor>>) {
         if self.cursor.as_ref() != cursor {
             self.cursor = cursor.cloned();
@@ -206,8 +206,8 @@ impl Canvas {
     }
 
     /// Everything.
-    pub fn picture(&self) -> Picture {
-        Picture { width: self.width, height: self.height, pixels: self.pixels.clone() }
+    pub fn picture(&self) -> Frame {
+        Frame { width: self.width, height: self.height, pixels: self.pixels.clone() }
     }
 
     /// Whether anything changed after generation `seen`.

@@ -38,9 +38,9 @@ pub struct Pointing {
     pub x: u16,
     /// Line, below `height`.
     pub y: u16,
-    /// Of the screen the position is on.
+    /// Of the display the position is on.
     pub width: u16,
-    /// Of the screen the position is on.
+    /// Of the display the position is on.
     pub height: u16,
     /// As RFB counts them (section 7.5.5): left, middle, right, wheel up, down, left, right.
     pub buttons: u8,

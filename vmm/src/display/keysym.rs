@@ -7,7 +7,7 @@ pub struct Stroke {
     pub key: Key,
     /// Whether shift is held; `None` where it does not matter.
     pub shift: Option<bool>,
-    /// Whether caps lock turns that round.
+    /// Whether caps lock inverts that.
     pub letter: bool,
 }
 
@@ -20,7 +20,7 @@ const ROWS: [(u8, &str, &str); 5] = [
     (0x39, " ", " "),
 ];
 
-/// X11's keysyms that are no characters (`keysymdef.h`), and the scan code of the key.
+/// X11 keysyms of keys without a character (`keysymdef.h`), and the scan code of the key.
 const NAMED: [(u32, u8); 83] = [
     (0xff08, 0x0e), // BackSpace
     (0xff09, 0x0f), // Tab

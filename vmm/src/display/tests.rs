@@ -43,7 +43,7 @@ fn nobody_watches_nobody_asks() {
     wall.colour.store(7, Ordering::Relaxed);
     assert_eq!(display.picture().pixels, vec![7; 5000]);
     assert_eq!(wall.asked.load(Ordering::Relaxed), 1);
-    assert!(lock(&display.0.state).canvas.is_none(), "the picture took its canvas with it");
+    assert!(lock(&display.0.state).canvas.is_none(), "the frame took its canvas with it");
 }
 
 #[test]

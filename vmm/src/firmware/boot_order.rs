@@ -26,7 +26,7 @@ impl BootOrder {
         self.add(order, at, "scsi", &format!("/channel@0/disk@{target:x},0"), true);
     }
 
-    /// A virtio network card. It takes part only if it asks.
+    /// A virtio NIC. It takes part only with an order.
     pub(crate) fn network_card(&mut self, at: Address, order: Option<u32>) {
         self.add(order, at, "ethernet", "/ethernet-phy@0", false);
     }

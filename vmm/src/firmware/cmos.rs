@@ -2,7 +2,7 @@ use crate::config::MemorySize;
 use crate::layout::RAM_ABOVE_4G;
 use crate::memory::{RamRange, ram_ranges};
 
-/// What CMOS memory says of the machine, by index, beside the clock: firmware that does not ask `fw_cfg` looks here.
+/// CMOS memory by index, beside the clock: for firmware that does not use `fw_cfg`.
 pub(crate) fn cmos(memory: MemorySize, cpus: u8) -> Vec<(u8, u8)> {
     const KIB: u64 = 1 << 10;
     const MIB: u64 = 1 << 20;
@@ -35,7 +35,7 @@ pub(crate) fn cmos(memory: MemorySize, cpus: u8) -> Vec<(u8, u8)> {
         (0x5b, high0),
         (0x5c, high1),
         (0x5d, high2),
-        // Processors beside the first.
+        // vCPUs beside the first.
         (0x5f, cpus.saturating_sub(1)),
     ]
 }

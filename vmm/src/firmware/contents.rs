@@ -16,12 +16,12 @@ pub(crate) enum Key {
     Signature = 0x00,
     /// What the device can do.
     Id = 0x01,
-    /// The machine's UUID.
+    /// The VM's UUID.
     Uuid = 0x02,
     /// Whether the console is the serial port.
     NoGraphics = 0x04,
-    /// Processors at start.
-    Processors = 0x05,
+    /// vCPUs at start.
+    VcpuPool = 0x05,
     /// Whether to offer a boot menu.
     BootMenu = 0x0e,
     /// One more than the highest local APIC id.
@@ -30,7 +30,7 @@ pub(crate) enum Key {
     Directory = 0x19,
 }
 
-/// What a file is refused for.
+/// What a file is rejected for.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum FileError {
     /// Its name does not fit.

@@ -1,15 +1,15 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::Talk;
+use super::LogScanner;
 use crate::bus::BusDevice;
 use crate::config::{Notice, Notices};
 use crate::serial::SerialOutput;
 
-/// What a read tells: there is such a port.
+/// The value read: the port exists.
 const PRESENT: u8 = 0xe9;
 
-/// Tells once, whoever finds out, that there is nothing to start.
+/// Sends [`Notice::NoBootDevice`] once, whichever port detects it first.
 #[derive(Clone)]
 pub(crate) struct NothingToStart {
     notices: Notices,
@@ -17,28 +17,28 @@ pub(crate) struct NothingToStart {
 }
 
 impl NothingToStart {
-    /// Tells `notices`.
+    /// Sends the notice to `notices`.
     pub(crate) fn new(notices: Notices) -> Self {
         Self { notices, told: Arc::default() }
     }
 
-    fn tell(&self) {
+    fn notify(&self) {
         if !self.told.swap(true, Ordering::Relaxed) {
-            self.notices.tell(Notice::NoBootDevice);
+            self.notices.notify(Notice::NoBootDevice);
         }
     }
 }
 
 /// Port 0x402, where firmware writes what it does: goes to the log, line by line.
 pub(crate) struct DebugConsole {
-    talk: Mutex<Talk>,
+    log_scanner: Mutex<LogScanner>,
     nothing: NothingToStart,
 }
 
 impl DebugConsole {
-    /// Tells when firmware has nothing to start.
+    /// Detects that firmware found no boot device.
     pub(crate) fn new(nothing: NothingToStart) -> Self {
-        Self { talk: Mutex::default(), nothing }
+        Self { log_scanner: Mutex::default(), nothing }
     }
 }
 
@@ -48,32 +48,32 @@ impl BusDevice for DebugConsole {
     }
 
     fn write(&self, _offset: u64, data: &[u8]) {
-        let mut talk = self.talk.lock().unwrap_or_else(PoisonError::into_inner);
-        if talk.hear_lines(data, |line| tracing::debug!(target: "vmm::firmware", "{line}")) {
-            self.nothing.tell();
+        let mut log_scanner = self.log_scanner.lock().unwrap_or_else(PoisonError::into_inner);
+        if log_scanner.hear_lines(data, |line| tracing::debug!(target: "vmm::firmware", "{line}")) {
+            self.nothing.notify();
         }
     }
 }
 
-/// A console's output, with an ear for firmware that has nothing to start.
-pub(crate) struct Overheard {
+/// A console's output, scanned for firmware's message that it found no boot device.
+pub(crate) struct ScannedOutput {
     output: Box<dyn SerialOutput>,
-    talk: Talk,
+    log_scanner: LogScanner,
     nothing: NothingToStart,
 }
 
-impl Overheard {
+impl ScannedOutput {
     /// Passes everything on to `output`.
     pub(crate) fn new(output: Box<dyn SerialOutput>, nothing: NothingToStart) -> Self {
-        Self { output, talk: Talk::default(), nothing }
+        Self { output, log_scanner: LogScanner::default(), nothing }
     }
 }
 
-impl SerialOutput for Overheard {
+impl SerialOutput for ScannedOutput {
     fn write(&mut self, bytes: &[u8]) {
         self.output.write(bytes);
-        if self.talk.hear(bytes) {
-            self.nothing.tell();
+        if self.log_scanner.scan(bytes) {
+            self.nothing.notify();
         }
     }
 }
@@ -93,7 +93,7 @@ mod tests {
         }));
         let port = DebugConsole::new(nothing.clone());
         let output = move |bytes: &[u8]| screen.lock().unwrap().extend_from_slice(bytes);
-        let mut console = Overheard::new(Box::new(output), nothing);
+        let mut console = ScannedOutput::new(Box::new(output), nothing);
         for _ in 0..2 {
             console.write(b"No bootable device.\n");
             b"No bootable device.\n".iter().for_each(|byte| port.write(0, &[*byte]));

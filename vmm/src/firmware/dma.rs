@@ -8,11 +8,11 @@ const SKIP: u32 = 1 << 2;
 const SELECT: u32 = 1 << 3;
 const WRITE: u32 = 1 << 4;
 
-/// The longest transfer. The largest file has some hundred KiB, and the processor waits while it is copied.
+/// The longest transfer. The largest file has some hundred KiB, and the vCPU waits while it is copied.
 const LONGEST: u32 = 4 << 20;
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// What the guest asks for in the 16 bytes that the DMA register points to (`struct FWCfgDmaAccess`).
+/// The 16 bytes that the DMA register points to (`struct FWCfgDmaAccess`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transfer {
     control: u32,
@@ -22,7 +22,7 @@ pub(super) struct Transfer {
 
 /// A transfer that cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refused;
+pub(super) struct Rejected;
 
 impl Transfer {
     /// `None` where there is no RAM.
@@ -43,19 +43,19 @@ impl Transfer {
         (self.control & SELECT != 0).then_some(u16::from_be_bytes([high, low]))
     }
 
-    /// Copies from `rest`, zeros behind its end, or skips; says by how much the offset moves.
-    pub(super) fn run(self, memory: &GuestMemory, rest: &[u8]) -> Result<usize, Refused> {
-        let len = usize::try_from(self.len).map_err(|_| Refused)?;
+    /// Copies from `rest`, zeros behind its end, or skips; returns by how much the offset moves.
+    pub(super) fn run(self, memory: &GuestMemory, rest: &[u8]) -> Result<usize, Rejected> {
+        let len = usize::try_from(self.len).map_err(|_| Rejected)?;
         // As the device that firmware knows has it, reading comes before writing, and writing before skipping.
         if self.control & READ != 0 {
             if self.len > LONGEST {
-                return Err(Refused);
+                return Err(Rejected);
             }
             let there = rest.get(..len).unwrap_or(rest);
-            write(memory, self.address, there, len - there.len()).ok_or(Refused)?;
+            write(memory, self.address, there, len - there.len()).ok_or(Rejected)?;
             Ok(len)
         } else if self.control & WRITE != 0 {
-            Err(Refused)
+            Err(Rejected)
         } else if self.control & SKIP != 0 {
             Ok(len)
         } else {
@@ -78,10 +78,10 @@ fn write(memory: &GuestMemory, address: u64, bytes: &[u8], zeros: usize) -> Opti
     Some(())
 }
 
-/// Tells the guest that the transfer is over.
+/// Reports the end of the transfer to the guest.
 pub(super) fn answer(memory: &GuestMemory, at: u64, done: bool) {
     let control = if done { 0 } else { ERROR };
     if memory.write_slice(&control.to_be_bytes(), GuestAddress(at)).is_err() {
-        tracing::debug!(at, "the end of a firmware configuration transfer cannot be told");
+        tracing::debug!(at, "the end of a firmware configuration transfer cannot be reported");
     }
 }

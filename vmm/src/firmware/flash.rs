@@ -31,13 +31,13 @@ const READY: u8 = 1 << 7;
 const ERASE_FAILED: u8 = 1 << 5;
 /// Status: a write failed.
 const PROGRAM_FAILED: u8 = 1 << 4;
-/// Status: both together say that the sequence of commands was wrong.
+/// Status: both together report a wrong sequence of commands.
 const WRONG_SEQUENCE: u8 = ERASE_FAILED | PROGRAM_FAILED;
 
 /// Manufacturer and device: Intel's, as firmware expects of a flash with this command set.
 const ID: [u8; 2] = [0x89, 0x18];
 
-/// How reads of the flash are served while nobody gives it commands.
+/// How reads of the flash are served while no command is active.
 pub(crate) trait Window: Send + Sync {
     /// From now on reads see the bytes themselves, and do not come to the device.
     fn show(&self) -> io::Result<()>;
@@ -180,7 +180,7 @@ impl State {
                 self.status = 0;
                 Mode::Array
             }
-            // `READ_ARRAY`, and what is no command: reading works again.
+            // `READ_ARRAY`, and unknown commands: reads return the content again.
             _ => Mode::Array,
         }
     }

@@ -1,6 +1,6 @@
 use super::flash::{BLOCK, BUFFER};
 
-/// What a flash of `size` bytes tells about itself at `at` (JEDEC 68.01, common flash interface).
+/// The response of a flash of `size` bytes at `at` (JEDEC 68.01, common flash interface).
 pub(super) fn query(size: usize, at: usize) -> u8 {
     const INTEL_EXTENDED: u8 = 1;
     let low = |value: usize| value.to_le_bytes();
@@ -18,7 +18,7 @@ pub(super) fn query(size: usize, at: usize) -> u8 {
         // Typical times of a write, a buffered write and an erasure, as powers of two.
         0x1f | 0x20 => 7,
         0x21 => 10,
-        // The size is told as the next power of two; the erase blocks tell it exactly.
+        // The size is reported as the next power of two; the erase blocks report it exactly.
         0x27 => exponent(size.next_power_of_two()),
         0x2a => exponent(BUFFER),
         // One region of equal blocks.

@@ -14,7 +14,7 @@ const PAGE: u64 = 4096;
 const SHADOW: u64 = 256 << 10;
 const SHADOW_END: u64 = 1 << 20;
 
-/// Why an image is no firmware.
+/// Why an image is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// It cannot be read.
@@ -53,7 +53,7 @@ impl Image {
         Ok(Self { start, region: Arc::new(region) })
     }
 
-    /// The image at the top of the flash window, where processors start.
+    /// The image at the top of the flash window, where vCPUs start.
     pub(crate) fn at_reset_vector(file: &File) -> Result<Self, ImageError> {
         Self::map(file, FLASH_END)
     }

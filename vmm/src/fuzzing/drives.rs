@@ -1,4 +1,4 @@
-//! Doors to what carries out the commands of drives.
+//! Entry points to the command processing of drives.
 
 use std::fs::File;
 

@@ -1,4 +1,4 @@
-//! Doors to what guests say to graphics and input devices and to ports, and viewers to the server that shows the screen.
+//! Entry points to graphics and input devices, ports, and the VNC server.
 
 use vm_memory::{Bytes, GuestAddress};
 
@@ -59,7 +59,7 @@ pub fn virtio_port(script: &[u8]) {
     crate::virtio::port::fuzz(&memory, told.iter().map(buffer));
 }
 
-/// What a viewer says.
+/// Messages of a viewer.
 pub fn rfb(script: &[u8]) {
     crate::rfb::fuzz(script);
 }

@@ -12,14 +12,14 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 use crate::irq::{IrqLine, IrqPins, MsiMessage, MsiRouter, MsiVector};
 use crate::layout;
 
-/// How many message-signalled vectors a machine has. `KVM_MAX_IRQ_ROUTES` is 4096 and pins take up to 40 entries.
+/// How many message-signalled vectors a VM has. `KVM_MAX_IRQ_ROUTES` is 4096 and pins take up to 40 entries.
 const MAX_VECTORS: usize = 2048;
 /// The lines the two PICs answer for.
 const PIC_LINES: u32 = 16;
 /// The timer's line reaches the IOAPIC on another pin, as on every PC; ACPI tells the guest (`acpi::madt`).
 const TIMER_PIN: u32 = 2;
 
-/// The machine's interrupt routing table.
+/// The VM's interrupt routing table.
 ///
 /// The kernel replaces the table as a whole, so every change goes through here. A vector that is not routed has its
 /// GSI number but no entry.

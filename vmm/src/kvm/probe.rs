@@ -6,7 +6,7 @@ use kvm_ioctls::{Cap, Kvm};
 /// The only API version there has been since Linux 2.6.22.
 const API_VERSION: i32 = 12;
 
-/// What a machine cannot do without.
+/// What a VM cannot do without.
 const REQUIRED: [(Cap, &str); 12] = [
     (Cap::UserMemory, "KVM_CAP_USER_MEMORY"),
     (Cap::Irqchip, "KVM_CAP_IRQCHIP"),
@@ -25,7 +25,7 @@ const REQUIRED: [(Cap, &str); 12] = [
 /// Doorbells match a write of any width. `kvm_ioctls` has no name for it.
 const ANY_LENGTH: (u32, &str) = (kvm_bindings::KVM_CAP_IOEVENTFD_ANY_LENGTH, "KVM_CAP_IOEVENTFD_ANY_LENGTH");
 
-/// Why machines cannot run on this host's KVM.
+/// Why VMs cannot run on this host's KVM.
 #[derive(Debug, thiserror::Error)]
 pub enum KvmUnusable {
     /// There is no `/dev/kvm`.
@@ -52,7 +52,7 @@ pub enum KvmUnusable {
     Broken(#[source] io::Error),
 }
 
-/// Whether machines can run here.
+/// Whether VMs can run here.
 pub fn probe() -> Result<(), KvmUnusable> {
     let kvm = open()?;
     let cpuinfo = File::open("/proc/cpuinfo").map_err(KvmUnusable::Broken)?;
@@ -63,7 +63,7 @@ pub fn probe() -> Result<(), KvmUnusable> {
     Ok(())
 }
 
-/// Opens `/dev/kvm` and checks that it can do what a machine needs.
+/// Opens `/dev/kvm` and checks that it can do what a VM needs.
 pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
     let kvm = Kvm::new().map_err(|errno| match errno.errno() {
         libc::ENOENT | libc::ENXIO | libc::ENODEV => KvmUnusable::NoDevice,
@@ -82,7 +82,7 @@ pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
     }
 }
 
-/// The first processor speaks for all, and reading on costs time on a large host.
+/// The first CPU is representative, and reading on costs time on a large host.
 fn has_hardware_virtualization(cpuinfo: impl BufRead) -> bool {
     cpuinfo
         .lines()
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn hardware_virtualization_is_a_whole_word_among_the_flags() {
         for (cpuinfo, want) in [
-            ("processor\t: 0\nflags\t\t: fpu vme svm sse\n", true),
+            ("vCPU\t: 0\nflags\t\t: fpu vme svm sse\n", true),
             ("flags\t\t: fpu vmx\n", true),
             ("model name\t: vmx svm\nflags\t\t: fpu svm_lock vmxx\n", false),
             ("vmx flags\t: vnmi\n", false),

@@ -9,7 +9,7 @@ use crate::memory::device::{DeviceMemory, MemorySlot, MemorySlots};
 
 const PAGE: usize = 4096;
 
-/// The memory slots of a machine beyond its RAM.
+/// The memory slots of a VM beyond its RAM.
 pub(crate) struct KvmSlots {
     vm: Arc<VmFd>,
     /// The kernel has 32 thousand; a number that was given back is not used again.
@@ -45,7 +45,7 @@ struct Place {
 }
 
 impl KvmSlot {
-    /// Tells the kernel; a `size` of zero takes the slot away.
+    /// Sets the slot in the kernel; a `size` of zero removes it.
     fn set(&self, address: u64, size: usize) -> io::Result<()> {
         let wide = |value: usize| u64::try_from(value).map_err(io::Error::other);
         let region = kvm_userspace_memory_region {

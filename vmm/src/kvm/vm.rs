@@ -8,9 +8,9 @@ use vm_memory::{GuestMemoryBackend, GuestMemoryRegion};
 use crate::layout;
 use crate::memory::GuestMemory;
 
-/// A step of making a machine on KVM that the kernel refused.
+/// A step of making a VM on KVM that the kernel rejected.
 #[derive(Debug, thiserror::Error)]
-#[error("KVM refused to {step}")]
+#[error("KVM rejected to {step}")]
 pub struct KvmError {
     step: &'static str,
     #[source]
@@ -24,19 +24,19 @@ impl KvmError {
     }
 }
 
-/// A virtual machine in the kernel: memory, interrupt controllers and timer, no processors yet.
+/// A VM in the kernel: memory, interrupt controllers and timer, no vCPUs yet.
 ///
-/// Holds the guest's memory, because the kernel uses the mapping until the machine is closed.
-pub(crate) struct KvmMachine {
+/// Holds the guest's memory, because the kernel uses the mapping until the VM is closed.
+pub(crate) struct KvmVm {
     pub(crate) fd: Arc<VmFd>,
     pub(crate) memory: GuestMemory,
 }
 
-impl KvmMachine {
-    /// Makes the machine.
+impl KvmVm {
+    /// Makes the VM.
     pub(crate) fn new(kvm: &Kvm, memory: GuestMemory) -> Result<Self, KvmError> {
-        let fd = create_vm(kvm).map_err(KvmError::at("create a machine"))?;
-        // Both places have to be known before the first processor exists, and only Intel processors use them.
+        let fd = create_vm(kvm).map_err(KvmError::at("create a VM"))?;
+        // Both places have to be known before the first vCPU exists, and only Intel processors use them.
         fd.set_identity_map_address(layout::IDENTITY_MAP_START)
             .map_err(KvmError::at("place the identity map"))?;
         let tss = usize::try_from(layout::TSS_START)
@@ -63,7 +63,7 @@ impl KvmMachine {
                 userspace_addr: host.addr().get_u64(),
             };
             // SAFETY: `userspace_addr` and `memory_size` are one mapping of `self.memory`, which lives as long as
-            // this machine and is never unmapped or moved while `fd` is open.
+            // this VM and is never unmapped or moved while `fd` is open.
             #[expect(unsafe_code, reason = "the kernel is handed a mapping")]
             let outcome = unsafe { self.fd.set_user_memory_region(region) };
             outcome.map_err(KvmError::at("map guest memory"))?;

@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use crate::bus::BusDevice;
 
-/// Port 0x80: what the guest writes there is logged with the time since the machine was built.
+/// Port 0x80: what the guest writes there is logged with the time since the VM was built.
 pub(crate) struct DebugPort {
     built: Instant,
 }

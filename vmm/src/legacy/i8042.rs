@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use crate::bus::BusDevice;
-use crate::vm::{Exit, Outcome};
+use crate::exit::{Exit, Outcome};
 
 /// Offset of the status and command register from port 0x60.
 const COMMAND: u64 = 4;
-/// Pulses the output port's line 0, which is wired to the reset of the machine.
+/// Pulses the output port's line 0, which is wired to the reset of the VM.
 const PULSE_RESET: u8 = 0xfe;
 
 /// The part of the keyboard controller that every kernel knows: its reset line. There is no keyboard.

@@ -2,8 +2,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::bus::BusDevice;
+use crate::exit::{Exit, Outcome};
 use crate::irq::IrqLine;
-use crate::vm::{Exit, Outcome};
 
 /// PM1 status and enable (ACPI 6.5, section 4.8.3.1.1).
 const PM1_STATUS: u64 = 0x0;
@@ -32,7 +32,7 @@ const SLEEP_TYPE_S5: u16 = 0;
 /// Ticks of the PM timer in a second (ACPI 6.5, section 4.8.2.1).
 const TIMER_HZ: u128 = 3_579_545;
 
-/// What the outside can do to the machine's power.
+/// What the outside can do to the VM's power.
 pub(crate) trait PowerEvents: Send + Sync {
     /// Presses the power button.
     fn press_power_button(&self);
@@ -106,7 +106,7 @@ impl PowerManagement {
         match (value & SLEEP_TYPE) >> 10 {
             SLEEP_TYPE_S5 => self.outcome.report(Exit::PowerOff),
             other => {
-                tracing::warn!(sleep_type = other, "the guest asked for a sleep state it was not offered")
+                tracing::warn!(sleep_type = other, "the guest requested an unsupported sleep state")
             }
         }
     }

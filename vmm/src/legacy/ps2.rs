@@ -15,8 +15,8 @@ use controller::{Controller, Effect};
 
 use crate::bus::BusDevice;
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
+use crate::exit::{Exit, Outcome};
 use crate::irq::IrqLine;
-use crate::vm::{Exit, Outcome};
 
 /// Offsets from port 0x60.
 const DATA: u64 = 0;
@@ -45,7 +45,7 @@ struct State {
     over: bool,
 }
 
-/// An interrupt line, told only what changes.
+/// An interrupt line that is set only on changes.
 struct Line {
     wire: Arc<dyn IrqLine>,
     high: bool,
@@ -63,7 +63,7 @@ impl Line {
 }
 
 impl State {
-    /// What waits becomes readable, and the lines say so.
+    /// Pending data becomes readable, and the lines follow.
     fn settle(&mut self, now: Instant) {
         self.controller.load(now);
         let (keyboard, mouse) = self.controller.interrupts();
@@ -77,7 +77,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whenever the keyboard has rested and has more to tell.
+    /// When the keyboard was idle and has data again.
     fn wake(&self) {
         let mut state = self.state();
         while !state.over {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use crate::bus::BusDevice;
-use crate::vm::{Exit, Outcome};
+use crate::exit::{Exit, Outcome};
 
 /// RST_CPU of the reset control register: going from 0 to 1 resets.
 const RESET_CPU: u8 = 1 << 2;

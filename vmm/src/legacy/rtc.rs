@@ -37,7 +37,7 @@ const VALID: u8 = 1 << 7;
 /// How long before a second's end an update shows (MC146818A data sheet).
 const UPDATE_WINDOW: Duration = Duration::from_micros(244);
 
-/// A CMOS clock that tells the host's time in UTC, and 128 bytes of memory.
+/// A CMOS clock with the host's time in UTC, and 128 bytes of memory.
 ///
 /// The guest may set the clock and reads back what it set, running on; the alarm and the periodic interrupt do
 /// nothing (no line is raised), which is what a kernel with any other timer expects of one that it never asks.
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// Runs on from what the registers say.
+    /// Continues from the registers' values.
     fn thaw(&mut self, now: Duration) {
         let field = |index| i64::from(self.decode(index));
         let civil = Civil {
@@ -230,7 +230,7 @@ impl Civil {
         (era * 146_097 + day_of_era - 719_468) * 86_400 + self.second_of_day
     }
 
-    /// What the clock's register `index` shows, as a number; `None` for a register that is no time.
+    /// The value of the clock's register `index`, as a number; `None` for a register that is not part of the time.
     fn register(&self, index: u8) -> Option<u8> {
         let days = self.seconds().div_euclid(86_400);
         let value = match index {

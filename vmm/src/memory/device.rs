@@ -7,9 +7,8 @@ use vm_memory::mmap::MmapRegionError;
 use vm_memory::{Bytes, MmapRegion, VolatileMemory, VolatileSlice};
 
 use crate::bus::BusDevice;
-use crate::pci::Follower;
 
-/// Zeroed memory that the monitor and the guest share, populated where somebody touches it.
+/// Zeroed memory that the monitor and the guest share, populated on first access.
 ///
 /// On the bus it answers as the slot does, for the time in which the slot is on its way from one address to another.
 pub struct DeviceMemory {
@@ -71,18 +70,6 @@ pub trait MemorySlot: Send + Sync {
     /// The pages written to since the last call, by the guest or, on the way, by anyone: a bit each, in words, lowest
     /// first. All of them after it was placed, and none while it is nowhere or read-only.
     fn take_dirty(&self) -> io::Result<Vec<u64>>;
-}
-
-/// A slot that follows a BAR.
-pub struct SlotFollower(pub Arc<dyn MemorySlot>);
-
-impl Follower for SlotFollower {
-    fn follow(&mut self, address: Option<u64>) {
-        // Without the slot the bus still answers, slowly.
-        if let Err(error) = self.0.place(address) {
-            tracing::warn!(%error, ?address, "a device's memory could not be placed before the guest");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::sync::{Arc, Weak};
 
 use crate::bus::{Bus, BusDevice, BusRange};
 
-/// What kind of addresses a base address register asks for (PCI 3.0, section 6.2.5).
+/// The address space of a base address register (PCI 3.0, section 6.2.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BarKind {
     /// Memory below 4 GiB.
@@ -64,7 +64,7 @@ impl Bar {
         self.settle(news)
     }
 
-    /// Tries again where the last placement was refused; whether that changed anything.
+    /// Tries again where the last placement was rejected; whether that changed anything.
     pub(super) fn retry(&mut self) -> bool {
         self.settle(false)
     }
@@ -141,7 +141,7 @@ mod tests {
 
         assert!(bar.place(range(0x4000)));
         assert!(bus.read(0x4000, &mut [0]));
-        assert!(bar.place(range(0x8000)), "refused, and gone from where it was");
+        assert!(bar.place(range(0x8000)), "rejected, and gone from where it was");
         assert!(!bus.read(0x4000, &mut [0]));
         assert!(!bar.retry());
         bus.remove(other).unwrap();

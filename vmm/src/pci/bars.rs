@@ -5,7 +5,7 @@ use super::windows::Allowed;
 use super::{ConfigSpace, Decoding, RootError, Slot};
 use crate::bus::BusDevice;
 
-/// The BARs of one function, kept to what its configuration space says.
+/// The BARs of one function, kept in step with its configuration space.
 pub struct Bars {
     bars: Vec<(usize, BarKind, Bar)>,
     allowed: Allowed,
@@ -74,7 +74,7 @@ impl Bars {
         outcome
     }
 
-    /// Tries again to place what was refused because something else answered there.
+    /// Tries again to place what was rejected because something else answered there.
     pub fn retry(&mut self) {
         for (_, _, bar) in &mut self.bars {
             bar.retry();

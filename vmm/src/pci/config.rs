@@ -26,7 +26,7 @@ const INTA: u8 = 1;
 const HEADER_END: usize = 0x40;
 const SIZE: usize = 256;
 
-/// What a function says it is.
+/// The identity of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Vendor.
@@ -78,17 +78,17 @@ impl ConfigSpace {
         self.bytes[at..at + value.len()].copy_from_slice(value);
     }
 
-    /// Says which bits the guest may change. For constants: panics beyond the 256 bytes.
+    /// Sets which bits the guest may change. For constants: panics beyond the 256 bytes.
     pub fn allow(&mut self, at: usize, mask: &[u8]) {
         self.writable[at..at + mask.len()].copy_from_slice(mask);
     }
 
-    /// Says that there are functions beside function 0 (section 6.2.1).
+    /// Sets the multi-function bit (section 6.2.1).
     pub fn set_multifunction(&mut self) {
         self.bytes[HEADER_TYPE] |= MULTIFUNCTION;
     }
 
-    /// Says that the function has an interrupt line: INTA#.
+    /// Sets the interrupt pin: INTA#.
     pub fn set_interrupt_pin(&mut self) {
         self.bytes[INTERRUPT_PIN] = INTA;
     }
@@ -202,7 +202,7 @@ fn bar_width(kind: BarKind) -> usize {
     }
 }
 
-/// The low bits that are no part of the address.
+/// The low bits that are not part of the address.
 fn fixed_bits(kind: BarKind) -> u64 {
     match kind {
         BarKind::Memory32 { .. } | BarKind::Memory64 { .. } => 0xf,

@@ -35,7 +35,7 @@ struct Levels {
     holders: [u32; PIRQS],
     /// The bridge's registers.
     routes: [u8; PIRQS],
-    /// What the PICs were told last.
+    /// The levels that the PICs have.
     pic: [bool; PIC_LINES],
 }
 
@@ -69,7 +69,7 @@ impl Pirqs {
     fn update_pics(&self, state: &mut Levels) {
         let mut levels = [false; PIC_LINES];
         for (route, _) in state.routes.iter().zip(state.holders).filter(|(_, holders)| *holders > 0) {
-            // With the disable bit set, the register is no number of a line.
+            // With the disable bit set, the register holds no line number.
             if ROUTABLE.contains(route)
                 && let Some(level) = levels.get_mut(usize::from(*route))
             {
@@ -108,7 +108,7 @@ struct State {
 }
 
 impl Intx {
-    /// Wires it.
+    /// Connects the line.
     pub(super) fn connect(&self, pirqs: Arc<Pirqs>, address: Address) {
         // A function is on one bus, and stays there.
         let _ = self.wire.set((pirqs, pirq(address)));
@@ -125,7 +125,7 @@ impl Intx {
         self.change(|state| state.disabled = space.is_intx_disabled());
     }
 
-    /// The interrupt status bit: the function wants attention, whether or not it may say so.
+    /// The interrupt status bit: an interrupt is pending, also while it is disabled.
     pub fn is_wanted(&self) -> bool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).wanted
     }

@@ -89,7 +89,7 @@ impl Msix {
         let Some(entry) = self.entries.get(usize::from(index)) else { return };
         if entry.blocked.load(Ordering::SeqCst) {
             entry.pending.store(true, Ordering::SeqCst);
-            // Unblocked in between: whoever takes the pending bit signals.
+            // Unblocked in between: the thread that clears the pending bit signals.
             if entry.blocked.load(Ordering::SeqCst) || !entry.pending.swap(false, Ordering::SeqCst) {
                 return;
             }
@@ -107,7 +107,7 @@ impl Msix {
         }
     }
 
-    /// Writes the table: aligned dwords and qwords, as the specification asks for; anything else is ignored.
+    /// Writes the table: aligned dwords and qwords, as the specification requires; anything else is ignored.
     pub fn write_table(&self, offset: u64, data: &[u8]) {
         let (words, []) = data.as_chunks::<4>() else { return };
         if !offset.is_multiple_of(4) {
@@ -143,7 +143,7 @@ impl Msix {
         }
     }
 
-    /// Brings one vector to what the registers say.
+    /// Applies the registers to one vector.
     fn apply(&self, state: &mut State, index: usize) {
         let open = state.enabled && !state.masked;
         let (Some(entry), Some(&[low, high, data, control]), Some(routed)) =

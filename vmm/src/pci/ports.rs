@@ -25,7 +25,7 @@ impl ConfigPorts {
         Self { fabric, selected: AtomicU32::new(0), reset: OnceLock::new() }
     }
 
-    /// Whether nobody claimed it before.
+    /// Whether it was not claimed before.
     pub(super) fn claim_reset(&self, device: Arc<dyn BusDevice>) -> bool {
         self.reset.set(device).is_ok()
     }

@@ -114,7 +114,7 @@ impl Root {
         *self.fabric.ecam.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the guest's firmware chooses on the bus, to be asked when it is needed.
+    /// The windows that the guest's firmware chooses on the bus, to be read when needed.
     pub fn programmed(&self) -> Programmed {
         Programmed(self.fabric.clone())
     }
@@ -125,7 +125,7 @@ impl Root {
     }
 
     /// Gives single-byte accesses to the reset control register (0xCF9), which lies among the ports of the bus, to
-    /// `device` (at offset 0). The first claim counts; the answer says whether this was it.
+    /// `device` (at offset 0). The first claim counts; returns whether this was it.
     pub fn claim_reset_port(&self, device: Arc<dyn BusDevice>) -> bool {
         self.ports.claim_reset(device)
     }
@@ -138,7 +138,7 @@ impl Root {
     }
 }
 
-/// Addresses on the bus as whoever runs in the guest has programmed them.
+/// The addresses on the bus as the guest has programmed them.
 #[derive(Clone)]
 pub struct Programmed(Arc<Fabric>);
 
@@ -218,7 +218,7 @@ impl Fabric {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Moves the memory-mapped window to where PCIEXBAR says. Where that is impossible there is none.
+    /// Moves the memory-mapped window to PCIEXBAR. Where that is impossible there is none.
     fn place_ecam(&self) -> Result<(), BusError> {
         let mut ecam = self.ecam.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = self.host.ecam();

@@ -24,7 +24,7 @@ impl Slot {
         Self { address, mmio, pio, windows, pirqs }
     }
 
-    /// Wires the function's interrupt line. Its interrupt pin register says INTA#
+    /// Connects the function's interrupt line. Its interrupt pin register reads INTA#
     /// ([`super::ConfigSpace::set_interrupt_pin`]).
     pub fn connect(&self, intx: &Intx) {
         intx.connect(self.pirqs.clone(), self.address);

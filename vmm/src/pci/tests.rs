@@ -169,14 +169,14 @@ impl Function for Plain {
     }
 }
 
-struct Machine {
+struct VmConfig {
     mmio: Arc<Bus>,
     pio: Arc<Bus>,
     root: Root,
     _echo: Arc<Echo>,
 }
 
-fn machine(functions: usize) -> Machine {
+fn machine(functions: usize) -> VmConfig {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let root =
         Root::new((&mmio, &pio), &[RamRange { start: 0, len: RAM }], Arc::new(FakePins::default())).unwrap();
@@ -184,10 +184,10 @@ fn machine(functions: usize) -> Machine {
     for _ in 0..functions {
         root.add(Plain::new(&echo)).unwrap();
     }
-    Machine { mmio, pio, root, _echo: echo }
+    VmConfig { mmio, pio, root, _echo: echo }
 }
 
-impl Machine {
+impl VmConfig {
     fn ecam32(&self, at: u64) -> u32 {
         let mut data = [0; 4];
         self.mmio.read(at, &mut data);
@@ -263,7 +263,7 @@ fn two_bars_on_one_place_settle_when_one_leaves() {
     assert!(machine.mmio.read(base + 3, &mut byte));
     assert_eq!(byte, [3]);
     machine.mmio.write(second + 0x10, &base.to_le_bytes());
-    assert!(!machine.mmio.read(base + 0x8000, &mut byte), "refused, and gone from its old place");
+    assert!(!machine.mmio.read(base + 0x8000, &mut byte), "rejected, and gone from its old place");
     machine.mmio.write(first + 4, &[0, 0]);
     assert!(machine.mmio.read(base, &mut byte), "its place is free now");
     assert_eq!(machine.ecam32(second + 0x10), 0x4 | u32::try_from(base & 0xffff_ffff).unwrap());
@@ -312,7 +312,7 @@ fn a_bar_over_the_machine_itself_answers_nowhere() {
     machine.mmio.write(function + 0x10, &RAM.to_le_bytes());
     assert!(machine.mmio.read(RAM, &mut [0]), "right above RAM");
     machine.mmio.write(function + 0x1c, &0x60_u32.to_le_bytes());
-    assert!(!machine.pio.read(0x60, &mut [0]), "ports of the machine");
+    assert!(!machine.pio.read(0x60, &mut [0]), "ports of the VM");
 }
 
 #[test]

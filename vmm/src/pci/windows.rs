@@ -7,7 +7,7 @@ use crate::bus::BusRange;
 use crate::layout;
 use crate::memory::RamRange;
 
-/// The first port a BAR may answer at: below are the devices of the machine itself, some of them in the kernel.
+/// The first port a BAR may answer at: below are the devices of the VM itself, some of them in the kernel.
 const FIRST_IO: u64 = 0x1000;
 /// One more than the last port.
 const IO_END: u64 = 0x1_0000;
@@ -27,8 +27,8 @@ struct Window {
     free: Mutex<AddressAllocator>,
 }
 
-/// The addresses where a BAR may answer: those that neither RAM nor the machine itself (IOAPIC, local APICs, flash,
-/// KVM's own pages, the ports of the machine) takes.
+/// The addresses where a BAR may answer: those that neither RAM nor the VM itself (IOAPIC, local APICs, flash,
+/// KVM's own pages, the ports of the VM) takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Allowed {
     below_4g: Option<BusRange>,
@@ -37,7 +37,7 @@ pub(super) struct Allowed {
 }
 
 impl Windows {
-    /// For a machine with this RAM; the 64-bit window begins at the next 4 GiB above it.
+    /// For a VM with this RAM; the 64-bit window begins at the next 4 GiB above it.
     pub(super) fn new(ram: &[RamRange]) -> Result<Self, RootError> {
         let end = |range: &RamRange| range.start.saturating_add(range.len);
         let low_end = ram.iter().filter(|range| range.start < layout::RAM_ABOVE_4G).map(end).max();

@@ -28,7 +28,7 @@ impl Composer {
             out.extend(format.colour_map().unwrap_or_default());
         }
         let count = step.notes.len() + step.areas.len() + usize::from(step.cursor.is_some());
-        // There are never so many: a screen has less than 2^16 tiles.
+        // There are never so many: a display has less than 2^16 tiles.
         let count = if encoder.marks_end() { UNTIL_LAST } else { u16::try_from(count).unwrap_or(u16::MAX) };
         out.extend([0, 0]);
         out.extend(count.to_be_bytes());

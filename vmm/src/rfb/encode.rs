@@ -25,7 +25,7 @@ const OPAQUE: u8 = 0x80;
 pub(super) struct Encoder {
     converter: Converter,
     encoding: i32,
-    /// The viewer need not be told how many rectangles come.
+    /// The viewer accepts an update without a count of rectangles.
     last_rect: bool,
     tight: Tight,
     /// One stream for as long as the viewer is there. Made when it is first needed: it is the largest thing here.

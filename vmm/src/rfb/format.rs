@@ -16,7 +16,7 @@ pub(super) struct PixelFormat {
 pub(super) struct BadFormat;
 
 impl Default for PixelFormat {
-    /// As screens have it: 32 bits, blue in the lowest byte, little-endian.
+    /// As displays have it: 32 bits, blue in the lowest byte, little-endian.
     fn default() -> Self {
         let channels = [(0xff, 16), (0xff, 8), (0xff, 0)];
         Self { bits: 32, depth: 24, big_endian: false, channels, mapped: false }
@@ -54,7 +54,7 @@ impl PixelFormat {
         [self.bits, self.depth, big, colour, r0, r1, g0, g1, b0, b1, rs, gs, bs, 0, 0, 0]
     }
 
-    /// The message that sets the colour map, for a viewer that asked for one (RFC 6143, section 7.6.2).
+    /// The message that sets the colour map, for a viewer that requested one (RFC 6143, section 7.6.2).
     pub(super) fn colour_map(self) -> Option<Vec<u8>> {
         if !self.mapped {
             return None;

@@ -2,7 +2,7 @@ use std::io::{self, Read, Write};
 
 use super::format::PixelFormat;
 
-/// What the server speaks at best.
+/// The highest version that the server supports.
 const VERSION: &[u8; 12] = b"RFB 003.008\n";
 const NAME: &[u8] = b"Vireo";
 /// Security type (RFC 6143, section 7.1.2).
@@ -13,13 +13,13 @@ const NONE: u8 = 1;
 pub(super) enum HandshakeError {
     #[error("the connection failed")]
     Io(#[from] io::Error),
-    #[error("it does not speak RFB")]
+    #[error("the client does not send an RFB version")]
     NoRfb,
-    #[error("it asks for security type {0}, which was not offered")]
+    #[error("the client requests security type {0}, which was not offered")]
     Security(u8),
 }
 
-/// The protocol a viewer speaks. Other versions exist only by mistake, and mean the next older one.
+/// The protocol version of a viewer. Unknown versions mean the next older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Version {
     V3_3,
@@ -48,7 +48,7 @@ fn version(text: [u8; 12]) -> Option<Version> {
 
 /// Protocol version, security and `ClientInit` (RFC 6143, sections 7.1 and 7.3.1).
 ///
-/// The viewer's shared flag is read and not obeyed: nobody ends another's session by opening a second one.
+/// The viewer's shared flag is ignored: a second session never ends the first.
 pub(super) fn greet(stream: &mut (impl Read + Write)) -> Result<(), HandshakeError> {
     stream.write_all(VERSION)?;
     let mut text = [0; 12];

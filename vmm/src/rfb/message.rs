@@ -3,13 +3,13 @@ use std::io::{self, Read};
 use super::format::{BadFormat, PixelFormat};
 use crate::display::Area;
 
-/// More encodings than anybody knows; those beyond are passed over.
+/// Limit of encodings; those beyond are ignored.
 const MAX_ENCODINGS: usize = 128;
 /// More text than anybody cuts. There is nobody to give it to, so it is passed over; a viewer that announces more is
 /// not to be believed.
 const MAX_TEXT: u32 = 16 << 20;
 
-/// What a viewer says (RFC 6143, section 7.5).
+/// A message of a viewer (RFC 6143, section 7.5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     SetPixelFormat(PixelFormat),
@@ -37,7 +37,7 @@ pub(super) enum Message {
         width: u16,
         height: u16,
     },
-    /// Something that asks for nothing.
+    /// A message without effect.
     Nothing,
 }
 

@@ -17,7 +17,7 @@ use super::stream::Stream;
 use super::viewer;
 use crate::display::Display;
 
-/// More people than look at one screen.
+/// More people than look at one display.
 const MAX_VIEWERS: usize = 16;
 const STACK: usize = 256 << 10;
 /// How long accepting pauses when the process has run out of files.
@@ -39,7 +39,9 @@ pub enum ParseAddressError {
     #[error("{0:?}: write unix:PATH or 127.0.0.1:PORT")]
     Form(String),
     /// Others could connect.
-    #[error("{0} is no loopback address, and viewers are not asked for a password: use one, or unix:PATH")]
+    #[error(
+        "{0} is not a loopback address, and viewers are not authenticated: use a loopback address or unix:PATH"
+    )]
     NotLoopback(SocketAddr),
 }
 
@@ -81,7 +83,7 @@ impl Listener {
         }
     }
 
-    /// Wakes whoever accepts, for the last time.
+    /// Wakes the accepting thread, for the last time.
     fn close(&self) {
         let outcome = match self {
             Self::Unix(listener) => rustix::net::shutdown(listener.as_fd(), Shutdown::Both),
@@ -121,7 +123,7 @@ impl Shared {
 }
 
 impl Server {
-    /// Listens at `address`, where nobody else may.
+    /// Listens at `address`; fails if it is in use.
     pub fn listen(address: &Address, display: Display) -> io::Result<Self> {
         let (listener, address) = match address {
             Address::Unix(path) => (Listener::Unix(bind(path)?), address.clone()),
@@ -138,7 +140,7 @@ impl Server {
         Ok(Self { shared, address, accepting })
     }
 
-    /// Where it listens; with the port that was found, if any port was asked for.
+    /// The address it listens at, with the actual port.
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -167,7 +169,7 @@ impl Drop for Server {
             tracing::error!("the thread that accepts viewers panicked");
         }
         if let Address::Unix(path) = &self.address {
-            // Somebody may have taken it away before.
+            // The file may have been removed before.
             let _gone = std::fs::remove_file(path);
         }
     }

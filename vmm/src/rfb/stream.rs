@@ -29,7 +29,7 @@ impl Stream {
         }
     }
 
-    /// How long a viewer may take nothing of what it asked for.
+    /// How long a viewer may fail to read the data it requested.
     pub(super) fn set_write_timeout(&self, patience: Duration) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_write_timeout(Some(patience)),
@@ -40,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Wakes whoever reads or writes.
+    /// Wakes the reading and the writing thread.
     pub(super) fn close(&self) {
         // The other side may have closed it before.
         let _gone = match self {

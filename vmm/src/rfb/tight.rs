@@ -1,5 +1,5 @@
 //! Tight (`rfbproto`, encoding 7): flat areas as one colour, few colours as indices, anything else as it is; each kind
-//! compressed in a stream of its own. No JPEG: what is sent is what is on the screen.
+//! compressed in a stream of its own. No JPEG: what is sent is what is on the display.
 
 use flate2::Compress;
 

@@ -9,24 +9,24 @@ const DESKTOP_SIZE: i32 = -223;
 const EXTENDED_DESKTOP_SIZE: i32 = -308;
 const EXTENDED_KEYS: i32 = -258;
 
-/// Why an `ExtendedDesktopSize` rectangle is sent, and what became of the viewer's own wish.
+/// Why an `ExtendedDesktopSize` rectangle is sent, and the result of the viewer's own request.
 const BY_SERVER: u16 = 0;
 const BY_THIS_VIEWER: u16 = 1;
 const PROHIBITED: u16 = 1;
 const NO_LAYOUT: u16 = 3;
-/// The guest was asked, and may or may not follow.
+/// The guest was notified, and may or may not follow.
 const FORWARDED: u16 = 4;
 
-/// What a viewer has asked for and not got yet. Written by the thread that listens to it.
+/// Outstanding requests of a viewer. Written by its reading thread.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct ViewerRequests {
     pub(super) format: Option<PixelFormat>,
     pub(super) encodings: Option<Vec<i32>>,
     /// An update of what changed, and of this area even if it did not.
     pub(super) update: Option<Area>,
-    /// The answer to its wish for another size.
+    /// The answer to its request for another size.
     pub(super) resize: Option<Suggestion>,
-    /// The size it believes the screen has.
+    /// The size it believes the display has.
     pub(super) size: (u16, u16),
     /// It is gone.
     pub(super) over: bool,
@@ -47,7 +47,7 @@ pub(super) struct Step {
     pub(super) over: bool,
 }
 
-/// What one viewer understands and has been told.
+/// The viewer's encodings and the state it was sent.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     resizes: bool,
@@ -58,41 +58,41 @@ pub(super) struct Session {
     /// It draws the pointer, which it was last sent as of this generation.
     cursor: bool,
     cursor_seen: u64,
-    /// Size of the screen that the viewer was last sent.
+    /// Size of the display that the viewer was last sent.
     drawn: (u16, u16),
 }
 
 impl Session {
-    /// Looks what of `wishes` the canvas can fulfil, for [`crate::display::Watch::wait`].
-    pub(super) fn next(&mut self, canvas: &Canvas, seen: u64, wishes: &mut Wishes) -> Next<Step> {
-        let mut step = Step { over: wishes.over, ..Step::default() };
+    /// The part of `requests` that the canvas can satisfy, for [`crate::display::Watch::wait`].
+    pub(super) fn next(&mut self, canvas: &Canvas, seen: u64, requests: &mut ViewerRequests) -> Next<Step> {
+        let mut step = Step { over: requests.over, ..Step::default() };
         if step.over {
             return Next::Done { seen, value: step };
         }
-        let Some(also) = wishes.update else { return Next::Alarm };
-        if let Some(encodings) = &wishes.encodings {
+        let Some(also) = requests.update else { return Next::Alarm };
+        if let Some(encodings) = &requests.encodings {
             self.learn(encodings);
         }
         let size = (canvas.width(), canvas.height());
-        let moved = size != wishes.size && self.resizes;
-        step.notes = self.notes(size, moved, wishes.resize);
+        let moved = size != requests.size && self.resizes;
+        step.notes = self.notes(size, moved, requests.resize);
         if step.notes.is_empty() {
-            step.areas = self.pixels(canvas, seen, also, wishes.size);
+            step.areas = self.pixels(canvas, seen, also, requests.size);
             step.cursor = canvas.cursor_since(self.cursor_seen).filter(|_| self.cursor).cloned();
         }
         if step.notes.is_empty() && step.areas.is_empty() && step.cursor.is_none() {
             return Next::News;
         }
-        step.format = wishes.format.take();
-        step.encodings = wishes.encodings.take();
-        wishes.update = None;
+        step.format = requests.format.take();
+        step.encodings = requests.encodings.take();
+        requests.update = None;
         if step.notes.is_empty() {
             self.cursor_seen = canvas.generation();
             return Next::Done { seen: canvas.generation(), value: step };
         }
-        (self.confirm_keys, self.confirm_size, wishes.resize) = (false, false, None);
+        (self.confirm_keys, self.confirm_size, requests.resize) = (false, false, None);
         if self.resizes {
-            wishes.size = size;
+            requests.size = size;
         }
         // A viewer whose screen has a new size begins with nothing on it.
         Next::Done { seen: if moved { 0 } else { seen }, value: step }
@@ -181,8 +181,8 @@ fn extended_size(why: (u16, u16), size: (u16, u16)) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn wishes(size: (u16, u16)) -> Wishes {
-        Wishes { update: Some(Area::default()), size, ..Wishes::default() }
+    fn requests(size: (u16, u16)) -> ViewerRequests {
+        ViewerRequests { update: Some(Area::default()), size, ..ViewerRequests::default() }
     }
 
     fn canvas(width: u16, height: u16) -> Canvas {
@@ -205,24 +205,27 @@ mod tests {
 
     #[test]
     fn nothing_is_sent_that_was_not_asked_for() {
-        let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
+        let (mut session, mut requests) = (Session::default(), requests((100, 50)));
         let canvas = canvas(100, 50);
-        wishes.update = None;
-        assert!(matches!(session.next(&canvas, 0, &mut wishes), Next::Alarm));
-        wishes.update = Some(Area::default());
-        let (seen, step) = done(session.next(&canvas, 0, &mut wishes));
+        requests.update = None;
+        assert!(matches!(session.next(&canvas, 0, &mut requests), Next::Alarm));
+        requests.update = Some(Area::default());
+        let (seen, step) = done(session.next(&canvas, 0, &mut requests));
         assert_eq!(areas(&step), [Area::sized(100, 50)]);
-        assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::Alarm), "one answer to one request");
-        wishes.update = Some(Area::default());
-        assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::News));
-        wishes.update = Some(Area::sized(1, 1));
-        let (_, step) = done(session.next(&canvas, seen, &mut wishes));
+        assert!(
+            matches!(session.next(&canvas, seen, &mut requests), Next::Alarm),
+            "one answer to one request"
+        );
+        requests.update = Some(Area::default());
+        assert!(matches!(session.next(&canvas, seen, &mut requests), Next::News));
+        requests.update = Some(Area::sized(1, 1));
+        let (_, step) = done(session.next(&canvas, seen, &mut requests));
         assert_eq!(areas(&step), [Area::sized(64, 16)]);
     }
 
     #[test]
     fn pixels_come_in_bands() {
-        let (_, step) = done(Session::default().next(&canvas(10, 150), 0, &mut wishes((10, 150))));
+        let (_, step) = done(Session::default().next(&canvas(10, 150), 0, &mut requests((10, 150))));
         let lines: Vec<_> = areas(&step).iter().map(|area| (area.y, area.height)).collect();
         assert_eq!(lines, [(0, 64), (64, 64), (128, 22)]);
         assert!(step.areas.iter().all(|(area, pixels)| pixels.len() == 10 * usize::from(area.height)));
@@ -230,7 +233,7 @@ mod tests {
 
     #[test]
     fn rectangles_are_no_wider_than_tight_allows() {
-        let (_, step) = done(Session::default().next(&canvas(5000, 64), 0, &mut wishes((5000, 64))));
+        let (_, step) = done(Session::default().next(&canvas(5000, 64), 0, &mut requests((5000, 64))));
         let columns: Vec<_> = areas(&step).iter().map(|area| (area.x, area.width)).collect();
         assert_eq!(columns, [(0, 2048), (2048, 2048), (4096, 904)]);
     }
@@ -241,51 +244,51 @@ mod tests {
         canvas.begin();
         canvas.set_cursor(Some(&Arc::new(Cursor::default())));
         for (encodings, sent) in [(vec![0], false), (vec![CURSOR], true)] {
-            let (mut session, mut wishes) = (Session::default(), wishes((64, 16)));
-            wishes.encodings = Some(encodings);
-            let (seen, step) = done(session.next(&canvas, 0, &mut wishes));
+            let (mut session, mut requests) = (Session::default(), requests((64, 16)));
+            requests.encodings = Some(encodings);
+            let (seen, step) = done(session.next(&canvas, 0, &mut requests));
             assert_eq!((step.cursor.is_some(), step.areas.len()), (sent, 1));
-            wishes.update = Some(Area::default());
-            assert!(matches!(session.next(&canvas, seen, &mut wishes), Next::News));
+            requests.update = Some(Area::default());
+            assert!(matches!(session.next(&canvas, seen, &mut requests), Next::News));
         }
     }
 
     #[test]
     fn a_viewer_that_follows_is_told_the_size_and_then_sent_everything() {
         for (encoding, len) in [(DESKTOP_SIZE, 12), (EXTENDED_DESKTOP_SIZE, 12 + 4 + 16)] {
-            let (mut session, mut wishes) = (Session::default(), wishes((640, 480)));
+            let (mut session, mut requests) = (Session::default(), requests((640, 480)));
             let canvas = canvas(100, 50);
-            wishes.encodings = Some(vec![encoding]);
-            let (seen, step) = done(session.next(&canvas, 9, &mut wishes));
+            requests.encodings = Some(vec![encoding]);
+            let (seen, step) = done(session.next(&canvas, 9, &mut requests));
             assert_eq!((seen, step.notes.len(), step.areas.len()), (0, 1, 0));
             assert_eq!(step.notes[0].len(), len);
             assert_eq!(step.notes[0][..12], rectangle((0, 0), (100, 50), encoding));
-            assert_eq!(wishes.size, (100, 50));
-            wishes.update = Some(Area::default());
-            let (_, step) = done(session.next(&canvas, seen, &mut wishes));
+            assert_eq!(requests.size, (100, 50));
+            requests.update = Some(Area::default());
+            let (_, step) = done(session.next(&canvas, seen, &mut requests));
             assert_eq!(areas(&step), [Area::sized(100, 50)]);
         }
     }
 
     #[test]
     fn a_viewer_that_does_not_follow_keeps_its_size() {
-        let (mut session, mut wishes) = (Session::default(), wishes((64, 32)));
-        let (_, step) = done(session.next(&canvas(100, 10), 0, &mut wishes));
+        let (mut session, mut requests) = (Session::default(), requests((64, 32)));
+        let (_, step) = done(session.next(&canvas(100, 10), 0, &mut requests));
         assert_eq!(areas(&step), [Area::sized(64, 32)]);
         assert!(step.notes.is_empty());
-        assert_eq!(wishes.size, (64, 32));
+        assert_eq!(requests.size, (64, 32));
     }
 
     #[test]
     fn what_a_viewer_names_is_confirmed_once() {
-        let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
+        let (mut session, mut requests) = (Session::default(), requests((100, 50)));
         let canvas = canvas(100, 50);
-        wishes.encodings = Some(vec![16, EXTENDED_KEYS, EXTENDED_DESKTOP_SIZE]);
-        let (seen, step) = done(session.next(&canvas, 5, &mut wishes));
+        requests.encodings = Some(vec![16, EXTENDED_KEYS, EXTENDED_DESKTOP_SIZE]);
+        let (seen, step) = done(session.next(&canvas, 5, &mut requests));
         assert_eq!((seen, step.notes.len()), (5, 2));
         assert_eq!(step.encodings, Some(vec![16, EXTENDED_KEYS, EXTENDED_DESKTOP_SIZE]));
-        wishes.update = Some(Area::default());
-        assert!(done(session.next(&canvas, 0, &mut wishes)).1.notes.is_empty());
+        requests.update = Some(Area::default());
+        assert!(done(session.next(&canvas, 0, &mut requests)).1.notes.is_empty());
     }
 
     #[test]
@@ -295,19 +298,19 @@ mod tests {
             (Suggestion::Taken, FORWARDED),
             (Suggestion::Impossible, NO_LAYOUT),
         ] {
-            let (mut session, mut wishes) = (Session::default(), wishes((100, 50)));
-            wishes.encodings = Some(vec![EXTENDED_DESKTOP_SIZE]);
-            wishes.resize = Some(asked);
-            let (_, step) = done(session.next(&canvas(100, 50), 1, &mut wishes));
+            let (mut session, mut requests) = (Session::default(), requests((100, 50)));
+            requests.encodings = Some(vec![EXTENDED_DESKTOP_SIZE]);
+            requests.resize = Some(asked);
+            let (_, step) = done(session.next(&canvas(100, 50), 1, &mut requests));
             assert_eq!(step.notes, [extended_size((BY_THIS_VIEWER, status), (100, 50))]);
-            assert_eq!(wishes.resize, None);
+            assert_eq!(requests.resize, None);
         }
     }
 
     #[test]
     fn who_is_gone_is_sent_nothing() {
-        let mut wishes = Wishes { over: true, ..wishes((100, 50)) };
-        let (_, step) = done(Session::default().next(&canvas(100, 50), 0, &mut wishes));
+        let mut requests = ViewerRequests { over: true, ..requests((100, 50)) };
+        let (_, step) = done(Session::default().next(&canvas(100, 50), 0, &mut requests));
         assert!(step.over && step.areas.is_empty());
     }
 }

@@ -6,11 +6,11 @@ use super::compose::Composer;
 use super::handshake::{self, HandshakeError};
 use super::message::{self, Message, MessageError};
 use super::stream::Stream;
-use super::update::{Session, Wishes};
-use crate::display::{Area, Display, Key, Pointing, Typist, Watch};
+use super::update::{Session, ViewerRequests};
+use crate::display::{Area, Display, InputState, Key, Pointing, Watch};
 
-/// How long a viewer may take to introduce itself, and to take what it asked for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limits of a viewer for the handshake, and for reading the data it requested.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Zlib wants the most of it.
 const STACK: usize = 256 << 10;
 
@@ -25,36 +25,36 @@ pub(super) enum ViewerError {
     Io(#[from] io::Error),
 }
 
-pub(super) type SharedWishes = Arc<Mutex<Wishes>>;
+pub(super) type SharedRequests = Arc<Mutex<ViewerRequests>>;
 
-pub(super) fn lock(wishes: &SharedWishes) -> MutexGuard<'_, Wishes> {
-    wishes.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(requests: &SharedRequests) -> MutexGuard<'_, ViewerRequests> {
+    requests.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Serves a viewer until it leaves or is to be refused. On a thread of its own; a second one writes.
+/// Serves a viewer until it leaves or is to be rejected. On a thread of its own; a second one writes.
 pub(super) fn serve(mut stream: Stream, display: &Display) -> Result<(), ViewerError> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(PATIENCE)?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(TIMEOUT)?;
     handshake::greet(&mut stream)?;
     let mut watch = display.watch();
     let size = watch.size();
     stream.write_all(&handshake::server_init(size))?;
     stream.set_read_timeout(None)?;
 
-    let wishes = Arc::new(Mutex::new(Wishes { size, ..Wishes::default() }));
+    let requests = Arc::new(Mutex::new(ViewerRequests { size, ..ViewerRequests::default() }));
     let mut writer =
         Writer { stream: stream.try_clone()?, session: Session::default(), composer: Composer::new() };
-    let theirs = wishes.clone();
+    let theirs = requests.clone();
     let builder = std::thread::Builder::new().name("vnc-out".to_owned()).stack_size(STACK);
     let writing = builder.spawn(move || {
         if let Err(error) = writer.run(&mut watch, &theirs) {
             tracing::debug!(%error, "a viewer is sent nothing more");
         }
-        // So that nobody listens to it any longer either.
+        // Ends the reading thread too.
         writer.stream.close();
     })?;
-    let outcome = listen(&stream, display, &wishes);
-    lock(&wishes).over = true;
+    let outcome = listen(&stream, display, &requests);
+    lock(&requests).over = true;
     Watch::alarm(display);
     stream.close();
     if writing.join().is_err() {
@@ -63,54 +63,54 @@ pub(super) fn serve(mut stream: Stream, display: &Display) -> Result<(), ViewerE
     outcome
 }
 
-fn listen(stream: &Stream, display: &Display, wishes: &SharedWishes) -> Result<(), ViewerError> {
-    let mut ear = Ear::new(display.clone(), wishes.clone());
+fn listen(stream: &Stream, display: &Display, requests: &SharedRequests) -> Result<(), ViewerError> {
+    let mut handler = MessageHandler::new(display.clone(), requests.clone());
     let mut reader = BufReader::with_capacity(4096, stream.try_clone()?);
     loop {
         match message::read(&mut reader) {
             Err(MessageError::Io(error)) if left(&error) => return Ok(()),
-            message => ear.hear(message?),
+            message => handler.apply(message?),
         }
     }
 }
 
-/// Takes to heart what a viewer says.
-pub(super) struct Ear {
+/// Applies a viewer's message.
+pub(super) struct MessageHandler {
     display: Display,
-    wishes: SharedWishes,
-    typist: Typist,
+    requests: SharedRequests,
+    input_state: InputState,
 }
 
-impl Ear {
-    pub(super) fn new(display: Display, wishes: SharedWishes) -> Self {
-        Self { typist: Typist::new(display.clone()), display, wishes }
+impl MessageHandler {
+    pub(super) fn new(display: Display, requests: SharedRequests) -> Self {
+        Self { input_state: InputState::new(display.clone()), display, requests }
     }
 
-    pub(super) fn hear(&mut self, message: Message) {
-        let wishes = || lock(&self.wishes);
+    pub(super) fn apply(&mut self, message: Message) {
+        let requests = || lock(&self.requests);
         match message {
-            Message::SetPixelFormat(format) => wishes().format = Some(format),
-            Message::SetEncodings(encodings) => wishes().encodings = Some(encodings),
+            Message::SetPixelFormat(format) => requests().format = Some(format),
+            Message::SetEncodings(encodings) => requests().encodings = Some(encodings),
             Message::UpdateRequest { incremental, area } => {
                 let area = if incremental { Area::default() } else { area };
-                let mut wishes = wishes();
-                wishes.update = Some(wishes.update.map_or(area, |before| before.or(area)));
-                drop(wishes);
+                let mut requests = requests();
+                requests.update = Some(requests.update.map_or(area, |before| before.or(area)));
+                drop(requests);
                 Watch::alarm(&self.display);
             }
-            Message::Key { symbol, down } => self.typist.symbol(symbol, down),
+            Message::Key { symbol, down } => self.input_state.symbol(symbol, down),
             Message::PlacedKey { symbol, code, down } => match Key::from_xt(code) {
-                Some(key) => self.typist.key(key, down),
-                None => self.typist.symbol(symbol, down),
+                Some(key) => self.input_state.key(key, down),
+                None => self.input_state.symbol(symbol, down),
             },
             Message::Pointer { x, y, buttons } => {
-                let (width, height) = wishes().size;
+                let (width, height) = requests().size;
                 let (x, y) = (x.min(width.saturating_sub(1)), y.min(height.saturating_sub(1)));
-                self.typist.point(Pointing { x, y, width, height, buttons });
+                self.input_state.point(Pointing { x, y, width, height, buttons });
             }
             Message::SetDesktopSize { width, height } => {
                 let asked = self.display.suggest_size(width, height);
-                wishes().resize = Some(asked);
+                requests().resize = Some(asked);
                 Watch::alarm(&self.display);
             }
             Message::Nothing => {}
@@ -131,10 +131,10 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, watch: &mut Watch, wishes: &SharedWishes) -> io::Result<()> {
+    fn run(&mut self, watch: &mut Watch, requests: &SharedRequests) -> io::Result<()> {
         loop {
             let session = &mut self.session;
-            let step = watch.wait(|canvas, seen| session.next(canvas, seen, &mut lock(wishes)));
+            let step = watch.wait(|canvas, seen| session.next(canvas, seen, &mut lock(requests)));
             if step.over {
                 return Ok(());
             }

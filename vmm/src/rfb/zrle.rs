@@ -58,7 +58,7 @@ impl Shape {
     }
 }
 
-/// Bytes that say how long a run is.
+/// Bytes that encode the length of a run.
 fn length_size(run: usize) -> usize {
     (run - 1) / 255 + 1
 }

@@ -24,7 +24,7 @@ pub(super) struct Tray {
     event: Event,
 }
 
-/// What happened to the medium since the guest asked last (MMC-6, table 348).
+/// Media events since the last query (MMC-6, table 348).
 #[derive(Clone, Copy, Debug, Default)]
 enum Event {
     #[default]
@@ -93,7 +93,7 @@ fn start_stop(unit: &mut Unit, load: bool) -> Result<(), Sense> {
         }
         (true, true) => {
             unit.tray.open = false;
-            // No unit attention: it is the medium of before, and Linux refuses to read after one until it opens the
+            // No unit attention: it is the medium of before, and Linux rejects to read after one until it opens the
             // drive again.
             unit.tray.event = Event::NewMedium;
         }

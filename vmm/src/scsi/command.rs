@@ -132,7 +132,7 @@ impl Command {
     }
 
     fn mode_sense(cdb: &Cdb, ten: bool, len: usize) -> Result<Self, Sense> {
-        // No page here has sub-pages; 0xff asks for all of them.
+        // No page here has sub-pages; 0xff requests all of them.
         match cdb[3] {
             0 | 0xff => Ok(Self::ModeSense { page: cdb[2] & 0x3f, control: cdb[2] >> 6, ten, len }),
             _ => Err(Sense::INVALID_FIELD),

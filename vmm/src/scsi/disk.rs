@@ -111,7 +111,7 @@ fn writable(unit: &Unit) -> Result<(), Sense> {
     if unit.read_only { Err(Sense::WRITE_PROTECTED) } else { Ok(()) }
 }
 
-/// After a write: stable storage, where the guest asks for it or is told that there is no cache.
+/// After a write: stable storage, with FUA or where no cache is reported.
 fn settle(unit: &mut Unit, stable: bool) -> Result<(), Sense> {
     if stable || unit.write_through { stored(unit.image.flush()) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What a unit says it is (SPC-4, sections 6.4 and 7.8; SBC-3, section 6.5).
+//! INQUIRY data and block limits of a unit (SPC-4, sections 6.4 and 7.8; SBC-3, section 6.5).
 
 use vireo_vmconfig::DiskDevice;
 

@@ -88,7 +88,7 @@ impl Unit {
                 Reply { sense: None, transferred }
             }
             Err(sense) => {
-                tracing::trace!(?sense, opcode = cdb[0], "a SCSI command is refused");
+                tracing::trace!(?sense, opcode = cdb[0], "SCSI command failed");
                 self.sense = sense;
                 Reply { sense: Some(sense), transferred: 0 }
             }

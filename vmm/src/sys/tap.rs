@@ -26,7 +26,7 @@ pub fn open(name: &str) -> io::Result<OwnedFd> {
 fn interface_name(name: &str) -> io::Result<[libc::c_char; libc::IFNAMSIZ]> {
     let bad = name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0');
     if bad {
-        let text = format!("{name:?} is no interface name of 1 to 15 bytes");
+        let text = format!("invalid interface name {name:?}: expected 1 to 15 bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let mut field = [0; libc::IFNAMSIZ];
@@ -44,7 +44,7 @@ pub(crate) fn set_header_size(tap: BorrowedFd<'_>, size: c_int) -> io::Result<()
     check(result)
 }
 
-/// Says which offloads the reader of the tap takes (`TUN_F_*`).
+/// Sets the offloads that the reader of the tap supports (`TUN_F_*`).
 pub(crate) fn set_offload(tap: BorrowedFd<'_>, flags: c_uint) -> io::Result<()> {
     #[expect(unsafe_code, reason = "no safe wrapper of TUNSETOFFLOAD")]
     // SAFETY: TUNSETOFFLOAD takes its argument by value.

@@ -65,7 +65,7 @@ impl<'a> IoVecs<'a> {
 /// Reads all of `to` from `offset` of a file. The end of the file within is an error.
 pub(crate) fn read_exact_at(file: BorrowedFd<'_>, to: IoVecs<'_>, offset: u64) -> io::Result<()> {
     transfer(to, offset, |(vecs, count), at| {
-        #[expect(unsafe_code, reason = "reads into guest memory, which is no Rust slice")]
+        #[expect(unsafe_code, reason = "reads into guest memory, which is not a Rust slice")]
         // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
         let done = unsafe { libc::preadv(file.as_raw_fd(), vecs, count, at) };
         done
@@ -75,7 +75,7 @@ pub(crate) fn read_exact_at(file: BorrowedFd<'_>, to: IoVecs<'_>, offset: u64) -
 /// Writes all of `from` at `offset` of a file.
 pub(crate) fn write_all_at(file: BorrowedFd<'_>, from: IoVecs<'_>, offset: u64) -> io::Result<()> {
     transfer(from, offset, |(vecs, count), at| {
-        #[expect(unsafe_code, reason = "writes from guest memory, which is no Rust slice")]
+        #[expect(unsafe_code, reason = "writes from guest memory, which is not a Rust slice")]
         // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
         let done = unsafe { libc::pwritev(file.as_raw_fd(), vecs, count, at) };
         done
@@ -85,7 +85,7 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, from: IoVecs<'_>, offset: u64) 
 /// One read into `to`; how many bytes came.
 pub(crate) fn read(file: BorrowedFd<'_>, to: &IoVecs<'_>) -> io::Result<usize> {
     let (vecs, count) = to.raw();
-    #[expect(unsafe_code, reason = "reads into guest memory, which is no Rust slice")]
+    #[expect(unsafe_code, reason = "reads into guest memory, which is not a Rust slice")]
     // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
     let done = unsafe { libc::readv(file.as_raw_fd(), vecs, count) };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
@@ -94,7 +94,7 @@ pub(crate) fn read(file: BorrowedFd<'_>, to: &IoVecs<'_>) -> io::Result<usize> {
 /// One write from `from`; how many bytes went.
 pub(crate) fn write(file: BorrowedFd<'_>, from: &IoVecs<'_>) -> io::Result<usize> {
     let (vecs, count) = from.raw();
-    #[expect(unsafe_code, reason = "writes from guest memory, which is no Rust slice")]
+    #[expect(unsafe_code, reason = "writes from guest memory, which is not a Rust slice")]
     // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
     let done = unsafe { libc::writev(file.as_raw_fd(), vecs, count) };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())

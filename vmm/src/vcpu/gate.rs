@@ -1,12 +1,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::vm::Outcome;
+use crate::exit::Outcome;
 
-/// Where processors stand still while their machine is paused.
+/// Where vCPUs are paused while their VM is paused.
 #[derive(Debug, Default)]
 pub(crate) struct Gate {
-    /// What `standing` says, for processors that only look.
+    /// A copy of the closed state, for vCPUs that only check.
     closed: AtomicBool,
     standing: Mutex<Standing>,
     changed: Condvar,
@@ -15,7 +15,7 @@ pub(crate) struct Gate {
 #[derive(Debug, Default)]
 struct Standing {
     closed: bool,
-    /// Processors that wait at the gate.
+    /// vCPUs that wait at the gate.
     parked: usize,
 }
 
@@ -31,22 +31,22 @@ impl Gate {
         self.changed.notify_all();
     }
 
-    /// Whoever comes to it from now on waits.
+    /// vCPUs that reach it from now on wait.
     pub(super) fn close(&self) {
         self.set(true);
     }
 
-    /// Everybody goes on; those who wait look again whether their machine is over.
+    /// Releases all vCPUs; those that wait check again whether their VM is over.
     pub(super) fn open(&self) {
         self.set(false);
     }
 
-    /// Whether a processor has to [`Gate::wait`].
+    /// Whether a vCPU has to [`Gate::wait`].
     pub(super) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Blocks while the gate is closed and the machine is not over. Whoever ends a machine opens its gate after that.
+    /// Blocks while the gate is closed and the VM is not over. To end a VM, open its gate afterwards.
     pub(super) fn wait(&self, outcome: &Outcome) {
         let mut standing = self.standing();
         standing.parked += 1;
@@ -56,7 +56,7 @@ impl Gate {
         standing.parked -= 1;
     }
 
-    /// Blocks until `all` processors wait, or the gate is opened.
+    /// Blocks until `all` vCPUs wait, or the gate is opened.
     pub(super) fn gather(&self, all: usize) {
         let missing = |standing: &mut Standing| standing.closed && standing.parked < all;
         drop(self.changed.wait_while(self.standing(), missing).unwrap_or_else(PoisonError::into_inner));
@@ -68,9 +68,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::vm::Exit;
+    use crate::exit::Exit;
 
-    /// A processor that comes by once.
+    /// A vCPU that comes by once.
     fn passer(gate: &Arc<Gate>, outcome: &Arc<Outcome>) -> std::thread::JoinHandle<()> {
         let (gate, outcome) = (gate.clone(), outcome.clone());
         std::thread::spawn(move || gate.wait(&outcome))

@@ -1,4 +1,3 @@
-use std::io;
 use std::sync::Arc;
 
 use kvm_bindings::{
@@ -8,65 +7,11 @@ use kvm_bindings::{
 use kvm_ioctls::{VcpuExit, VcpuFd};
 
 use super::gate::Gate;
-use super::kick;
+use super::pool;
 use crate::bus::Bus;
-use crate::vm::{Exit, Outcome};
+use crate::exit::{Exit, Outcome, RunError};
 
-/// Why a processor cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// `KVM_RUN` failed.
-    #[error("processor {cpu} cannot enter the guest")]
-    Kvm {
-        /// Its number.
-        cpu: u8,
-        /// What the kernel said.
-        #[source]
-        source: io::Error,
-    },
-    /// KVM met something it cannot do for the guest, such as an instruction it cannot emulate.
-    #[error("KVM gave up on processor {cpu} at {rip:#x} (internal error {suberror}, data {data:x?})")]
-    Internal {
-        /// Its number.
-        cpu: u8,
-        /// Instruction pointer; zero if it cannot be had.
-        rip: u64,
-        /// `KVM_INTERNAL_ERROR_*`.
-        suberror: u32,
-        /// What KVM adds.
-        data: Vec<u64>,
-    },
-    /// The hardware refused the processor's state.
-    #[error("the hardware refused to enter the guest on processor {cpu} at {rip:#x} (reason {reason:#x})")]
-    Entry {
-        /// Its number.
-        cpu: u8,
-        /// Instruction pointer; zero if it cannot be had.
-        rip: u64,
-        /// The hardware's own code.
-        reason: u64,
-    },
-    /// A page of guest memory could not be had, for example because the host has no memory left.
-    #[error("guest memory at {address:#x} cannot be accessed by processor {cpu}")]
-    Memory {
-        /// Its number.
-        cpu: u8,
-        /// Guest-physical.
-        address: u64,
-    },
-    /// An exit that a machine like this never makes.
-    #[error("processor {cpu} left the guest at {rip:#x} for a reason that is not expected: {reason}")]
-    Unexpected {
-        /// Its number.
-        cpu: u8,
-        /// Instruction pointer; zero if it cannot be had.
-        rip: u64,
-        /// KVM's name for it.
-        reason: String,
-    },
-}
-
-/// One processor.
+/// One vCPU.
 pub(crate) struct Vcpu {
     fd: VcpuFd,
     cpu: u8,
@@ -90,7 +35,7 @@ enum Failure {
 }
 
 impl Vcpu {
-    /// Processor number `cpu`, whose accesses go to the two buses and whose end is reported to `outcome`.
+    /// vCPU number `cpu`, whose accesses go to the two buses and whose end is reported to `outcome`.
     pub(crate) fn new(fd: VcpuFd, cpu: u8, buses: (&Arc<Bus>, &Arc<Bus>), outcome: Arc<Outcome>) -> Self {
         let (mmio, pio) = buses;
         Self { fd, cpu, mmio: mmio.clone(), pio: pio.clone(), outcome }
@@ -104,11 +49,11 @@ impl Vcpu {
         &mut self.fd
     }
 
-    /// Runs the guest until the machine is over, but for the times at which the gate is closed.
+    /// Runs the guest until the VM is over, but for the times at which the gate is closed.
     pub(super) fn run(&mut self, gate: &Gate) {
         while !self.outcome.is_over() {
             if gate.is_closed() {
-                // Tells a guest with KVM's clock why so much time has passed. Others cannot be told.
+                // Informs a guest with KVM's clock of the pause. There is no way for other clocks.
                 let _untold = self.fd.kvmclock_ctrl();
                 gate.wait(&self.outcome);
                 continue;
@@ -118,7 +63,7 @@ impl Vcpu {
                 Ok(Next::End(exit)) => exit,
                 Ok(Next::Fail(failure)) => Exit::Failed(self.explain(failure)),
                 Err(error) if matches!(error.errno(), libc::EINTR | libc::EAGAIN) => {
-                    kick::lower(self);
+                    pool::lower(self);
                     continue;
                 }
                 Err(error) => Exit::Failed(RunError::Kvm { cpu: self.cpu, source: error.into() }),
@@ -182,8 +127,8 @@ impl Vcpu {
 
 /// The width of one element of a port access: a string instruction brings many in one exit.
 fn element_width(shared: *const kvm_run) -> usize {
-    // SAFETY: `shared` is the page of the processor whose `run` has just returned a port access, mapped for as long
-    // as that processor lives.
+    // SAFETY: `shared` is the page of the vCPU whose `run` has just returned a port access, mapped for as long
+    // as that vCPU lives.
     #[expect(unsafe_code, reason = "the page is shared with the kernel")]
     let details = unsafe { &raw const (*shared).__bindgen_anon_1 };
     // SAFETY: as above, and every bit pattern is an `IoExit`.
@@ -194,7 +139,7 @@ fn element_width(shared: *const kvm_run) -> usize {
 
 /// `KVM_INTERNAL_ERROR_*` and what comes with it.
 fn internal_error(shared: &kvm_run) -> (u32, Vec<u64>) {
-    // SAFETY: the processor has just exited with an internal error, and every bit pattern is one.
+    // SAFETY: the vCPU has just exited with an internal error, and every bit pattern is one.
     #[expect(unsafe_code, reason = "the binding is a C union")]
     let internal = unsafe { shared.__bindgen_anon_1.internal };
     let count = usize::try_from(internal.ndata).unwrap_or(0);

@@ -45,10 +45,10 @@ impl Finished {
     }
 }
 
-/// Why a chain is refused.
+/// Why invalid descriptor chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChainError {
-    /// It ends in a descriptor that says there are more: a bad index, a loop, or a bad indirect table.
+    /// Its last descriptor has the NEXT flag: a bad index, a loop, or a bad indirect table.
     #[error("the chain breaks off")]
     Broken,
     /// More than 1024 buffers.

@@ -5,8 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::bell::Bell;
-use super::{Chain, Device, GuestMemory, Model, Queues, Request, RingError, Segments, VirtQueue};
+use super::notifier::Notifier;
+use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
 use crate::serial::SerialOutput;
 
 /// Section 5.
@@ -33,11 +33,11 @@ pub struct ConsoleInput(Arc<Shared>);
 struct Shared {
     waiting: Mutex<VecDeque<u8>>,
     /// Rings when something waits.
-    ready: Bell,
+    ready: Notifier,
 }
 
 impl ConsoleInput {
-    /// Offers `bytes` and says how many were taken, from the front: a guest that does not read makes nothing grow.
+    /// Offers `bytes` and returns how many were taken, from the front: a guest that does not read makes nothing grow.
     pub fn push(&self, bytes: &[u8]) -> usize {
         let mut waiting = self.waiting();
         let count = bytes.len().min(INPUT_ROOM.saturating_sub(waiting.len()));
@@ -57,7 +57,7 @@ impl ConsoleInput {
 impl Console {
     /// A console whose output goes to `output`, and the way to its input.
     pub fn new(output: Box<dyn SerialOutput>) -> io::Result<(Self, ConsoleInput)> {
-        let ready = Bell::new()?;
+        let ready = Notifier::new()?;
         let input = ConsoleInput(Arc::new(Shared { waiting: Mutex::default(), ready }));
         Ok((Self { output, input: input.clone() }, input))
     }
@@ -92,7 +92,7 @@ impl Console {
                     done
                 }
                 Err(error) => {
-                    tracing::debug!(%error, "a chain is refused");
+                    tracing::debug!(%error, "invalid descriptor chain");
                     0
                 }
             };
@@ -104,8 +104,8 @@ impl Console {
 }
 
 impl Device for Console {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: "console",
             id: DEVICE_ID,
             class: 0x07_80_00,
@@ -116,14 +116,14 @@ impl Device for Console {
         }
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         let ring = queues.get(queue)?;
         match queue {
             RECEIVE => self.feed(ring),
             TRANSMIT => ring.drain(|memory, pending, chain| {
                 match chain {
                     Ok(Chain { readable, .. }) => self.write_out(memory, readable),
-                    Err(error) => tracing::debug!(%error, "a chain is refused"),
+                    Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
                 }
                 pending.finish(0)
             }),
@@ -139,7 +139,7 @@ impl Device for Console {
         match queues.get(RECEIVE) {
             Ok(queue) => self.feed(queue),
             Err(_) => {
-                // Nobody to give it to; the bytes wait.
+                // No buffer; the bytes wait.
                 self.input.0.ready.settle();
                 Ok(())
             }

@@ -8,7 +8,7 @@ use crate::config::Stalls;
 
 /// What a device is, as far as it never changes.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct DeviceInfo {
     /// Short name, for threads and logs.
     pub name: &'static str,
     /// Virtio device id (section 5).
@@ -60,8 +60,8 @@ pub(super) fn copy_from(bytes: &[u8], offset: usize, data: &mut [u8]) {
 ///
 /// It lives with the transport until the driver is ready, then on its worker thread, and goes back on reset.
 pub trait Device: Send {
-    /// Asked once, before the guest runs.
-    fn model(&self) -> Model;
+    /// Called once, before the guest runs.
+    fn info(&self) -> DeviceInfo;
 
     /// The driver is ready, with these features (section 3.1.1, step 8). Begins with nothing left from before.
     fn activate(&mut self, features: u64) -> io::Result<()> {
@@ -69,19 +69,19 @@ pub trait Device: Send {
         Ok(())
     }
 
-    /// The driver let go, or the rings are of no use. On the worker thread, which ends.
+    /// The driver reset the device, or the rings are unusable. On the worker thread, which ends.
     fn deactivate(&mut self) {}
 
     /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the device
     /// until it is reset.
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;
 
-    /// Where its requests may be held; asked before it goes to its worker.
+    /// Where its requests may be held; called before it moves to its worker.
     fn stalls(&self) -> Stalls {
         Stalls::default()
     }
 
-    /// What else it waits for now: a file that becomes readable. Asked after each call of the other two.
+    /// A file to wait for besides kicks. Called after each call of the other two.
     fn source(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -1,6 +1,6 @@
-//! The graphics adapter (section 5.7), in two dimensions, with one screen.
+//! The graphics adapter (section 5.7), in two dimensions, with one display.
 //!
-//! Its driver copies pictures here and says which of them is on the screen, and what of it is new. Viewers look at
+//! Its driver copies frames here and says which of them is on the display, and what of it is new. Viewers look at
 //! that when they want news; what nobody watches is not looked at. All that a driver can make the host keep is
 //! bounded, and everything it names is checked to be there.
 
@@ -19,14 +19,16 @@ use std::sync::Arc;
 use self::command::{Code, Command, Header, Rect};
 use self::resource::Resources;
 use self::screen::Screen;
-use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError, Segments};
+use super::{
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+};
 use crate::display::{Cursor, Source};
 
 /// Section 5.
 const DEVICE_ID: u16 = 16;
 /// Vendor and device on the PCI bus.
 pub(crate) const IDS: (u16, u16) = (0x1af4, 0x1040 + DEVICE_ID);
-/// PCI's class: a VGA compatible display. Kernels take the screen from firmware only for such.
+/// PCI's class: a VGA compatible display. Kernels take the display from firmware only for such.
 const CLASS: u32 = 0x03_00_00;
 const QUEUE_SIZE: u16 = 64;
 const CURSOR_QUEUE_SIZE: u16 = 16;
@@ -34,7 +36,7 @@ const CONTROL: usize = 0;
 const CURSOR: usize = 1;
 /// VIRTIO_GPU_F_EDID.
 const EDID: u64 = 1 << 1;
-/// The one screen there is, of the 16 that an answer has room for.
+/// The one display there is, of the 16 that an answer has room for.
 const SCANOUT: u32 = 0;
 const MAX_SCANOUTS: usize = 16;
 /// Room for an EDID in an answer.
@@ -65,7 +67,7 @@ impl Gpu {
         let written = match chain {
             Ok(Chain { readable, writable }) => self.execute(memory, readable, &writable),
             Err(error) => {
-                tracing::debug!(%error, "a chain is refused");
+                tracing::debug!(%error, "invalid descriptor chain");
                 0
             }
         };
@@ -143,7 +145,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// The one screen, enabled, at its best size.
+    /// The one display, enabled, at its best size.
     fn display_info(&self) -> Vec<u8> {
         let (width, height) = self.screen.best_size();
         let enabled = 1;
@@ -169,8 +171,8 @@ fn check_scanout(scanout: u32) -> Result<(), Code> {
 }
 
 impl Device for Gpu {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: "gpu",
             id: DEVICE_ID,
             class: CLASS,
@@ -191,7 +193,7 @@ impl Device for Gpu {
         self.screen.reset(false);
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         match queue {
             CONTROL | CURSOR => {
                 queues.get(queue)?.drain(|memory, pending, chain| self.answer(memory, pending, chain))
@@ -201,11 +203,11 @@ impl Device for Gpu {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.screen.bell().as_fd())
+        Some(self.screen.notifier().as_fd())
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.screen.bell().settle();
+        self.screen.notifier().settle();
         self.screen.note_resize();
         queues.config_changed();
         Ok(())

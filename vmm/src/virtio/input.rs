@@ -1,7 +1,7 @@
 //! Input devices (section 5.8): a tablet, which is where people point, and a keyboard.
 //!
 //! What people do waits in a bounded queue for buffers of the guest. A guest that gives none loses events, always
-//! whole packets, and never the letting go of a key that it was told of.
+//! whole packets, and never the release of a key whose press was reported.
 
 mod config;
 mod events;
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use self::config::{Config, Kind};
 use self::events::{Event, Events, SIZE};
-use super::bell::Bell;
-use super::{Chain, Device, GuestMemory, Model, Queues, Request, RingError, Segments, VirtQueue};
+use super::notifier::Notifier;
+use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
 
 /// Section 5.
@@ -37,7 +37,7 @@ pub struct Input {
 /// Where people act on it.
 struct Shared {
     state: Mutex<State>,
-    bell: Bell,
+    notifier: Notifier,
 }
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Shared {
         if state.active {
             tell(&mut state.events);
             drop(state);
-            self.bell.ring();
+            self.notifier.ring();
         }
     }
 }
@@ -104,12 +104,12 @@ impl Input {
     }
 
     fn new(kind: Kind) -> io::Result<Self> {
-        Ok(Self { kind, shared: Arc::new(Shared { state: Mutex::default(), bell: Bell::new()? }) })
+        Ok(Self { kind, shared: Arc::new(Shared { state: Mutex::default(), notifier: Notifier::new()? }) })
     }
 
     /// Gives the guest what waits, as far as it has buffers.
     fn feed(&self, queue: &mut VirtQueue) -> Result<(), RingError> {
-        self.shared.bell.settle();
+        self.shared.notifier.settle();
         for _ in 0..BUDGET {
             if !self.feed_one(queue)? {
                 return queue.publish();
@@ -129,7 +129,7 @@ impl Input {
         if written {
             state.events.pop();
         } else {
-            tracing::debug!("a buffer that holds no event is refused");
+            tracing::debug!("a buffer that holds no event is rejected");
         }
         queue.push(pending.finish(if written { SIZE } else { 0 }))?;
         Ok(true)
@@ -148,8 +148,8 @@ impl Input {
 }
 
 impl Device for Input {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: self.kind.name(),
             id: DEVICE_ID,
             class: self.kind.class(),
@@ -168,14 +168,14 @@ impl Device for Input {
         *self.shared.state() = State::default();
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         let ring = queues.get(queue)?;
         match queue {
             EVENTS => self.feed(ring),
             STATUS => ring.drain(|memory, pending, chain| {
                 match chain {
                     Ok(Chain { readable, .. }) => self.set_status(memory, readable),
-                    Err(error) => tracing::debug!(%error, "a chain is refused"),
+                    Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
                 }
                 pending.finish(0)
             }),
@@ -184,15 +184,15 @@ impl Device for Input {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.shared.bell.as_fd())
+        Some(self.shared.notifier.as_fd())
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         match queues.get(EVENTS) {
             Ok(queue) => self.feed(queue),
             Err(_) => {
-                // Nobody to give them to; they wait.
-                self.shared.bell.settle();
+                // No buffer; they wait.
+                self.shared.notifier.settle();
                 Ok(())
             }
         }

@@ -7,7 +7,7 @@ mod receive;
 mod tests;
 mod transmit;
 
-pub use device::{NetCard, NetError};
+pub use device::{NetDevice, NetError};
 
 /// Every frame is behind a `virtio_net_hdr_v1` (section 5.1.6), on both sides: nothing is translated.
 const HEADER: u64 = 12;

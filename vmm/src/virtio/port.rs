@@ -1,7 +1,7 @@
 //! A port with a name (section 5.3, with multiport): bytes between a program of the guest and a socket of the host.
 //!
 //! What the guest writes goes to the socket, whose reader may be slower: what does not fit is lost, as on a line that
-//! nobody listens at. What comes from the socket waits there until a program has opened the port and gives buffers.
+//! without a listener. What comes from the socket waits there until a program has opened the port and gives buffers.
 
 mod control;
 #[cfg(test)]
@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use self::control::{Control, SIZE};
-use super::{Chain, Device, GuestMemory, Model, Queues, Request, RingError, Segments, VirtQueue};
+use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
 use crate::config::Port as Wanted;
 
 /// Section 5.
@@ -85,20 +85,20 @@ impl Port {
             match self.line.write(&piece) {
                 Ok(written) if written == count => {}
                 lost => {
-                    tracing::debug!(?lost, count, "nobody reads what a port is written");
+                    tracing::debug!(?lost, count, "output of a port is dropped: no reader");
                     return;
                 }
             }
         }
     }
 
-    /// What the driver says of the port.
+    /// A control message of the driver.
     fn obey(&mut self, memory: &GuestMemory, readable: Segments) {
         let mut message = [0; SIZE];
         let heard = readable.len() >= SIZE as u64 && readable.read(memory, &mut message).is_ok();
         if !heard {
             tracing::debug!("a control message that is none is passed over");
-        } else if let Some(open) = self.control.hear(message) {
+        } else if let Some(open) = self.control.handle(message) {
             self.set_open(open);
         }
     }
@@ -137,26 +137,26 @@ impl Port {
     }
 
     /// Gives the driver what it has to know, as far as it has buffers. A message that does not fit is lost.
-    fn tell(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+    fn send_control(&mut self, queues: &mut Queues) -> Result<(), RingError> {
         let Ok(queue) = queues.get(CONTROL_RECEIVE) else { return Ok(()) };
         while let Some(message) = self.control.next() {
             if answer(queue, message)?.is_none() {
                 break;
             }
-            self.control.told();
+            self.control.sent();
         }
         queue.publish()
     }
 }
 
-/// A machine that is gone has no program that has it open.
+/// A VM that is gone has no program that has it open.
 impl Drop for Port {
     fn drop(&mut self) {
         self.set_open(false);
     }
 }
 
-/// Writes the beginning of `bytes` to the next chain, and says how much that was; absent where there is no chain.
+/// Writes the beginning of `bytes` to the next chain, and returns how much that was; `None` without a chain.
 fn answer(queue: &mut VirtQueue, bytes: &[u8]) -> Result<Option<usize>, RingError> {
     let Some(Request { pending, chain }) = queue.pop()? else { return Ok(None) };
     let written = match chain {
@@ -166,7 +166,7 @@ fn answer(queue: &mut VirtQueue, bytes: &[u8]) -> Result<Option<usize>, RingErro
             writable.write(queue.memory(), bytes).map_or(0, |()| bytes.len())
         }
         Err(error) => {
-            tracing::debug!(%error, "a chain is refused");
+            tracing::debug!(%error, "invalid descriptor chain");
             0
         }
     };
@@ -175,8 +175,8 @@ fn answer(queue: &mut VirtQueue, bytes: &[u8]) -> Result<Option<usize>, RingErro
 }
 
 impl Device for Port {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: "port",
             id: DEVICE_ID,
             class: 0x07_80_00,
@@ -197,21 +197,21 @@ impl Device for Port {
         self.control.begin(false);
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         let ring = queues.get(queue)?;
         match queue {
             RECEIVE => self.feed(ring),
-            CONTROL_RECEIVE => self.tell(queues),
+            CONTROL_RECEIVE => self.send_control(queues),
             TRANSMIT | CONTROL_TRANSMIT => {
                 ring.drain(|memory, pending, chain| {
                     match chain {
                         Ok(Chain { readable, .. }) if queue == TRANSMIT => self.write_out(memory, readable),
                         Ok(Chain { readable, .. }) => self.obey(memory, readable),
-                        Err(error) => tracing::debug!(%error, "a chain is refused"),
+                        Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
                     }
                     pending.finish(0)
                 })?;
-                self.tell(queues)
+                self.send_control(queues)
             }
             other => Err(RingError::Absent(other)),
         }
@@ -225,7 +225,7 @@ impl Device for Port {
         self.fetch();
         match queues.get(RECEIVE) {
             Ok(queue) => self.feed(queue),
-            // Nobody to give it to; it waits.
+            // No buffer; it waits.
             Err(_) => Ok(()),
         }
     }
@@ -247,7 +247,7 @@ pub(crate) fn fuzz(memory: &GuestMemory, buffers: impl Iterator<Item = (bool, Se
     }
     let mut waiting = 0;
     while port.control.next().is_some() {
-        port.control.told();
+        port.control.sent();
         waiting += 1;
     }
     assert!(waiting <= 8, "more messages than there is room for");

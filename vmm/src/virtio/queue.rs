@@ -21,7 +21,7 @@ pub enum RingError {
     /// The available index runs ahead of the ring, or the ring cannot be read.
     #[error("the available ring lies")]
     Available(#[source] virtio_queue::Error),
-    /// The available ring says there is a chain and shows none.
+    /// The available index announces a chain that is not there.
     #[error("the available ring shows no chain where it announced one")]
     Stuck,
     /// A chain begins at a descriptor that does not exist.
@@ -35,7 +35,7 @@ pub enum RingError {
     Absent(usize),
 }
 
-/// A chain taken from the queue, whole or refused. It is answered either way.
+/// A chain taken from the queue, whole or rejected. It is answered either way.
 #[derive(Debug)]
 pub struct Request {
     /// To be answered.
@@ -79,7 +79,7 @@ impl Queues {
         Self { queues, signals }
     }
 
-    /// Tells the driver that the device's configuration changed (section 2.5).
+    /// Notifies the driver of a configuration change (section 2.5).
     pub fn config_changed(&self) {
         self.signals.config_changed();
     }
@@ -140,7 +140,7 @@ impl VirtQueue {
         let Some(descriptors) = self.ring.iter(&self.memory).map_err(RingError::Available)?.next() else {
             return Ok(Popped::Empty);
         };
-        // Asked after the ring was read: a chain that was added after bus mastering was switched off stays.
+        // Checked after the ring was read: a chain that was added after bus mastering was switched off stays.
         if !self.signal.may_serve() {
             self.ring.set_next_avail(position);
             return Ok(Popped::Held);

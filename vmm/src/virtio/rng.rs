@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
+use super::{Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError};
 
 /// Section 5.
 const DEVICE_ID: u16 = 4;
 const QUEUE_SIZE: u16 = 64;
-/// The most bytes one request gets; a driver asks for 64 at a time, and may be given fewer than it asked for.
+/// The most bytes one request gets; drivers request 64 at a time, and may be given fewer.
 const MAX_BYTES: usize = 4096;
 
 /// Entropy for the guest.
@@ -17,8 +17,8 @@ const MAX_BYTES: usize = 4096;
 pub struct Rng;
 
 impl Device for Rng {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: "rng",
             id: DEVICE_ID,
             class: 0x00_ff_00,
@@ -28,7 +28,7 @@ impl Device for Rng {
         }
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         queues.get(queue)?.drain(fill)
     }
 }

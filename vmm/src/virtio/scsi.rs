@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use vireo_vmconfig::DiskDevice;
 
-use super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError, Segments};
+use super::{
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+};
 use crate::block::ImageError;
 use crate::config::{Disk, Stalls};
 use crate::scsi::{Buffers, Sense, Unit};
@@ -21,7 +23,7 @@ const QUEUE_SIZE: u16 = 256;
 const CONTROL: usize = 0;
 const EVENTS: usize = 1;
 /// How many targets there can be: one byte of the address tells them apart.
-pub const TARGETS: usize = 256;
+pub const TARGETS: usize = crate::config::SCSI_TARGETS;
 /// Buffers of a request beside its header and its response.
 const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
 /// 32 MiB in one request.
@@ -173,8 +175,8 @@ impl Scsi {
 }
 
 impl Device for Scsi {
-    fn model(&self) -> Model {
-        Model {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo {
             name: "scsi",
             id: DEVICE_ID,
             class: 0x01_00_00,
@@ -188,7 +190,7 @@ impl Device for Scsi {
         Stalls(self.units.iter().map(|unit| unit.stall().clone()).collect())
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         match queue {
             CONTROL => {
                 queues.get(queue)?.drain(|memory, pending, chain| self.control(memory, pending, chain))

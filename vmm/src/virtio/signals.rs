@@ -8,7 +8,7 @@ pub(super) const NO_VECTOR: u16 = 0xffff;
 const ISR_QUEUE: u8 = 1;
 const ISR_CONFIG: u8 = 2;
 
-/// What the worker tells the driver, without a lock shared with vCPU threads.
+/// Interrupts from the worker to the driver, without a lock shared with vCPU threads.
 pub(super) struct Signals {
     pub(super) msix: Msix,
     /// The line, for a driver without messages.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use vm_memory::{Bytes, GuestAddress};
 use vmm_sys_util::eventfd::EventFd;
 
-use super::{Device, GuestMemory, Host, PciDevice};
+use super::{Device, DeviceContext, GuestMemory, PciDevice};
 use crate::bus::Bus;
 use crate::irq::Doorbells;
 use crate::layout::ECAM_START;
@@ -28,7 +28,7 @@ pub(super) const VECTOR_DATA: u32 = 0x40;
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 
-/// Answers writes as the kernel would, and can refuse.
+/// Answers writes as the kernel would, and can fail.
 #[derive(Default)]
 pub(super) struct FakeDoorbells {
     pub(super) bound: Mutex<Vec<(i32, u64)>>,
@@ -83,7 +83,7 @@ pub(super) struct Ring {
 }
 
 impl Guest {
-    /// A machine with only `device`, its BAR decoding and MSI-X on.
+    /// A VM with only `device`, its BAR decoding and MSI-X on.
     pub(super) fn new(device: Box<dyn Device>) -> Self {
         let memory = GuestMemory::from_ranges(&[(GuestAddress(0), MEMORY as usize)]).unwrap();
         Self::in_memory(device, memory)
@@ -96,8 +96,11 @@ impl Guest {
             Root::new((&mmio, &pio), &[RamRange { start: 0, len: MEMORY }], Arc::new(pins.clone())).unwrap();
         let router = FakeRouter::default();
         let doorbells = Arc::new(FakeDoorbells::default());
-        let host =
-            Host { memory: memory.clone(), router: Arc::new(router.clone()), doorbells: doorbells.clone() };
+        let host = DeviceContext {
+            memory: memory.clone(),
+            router: Arc::new(router.clone()),
+            doorbells: doorbells.clone(),
+        };
         let device = PciDevice::new(device, host).unwrap();
         root.add(device.clone()).unwrap();
         mmio.write(CONFIG + 4, &[6, 0]);
@@ -291,7 +294,7 @@ impl Guest {
         all
     }
 
-    /// Waits until the device asks to be reset.
+    /// Waits until the device needs a reset.
     pub(super) fn wait_for_plea(&self) {
         self.router.take(VECTOR_DATA + self.rings.len() as u32);
         assert_eq!(self.status() & 0x40, 0x40);

@@ -17,7 +17,7 @@ use self::capability::{BAR_SIZE, Region, Window};
 use self::common::{Common, Effect};
 use self::doorbell::BoundDoorbells;
 use super::signals::Signals;
-use super::{Device, DeviceConfig, Host};
+use super::{Device, DeviceConfig, DeviceContext};
 use crate::bus::BusDevice;
 use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, Msix, RootError, Slot};
 
@@ -35,7 +35,7 @@ pub enum DeviceError {
     Vectors {
         /// Its short name.
         device: &'static str,
-        /// What the interrupt controller said.
+        /// The interrupt controller's error.
         #[source]
         source: io::Error,
     },
@@ -44,7 +44,7 @@ pub enum DeviceError {
     EventFds {
         /// Its short name.
         device: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -55,7 +55,7 @@ pub enum DeviceError {
 /// Lock order: `config`, then `state`. The worker takes neither.
 pub struct PciDevice {
     name: &'static str,
-    host: Host,
+    host: DeviceContext,
     device_config: Arc<dyn DeviceConfig>,
     signals: Arc<Signals>,
     kicks: Vec<Arc<EventFd>>,
@@ -79,7 +79,7 @@ struct State {
 
 impl PciDevice {
     /// Wraps `device`: a vector for each queue and one for configuration changes.
-    pub fn new(device: Box<dyn Device>, host: Host) -> Result<Arc<Self>, DeviceError> {
+    pub fn new(device: Box<dyn Device>, host: DeviceContext) -> Result<Arc<Self>, DeviceError> {
         Self::beside(device, host, 0, |_, _| {})
     }
 
@@ -87,11 +87,11 @@ impl PciDevice {
     /// next, and `other` adds the BARs of the other.
     pub(crate) fn beside(
         device: Box<dyn Device>,
-        host: Host,
+        host: DeviceContext,
         index: u8,
         other: impl FnOnce(&mut ConfigSpace, &mut Bars),
     ) -> Result<Arc<Self>, DeviceError> {
-        let model = device.model();
+        let model = device.info();
         let name = model.name;
         let count = u16::try_from(model.queues.len()).unwrap_or(u16::MAX);
         let msix = Msix::new(host.router.as_ref(), count.saturating_add(1))
@@ -139,7 +139,7 @@ impl PciDevice {
         self.state().life.pause();
     }
 
-    /// Goes on after [`Self::pause`].
+    /// Continues after [`Self::pause`].
     pub fn resume(&self) {
         self.state().life.resume();
     }

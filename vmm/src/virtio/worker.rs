@@ -54,7 +54,7 @@ impl Control {
         }
     }
 
-    /// Parks while the order is to pause; whether to go on serving after that.
+    /// Parks while paused; returns whether to continue.
     fn obey(&self) -> bool {
         let mut state = self.lock();
         while state.order == Order::Pause {
@@ -103,7 +103,7 @@ impl Worker {
                 let mut device = take.recv().unwrap_or_else(|_| Box::new(Nothing));
                 let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(device.as_mut()));
                 if let Err(error) = result {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "a device asks to be reset");
+                    tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
                     signals.ask_for_reset();
                 }
                 device.deactivate();
@@ -119,7 +119,7 @@ impl Worker {
         }
     }
 
-    /// Asks it to end; does not wait.
+    /// Requests its end; does not wait.
     pub(super) fn ask_to_stop(&self) {
         self.control.give(Order::Stop);
         self.stalls.release();
@@ -145,7 +145,7 @@ impl Worker {
         }
     }
 
-    /// Goes on after [`Self::pause`].
+    /// Continues after [`Self::pause`].
     pub(super) fn resume(&self) {
         self.control.give(Order::Serve);
     }
@@ -161,23 +161,23 @@ impl Drop for Worker {
     }
 }
 
-/// Stands in where the spawning side went away before it handed its device over.
+/// Placeholder for a device that was never handed over.
 struct Nothing;
 
 impl Device for Nothing {
-    fn model(&self) -> super::Model {
+    fn info(&self) -> super::DeviceInfo {
         let config = Arc::new(Vec::new());
-        super::Model { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config }
+        super::DeviceInfo { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config }
     }
 
-    fn serve(&mut self, queue: usize, _queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, _queues: &mut Queues) -> Result<(), RingError> {
         Err(RingError::Absent(queue))
     }
 }
 
 /// Why serving ended other than by order.
 #[derive(Debug, thiserror::Error)]
-enum ServeError {
+enum WorkerError {
     #[error("the driver's ring is unusable")]
     Ring(#[from] RingError),
     #[error("the worker cannot wait for events")]
@@ -193,7 +193,7 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    fn new(queues: Queues, control: &'a Control) -> Result<Self, ServeError> {
+    fn new(queues: Queues, control: &'a Control) -> Result<Self, WorkerError> {
         let epoll = Epoll::new()?;
         let kicks: Vec<_> = queues.kicks().collect();
         for (at, (_, kick)) in (0..).zip(&kicks) {
@@ -203,7 +203,7 @@ impl<'a> Loop<'a> {
         Ok(Self { queues, kicks, control, epoll, watched: None })
     }
 
-    fn run(&mut self, device: &mut dyn Device) -> Result<(), ServeError> {
+    fn run(&mut self, device: &mut dyn Device) -> Result<(), WorkerError> {
         for at in 0..self.kicks.len() {
             self.kicked(device, at)?;
         }
@@ -231,17 +231,17 @@ impl<'a> Loop<'a> {
         }
     }
 
-    fn kicked(&mut self, device: &mut dyn Device, at: usize) -> Result<(), ServeError> {
+    fn kicked(&mut self, device: &mut dyn Device, at: usize) -> Result<(), WorkerError> {
         if let Some((queue, kick)) = self.kicks.get(at) {
             // Empty when it is served without a kick.
             let _ = kick.read();
-            device.serve(*queue, &mut self.queues)?;
+            device.process_queue(*queue, &mut self.queues)?;
         }
         Ok(())
     }
 
     /// Follows what the device waits for now.
-    fn watch_source(&mut self, device: &dyn Device) -> Result<(), ServeError> {
+    fn watch_source(&mut self, device: &dyn Device) -> Result<(), WorkerError> {
         let wanted = device.source().map(|fd| fd.as_raw_fd());
         if wanted == self.watched {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Disks whose requests the monitor holds, as its guest's owner sees them.
+//! Disks whose requests the monitor holds after a host I/O error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use vireo_proto::launcher::DiskFailure;
 use vireo_vmm::config::{DiskStall, StallCause};
 
 /// A disk's number, and why a request of it is held; nothing once none is.
-pub(super) type News = (usize, Option<StallCause>);
+pub(super) type StallChange = (usize, Option<StallCause>);
 
-/// The disks of a machine.
+/// The disks of a VM.
 #[derive(Debug)]
 pub(super) struct Stalls {
     disks: Vec<Arc<DiskStall>>,
@@ -18,23 +18,23 @@ pub(super) struct Stalls {
     failed: BTreeMap<usize, StallCause>,
 }
 
-/// Listens to the disks of a machine.
+/// Listens to the disks of a VM.
 pub(super) fn listen(
     disks: Vec<Arc<DiskStall>>,
     names: Vec<String>,
-) -> (Stalls, mpsc::UnboundedReceiver<News>) {
-    let (tell, news) = mpsc::unbounded_channel();
+) -> (Stalls, mpsc::UnboundedReceiver<StallChange>) {
+    let (sender, changes) = mpsc::unbounded_channel();
     for (number, disk) in disks.iter().enumerate() {
-        let tell = tell.clone();
-        // Who drives the machine may have ended before it.
-        disk.listen(move |cause| drop(tell.send((number, cause))));
+        let sender = sender.clone();
+        // Who drives the VM may have ended before it.
+        disk.listen(move |cause| drop(sender.send((number, cause))));
     }
-    (Stalls { disks, names, failed: BTreeMap::new() }, news)
+    (Stalls { disks, names, failed: BTreeMap::new() }, changes)
 }
 
 impl Stalls {
-    /// Takes news in, and says what there is now.
-    pub(super) fn hear(&mut self, (disk, cause): News) -> Vec<DiskFailure> {
+    /// Applies a change and returns all current failures.
+    pub(super) fn update(&mut self, (disk, cause): StallChange) -> Vec<DiskFailure> {
         match cause {
             Some(cause) => self.failed.insert(disk, cause),
             None => self.failed.remove(&disk),
@@ -70,10 +70,10 @@ mod tests {
         let names = |failures: Vec<DiskFailure>| -> Vec<String> {
             failures.iter().map(|failure| format!("{} {}", failure.disk, failure.message)).collect()
         };
-        assert_eq!(names(stalls.hear((1, Some(full)))), ["data full"]);
-        assert_eq!(names(stalls.hear((0, Some(broken)))), ["root broken", "data full"]);
+        assert_eq!(names(stalls.update((1, Some(full)))), ["data full"]);
+        assert_eq!(names(stalls.update((0, Some(broken)))), ["root broken", "data full"]);
         assert!(stalls.any());
-        assert_eq!(names(stalls.hear((1, None))), ["root broken"]);
-        assert!(stalls.hear((0, None)).is_empty() && !stalls.any());
+        assert_eq!(names(stalls.update((1, None))), ["root broken"]);
+        assert!(stalls.update((0, None)).is_empty() && !stalls.any());
     }
 }

@@ -1,18 +1,18 @@
 use serde_json::{Value, json};
 use uuid::Uuid;
-use vireo_vmconfig::{RebootPolicy, Smbios, Video};
+use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, RebootPolicy, Smbios, Video};
 
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, escaped, extra, plug};
+use super::{device, escaped, extra, hotplug};
 use crate::firmware::Firmware;
-use crate::launch::{Boot, CpuModel, Launch};
+use crate::launch::Launch;
 
 /// What the guest agent's port is called on our side.
 pub(super) const AGENT: &str = "agent";
 
 /// What is decided outside the launch message.
-pub(super) struct Plan<'a> {
+pub(super) struct Resources<'a> {
     /// KVM runs the guest.
     pub kvm: bool,
     /// For a start through it.
@@ -21,8 +21,8 @@ pub(super) struct Plan<'a> {
     pub files: Vec<Option<DiskFds>>,
     /// Inherited socket of the serial port.
     pub serial: Option<i32>,
-    /// Inherited socket of what firmware says.
-    pub log: Option<i32>,
+    /// Inherited socket of the firmware's debug port.
+    pub firmware_log: Option<i32>,
     /// Inherited socket of the QMP monitor.
     pub qmp: i32,
     /// Inherited socket of the guest agent's port.
@@ -32,18 +32,18 @@ pub(super) struct Plan<'a> {
 /// QEMU's command line, without the program's name.
 ///
 /// What users name travels as JSON wherever QEMU reads JSON, where a comma is a comma; the rest is escaped.
-pub(super) fn arguments(launch: &Launch, plan: &Plan<'_>) -> Vec<String> {
+pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<String> {
     let mut args = Args::default();
-    machine(&mut args, launch, plan);
-    processors(&mut args, launch, plan.kvm);
-    boot(&mut args, launch, plan);
+    machine(&mut args, launch, resources);
+    cpu(&mut args, launch, resources.kvm);
+    boot(&mut args, launch, resources);
     smbios(&mut args, &launch.smbios);
-    wires(&mut args, plan);
-    let layout = Layout::of(launch, plan.agent.is_some());
-    blockdev::disks(&mut args, launch, &plan.files, layout);
-    device::others(&mut args, launch);
-    agent(&mut args, plan);
-    plug::places(&mut args, launch);
+    chardevs(&mut args, resources);
+    let layout = Layout::of(launch, resources.agent.is_some());
+    blockdev::disks(&mut args, launch, &resources.files, layout);
+    device::devices(&mut args, launch);
+    agent(&mut args, resources);
+    hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch);
     args.into_line()
 }
@@ -71,7 +71,7 @@ impl Args {
     }
 }
 
-fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
+fn machine(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     let name = format!("{}_{}", launch.vmi.namespace, launch.vmi.name).replace(',', ",,");
     args.option("-name", format!("guest={name},debug-threads=on"));
     args.flag("-no-user-config");
@@ -79,12 +79,12 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
     args.option("-display", "none");
     args.option("-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     args.option("-msg", "timestamp=off");
-    let smm = if needs_smm(launch, plan) { "on" } else { "off" };
-    // Without graphics, SeaBIOS talks on the serial port.
-    let firmware_on_serial = matches!(launch.boot, Boot::Bios { use_serial: true });
+    let smm = if needs_smm(launch, resources) { "on" } else { "off" };
+    // Without graphics, SeaBIOS writes to the serial port.
+    let firmware_on_serial = matches!(launch.boot, BootSource::Bios { use_serial: true });
     let graphics = if firmware_on_serial { ",graphics=off" } else { "" };
     args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
-    args.option("-accel", if plan.kvm { "kvm" } else { "tcg" });
+    args.option("-accel", if resources.kvm { "kvm" } else { "tcg" });
     args.option("-m", format!("{}B", launch.memory_bytes));
     args.option("-rtc", "base=utc");
     if launch.reboot == RebootPolicy::Terminate {
@@ -97,25 +97,26 @@ fn machine(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
 
 /// Secure boot is nothing without system management mode. Nor is text on a VGA adapter: QEMU maps the adapter's window
 /// at 0xa0000 together with the ranges of that mode, and a q35 machine that lacks them has RAM there.
-fn needs_smm(launch: &Launch, plan: &Plan<'_>) -> bool {
+fn needs_smm(launch: &Launch, resources: &Resources<'_>) -> bool {
     let is_vga = matches!(launch.video, Some(Video::Vga | Video::Virtio | Video::Cirrus));
-    let draws_text = is_vga && !matches!(launch.boot, Boot::Efi { .. });
-    draws_text || plan.firmware.is_some_and(|firmware| firmware.secure)
+    let draws_text = is_vga && !matches!(launch.boot, BootSource::Efi { .. });
+    draws_text || resources.firmware.is_some_and(|firmware| firmware.secure)
 }
 
-fn processors(args: &mut Args, launch: &Launch, kvm: bool) {
+fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
     let cpu = &launch.cpu;
-    let mut model = match (&cpu.model, kvm) {
-        (CpuModel::Host, true) => "host".to_owned(),
+    let mut model = match (cpu.model(), kvm) {
+        (CpuModel::HostModel | CpuModel::HostPassthrough, true) => "host".to_owned(),
         // All that can be emulated is the nearest to all the host has.
-        (CpuModel::Host, false) => "max".to_owned(),
+        (CpuModel::HostModel | CpuModel::HostPassthrough, false) => "max".to_owned(),
         (CpuModel::Named(name), _) => name.clone(),
     };
-    for (name, on) in &cpu.features {
-        model.push_str(&format!(",{name}={}", if *on { "on" } else { "off" }));
+    for feature in cpu.features() {
+        let state = if feature.is_enabled() { "on" } else { "off" };
+        model.push_str(&format!(",{}={state}", feature.name()));
     }
     args.option("-cpu", model);
-    let topology = cpu.topology;
+    let topology = cpu.topology();
     let (sockets, cores, threads) = (topology.sockets(), topology.cores(), topology.threads());
     args.option(
         "-smp",
@@ -123,10 +124,10 @@ fn processors(args: &mut Args, launch: &Launch, kvm: bool) {
     );
 }
 
-fn boot(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
+fn boot(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     // Only what has a boot index is tried.
     args.option("-boot", "strict=on");
-    if let Boot::Kernel { kernel, initrd, command_line } = &launch.boot {
+    if let BootSource::Kernel(KernelFiles { kernel, initrd, command_line }) = &launch.boot {
         args.option("-kernel", kernel.to_string_lossy());
         if let Some(initrd) = initrd {
             // QEMU splits this one at commas to pass several modules to Multiboot kernels.
@@ -134,7 +135,7 @@ fn boot(args: &mut Args, launch: &Launch, plan: &Plan<'_>) {
         }
         args.option("-append", command_line.as_str());
     }
-    let Some(firmware) = plan.firmware else { return };
+    let Some(firmware) = resources.firmware else { return };
     let Some(variables) = &firmware.variables else {
         args.option("-bios", firmware.code.to_string_lossy());
         return;
@@ -188,22 +189,22 @@ fn smbios_table(args: &mut Args, kind: u8, fields: &[(&str, &String)]) {
     }
 }
 
-fn wires(args: &mut Args, plan: &Plan<'_>) {
-    args.option("-chardev", format!("socket,id=qmp,fd={}", plan.qmp));
+fn chardevs(args: &mut Args, resources: &Resources<'_>) {
+    args.option("-chardev", format!("socket,id=qmp,fd={}", resources.qmp));
     args.option("-mon", "chardev=qmp,mode=control");
-    if let Some(fd) = plan.serial {
+    if let Some(fd) = resources.serial {
         args.option("-chardev", format!("socket,id=serial,fd={fd}"));
         args.option("-serial", "chardev:serial");
     }
-    if let Some(fd) = plan.log {
+    if let Some(fd) = resources.firmware_log {
         args.option("-chardev", format!("socket,id=firmware,fd={fd}"));
         args.option("-device", "isa-debugcon,iobase=0x402,chardev=firmware");
     }
 }
 
 /// After every other device, none of which it shall move to another slot.
-fn agent(args: &mut Args, plan: &Plan<'_>) {
-    let Some(fd) = plan.agent else { return };
+fn agent(args: &mut Args, resources: &Resources<'_>) {
+    let Some(fd) = resources.agent else { return };
     args.option("-chardev", format!("socket,id={AGENT},fd={fd}"));
     args.json("-device", &json!({ "driver": "virtio-serial-pci", "id": "ports" }));
     let port = json!({

@@ -4,15 +4,15 @@ use super::super::blockdev::ImageFd;
 use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
-    CacheMode, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice, IoMode, NicModel,
-    WatchdogAction,
+    CacheMode, Cpu, CpuFeature, DeviceRequest, DiskBus, DiskDevice, DiskSource, ErrorPolicy, ExtraDevice,
+    IoMode, NicModel, WatchdogAction,
 };
 
 fn file(fd: i32) -> ImageFd {
     ImageFd { fd, block_device: false }
 }
 
-/// The command line of a machine; its disks' descriptors are 10, 11 (backing), 12, 13...
+/// The command line of a VM; its disks' descriptors are 10, 11 (backing), 12, 13...
 fn line(launch: &Launch, kvm: bool) -> Vec<String> {
     let files = (0..).step_by(2).zip(&launch.disks).map(|(at, disk)| {
         let backing =
@@ -21,12 +21,12 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
     });
     arguments(
         launch,
-        &Plan {
+        &Resources {
             kvm,
             firmware: None,
             files: files.collect(),
             serial: Some(8),
-            log: None,
+            firmware_log: None,
             qmp: 9,
             agent: Some(7),
         },
@@ -165,7 +165,7 @@ fn an_empty_drive_has_a_device_and_no_content() {
 fn many_disks_share_slots_and_firmware_tries_the_first() {
     let mut launch =
         Launch { disks: vec![disk(DiskBus::Virtio); 60], hotplug: true, ..sample::kernel_boot() };
-    launch.boot = Boot::Bios { use_serial: false };
+    launch.boot = BootSource::Bios { use_serial: false };
     let line = line(&launch, false);
     let disks: Vec<Value> =
         devices(&line).into_iter().filter(|device| device["driver"] == "virtio-blk-pci").collect();
@@ -197,11 +197,11 @@ fn what_users_name_cannot_add_options() {
     launch.smbios.product = "x,uuid=y".into();
     launch.smbios.chassis.asset = "a,b".into();
     launch.interfaces[0].tap = "t,script=/x".into();
-    launch.boot = Boot::Kernel {
+    launch.boot = BootSource::Kernel(KernelFiles {
         kernel: "/k,1".into(),
         initrd: Some(PathBuf::from("/i,2")),
         command_line: "c=,3".into(),
-    };
+    });
     let line = line(&launch, false);
     assert_eq!(device(&line, "virtio-blk-pci")["serial"], "a,readonly=on\"}");
     assert_eq!(values(&line, "-smbios"), ["type=1,product=x,,uuid=y", "type=3,asset=a,,b"]);
@@ -221,13 +221,15 @@ fn choices_show() {
         (|_| {}, true, &["-cpu", "host"]),
         (
             |l| {
-                l.cpu.model = CpuModel::Named("Skylake-Client".into());
-                l.cpu.features = vec![("avx".into(), true), ("hle".into(), false)];
+                let features = [("avx", true), ("hle", false)];
+                let features = features.map(|(name, on)| CpuFeature::new(name, on).unwrap());
+                let model = CpuModel::Named("Skylake-Client".into());
+                l.cpu = Cpu::new(l.cpu.topology(), model, features.into());
             },
             true,
             &["-cpu", "Skylake-Client,avx=on,hle=off"],
         ),
-        (|l| l.boot = Boot::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
+        (|l| l.boot = BootSource::Bios { use_serial: true }, false, &["q35,smm=off,vmport=off,graphics=off"]),
         (|l| l.reboot = RebootPolicy::Terminate, false, &["-no-reboot"]),
         (|l| l.start_paused = true, false, &["-S"]),
         (|l| l.video = Some(Video::Vga), false, &["-device", r#"{"driver":"VGA"}"#]),
@@ -266,7 +268,7 @@ fn choices_show() {
 #[test]
 fn write_through_and_boot_order_reach_the_device() {
     let mut launch = sample::kernel_boot();
-    launch.boot = Boot::Bios { use_serial: false };
+    launch.boot = BootSource::Bios { use_serial: false };
     launch.disks.push(Disk { cache: CacheMode::WriteThrough, ..disk(DiskBus::Sata) });
     let first = line(&launch, false);
     assert_eq!(device(&first, "virtio-blk-pci")["bootindex"], 1);
@@ -326,19 +328,21 @@ fn every_card_model_is_one_of_qemus() {
 fn efi_brings_its_flash_and_secure_boot_its_lock() {
     for secure in [false, true] {
         let firmware = Firmware { code: "/c,ode".into(), variables: Some("/v".into()), secure };
-        let launch =
-            Launch { boot: Boot::Efi { secure_boot: secure, variables: None }, ..sample::kernel_boot() };
+        let launch = Launch {
+            boot: BootSource::Efi { secure_boot: secure, persistent: None },
+            ..sample::kernel_boot()
+        };
         let launch = Launch { disks: Vec::new(), ..launch };
-        let plan = Plan {
+        let resources = Resources {
             kvm: false,
             firmware: Some(&firmware),
             files: Vec::new(),
             serial: None,
-            log: Some(7),
+            firmware_log: Some(7),
             qmp: 9,
             agent: None,
         };
-        let line = arguments(&launch, &plan);
+        let line = arguments(&launch, &resources);
         let smm = if secure { "on" } else { "off" };
         let machine = format!("q35,smm={smm},vmport=off");
         assert_eq!(values(&line, "-machine"), [machine.as_str(), "pflash0=efi-code,pflash1=efi-variables"]);
@@ -352,8 +356,8 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
 
 #[test]
 fn text_on_a_vga_adapter_needs_the_ranges_of_smm() {
-    let bios = Boot::Bios { use_serial: false };
-    let efi = Boot::Efi { secure_boot: false, variables: None };
+    let bios = BootSource::Bios { use_serial: false };
+    let efi = BootSource::Efi { secure_boot: false, persistent: None };
     for (boot, video, smm) in [
         (bios.clone(), Some(Video::Vga), "on"),
         (bios.clone(), Some(Video::Bochs), "off"),
@@ -370,11 +374,19 @@ fn text_on_a_vga_adapter_needs_the_ranges_of_smm() {
 #[test]
 fn bios_is_the_one_that_was_found() {
     let firmware = Firmware { code: "/bios".into(), variables: None, secure: false };
-    let launch = Launch { boot: Boot::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
+    let launch =
+        Launch { boot: BootSource::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
     let firmware = Some(&firmware);
-    let plan =
-        Plan { kvm: true, firmware, files: Vec::new(), serial: None, log: Some(7), qmp: 9, agent: None };
-    let line = arguments(&launch, &plan);
+    let resources = Resources {
+        kvm: true,
+        firmware,
+        files: Vec::new(),
+        serial: None,
+        firmware_log: Some(7),
+        qmp: 9,
+        agent: None,
+    };
+    let line = arguments(&launch, &resources);
     assert_eq!(values(&line, "-bios"), ["/bios"]);
     assert_eq!(values(&line, "-machine"), ["q35,smm=off,vmport=off,graphics=off"]);
 }

@@ -2,13 +2,13 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::pci::Layout;
-use crate::launch::{Boot, Disk, Launch};
-use vireo_vmconfig::{CacheMode, DiskBus, DiskSource, ErrorPolicy, IoMode};
+use crate::launch::{Disk, Launch};
+use vireo_vmconfig::{BootSource, CacheMode, DiskBus, DiskSource, ErrorPolicy, IoMode};
 
 /// Ports of the AHCI controller that every q35 machine has; further controllers have as many.
 pub(super) const AHCI_PORTS: usize = 6;
-/// How many disks firmware is told to try where nobody asks for an order. SeaBIOS has room for 16 drives, takes them in
-/// the order of their slots, and leaves out those that it is not to try.
+/// How many disks get a boot index where the manifest sets no boot order. SeaBIOS has room for 16 drives, takes them in
+/// the order of their slots, and leaves out those without a boot index.
 const TRIED_DISKS: usize = 16;
 
 /// A disk's descriptors as QEMU inherits them.
@@ -85,7 +85,7 @@ fn scsi_driver(disk: &Disk) -> &'static str {
 
 fn sata_drive(args: &mut Args, disk: &Disk, controller: usize, port: usize) -> Value {
     let driver = if disk.is_cdrom() { "ide-cd" } else { "ide-hd" };
-    // The machine's own controller is called ide.
+    // The VM's own controller is called ide.
     let bus = if controller == 0 { format!("ide.{port}") } else { format!("ahci{controller}.{port}") };
     if controller > 0 && port == 0 {
         args.json("-device", &json!({ "driver": "ich9-ahci", "id": format!("ahci{controller}") }));
@@ -116,16 +116,16 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
     }
 }
 
-/// As asked; where nobody asks for any order, firmware tries the disks in theirs.
+/// The boot order of the manifest; where it sets none, firmware tries the disks in their order.
 fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
     let nobody_asks = launch.disks.iter().all(|disk| disk.boot_order.is_none())
         && launch.interfaces.iter().all(|interface| interface.boot_order.is_none());
-    let firmware = !matches!(launch.boot, Boot::Kernel { .. });
+    let firmware = !matches!(launch.boot, BootSource::Kernel(_));
     let in_order = (nobody_asks && firmware && index < TRIED_DISKS).then(|| index as u64 + 1);
     disk.boot_order.map(u64::from).or(in_order)
 }
 
-/// The block graph of one disk. The backing image is what we say, whatever the overlay's header says.
+/// The block graph of one disk. The backing image is the one of the launch message, not that of the overlay's header.
 pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
     let file = |image: ImageFd, read_only: bool| {
         let mut file = json!({
@@ -152,7 +152,7 @@ pub(super) fn content(disk: &Disk, node: &str, fds: &DiskFds) -> Value {
         "file": file(fds.image, disk.read_only),
     });
     match (&disk.source, fds.backing) {
-        // Without a medium there is no content.
+        // An empty drive has no block node.
         (DiskSource::Raw(_) | DiskSource::NoMedium, _) => top["driver"] = json!("raw"),
         (DiskSource::Qcow2 { .. }, backing) => {
             top["driver"] = json!("qcow2");

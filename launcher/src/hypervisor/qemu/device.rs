@@ -2,14 +2,14 @@ use serde_json::json;
 
 use super::args::Args;
 use super::escaped;
-use super::inquiry::BALLOON;
+use super::stats::BALLOON;
 use crate::launch::{Interface, Launch};
 use vireo_vmconfig::{NicModel, Video};
 
-/// Network cards and all devices that are either there or not.
-pub(super) fn others(args: &mut Args, launch: &Launch) {
+/// NICs and all devices that are either there or not.
+pub(super) fn devices(args: &mut Args, launch: &Launch) {
     for (index, interface) in launch.interfaces.iter().enumerate() {
-        card(args, interface, index);
+        nic(args, interface, index);
     }
     if launch.rng {
         args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
@@ -34,22 +34,22 @@ pub(super) fn others(args: &mut Args, launch: &Launch) {
         };
         args.json("-device", &json!({ "driver": driver }));
         if let Some(path) = &launch.vnc_socket {
-            // Nobody ends another's session by opening a second one, whatever viewers ask for.
+            // A second connection must not end the first, whatever a viewer requests.
             args.option("-vnc", format!("unix:{},share=ignore", escaped(path)));
         }
     }
 }
 
-fn card(args: &mut Args, interface: &Interface, index: usize) {
+fn nic(args: &mut Args, interface: &Interface, index: usize) {
     let net = format!("net{index}");
-    let mut back = json!({
+    let mut netdev = json!({
         "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
     });
     if interface.model == NicModel::Virtio {
-        // Other cards have no use for offload headers.
-        back["vnet_hdr"] = json!(true);
+        // Other NICs have no use for offload headers.
+        netdev["vnet_hdr"] = json!(true);
     }
-    args.json("-netdev", &back);
+    args.json("-netdev", &netdev);
     let driver = match interface.model {
         NicModel::Virtio => "virtio-net-pci",
         NicModel::E1000 => "e1000",
@@ -59,16 +59,16 @@ fn card(args: &mut Args, interface: &Interface, index: usize) {
         NicModel::Pcnet => "pcnet",
         NicModel::Rtl8139 => "rtl8139",
     };
-    let mut front = json!({
+    let mut device = json!({
         "driver": driver, "id": format!("device-{net}"), "netdev": net, "mac": interface.mac.to_string(),
     });
     if let (NicModel::Virtio, Some(mtu)) = (interface.model, interface.mtu) {
-        front["host_mtu"] = json!(mtu);
+        device["host_mtu"] = json!(mtu);
     }
     match interface.boot_order {
-        Some(order) => front["bootindex"] = json!(order),
+        Some(order) => device["bootindex"] = json!(order),
         // No network boot: then the ROM image need not be installed either.
-        None => front["romfile"] = json!(""),
+        None => device["romfile"] = json!(""),
     }
-    args.json("-device", &front);
+    args.json("-device", &device);
 }

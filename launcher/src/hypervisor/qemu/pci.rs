@@ -1,7 +1,7 @@
 //! Where PCI devices go on the root bus of QEMU's q35 machine.
 //!
-//! QEMU gives every device the first free slot, in the order of the command line. Where there are more devices than
-//! slots, virtio disks share slots, eight functions in each, in the last slots that are free: so they keep their order,
+//! QEMU assigns every device the first free slot, in the order of the command line. Where there are more devices than
+//! slots, virtio disks share slots, eight functions in each, in the last free slots: so they keep their order,
 //! and every other device keeps the slot that it would have had.
 
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use super::blockdev::AHCI_PORTS;
 use crate::launch::Launch;
 use vireo_vmconfig::{DiskBus, Video};
 
-/// The slot of the ports that volumes are plugged into: the last one before the board's own devices.
+/// The slot of the ports that volumes are attached to: the last one before the board's own devices.
 pub(super) const HOTPLUG_SLOT: usize = 0x1e;
 /// Functions of a slot.
 const FUNCTIONS: usize = 8;
@@ -35,7 +35,7 @@ impl Layout {
         if disks + other_devices(launch, agent) < end {
             return Self::OnePerSlot;
         }
-        // Admission sees to it that they fit; QEMU says which device does not.
+        // Admission limits the number of devices; beyond that QEMU reports which device does not fit.
         Self::Shared { first: end.saturating_sub(disks.div_ceil(FUNCTIONS)) }
     }
 

@@ -16,16 +16,16 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::Fault;
-use vireo_vmm::FirmwareTalk;
+use vireo_vmm::FirmwareLogScanner;
 
 use super::blockdev::{DiskFds, ImageFd};
 use crate::console::Port;
 use crate::fault::{Code, fault};
-use crate::host::Host;
+use crate::host::HostResources;
 use crate::launch::Launch;
 use vireo_vmconfig::CacheMode;
 
-/// How much of QEMU's complaints a fault carries.
+/// How much of QEMU's stderr a fault carries.
 const STDERR_TAIL: usize = 4096;
 
 /// QEMU, running.
@@ -34,14 +34,14 @@ pub(super) struct Process {
     pub child: Child,
     /// Our end of its monitor.
     pub qmp: UnixStream,
-    /// Has something whenever firmware says that there is nothing to start.
-    pub nothing: mpsc::Receiver<()>,
+    /// Receives a message whenever firmware finds no boot device.
+    pub no_boot_device: mpsc::Receiver<()>,
     /// Ends with the tail of its stderr.
     pub stderr: JoinHandle<String>,
 }
 
 /// What QEMU inherits.
-pub(super) struct Wiring {
+pub(super) struct InheritedFds {
     disks: Vec<Option<OwnedDisk>>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
@@ -68,15 +68,15 @@ impl OwnedImage {
     }
 }
 
-impl Wiring {
+impl InheritedFds {
     /// Duplicates the disks' descriptors and makes the socket pairs.
-    pub(super) fn new(launch: &Launch, host: &Host) -> Result<Self, Fault> {
-        let wire = || -> io::Result<Self> {
+    pub(super) fn new(launch: &Launch, host: &HostResources) -> Result<Self, Fault> {
+        let open = || -> io::Result<Self> {
             let disks = launch.disks.iter().zip(&host.disks).map(|(disk, files)| {
                 let Some(files) = files else { return Ok(None) };
                 if disk.cache == CacheMode::None {
-                    pass_by_cache(&files.image)?;
-                    files.backing.as_ref().map(pass_by_cache).transpose()?;
+                    set_direct_io(&files.image)?;
+                    files.backing.as_ref().map(set_direct_io).transpose()?;
                 }
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
                 Ok(Some((OwnedImage::share(&files.image)?, backing)))
@@ -86,10 +86,10 @@ impl Wiring {
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
-                agent: host.agent.as_ref().map(|plug| plug.line.try_clone()).transpose()?,
+                agent: host.agent.as_ref().map(|port| port.stream.try_clone()).transpose()?,
             })
         };
-        wire().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
+        open().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
     }
 
     /// Descriptor numbers of the disks.
@@ -111,7 +111,7 @@ impl Wiring {
         self.serial.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
     }
 
-    /// Descriptor number of QEMU's end of what firmware says.
+    /// Descriptor number of QEMU's end of the firmware's debug port.
     pub(super) fn firmware_fd(&self) -> Option<RawFd> {
         self.firmware.as_ref().map(|(_, theirs)| theirs.as_raw_fd())
     }
@@ -137,7 +137,7 @@ impl Wiring {
 ///
 /// # Errors
 /// When its file system has no such thing.
-pub(super) fn pass_by_cache(file: &File) -> io::Result<()> {
+pub(super) fn set_direct_io(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | rustix::fs::OFlags::DIRECT)?)
 }
@@ -153,7 +153,7 @@ pub fn find_binary(name: &Path) -> Result<PathBuf, String> {
         return if is_program(name) {
             Ok(name.to_owned())
         } else {
-            Err(format!("{} is no program", name.display()))
+            Err(format!("{} is not an executable file", name.display()))
         };
     }
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -165,13 +165,13 @@ pub fn find_binary(name: &Path) -> Result<PathBuf, String> {
 pub(super) fn spawn(
     binary: &Path,
     arguments: &[String],
-    wiring: Wiring,
+    inherited_fds: InheritedFds,
     port: Port,
 ) -> Result<Process, Fault> {
     let failed =
         |error: io::Error| fault(Code::Hypervisor, format!("cannot start {}: {error}", binary.display()));
     debug!(binary = %binary.display(), ?arguments, "starting QEMU");
-    let inherited = wiring.inherited();
+    let inherited = inherited_fds.inherited();
     let mut command = Command::new(binary);
     command
         .args(arguments)
@@ -188,16 +188,16 @@ pub(super) fn spawn(
         .stderr
         .take()
         .map_or_else(|| tokio::spawn(std::future::ready(String::new())), |pipe| tokio::spawn(tail(pipe)));
-    let (found, nothing) = mpsc::channel(1);
-    let ear = || Ear { talk: FirmwareTalk::default(), found: found.clone() };
-    if let Some((ours, _)) = wiring.serial {
-        tokio::spawn(bridge(async_stream(ours).map_err(failed)?, port, ear()));
+    let (found, no_boot_device) = mpsc::channel(1);
+    let listener = || FirmwareLogListener { scanner: FirmwareLogScanner::default(), found: found.clone() };
+    if let Some((ours, _)) = inherited_fds.serial {
+        tokio::spawn(bridge(async_stream(ours).map_err(failed)?, port, listener()));
     }
-    if let Some((ours, _)) = wiring.firmware {
-        tokio::spawn(listen(async_stream(ours).map_err(failed)?, ear()));
+    if let Some((ours, _)) = inherited_fds.firmware {
+        tokio::spawn(listen(async_stream(ours).map_err(failed)?, listener()));
     }
     // Dropping the rest closes QEMU's ends here, so that its death closes ours.
-    Ok(Process { child, qmp: async_stream(wiring.qmp.0).map_err(failed)?, nothing, stderr })
+    Ok(Process { child, qmp: async_stream(inherited_fds.qmp.0).map_err(failed)?, no_boot_device, stderr })
 }
 
 fn async_stream(stream: StdStream) -> io::Result<UnixStream> {
@@ -229,12 +229,12 @@ fn before_exec(command: &mut Command, inherited: Vec<RawFd>) {
 
 fn keep_open(fd: RawFd) -> io::Result<()> {
     #[expect(unsafe_code, reason = "the number of a descriptor crosses fork, its owner does not")]
-    // SAFETY: `Wiring` owns the descriptor and outlives the call to `spawn`, in which this runs.
+    // SAFETY: `InheritedFds` owns the descriptor and outlives the call to `spawn`, in which this runs.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     Ok(fcntl_setfd(fd, FdFlags::empty())?)
 }
 
-/// Logs what QEMU says, and remembers the end of it.
+/// Logs QEMU's stderr, and keeps its end.
 async fn tail(pipe: ChildStderr) -> String {
     let mut lines = BufReader::new(pipe);
     let mut last = VecDeque::new();
@@ -255,18 +255,18 @@ async fn tail(pipe: ChildStderr) -> String {
 }
 
 /// Moves bytes between QEMU's serial port and the console until QEMU is gone.
-async fn bridge(serial: UnixStream, mut port: Port, mut ear: Ear) {
+async fn bridge(serial: UnixStream, mut port: Port, mut listener: FirmwareLogListener) {
     let (mut from_guest, mut to_guest) = serial.into_split();
     let output = async {
         let mut chunk = vec![0; 4096];
         while let Ok(count @ 1..) = from_guest.read(&mut chunk).await {
-            let said = chunk.get(..count).unwrap_or_default();
-            port.output.write(said);
-            ear.hear(said);
+            let bytes = chunk.get(..count).unwrap_or_default();
+            port.output.write(bytes);
+            listener.scan(bytes);
         }
     };
     let input = async {
-        // QEMU reads only while the UART has room: that is the gate.
+        // QEMU reads only while the UART has room.
         while let Some(keys) = port.input.recv().await {
             if to_guest.write_all(&keys).await.is_err() {
                 break;
@@ -280,28 +280,28 @@ async fn bridge(serial: UnixStream, mut port: Port, mut ear: Ear) {
     }
 }
 
-/// Hears firmware say that there is nothing to start.
-struct Ear {
-    talk: FirmwareTalk,
+/// Scans the firmware's log for the message that no boot device was found.
+struct FirmwareLogListener {
+    scanner: FirmwareLogScanner,
     found: mpsc::Sender<()>,
 }
 
-impl Ear {
-    fn hear(&mut self, bytes: &[u8]) {
-        if self.talk.hear(bytes) {
-            // After a reboot it may say so again.
-            self.talk = FirmwareTalk::default();
-            // Full: it was said and not heeded yet. Closed: nobody wants to know.
+impl FirmwareLogListener {
+    fn scan(&mut self, bytes: &[u8]) {
+        if self.scanner.scan(bytes) {
+            // It may be logged again after a reboot.
+            self.scanner = FirmwareLogScanner::default();
+            // Full: the previous message was not consumed yet. Closed: there is no receiver any more.
             let _ = self.found.try_send(());
         }
     }
 }
 
-/// Hears what firmware writes to its debug port until QEMU is gone.
-async fn listen(mut port: UnixStream, mut ear: Ear) {
+/// Scans the firmware's debug port until QEMU is gone.
+async fn listen(mut port: UnixStream, mut listener: FirmwareLogListener) {
     let mut chunk = vec![0; 4096];
     while let Ok(count @ 1..) = port.read(&mut chunk).await {
-        ear.hear(chunk.get(..count).unwrap_or_default());
+        listener.scan(chunk.get(..count).unwrap_or_default());
     }
 }
 
@@ -323,6 +323,6 @@ mod tests {
         assert!(find_binary(Path::new("sh")).unwrap().is_absolute());
         assert_eq!(find_binary(Path::new("/bin/sh")), Ok(PathBuf::from("/bin/sh")));
         assert!(find_binary(Path::new("vireo-no-such-program")).unwrap_err().contains("not installed"));
-        assert!(find_binary(Path::new("/etc/passwd")).unwrap_err().contains("no program"));
+        assert!(find_binary(Path::new("/etc/passwd")).unwrap_err().contains("not an executable file"));
     }
 }

@@ -1,4 +1,4 @@
-//! The QEMU machine protocol, as much of it as drives one machine: JSON, one message a line.
+//! The part of the QEMU Machine Protocol (QMP) that is needed for one VM: JSON, one message per line.
 
 use serde_json::{Value, json};
 
@@ -9,33 +9,33 @@ pub(super) enum Message {
     Greeting,
     /// A command worked.
     Return { id: String, value: Value },
-    /// A command was refused.
-    Refusal { id: String, reason: String },
+    /// A command failed.
+    Error { id: String, reason: String },
     /// Something happened.
     Event(Event),
 }
 
-/// Something that happened to the machine.
+/// Something that happened to the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// It ends, for this reason.
     Shutdown { reason: String },
-    /// It was reset, by the guest or by somebody else.
+    /// It was reset, by the guest or by a command.
     Reset { by_guest: bool },
-    /// The guest's kernel said that it panicked.
+    /// The guest's kernel reported a panic.
     Panicked { info: String },
     /// CPUs stopped.
     Stop,
-    /// CPUs go on.
+    /// vCPUs resumed.
     Resume,
     /// A request of a disk failed.
     DiskError { node: String, no_space: bool, reason: String, action: DiskAction },
     /// A program of the guest has opened a port, or closed it.
     Port { id: String, open: bool },
     /// A device is gone.
-    Deleted { device: String },
+    DeviceDeleted { device: String },
     /// The guest does not let go of a device.
-    Kept { device: String },
+    DeviceUnplugError { device: String },
     /// Something that changes nothing for us.
     Other(String),
 }
@@ -47,16 +47,16 @@ pub(super) enum DiskAction {
     Stop,
     /// The guest gets an error.
     Report,
-    /// The guest is told that it succeeded.
+    /// The guest gets success.
     Ignore,
 }
 
 /// A line that is none of the above.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QmpError {
-    #[error("QEMU's monitor said something that is no JSON")]
+    #[error("QEMU's monitor sent invalid JSON")]
     Syntax(#[from] serde_json::Error),
-    #[error("QEMU's monitor said something that is no QMP: {0}")]
+    #[error("QEMU's monitor sent an unknown message: {0}")]
     Shape(String),
 }
 
@@ -66,7 +66,7 @@ pub(super) fn command(name: &str) -> String {
 }
 
 /// What QEMU does when the guest switches itself off: end, or wait for a reset.
-pub(super) fn at_power_off(wait: bool) -> String {
+pub(super) fn set_shutdown_action(wait: bool) -> String {
     let action = if wait { "pause" } else { "poweroff" };
     format!(
         "{}\n",
@@ -88,7 +88,7 @@ pub(super) fn parse(line: &str) -> Result<Message, QmpError> {
         return Ok(Message::Return { id: id(), value: result.clone() });
     }
     if value.pointer("/error").is_some() {
-        return Ok(Message::Refusal { id: id(), reason: text(&value, "/error/desc") });
+        return Ok(Message::Error { id: id(), reason: text(&value, "/error/desc") });
     }
     Err(QmpError::Shape(line.chars().take(200).collect()))
 }
@@ -123,8 +123,8 @@ fn event_of(name: &str, value: &Value) -> Event {
             id: text(value, "/data/id"),
             open: value.pointer("/data/open").and_then(Value::as_bool) == Some(true),
         },
-        "DEVICE_DELETED" => Event::Deleted { device: text(value, "/data/device") },
-        "DEVICE_UNPLUG_GUEST_ERROR" => Event::Kept { device: text(value, "/data/device") },
+        "DEVICE_DELETED" => Event::DeviceDeleted { device: text(value, "/data/device") },
+        "DEVICE_UNPLUG_GUEST_ERROR" => Event::DeviceUnplugError { device: text(value, "/data/device") },
         other => Event::Other(other.to_owned()),
     }
 }
@@ -142,7 +142,7 @@ mod tests {
             (r#"{"return": {}, "id": "quit"}"#, Message::Return { id: "quit".into(), value: json!({}) }),
             (
                 r#"{"id": "quit", "error": {"class": "GenericError", "desc": "no"}}"#,
-                Message::Refusal { id: "quit".into(), reason: "no".into() },
+                Message::Error { id: "quit".into(), reason: "no".into() },
             ),
             (
                 r#"{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-shutdown"}}"#,
@@ -186,11 +186,11 @@ mod tests {
             ),
             (
                 r#"{"event": "DEVICE_DELETED", "data": {"device": "d", "path": "/machine/d"}}"#,
-                Message::Event(Event::Deleted { device: "d".into() }),
+                Message::Event(Event::DeviceDeleted { device: "d".into() }),
             ),
             (
                 r#"{"event": "DEVICE_UNPLUG_GUEST_ERROR", "data": {"device": "d", "path": "/machine/d"}}"#,
-                Message::Event(Event::Kept { device: "d".into() }),
+                Message::Event(Event::DeviceUnplugError { device: "d".into() }),
             ),
             (r#"{"event": "RTC_CHANGE"}"#, Message::Event(Event::Other("RTC_CHANGE".into()))),
         ];
@@ -200,7 +200,7 @@ mod tests {
         assert!(matches!(parse("{"), Err(QmpError::Syntax(_))));
         assert!(matches!(parse("{}"), Err(QmpError::Shape(_))));
         assert_eq!(command("quit"), "{\"execute\":\"quit\",\"id\":\"quit\"}\n");
-        assert!(at_power_off(true).contains(r#"{"shutdown":"pause"}"#));
+        assert!(set_shutdown_action(true).contains(r#"{"shutdown":"pause"}"#));
     }
 
     proptest! {

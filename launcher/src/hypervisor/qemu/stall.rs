@@ -1,8 +1,8 @@
-//! What is done when a disk of the guest fails: QEMU stops the guest and holds the request, which is carried out again
-//! when the guest goes on. So it is let go on again and again, less and less often, until that works; unless somebody
-//! paused it for reasons of their own.
+//! Disk failures under QEMU: it stops the guest and holds the request, which is carried out again when the guest
+//! resumes. So the guest is resumed again and again, with growing intervals, until that works; unless a pause was
+//! requested.
 //!
-//! Values in, values out: what QEMU says and what the owner wants goes in, what to say to either comes out.
+//! Values in, values out: QMP events and requests of the session go in, QMP commands and events for the session come out.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::hypervisor::Event;
 
 const RETRY_FIRST: Duration = Duration::from_secs(1);
 const RETRY_LAST: Duration = Duration::from_secs(10);
-/// How long a guest that was let go on has to go on before its disks count as working again. QEMU tells of failures of one
-/// disk at most once a second.
+/// How long a resumed guest has to run before its disks count as working again. QEMU reports failures of one disk at
+/// most once a second.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
-    /// Say this command to QEMU.
-    Say(&'static str),
-    /// Tell the owner.
-    Tell(Event),
+pub(super) enum Action {
+    /// Execute this QMP command.
+    Execute(&'static str),
+    /// Emit an event to the session.
+    Emit(Event),
 }
 
 /// Whether the guest's CPUs run, and why not.
@@ -32,150 +32,154 @@ pub(super) enum Step {
 pub(super) struct Stall {
     /// Disks that failed, by what QEMU calls them.
     failed: BTreeMap<String, DiskFailure>,
-    /// The owner wants the guest to stand still.
+    /// The session requested a pause.
     paused: bool,
-    /// QEMU has said that CPUs stopped, and not that they go on.
+    /// QEMU reported that the vCPUs stopped, and not yet that they resumed.
     stopped: bool,
-    /// QEMU was asked why it stopped.
-    asked: bool,
-    /// Since it was let go on: when its disks count as working if nothing happens.
-    settles: Option<Instant>,
-    /// When it is let go on.
-    retry: Option<Instant>,
-    times: u32,
+    /// QEMU was queried for the reason of the stop.
+    status_queried: bool,
+    /// When the disks count as working again, unless something fails before.
+    settled_at: Option<Instant>,
+    /// When the guest is resumed to retry.
+    retry_at: Option<Instant>,
+    retries: u32,
 }
 
 impl Stall {
-    /// Of a machine that has started, paused or not.
+    /// Of a VM that has started, paused or not.
     pub(super) fn new(paused: bool) -> Self {
         Self { paused, stopped: paused, ..Self::default() }
     }
 
     /// When [`Self::tick`] has something to do.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        [self.settles, self.retry].into_iter().flatten().min()
+        [self.settled_at, self.retry_at].into_iter().flatten().min()
     }
 
-    fn told(&self) -> Step {
+    fn report(&self) -> Action {
         let mut failures: Vec<_> = self.failed.values().cloned().collect();
         failures.dedup();
-        Step::Tell(Event::DisksFailed(failures))
+        Action::Emit(Event::DisksFailed(failures))
     }
 
     fn retry_later(&mut self, now: Instant) {
-        self.settles = None;
-        self.retry =
-            (!self.paused).then(|| now + RETRY_FIRST.saturating_mul(1 << self.times.min(8)).min(RETRY_LAST));
+        self.settled_at = None;
+        self.retry_at = (!self.paused)
+            .then(|| now + RETRY_FIRST.saturating_mul(1 << self.retries.min(8)).min(RETRY_LAST));
     }
 
-    /// Lets the guest go on, and sees what comes of it.
-    fn try_again(&mut self, now: Instant) -> Step {
-        self.retry = None;
-        self.settles = Some(now + SETTLE);
-        self.times = self.times.saturating_add(1);
-        Step::Say("cont")
+    /// Resumes the guest to retry the held requests.
+    fn try_again(&mut self, now: Instant) -> Action {
+        self.retry_at = None;
+        self.settled_at = Some(now + SETTLE);
+        self.retries = self.retries.saturating_add(1);
+        Action::Execute("cont")
     }
 
-    fn works(&mut self) -> Option<Step> {
-        self.settles = None;
-        self.retry = None;
-        self.times = 0;
+    fn clear(&mut self) -> Option<Action> {
+        self.settled_at = None;
+        self.retry_at = None;
+        self.retries = 0;
         let failed = !std::mem::take(&mut self.failed).is_empty();
-        failed.then(|| self.told())
+        failed.then(|| self.report())
     }
 
-    /// A request of a disk failed, and QEMU stops the guest for it. The failure is told again each time.
-    pub(super) fn failed(&mut self, node: String, failure: DiskFailure, now: Instant) -> Vec<Step> {
+    /// A request of a disk failed, and QEMU stops the guest for it. Each failure is reported.
+    pub(super) fn failed(&mut self, node: String, failure: DiskFailure, now: Instant) -> Vec<Action> {
         self.failed.insert(node, failure);
         self.retry_later(now);
-        vec![self.told()]
+        vec![self.report()]
     }
 
     /// CPUs stopped.
-    pub(super) fn stopped(&mut self, now: Instant) -> Vec<Step> {
+    pub(super) fn stopped(&mut self, now: Instant) -> Vec<Action> {
         self.stopped = true;
         if !self.failed.is_empty() {
             self.retry_later(now);
         }
         if self.paused {
-            return vec![Step::Tell(Event::Paused)];
+            return vec![Action::Emit(Event::Paused)];
         }
-        if self.failed.is_empty() && !self.asked {
-            // Nobody wanted that: its reason may be told late, or never.
-            self.asked = true;
-            return vec![Step::Say("query-status")];
+        if self.failed.is_empty() && !self.status_queried {
+            // Not requested: the reason may arrive late, or never.
+            self.status_queried = true;
+            return vec![Action::Execute("query-status")];
         }
         Vec::new()
     }
 
     /// What QEMU answers to the question why it stopped.
-    pub(super) fn is(&mut self, status: &str, now: Instant) -> Vec<Step> {
-        if !std::mem::take(&mut self.asked) || !self.stopped || self.paused || !self.failed.is_empty() {
+    pub(super) fn on_status(&mut self, status: &str, now: Instant) -> Vec<Action> {
+        if !std::mem::take(&mut self.status_queried)
+            || !self.stopped
+            || self.paused
+            || !self.failed.is_empty()
+        {
             return Vec::new();
         }
         match status {
             "io-error" => self.failed(String::new(), DiskFailure::default(), now),
-            // As by somebody else who talks to it: then it is to stay so.
+            // Stopped by another QMP client: then it stays paused.
             "running" => Vec::new(),
             _ => {
                 self.paused = true;
-                vec![Step::Tell(Event::Paused)]
+                vec![Action::Emit(Event::Paused)]
             }
         }
     }
 
-    /// CPUs go on.
-    pub(super) fn resumed(&mut self) -> Vec<Step> {
+    /// vCPUs resumed.
+    pub(super) fn resumed(&mut self) -> Vec<Action> {
         self.stopped = false;
         match self.failed.is_empty() {
-            true => vec![Step::Tell(Event::Resumed)],
+            true => vec![Action::Emit(Event::Resumed)],
             // Not before it is known whether they stay so.
             false => Vec::new(),
         }
     }
 
-    /// The owner wants the guest to stand still.
-    pub(super) fn pause(&mut self) -> Vec<Step> {
+    /// The session requests a pause.
+    pub(super) fn pause(&mut self) -> Vec<Action> {
         self.paused = true;
-        self.retry = None;
-        self.settles = None;
+        self.retry_at = None;
+        self.settled_at = None;
         match self.stopped {
-            // QEMU has nothing to say about that.
-            true => vec![Step::Tell(Event::Paused)],
-            false => vec![Step::Say("stop")],
+            // QEMU sends no event for that.
+            true => vec![Action::Emit(Event::Paused)],
+            false => vec![Action::Execute("stop")],
         }
     }
 
-    /// The owner wants the guest to go on.
-    pub(super) fn resume(&mut self, now: Instant) -> Vec<Step> {
+    /// The session requests the end of a pause.
+    pub(super) fn resume(&mut self, now: Instant) -> Vec<Action> {
         self.paused = false;
         if self.failed.is_empty() {
-            return vec![Step::Say("cont")];
+            return vec![Action::Execute("cont")];
         }
-        self.times = 0;
-        vec![Step::Tell(Event::Resumed), self.try_again(now)]
+        self.retries = 0;
+        vec![Action::Emit(Event::Resumed), self.try_again(now)]
     }
 
-    /// The machine was reset: no request is held any more, and it goes on unless it is to stand still.
-    pub(super) fn reset(&mut self) -> Vec<Step> {
-        let Some(told) = self.works() else { return Vec::new() };
-        let go_on = (self.stopped && !self.paused).then_some(Step::Say("cont"));
-        [told].into_iter().chain(go_on).collect()
+    /// The VM was reset: no request is held any more, and it resumes unless a pause is requested.
+    pub(super) fn reset(&mut self) -> Vec<Action> {
+        let Some(reported) = self.clear() else { return Vec::new() };
+        let go_on = (self.stopped && !self.paused).then_some(Action::Execute("cont"));
+        [reported].into_iter().chain(go_on).collect()
     }
 
     /// Time has passed.
-    pub(super) fn tick(&mut self, now: Instant) -> Vec<Step> {
-        if self.settles.is_some_and(|at| at <= now) {
-            // A QEMU that did not go on says nothing: its refusal was logged.
+    pub(super) fn tick(&mut self, now: Instant) -> Vec<Action> {
+        if self.settled_at.is_some_and(|at| at <= now) {
+            // QEMU did not resume; its error was logged.
             return match self.stopped {
                 true => {
                     self.retry_later(now);
                     Vec::new()
                 }
-                false => self.works().into_iter().collect(),
+                false => self.clear().into_iter().collect(),
             };
         }
-        match self.retry.is_some_and(|at| at <= now) {
+        match self.retry_at.is_some_and(|at| at <= now) {
             true => vec![self.try_again(now)],
             false => Vec::new(),
         }
@@ -190,14 +194,14 @@ mod tests {
         DiskFailure { disk: disk.to_owned(), no_space: true, message: "No space left on device".to_owned() }
     }
 
-    fn told(failures: &[DiskFailure]) -> Step {
-        Step::Tell(Event::DisksFailed(failures.to_vec()))
+    fn reported(failures: &[DiskFailure]) -> Action {
+        Action::Emit(Event::DisksFailed(failures.to_vec()))
     }
 
     /// One whose disk has just failed.
     fn failed(now: Instant) -> Stall {
         let mut stall = Stall::new(false);
-        assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [told(&[full("data")])]);
+        assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [reported(&[full("data")])]);
         assert_eq!(stall.stopped(now), [], "what is known is not told");
         stall
     }
@@ -211,17 +215,17 @@ mod tests {
             let due = stall.deadline().unwrap();
             pauses.push((due - now).as_secs());
             now = due;
-            assert_eq!(stall.tick(now), [Step::Say("cont")]);
+            assert_eq!(stall.tick(now), [Action::Execute("cont")]);
             assert_eq!(stall.resumed(), [], "it may stop again at once");
-            assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [told(&[full("data")])]);
+            assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [reported(&[full("data")])]);
             assert_eq!(stall.stopped(now), []);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 10, 10]);
         now = stall.deadline().unwrap();
-        assert_eq!(stall.tick(now), [Step::Say("cont")]);
+        assert_eq!(stall.tick(now), [Action::Execute("cont")]);
         stall.resumed();
         assert_eq!(stall.deadline(), Some(now + SETTLE));
-        assert_eq!(stall.tick(now + SETTLE), [told(&[])]);
+        assert_eq!(stall.tick(now + SETTLE), [reported(&[])]);
         assert_eq!(stall.deadline(), None);
         // The next time begins anew.
         assert_eq!(stall.failed("disk0".to_owned(), full("data"), now).len(), 1);
@@ -232,10 +236,10 @@ mod tests {
     fn a_pause_of_the_owner_is_the_owners_to_end() {
         let now = Instant::now();
         let mut stall = failed(now);
-        assert_eq!(stall.pause(), [Step::Tell(Event::Paused)], "it stands still already");
+        assert_eq!(stall.pause(), [Action::Emit(Event::Paused)], "it is paused already");
         assert_eq!(stall.deadline(), None, "nobody lets it go on");
         assert_eq!(stall.tick(now + Duration::from_secs(3600)), []);
-        let expected = [Step::Tell(Event::Resumed), Step::Say("cont")];
+        let expected = [Action::Emit(Event::Resumed), Action::Execute("cont")];
         assert_eq!(stall.resume(now), expected, "it is tried at once");
         // It fails again, and is tried again by itself.
         assert_eq!(stall.resumed(), []);
@@ -245,17 +249,17 @@ mod tests {
 
         // It was paused before the request failed.
         let mut stall = Stall::new(false);
-        assert_eq!(stall.pause(), [Step::Say("stop")]);
-        assert_eq!(stall.stopped(now), [Step::Tell(Event::Paused)]);
-        assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [told(&[full("data")])]);
+        assert_eq!(stall.pause(), [Action::Execute("stop")]);
+        assert_eq!(stall.stopped(now), [Action::Emit(Event::Paused)]);
+        assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [reported(&[full("data")])]);
         assert_eq!(stall.deadline(), None);
 
         // It is paused while it is tried.
         let mut stall = failed(now);
         stall.tick(now + RETRY_FIRST);
         stall.resumed();
-        assert_eq!(stall.pause(), [Step::Say("stop")]);
-        assert_eq!(stall.stopped(now), [Step::Tell(Event::Paused)]);
+        assert_eq!(stall.pause(), [Action::Execute("stop")]);
+        assert_eq!(stall.stopped(now), [Action::Emit(Event::Paused)]);
         assert_eq!(stall.deadline(), None);
     }
 
@@ -263,10 +267,10 @@ mod tests {
     fn without_a_failure_a_pause_is_a_pause() {
         let now = Instant::now();
         let mut stall = Stall::new(true);
-        assert_eq!(stall.resume(now), [Step::Say("cont")]);
-        assert_eq!(stall.resumed(), [Step::Tell(Event::Resumed)]);
-        assert_eq!(stall.pause(), [Step::Say("stop")]);
-        assert_eq!(stall.stopped(now), [Step::Tell(Event::Paused)]);
+        assert_eq!(stall.resume(now), [Action::Execute("cont")]);
+        assert_eq!(stall.resumed(), [Action::Emit(Event::Resumed)]);
+        assert_eq!(stall.pause(), [Action::Execute("stop")]);
+        assert_eq!(stall.stopped(now), [Action::Emit(Event::Paused)]);
         assert_eq!(stall.deadline(), None);
         assert_eq!(stall.reset(), []);
     }
@@ -276,30 +280,30 @@ mod tests {
         let now = Instant::now();
         let ask = || {
             let mut stall = Stall::new(false);
-            assert_eq!(stall.stopped(now), [Step::Say("query-status")]);
+            assert_eq!(stall.stopped(now), [Action::Execute("query-status")]);
             stall
         };
-        assert_eq!(ask().is("paused", now), [Step::Tell(Event::Paused)]);
-        assert_eq!(ask().is("running", now), []);
+        assert_eq!(ask().on_status("paused", now), [Action::Emit(Event::Paused)]);
+        assert_eq!(ask().on_status("running", now), []);
         let mut stall = ask();
-        assert_eq!(stall.is("io-error", now), [told(&[DiskFailure::default()])]);
+        assert_eq!(stall.on_status("io-error", now), [reported(&[DiskFailure::default()])]);
         assert!(stall.deadline().is_some());
         // The failure was told after all.
         let mut stall = ask();
         stall.failed("disk0".to_owned(), full("data"), now);
-        assert_eq!(stall.is("io-error", now), []);
-        assert_eq!(Stall::new(false).is("paused", now), [], "nobody asked");
+        assert_eq!(stall.on_status("io-error", now), []);
+        assert_eq!(Stall::new(false).on_status("paused", now), [], "nobody asked");
     }
 
     #[test]
     fn a_reset_forgets_what_is_held() {
         let now = Instant::now();
         let mut stall = failed(now);
-        assert_eq!(stall.reset(), [told(&[]), Step::Say("cont")]);
-        assert_eq!(stall.resumed(), [Step::Tell(Event::Resumed)]);
+        assert_eq!(stall.reset(), [reported(&[]), Action::Execute("cont")]);
+        assert_eq!(stall.resumed(), [Action::Emit(Event::Resumed)]);
         let mut stall = failed(now);
         stall.pause();
-        assert_eq!(stall.reset(), [told(&[])], "it stays paused");
+        assert_eq!(stall.reset(), [reported(&[])], "it stays paused");
     }
 
     #[test]
@@ -312,6 +316,6 @@ mod tests {
             message: "Input/output error".to_owned(),
         };
         let told_now = stall.failed("disk1".to_owned(), broken.clone(), now);
-        assert_eq!(told_now, [told(&[full("data"), broken])]);
+        assert_eq!(told_now, [reported(&[full("data"), broken])]);
     }
 }

@@ -1,4 +1,4 @@
-//! Our side of QEMU's monitor: a QEMU that stands still and reads nothing must not hold up who speaks to it.
+//! Our side of QEMU's monitor: a QEMU that is paused and reads nothing must not hold up who speaks to it.
 
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -16,12 +16,12 @@ use tracing::warn;
 use super::qmp;
 
 /// How long a QEMU that reads nothing is waited for, once. Its socket takes thousands of commands before.
-const PATIENCE: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Says lines to QEMU.
+/// Writes lines to QEMU's monitor.
 pub(super) struct Writer {
     half: OwnedWriteHalf,
-    /// It reads nothing, and a line may have been said in part: nothing more is said.
+    /// A write timed out, perhaps in the middle of a line: nothing more is written.
     stuck: bool,
 }
 
@@ -30,30 +30,30 @@ impl Writer {
         Self { half, stuck: false }
     }
 
-    /// Says a command without arguments.
-    pub(super) async fn send(&mut self, command: &str) {
-        self.say(&qmp::command(command)).await;
+    /// Sends a command without arguments.
+    pub(super) async fn send_command(&mut self, command: &str) {
+        self.write_line(&qmp::command(command)).await;
     }
 
-    /// Says a line.
-    pub(super) async fn say(&mut self, line: &str) {
+    /// Writes a line.
+    pub(super) async fn write_line(&mut self, line: &str) {
         if self.stuck {
             return;
         }
-        // If QEMU is gone, its monitor's end says so to whoever reads it.
-        if timeout(PATIENCE, self.half.write_all(line.as_bytes())).await.is_err() {
+        // If QEMU is gone, reading its monitor reports that.
+        if timeout(WRITE_TIMEOUT, self.half.write_all(line.as_bytes())).await.is_err() {
             warn!("QEMU does not read its monitor");
             self.stuck = true;
         }
     }
 
-    /// Says a line with a descriptor, of which QEMU gets a copy.
-    pub(super) async fn say_with(&mut self, line: &str, file: &File) -> io::Result<()> {
+    /// Writes a line with a descriptor, of which QEMU gets a copy.
+    pub(super) async fn write_with_fd(&mut self, line: &str, file: &File) -> io::Result<()> {
         if self.stuck {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let said = timeout(PATIENCE, send_with(&mut self.half, line, file)).await;
-        said.unwrap_or_else(|_| {
+        let sent = timeout(WRITE_TIMEOUT, send_with(&mut self.half, line, file)).await;
+        sent.unwrap_or_else(|_| {
             self.stuck = true;
             Err(io::ErrorKind::TimedOut.into())
         })
@@ -62,15 +62,15 @@ impl Writer {
 
 async fn send_with(half: &mut OwnedWriteHalf, line: &str, file: &File) -> io::Result<()> {
     let stream: &UnixStream = half.as_ref();
-    let send = || {
+    let send_command = || {
         let (bytes, files) = ([IoSlice::new(line.as_bytes())], [file.as_fd()]);
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&files));
         Ok(sendmsg(stream, &bytes, &mut ancillary, SendFlags::NOSIGNAL)?)
     };
-    let said = stream.async_io(Interest::WRITABLE, send).await?;
-    half.write_all(line.as_bytes().get(said..).unwrap_or_default()).await
+    let sent = stream.async_io(Interest::WRITABLE, send_command).await?;
+    half.write_all(line.as_bytes().get(sent..).unwrap_or_default()).await
 }
 
 #[cfg(test)]
@@ -83,13 +83,13 @@ mod tests {
         let (_, half) = ours.into_split();
         let mut writer = Writer::new(half);
         let begin = tokio::time::Instant::now();
-        writer.say(&"x".repeat(16 << 20)).await;
+        writer.write_line(&"x".repeat(16 << 20)).await;
         assert!(writer.stuck);
         for _ in 0..1000 {
-            writer.send("quit").await;
+            writer.send_command("quit").await;
         }
         let file = tempfile::tempfile().unwrap();
-        assert!(writer.say_with("x", &file).await.is_err());
-        assert_eq!(begin.elapsed(), PATIENCE);
+        assert!(writer.write_with_fd("x", &file).await.is_err());
+        assert_eq!(begin.elapsed(), WRITE_TIMEOUT);
     }
 }

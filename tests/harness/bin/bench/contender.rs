@@ -12,7 +12,7 @@ use vireo_tests::installed::Firmware;
 pub(crate) enum Contender {
     /// The monitor alone.
     Vmm,
-    /// The whole launcher, told over gRPC to launch.
+    /// The whole launcher, started by a gRPC launch request.
     Launcher,
     /// What both are compared with.
     Qemu,
@@ -30,7 +30,7 @@ impl Contender {
             .collect()
     }
 
-    /// The command whose serial line is its standard input and output; `None` for the launcher, which is told later.
+    /// The command whose serial line is its standard input and output; `None` for the launcher, which gets a request.
     pub(crate) fn command(self, plan: &Plan) -> Option<Vec<String>> {
         let fixed = match self {
             Self::Vmm => "/in/vmm --cpus 1",

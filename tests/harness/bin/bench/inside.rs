@@ -58,7 +58,7 @@ impl Plan {
     }
 }
 
-/// Runs the rounds, after one that only warms the host's caches; a sample a line on standard output.
+/// Runs the iterations, after one that only warms the host's caches; a sample a line on standard output.
 pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     for round in 0..=plan.runs {
         for contender in &plan.contenders {
@@ -109,7 +109,7 @@ fn measure(contender: Contender, plan: &Plan) -> Result<Sample, Error> {
     result
 }
 
-/// Waits for a guest that was told to power off, or kills it.
+/// Waits for a guest to power off, or kills it.
 pub(crate) fn end(child: &mut Child, politely: bool) -> Result<(), Error> {
     if !politely {
         child.kill()?;

@@ -1,4 +1,4 @@
-//! The whole launcher: started, told over gRPC to launch, watched over its console socket.
+//! The whole launcher: started, sent a launch request over gRPC, watched over its console socket.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -49,7 +49,7 @@ async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -
         return Err(format!("refused: {} {}", fault.field, fault.detail).into());
     }
     let mut console = UnixStream::connect(directory.join(CONSOLE_HISTORY_SOCKET))?;
-    // The length of what was said before; the text follows.
+    // The length of the history; the text follows.
     console.read_exact(&mut [0; 4])?;
     let reader = console.try_clone()?;
     let mark = plan.start.mark();

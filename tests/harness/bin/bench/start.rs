@@ -12,7 +12,7 @@ use crate::Error;
 const FIRST_PROCESS: &str = "GUEST-INIT-RUNS";
 /// What the image of `hack/images` shows when it is up.
 const LOGIN: &str = "login: ";
-/// What a start by firmware writes to, made anew for each.
+/// The files that a start by firmware writes to, created anew for each.
 pub(crate) const DISK: &str = "/tmp/bench.raw";
 /// Likewise, where that is UEFI.
 pub(crate) const VARIABLES: &str = "/tmp/bench.variables";
@@ -84,7 +84,7 @@ impl Start {
     }
 }
 
-/// A ramdisk whose first process says so at once, waits for a line and powers off.
+/// A ramdisk whose first process reports at once, waits for a line and powers off.
 fn write_initrd(image: &Image, path: &Path) -> std::io::Result<()> {
     let mut initrd = Initrd::with_busybox(&image.busybox())?;
     let init = format!("#!/bin/sh\necho {FIRST_PROCESS}\nread -r line\n/bin/busybox poweroff -f\n");

@@ -6,10 +6,10 @@ use vireo_api::v1::HISTORY_BYTES;
 /// Ends history on a terminal, whose colours it resets.
 const MARK: &[u8] = b"\x1b[0m\r----- the history of this console ends here -----\r\n";
 
-/// Tells history from live bytes.
+/// Separates history from live bytes.
 #[derive(Debug, Default)]
 pub(super) struct History {
-    /// Whether a person looks at it, who is told where it ends.
+    /// Whether the output is a terminal, where the end of the history is marked.
     marked: bool,
     /// How much is still to come.
     left: usize,
@@ -23,7 +23,7 @@ impl History {
         Self { marked: terminal, ..Self::default() }
     }
 
-    /// Takes note of a text frame, which says how much history comes.
+    /// Reads a text frame, which has the length of the history.
     pub(super) fn announced(&mut self, text: &str) {
         let announced: Option<Value> = serde_json::from_str(text).ok();
         let length = announced.and_then(|value| value.get(HISTORY_BYTES)?.as_u64());

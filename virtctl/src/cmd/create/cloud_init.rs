@@ -10,7 +10,7 @@ use crate::cli::CloudInit;
 /// As upstream calls it.
 const NAME: &str = "cloudinitdisk";
 
-/// The disk that cloud-init reads, if it is told something.
+/// The cloud-init disk, if there is user data.
 pub(super) fn volume(args: &CloudInit) -> Result<Option<Volume>, Failure> {
     let source = CloudInitSource {
         user_data: of_user(args)?.unwrap_or_default(),
@@ -26,7 +26,7 @@ pub(super) fn volume(args: &CloudInit) -> Result<Option<Volume>, Failure> {
         "nocloud" => Ok(Some(Volume { cloud_init_no_cloud: Some(source), ..volume })),
         "configdrive" => Ok(Some(Volume { cloud_init_config_drive: Some(source), ..volume })),
         _ => {
-            let message = "none, and still there is something to tell cloud-init: keep one of the two";
+            let message = "none conflicts with cloud-init data: remove one of the two";
             Err(FlagError::new("cloud-init", message).into())
         }
     }
@@ -36,7 +36,7 @@ fn encoded(flag: &'static str, text: Option<&str>) -> Result<String, FlagError> 
     let Some(text) = text else { return Ok(String::new()) };
     match STANDARD.decode(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(FlagError::new(flag, format!("this is no base64: {error}"))),
+        Err(error) => Err(FlagError::new(flag, format!("invalid base64: {error}"))),
     }
 }
 

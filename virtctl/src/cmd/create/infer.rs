@@ -6,7 +6,7 @@ use crate::cli::Infer;
 
 const IGNORE: &str = "Ignore";
 
-/// What the flags say of an instance type or a preference that nobody named.
+/// Inference of an instance type or a preference that is not named.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     flag: &'static str,
@@ -34,7 +34,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// The volume that is asked. One that nobody spoke of need not know.
+    /// The volume to infer from. Unless a flag names it, its labels may be absent.
     pub(super) fn of(&self, storage: &Storage) -> Result<Option<Matcher>, FlagError> {
         let ask = |volume: &str, policy: Option<&str>| Matcher {
             infer_from_volume: volume.to_owned(),
@@ -61,17 +61,19 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Whether a machine is complete without what it infers.
+/// Whether a VM is complete without what it infers.
 pub(super) fn is_a_wish(matcher: &Matcher) -> bool {
     matcher.infer_from_volume_failure_policy.as_deref() == Some(IGNORE)
 }
 
-/// Whether a volume can say something; why not.
+/// Whether a volume can be inferred from; why not.
 fn knows(storage: &Storage, name: &str) -> Result<(), String> {
     let volume = storage.volumes.iter().find(|volume| volume.name == name);
     match volume.map(|volume| volume.persistent_volume_claim.is_some()) {
         Some(true) => Ok(()),
-        Some(false) => Err(format!("the volume {name:?} is no claim: only those have labels to infer from")),
-        None => Err(format!("there is no volume {name:?}")),
+        Some(false) => {
+            Err(format!("the volume {name:?} is not a claim: only claims have labels to infer from"))
+        }
+        None => Err(format!("volume {name:?} not found")),
     }
 }

@@ -1,8 +1,8 @@
-//! `key:value,key:value`, the way in which one flag says several things.
+//! `key:value,key:value`: several parameters in one flag.
 
 use super::FlagError;
 
-/// What a flag said. Every key may be there once.
+/// The parameters of a flag. Every key may be there once.
 #[derive(Debug)]
 pub(super) struct Params<'a> {
     flag: &'static str,
@@ -10,16 +10,19 @@ pub(super) struct Params<'a> {
 }
 
 impl<'a> Params<'a> {
-    /// Reads it; keys that are not `known` are refused. Only the first colon divides: images and ports have some, too.
+    /// Parses them; keys that are not `known` are rejected. Only the first colon divides: images and ports have some, too.
     pub(super) fn read(flag: &'static str, text: &'a str, known: &[&str]) -> Result<Self, FlagError> {
         let wrong = |message: String| FlagError::new(flag, message);
         let mut pairs: Vec<(&str, &str)> = Vec::new();
         for part in text.split(',') {
             let Some((key, value)) = part.split_once(':') else {
-                return Err(wrong(format!("{part:?} is no key:value; keys are {}", known.join(", "))));
+                return Err(wrong(format!(
+                    "{part:?} is not key:value; supported keys: {}",
+                    known.join(", ")
+                )));
             };
             if !known.contains(&key) {
-                return Err(wrong(format!("there is no key {key:?}; keys are {}", known.join(", "))));
+                return Err(wrong(format!("unknown key {key:?}; supported keys: {}", known.join(", "))));
             }
             if pairs.iter().any(|(other, _)| *other == key) {
                 return Err(wrong(format!("{key} is there twice")));
@@ -35,14 +38,19 @@ impl<'a> Params<'a> {
 
     pub(super) fn needed(&self, key: &str) -> Result<&'a str, FlagError> {
         let value = self.get(key).filter(|value| !value.is_empty());
-        value.ok_or_else(|| FlagError::new(self.flag, format!("say {key}:")))
+        value.ok_or_else(|| FlagError::new(self.flag, format!("{key}: required value")))
     }
 
     /// A number from 1, if it is there.
     pub(super) fn number(&self, key: &str) -> Result<Option<u32>, FlagError> {
         let read = |text: &str| {
             let number = text.parse().ok().filter(|number| *number > 0);
-            number.ok_or_else(|| FlagError::new(self.flag, format!("{key}: {text:?} is no number from 1")))
+            number.ok_or_else(|| {
+                FlagError::new(
+                    self.flag,
+                    format!("{key}: invalid value {text:?}: must be a number of at least 1"),
+                )
+            })
         };
         self.get(key).map(read).transpose()
     }

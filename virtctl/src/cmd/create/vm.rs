@@ -10,17 +10,17 @@ use super::volumes::Storage;
 use super::{FlagError, cloud_init, metadata, quantity};
 use crate::cli::{CreateVm, Elsewhere};
 
-/// What a machine has when nobody says.
+/// Defaults of a VM.
 const MEMORY: &str = "512Mi";
-/// Whoever validates an instance expects it to be one; which one does not matter.
+/// Validation of an instance expects a UID; any will do.
 const SOME_UID: &str = "00000000-0000-0000-0000-000000000000";
 
 #[derive(Debug, thiserror::Error)]
-#[error("nothing here would run this machine: {0}")]
+#[error("the virtual machine is invalid: {0}")]
 struct Refused(String);
 
 /// A VirtualMachine of these flags.
-pub(super) fn machine(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMachine, Failure> {
+pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMachine, Failure> {
     available(&args.elsewhere)?;
     let metadata = metadata(args.name.as_deref(), "vm", namespace);
     let mut spec = VirtualMachineInstanceSpec {
@@ -65,7 +65,7 @@ pub(super) fn machine(args: &CreateVm, namespace: Option<&str>) -> Result<Virtua
     Ok(VirtualMachine { api_version, kind, metadata, spec, ..VirtualMachine::default() })
 }
 
-/// Refuses what nothing here can do.
+/// Rejects unsupported flags.
 fn available(args: &Elsewhere) -> Result<(), FlagError> {
     let filled = "fills a disk by a DataVolume, which is not available yet: use --volume-containerdisk";
     let credentials = "are not put into a running guest here: use --user, --password-file and --ssh-key";
@@ -100,9 +100,9 @@ fn matcher(flag: &'static str, text: Option<&str>, kinds: [&str; 2]) -> Result<O
     Ok(Some(Matcher { kind: kind.to_owned(), name: name.to_owned(), ..Matcher::default() }))
 }
 
-/// What servers would refuse an instance of it for.
+/// The validation errors of its instance.
 fn judge(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<(), Refused> {
-    let instance = VirtualMachineInstance {
+    let vmi = VirtualMachineInstance {
         api_version: API_VERSION.to_owned(),
         kind: VMI_KIND.to_owned(),
         metadata: ObjectMeta {
@@ -113,5 +113,5 @@ fn judge(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<(),
         spec: spec.clone(),
         ..VirtualMachineInstance::default()
     };
-    Vm::try_from(&instance).map(drop).map_err(|report| Refused(report.to_string()))
+    Vm::try_from(&vmi).map(drop).map_err(|report| Refused(report.to_string()))
 }

@@ -18,14 +18,14 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    pub(super) fn of(machine: &str, args: &Volumes) -> Result<Self, FlagError> {
+    pub(super) fn of(vm: &str, args: &Volumes) -> Result<Self, FlagError> {
         let mut storage = Self::default();
         for (index, text) in args.volume_containerdisk.iter().enumerate() {
             let flag = "volume-containerdisk";
             let params = Params::read(flag, text, &KEYS)?;
             let image = params.needed("src")?.to_owned();
             let name =
-                params.get("name").map_or_else(|| format!("{machine}-containerdisk-{index}"), str::to_owned);
+                params.get("name").map_or_else(|| format!("{vm}-containerdisk-{index}"), str::to_owned);
             let source = ContainerDiskSource { image, ..ContainerDiskSource::default() };
             let volume = Volume { name, container_disk: Some(source), ..Volume::default() };
             storage.add(flag, volume, params.number("bootorder")?)?;
@@ -45,13 +45,13 @@ impl Storage {
         Ok(storage)
     }
 
-    /// The volume that the machine starts from: the first one that says when it is tried, else the first one.
+    /// The boot volume: the first one with a boot order, else the first one.
     pub(super) fn first(&self) -> Option<&str> {
         let ordered = self.disks.iter().min_by_key(|disk| disk.boot_order).map(|disk| disk.name.as_str());
         ordered.or_else(|| self.volumes.first().map(|volume| volume.name.as_str()))
     }
 
-    /// Adds a volume whose name nobody has, and that is tried at a time when nothing else is.
+    /// Adds a volume with a unique name and a unique boot order.
     pub(super) fn add(
         &mut self,
         flag: &'static str,

@@ -11,17 +11,17 @@ const MIB: u64 = 1 << 20;
 pub(super) struct Progress {
     total: u64,
     bar: bool,
-    /// What was told last, in percent or in tenths.
-    told: Option<u64>,
+    /// The progress printed last, in percent or in tenths.
+    reported: Option<u64>,
 }
 
 impl Progress {
     pub(super) fn new(total: u64) -> Self {
-        Self { total, bar: std::io::stderr().is_terminal(), told: None }
+        Self { total, bar: std::io::stderr().is_terminal(), reported: None }
     }
 
-    /// Tells how far it is, if that is news.
-    pub(super) fn tell(&mut self, sent: u64) {
+    /// Prints the progress, if it changed.
+    pub(super) fn report(&mut self, sent: u64) {
         if let Some(line) = self.line(sent) {
             // Who does not look misses nothing.
             let _ = std::io::stderr().write_all(line.as_bytes());
@@ -31,10 +31,10 @@ impl Progress {
     fn line(&mut self, sent: u64) -> Option<String> {
         let percent = (sent.saturating_mul(100)).checked_div(self.total).unwrap_or(100).min(100);
         let now = if self.bar { percent } else { percent / 10 };
-        if self.told == Some(now) {
+        if self.reported == Some(now) {
             return None;
         }
-        self.told = Some(now);
+        self.reported = Some(now);
         let (sent, total) = (sent / MIB, self.total / MIB);
         if !self.bar {
             return Some(format!("{percent}% ({sent} of {total} MiB)\n"));
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_bar_moves_and_lines_are_few() {
-        let mut bar = Progress { total: 200 * MIB, bar: true, told: None };
+        let mut bar = Progress { total: 200 * MIB, bar: true, reported: None };
         assert_eq!(bar.line(0).unwrap(), format!("\r0 MiB / 200 MiB [{}]   0%", " ".repeat(30)));
         assert_eq!(bar.line(1), None);
         assert_eq!(
@@ -60,9 +60,9 @@ mod tests {
             format!("\r100 MiB / 200 MiB [{}{}]  50%", "=".repeat(15), " ".repeat(15))
         );
         assert!(bar.line(200 * MIB).unwrap().ends_with("100%\n"));
-        let mut lines = Progress { total: 1000, bar: false, told: None };
-        let told: Vec<String> = (0..=1000).filter_map(|sent| lines.line(sent)).collect();
-        assert_eq!((told.len(), told[10].as_str()), (11, "100% (0 of 0 MiB)\n"));
-        assert_eq!(Progress { total: 0, bar: false, told: None }.line(0).unwrap(), "100% (0 of 0 MiB)\n");
+        let mut lines = Progress { total: 1000, bar: false, reported: None };
+        let reported: Vec<String> = (0..=1000).filter_map(|sent| lines.line(sent)).collect();
+        assert_eq!((reported.len(), reported[10].as_str()), (11, "100% (0 of 0 MiB)\n"));
+        assert_eq!(Progress { total: 0, bar: false, reported: None }.line(0).unwrap(), "100% (0 of 0 MiB)\n");
     }
 }

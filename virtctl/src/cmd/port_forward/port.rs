@@ -6,9 +6,9 @@ use std::fmt;
 pub(crate) enum PortError {
     #[error("{text:?}: protocol {protocol:?} is neither tcp nor udp")]
     Protocol { text: String, protocol: String },
-    #[error("{text:?}: {number:?} is no port")]
+    #[error("{text:?}: invalid port {number:?}")]
     Number { text: String, number: String },
-    #[error("{text:?}: say which port of the guest is meant, as in 0:22")]
+    #[error("{text:?}: the guest's port is missing, as in 0:22")]
     Nowhere { text: String },
 }
 

@@ -4,7 +4,7 @@ use super::super::Failure;
 use crate::cli::Screenshot;
 use crate::client::Client;
 
-/// Stands for standard output.
+/// The name of standard output.
 const STDOUT: &str = "-";
 
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ struct WriteError {
 /// Saves what is on the screen now, as PNG.
 pub(super) async fn run(client: &Client, args: &Screenshot) -> Result<(), Failure> {
     let move_cursor = if args.move_cursor { "?moveCursor=true" } else { "" };
-    let path = format!("{}{move_cursor}", client.part(&args.vmi, "vnc/screenshot"));
+    let path = format!("{}{move_cursor}", client.subresource(&args.vmi, "vnc/screenshot"));
     let picture = client.get_bytes(&path, "image/png").await?;
     let written = if args.file == STDOUT {
         std::io::stdout().lock().write_all(&picture)

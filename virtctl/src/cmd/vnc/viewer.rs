@@ -6,7 +6,7 @@ use tokio::process::{Child, Command};
 
 use super::VncError;
 
-/// How a program is told where the screen is.
+/// How a viewer gets the address.
 type Argument = fn(SocketAddr) -> String;
 
 /// Programs that show a screen, the one with the most comfort first.
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn each_viewer_is_told_in_its_own_way() {
         let address = "127.0.0.1:5911".parse().unwrap();
-        let told: Vec<_> = VIEWERS.iter().map(|(_, argument)| argument(address)).collect();
-        assert_eq!(told, ["vnc://127.0.0.1:5911", "127.0.0.1::5911", "127.0.0.1::5911", "127.0.0.1:11"]);
+        let arguments: Vec<_> = VIEWERS.iter().map(|(_, argument)| argument(address)).collect();
+        assert_eq!(arguments, ["vnc://127.0.0.1:5911", "127.0.0.1::5911", "127.0.0.1::5911", "127.0.0.1:11"]);
     }
 }

@@ -214,7 +214,7 @@ impl State {
         (first..32).chain(0..first).find(|slot| self.issued & 1 << slot != 0)
     }
 
-    /// The drive says what it is, without an interrupt, once its driver can hear.
+    /// The drive sends its signature, without an interrupt, once FIS receive is enabled.
     pub(super) fn greet(&mut self, memory: &GuestMemory) {
         if self.bus_master && self.command & RECEIVE != 0 && std::mem::take(&mut self.greet) {
             let shadow = self.drive.unwrap_or_default();

@@ -23,12 +23,12 @@ const OEM_REVISION: u32 = 1;
 
 /// Where the checksum is in a table's header.
 const TABLE_CHECKSUM: usize = 9;
-/// Tables start on multiples of this; the FACS asks for it.
+/// Alignment of tables; the FACS requires it.
 const TABLE_ALIGN: usize = 64;
 
 /// What the tables describe.
 pub(crate) struct Platform<'a> {
-    /// Local APIC ids, in processor order.
+    /// Local APIC ids, in vCPU order.
     pub(crate) apic_ids: &'a [u8],
     /// What the PCI root hands out.
     pub(crate) windows: Windows,

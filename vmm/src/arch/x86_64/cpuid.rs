@@ -1,4 +1,4 @@
-//! What CPUID tells the guest: what KVM supports on this host, with the machine's own topology.
+//! CPUID of the guest: what KVM supports on this host, with the VM's own topology.
 
 use kvm_bindings::{KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
@@ -7,9 +7,9 @@ use super::topology::Topology;
 /// Leaf 1 ECX.
 const TSC_DEADLINE: u32 = 1 << 24;
 const HYPERVISOR: u32 = 1 << 31;
-/// Leaf 1 EDX: the count of logical processors in EBX means something.
+/// Leaf 1 EDX: the count of logical processors in EBX is valid.
 const HTT: u32 = 1 << 28;
-/// Leaf 0x8000_0001 ECX: a package holds more than one processor, and which is in leaf 0x8000_0008.
+/// Leaf 0x8000_0001 ECX: a package holds more than one vCPU, and which is in leaf 0x8000_0008.
 const CMP_LEGACY: u32 = 1 << 1;
 
 /// Leaves 0xB and 0x1F: level types.
@@ -32,7 +32,7 @@ pub(crate) struct HostFacts {
     pub(crate) tsc_khz: Option<u32>,
 }
 
-/// The leaves of the processor with `apic_id`.
+/// The leaves of the vCPU with `apic_id`.
 pub(crate) fn leaves(
     supported: &[kvm_cpuid_entry2],
     topology: Topology,
@@ -71,7 +71,7 @@ pub(crate) fn leaves(
     leaves
 }
 
-/// The topology leaves are made from nothing, and AMD's newest one (0x8000_0026), which says the same, is left out.
+/// The topology leaves are generated. AMD's newest one (0x8000_0026), which has the same content, is left out.
 fn is_rebuilt(function: u32) -> bool {
     matches!(function, 0xb | 0x1f | FREQUENCIES | 0x8000_0026)
 }
@@ -142,7 +142,7 @@ fn set(value: u32, bit: u32, on: bool) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Cpus;
+    use vireo_vmconfig::CpuTopology;
 
     const HOST: HostFacts = HostFacts { tsc_deadline: true, tsc_khz: Some(2_500_000) };
 
@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn machine(s: u32, c: u32, t: u32, apic_id: u8) -> Vec<kvm_cpuid_entry2> {
-        leaves(&host_leaves(), Topology::new(Cpus::new(s, c, t).unwrap()).unwrap(), apic_id, HOST)
+        leaves(&host_leaves(), Topology::new(CpuTopology::new(s, c, t).unwrap()).unwrap(), apic_id, HOST)
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, FREQUENCIES);
         assert_eq!(find(&got, FREQUENCIES, 0).eax, 2_500_000);
         let unknown = HostFacts { tsc_deadline: false, tsc_khz: None };
-        let topology = Topology::new(Cpus::new(1, 1, 1).unwrap()).unwrap();
+        let topology = Topology::new(CpuTopology::new(1, 1, 1).unwrap()).unwrap();
         let got = leaves(&host_leaves(), topology, 0, unknown);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, 0x4000_0001);
         assert_eq!(find(&got, 1, 0).ecx & TSC_DEADLINE, 0);

@@ -1,4 +1,4 @@
-//! Model-specific registers a processor starts with.
+//! Model-specific registers a vCPU starts with.
 
 use kvm_bindings::{Msrs, kvm_msr_entry};
 use kvm_ioctls::VcpuFd;
@@ -17,7 +17,7 @@ const KERNEL_GS_BASE: u32 = 0xc000_0102;
 
 /// Fast string operations.
 const MISC_ENABLE_FAST_STRING: u64 = 1;
-/// MTRRs are on, memory is write-back unless one says otherwise.
+/// MTRRs are on; the default memory type is write-back.
 const MTRR_ENABLED_WRITE_BACK: u64 = 1 << 11 | 6;
 
 const BOOT: [(u32, u64); 11] = [
@@ -42,7 +42,7 @@ pub(crate) fn set_boot(vcpu: &VcpuFd) {
     while !rest.is_empty() {
         let entries: Vec<_> = rest.iter().map(entry).collect();
         let Ok(msrs) = Msrs::from_entries(&entries) else { return };
-        // The kernel stops at the first it refuses and says how many it took.
+        // The kernel stops at the first MSR that it rejects and returns how many it took.
         let taken = vcpu.set_msrs(&msrs).unwrap_or(0);
         if let Some((index, _)) = rest.get(taken) {
             tracing::debug!(index, "KVM has no such model-specific register");

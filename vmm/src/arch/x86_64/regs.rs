@@ -1,4 +1,4 @@
-//! The registers of the first processor, as the kernel's entry point wants them. The others wait for its signal.
+//! The registers of the first vCPU, as the kernel's entry point wants them. The others wait for its signal.
 
 use kvm_bindings::{kvm_fpu, kvm_lapic_state, kvm_regs, kvm_segment, kvm_sregs};
 use vm_memory::{Bytes, GuestAddress, GuestMemoryError};
@@ -45,7 +45,7 @@ const DELIVER_EXTINT: u32 = 0b111 << 8;
 const DELIVER_NMI: u32 = 0b100 << 8;
 const DELIVER_MASK: u32 = 0b111 << 8;
 
-/// How the first processor enters the kernel.
+/// How the first vCPU enters the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Long mode with the low 4 GiB identity-mapped; `argument` in RSI.
@@ -63,7 +63,7 @@ pub(crate) fn general(mode: Mode, rip: GuestAddress, argument: GuestAddress) -> 
     }
 }
 
-/// Segments, control registers and what they refer to in guest memory. `reset` is what the processor has.
+/// Segments, control registers and what they refer to in guest memory. `reset` is what the vCPU has.
 pub(crate) fn special(
     mode: Mode,
     reset: kvm_sregs,

@@ -1,8 +1,8 @@
-//! SMBIOS tables (DSP0134 3.6): what `dmidecode` and cloud-init read about the machine.
+//! SMBIOS tables (DSP0134 3.6): what `dmidecode` and cloud-init read about the VM.
 
-use vireo_vmconfig::Smbios;
+use vireo_vmconfig::{CpuTopology, Smbios};
 
-use crate::config::{Cpus, MemorySize};
+use crate::config::MemorySize;
 use crate::memory::{RamRange, ram_ranges};
 
 /// Where a direct boot's entry point lies: at the start of the area that is searched for one.
@@ -13,7 +13,7 @@ const TABLE_OFFSET: u64 = 0x20;
 const AREA: usize = 0x1_0000;
 
 const VERSION: [u8; 3] = [3, 6, 0];
-/// What the 32-bit entry point can say.
+/// The limit of the 32-bit entry point.
 const VERSION_32: [u8; 2] = [2, 8];
 const VENDOR: &str = "Vireo";
 
@@ -22,7 +22,7 @@ const MEMORY_ARRAY: u16 = 0x1000;
 const CHASSIS: u16 = 0x300;
 
 /// The entry point and the table behind it, for `ADDRESS`; `None` if the texts leave no room for them.
-pub(crate) fn tables(identity: &Smbios, cpus: Cpus, memory: MemorySize) -> Option<Vec<u8>> {
+pub(crate) fn tables(identity: &Smbios, cpus: CpuTopology, memory: MemorySize) -> Option<Vec<u8>> {
     let mut table = Table::default();
     firmware(&mut table);
     machine(&mut table, identity, cpus, memory);
@@ -35,7 +35,11 @@ pub(crate) fn tables(identity: &Smbios, cpus: Cpus, memory: MemorySize) -> Optio
 
 /// An entry point and its table for firmware, which places both and tells about itself in them; `None` if the texts
 /// are too long.
-pub(crate) fn for_firmware(identity: &Smbios, cpus: Cpus, memory: MemorySize) -> Option<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn for_firmware(
+    identity: &Smbios,
+    cpus: CpuTopology,
+    memory: MemorySize,
+) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut table = Table::default();
     machine(&mut table, identity, cpus, memory);
     let anchor = entry_point_32(&table)?;
@@ -43,11 +47,11 @@ pub(crate) fn for_firmware(identity: &Smbios, cpus: Cpus, memory: MemorySize) ->
 }
 
 /// All but type 0.
-fn machine(table: &mut Table, identity: &Smbios, cpus: Cpus, memory: MemorySize) {
+fn machine(table: &mut Table, identity: &Smbios, cpus: CpuTopology, memory: MemorySize) {
     system(table, identity);
     chassis(table, identity);
     for socket in 0..cpus.sockets() {
-        processor(table, cpus, socket);
+        vcpu(table, cpus, socket);
     }
     memory_modules(table, memory);
     table.structure(32, 0x2000, &[0; 7], &[]);
@@ -125,7 +129,7 @@ impl Table {
 struct Strings(Vec<String>);
 
 impl Strings {
-    /// The number for `text`; zero says that there is none.
+    /// The number of the string `text`; zero for an empty one.
     fn add(&mut self, text: &str) -> u8 {
         let text: String = text.chars().filter(|c| !c.is_control()).collect();
         if text.is_empty() {
@@ -144,7 +148,7 @@ fn firmware(table: &mut Table) {
     // Start of the runtime segment; no release date; 64 KiB.
     fields.extend(0xe800_u16.to_le_bytes());
     fields.extend([0, 0]);
-    // Characteristics are not supported, but for: ACPI, and that this is a virtual machine.
+    // Characteristics are not supported, but for: ACPI, and that this is a VM.
     fields.extend((1_u64 << 3).to_le_bytes());
     fields.extend([1 << 0, 1 << 4]);
     // No release numbers, and no ROM size beyond the old field.
@@ -194,7 +198,7 @@ fn chassis(table: &mut Table, identity: &Smbios) {
 }
 
 /// Type 4, one a socket.
-fn processor(table: &mut Table, cpus: Cpus, socket: u8) {
+fn vcpu(table: &mut Table, cpus: CpuTopology, socket: u8) {
     const CENTRAL: u8 = 3;
     const OTHER_FAMILY: u8 = 1;
     const ENABLED_POPULATED: u8 = 0x41;
@@ -202,7 +206,7 @@ fn processor(table: &mut Table, cpus: Cpus, socket: u8) {
     let mut strings = Strings::default();
     let threads = cpus.cores().saturating_mul(cpus.threads());
     let mut fields = vec![strings.add(&format!("CPU {socket}")), CENTRAL, OTHER_FAMILY, strings.add(VENDOR)];
-    // Id, version, voltage, and the clocks: unknown, CPUID says more.
+    // Id, version, voltage, and the clocks: unknown; CPUID has more.
     fields.extend([0; 16]);
     fields.extend([ENABLED_POPULATED, OTHER_UPGRADE]);
     // No cache structures; no serial number, tag or part number.
@@ -290,7 +294,7 @@ mod tests {
     }
 
     fn made(identity: &Smbios, memory: u64) -> Option<Vec<u8>> {
-        tables(identity, Cpus::new(2, 4, 2).unwrap(), MemorySize::from_bytes(memory).unwrap())
+        tables(identity, CpuTopology::new(2, 4, 2).unwrap(), MemorySize::from_bytes(memory).unwrap())
     }
 
     struct Structure {
@@ -369,7 +373,7 @@ mod tests {
 
     #[test]
     fn firmware_gets_an_entry_point_that_adds_up() {
-        let (cpus, memory) = (Cpus::new(2, 4, 2).unwrap(), MemorySize::from_bytes(4 << 30).unwrap());
+        let (cpus, memory) = (CpuTopology::new(2, 4, 2).unwrap(), MemorySize::from_bytes(4 << 30).unwrap());
         let (anchor, table) = for_firmware(&identity(), cpus, memory).unwrap();
         let sum = |bytes: &[u8]| bytes.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
         assert_eq!((anchor.len(), &anchor[..4], &anchor[16..21]), (31, &b"_SM_"[..], &b"_DMI_"[..]));

@@ -1,13 +1,13 @@
-use crate::config::Cpus;
+use vireo_vmconfig::CpuTopology;
 
 /// The highest APIC id: 255 is the broadcast address.
 const APIC_ID_MAX: u32 = 254;
 
 /// Sockets, cores and threads as they appear in local APIC ids: each level has a field of whole bits, so ids have
-/// gaps where a count is no power of two.
+/// gaps where a count is not a power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Topology {
-    cpus: Cpus,
+    cpus: CpuTopology,
     thread_bits: u32,
     core_bits: u32,
 }
@@ -26,7 +26,7 @@ pub struct TopologyError {
 }
 
 impl Topology {
-    pub(crate) fn new(cpus: Cpus) -> Result<Self, TopologyError> {
+    pub(crate) fn new(cpus: CpuTopology) -> Result<Self, TopologyError> {
         let topology = Self { cpus, thread_bits: bits(cpus.threads()), core_bits: bits(cpus.cores()) };
         let highest = topology.id(cpus.sockets() - 1, cpus.cores() - 1, cpus.threads() - 1);
         if highest > APIC_ID_MAX {
@@ -36,7 +36,7 @@ impl Topology {
         Ok(topology)
     }
 
-    /// The local APIC ids of all processors, in order.
+    /// The local APIC ids of all vCPUs, in order.
     pub(crate) fn apic_ids(self) -> Vec<u8> {
         let mut ids = Vec::with_capacity(usize::from(self.cpus.count()));
         for socket in 0..self.cpus.sockets() {
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn topology(sockets: u32, cores: u32, threads: u32) -> Result<Topology, TopologyError> {
-        Topology::new(Cpus::new(sockets, cores, threads).unwrap())
+        Topology::new(CpuTopology::new(sockets, cores, threads).unwrap())
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The serial port's other end: terminal, file or socket; and the ways to end a machine from outside.
+//! The serial port's other end: terminal, file or socket; and the ways to end a VM from outside.
 
 mod signals;
 mod socket;
@@ -38,7 +38,7 @@ pub(crate) enum ConsoleError {
     Signals(#[source] io::Error),
 }
 
-/// Who ended the machine, if neither the guest nor an error did.
+/// Who ended the VM, if neither the guest nor an error did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Ctrl+].
@@ -47,7 +47,7 @@ pub(crate) enum Ended {
     Signal(i32),
 }
 
-/// The console of all the machines that a guest's resets make one after the other.
+/// The console of all the VMs that a guest's resets make one after the other.
 pub(crate) struct Console {
     output: Spool,
     seat: Arc<Seat>,
@@ -55,7 +55,7 @@ pub(crate) struct Console {
     socket: Option<Socket>,
 }
 
-/// The machine that is running now.
+/// The VM that is running now.
 #[derive(Default)]
 struct Seat {
     controls: Mutex<Option<Controls>>,
@@ -71,7 +71,7 @@ impl Seat {
         lock(&self.controls).as_ref().map(Controls::serial_input)
     }
 
-    /// The first reason stays. A machine that is being built meanwhile is ended when it is attached.
+    /// The first reason stays. A VM that is being built meanwhile is ended when it is attached.
     fn end(&self, why: Ended) {
         lock(&self.ended).get_or_insert(why);
         if let Some(controls) = lock(&self.controls).as_ref() {
@@ -143,7 +143,7 @@ impl Console {
         self.output.clone()
     }
 
-    /// From now on keys and signals are for this machine.
+    /// From now on keys and signals are for this VM.
     pub(crate) fn attach(&self, controls: Controls) {
         *lock(&self.seat.controls) = Some(controls);
         if let (Some(_), Some(controls)) = (self.ended(), lock(&self.seat.controls).as_ref()) {
@@ -151,7 +151,7 @@ impl Console {
         }
     }
 
-    /// Who ended the machine from outside.
+    /// Who ended the VM from outside.
     pub(crate) fn ended(&self) -> Option<Ended> {
         *lock(&self.seat.ended)
     }
@@ -185,7 +185,7 @@ impl Write for Stdout {
     }
 }
 
-/// Ends with standard input; the machine runs on.
+/// Ends with standard input; the VM runs on.
 fn read_stdin(seat: Arc<Seat>, is_terminal: bool) -> Result<(), ConsoleError> {
     let reader = move || {
         let mut buffer = [0; 1024];

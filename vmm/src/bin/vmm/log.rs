@@ -8,17 +8,19 @@ use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
-use vireo_vmm::pace::Pace;
+use vireo_vmm::log_rate_limit::LogRateLimit;
 
 struct Stderr {
     level: LevelFilter,
-    pace: Pace,
+    log_rate_limit: LogRateLimit,
 }
 
-/// Logs what `VMM_LOG` asks for, warnings and errors if it does not.
+/// Logs at the level of `VMM_LOG`, warnings and errors by default.
 pub(crate) fn install() {
     let level = std::env::var("VMM_LOG").ok().and_then(|text| text.parse().ok()).unwrap_or(LevelFilter::WARN);
-    if let Err(error) = tracing::subscriber::set_global_default(Stderr { level, pace: Pace::default() }) {
+    if let Err(error) =
+        tracing::subscriber::set_global_default(Stderr { level, log_rate_limit: LogRateLimit::default() })
+    {
         eprintln!("vmm: cannot log: {error}");
     }
 }
@@ -43,13 +45,13 @@ impl Subscriber for Stderr {
 
     fn event(&self, event: &Event<'_>) {
         let metadata = event.metadata();
-        let Some(left_out) = self.pace.admit(metadata, Instant::now()) else { return };
+        let Some(left_out) = self.log_rate_limit.admit(metadata, Instant::now()) else { return };
         let mut line = Line(format!("{} {}:", metadata.level(), metadata.target()));
         event.record(&mut line);
         if left_out > 0 {
             line.field("left_out", &left_out);
         }
-        // The terminal may be in raw mode. A line that cannot be written, for want of room, is no reason to end a guest.
+        // The terminal may be in raw mode. A line that cannot be written must not end the guest.
         let _written = std::io::stderr().write_all(format!("{}\r\n", line.0).as_bytes());
     }
 

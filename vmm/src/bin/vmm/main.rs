@@ -3,7 +3,7 @@
 mod args;
 mod console;
 mod log;
-mod machine;
+mod open;
 mod resets;
 mod screen;
 mod spool;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 /// One heap for all threads: each further one would cost a page table and its first pages beside every guest.
 fn limit_arenas() {
     // SAFETY: called before there is a second thread, with a documented parameter.
-    #[expect(unsafe_code, reason = "the allocator is told by a C function")]
+    #[expect(unsafe_code, reason = "the allocator is configured by a C function")]
     let _supported = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
 }
 
@@ -72,7 +72,7 @@ fn chain(error: &dyn Error) -> String {
 
 fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     vireo_vmm::kvm::probe()?;
-    let machine = machine::open(args)?;
+    let machine = open::open(args)?;
     // First: the signals it takes over are those of all threads.
     let console = Console::open(&args.serial)?;
     let screen = args.vnc.as_ref().map(|address| Screen::open(address, args.video)).transpose()?;
@@ -92,7 +92,7 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
             Exit::PowerOff => break OK,
             Exit::TripleFault => {
                 console.close();
-                eprintln!("vmm: the guest crashed: a processor triple-faulted");
+                eprintln!("vmm: the guest crashed: a vCPU triple-faulted");
                 break TRIPLE_FAULT;
             }
             Exit::Killed => break why_killed(&console),

@@ -5,14 +5,14 @@ const LONG: Duration = Duration::from_secs(30);
 /// So many resets in a row without any work are a loop.
 const LIMIT: u32 = 5;
 
-/// Tells a guest that reboots from one that crashes at every start.
+/// Distinguishes a guest that reboots from one that crashes at every start.
 #[derive(Debug, Default)]
 pub(crate) struct Resets {
     in_a_row: u32,
 }
 
 impl Resets {
-    /// Counts a reset of a guest that `lasted` since its start; says whether this is a loop.
+    /// Counts a reset of a guest that `lasted` since its start; returns whether this is a reset loop.
     pub(crate) fn is_loop(&mut self, lasted: Duration) -> bool {
         self.in_a_row = if lasted >= LONG { 0 } else { self.in_a_row + 1 };
         self.in_a_row >= LIMIT

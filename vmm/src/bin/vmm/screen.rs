@@ -9,7 +9,7 @@ use vireo_vmm::rfb::{Address, Server};
 /// Where Debian's `seabios` has the video BIOS of the display adapter. Without it only drivers of their own draw.
 const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";
 
-/// Why there is no screen.
+/// Why the display cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScreenError {
     #[error("--vnc: cannot listen at {address}")]
@@ -26,7 +26,7 @@ pub(crate) enum ScreenError {
     },
 }
 
-/// The screen of all the machines that a guest's resets make one after the other: its viewers stay.
+/// The display of all the VMs that a guest's resets make one after the other: its viewers stay.
 pub(crate) struct Screen {
     display: Display,
     adapter: Adapter,
@@ -34,7 +34,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Shows a screen at `address`.
+    /// Shows a display at `address`.
     pub(crate) fn open(address: &Address, adapter: Adapter) -> Result<Self, ScreenError> {
         let display = Display::default();
         let server = Server::listen(address, display.clone())
@@ -43,7 +43,7 @@ impl Screen {
         Ok(Self { display, adapter, _server: server })
     }
 
-    /// For the machine.
+    /// For the VM.
     pub(crate) fn graphics(&self) -> Result<Graphics, ScreenError> {
         let graphics = Graphics::new(self.display.clone(), self.adapter);
         match File::open(VIDEO_BIOS) {

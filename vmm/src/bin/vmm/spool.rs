@@ -106,7 +106,7 @@ impl Spool {
             .wait_timeout_while(ring, PATIENCE, unfinished)
             .unwrap_or_else(PoisonError::into_inner);
         if ring.dropped > 0 {
-            tracing::warn!(bytes = ring.dropped, "console output was dropped because nobody read it");
+            tracing::warn!(bytes = ring.dropped, "console output was dropped: no reader");
         }
     }
 }

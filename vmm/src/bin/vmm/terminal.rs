@@ -9,7 +9,7 @@ pub(crate) struct RawTerminal {
 }
 
 impl RawTerminal {
-    /// Switches to raw mode; `None` if standard input is no terminal.
+    /// Switches to raw mode; `None` if standard input is not a terminal.
     pub(crate) fn enter() -> io::Result<Option<Self>> {
         let stdin = rustix::stdio::stdin();
         if !isatty(stdin) {

@@ -38,7 +38,7 @@ enum From {
     Mouse,
 }
 
-/// The controller and, on its wires, both devices. Knows nothing of interrupts but what they would be.
+/// The controller and both devices. Interrupt lines are outputs of its state.
 ///
 /// After the guest has read what one key did the keyboard rests before it sends what the next one did. UEFI firmware
 /// looks every 20 ms, reads as long as there is something, and keeps the last 31 bytes of what it read.
@@ -114,7 +114,7 @@ impl Controller {
         self.rested.filter(|_| self.keyboard.sender.has_events())
     }
 
-    /// Fills the output buffer, if it is empty and somebody has something to send.
+    /// Fills the output buffer, if it is empty and a device has data.
     pub(super) fn load(&mut self, now: Instant) {
         self.rested = self.rested.filter(|at| *at > now);
         if self.output.is_none() {
@@ -154,7 +154,7 @@ impl Controller {
             0x60..=0x7f | 0xd1..=0xd4 => self.awaited = Some(command),
             0xa7 => self.command_byte |= MOUSE_OFF,
             0xa8 => self.command_byte &= !MOUSE_OFF,
-            // Tests of the mouse's and the keyboard's wires: nothing wrong.
+            // Interface tests of the mouse and the keyboard: no error.
             0xa9 | 0xab => answer = Some(0),
             0xaa => {
                 self.status |= SYSTEM;
@@ -165,12 +165,12 @@ impl Controller {
             // The input port: the keyboard is not locked.
             0xc0 => answer = Some(0x80),
             0xd0 => answer = Some(OUTPUT_PORT),
-            // Pulses the lines whose bits are clear; the lowest is wired to the reset of the machine.
+            // Pulses the lines whose bits are clear; the lowest is wired to the reset of the VM.
             0xf0..=0xff if command & NOT_RESET == 0 => return Effect::Reset,
             _ => {}
         }
         if let Some(byte) = answer {
-            self.say(byte, From::Keyboard);
+            self.respond(byte, From::Keyboard);
         }
         Effect::None
     }
@@ -181,8 +181,8 @@ impl Controller {
         match self.awaited.take() {
             Some(0x60) => self.command_byte = byte,
             Some(0xd1) if byte & NOT_RESET == 0 => return Effect::Reset,
-            Some(0xd2) => self.say(byte, From::Keyboard),
-            Some(0xd3) => self.say(byte, From::Mouse),
+            Some(0xd2) => self.respond(byte, From::Keyboard),
+            Some(0xd3) => self.respond(byte, From::Mouse),
             Some(0xd4) => {
                 self.command_byte &= !MOUSE_OFF;
                 self.mouse.receive(byte);
@@ -199,7 +199,7 @@ impl Controller {
     }
 
     /// The controller's answer takes the place of what was not read yet.
-    fn say(&mut self, byte: u8, from: From) {
+    fn respond(&mut self, byte: u8, from: From) {
         self.output = None;
         self.answer = Some((Sent { byte, ends: false }, from));
     }

@@ -7,7 +7,7 @@ pub(super) const SELF_TEST_PASSED: u8 = 0xaa;
 /// How many bytes of events wait for a guest that does not read: a pasted page.
 pub(super) const ROOM: usize = 4096;
 
-/// What a device on the wire sends: answers before events, and never more than there is room for.
+/// Bytes that a device sends: responses before events, in a bounded buffer.
 #[derive(Default)]
 pub(super) struct Sender {
     answers: VecDeque<u8>,
@@ -15,7 +15,7 @@ pub(super) struct Sender {
     last: u8,
 }
 
-/// A byte on the wire.
+/// A byte from the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sent {
     pub(super) byte: u8,

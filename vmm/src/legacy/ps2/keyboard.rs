@@ -26,7 +26,7 @@ pub(super) struct Keyboard {
     scanning: bool,
     set: u8,
     leds: u8,
-    /// The keys whose going down the guest was told of.
+    /// The keys whose press was reported to the guest.
     down: Vec<Key>,
 }
 

@@ -19,7 +19,7 @@ enum Awaited {
     Resolution,
 }
 
-/// A mouse that learns of a pointer's place and tells of its movement.
+/// A mouse that turns pointer positions into movement.
 pub(super) struct Mouse {
     pub(super) sender: Sender,
     awaited: Option<Awaited>,
@@ -34,7 +34,7 @@ pub(super) struct Mouse {
     identity: u8,
     /// Where the pointer was; `None` until it is first seen.
     place: Option<(i32, i32)>,
-    /// What was not told yet: right, up, and the wheel towards the user.
+    /// Movement not reported yet: right, up, and the wheel towards the user.
     moved: (i32, i32, i32),
     /// Left, right, middle.
     buttons: u8,
@@ -88,7 +88,7 @@ impl Mouse {
         self.report();
     }
 
-    /// Queues packets as long as there is something to tell and the guest takes them.
+    /// Queues packets as long as there is movement to report and the guest reads them.
     pub(super) fn report(&mut self) {
         while self.reporting && !self.remote && !self.sender.has_events() && self.has_news() {
             let packet = self.packet();

@@ -6,8 +6,10 @@ use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_TOPOLOGY, VIRTIO_BLK_F_WRITE_ZEROES,
 };
 
-use super::super::{Chain, ChainError, Device, Finished, GuestMemory, Model, Pending, Queues, RingError};
-use super::request::{Limits, Operation, Range, Refusal, Request};
+use super::super::{
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError,
+};
+use super::request::{InvalidRequest, Limits, Operation, Range, Request};
 use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
 use crate::config::{Disk, DiskSerial, DiskStall, Stalls};
 
@@ -31,7 +33,7 @@ pub struct Block {
     serial: DiskSerial,
     stall: Arc<DiskStall>,
     write_through: bool,
-    /// The driver knows of the cache, so that it asks for flushes.
+    /// The driver knows of the cache, so that it sends flushes.
     flushes: bool,
 }
 
@@ -55,7 +57,7 @@ impl Block {
         let request = match chain {
             Ok(chain) => Request::parse(memory, chain, self.limits),
             Err(error) => {
-                tracing::debug!(%error, "a chain is refused");
+                tracing::debug!(%error, "invalid descriptor chain");
                 None
             }
         };
@@ -68,8 +70,8 @@ impl Block {
                     STATUS_IOERR
                 }
             },
-            Err(Refusal::IoError) => STATUS_IOERR,
-            Err(Refusal::Unsupported) => STATUS_UNSUPP,
+            Err(InvalidRequest::IoError) => STATUS_IOERR,
+            Err(InvalidRequest::Unsupported) => STATUS_UNSUPP,
         };
         if let Err(error) = status.write(memory, &[outcome]) {
             tracing::debug!(%error, "a status byte could not be written");
@@ -120,7 +122,7 @@ impl Block {
 }
 
 impl Device for Block {
-    fn model(&self) -> Model {
+    fn info(&self) -> DeviceInfo {
         let mut features =
             1 << VIRTIO_BLK_F_SEG_MAX | 1 << VIRTIO_BLK_F_BLK_SIZE | 1 << VIRTIO_BLK_F_TOPOLOGY;
         features |= if self.limits.read_only {
@@ -131,7 +133,7 @@ impl Device for Block {
         if !self.write_through {
             features |= 1 << VIRTIO_BLK_F_FLUSH;
         }
-        Model {
+        DeviceInfo {
             name: "block",
             id: DEVICE_ID,
             class: 0x01_00_00,
@@ -150,7 +152,7 @@ impl Device for Block {
         Stalls(vec![self.stall.clone()])
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         queues.get(queue)?.drain(|memory, pending, chain| self.answer(memory, pending, chain))
     }
 }

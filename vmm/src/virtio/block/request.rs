@@ -1,4 +1,4 @@
-//! What a driver asks of a disk, checked whole before anything is done (section 5.2.6).
+//! Parses a driver's request, whole, before anything is done (section 5.2.6).
 
 use super::super::{Chain, GuestMemory, Segments};
 use crate::block::{MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
@@ -42,7 +42,7 @@ pub(super) enum Operation {
 
 /// The status byte of a request that is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum InvalidRequest {
     IoError,
     Unsupported,
 }
@@ -54,7 +54,7 @@ pub(super) struct Request {
     pub(super) status: Segments,
     /// How many writable bytes there are before it.
     pub(super) data: u64,
-    pub(super) operation: Result<Operation, Refusal>,
+    pub(super) operation: Result<Operation, InvalidRequest>,
 }
 
 impl Request {
@@ -67,22 +67,26 @@ impl Request {
     }
 }
 
-fn parse_operation(memory: &GuestMemory, mut chain: Chain, limits: Limits) -> Result<Operation, Refusal> {
-    let header = chain.readable.take_front(HEADER).ok_or(Refusal::IoError)?;
+fn parse_operation(
+    memory: &GuestMemory,
+    mut chain: Chain,
+    limits: Limits,
+) -> Result<Operation, InvalidRequest> {
+    let header = chain.readable.take_front(HEADER).ok_or(InvalidRequest::IoError)?;
     let mut bytes = [0; 16];
-    header.read(memory, &mut bytes).map_err(|_| Refusal::IoError)?;
+    header.read(memory, &mut bytes).map_err(|_| InvalidRequest::IoError)?;
     let [kind, _, low, high] = words(bytes);
     let sector = u64::from(high) << 32 | u64::from(low);
     let Chain { readable, writable } = chain;
     match kind {
         IN => Ok(Operation::Read { offset: limits.check(sector, writable.len())?, to: writable }),
-        OUT | DISCARD | WRITE_ZEROES if limits.read_only => Err(Refusal::IoError),
+        OUT | DISCARD | WRITE_ZEROES if limits.read_only => Err(InvalidRequest::IoError),
         OUT => Ok(Operation::Write { offset: limits.check(sector, readable.len())?, from: readable }),
         FLUSH => Ok(Operation::Flush),
         GET_ID => Ok(Operation::Id { to: writable }),
         DISCARD => parse_ranges(memory, &readable, limits, 0).map(Operation::Discard),
         WRITE_ZEROES => parse_ranges(memory, &readable, limits, UNMAP).map(Operation::WriteZeroes),
-        _ => Err(Refusal::Unsupported),
+        _ => Err(InvalidRequest::Unsupported),
     }
 }
 
@@ -91,23 +95,23 @@ fn parse_ranges(
     segments: &Segments,
     limits: Limits,
     allowed_flags: u32,
-) -> Result<Vec<Range>, Refusal> {
+) -> Result<Vec<Range>, InvalidRequest> {
     let len = segments.len();
     if len == 0 || !len.is_multiple_of(RANGE) || len > RANGE * u64::from(MAX_RANGES) {
-        return Err(Refusal::IoError);
+        return Err(InvalidRequest::IoError);
     }
-    let mut bytes = vec![0; usize::try_from(len).map_err(|_| Refusal::IoError)?];
-    segments.read(memory, &mut bytes).map_err(|_| Refusal::IoError)?;
+    let mut bytes = vec![0; usize::try_from(len).map_err(|_| InvalidRequest::IoError)?];
+    segments.read(memory, &mut bytes).map_err(|_| InvalidRequest::IoError)?;
     let (ranges, _) = bytes.as_chunks::<16>();
     ranges
         .iter()
         .map(|&range| {
             let [low, high, count, flags] = words(range);
             if flags & !allowed_flags != 0 {
-                return Err(Refusal::Unsupported);
+                return Err(InvalidRequest::Unsupported);
             }
             if count > MAX_RANGE_SECTORS {
-                return Err(Refusal::IoError);
+                return Err(InvalidRequest::IoError);
             }
             let len = u64::from(count) * SECTOR;
             let offset = limits.check(u64::from(high) << 32 | u64::from(low), len)?;
@@ -118,11 +122,11 @@ fn parse_ranges(
 
 impl Limits {
     /// The byte offset of `sector`, if `len` bytes from there are whole sectors of the disk.
-    fn check(self, sector: u64, len: u64) -> Result<u64, Refusal> {
+    fn check(self, sector: u64, len: u64) -> Result<u64, InvalidRequest> {
         let end = sector.checked_add(len / SECTOR).filter(|_| len.is_multiple_of(SECTOR));
         match end {
-            Some(end) if end <= self.sectors => sector.checked_mul(SECTOR).ok_or(Refusal::IoError),
-            Some(_) | None => Err(Refusal::IoError),
+            Some(end) if end <= self.sectors => sector.checked_mul(SECTOR).ok_or(InvalidRequest::IoError),
+            Some(_) | None => Err(InvalidRequest::IoError),
         }
     }
 }

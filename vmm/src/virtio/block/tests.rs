@@ -258,7 +258,7 @@ fn an_encrypted_qcow2_image_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Any descriptors at all: each chain is answered once, or the device asks to be reset; and it serves afterwards.
+    /// Any descriptors at all: each chain is answered once, or the device needs a reset; and it serves afterwards.
     #[test]
     fn random_chains_are_answered_once(
         descriptors in prop::collection::vec(

@@ -58,7 +58,7 @@ pub(super) struct Rect {
 }
 
 impl Rect {
-    /// As pixels of a picture of that size; `None` if it is empty or not inside.
+    /// As pixels of a frame of that size; `None` if it is empty or not inside.
     pub(super) fn within(self, width: u16, height: u16) -> Option<Area> {
         let inside = |at: u32, len: u32, size: u16| {
             len > 0 && at.checked_add(len).is_some_and(|end| end <= u32::from(size))
@@ -71,7 +71,7 @@ impl Rect {
     }
 }
 
-/// What a driver asks for (section 5.7.6.8). Numbers are as they were written.
+/// A driver's request (section 5.7.6.8). Numbers are as they were written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Command {
     DisplayInfo,

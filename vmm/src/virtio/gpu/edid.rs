@@ -1,16 +1,16 @@
-//! What a monitor says of itself: VESA Enhanced EDID, release A, revision 2 (structure 1.4), one block.
+//! EDID of the virtual monitor: VESA Enhanced EDID, release A, revision 2 (structure 1.4), one block.
 
 /// Bytes of a block.
 pub(super) const SIZE: usize = 128;
-/// The largest side that a detailed timing can tell.
+/// The largest side of a detailed timing.
 pub(super) const MAX_SIDE: u16 = 4095;
 /// Pixels per centimetre, at 96 per inch.
 const DENSITY: f64 = 96.0 / 2.54;
 /// Blanking as in CVT's reduced version 2: so many columns, and lines.
 const BLANK: (u32, u32) = (80, 40);
-/// A second's pictures.
+/// A second's frames.
 const RATE: u32 = 60;
-/// The fastest clock that a detailed timing can tell, in units of 10 kHz.
+/// The fastest clock of a detailed timing, in units of 10 kHz.
 const MAX_CLOCK: u32 = u16::MAX as u32;
 
 /// The block of a monitor whose best size is `width` by `height`, neither larger than [`MAX_SIDE`].

@@ -8,16 +8,16 @@ use super::command::{Code, Entries, Rect};
 use super::format::Format;
 use crate::display::Area;
 
-/// No picture is larger; a screen of the display is not either.
+/// No frame is larger; a display of the display is not either.
 const MAX_SIDE: u32 = 8192;
-/// Of all pictures together: three screens of 4K, and more than enough cursors.
+/// Of all frames together: three displays of 4K, and more than enough cursors.
 const MAX_BYTES: usize = 128 << 20;
 const MAX_RESOURCES: usize = 512;
-/// Entries of all backings together: each page of the pictures one of its own, twice.
+/// Entries of all backings together: each page of the frames one of its own, twice.
 const MAX_ENTRIES: usize = 64 << 10;
 const PIXEL: usize = 4;
 
-/// The host's copy of a picture.
+/// The host's copy of a frame.
 pub(super) struct Pixels {
     pub(super) width: u16,
     pub(super) height: u16,
@@ -34,7 +34,7 @@ impl Pixels {
         usize::from(self.width) * PIXEL
     }
 
-    /// Hands each line of `area` to `draw`, with its number in the picture.
+    /// Hands each line of `area` to `draw`, with its number in the frame.
     pub(super) fn lines(&self, area: Area, mut draw: impl FnMut(u16, &[u8])) {
         let bytes = self.bytes();
         let from = usize::from(area.x) * PIXEL;
@@ -57,10 +57,10 @@ impl Pixels {
     }
 }
 
-/// Where in the guest's memory a picture is, in pieces.
+/// Where in the guest's memory a frame is, in pieces.
 struct Backing {
     pieces: Vec<(GuestAddress, u32)>,
-    /// Where each piece ends in the picture.
+    /// Where each piece ends in the frame.
     ends: Vec<u64>,
 }
 
@@ -80,7 +80,7 @@ impl Backing {
         Some(Self { pieces, ends })
     }
 
-    /// Copies from `offset`: all of `data`, or nothing is said of what is in it and the answer is `false`.
+    /// Copies from `offset`. `false`: the memory cannot be read, and `data` is unspecified.
     fn read(&self, memory: &GuestMemory, mut offset: u64, mut data: &mut [u8]) -> bool {
         let first = self.ends.partition_point(|end| *end <= offset);
         let pieces = self.pieces.iter().zip(&self.ends).skip(first);
@@ -108,7 +108,7 @@ struct Resource {
     backing: Option<Backing>,
 }
 
-/// The driver's pictures.
+/// The driver's frames.
 #[derive(Default)]
 pub(super) struct Resources {
     all: BTreeMap<u32, Resource>,
@@ -149,7 +149,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Takes a picture away, and hands back what it was.
+    /// Takes a frame away, and hands back what it was.
     pub(super) fn unref(&mut self, number: u32) -> Result<Arc<Pixels>, Code> {
         let resource = self.all.remove(&number).ok_or(Code::InvalidResource)?;
         let size = resource.pixels.stride() * usize::from(resource.pixels.height);

@@ -2,13 +2,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::super::DeviceConfig;
-use super::super::bell::Bell;
 use super::super::device::copy_from;
+use super::super::notifier::Notifier;
 use super::edid::MAX_SIDE;
 use super::resource::Pixels;
 use crate::display::{Area, Canvas, Cursor, Source, Suggestion};
 
-/// The best size, until somebody asks for another: firmware's first.
+/// The preferred size, until a viewer requests another: firmware's first.
 const FIRST_SIZE: (u16, u16) = (1024, 768);
 /// No desktop is smaller.
 const LEAST_SIDE: u16 = 64;
@@ -20,24 +20,24 @@ const EVENT_DISPLAY: u32 = 1;
 const CONFIG_SIZE: usize = 16;
 const EVENTS_CLEAR: usize = 4;
 
-/// What the adapter shows: its driver's picture, or what is on the other head while no driver has shown any.
+/// What the adapter shows: its driver's frame, or what is on the other head while no driver has shown any.
 pub(super) struct Screen {
     /// Where firmware draws, and kernels without a driver.
     firmware: Option<Arc<dyn Source>>,
     shown: Mutex<Shown>,
     /// Of `events_read`.
     events: AtomicU32,
-    bell: Bell,
+    notifier: Notifier,
 }
 
 #[derive(Default)]
 struct Shown {
     /// A driver is there.
     active: bool,
-    /// It has shown something, so what firmware draws is no longer seen.
+    /// It has shown something, so what firmware draws is no longer shown.
     driven: bool,
     scanout: Option<Scanout>,
-    /// Flushed and not looked at yet, in the scanout's picture.
+    /// Flushed and not looked at yet, in the scanout's frame.
     dirty: Vec<Area>,
     /// All of it is to be looked at.
     stale: bool,
@@ -45,7 +45,7 @@ struct Shown {
     best: Option<(u16, u16)>,
 }
 
-/// The part of a picture that is on the screen.
+/// The part of a frame that is on the display.
 struct Scanout {
     pixels: Arc<Pixels>,
     area: Area,
@@ -53,16 +53,16 @@ struct Scanout {
 
 impl Screen {
     pub(super) fn new(firmware: Option<Arc<dyn Source>>) -> std::io::Result<Self> {
-        Ok(Self { firmware, shown: Mutex::default(), events: AtomicU32::new(0), bell: Bell::new()? })
+        Ok(Self { firmware, shown: Mutex::default(), events: AtomicU32::new(0), notifier: Notifier::new()? })
     }
 
     fn shown(&self) -> MutexGuard<'_, Shown> {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Rings when the driver is to be told of another best size.
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
+    /// Notifies the worker of another preferred size.
+    pub(super) fn notifier(&self) -> &Notifier {
+        &self.notifier
     }
 
     /// The size that a driver had best show.
@@ -83,7 +83,7 @@ impl Screen {
         self.events.store(0, Ordering::SeqCst);
     }
 
-    /// Shows `area` of a picture, or nothing.
+    /// Shows `area` of a frame, or nothing.
     pub(super) fn show(&self, picture: Option<(Arc<Pixels>, Area)>) {
         let mut shown = self.shown();
         shown.driven |= picture.is_some();
@@ -92,7 +92,7 @@ impl Screen {
         shown.dirty.clear();
     }
 
-    /// A picture is gone.
+    /// A frame is gone.
     pub(super) fn forget(&self, pixels: &Arc<Pixels>) {
         let mut shown = self.shown();
         if shown.scanout.as_ref().is_some_and(|scanout| Arc::ptr_eq(&scanout.pixels, pixels)) {
@@ -101,7 +101,7 @@ impl Screen {
         }
     }
 
-    /// `area` of a picture is to be seen as it is now.
+    /// `area` of a frame is to be seen as it is now.
     pub(super) fn flush(&self, pixels: &Arc<Pixels>, area: Area) {
         let mut shown = self.shown();
         let Some(scanout) = &shown.scanout else { return };
@@ -156,7 +156,7 @@ impl Source for Screen {
             return Suggestion::NotMine;
         }
         drop(shown);
-        self.bell.ring();
+        self.notifier.ring();
         Suggestion::Taken
     }
 }

@@ -5,7 +5,7 @@ use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
 use super::*;
 use crate::display::{Area, Canvas, Suggestion};
 
-/// Where requests, answers and pictures are in these guests' memory.
+/// Where requests, answers and frames are in these guests' memory.
 const ANSWERS: u64 = BUFFERS + 0x1000;
 const PICTURE: u64 = BUFFERS + 0x10_0000;
 const CONFIG: u64 = 0x2000;
@@ -60,7 +60,7 @@ impl Scene {
         self.send(CONTROL, kind, 0, body).0
     }
 
-    /// A picture with its backing at `PICTURE`.
+    /// A frame with its backing at `PICTURE`.
     fn picture(&mut self, number: u32, width: u32, height: u32) {
         assert_eq!(self.command(0x101, &[number, 2, width, height]), 0x1100);
         let at = u32::try_from(PICTURE).unwrap();
@@ -94,7 +94,7 @@ fn what_was_flushed_and_nothing_else_is_on_the_screen() {
     assert_eq!(scene.command(0x105, &[9, 5, 2, 1, (5 * 64 + 9) * 4, 0, 1, 0]), 0x1100);
     assert_eq!(scene.command(0x104, &[9, 5, 2, 1, 1, 0]), 0x1100);
     assert_eq!(scene.seen()[5 * 64 + 9], 0xaa_bb_cc);
-    // A part of the picture is the screen.
+    // A part of the frame is the display.
     assert_eq!(scene.command(0x103, &[8, 4, 20, 10, 0, 1]), 0x1100);
     assert_eq!(scene.seen()[20 + 1], 0xaa_bb_cc);
     assert_eq!((scene.canvas.width(), scene.canvas.height()), (20, 10));

@@ -7,7 +7,7 @@ use super::events::{
 };
 use crate::display::Key;
 
-// What can be asked for (section 5.8.4).
+// The selectors (section 5.8.4).
 const ID_NAME: u8 = 0x01;
 const ID_DEVIDS: u8 = 0x03;
 const EV_BITS: u8 = 0x11;
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// What the driver asks for; empty if there is no such thing.
+    /// The selected item; empty if there is none.
     fn answer(self, select: u8, about: u8) -> Vec<u8> {
         match (select, u16::from(about)) {
             (ID_NAME, 0) => self.title().into(),

@@ -4,7 +4,7 @@ use crate::display::{Key, Leds, Pointing};
 
 /// Bytes of an event (section 5.8.6).
 pub(super) const SIZE: u32 = 8;
-/// How many events wait for a guest that takes none, beside keys that are let go.
+/// Limit of events queued for a guest that takes none, beside the release of keys.
 const ROOM: usize = 256;
 
 // Linux's `input-event-codes.h`, which section 5.8 is written in terms of.
@@ -49,7 +49,7 @@ impl Event {
         Self::new(u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d]), u32::from_le_bytes([e, f, g, h]))
     }
 
-    /// Switches a light, if that is what it says.
+    /// Sets an LED, if the event is one for it.
     pub(super) fn light(self, leds: &mut Leds) {
         let on = self.value != 0;
         match (self.kind, self.code) {
@@ -69,9 +69,9 @@ impl Event {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     waiting: VecDeque<Event>,
-    /// Keys and buttons that the guest was told, or will be, are down.
+    /// Keys and buttons whose press was queued or reported.
     down: BTreeSet<u16>,
-    /// The mask that was told of last.
+    /// The mask that was reported last.
     mask: u8,
     dropped: u64,
 }

@@ -2,7 +2,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::super::{Device, Model, Queues, RingError};
+use super::super::{Device, DeviceInfo, Queues, RingError};
 use super::offload::{self, MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
 use super::receive::Receiver;
 use super::{HEADER, transmit};
@@ -21,8 +21,8 @@ const LINK_UP: u16 = 1;
 const ETHERNET: u64 = 18;
 const DEFAULT_MTU: u16 = 1500;
 
-/// A network card.
-pub struct NetCard {
+/// A NIC.
+pub struct NetDevice {
     tap: OwnedFd,
     mac: MacAddr,
     mtu: Option<u16>,
@@ -30,19 +30,19 @@ pub struct NetCard {
     ring_size: usize,
 }
 
-/// Why a card cannot be made.
+/// Why a NIC cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// No file descriptor of our own.
     #[error("the tap device's descriptor cannot be duplicated")]
     Duplicate(#[source] io::Error),
-    /// It is no tap, or was opened without what we need.
+    /// Not a tap, or opened without the required flags.
     #[error("the tap device does not take virtio headers: open it with IFF_TAP | IFF_NO_PI | IFF_VNET_HDR")]
     NoTap(#[source] io::Error),
 }
 
-impl NetCard {
-    /// A card on the tap of `net`, through a file descriptor of its own.
+impl NetDevice {
+    /// A NIC on the tap of `net`, through a file descriptor of its own.
     pub fn new(net: &Net) -> Result<Self, NetError> {
         let tap = net.tap().try_clone().map_err(NetError::Duplicate)?;
         prepare(tap.as_fd()).map_err(NetError::NoTap)?;
@@ -59,14 +59,14 @@ fn prepare(tap: BorrowedFd<'_>) -> io::Result<()> {
     tap::set_offload(tap, 0)
 }
 
-impl Device for NetCard {
-    fn model(&self) -> Model {
+impl Device for NetDevice {
+    fn info(&self) -> DeviceInfo {
         let mut config = self.mac.octets().to_vec();
         config.extend(LINK_UP.to_le_bytes());
         config.extend(1_u16.to_le_bytes()); // max_virtqueue_pairs: not offered
         config.extend(self.mtu.unwrap_or(0).to_le_bytes());
         let mtu = if self.mtu.is_some() { MTU } else { 0 };
-        Model {
+        DeviceInfo {
             name: "net",
             id: DEVICE_ID,
             class: 0x02_00_00,
@@ -89,7 +89,7 @@ impl Device for NetCard {
         Ok(())
     }
 
-    fn serve(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         let ring = queues.get(queue)?;
         match queue {
             RECEIVE => {

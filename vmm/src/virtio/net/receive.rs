@@ -37,7 +37,7 @@ struct Buffer {
 }
 
 impl Receiver {
-    /// Begins anew, with buffers for frames of `frame` bytes, or of 64 KiB.
+    /// Restarts with buffers for frames of `frame` bytes, or of 64 KiB.
     pub(super) fn new(merge: bool, large: bool, frame: u64) -> Self {
         let needed = HEADER + if large { MAX_FRAME } else { frame };
         Self { merge, needed, ..Self::default() }
@@ -63,7 +63,7 @@ impl Receiver {
                     self.buffers.push_back(Buffer { pending, segments: writable, len });
                 }
                 Ok(_) | Err(_) => {
-                    tracing::debug!("a buffer that holds no header is refused");
+                    tracing::debug!("a buffer that holds no header is rejected");
                     queue.push(pending.finish(0))?;
                 }
             }
@@ -90,7 +90,7 @@ impl Receiver {
                 }
             }
         }
-        // Also where the budget ended it: whoever waits without room must have asked to be kicked for more.
+        // Also where the budget ended it: without buffers, kicks must be enabled.
         self.refill(queue)
     }
 
@@ -102,7 +102,7 @@ impl Receiver {
             slices.extend(buffer.segments.slices(memory)?);
         }
         slices.truncate(MAX_VECS - 1);
-        // A byte here says that the frame did not fit: a tap cuts in silence.
+        // A byte here means that the frame did not fit: a tap truncates silently.
         let mut excess = [0_u8];
         slices.push(VolatileSlice::from(excess.as_mut_slice()));
         let vecs = IoVecs::new(slices);

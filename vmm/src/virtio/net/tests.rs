@@ -5,17 +5,17 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{Bytes, GuestAddress};
 
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
-use super::NetCard;
+use super::NetDevice;
 use super::offload::{GUEST_CSUM, MRG_RXBUF};
 
 const LARGE: u64 = GUEST_CSUM | 1 << 7;
 
-/// A card whose tap is a datagram socket: what a tap does with frames, without the privileges.
+/// A NIC whose tap is a datagram socket: what a tap does with frames, without the privileges.
 fn guest() -> (Guest, OwnedFd) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
     let mac = "52:54:00:00:00:01".parse().unwrap();
-    (Guest::new(Box::new(NetCard::on(theirs, mac, Some(1400)))), ours)
+    (Guest::new(Box::new(NetDevice::on(theirs, mac, Some(1400)))), ours)
 }
 
 fn frame(len: usize, seed: u8) -> Vec<u8> {

@@ -18,11 +18,11 @@ pub(super) fn send(
             match written {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => tracing::debug!(%error, "the tap refused a frame"),
+                Err(error) => tracing::debug!(%error, "the tap rejected a frame"),
             }
         }
         Ok(_) => tracing::debug!("a frame without a header, or too large, is dropped"),
-        Err(error) => tracing::debug!(%error, "a chain is refused"),
+        Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
     }
     pending.finish(0)
 }

@@ -1,4 +1,4 @@
-//! What driver and device tell each other about the one port (section 5.3.6.2).
+//! Control messages of the one port (section 5.3.6.2).
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 pub(super) const SIZE: usize = 8;
 /// The port.
 const ID: u32 = 0;
-/// Messages that wait for buffers. A driver that asks again and again without giving any gets no more of them.
+/// Limit of messages that wait for buffers. A driver that sends messages without giving buffers gets no more of them.
 const WAITING: usize = 8;
 
 /// Events.
@@ -39,23 +39,23 @@ impl Control {
         self.waiting.clear();
     }
 
-    /// Hears a message of the driver; some of them say whether a program has the port open.
-    pub(super) fn hear(&mut self, message: [u8; SIZE]) -> Option<bool> {
+    /// Handles a message of the driver; `Some` where a program opened or closed the port.
+    pub(super) fn handle(&mut self, message: [u8; SIZE]) -> Option<bool> {
         let [i0, i1, i2, i3, e0, e1, v0, v1] = message;
         let (id, event) = (u32::from_le_bytes([i0, i1, i2, i3]), u16::from_le_bytes([e0, e1]));
         let yes = u16::from_le_bytes([v0, v1]) != 0;
         match (event, id) {
             _ if !self.active => None,
             (DEVICE_READY, _) if yes => {
-                self.say(self::message(DEVICE_ADD, 1));
+                self.queue(self::message(DEVICE_ADD, 1));
                 None
             }
             (PORT_READY, ID) if yes => {
                 let mut name = self::message(PORT_NAME, 1);
                 name.extend(&self.name);
-                self.say(name);
+                self.queue(name);
                 // This side is always open.
-                self.say(self::message(PORT_OPEN, 1));
+                self.queue(self::message(PORT_OPEN, 1));
                 None
             }
             (PORT_OPEN, ID) => Some(yes),
@@ -66,19 +66,19 @@ impl Control {
         }
     }
 
-    fn say(&mut self, message: Vec<u8>) {
+    fn queue(&mut self, message: Vec<u8>) {
         if self.waiting.len() < WAITING {
             self.waiting.push_back(message);
         }
     }
 
-    /// What the driver has to be told next.
+    /// The next message for the driver.
     pub(super) fn next(&self) -> Option<&[u8]> {
         self.waiting.front().map(Vec::as_slice)
     }
 
-    /// It was told.
-    pub(super) fn told(&mut self) {
+    /// It was sent.
+    pub(super) fn sent(&mut self) {
         self.waiting.pop_front();
     }
 }

@@ -141,12 +141,12 @@ proptest! {
         let mut control = Control::new(NAME);
         control.begin(active);
         for message in messages.into_iter().cycle().take(1000) {
-            let told = control.hear(message);
+            let told = control.handle(message);
             prop_assert!(told.is_none() || active);
         }
         let mut count = 0;
         while control.next().is_some() {
-            control.told();
+            control.sent();
             count += 1;
         }
         prop_assert!(count <= 8);

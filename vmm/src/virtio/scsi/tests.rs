@@ -19,7 +19,7 @@ fn guest() -> Guest {
     };
     let (first, second) = (disk(1), disk(2));
     let Ok(scsi) = Scsi::new(&[(&first, DiskDevice::Disk), (&second, DiskDevice::CdRom)]) else {
-        panic!("an image is refused")
+        panic!("an image is rejected")
     };
     let mut guest = Guest::new(Box::new(scsi));
     guest.start(VERSION_1, 32);

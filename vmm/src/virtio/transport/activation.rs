@@ -14,14 +14,14 @@ pub(super) enum Life {
     Idle(Box<dyn Device>),
     /// On its worker.
     Serving(Worker),
-    /// Reset was asked for; the worker has not let go yet.
+    /// Reset was requested; the worker has not finished yet.
     Leaving(Worker),
-    /// It went down with its worker, or its machine stops.
+    /// It went down with its worker, or its VM stops.
     Gone,
 }
 
 impl Life {
-    /// Asks the worker to let go, without waiting: this is a vCPU thread.
+    /// Requests the worker's end, without waiting: this is a vCPU thread.
     pub(super) fn leave(&mut self) {
         *self = match mem::replace(self, Self::Gone) {
             Self::Serving(worker) | Self::Leaving(worker) => {
@@ -32,7 +32,7 @@ impl Life {
         };
     }
 
-    /// Takes the device back where the worker has let go; whether no worker has it.
+    /// Takes the device back if the worker has finished; returns whether no worker has it.
     fn settle(&mut self) -> bool {
         match mem::replace(self, Self::Gone) {
             Self::Leaving(worker) if !worker.is_gone() => {
@@ -75,7 +75,7 @@ impl Life {
 }
 
 impl State {
-    /// Finishes a reset once the worker has let go (section 2.4.1: until then status does not read as zero).
+    /// Finishes a reset once the worker has finished (section 2.4.1: until then status does not read as zero).
     pub(super) fn complete_reset(&mut self, signals: &Signals) {
         if self.common.is_resetting() && self.life.settle() {
             signals.reset();

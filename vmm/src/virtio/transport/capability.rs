@@ -1,4 +1,4 @@
-//! Where things are in the BAR, and the capabilities that say so (section 4.1.4).
+//! The layout of the BAR, and the capabilities that describe it (section 4.1.4).
 
 use super::touches;
 use crate::pci::{ConfigSpace, Msix};
@@ -94,7 +94,7 @@ impl Window {
         touches(register, len, self.at + 16, 4)
     }
 
-    /// The place in the BAR it shows, and how many bytes: 1, 2 or 4, aligned, as the specification asks for.
+    /// The window in the BAR and its length: 1, 2 or 4, aligned, as the specification requires.
     pub(super) fn target(&self, space: &ConfigSpace) -> Option<(u64, usize)> {
         let [bar, _] = space.u16(self.at + 4).to_le_bytes();
         let offset = u64::from(space.u32(self.at + 8));

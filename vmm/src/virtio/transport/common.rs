@@ -20,7 +20,7 @@ const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
 const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 const TRANSPORT_FEATURES: u64 = VERSION_1 | EVENT_IDX | 1 << VIRTIO_RING_F_INDIRECT_DESC;
 
-/// What a write asks of the device.
+/// The effect of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -37,7 +37,7 @@ pub(super) struct Common {
     offered_select: u32,
     accepted_select: u32,
     status: u8,
-    /// Reset was asked for and is not complete: status does not read as zero yet (section 2.4.1).
+    /// Reset was requested and is not complete: status does not read as zero yet (section 2.4.1).
     resetting: bool,
     queue_select: u16,
     queues: Vec<Setup>,
@@ -218,7 +218,7 @@ impl Common {
         self.status | if self.signals.needs_reset() { NEEDS_RESET } else { 0 }
     }
 
-    /// Bits are only ever added, one step after the other; zero begins anew.
+    /// Bits are only ever added, one step after the other; zero resets.
     fn set_status(&mut self, value: u8) -> Effect {
         if self.resetting {
             return Effect::None;

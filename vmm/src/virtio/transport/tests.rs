@@ -5,7 +5,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
-use super::super::{Host, PciDevice};
+use super::super::{DeviceContext, PciDevice};
 use crate::bus::Bus;
 use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
@@ -284,7 +284,7 @@ fn a_machine_that_goes_takes_its_workers_with_it() {
 fn without_kernel_doorbells_notifications_still_arrive() {
     let memory = guest().memory;
     let doorbells = Arc::new(FakeDoorbells { refuse: true, ..Default::default() });
-    let host = Host { memory, router: Arc::new(FakeRouter::default()), doorbells };
+    let host = DeviceContext { memory, router: Arc::new(FakeRouter::default()), doorbells };
     let device = PciDevice::new(Box::new(Rng), host).unwrap();
     let (bus, ports) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let root = Root::new((&bus, &ports), &[], Arc::new(FakePins::default())).unwrap();

@@ -19,7 +19,7 @@ const DSDT_REVISION: u8 = 2;
 
 /// `_OSC` of a PCI root (PCI Firmware 3.3, section 4.5.1).
 const PCI_OSC: &str = "33DB4D5B-1FF7-401C-9657-7441C03DD766";
-/// Hot-plug, SHPC, PME, AER, capability structures and LTR: all the guest's own business.
+/// Hot-plug, SHPC, PME, AER, capability structures and LTR: all are controlled by the guest.
 const OSC_ALL_CONTROLS: u32 = 0x3f;
 const OSC_UNKNOWN_UUID: u32 = 1 << 2;
 const OSC_UNKNOWN_REVISION: u32 = 1 << 3;
@@ -41,7 +41,7 @@ pub(super) fn table(windows: &Windows, ps2: bool) -> Sdt {
     dsdt
 }
 
-/// `\_S5`: the sleep type that switches the machine off.
+/// `\_S5`: the sleep type that switches the VM off.
 fn soft_off() -> Name {
     Name::new(Path::new("_S5_"), &Package::new(vec![&ZERO, &ZERO, &ZERO, &ZERO]))
 }
@@ -115,7 +115,7 @@ impl Aml for InterruptRouting {
     }
 }
 
-/// `\_PIC`: the guest says which interrupt controllers it uses (ACPI 6.5, section 5.8.1).
+/// `\_PIC`: the guest selects an interrupt controller model (ACPI 6.5, section 5.8.1).
 fn interrupt_model(body: &mut Vec<u8>) {
     let mode = Path::new("PICF");
     Name::new(Path::new("PICF"), &ZERO).to_aml_bytes(body);
@@ -128,7 +128,7 @@ fn memory32(window: BusRange) -> AddressSpace<u32> {
     AddressSpace::<u32>::new_memory(AddressSpaceCacheable::NotCacheable, true, start, last, None)
 }
 
-/// `_OSC`: the guest may have every control it asks for.
+/// `_OSC`: the guest is granted every control it requests.
 struct OperatingSystemCapabilities;
 
 impl Aml for OperatingSystemCapabilities {

@@ -1,4 +1,4 @@
-//! The tables that are no code.
+//! The tables without AML.
 
 use acpi_tables::Aml;
 use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
@@ -40,12 +40,12 @@ const RESET_VALUE: u8 = 0x06;
 /// CMOS index of the century.
 const RTC_CENTURY: u8 = 0x32;
 
-/// MADT: the machine also has two 8259s.
+/// MADT: the VM also has two 8259s.
 const PCAT_COMPAT: u32 = 1;
 /// MADT polarity and trigger of an interrupt source override.
 const CONFORMS_TO_BUS: u16 = 0;
 const LEVEL_ACTIVE_HIGH: u16 = 0b1101;
-/// All processors.
+/// All vCPUs.
 const EVERY_UID: u8 = 0xff;
 
 fn bytes_of(table: &dyn Aml) -> Vec<u8> {
@@ -108,7 +108,7 @@ fn io(port: u16, bytes: u8, access: AccessSize) -> GAS {
     GAS::new(AddressSpace::SystemIo, bytes * 8, 0, access, port.into())
 }
 
-/// The interrupt controllers and the processors.
+/// The interrupt controllers and the vCPUs.
 pub(super) fn madt(apic_ids: &[u8]) -> Sdt {
     let mut madt = Sdt::new(*b"APIC", HEADER, 5, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     let lapic = u32::try_from(layout::LAPIC_START).unwrap_or(0);
@@ -117,7 +117,7 @@ pub(super) fn madt(apic_ids: &[u8]) -> Sdt {
     body.extend(lapic.to_le_bytes());
     body.extend(PCAT_COMPAT.to_le_bytes());
     for (uid, apic_id) in (0_u8..).zip(apic_ids) {
-        // Processor local APIC, enabled.
+        // vCPU local APIC, enabled.
         body.extend([0, 8, uid, *apic_id, 1, 0, 0, 0]);
     }
     // IOAPIC 0 with the GSIs from 0.

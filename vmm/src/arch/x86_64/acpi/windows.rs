@@ -2,7 +2,7 @@ use crate::bus::BusRange;
 use crate::layout;
 
 const GIB: u64 = 1 << 30;
-/// A window of firmware's choice is told at least as large.
+/// The smallest size that is reported for a window chosen by firmware.
 const LEAST: u64 = 32 * GIB;
 const LIMIT_32: u64 = layout::PCI32_START + layout::PCI32_SIZE;
 
@@ -19,7 +19,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Where there is no firmware, for a machine whose RAM ends at `memory_end`.
+    /// Where there is no firmware, for a VM whose RAM ends at `memory_end`.
     pub(crate) fn above(memory_end: u64) -> Self {
         Self { config: CONFIG, memory32: vec![MEMORY32], memory64: window64(memory_end) }
     }

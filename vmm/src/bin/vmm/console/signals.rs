@@ -7,7 +7,7 @@ use super::{ConsoleError, Ended, Seat, spawn};
 
 const TAKEN: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// From now on the signals that would end the process end the machine, so that everything is put back in order.
+/// From now on the signals that would end the process end the VM, so that everything is put back in order.
 pub(super) fn take_over(seat: Arc<Seat>) -> Result<(), ConsoleError> {
     for signal in TAKEN {
         block_signal(signal).map_err(|error| ConsoleError::Signals(io::Error::other(error.to_string())))?;

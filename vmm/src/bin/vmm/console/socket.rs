@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use super::{Seat, lock};
 use crate::spool::Spool;
 
-/// A console on a unix socket: one client at a time, the next one waits. Output that nobody reads is kept, up to
+/// A console on a unix socket: one client at a time, the next one waits. Output without a reader is kept, up to
 /// the spool's bound, so that a late client sees how the guest started.
 pub(super) struct Socket {
     client: Arc<Client>,
@@ -76,7 +76,7 @@ impl Socket {
         Ok((Self { client, path: path.to_owned() }, spool))
     }
 
-    /// Output is no longer kept for clients to come.
+    /// Output is no longer kept for later clients.
     pub(super) fn close(&self) {
         lock(&self.client.state).closed = true;
         self.client.changed.notify_all();
@@ -85,7 +85,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Somebody may have taken it away before.
+        // The file may have been removed before.
         let _gone = std::fs::remove_file(&self.path);
     }
 }

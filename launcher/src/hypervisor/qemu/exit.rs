@@ -1,0 +1,119 @@
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
+use super::qmp::Event;
+use crate::fault::{Code, fault};
+use crate::hypervisor::End;
+
+/// What is known about how QEMU came to its end.
+#[derive(Debug, Default)]
+pub(super) struct ExitReason {
+    /// We killed it.
+    pub killed: bool,
+    /// The reason in its SHUTDOWN event.
+    pub shutdown: Option<String>,
+    /// The panic information of the guest's kernel.
+    pub panicked: Option<String>,
+}
+
+impl ExitReason {
+    /// Remembers what matters of an event.
+    pub(super) fn record(&mut self, event: &Event) {
+        match event {
+            // The first reason counts: a guest that powers off while it is being killed powered off.
+            Event::Shutdown { reason } => {
+                self.shutdown.get_or_insert_with(|| reason.clone());
+            }
+            Event::Panicked { info } => self.panicked = Some(info.clone()),
+            Event::Reset { .. }
+            | Event::Stop
+            | Event::Resume
+            | Event::DiskError { .. }
+            | Event::Port { .. }
+            | Event::DeviceDeleted { .. }
+            | Event::DeviceUnplugError { .. }
+            | Event::Other(_) => {}
+        }
+    }
+
+    /// How the VM ended, from the recorded events, QEMU's exit status and the tail of its stderr.
+    pub(super) fn to_end(&self, status: Option<ExitStatus>, stderr: &str) -> End {
+        if let Some(info) = &self.panicked {
+            return End::Crashed(format!("the guest's kernel panicked {info}").trim_end().to_owned());
+        }
+        match self.shutdown.as_deref() {
+            Some("guest-shutdown") => End::PoweredOff,
+            Some("guest-reset" | "host-qmp-system-reset") => End::Rebooted,
+            Some("guest-panic") => End::Crashed("the guest's kernel panicked".to_owned()),
+            _ if self.killed => End::Killed,
+            Some(reason) => failed(&format!("QEMU shut down by itself ({reason})"), stderr),
+            None => failed(&format!("QEMU {}", describe_status(status)), stderr),
+        }
+    }
+}
+
+fn failed(what: &str, stderr: &str) -> End {
+    End::Failed(fault(Code::Hypervisor, with_stderr(what, stderr)))
+}
+
+/// `what`, followed by QEMU's stderr.
+pub(super) fn with_stderr(what: &str, stderr: &str) -> String {
+    match stderr.trim() {
+        "" => what.to_owned(),
+        text => format!("{what}: {}", text.replace('\n', "; ")),
+    }
+}
+
+/// How a process went, for people.
+pub(super) fn describe_status(status: Option<ExitStatus>) -> String {
+    match status.map(|status| (status.code(), status.signal())) {
+        Some((_, Some(signal))) => format!("was killed by signal {signal}"),
+        Some((Some(code), None)) => format!("exited with code {code}"),
+        Some((None, None)) | None => "is gone".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exit(killed: bool, shutdown: Option<&str>, panicked: Option<&str>) -> ExitReason {
+        ExitReason { killed, shutdown: shutdown.map(str::to_owned), panicked: panicked.map(str::to_owned) }
+    }
+
+    #[test]
+    fn what_was_heard_decides_and_silence_is_a_failure() {
+        let table = [
+            (exit(false, Some("guest-shutdown"), None), End::PoweredOff),
+            (exit(true, Some("guest-shutdown"), None), End::PoweredOff),
+            (exit(false, Some("guest-reset"), None), End::Rebooted),
+            (exit(false, Some("host-qmp-system-reset"), None), End::Rebooted),
+            (exit(false, Some("guest-panic"), Some("")), End::Crashed("the guest's kernel panicked".into())),
+            (exit(true, Some("host-qmp-quit"), None), End::Killed),
+            (exit(true, None, None), End::Killed),
+        ];
+        for (exit, end) in table {
+            assert_eq!(exit.to_end(Some(ExitStatus::from_raw(9)), "noise"), end, "{exit:?}");
+        }
+        let table = [
+            (exit(false, None, None), "was killed by signal 9"),
+            (exit(false, Some("host-signal"), None), "host-signal"),
+        ];
+        for (exit, text) in table {
+            let End::Failed(fault) = exit.to_end(Some(ExitStatus::from_raw(9)), "one\ntwo\n") else {
+                panic!("{exit:?} is not a failure");
+            };
+            assert_eq!(fault.code(), Code::Hypervisor);
+            assert!(fault.detail.contains(text) && fault.detail.ends_with(": one; two"), "{}", fault.detail);
+        }
+    }
+
+    #[test]
+    fn the_first_reason_counts() {
+        let mut exit = ExitReason::default();
+        for reason in ["guest-shutdown", "host-qmp-quit"] {
+            exit.record(&Event::Shutdown { reason: reason.to_owned() });
+        }
+        assert_eq!(exit.to_end(None, ""), End::PoweredOff);
+    }
+}

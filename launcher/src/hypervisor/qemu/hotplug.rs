@@ -1,0 +1,380 @@
+//! Hotplug of volumes: the QMP command that follows each response and event.
+//!
+//! One at a time. In: the image's descriptor, the block node over it, the device on the node. Out: the device, whose
+//! removal the guest must confirm, then the node and the descriptor. A failed attachment is rolled back.
+
+mod qmp_commands;
+mod target;
+
+use std::fs::File;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use vireo_proto::launcher::{Fault, PluggedVolume};
+
+use super::process::set_direct_io;
+use crate::fault::{Code, fault, fault_at};
+use crate::hypervisor::{HotplugAction, HotplugRequest};
+use crate::launch::{Disk, Launch};
+pub(super) use qmp_commands::{ID, ports};
+use target::target;
+use vireo_vmconfig::{CacheMode, DiskBus, DiskSource};
+
+/// Limit of attached volumes.
+const MAX_VOLUMES: usize = 32;
+/// How long a guest gets to let go of a volume.
+const UNPLUG_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A QMP line, with the descriptor to pass along.
+#[derive(Debug)]
+pub(super) struct QmpCommand {
+    pub(super) line: String,
+    pub(super) file: Option<File>,
+}
+
+impl From<String> for QmpCommand {
+    fn from(line: String) -> Self {
+        Self { line, file: None }
+    }
+}
+
+/// A volume that is attached, or on its way.
+#[derive(Clone, Debug)]
+struct Volume {
+    status: PluggedVolume,
+    bus: DiskBus,
+    /// Part of the names of its QEMU objects; never reused.
+    number: u32,
+    /// The port of a virtio device.
+    port: Option<usize>,
+    /// QEMU has no device of it any more.
+    device_gone: bool,
+}
+
+/// The command that QEMU was sent last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    TakeFile,
+    AddNode,
+    AddDevice,
+    RemoveDevice,
+    /// Waiting for the guest to release the device.
+    Wait(Instant),
+    RemoveNode,
+    CloseFile,
+}
+
+/// One volume's way in or out.
+#[derive(Debug)]
+struct Operation {
+    volume: Volume,
+    stage: Stage,
+    /// On the way in.
+    disk: Option<Box<Disk>>,
+    reply: Option<oneshot::Sender<Option<Fault>>>,
+    /// What went wrong on the way in.
+    fault: Option<Fault>,
+}
+
+/// All volumes that are attached to a VM.
+#[derive(Debug)]
+pub(super) struct Hotplug {
+    /// Absent: nothing can be attached.
+    ports: Option<usize>,
+    /// Disks that are there from the start: those that Linux calls vd, and the others.
+    fixed: (usize, usize),
+    volumes: Vec<Volume>,
+    operation: Option<Operation>,
+    count: u32,
+    take_changes: bool,
+}
+
+impl Hotplug {
+    pub(super) fn of(launch: &Launch) -> Self {
+        let virtio = launch.disks.iter().filter(|disk| disk.bus == DiskBus::Virtio).count();
+        // CD drives have names of their own.
+        let others =
+            launch.disks.iter().filter(|disk| disk.bus != DiskBus::Virtio && !disk.is_cdrom()).count();
+        Self {
+            ports: launch.hotplug.then_some(qmp_commands::PORTS),
+            fixed: (virtio, others),
+            volumes: Vec::new(),
+            operation: None,
+            count: 0,
+            take_changes: false,
+        }
+    }
+
+    /// Whether it could begin with another volume.
+    pub(super) fn is_idle(&self) -> bool {
+        self.operation.is_none()
+    }
+
+    /// When it is to be called [`Self::overdue`].
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.operation.as_ref()?.stage {
+            Stage::Wait(until) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// The attached volumes, if they changed since the last call.
+    pub(super) fn take_changes(&mut self) -> Option<Vec<PluggedVolume>> {
+        std::mem::take(&mut self.take_changes)
+            .then(|| self.volumes.iter().map(|volume| volume.status.clone()).collect())
+    }
+
+    /// Begins to attach or detach a volume.
+    pub(super) fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) -> Option<QmpCommand> {
+        match action {
+            HotplugAction::Attach(disk, files) => match self.place(&disk, &files.image) {
+                Ok(volume) => {
+                    let line = qmp_commands::take_file(volume.number);
+                    self.start(volume, Stage::TakeFile, Some(disk), Some(reply));
+                    Some(QmpCommand { line, file: Some(files.image) })
+                }
+                Err(fault) => {
+                    answer(reply, Some(fault));
+                    None
+                }
+            },
+            HotplugAction::Detach(name) => {
+                let Some(volume) = self.volumes.iter().find(|volume| volume.status.name == name).cloned()
+                else {
+                    answer(reply, None);
+                    return None;
+                };
+                let line = qmp_commands::remove_device(volume.number);
+                self.start(volume, Stage::RemoveDevice, None, Some(reply));
+                Some(line.into())
+            }
+        }
+    }
+
+    fn start(
+        &mut self,
+        volume: Volume,
+        stage: Stage,
+        disk: Option<Box<Disk>>,
+        reply: Option<oneshot::Sender<Option<Fault>>>,
+    ) {
+        self.operation = Some(Operation { volume, stage, disk, reply, fault: None });
+    }
+
+    /// Allocates a port and names for a disk.
+    fn place(&mut self, disk: &Disk, image: &File) -> Result<Volume, Fault> {
+        let reject = |code, detail: &str| Err(fault_at(code, &disk.field, detail));
+        let Some(ports) = self.ports else {
+            return reject(Code::Unsupported, "the VM was started without ports for hotplugged volumes");
+        };
+        if self.volumes.len() >= MAX_VOLUMES {
+            return reject(Code::Conflict, "too many attached volumes: detach one first");
+        }
+        let taken = |port: &usize| self.volumes.iter().any(|volume| volume.port == Some(*port));
+        let port = match disk.bus {
+            DiskBus::Virtio => {
+                let Some(port) = (0..ports).find(|port| !taken(port)) else {
+                    return reject(
+                        Code::Conflict,
+                        "no port is free for another virtio disk: use the bus scsi",
+                    );
+                };
+                Some(port)
+            }
+            DiskBus::Scsi => None,
+            DiskBus::Sata | DiskBus::Usb => {
+                return reject(Code::Unsupported, "volumes are attached on scsi and virtio");
+            }
+        };
+        if disk.cache == CacheMode::None
+            && let Err(error) = set_direct_io(image)
+        {
+            let detail = format!("volume {} cannot pass the host's cache by: {error}", disk.name);
+            return reject(Code::HostResource, &detail);
+        }
+        let (prefix, fixed) = if port.is_some() { ("vd", self.fixed.0) } else { ("sd", self.fixed.1) };
+        let known: Vec<&str> = self.volumes.iter().map(|volume| volume.status.target.as_str()).collect();
+        let path = match &disk.source {
+            DiskSource::Raw(path) | DiskSource::Qcow2 { path, .. } => path.to_string_lossy().into_owned(),
+            DiskSource::NoMedium => String::new(),
+        };
+        self.count += 1;
+        let status = PluggedVolume { name: disk.name.clone(), target: target(prefix, fixed, &known), path };
+        Ok(Volume { status, bus: disk.bus, number: self.count, port, device_gone: false })
+    }
+
+    /// QEMU has answered the last command.
+    pub(super) fn answered(&mut self, answer: Result<(), &str>) -> Option<QmpCommand> {
+        let operation = self.operation.take()?;
+        let number = operation.volume.number;
+        match (operation.stage, answer) {
+            (Stage::TakeFile, Ok(())) => {
+                let line = operation.disk.as_deref().map(|disk| qmp_commands::add_node(disk, number));
+                self.advance(operation, Stage::AddNode, line?)
+            }
+            (Stage::AddNode, Ok(())) => {
+                let line = operation
+                    .disk
+                    .as_deref()
+                    .map(|disk| qmp_commands::add_device(disk, number, operation.volume.port));
+                self.advance(operation, Stage::AddDevice, line?)
+            }
+            (Stage::AddDevice, Ok(())) => {
+                self.volumes.push(operation.volume.clone());
+                self.end(operation, None)
+            }
+            (Stage::TakeFile, Err(why)) => {
+                let fault = qemu_error(&operation, why);
+                self.end(operation, Some(fault))
+            }
+            (Stage::AddNode, Err(why)) => {
+                let fault = Some(qemu_error(&operation, why));
+                self.advance(
+                    Operation { fault, ..operation },
+                    Stage::CloseFile,
+                    qmp_commands::close_file(number),
+                )
+            }
+            (Stage::AddDevice, Err(why)) => {
+                let fault = Some(qemu_error(&operation, why));
+                self.advance(
+                    Operation { fault, ..operation },
+                    Stage::RemoveNode,
+                    qmp_commands::remove_node(number),
+                )
+            }
+            (Stage::RemoveDevice, Ok(())) if !operation.volume.device_gone => self.wait(operation),
+            (Stage::RemoveDevice, Err(why)) if why.contains("process of unplug") => self.wait(operation),
+            (Stage::RemoveDevice, Err(why))
+                if !why.contains("not found") && !operation.volume.device_gone =>
+            {
+                let fault = qemu_error(&operation, why);
+                self.end(operation, Some(fault))
+            }
+            (Stage::RemoveDevice, _) => {
+                self.advance(operation, Stage::RemoveNode, qmp_commands::remove_node(number))
+            }
+            // The next request to detach the volume retries.
+            (Stage::RemoveNode, Err(why)) if operation.fault.is_none() => {
+                let fault = qemu_error(&operation, why);
+                self.end(operation, Some(fault))
+            }
+            (Stage::RemoveNode, _) => {
+                self.advance(operation, Stage::CloseFile, qmp_commands::close_file(number))
+            }
+            (Stage::CloseFile, _) => {
+                self.volumes.retain(|volume| volume.number != number);
+                let fault = operation.fault.clone();
+                self.end(operation, fault)
+            }
+            // No command is outstanding.
+            (Stage::Wait(_), _) => {
+                self.operation = Some(operation);
+                None
+            }
+        }
+    }
+
+    fn advance(&mut self, operation: Operation, stage: Stage, line: String) -> Option<QmpCommand> {
+        self.operation = Some(Operation { stage, ..operation });
+        Some(line.into())
+    }
+
+    fn wait(&mut self, operation: Operation) -> Option<QmpCommand> {
+        self.operation = Some(Operation { stage: Stage::Wait(Instant::now() + UNPLUG_TIMEOUT), ..operation });
+        None
+    }
+
+    fn end(&mut self, operation: Operation, fault: Option<Fault>) -> Option<QmpCommand> {
+        self.take_changes = true;
+        if let Some(reply) = operation.reply {
+            answer(reply, fault);
+        }
+        self.clean_up()
+    }
+
+    /// Removes what is left of a volume that the guest let go of by itself.
+    fn clean_up(&mut self) -> Option<QmpCommand> {
+        let volume = self.volumes.iter_mut().find(|volume| volume.device_gone)?;
+        // Once: a request to detach the volume retries a failure.
+        volume.device_gone = false;
+        let volume = volume.clone();
+        let line = qmp_commands::remove_node(volume.number);
+        self.start(volume, Stage::RemoveNode, None, None);
+        Some(line.into())
+    }
+
+    /// The volume that is shown by a block node.
+    pub(super) fn name_of(&self, node: &str) -> Option<String> {
+        let on_its_way = self.operation.as_ref().map(|operation| &operation.volume);
+        let mut volumes = self.volumes.iter().chain(on_its_way);
+        volumes
+            .find(|volume| qmp_commands::node(volume.number) == node)
+            .map(|volume| volume.status.name.clone())
+    }
+
+    /// QEMU has no device of this name any more.
+    pub(super) fn deleted(&mut self, device: &str) -> Option<QmpCommand> {
+        let matches = |volume: &Volume| qmp_commands::device(volume.number) == device;
+        match self.operation.take_if(|operation| matches(&operation.volume)) {
+            Some(mut operation) => match operation.stage {
+                Stage::Wait(_) => {
+                    let line = qmp_commands::remove_node(operation.volume.number);
+                    self.advance(operation, Stage::RemoveNode, line)
+                }
+                _ => {
+                    operation.volume.device_gone = true;
+                    self.operation = Some(operation);
+                    None
+                }
+            },
+            None => {
+                let volume = self.volumes.iter_mut().find(|volume| matches(volume))?;
+                volume.device_gone = true;
+                if self.is_idle() { self.clean_up() } else { None }
+            }
+        }
+    }
+
+    /// The guest does not let go of a device.
+    pub(super) fn unplug_rejected(&mut self, device: &str) -> Option<QmpCommand> {
+        let waits = |operation: &mut Operation| {
+            matches!(operation.stage, Stage::Wait(_))
+                && qmp_commands::device(operation.volume.number) == device
+        };
+        let operation = self.operation.take_if(waits)?;
+        let fault = still_attached(&operation.volume, "rejects its removal");
+        self.end(operation, Some(fault))
+    }
+
+    /// The guest has had its time to let go of a device.
+    pub(super) fn overdue(&mut self, now: Instant) -> Option<QmpCommand> {
+        let operation = self
+            .operation
+            .take_if(|operation| matches!(operation.stage, Stage::Wait(until) if now >= until))?;
+        let fault = still_attached(&operation.volume, "has not released it yet");
+        self.end(operation, Some(fault))
+    }
+}
+
+fn still_attached(volume: &Volume, how: &str) -> Fault {
+    let detail = format!("volume {} stays attached: the guest {how}; is its system up?", volume.status.name);
+    fault(Code::Conflict, detail)
+}
+
+fn qemu_error(operation: &Operation, why: &str) -> Fault {
+    let bus = operation.volume.bus;
+    fault(
+        Code::Hypervisor,
+        format!("volume {} on the bus {bus}: QEMU rejects it: {why}", operation.volume.status.name),
+    )
+}
+
+fn answer(reply: oneshot::Sender<Option<Fault>>, fault: Option<Fault>) {
+    // The caller may be gone.
+    let _ = reply.send(fault);
+}
+
+#[cfg(test)]
+mod tests;

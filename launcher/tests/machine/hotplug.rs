@@ -1,0 +1,101 @@
+//! Volumes that are attachedto a real VM, and out of it.
+#![expect(clippy::unwrap_used, reason = "a test ends where its scenery fails")]
+
+use std::path::{Path, PathBuf};
+
+use vireo_proto::launcher::fault::Code;
+use vireo_proto::launcher::*;
+
+use crate::guest;
+use crate::launched::{LaunchedVm, read_until, soon};
+
+impl LaunchedVm {
+    async fn attach(&mut self, name: &str, path: &Path, bus: disk::Bus) -> Option<Fault> {
+        let cache = disk::Cache::None.into();
+        let request = AttachVolumeRequest { disk: Some(Disk { cache, ..self.disk(name, path, bus) }) };
+        soon("an answer to AttachVolume", self.client.attach_volume(request))
+            .await
+            .unwrap()
+            .into_inner()
+            .fault
+    }
+
+    async fn detach(&mut self, name: &str) -> Option<Fault> {
+        let request = DetachVolumeRequest { name: name.into() };
+        soon("an answer to DetachVolume", self.client.detach_volume(request))
+            .await
+            .unwrap()
+            .into_inner()
+            .fault
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.path(name);
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        path
+    }
+}
+
+fn targets(state: &State) -> Vec<(&str, &str)> {
+    state.volumes.iter().map(|volume| (volume.name.as_str(), volume.target.as_str())).collect()
+}
+
+/// A SCSI disk goes when it is told to. A virtio disk goes with the guest's consent, or its reset.
+#[tokio::test]
+async fn volumes_come_and_go() {
+    use disk::Bus::{Sata, Scsi, Virtio};
+    let mut launcher = LaunchedVm::start().await;
+    let disk = guest::disk(launcher.directory.path());
+    let mut request = LaunchRequest { hotplug: true, ..launcher.request(&disk) };
+    request.disks[0].cache = disk::Cache::None.into();
+    launcher.up(request).await;
+    let (data, fast) = (launcher.file("data.img"), launcher.file("fast.img"));
+    for _ in 0..2 {
+        assert_eq!(launcher.attach("data", &data, Scsi).await, None, "also where it is in already");
+    }
+    let state = launcher.until("a volume", |state| !state.volumes.is_empty()).await;
+    assert_eq!((targets(&state), &*state.volumes[0].path), (vec![("data", "sda")], data.to_str().unwrap()));
+    for (name, path, bus, code) in [
+        ("other", &data, Scsi, Code::HostResource),
+        ("other", &launcher.path("none.img"), Scsi, Code::HostResource),
+        ("other", &fast, Sata, Code::Invalid),
+    ] {
+        let fault = launcher.attach(name, path, bus).await.expect("a fault");
+        assert_eq!(fault.code(), code, "{fault:?}");
+    }
+    assert_eq!(launcher.attach("fast", &fast, Virtio).await, None);
+    let state = launcher.until("another volume", |state| state.volumes.len() == 2).await;
+    assert_eq!(targets(&state), [("data", "sda"), ("fast", "vdb")]);
+
+    assert_eq!(launcher.detach("data").await, None);
+    assert_eq!(launcher.detach("data").await, None, "it is out already");
+    let state = launcher.until("one volume less", |state| state.volumes.len() == 1).await;
+    assert_eq!(targets(&state), [("fast", "vdb")]);
+    assert_eq!(launcher.attach("again", &data, Scsi).await, None, "its file is free");
+
+    let mut console = launcher.console().await;
+    read_until(&mut console, guest::READY).await;
+    let kept = launcher.detach("fast").await.expect("a boot sector lets go of nothing");
+    assert!(kept.code() == Code::Conflict && kept.detail.contains("the guest"), "{kept:?}");
+    assert_eq!(launcher.steer(Steering::Reset).await, None);
+    let state =
+        launcher.until("the volume's end", |state| state.volumes.iter().all(|one| one.name != "fast")).await;
+    assert_eq!(targets(&state), [("again", "sda")]);
+    read_until(&mut console, guest::READY).await;
+    launcher.client.kill(KillRequest {}).await.unwrap();
+    launcher.outcome().await;
+    assert_eq!(launcher.attach("late", &fast, Scsi).await.expect("a fault").detail, "VMI is not running");
+    launcher.dismiss().await;
+}
+
+#[tokio::test]
+async fn a_machine_without_a_place_for_volumes_says_so() {
+    let mut launcher = LaunchedVm::start().await;
+    launcher.up(launcher.empty()).await;
+    let path = launcher.file("data.img");
+    let fault = launcher.attach("data", &path, disk::Bus::Scsi).await.expect("a fault");
+    assert_eq!(fault.code(), Code::Unsupported, "{fault:?}");
+    launcher.client.kill(KillRequest {}).await.unwrap();
+    launcher.outcome().await;
+    launcher.dismiss().await;
+}

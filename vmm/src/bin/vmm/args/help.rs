@@ -1,0 +1,39 @@
+pub(crate) const HELP: &str = "\
+Boots a Linux kernel or a disk in a virtual machine on KVM.
+
+Usage: vmm --kernel FILE [OPTION]...
+       vmm --firmware FILE --disk path=FILE [OPTION]...
+
+  --firmware FILE                  BIOS or EFI, such as /usr/share/seabios/bios-256k.bin; its console is the
+                                   serial port, and it boots the first bootable disk
+  --nvram FILE                     variables of an EFI firmware, which is named by --firmware; written to. Start
+                                   with a copy of what belongs to it, such as /usr/share/OVMF/OVMF_VARS_4M.fd
+  --kernel FILE                    bzImage as a distribution ships it, or an ELF kernel
+  --initrd FILE                    initial ramdisk
+  --cmdline TEXT                   kernel command line (default: console=ttyS0)
+  --cpus N                         vCPUs, 1 to 254 (default: 1)
+  --memory SIZE                    RAM: 512M, 4G, a bare number counts MiB (default: 256M)
+  --disk path=FILE[,readonly=on][,bus=BUS]
+                                   raw disk image or block device on the bus virtio (default), sata or scsi;
+                                   may be given several times
+  --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given
+                                   several times
+  --net tap=NAME[,mac=MAC]         NIC on an existing tap device; may be given several times
+  --serial stdio                   serial port on this terminal; Ctrl+] leaves (default)
+  --serial file=FILE               serial output into a file
+  --serial socket=FILE             serial port on a unix socket, which is created
+  --vnc ADDRESS                    serve the display over VNC at unix:PATH or 127.0.0.1:PORT
+  --video ADAPTER                  display adapter: bochs (default) or virtio
+  --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
+                                   and keyboard that --vnc brings; may be given several times
+  --help, --version
+
+Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
+
+Exit status:
+  0  the guest powered off
+  1  an error, or a signal
+  3  the guest crashed: a vCPU triple-faulted
+  4  the guest is in a reset loop
+  5  left with Ctrl+]
+";

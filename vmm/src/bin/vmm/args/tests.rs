@@ -1,0 +1,91 @@
+use vireo_vmconfig::DiskDevice;
+
+use super::*;
+
+fn words(line: &str) -> Result<Command, ArgsError> {
+    parse(std::iter::once("vmm").chain(line.split_whitespace()).map(OsString::from))
+}
+
+fn run(line: &str) -> Args {
+    match words(line).unwrap() {
+        Command::Run(args) => *args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_kernel_is_enough() {
+    let args = run("--kernel k");
+    assert_eq!((args.cpus.count(), args.memory.bytes()), (1, 256 << 20));
+    let boot = BootArg::Kernel { kernel: "k".into(), initrd: None, cmdline: "console=ttyS0".into() };
+    assert_eq!((args.boot, args.serial), (boot, SerialArg::Stdio));
+}
+
+#[test]
+fn everything_can_be_said() {
+    let args = run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
+                    --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s \
+                    --vnc unix:v");
+    let boot = BootArg::Kernel { kernel: "k".into(), initrd: Some("i".into()), cmdline: "quiet".into() };
+    assert_eq!(args.boot, boot);
+    assert_eq!((args.cpus.count(), args.memory.bytes()), (4, 6 << 30));
+    let disk = |path: &str, read_only, attachment| DiskArg { path: path.into(), read_only, attachment };
+    let (sata, cdrom) = (Attachment::Sata(DiskDevice::Disk), Attachment::Scsi(DiskDevice::CdRom));
+    let want = [disk("a", true, Attachment::Virtio), disk("b", false, sata), disk("c", true, cdrom)];
+    assert_eq!(args.disks, want);
+    assert_eq!(args.nets[0].mac, Some("52:54:00:00:00:01".parse().unwrap()));
+    assert_eq!(args.nets[1], NetArg { tap: "t1".into(), mac: None });
+    assert_eq!(args.serial, SerialArg::Socket("s".into()));
+    assert_eq!(args.vnc, Some(Address::Unix("v".into())));
+    assert_eq!((args.video, args.inputs), (Adapter::Bochs, vec![Input::Tablet]));
+    assert_eq!(run("--kernel k --vnc unix:v --video virtio").video, Adapter::Virtio);
+    assert_eq!(run("--kernel k --vnc unix:v --input keyboard").inputs, [Input::Keyboard]);
+    assert_eq!(run("--kernel k").inputs, []);
+}
+
+#[test]
+fn firmware_is_enough_too() {
+    let bios = BootArg::Firmware { code: "bios".into(), variables: None };
+    assert_eq!(run("--firmware bios").boot, bios);
+    let efi = BootArg::Firmware { code: "efi".into(), variables: Some("vars".into()) };
+    assert_eq!(run("--firmware efi --nvram vars").boot, efi);
+}
+
+#[test]
+fn mistakes_name_the_option() {
+    for (line, named) in [
+        ("", "--kernel"),
+        ("--firmware f --kernel k", "--kernel"),
+        ("--kernel k --nvram n", "--nvram"),
+        ("--firmware f --cmdline quiet", "--cmdline"),
+        ("--firmware f --firmware f", "--firmware"),
+        ("--kernel k --cpus 255", "--cpus"),
+        ("--kernel k --cpus many", "many"),
+        ("--kernel k --memory 1M", "--memory"),
+        ("--kernel k --kernel l", "--kernel"),
+        ("--kernel k --disk readonly=on", "--disk"),
+        ("--kernel k --disk path=a,readonly=yes", "readonly"),
+        ("--kernel k --disk path=a,cache=none", "cache"),
+        ("--kernel k --disk path=a,bus=ide", "ide"),
+        ("--kernel k --cdrom path=a,bus=virtio", "virtio"),
+        ("--kernel k --cdrom readonly=on", "readonly"),
+        ("--kernel k --net mac=52:54:00:00:00:01", "--net"),
+        ("--kernel k --net tap=t,mac=x", "--net"),
+        ("--kernel k --serial tty", "--serial"),
+        ("--kernel k --input mouse", "mouse"),
+        ("--kernel k --vnc unix:v --video vga", "vga"),
+        ("--kernel k --video virtio", "--vnc"),
+        ("--kernel k --vnc 0.0.0.0:5900", "--vnc"),
+        ("--kernel k --bogus", "bogus"),
+        ("k", "k"),
+    ] {
+        let error = words(line).unwrap_err().to_string();
+        assert!(error.contains(named), "{line}: {error}");
+    }
+}
+
+#[test]
+fn help_and_version_need_nothing_else() {
+    assert!(matches!(words("--help"), Ok(Command::Help)));
+    assert!(matches!(words("--version"), Ok(Command::Version)));
+}

@@ -1,0 +1,100 @@
+//! The values of options: `key=value` lists and words.
+
+use std::path::PathBuf;
+
+use vireo_vmconfig::{DiskBus, DiskDevice};
+use vireo_vmm::config::{Adapter, Attachment, Input};
+
+use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
+
+pub(super) fn disk(text: &str) -> Result<DiskArg, ArgsError> {
+    let (mut path, mut read_only, mut bus) = (None, None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "path" => once(&mut path, "--disk: path", PathBuf::from(value))?,
+            "readonly" => once(&mut read_only, "--disk: readonly", switch("--disk: readonly", value)?)?,
+            "bus" => once(&mut bus, "--disk: bus", attachment(("--disk", DiskDevice::Disk), value)?)?,
+            _ => return Err(unknown("--disk", key, "path, readonly and bus")),
+        }
+    }
+    let path = path.ok_or(ArgsError::MissingKey { option: "--disk", key: "path" })?;
+    Ok(DiskArg { path, read_only: read_only.unwrap_or(false), attachment: bus.unwrap_or_default() })
+}
+
+/// A device of the option on the bus that is named.
+fn attachment((option, device): (&'static str, DiskDevice), bus: &str) -> Result<Attachment, ArgsError> {
+    let known = match device {
+        DiskDevice::Disk => "virtio, sata or scsi",
+        DiskDevice::CdRom => "sata or scsi",
+    };
+    let named: Option<DiskBus> = bus.parse().ok();
+    let attachment = named.and_then(|bus| Attachment::new(bus, device).ok());
+    attachment.ok_or_else(|| ArgsError::Bus { option, value: bus.to_owned(), known })
+}
+
+pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
+    let (mut path, mut bus) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "path" => once(&mut path, "--cdrom: path", PathBuf::from(value))?,
+            "bus" => once(&mut bus, "--cdrom: bus", attachment(("--cdrom", DiskDevice::CdRom), value)?)?,
+            _ => return Err(unknown("--cdrom", key, "path and bus")),
+        }
+    }
+    let path = path.ok_or(ArgsError::MissingKey { option: "--cdrom", key: "path" })?;
+    Ok(DiskArg { path, read_only: true, attachment: bus.unwrap_or(Attachment::Sata(DiskDevice::CdRom)) })
+}
+
+pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
+    let (mut tap, mut mac) = (None, None);
+    for (key, value) in pairs(text) {
+        match key {
+            "tap" => once(&mut tap, "--net: tap", value.to_owned())?,
+            "mac" => once(&mut mac, "--net: mac", value.parse().map_err(ArgsError::Mac)?)?,
+            _ => return Err(unknown("--net", key, "tap and mac")),
+        }
+    }
+    Ok(NetArg { tap: tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?, mac })
+}
+
+pub(super) fn adapter(text: &str) -> Result<Adapter, ArgsError> {
+    match text {
+        "bochs" => Ok(Adapter::Bochs),
+        "virtio" => Ok(Adapter::Virtio),
+        _ => Err(ArgsError::Video(text.to_owned())),
+    }
+}
+
+pub(super) fn input(text: &str) -> Result<Input, ArgsError> {
+    match text {
+        "tablet" => Ok(Input::Tablet),
+        "keyboard" => Ok(Input::Keyboard),
+        _ => Err(ArgsError::Input(text.to_owned())),
+    }
+}
+
+pub(super) fn serial_arg(text: &str) -> Result<SerialArg, ArgsError> {
+    match text.split_once('=') {
+        None if text == "stdio" => Ok(SerialArg::Stdio),
+        Some(("file", path)) if !path.is_empty() => Ok(SerialArg::File(path.into())),
+        Some(("socket", path)) if !path.is_empty() => Ok(SerialArg::Socket(path.into())),
+        _ => Err(ArgsError::Serial(text.to_owned())),
+    }
+}
+
+/// `key=value` parted by commas; a key alone has an empty value.
+fn pairs(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    text.split(',').map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+}
+
+fn switch(option: &'static str, value: &str) -> Result<bool, ArgsError> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(ArgsError::NoSwitch { option, value: value.to_owned() }),
+    }
+}
+
+fn unknown(option: &'static str, key: &str, known: &'static str) -> ArgsError {
+    ArgsError::UnknownKey { option, key: key.to_owned(), known }
+}

@@ -1,0 +1,150 @@
+//! Opens what the command line names.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use vireo_vmconfig::{MacAddr, ParseMacError};
+use vireo_vmm::config::{
+    Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
+};
+
+use crate::args::{Args, BootArg, DiskArg, NetArg};
+
+/// What cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("{option}: cannot open {path:?}")]
+    File {
+        option: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{option}: {path:?} is in use by another VM")]
+    InUse { option: &'static str, path: PathBuf },
+    #[error("--net: cannot open the tap device {name:?}: make it first (ip tuntap add mode tap name {name})")]
+    Tap {
+        name: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("--net: cannot derive an address from {name:?}")]
+    Mac {
+        name: String,
+        #[source]
+        source: ParseMacError,
+    },
+    #[error("too many devices")]
+    Devices(#[from] TooManyDevices),
+}
+
+/// The VM that `args` describe, with all its files open.
+pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
+    let boot = boot(&args.boot)?;
+    let disks = args.disks.iter().map(disk).collect::<Result<_, _>>()?;
+    let nets = args.nets.iter().map(net).collect::<Result<_, _>>()?;
+    let notices = Notices::new(|notice| match notice {
+        Notice::NoBootDevice => eprintln!("vmm: the firmware found no bootable device"),
+        other => tracing::info!(?other, "notice"),
+    });
+    let machine = VmConfig::new(args.cpus, args.memory, boot)
+        .with_rng(true)
+        .with_notices(notices)
+        .with_inputs(args.inputs.clone());
+    Ok(machine.with_devices(disks, nets)?)
+}
+
+fn boot(arg: &BootArg) -> Result<Boot, OpenError> {
+    Ok(match arg {
+        BootArg::Kernel { kernel, initrd, cmdline } => Boot::Kernel(KernelBoot {
+            kernel: read("--kernel", kernel)?,
+            initrd: initrd.as_deref().map(|path| read("--initrd", path)).transpose()?,
+            command_line: cmdline.clone(),
+        }),
+        BootArg::Firmware { code, variables } => {
+            let code = read("--firmware", code)?;
+            let variables = variables.as_deref().map(|path| exclusive("--nvram", path, true)).transpose()?;
+            Boot::Firmware(Firmware::new(code).variables(variables).on_serial(true))
+        }
+    })
+}
+
+fn read(option: &'static str, path: &Path) -> Result<File, OpenError> {
+    File::open(path).map_err(|source| OpenError::File { option, path: path.to_owned(), source })
+}
+
+fn disk(arg: &DiskArg) -> Result<Disk, OpenError> {
+    let file = exclusive("--disk", &arg.path, !arg.read_only)?;
+    Ok(Disk::new(DiskImage::Raw(file)).read_only(arg.read_only).attach(arg.attachment))
+}
+
+/// Locked for as long as it is open: two VMs that write one disk destroy its file systems.
+fn exclusive(option: &'static str, path: &Path, write: bool) -> Result<File, OpenError> {
+    let file_error = |source| OpenError::File { option, path: path.to_owned(), source };
+    let file = File::options().read(true).write(write).open(path).map_err(file_error)?;
+    let lock =
+        if write { FlockOperation::NonBlockingLockExclusive } else { FlockOperation::NonBlockingLockShared };
+    match rustix::fs::flock(&file, lock) {
+        Ok(()) => Ok(file),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(OpenError::InUse { option, path: path.to_owned() }),
+        Err(errno) => Err(file_error(errno.into())),
+    }
+}
+
+fn net(arg: &NetArg) -> Result<Net, OpenError> {
+    let name = &arg.tap;
+    let tap =
+        vireo_vmm::sys::tap::open(name).map_err(|source| OpenError::Tap { name: name.clone(), source })?;
+    let mac = match arg.mac {
+        Some(mac) => mac,
+        None => derived(name).map_err(|source| OpenError::Mac { name: name.clone(), source })?,
+    };
+    Ok(Net::new(tap, mac))
+}
+
+/// The same address for the same tap, every time: guests know their NICs by it. The hash is FNV-1a.
+fn derived(tap: &str) -> Result<MacAddr, ParseMacError> {
+    let hash = tap
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let [a, b, c, ..] = hash.to_le_bytes();
+    format!("52:54:00:{a:02x}:{b:02x}:{c:02x}").parse()
+}
+
+#[cfg(test)]
+mod tests {
+    use vireo_vmm::config::Attachment;
+
+    use super::*;
+
+    fn arg(path: &Path, read_only: bool) -> DiskArg {
+        DiskArg { path: path.to_owned(), read_only, attachment: Attachment::Virtio }
+    }
+
+    #[test]
+    fn a_disk_has_one_writer_or_many_readers() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (write, read) = (arg(file.path(), false), arg(file.path(), true));
+        let writer = disk(&write).unwrap();
+        assert!(matches!(disk(&write), Err(OpenError::InUse { .. })));
+        assert!(matches!(disk(&read), Err(OpenError::InUse { .. })));
+        drop(writer);
+        let _reader = disk(&read).unwrap();
+        assert!(disk(&read).is_ok());
+        assert!(matches!(disk(&write), Err(OpenError::InUse { .. })));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let error = disk(&arg(Path::new("/nonexistent/disk"), false)).unwrap_err();
+        assert!(error.to_string().contains("/nonexistent/disk"));
+    }
+
+    #[test]
+    fn a_derived_address_is_stable_and_its_own() {
+        assert_eq!(derived("tap0").unwrap(), derived("tap0").unwrap());
+        assert_ne!(derived("tap0").unwrap(), derived("tap1").unwrap());
+    }
+}

@@ -1,0 +1,147 @@
+use vireo_vmconfig::{CpuTopology, Smbios};
+
+use super::{Attachment, Boot, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
+
+const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
+/// Drives on the SATA controller, which shares the slot of the LPC bridge.
+pub const SATA_PORTS: usize = 6;
+/// SCSI drives on the one controller.
+pub const SCSI_TARGETS: usize = 256;
+
+/// A whole VM, ready to be built.
+#[derive(Debug)]
+pub struct VmConfig {
+    pub(crate) cpus: CpuTopology,
+    pub(crate) memory: MemorySize,
+    pub(crate) boot: Boot,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) nets: Vec<Net>,
+    pub(crate) rng: bool,
+    pub(crate) virtio_console: bool,
+    pub(crate) port: Option<Port>,
+    pub(crate) graphics: Option<Graphics>,
+    pub(crate) inputs: Vec<Input>,
+    pub(crate) smbios: Option<Smbios>,
+    pub(crate) notices: Notices,
+}
+
+/// More devices than there is room for.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum TooManyDevices {
+    /// On the root bus.
+    #[error("{0} devices do not fit on the {DEVICE_SLOTS} free slots of the VM")]
+    Slots(usize),
+    /// On the SATA controller.
+    #[error("{0} SATA drives do not fit on the {SATA_PORTS} ports of the VM")]
+    SataPorts(usize),
+    /// On the SCSI controller.
+    #[error("{0} SCSI drives do not fit on the {SCSI_TARGETS} targets of the VM")]
+    ScsiTargets(usize),
+}
+
+impl VmConfig {
+    /// Slots on the root bus that are left for devices (the host bridge and the LPC bridge take two of 32). Every virtio
+    /// disk, NIC and input device, the controller of all SCSI drives, the port and the graphics adapter take one each.
+    pub const DEVICE_SLOTS: usize = 29;
+
+    /// A VM with a serial port and nothing else.
+    pub fn new(cpus: CpuTopology, memory: MemorySize, boot: Boot) -> Self {
+        Self {
+            cpus,
+            memory,
+            boot,
+            disks: Vec::new(),
+            nets: Vec::new(),
+            rng: false,
+            virtio_console: false,
+            port: None,
+            graphics: None,
+            inputs: Vec::new(),
+            smbios: None,
+            notices: Notices::default(),
+        }
+    }
+
+    /// Adds disks and NICs, in the order of their slots and ports.
+    pub fn with_devices(mut self, disks: Vec<Disk>, nets: Vec<Net>) -> Result<Self, TooManyDevices> {
+        let count = |on: fn(Attachment) -> bool| disks.iter().filter(|disk| on(disk.attachment())).count();
+        let virtio = count(|at| at == Attachment::Virtio);
+        let sata = count(|at| matches!(at, Attachment::Sata(_)));
+        let scsi = count(|at| matches!(at, Attachment::Scsi(_)));
+        let ports = self.port.is_some();
+        let others =
+            [self.rng, self.virtio_console, ports, self.graphics.is_some(), scsi > 0].map(usize::from);
+        let all = virtio + nets.len() + self.inputs.len() + others.iter().sum::<usize>();
+        if all > DEVICE_SLOTS {
+            return Err(TooManyDevices::Slots(all));
+        }
+        if sata > SATA_PORTS {
+            return Err(TooManyDevices::SataPorts(sata));
+        }
+        if scsi > SCSI_TARGETS {
+            return Err(TooManyDevices::ScsiTargets(scsi));
+        }
+        self.disks = disks;
+        self.nets = nets;
+        Ok(self)
+    }
+
+    /// The counters of its disks, in their order.
+    pub fn disk_counters(&self) -> Vec<std::sync::Arc<super::DiskCounters>> {
+        self.disks.iter().map(|disk| disk.counters().clone()).collect()
+    }
+
+    /// The requests that are held, disk by disk in their order.
+    pub fn disk_stalls(&self) -> Vec<std::sync::Arc<super::DiskStall>> {
+        self.disks.iter().map(|disk| disk.stall().clone()).collect()
+    }
+
+    /// Adds a virtio entropy device.
+    #[must_use]
+    pub fn with_rng(mut self, yes: bool) -> Self {
+        self.rng = yes;
+        self
+    }
+
+    /// Adds a virtio console; its output joins the serial port's, and input stays the serial port's.
+    #[must_use]
+    pub fn with_virtio_console(mut self, yes: bool) -> Self {
+        self.virtio_console = yes;
+        self
+    }
+
+    /// Adds a port with a name.
+    #[must_use]
+    pub fn with_port(mut self, port: Option<Port>) -> Self {
+        self.port = port;
+        self
+    }
+
+    /// Registers the listener for notices.
+    #[must_use]
+    pub fn with_notices(mut self, notices: Notices) -> Self {
+        self.notices = notices;
+        self
+    }
+
+    /// Adds a display.
+    #[must_use]
+    pub fn with_graphics(mut self, graphics: Option<Graphics>) -> Self {
+        self.graphics = graphics;
+        self
+    }
+
+    /// Adds virtio input devices. They receive input of viewers of the display.
+    #[must_use]
+    pub fn with_inputs(mut self, inputs: Vec<Input>) -> Self {
+        self.inputs = inputs;
+        self
+    }
+
+    /// Sets what the guest reads about the VM.
+    #[must_use]
+    pub fn with_smbios(mut self, smbios: Option<Smbios>) -> Self {
+        self.smbios = smbios;
+        self
+    }
+}
