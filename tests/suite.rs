@@ -27,6 +27,7 @@ mod scenarios {
     pub(crate) mod node;
     mod node_disk;
     mod placing;
+    mod pods;
     mod probes;
     mod roles;
     mod screen;

@@ -25,7 +25,7 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 /// Fills them until the store is gone. `authority` is the certificate that clients know the server by, as PEM.
 pub async fn run(store: Arc<Store>, tokens: Arc<Tokens>, authority: String) {
     let authority = STANDARD.encode(authority);
-    controller::control(store, || Filler {
+    controller::run_controller(store, || Filler {
         tokens: Arc::clone(&tokens),
         authority: authority.clone(),
         follower: Follower::default(),
@@ -126,7 +126,7 @@ impl Controller for Filler {
         }
     }
 
-    fn control(
+    fn reconcile(
         &mut self,
         store: &Store,
         secret: &Arc<Object>,
@@ -153,7 +153,7 @@ impl Controller for Filler {
         });
         let Some(token) = made.map_or(Some(None), |made| made.map(Some)) else {
             tracing::warn!(secret = secret.key.name, "no token can be signed; it is tried again");
-            return Ok(Some(controller::soon(now)));
+            return Ok(Some(controller::retry_at(now)));
         };
         objects::change(store, secret, |value| {
             // Unless it was made another's meanwhile, of which we shall hear.
@@ -173,7 +173,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::controller::Rounds;
+    use crate::controller::Reconciler;
     use crate::store::Change;
 
     struct World {
@@ -189,11 +189,11 @@ mod tests {
             Self { dir, store }
         }
 
-        fn filler(&self) -> Rounds<Filler> {
+        fn filler(&self) -> Reconciler<Filler> {
             let tokens = Tokens::of_a_test(self.dir.path(), Arc::clone(&self.store));
             let filler =
                 Filler { tokens: Arc::new(tokens), authority: "Q0E=".into(), follower: Follower::default() };
-            Rounds::of(filler)
+            Reconciler::new(filler)
         }
 
         fn put(&self, key: &Key, mut value: Value) {
@@ -226,7 +226,7 @@ mod tests {
         let key = SECRETS.key("default", "s");
         world.put(&key, of("robot"));
         let mut filler = world.filler();
-        filler.settle(&world.store);
+        filler.run_until_idle(&world.store);
         let secret = world.secret().unwrap();
         let account = world.store.get(&SERVICE_ACCOUNTS.key("default", "robot")).unwrap();
         assert_eq!(annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value, "uid")));
@@ -240,7 +240,7 @@ mod tests {
         let user = tokens.user_of(&first).unwrap();
         assert_eq!(user.name, "system:serviceaccount:default:robot");
         let revision = world.store.revision();
-        world.filler().settle(&world.store);
+        world.filler().run_until_idle(&world.store);
         assert_eq!(world.store.revision(), revision, "there is nothing more to do");
 
         // Who takes the token out of the Secret gets another, and the first is worth nothing.
@@ -250,7 +250,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!(tokens.user_of(&first), None);
-        filler.settle(&world.store);
+        filler.run_until_idle(&world.store);
         let second = world.token();
         assert!(second != first && tokens.user_of(&second).is_some());
         assert_eq!(tokens.user_of(&first), None);
@@ -258,7 +258,7 @@ mod tests {
         objects::remove(&world.store, &account).unwrap();
         assert_eq!(tokens.user_of(&second), None);
         world.account();
-        filler.settle(&world.store);
+        filler.run_until_idle(&world.store);
         assert_eq!(world.secret(), None, "another account of the name is not its own");
     }
 
@@ -290,7 +290,7 @@ mod tests {
     fn a_secret_of_nobody_goes() {
         let world = World::new();
         world.put(&SECRETS.key("default", "s"), of("nobody"));
-        world.filler().settle(&world.store);
+        world.filler().run_until_idle(&world.store);
         assert_eq!(world.secret(), None);
     }
 }

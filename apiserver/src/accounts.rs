@@ -23,7 +23,7 @@ struct State {
 
 /// Makes accounts until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    controller::go(store, "ServiceAccounts", reconcile).await;
+    controller::run(store, "ServiceAccounts", reconcile).await;
 }
 
 fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {

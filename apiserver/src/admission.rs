@@ -35,10 +35,31 @@ pub struct Attributes<'a> {
     pub store: &'a Store,
 }
 
-/// Warnings for the client, or why the write is refused.
-pub type Verdict = Result<Vec<String>, Vec<Cause>>;
+/// Why a write is not admitted.
+#[derive(Debug, Clone)]
+pub enum Rejection {
+    /// The object is not valid.
+    Invalid(Vec<Cause>),
+    /// Any other reason.
+    Error(ApiError),
+}
 
-/// Admits writes of clients. What is not said here is admitted as it is.
+impl From<Vec<Cause>> for Rejection {
+    fn from(causes: Vec<Cause>) -> Self {
+        Self::Invalid(causes)
+    }
+}
+
+impl From<ApiError> for Rejection {
+    fn from(error: ApiError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// Warnings for the client, or why the write is refused.
+pub type Verdict = Result<Vec<String>, Rejection>;
+
+/// Admits writes of clients. What is not said here is admitted as it is. Its functions may block.
 pub trait Admission: fmt::Debug + Send + Sync {
     /// Validates what only components of the system may write in `metadata` and labels.
     fn validate_metadata(&self, attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
@@ -76,6 +97,15 @@ pub trait Admission: fmt::Debug + Send + Sync {
         grace_period: Option<i64>,
     ) -> Result<(), ApiError> {
         let _ = (attributes, new, grace_period);
+        Ok(())
+    }
+
+    /// Decides on the eviction of a pod, which is deleted afterwards. With `dry_run` nothing may be written.
+    ///
+    /// # Errors
+    /// Why it may not be evicted now.
+    fn evict(&self, attributes: &Attributes<'_>, dry_run: bool) -> Result<(), ApiError> {
+        let _ = (attributes, dry_run);
         Ok(())
     }
 }

@@ -30,6 +30,11 @@ impl Catalog {
         self.registry.all().chain(&self.custom)
     }
 
+    /// The resource of a [name](Resource::name).
+    pub fn named(&self, name: &str) -> Option<&Arc<Resource>> {
+        self.registry.named(name).or_else(|| self.custom.iter().find(|row| row.name() == name))
+    }
+
     /// The resource of a group, version and plural.
     pub fn at(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
         self.all().find(|row| row.group == group && row.version == version && row.plural == plural)

@@ -7,11 +7,11 @@ mod body;
 
 use std::convert::Infallible;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::http::{HeaderValue, Method, Request, Response, header};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use axum::response::IntoResponse as _;
 use futures_util::future::BoxFuture;
 use tower::{BoxError, Service};
@@ -43,7 +43,9 @@ use body::Guarded;
 /// ```
 #[derive(Clone)]
 pub struct InProcess {
-    server: Arc<Server>,
+    server: Weak<Server>,
+    /// Absent in parts of the server, which would keep each other.
+    _kept: Option<Arc<Server>>,
     user: Arc<User>,
     user_agent: Option<HeaderValue>,
 }
@@ -51,7 +53,13 @@ pub struct InProcess {
 impl InProcess {
     /// Sends requests as this user.
     pub fn new(server: Arc<Server>, user: User) -> Self {
-        Self { server, user: Arc::new(user), user_agent: None }
+        Self { _kept: Some(Arc::clone(&server)), ..Self::part_of(Arc::downgrade(&server), user) }
+    }
+
+    /// The same for a part of the server, as a service or the admission, which does not keep the server. When the server
+    /// is gone, requests are answered with 503.
+    pub fn part_of(server: Weak<Server>, user: User) -> Self {
+        Self { server, _kept: None, user: Arc::new(user), user_agent: None }
     }
 
     /// Sets the `User-Agent` of requests that have none. What stands before its slash is the field manager of writes that
@@ -87,12 +95,16 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Self { server, user, user_agent } = self.clone();
+        let Self { server, user, user_agent, .. } = self.clone();
         let mut request = request.map(Body::new);
         if let Some(user_agent) = user_agent {
             request.headers_mut().entry(header::USER_AGENT).or_insert(user_agent);
         }
         Box::pin(async move {
+            let Some(server) = server.upgrade() else {
+                let (code, message) = (StatusCode::SERVICE_UNAVAILABLE, "the API server has stopped");
+                return Ok(ApiError::new(code, "ServiceUnavailable", message).into_response());
+            };
             if request.headers().contains_key(header::UPGRADE) || request.method() == Method::CONNECT {
                 let message = "Upgrade requests are not supported by the in-process client: \
                                use the address of the API server";

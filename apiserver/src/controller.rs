@@ -1,4 +1,4 @@
-//! What controllers have in common: they look again when something was written, and when it is time.
+//! The reconcile loop of the built-in controllers: they run when something was written, and when a requeue is due.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,155 +8,155 @@ use jiff::Timestamp;
 
 use crate::store::{DiskError, Key, Object, Store};
 
-/// How soon what failed is tried again: a round that broke off, and what could not be made or written.
+/// Delay before a retry: of a panicked reconcile, and of objects that could not be created or written.
 pub const RETRY: Duration = Duration::from_secs(10);
 
-/// Who looks after the objects of one kind.
+/// Reconciles the objects of one kind.
 pub trait Controller: Send + 'static {
-    /// What they are called.
+    /// The name of the controller, for logs.
     const NAME: &'static str;
 
-    /// The objects that may have something to do since this was asked last; at first, all.
+    /// The keys of objects that may need work since the last call; on the first call, all.
     fn changed(&mut self, store: &Store) -> BTreeSet<Key>;
 
-    /// Looks after one object; when to look again though nothing changes.
+    /// Reconciles one object. Returns when to requeue it even if nothing changes.
     ///
     /// # Errors
-    /// When something cannot be written; it is tried again.
-    fn control(
+    /// When something cannot be written; the object is requeued.
+    fn reconcile(
         &mut self,
         store: &Store,
         object: &Arc<Object>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError>;
 
-    /// Forgets an object that is gone.
+    /// Drops the state of a deleted object.
     fn forget(&mut self, key: &Key);
 }
 
-/// A controller, and when it is to look again.
+/// A controller with its queue of delayed objects.
 #[derive(Debug, Default)]
-pub struct Rounds<C> {
+pub struct Reconciler<C> {
     pub controller: C,
     due: Due,
 }
 
-impl<C: Controller> Rounds<C> {
-    pub fn of(controller: C) -> Self {
+impl<C: Controller> Reconciler<C> {
+    pub fn new(controller: C) -> Self {
         Self { controller, due: Due::default() }
     }
 
-    /// Looks at every object that may have something to do, or whose time has come; how long nothing is to be done if
-    /// nothing changes. Blocks.
-    pub fn round(&mut self, store: &Store) -> Option<Duration> {
+    /// Reconciles every object that changed or is due. Returns the delay until the next one is due. Blocks.
+    pub fn reconcile(&mut self, store: &Store) -> Option<Duration> {
         let now = Timestamp::now();
         let controller = &mut self.controller;
         let changed = controller.changed(store);
-        self.due.round(changed, now, |key| {
+        self.due.take(changed, now, |key| {
             let Some(object) = store.get(key) else {
                 controller.forget(key);
                 return None;
             };
-            controller.control(store, &object, now).unwrap_or_else(|error| {
-                tracing::warn!(%error, "one of the {} cannot be written; it is tried again", C::NAME);
-                Some(soon(now))
+            controller.reconcile(store, &object, now).unwrap_or_else(|error| {
+                tracing::warn!(%error, "controller {} cannot write an object: requeued", C::NAME);
+                Some(retry_at(now))
             })
         })
     }
 
-    /// Goes round until nothing is written any more.
+    /// Reconciles until nothing is written any more.
     #[cfg(test)]
-    pub fn settle(&mut self, store: &Store) {
+    pub fn run_until_idle(&mut self, store: &Store) {
         for _ in 0..20 {
             let before = store.revision();
-            self.round(store);
+            self.reconcile(store);
             if store.revision() == before {
                 return;
             }
         }
-        panic!("the {} never settle", C::NAME);
+        panic!("controller {} never becomes idle", C::NAME);
     }
 
-    /// When an object is looked at though nothing changes.
+    /// When an object is due even if nothing changes.
     pub fn due_at(&self, key: &Key) -> Option<Timestamp> {
         self.due.at(key)
     }
 }
 
-/// When to try again what failed now.
-pub fn soon(now: Timestamp) -> Timestamp {
+/// When to retry what failed now.
+pub fn retry_at(now: Timestamp) -> Timestamp {
     now.checked_add(RETRY).unwrap_or(now)
 }
 
-/// Controls until the store is gone.
-pub async fn control<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
-    let begin = || Rounds::of(begin());
-    go_from(store, C::NAME, begin, |store, rounds| rounds.round(store)).await;
+/// Runs a controller until the store is closed.
+pub async fn run_controller<C: Controller>(store: Arc<Store>, begin: impl Fn() -> C) {
+    let begin = || Reconciler::new(begin());
+    run_with(store, C::NAME, begin, |store, reconciler| reconciler.reconcile(store)).await;
 }
 
-/// Goes round until the store is gone. A round may block; it says how long nothing is to be done if nothing changes, and
-/// remembers what it likes from one to the next.
-pub async fn go<R: Default + Send + 'static>(
+/// Calls `reconcile` after every change until the store is closed. It may block, returns the delay until its next call
+/// should nothing change, and keeps state from one call to the next.
+pub async fn run<R: Default + Send + 'static>(
     store: Arc<Store>,
-    whose: &'static str,
-    round: fn(&Store, &mut R) -> Option<Duration>,
+    name: &'static str,
+    reconcile: fn(&Store, &mut R) -> Option<Duration>,
 ) {
-    go_from(store, whose, R::default, round).await;
+    run_with(store, name, R::default, reconcile).await;
 }
 
-/// The same where there is something to remember from the beginning, and after a round that broke off.
-pub async fn go_from<R: Send + 'static>(
+/// The same with an initial state, which is also created anew after a panic.
+pub async fn run_with<R: Send + 'static>(
     store: Arc<Store>,
-    whose: &'static str,
+    name: &'static str,
     begin: impl Fn() -> R,
-    round: fn(&Store, &mut R) -> Option<Duration>,
+    reconcile: fn(&Store, &mut R) -> Option<Duration>,
 ) {
-    let mut news = store.subscribe();
-    let mut memory = None;
+    let mut changes = store.subscribe();
+    let mut state = None;
     loop {
-        news.borrow_and_update();
-        let there = Arc::clone(&store);
-        let mut taken = memory.take().unwrap_or_else(&begin);
-        let done = tokio::task::spawn_blocking(move || (round(&there, &mut taken), taken)).await;
+        changes.borrow_and_update();
+        let reconciled = Arc::clone(&store);
+        let mut taken = state.take().unwrap_or_else(&begin);
+        let done = tokio::task::spawn_blocking(move || (reconcile(&reconciled, &mut taken), taken)).await;
         let wait = match done {
-            Ok((again, taken)) => {
-                memory = Some(taken);
-                again
+            Ok((requeue_after, taken)) => {
+                state = Some(taken);
+                requeue_after
             }
             Err(error) => {
-                tracing::error!(%error, "the controller of {whose} broke off; it is tried again");
+                tracing::error!(%error, "controller {name} panicked: retrying");
                 Some(RETRY)
             }
         };
-        let clock = async {
+        let requeue = async {
             match wait {
                 Some(wait) => tokio::time::sleep(wait).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
-            changed = news.changed() => if changed.is_err() { return },
-            () = clock => {}
+            changed = changes.changed() => if changed.is_err() { return },
+            () = requeue => {}
         }
     }
 }
 
-/// When to look at objects again though nothing changes.
+/// When objects are due even if nothing changes.
 #[derive(Debug, Default)]
 struct Due(BTreeMap<Key, Timestamp>);
 
 impl Due {
-    /// Looks at what has `changed` and at what is due `now`; `look` says when to look again. How long nothing is due then.
-    fn round(
+    /// Reconciles what has `changed` and what is due `now`; `reconcile` returns when to requeue. Returns the delay until the
+    /// next object is due.
+    fn take(
         &mut self,
         mut changed: BTreeSet<Key>,
         now: Timestamp,
-        mut look: impl FnMut(&Key) -> Option<Timestamp>,
+        mut reconcile: impl FnMut(&Key) -> Option<Timestamp>,
     ) -> Option<Duration> {
         changed.extend(self.0.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
         self.0.retain(|key, _| !changed.contains(key));
         for key in changed {
-            if let Some(at) = look(&key) {
+            if let Some(at) = reconcile(&key) {
                 self.0.insert(key, at);
             }
         }
@@ -174,24 +174,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_changed_and_what_is_due_is_looked_at_once() {
+    fn changed_and_due_objects_are_reconciled_once() {
         let now: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let after = |seconds| now + Duration::from_secs(seconds);
         let key = |name: &str| Key::new("r", "", name);
         let mut due = Due::default();
         let mut seen = Vec::new();
         let both = BTreeSet::from([key("late"), key("soon"), key("never")]);
-        let wait = due.round(both, now, |key| {
+        let wait = due.take(both, now, |key| {
             seen.push(key.name.clone());
             [("late", 20), ("soon", 5)].iter().find(|(name, _)| *name == key.name).map(|(_, at)| after(*at))
         });
         assert_eq!((wait, seen.len()), (Some(Duration::from_secs(5)), 3));
         let mut seen = Vec::new();
-        let wait = due.round(BTreeSet::from([key("soon")]), after(6), |key| {
+        let wait = due.take(BTreeSet::from([key("soon")]), after(6), |key| {
             seen.push(key.name.clone());
             None
         });
         assert_eq!((wait, seen), (Some(Duration::from_secs(14)), vec!["soon".to_owned()]));
-        assert_eq!(due.round(BTreeSet::new(), after(21), |_| None), None, "it is no longer due");
+        assert_eq!(due.take(BTreeSet::new(), after(21), |_| None), None, "it is no longer due");
     }
 }

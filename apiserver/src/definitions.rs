@@ -23,7 +23,7 @@ struct State {
 
 /// Controls until the store is gone.
 pub async fn run(store: Arc<Store>) {
-    controller::go(store, "CustomResourceDefinitions", reconcile).await;
+    controller::run(store, "CustomResourceDefinitions", reconcile).await;
 }
 
 fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {

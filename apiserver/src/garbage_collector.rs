@@ -42,7 +42,7 @@ enum Task {
 
 /// Collects until the store is gone.
 pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
-    controller::go_from(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
+    controller::run_with(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
 }
 
 fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
@@ -106,7 +106,7 @@ impl Collector {
         while let Some(key) = self.open.first().cloned() {
             if let Some(object) = store.get(&key) {
                 for task in self.tasks(store, &object, time) {
-                    carry_out(store, &object, &task)?;
+                    carry_out(store, &self.catalog, &object, &task)?;
                 }
             }
             self.open.remove(&key);
@@ -224,10 +224,11 @@ fn is_closing(store: &Store, namespace: &str) -> bool {
         && objects::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value))
 }
 
-fn carry_out(store: &Store, object: &Object, task: &Task) -> Result<(), DiskError> {
+fn carry_out(store: &Store, catalog: &Catalog, object: &Object, task: &Task) -> Result<(), DiskError> {
+    let grace = catalog.named(&object.key.resource).and_then(|resource| resource.grace);
     objects::change(store, object, |value| {
         match task {
-            Task::Remove => return objects::mark_for_deletion(value) == objects::Leaving::Held,
+            Task::Remove => return objects::mark_for_deletion(value, grace, None) == objects::Leaving::Held,
             Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
             Task::Disown(owner) => {
                 let references = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);

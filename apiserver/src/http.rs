@@ -115,6 +115,16 @@ async fn serve(
             let form = table::Form::negotiate(&request, &query)?;
             write::scale(write::Asked { server: Arc::clone(server), object, query, form, request }).await
         }
+        Target::Binding(object) => {
+            let form = table::Form::Plain;
+            write::binding::bind(write::Asked { server: Arc::clone(server), object, query, form, request })
+                .await
+        }
+        Target::Eviction(object) => {
+            let form = table::Form::Plain;
+            write::eviction::evict(write::Asked { server: Arc::clone(server), object, query, form, request })
+                .await
+        }
         Target::Token(account) => token::serve(server, &account, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
         Target::Service(Delegated { service, path, .. }) => {
@@ -198,6 +208,8 @@ fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<
         Target::Root => json_of(StatusCode::OK, &discovery::paths(served)),
         Target::Object(_)
         | Target::Scale(_)
+        | Target::Binding(_)
+        | Target::Eviction(_)
         | Target::Service(_)
         | Target::Token(_)
         | Target::Review(..)
@@ -219,6 +231,11 @@ pub fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
 /// `metav1.Status` of a success.
 fn success(details: Value) -> Value {
     json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details})
+}
+
+/// `metav1.Status` of what was created without an object of its own.
+fn created() -> Value {
+    json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
 }
 
 #[cfg(test)]

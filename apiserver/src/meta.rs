@@ -21,6 +21,12 @@ pub fn now() -> String {
     Timestamp::from_second(now.as_second()).unwrap_or(now).to_string()
 }
 
+/// The time in so many seconds, in the same form.
+pub fn after_now(seconds: i64) -> String {
+    let then = Timestamp::now().as_second().saturating_add(seconds);
+    Timestamp::from_second(then).unwrap_or(Timestamp::MAX).to_string()
+}
+
 /// The current time in microseconds, as `MicroTime` has it.
 pub fn now_micro() -> String {
     format!("{:.6}", Timestamp::now())
@@ -138,9 +144,16 @@ pub fn count_generation(object: &mut Value, before: &Value) {
         wanted
     };
     if wanted(object) != wanted(before) {
-        let generation = before.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(1);
-        of(object).insert("generation".to_owned(), json!(generation + 1));
+        let generation = before.pointer("/metadata/generation").cloned();
+        of(object).insert("generation".to_owned(), generation.unwrap_or_else(|| json!(1)));
+        increment_generation(object);
     }
+}
+
+/// Counts one more change of an object.
+pub fn increment_generation(object: &mut Value) {
+    let generation = object.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(1);
+    of(object).insert("generation".to_owned(), json!(generation + 1));
 }
 
 /// Whether a text may be a label's value, or the last part of its name.

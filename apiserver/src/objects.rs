@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use crate::meta;
-use crate::resource::{NAMESPACES, Resource};
+use crate::resource::{Grace, NAMESPACES, Resource};
 use crate::store::{Change, DiskError, Object, Store, WriteError};
 
 /// Namespaces that are made at the start and cannot be deleted.
@@ -14,7 +15,7 @@ const PERMANENT: [&str; 2] = ["default", "kube-system"];
 /// Whether an object that was deleted is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaving {
-    /// Somebody holds it by a finalizer.
+    /// A finalizer or its grace period holds it.
     Held,
     /// It goes at once.
     Free,
@@ -30,35 +31,58 @@ pub fn is_permanent(resource: &Resource, name: &str) -> bool {
     resource.is(&NAMESPACES) && PERMANENT.contains(&name)
 }
 
-/// Whether somebody holds an object.
+/// Whether an object stays although it is deleted: a finalizer holds it, or its grace period does.
 pub fn is_held(value: &Value) -> bool {
     let inner = value.get("kind").is_some_and(|kind| kind == "Namespace")
         && value.pointer("/spec/finalizers").and_then(Value::as_array).is_some_and(|list| !list.is_empty());
-    inner || !meta::finalizers(value).is_empty()
+    inner || !meta::finalizers(value).is_empty() || grace_period(value) > 0
 }
 
-/// Marks an object as leaving, if it is held.
-pub fn mark_for_deletion(value: &mut Value) -> Leaving {
-    if !is_held(value) {
-        return Leaving::Free;
-    }
-    if !meta::is_leaving(value) {
+/// `metadata.deletionGracePeriodSeconds`; zero where it is absent.
+fn grace_period(value: &Value) -> i64 {
+    value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or_default()
+}
+
+/// Marks an object as leaving, if it is held. `grace` is [that of its resource](Resource::grace), `requested` the
+/// `gracePeriodSeconds` of the request. A second request can only shorten the grace period of the first.
+pub fn mark_for_deletion(value: &mut Value, grace: Option<Grace>, requested: Option<i64>) -> Leaving {
+    if meta::is_leaving(value) {
+        if let Some(seconds) =
+            requested.map(|seconds| seconds.max(0)).filter(|seconds| *seconds < grace_period(value))
+        {
+            shorten_grace(value, seconds);
+        }
+    } else {
+        let seconds = grace.map_or(0, |grace| grace(value, requested));
+        if seconds == 0 && !is_held(value) {
+            return Leaving::Free;
+        }
         let metadata = meta::of(value);
-        metadata.insert("deletionTimestamp".to_owned(), json!(meta::now()));
-        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(0));
+        metadata.insert("deletionTimestamp".to_owned(), json!(meta::after_now(seconds)));
+        metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(seconds));
         if value.get("kind").is_some_and(|kind| kind == "Namespace") {
             value["status"] = json!({"phase": "Terminating"});
         }
     }
-    Leaving::Held
+    if is_held(value) { Leaving::Held } else { Leaving::Free }
 }
 
-/// Deletes an object as a request without options would. What is gone already is no error. Blocks.
+/// Shortens the grace period of an object that is leaving.
+fn shorten_grace(value: &mut Value, seconds: i64) {
+    let earlier = grace_period(value) - seconds;
+    let Ok(end) = meta::text(value, "deletionTimestamp").parse::<Timestamp>() else { return };
+    let end = end.checked_sub(SignedDuration::from_secs(earlier)).unwrap_or(end);
+    let metadata = meta::of(value);
+    metadata.insert("deletionTimestamp".to_owned(), json!(end.to_string()));
+    metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(seconds));
+}
+
+/// Deletes an object of a resource without graceful deletion, as a request without options would. What is gone already is no error. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
 pub fn remove(store: &Store, object: &Object) -> Result<(), DiskError> {
-    change(store, object, |value| mark_for_deletion(value) == Leaving::Held)
+    change(store, object, |value| mark_for_deletion(value, None, None) == Leaving::Held)
 }
 
 /// Changes an object that is still the same one; `stays` says whether it is kept. Blocks.
@@ -135,20 +159,62 @@ pub fn make(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resource::PODS;
 
     #[test]
     fn what_is_held_is_marked_once_and_what_is_not_goes() {
         let mut free = json!({"metadata": {"name": "x"}});
-        assert_eq!(mark_for_deletion(&mut free), Leaving::Free);
+        assert_eq!(mark_for_deletion(&mut free, None, Some(30)), Leaving::Free);
         let mut held = json!({"metadata": {"name": "x", "finalizers": ["a"]}});
-        assert_eq!(mark_for_deletion(&mut held), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut held, None, None), Leaving::Held);
         let marked = held.clone();
         assert!(meta::is_leaving(&marked));
-        assert_eq!(mark_for_deletion(&mut held), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut held, None, Some(0)), Leaving::Held);
         assert_eq!(held, marked);
         let mut namespace =
             json!({"kind": "Namespace", "metadata": {}, "spec": {"finalizers": ["kubernetes"]}});
-        assert_eq!(mark_for_deletion(&mut namespace), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut namespace, None, None), Leaving::Held);
         assert_eq!(namespace["status"]["phase"], "Terminating");
+    }
+
+    /// What becomes of a pod that is deleted by these requests, each with its `gracePeriodSeconds`.
+    fn deleted(change: Value, requests: &[Option<i64>]) -> (Leaving, Value) {
+        let mut pod = json!({
+            "kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": "Running"},
+            "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30},
+        });
+        json_patch::merge(&mut pod, &change);
+        let mark = |seconds: &Option<i64>| mark_for_deletion(&mut pod, PODS.grace, *seconds);
+        let leaving = requests.iter().map(mark).last().unwrap();
+        (leaving, pod["metadata"]["deletionGracePeriodSeconds"].clone())
+    }
+
+    #[test]
+    fn a_pod_that_runs_is_deleted_gracefully() {
+        for (change, requests, expected) in [
+            (json!({}), &[None][..], (Leaving::Held, json!(30))),
+            (json!({}), &[Some(5)], (Leaving::Held, json!(5))),
+            (json!({}), &[Some(0)], (Leaving::Free, Value::Null)),
+            (json!({}), &[None, None], (Leaving::Held, json!(30))),
+            (json!({}), &[Some(10), Some(5)], (Leaving::Held, json!(5))),
+            (json!({}), &[Some(10), Some(20)], (Leaving::Held, json!(10))),
+            (json!({}), &[None, Some(0)], (Leaving::Free, json!(0))),
+            (json!({"metadata": {"finalizers": ["a/b"]}}), &[None, Some(0)], (Leaving::Held, json!(0))),
+            (json!({"metadata": {"finalizers": ["a/b"]}}), &[Some(0)], (Leaving::Held, json!(0))),
+            (json!({"spec": {"terminationGracePeriodSeconds": 0}}), &[None], (Leaving::Free, Value::Null)),
+            (json!({"spec": {"terminationGracePeriodSeconds": -1}}), &[None], (Leaving::Held, json!(1))),
+            (json!({"spec": {"nodeName": null}}), &[None], (Leaving::Free, Value::Null)),
+            (json!({"status": {"phase": "Succeeded"}}), &[None], (Leaving::Free, Value::Null)),
+            (json!({"status": {"phase": "Failed"}}), &[Some(9)], (Leaving::Free, Value::Null)),
+        ] {
+            assert_eq!(deleted(change.clone(), requests), expected, "{change} {requests:?}");
+        }
+    }
+
+    #[test]
+    fn a_shorter_grace_period_ends_earlier() {
+        let mut pod = json!({"kind": "Pod", "metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}});
+        mark_for_deletion(&mut pod, PODS.grace, Some(10));
+        assert_eq!(meta::text(&pod, "deletionTimestamp"), "2026-01-01T00:00:10Z");
     }
 }

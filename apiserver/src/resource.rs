@@ -6,6 +6,7 @@ mod column;
 mod definition;
 mod duration;
 pub mod path;
+mod pod;
 mod registry;
 mod role;
 mod secret;
@@ -25,6 +26,7 @@ pub use admit::Cause;
 pub use column::{Column, Source};
 pub use definition::{CLEANUP, served, taken};
 pub use duration::human;
+pub use pod::{PODS, bind, mark_disrupted};
 pub use registry::Registry;
 pub use role::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES};
 pub use table::{
@@ -38,6 +40,9 @@ pub type Row = LazyLock<Arc<Resource>>;
 
 /// Completes and validates what is to be stored, and was something else before; see [`Resource::admit`].
 pub type Admit = fn(&mut Value, Option<&Value>) -> Vec<Cause>;
+
+/// Seconds that an object has to terminate gracefully when its deletion is requested with these `gracePeriodSeconds`.
+pub type Grace = fn(&Value, Option<i64>) -> i64;
 
 /// Lists of every object's metadata that a strategic merge patch merges, with their keys.
 pub const METADATA_LISTS: [(&str, &str); 2] =
@@ -74,6 +79,8 @@ pub struct Resource {
     pub definitions: &'static Definitions,
     /// Completes and validates what is to be stored.
     pub admit: Admit,
+    /// How long its objects have to terminate when they are deleted; absent where they are removed at once.
+    pub grace: Option<Grace>,
     /// Whether a name may be used.
     pub name_fits: fn(&str) -> bool,
     /// Where its number of replicas is, if `kubectl scale` can change that.
@@ -147,6 +154,7 @@ impl Resource {
             merge: None,
             definitions,
             admit: admit::nothing,
+            grace: None,
             name_fits: is_dns_name,
             scale: None,
             custom: None,

@@ -2,11 +2,13 @@
 //!
 //! Definitions are OpenAPI schemas that refer to each other by short names: [`Definitions`].
 
+mod container;
 mod core;
 mod extensions;
 mod kubernetes;
 mod meta;
 pub mod openapi;
+mod pod;
 mod rbac;
 pub mod rules;
 mod storage;

@@ -4,6 +4,7 @@
 //! events; reads and watches are served from memory, so that they go on when the disk is full. A past that is gone,
 //! also by a restart, is [`Expired`]: readers start over, as with a Kubernetes API server.
 
+mod batch;
 mod disk;
 mod follow;
 mod key_locks;
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use serde_json::Value;
 use tokio::sync::watch;
 
+use batch::Batches;
 pub use disk::DiskError;
 use disk::{Disk, Opened};
 pub use follow::{Changes, Follower, Kept};
@@ -63,6 +65,7 @@ pub struct Store {
     present: RwLock<Present>,
     unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
+    batches: Batches,
     disk: Mutex<Disk>,
     revisions: watch::Sender<u64>,
 }
@@ -99,6 +102,7 @@ impl Store {
             present: RwLock::new(present),
             unreadable,
             key_locks: KeyLocks::default(),
+            batches: Batches::default(),
             disk: Mutex::new(disk),
             revisions: watch::Sender::new(revision),
         }

@@ -10,6 +10,8 @@ mod custom;
 mod faults;
 #[path = "suite/objects.rs"]
 mod objects;
+#[path = "suite/pods.rs"]
+mod pods;
 #[path = "suite/test_server.rs"]
 mod test_server;
 #[path = "suite/watches.rs"]

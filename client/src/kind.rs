@@ -4,7 +4,7 @@ use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 
 /// A kind, and where its objects are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -55,6 +55,8 @@ impl Kind {
     /// ControllerRevision.
     pub const CONTROLLER_REVISION: Self =
         Self::new(("apps", "v1"), "ControllerRevision", "controllerrevisions");
+    /// Pod.
+    pub const POD: Self = Self::new(CORE, "Pod", "pods");
     /// Node.
     pub const NODE: Self = Self::new(CORE, "Node", "nodes");
     /// PersistentVolumeClaim.
@@ -67,6 +69,14 @@ impl Kind {
         match self.group {
             "" => self.version.to_owned(),
             group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// `plural.group`, as in messages.
+    pub fn resource_name(self) -> String {
+        match self.group {
+            "" => self.plural.to_owned(),
+            group => format!("{}.{group}", self.plural),
         }
     }
 

@@ -70,6 +70,19 @@ pub async fn patch(
     api.patch(version.name, &PatchParams::default(), &patch).await
 }
 
+/// Has the API server validate a JSON merge patch of this version of an object without storing it. What it would be.
+///
+/// # Errors
+/// As the API server answers, and when it does not.
+pub async fn dry_run(
+    api: &Api<DynamicObject>,
+    version: Version<'_>,
+    patch: Value,
+) -> Result<DynamicObject, Error> {
+    let params = PatchParams { dry_run: true, ..PatchParams::default() };
+    api.patch(version.name, &params, &Patch::Merge(version.demand(patch))).await
+}
+
 /// Writes the difference of two statuses to this version of an object; nothing where there is none.
 ///
 /// # Errors

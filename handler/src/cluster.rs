@@ -2,13 +2,16 @@
 //!
 //! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
 //! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is gone;
-//! [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with [events].
+//! [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with [events];
+//! [`pods`] does what a kubelet does for the launcher Pods.
 
 mod catalog;
 mod events;
 mod finalize;
 mod instance;
+mod pods;
 mod removal;
+mod shown;
 mod status;
 
 use std::collections::BTreeMap;
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use kube::Client;
 use kube::runtime::watcher::Config;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
@@ -31,6 +34,7 @@ use catalog::Bound;
 pub use catalog::Counts;
 use finalize::Finalizer;
 use instance::Instance;
+use pods::Pods;
 use removal::Remover;
 use status::StatusWriter;
 
@@ -64,7 +68,10 @@ pub struct Cluster {
     finalizer: Finalizer,
     removed: Arc<WorkQueue<VmiId>>,
     remover: Remover,
+    pods: Pods,
     status: StatusWriter,
+    /// Whether the node shows the VMIs from before.
+    adopted: watch::Sender<bool>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -98,8 +105,11 @@ impl Cluster {
             Remover { client: client.clone(), bound: Arc::clone(&bound), changed: Arc::clone(&changed) };
         let leaving = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let finalizer = Finalizer { client: client.clone(), vmis: Arc::clone(&vmis) };
+        let adopted = watch::Sender::new(false);
+        let wanted = (Arc::clone(&bound), Arc::clone(&changed));
+        let pods = Pods::new(client.clone(), Arc::clone(&node), wanted, adopted.subscribe());
         let status = StatusWriter::new(client, Arc::clone(&vmis), node);
-        Self { vmis, bound, changed, leaving, finalizer, removed, remover, status }
+        Self { vmis, bound, changed, leaving, finalizer, removed, remover, pods, status, adopted }
     }
 
     /// What the node agent runs.
@@ -110,6 +120,7 @@ impl Cluster {
             changed: Arc::clone(&self.changed),
             leaving: Arc::clone(&self.leaving),
             removed: Arc::clone(&self.removed),
+            adopted: self.adopted.clone(),
             is_first: true,
         }
     }
@@ -126,7 +137,7 @@ impl Cluster {
             vireo_client::controller::run(&self.finalizer, &self.leaving, 1).await;
         };
         let remove = vireo_client::controller::run(&self.remover, &self.removed, 1);
-        tokio::join!(self.vmis.run(), finalize, remove, self.status.run());
+        tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run());
     }
 }
 
@@ -137,11 +148,13 @@ struct ClusterSource {
     changed: Arc<Notify>,
     leaving: Arc<WorkQueue<VmiId>>,
     removed: Arc<WorkQueue<VmiId>>,
+    adopted: watch::Sender<bool>,
     is_first: bool,
 }
 
 impl Source for ClusterSource {
     async fn ready(&mut self, adopted: Vec<(Key, Uuid)>) {
+        self.adopted.send_replace(true);
         self.vmis.synced().await;
         // They are deleted, or lost their label while nobody watched.
         for (key, uid) in adopted {

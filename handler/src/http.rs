@@ -4,6 +4,7 @@ mod agent;
 mod carry;
 mod console;
 mod fault;
+mod log;
 mod portforward;
 mod steer;
 mod vnc;
@@ -70,6 +71,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmi}/guestosinfo"), get(agent::info))
         .route(&format!("{vmi}/userlist"), get(agent::users))
         .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
+        .route(&format!("{vmi}/log"), get(log::serve))
         .route(steer, put(steer::steer))
         .route(METRICS, get(metrics::serve))
         .fallback(nowhere)

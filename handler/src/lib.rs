@@ -2,10 +2,12 @@
 //!
 //! What is wanted comes in through [`manifests`]; [`reconcile`] gives every VMI a task that decides and acts; [`network`],
 //! [`storage`] and [`launcher`] are what it acts with, and [`jobs`] limits how long that takes; [`http`] and [`report`]
-//! show what is there. [`state`] says where it is kept. The handler never reads a byte that a guest wrote, except to pass console bytes on.
+//! show what is there. [`state`] says where it is kept. The handler never reads a byte that a guest wrote, except to pass
+//! console bytes on.
 
 pub mod cluster;
 pub mod command;
+mod console_log;
 pub mod heartbeat;
 pub mod http;
 mod inotify;

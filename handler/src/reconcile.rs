@@ -7,13 +7,16 @@ mod act;
 mod backoff;
 mod deadline;
 pub mod decide;
+mod end;
 mod health;
 mod machine;
 mod plug;
+mod publish;
 mod record;
 pub mod status;
 pub mod supervise;
 mod volumes;
+mod want;
 
 pub(crate) use deadline::{EXIT_TIMEOUT, time_to_end};
 pub(crate) use record::grace;

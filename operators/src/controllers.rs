@@ -10,11 +10,13 @@ use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 
 use crate::pool::controller::PoolRevision;
+use crate::vmi::{self, Launcher};
 use crate::{instancetype, pool, replicaset, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
     vmis: Arc<Informer<VirtualMachineInstance>>,
+    vmi: vmi::controller::Controller,
     replica_sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
     replica_set: replicaset::controller::Controller,
     vm_caches: vm::controller::Caches,
@@ -31,9 +33,10 @@ impl std::fmt::Debug for Controllers {
 }
 
 impl Controllers {
-    /// Controllers that act as the user of a client.
-    pub fn new(client: &Client) -> Self {
+    /// Controllers that act as the user of a client, and the launchers that they make Pods for.
+    pub fn new(client: &Client, launcher: Launcher) -> Self {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
+        let vmi = vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), launcher);
         let replica_sets = Informer::new(Kind::REPLICA_SET.all(client), Config::default(), whole);
         let replica_set = replicaset::controller::Controller::new(
             client.clone(),
@@ -63,7 +66,7 @@ impl Controllers {
                 revisions: Arc::clone(&pool_revisions),
             },
         );
-        Self { vmis, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
+        Self { vmis, vmi, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
     }
 
     /// Controls until it is dropped.
@@ -71,6 +74,7 @@ impl Controllers {
         let vm::controller::Caches { vms, revisions, instancetypes, .. } = &self.vm_caches;
         tokio::join!(
             self.vmis.run(),
+            self.vmi.run(),
             self.replica_sets.run(),
             self.replica_set.run(),
             vms.run(),

@@ -1,16 +1,23 @@
 //! The controllers of KubeVirt's objects. What a controller decides is a pure function of what it observes; what it does
-//! goes through a `kube::Client`.
+//! goes through a `kube::Client`. [`admission`] completes and validates the objects, [`virt_api`] is
+//! KubeVirt's API server.
 
+pub mod admission;
 mod conditions;
 mod controllers;
 mod error;
+pub mod eviction;
 pub mod instancetype;
 pub mod placement;
 pub mod pool;
+mod problem;
 pub mod replicaset;
 mod revision;
 pub mod selector;
+pub mod virt_api;
 pub mod vm;
+pub mod vmi;
 
 pub use controllers::Controllers;
 pub use error::ReconcileError;
+pub use problem::Problem;

@@ -13,7 +13,7 @@ mod strategy;
 mod volume_patch;
 pub mod volumes;
 
-pub use decide::{Seen, Step, Verdict, decide};
+pub use decide::{Action, Decision, Observed, decide};
 pub use instance::{Revision, Start};
 pub use requests::{Asked, Change, Refusal, RestartOptions, StartOptions, StopOptions, restart, start, stop};
 pub use strategy::{RunStrategy, StrategyError};

@@ -1,23 +1,46 @@
 //! Admission of KubeVirt's kinds, and of what this server has instead of Kubernetes' workloads and storage.
 
 use serde_json::Value;
-use vireo_apiserver::admission::{Admission, Attributes, Verdict};
+use tokio::runtime::Handle;
+use vireo_apiserver::admission::{Admission, Attributes, Operation, Verdict};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
-use vireo_apiserver::resource::{Cause, Resource, is_workload};
+use vireo_apiserver::resource::{Cause, PODS, Resource, is_workload};
+use vireo_client::Kind;
 use vireo_handler::provisioner::CLASS;
 use vireo_handler::storage::AllowedPaths;
+use vireo_operators::Problem;
+use vireo_operators::admission::{self, reserved, vmi};
 
+use crate::eviction;
+use crate::host_paths;
 use crate::policy::is_component;
-use crate::resource::{claim, kubevirt, reserved, vmi, volume};
-use crate::{host_paths, instancetypes};
+use crate::resource::{causes, claim, kubevirt, volume};
 
 /// What one server admits.
 #[derive(Debug)]
 pub struct VirtAdmission {
     /// Which paths of this machine objects may name.
     pub allowed: AllowedPaths,
+    /// KubeVirt's.
+    pub virt: admission::Admission,
+    /// Where it runs.
+    pub runtime: Handle,
+}
+
+/// The kind of a resource, if it is one of KubeVirt's that admission knows.
+fn kind(resource: &Resource) -> Option<Kind> {
+    let is_it = |kind: &Kind| (&*resource.group, &*resource.kind) == (kind.group, kind.kind);
+    [Kind::VM, Kind::VMI, Kind::REPLICA_SET, Kind::POOL].into_iter().find(is_it)
+}
+
+/// What KubeVirt's admission answers.
+fn answered(found: Result<Vec<Problem>, kube::Error>) -> Verdict {
+    match found {
+        Ok(problems) => none(causes(problems)),
+        Err(error) => Err(ApiError::internal(format!("the admission of KubeVirt failed: {error}")).into()),
+    }
 }
 
 impl Admission for VirtAdmission {
@@ -25,7 +48,8 @@ impl Admission for VirtAdmission {
         if is_component(attributes.user) {
             return Vec::new();
         }
-        reserved::validate(attributes.resource, new, attributes.old).into_iter().collect()
+        let Some(kind) = kind(attributes.resource) else { return Vec::new() };
+        causes(reserved::validate(kind, new, attributes.old).into_iter().collect())
     }
 
     fn may_use_reserve(&self, user: &User) -> bool {
@@ -33,18 +57,23 @@ impl Admission for VirtAdmission {
     }
 
     fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
-        let Attributes { store, resource, old, .. } = *attributes;
-        none(workload(resource).into_iter().collect())?;
-        none(instancetypes::find_names(store, resource, new, old))
+        let Attributes { resource, old, .. } = *attributes;
+        none(workload(attributes).into_iter().collect())?;
+        match kind(resource) {
+            Some(kind) => answered(self.runtime.block_on(self.virt.mutate(kind, new, old))),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
-        let Attributes { store, resource, old, user, .. } = *attributes;
+        let Attributes { resource, old, user, .. } = *attributes;
         if let Some(old) = old.filter(|_| resource.is(&kubevirt::VMIS)) {
-            none(vmi::validate_update(new, old, is_component(user)))?;
+            none(causes(vmi::validate_update(new, old, is_component(user))))?;
         }
         none(storage(attributes, new))?;
-        none(instancetypes::judge(store, resource, new, old))?;
+        if let Some(kind) = kind(resource) {
+            answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
+        }
         none(host_paths::judge(&self.allowed, resource, new, old))
     }
 
@@ -69,6 +98,13 @@ impl Admission for VirtAdmission {
         }
         Ok(())
     }
+
+    fn evict(&self, attributes: &Attributes<'_>, dry_run: bool) -> Result<(), ApiError> {
+        match attributes.old {
+            Some(pod) => eviction::admit(attributes.store, pod, dry_run),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Validates what the provisioner makes or completes.
@@ -82,9 +118,12 @@ fn storage(attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
     }
 }
 
-/// Why there are no objects of Kubernetes' workloads and services, and what there is instead.
-fn workload(resource: &Resource) -> Option<Cause> {
-    is_workload(&resource.api_version(), &resource.kind).then(|| {
+/// Why there are no objects of Kubernetes' workloads and services, and what there is instead. Components create the pods
+/// of launchers.
+fn workload(attributes: &Attributes<'_>) -> Option<Cause> {
+    let Attributes { resource, operation, user, .. } = *attributes;
+    let is_pod = resource.is(&PODS) && operation == Operation::Create && !is_component(user);
+    (is_pod || is_workload(&resource.api_version(), &resource.kind)).then(|| {
         let message = match &*resource.kind {
             "Endpoints" | "Ingress" | "Service" => {
                 "Forbidden: services are not supported here: virtctl port-forward reaches the ports of a guest"
@@ -96,5 +135,5 @@ fn workload(resource: &Resource) -> Option<Cause> {
 }
 
 fn none(causes: Vec<Cause>) -> Verdict {
-    if causes.is_empty() { Ok(Vec::new()) } else { Err(causes) }
+    if causes.is_empty() { Ok(Vec::new()) } else { Err(causes.into()) }
 }

@@ -1,19 +1,21 @@
 //! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
-//! storage, [`admit`] and [`policy`] who may write what, [`virt_api`] their subresources. [`vireo_handler::cluster`] is
+//! storage, [`admit`] and [`policy`] who may write what. [`virt_api`] mounts KubeVirt's API server, [`cdi`] is CDI's. [`vireo_handler::cluster`] is
 //! the node agent's source of VMIs; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
-//! [`vireo_operators::placement`] binds instances to the node, [`instancetypes`] validates VMs with their instance types,
+//! [`vireo_operators::placement`] binds instances to the node,
 //! [`vireo_handler::provisioner`] makes the disks of claims and [`uploads`] fills them.
 
 pub mod admit;
 pub mod bootstrap;
+pub mod cdi;
+pub mod compose;
+mod eviction;
 mod host_paths;
-pub mod instancetypes;
+mod pod_log;
 pub mod policy;
 pub mod resource;
 pub mod run;
-mod store_events;
 pub mod uploads;
 pub mod virt_api;
 

@@ -3,7 +3,8 @@
 mod cdi;
 mod kubevirt;
 
-pub use kubevirt::{LOCAL_PROVISIONER, SCHEDULER, VIRT_CONTROLLER, VIRT_HANDLER};
+pub use cdi::CDI_API;
+pub use kubevirt::{LOCAL_PROVISIONER, SCHEDULER, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 
 use vireo_apiserver::auth::User;
 use vireo_apiserver::rbac::defaults::Policy;
@@ -13,8 +14,9 @@ pub fn policy() -> Policy {
     Policy::new(kubevirt::all().into_iter().chain(cdi::all()))
 }
 
-/// Whether this is the scheduler or the user of one of KubeVirt's components, which may write what admission keeps from other users.
+/// Whether this is the scheduler or the user of a component of KubeVirt or CDI, which may write what admission keeps from other users.
 pub fn is_component(user: &User) -> bool {
     let is_account = |(namespace, name)| user.name == User::service_account(namespace, name).name;
-    user.name == SCHEDULER || [VIRT_CONTROLLER, VIRT_HANDLER, LOCAL_PROVISIONER].into_iter().any(is_account)
+    user.name == SCHEDULER
+        || [CDI_API, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER, LOCAL_PROVISIONER].into_iter().any(is_account)
 }

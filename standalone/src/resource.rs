@@ -3,16 +3,17 @@
 
 pub(crate) mod claim;
 pub mod crd;
-mod instancetype;
 pub mod kubevirt;
-mod machine;
-mod pool;
-mod replicaset;
-pub mod reserved;
 pub mod schema;
-pub(crate) mod vmi;
 pub(crate) mod volume;
 
-pub(crate) use machine::{has_same_spec, of_machine};
-pub use vmi::VMI_FINALIZER;
+use vireo_apiserver::resource::Cause;
+use vireo_operators::Problem;
+
 pub use volume::describe_class;
+
+/// Problems as the API server answers them.
+pub(crate) fn causes(problems: Vec<Problem>) -> Vec<Cause> {
+    let cause = |Problem { cause, field, message }| Cause { reason: cause.as_str(), message, field };
+    problems.into_iter().map(cause).collect()
+}

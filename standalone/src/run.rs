@@ -5,17 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use axum::http::HeaderValue;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tracing::{info, warn};
-use vireo_apiserver::auth::{KNOWN, KeyError, Signer, Tokens, User};
-use vireo_apiserver::catalog::Catalogs;
-use vireo_apiserver::client::InProcess;
+use vireo_api::spec::HypervisorChoice;
+use vireo_apiserver::auth::{KeyError, Signer, Tokens};
 use vireo_apiserver::files::FileError;
-use vireo_apiserver::http::{Measures, Server};
+use vireo_apiserver::http::Measures;
 use vireo_apiserver::pki::{Authority, PkiError};
-use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
@@ -28,13 +25,13 @@ use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
+use vireo_operators::vmi::{Launcher, StartedBy};
 use vireo_operators::{Controllers, placement};
 
-use crate::admit::VirtAdmission;
+use crate::cdi::CdiApi;
+use crate::compose::{Parts, client, part_client, scheduler};
 use crate::resource::kubevirt;
 use crate::uploads::Uploads;
-use crate::virt_api::VirtApi;
-use crate::virt_api::upload::CdiApi;
 use crate::{bootstrap, policy};
 
 /// What a server is told.
@@ -132,28 +129,30 @@ pub async fn run(
     ready(&url, &config);
 
     let router = vireo_handler::http::router(Arc::clone(&node));
-    let uploads = Uploads { files: node.claims(), url: url.clone(), jobs: node.jobs.clone() };
-    let cdi = Arc::new(CdiApi { store: Arc::clone(&store), tokens: Arc::clone(&tokens), uploads });
     let measures = Measures::default();
     node.metrics.join(|registry| measures.register(registry, Arc::clone(&store)));
     let for_accounts = Arc::clone(&tokens);
-    let api = Arc::new(Server {
-        store: Arc::clone(&store),
-        tokens,
-        state_dir: node.settings.state_dir.clone(),
-        admission: Arc::new(VirtAdmission { allowed: node.settings.allowed.clone() }),
-        services: vec![
-            Arc::clone(&cdi) as _,
-            Arc::new(VirtApi { store: Arc::clone(&store), node: router.clone() }),
-        ],
-        proxies: vec![cdi],
-        catalogs: Catalogs::new(Arc::clone(&registry)),
-        roles: RolesNow::default(),
-        metrics: router,
-        measures,
+    let api = Arc::new_cyclic(|server| {
+        let uploads = Uploads {
+            client: part_client(server, policy::CDI_API, "cdi-apiserver"),
+            files: node.claims(),
+            url: url.clone(),
+            jobs: node.jobs.clone(),
+        };
+        let parts = Parts {
+            store: Arc::clone(&store),
+            registry: Arc::clone(&registry),
+            state_dir: node.settings.state_dir.clone(),
+            allowed: node.settings.allowed.clone(),
+            cdi: Arc::new(CdiApi { tokens, uploads }),
+            node: router,
+            measures,
+        };
+        parts.server(server)
     });
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
-    let controllers = Controllers::new(&client(&api, policy::VIRT_CONTROLLER, "virt-controller"));
+    let virt_controller = client(&api, policy::VIRT_CONTROLLER, "virt-controller");
+    let controllers = Controllers::new(&virt_controller, launcher(&node.settings));
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
     let virt_handler = client(&api, policy::VIRT_HANDLER, "virt-handler");
     let cluster = Cluster::new(virt_handler.clone(), Arc::clone(&node), unreadable_vmis(&store));
@@ -176,14 +175,13 @@ pub async fn run(
     Ok(())
 }
 
-/// A client of the API server in this process, as a ServiceAccount of a component.
-pub(crate) fn client(
-    api: &Arc<Server>,
-    (namespace, name): (&str, &str),
-    component: &'static str,
-) -> kube::Client {
-    let service = InProcess::new(Arc::clone(api), User::service_account(namespace, name));
-    kube::Client::new(service.with_user_agent(HeaderValue::from_static(component)), namespace)
+/// What launcher Pods have in common here.
+pub(crate) fn launcher(settings: &Settings) -> Launcher {
+    Launcher {
+        image: concat!("vireo/virt-launcher:", env!("CARGO_PKG_VERSION")).to_owned(),
+        started_by: StartedBy::NodeAgent,
+        native: settings.hypervisor == HypervisorChoice::Native,
+    }
 }
 
 /// The VMIs that the store has and cannot serve.
@@ -191,12 +189,6 @@ pub(crate) fn unreadable_vmis(store: &Store) -> Vec<Key> {
     let vmis = kubevirt::VMIS.name();
     let unreadable = store.unreadable().filter(|key| key.resource == vmis);
     unreadable.map(|key| Key::new(&key.namespace, &key.name)).collect()
-}
-
-/// The client of placement.
-pub(crate) fn scheduler(api: &Arc<Server>) -> kube::Client {
-    let service = InProcess::new(Arc::clone(api), User::named(policy::SCHEDULER, &[KNOWN]));
-    kube::Client::new(service.with_user_agent(HeaderValue::from_static("kube-scheduler")), "default")
 }
 
 /// The name of this node, which it keeps: VMIs are bound to it, and their guests would be shut down under another one.

@@ -6,28 +6,30 @@ use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::admit::VirtAdmission;
+use crate::cdi::CdiApi;
 use crate::resource::kubevirt;
 use crate::uploads::Uploads;
-use crate::virt_api::VirtApi;
-use crate::virt_api::upload::CdiApi;
 use axum::Router;
 use serde_json::{Value, json};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::auth::{Signer, Tokens};
-use vireo_apiserver::catalog::Catalogs;
 use vireo_apiserver::http::{Measures, Proxy as _, Server, answer};
-use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::store::{Key, Store};
+use vireo_operators::vmi::{Launcher, StartedBy};
 
 mod world;
 
-use world::World;
 pub(crate) use world::tokens;
+use world::{LIMIT, World};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances";
+
+/// What launcher Pods have in common in tests.
+fn launcher() -> Launcher {
+    Launcher { image: "launcher:test".to_owned(), started_by: StartedBy::NodeAgent, native: false }
+}
 
 fn map(name: &str, data: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
@@ -383,6 +385,7 @@ mod apply;
 mod cluster;
 mod limits;
 mod placement;
+mod pods;
 mod provisioner;
 mod reserved;
 mod rights;

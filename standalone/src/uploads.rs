@@ -3,28 +3,36 @@
 
 pub mod token;
 
+use kube::Client;
+use kube::api::ListParams;
 use serde_json::{Value, json};
 use vireo_apiserver::meta;
-use vireo_apiserver::store::{Change, DiskError, Key, Store, WriteError};
+use vireo_client::write::{self, Version};
+use vireo_client::{Kind, ObjectKey};
 use vireo_handler::jobs::Jobs;
 use vireo_handler::provisioner::upload::{PHASE, READY, RUNNING, TARGET};
 use vireo_handler::provisioner::{CLAIM_PROTECTION, ClaimUsers};
 use vireo_handler::reconcile::status::Phase;
 use vireo_handler::storage::{Claims, Filled, UploadError};
 
-use crate::resource::kubevirt;
-
 pub use token::Subject;
 
 /// What uploads need.
-#[derive(Debug)]
 pub struct Uploads {
+    /// Reads and writes claims.
+    pub client: Client,
     /// Where the disks of claims are.
     pub files: Claims,
     /// Where clients send images to: `https://host:port`.
     pub url: String,
     /// Who writes and converts them.
     pub jobs: Jobs,
+}
+
+impl std::fmt::Debug for Uploads {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Uploads").field("url", &self.url).finish_non_exhaustive()
+    }
 }
 
 /// Why a claim is not filled.
@@ -39,20 +47,16 @@ pub enum NotNow {
     /// The image.
     #[error(transparent)]
     Upload(#[from] UploadError),
-    /// The store.
-    #[error("the claim cannot be written")]
-    Disk(#[source] DiskError),
+    /// The marker of the claim.
+    #[error("the claim cannot be held for the image")]
+    Hold(#[source] std::io::Error),
+    /// The API server.
+    #[error("a request to the API server failed")]
+    Kube(#[from] kube::Error),
 }
 
 fn annotation<'a>(claim: &'a Value, name: &str) -> Option<&'a str> {
     claim.get("metadata")?.get("annotations")?.get(name)?.as_str()
-}
-
-fn annotate(claim: &mut Value, all: &[(&str, &str)]) {
-    let annotations = meta::of(claim).entry("annotations").or_insert_with(|| json!({}));
-    if let Some(annotations) = annotations.as_object_mut() {
-        annotations.extend(all.iter().map(|(name, value)| ((*name).to_owned(), json!(value))));
-    }
 }
 
 /// Whether a claim may be filled now, as far as it says itself.
@@ -74,55 +78,90 @@ fn fit(claim: &Value) -> Result<(), NotNow> {
     Ok(())
 }
 
-/// Whether a VMI in one of some phases uses a claim.
-fn is_used(store: &Store, claim: &Key, counts: impl Fn(Phase) -> bool) -> bool {
-    let vmis = store.list(&kubevirt::VMIS.name(), Some(&claim.namespace)).objects;
-    let mut users = vmis.iter().map(|vmi| ClaimUsers::of(&vmi.value));
-    users.any(|vmi| counts(vmi.phase) && vmi.uses(&claim.name))
-}
-
-/// The claim of `files` that a token is for.
-///
-/// # Errors
-/// When it is gone, or may not be filled now.
-pub fn claim(store: &Store, files: &Claims, subject: &Subject) -> Result<Key, NotNow> {
-    let key = kubevirt::CLAIMS.key(&subject.namespace, &subject.name);
-    let claim = store.get(&key).filter(|claim| meta::text(&claim.value, "uid") == subject.uid);
-    fit(&claim.ok_or(NotNow::Gone)?.value)?;
-    // What has not begun waits for the image, where it is told to.
-    let waits = files.awaits_image(&key.namespace, &key.name);
-    match is_used(store, &key, |phase| phase != Phase::Pending || !waits) {
-        true => Err(NotNow::Unfit("the claim is used by a virtual machine instance: stop it first")),
-        false => Ok(key),
+/// Does what blocks.
+async fn aside<T: Send + 'static, E: Into<NotNow> + Send + 'static>(
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> Result<T, NotNow> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done.map_err(Into::into),
+        Err(error) => Err(NotNow::Hold(std::io::Error::other(error))),
     }
 }
 
-/// Puts an image in its place while nobody else can begin to use the claim, and says so. Blocks.
-///
-/// # Errors
-/// When the claim went, or somebody began to use it, while the image came.
-pub fn put(store: &Store, files: &Claims, subject: &Subject, image: Filled) -> Result<(), NotNow> {
-    let key = claim(store, files, subject)?;
-    let written = store.write(&key, |now, store| {
-        // Again, now that nobody else writes.
-        claim(store, files, subject)?;
-        let mut value = now.ok_or(NotNow::Gone)?.value.clone();
-        image.put()?;
+impl Uploads {
+    /// The claim that a token is for.
+    ///
+    /// # Errors
+    /// When it is gone, or may not be filled now.
+    pub async fn claim(&self, subject: &Subject) -> Result<ObjectKey, NotNow> {
+        let key = self.fit(subject).await?;
+        let (files, claim) = (self.files.clone(), key.clone());
+        let is_held = move || Ok::<_, NotNow>(files.awaits_image(&claim.namespace, &claim.name));
+        let is_held = aside(is_held).await?;
+        self.is_unused(&key, is_held).await?;
+        Ok(key)
+    }
+
+    async fn fit(&self, subject: &Subject) -> Result<ObjectKey, NotNow> {
+        let claims = Kind::CLAIM.namespaced(&self.client, &subject.namespace);
+        let claim = claims.get_opt(&subject.name).await?.map(|claim| json!(claim));
+        fit(&claim.filter(|claim| meta::text(claim, "uid") == subject.uid).ok_or(NotNow::Gone)?)?;
+        Ok(ObjectKey::new(&subject.namespace, &subject.name))
+    }
+
+    /// Fails when a VMI uses a claim. One that has not begun is no user of a claim that is held for its image.
+    async fn is_unused(&self, claim: &ObjectKey, is_held: bool) -> Result<(), NotNow> {
+        let vmis = Kind::VMI.namespaced(&self.client, &claim.namespace).list(&ListParams::default()).await?;
+        let mut users = vmis.items.iter().map(|vmi| ClaimUsers::of(&json!(vmi)));
+        match users.any(|vmi| (vmi.phase != Phase::Pending || !is_held) && vmi.uses(&claim.name)) {
+            true => Err(NotNow::Unfit("the claim is used by a virtual machine instance: stop it first")),
+            false => Ok(()),
+        }
+    }
+
+    /// Puts an image in its place and records that in the claim.
+    ///
+    /// # Errors
+    /// When the claim went, or a VMI began to use it, while the image came.
+    pub async fn put(&self, subject: &Subject, image: Filled) -> Result<(), NotNow> {
+        let key = self.fit(subject).await?;
+        // The node agent starts nothing with a claim that is held. The provisioner holds it, too, once it has seen the claim,
+        // until it sees that the image has come.
+        let is_new = self.hold(&key, true).await?;
+        let done = self.put_in_held(&key, subject, image, is_new).await;
+        if is_new {
+            self.hold(&key, false).await?;
+        }
+        done
+    }
+
+    async fn put_in_held(
+        &self,
+        key: &ObjectKey,
+        subject: &Subject,
+        image: Filled,
+        is_new: bool,
+    ) -> Result<(), NotNow> {
+        // What was created before it was held may have begun.
+        self.is_unused(key, !is_new).await?;
+        aside(move || image.put()).await?;
         let (message, reason) = (format!("{RUNNING}.message"), format!("{RUNNING}.reason"));
-        let done = [
-            (PHASE, "Succeeded"),
-            (READY, "false"),
-            (RUNNING, "false"),
-            (&message, "Upload Complete"),
-            (&reason, "Completed"),
-        ];
-        annotate(&mut value, &done);
-        Ok(Change::Put(value))
-    });
-    match written {
-        Ok(_) => Ok(()),
-        Err(WriteError::Refused(why)) => Err(why),
-        Err(WriteError::Disk(error)) => Err(NotNow::Disk(error)),
+        let annotations = json!({
+            PHASE: "Succeeded", READY: "false", RUNNING: "false", message: "Upload Complete", reason: "Completed",
+        });
+        let claims = Kind::CLAIM.namespaced(&self.client, &key.namespace);
+        let version = Version { name: &key.name, uid: &subject.uid, resource_version: "" };
+        match write::patch(&claims, version, json!({"metadata": {"annotations": annotations}})).await {
+            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Err(NotNow::Gone),
+            written => Ok(written.map(drop)?),
+        }
+    }
+
+    /// Holds a claim for its image, or no longer. Whether it was not before.
+    async fn hold(&self, key: &ObjectKey, is_held: bool) -> Result<bool, NotNow> {
+        let (files, claim) = (self.files.clone(), key.clone());
+        let held = move || files.await_image(&claim.namespace, &claim.name, is_held).map_err(NotNow::Hold);
+        aside(held).await
     }
 }
 

@@ -137,7 +137,7 @@ fn is_not_taken(standalone: &Standalone<'_>, image: &str) -> Result<(), HostErro
     standalone.host.shell(&make).run()?.ok();
     let bad = "image-upload pvc bad --image-path";
     fails(standalone, &format!("{bad} {work}/vmdk --size 10Mi"), "a VMDK image")?;
-    fails(standalone, &format!("{bad} {work}/vmdk --size 10Mi"), "is there already")?;
+    fails(standalone, &format!("{bad} {work}/vmdk --size 10Mi"), "already exists")?;
     for (file, said) in [
         (image.to_owned(), "make a larger one"),
         (format!("{work}/zeros.gz"), "make a larger one"),
@@ -151,7 +151,7 @@ fn is_not_taken(standalone: &Standalone<'_>, image: &str) -> Result<(), HostErro
     let file = format!("--image-path {image}");
     fails(standalone, &format!("image-upload pvc plain --no-create {file}"), "storage.upload.target")?;
     fails(standalone, &format!("image-upload pvc none --no-create {file}"), "\"none\" not found")?;
-    fails(standalone, &format!("image-upload dv x --size 1Gi {file}"), "no DataVolumes")?;
+    fails(standalone, &format!("image-upload dv x --size 1Gi {file}"), "DataVolumes are not supported")?;
     fails(standalone, "image-upload pvc x --size 1Gi --archive-path x", "--archive-path is not available")?;
     let elsewhere = "--no-create --uploadproxy-url https://127.0.0.1:1 --insecure";
     fails(standalone, &format!("image-upload pvc bad {file} {elsewhere}"), "cannot connect")?;

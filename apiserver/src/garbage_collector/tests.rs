@@ -91,6 +91,31 @@ fn a_foreground_deletion_waits_for_dependents_and_an_orphaning_one_frees_them() 
 }
 
 #[test]
+fn a_pod_on_a_node_has_its_grace_period_also_when_its_owner_is_gone() {
+    let world = World::new();
+    let mut pod = owned_by(&["gone"]);
+    json_patch::merge(
+        &mut pod,
+        &json!({"kind": "Pod", "metadata": {"name": "a", "namespace": "default"},
+        "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}),
+    );
+    let key = Key::new("pods", "default", "a");
+    world.store.write(&key, |_, _| Ok::<_, ()>(Change::Put(pod))).unwrap();
+    assert!(world.left().is_empty());
+    let pod = world.store.get(&key).unwrap();
+    assert_eq!(pod.value["metadata"]["deletionGracePeriodSeconds"], 30);
+    let mut unbound = pod.value.clone();
+    json_patch::merge(
+        &mut unbound,
+        &json!({"spec": {"nodeName": null}, "metadata": {"deletionTimestamp": null,
+        "deletionGracePeriodSeconds": null}}),
+    );
+    world.store.write(&key, |_, _| Ok::<_, ()>(Change::Put(unbound))).unwrap();
+    world.left();
+    assert!(world.store.get(&key).is_none());
+}
+
+#[test]
 fn a_namespace_goes_when_it_is_empty() {
     let world = World::new();
     world.put("", "room", json!({"kind": "Namespace", "spec": {"finalizers": ["kubernetes"]}, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 
 use super::review::{self, REVIEWS, Review};
 use super::service::ApiService;
+use super::write::{binding, eviction};
 use super::{ApiError, json_of, token};
 use crate::catalog::Catalog;
-use crate::resource::{Resource, SERVICE_ACCOUNTS};
+use crate::resource::{PODS, Resource, SERVICE_ACCOUNTS};
 use crate::schema::openapi;
 
 /// The Kubernetes API that this is like.
@@ -110,10 +111,18 @@ pub(super) fn group(served: &Served<'_>, name: &str) -> Result<Value, ApiError> 
 
 /// `/apis/group/version`, or `/api/version`
 pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Result<Value, ApiError> {
-    let mut resources = Vec::new();
-    for service in served.services {
-        resources.extend(service.resources(group, version));
+    let resources = api_resources(served, group, version);
+    if resources.is_empty() {
+        return Err(ApiError::path_not_found());
     }
+    let place = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": resources}))
+}
+
+/// The resources of a group and version with their subresources, each as an `APIResource`.
+fn api_resources(served: &Served<'_>, group: &str, version: &str) -> Vec<Value> {
+    let of_services = served.services.iter().flat_map(|service| service.resources(group, version));
+    let mut resources: Vec<Value> = of_services.collect();
     for row in reviews(group, version) {
         resources.push(json!({
             "name": row.plural, "singularName": singular(row), "namespaced": row.namespaced, "kind": row.kind,
@@ -125,30 +134,46 @@ pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Resu
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced, "kind": row.kind,
             "verbs": VERBS, "shortNames": row.short_names, "categories": row.categories,
         }));
-        if row.status {
+        resources.extend(subresources(row));
+        if row.is(&PODS) {
             resources.push(json!({
-                "name": format!("{}/status", row.plural), "singularName": "", "namespaced": row.namespaced,
-                "kind": row.kind, "verbs": STATUS_VERBS,
-            }));
-        }
-        if is_accounts(row) {
-            resources.push(json!({
-                "name": format!("{}/token", row.plural), "singularName": "", "namespaced": row.namespaced,
-                "group": token::KIND.0, "version": token::VERSION, "kind": token::KIND.1, "verbs": ["create"],
-            }));
-        }
-        if row.scale.is_some() {
-            resources.push(json!({
-                "name": format!("{}/scale", row.plural), "singularName": "", "namespaced": row.namespaced,
-                "group": "autoscaling", "version": "v1", "kind": "Scale", "verbs": STATUS_VERBS,
+                "name": "bindings", "singularName": "binding", "namespaced": true, "kind": binding::KIND,
+                "verbs": ["create"],
             }));
         }
     }
-    if resources.is_empty() {
-        return Err(ApiError::path_not_found());
+    resources
+}
+
+fn subresources(row: &Resource) -> Vec<Value> {
+    let subresource = |name: &str, (group, version, kind): (&str, &str, &str), verbs: &[&str]| {
+        let mut resource = json!({
+            "name": format!("{}/{name}", row.plural), "singularName": "", "namespaced": row.namespaced,
+            "kind": kind, "verbs": verbs,
+        });
+        if !group.is_empty() {
+            resource["group"] = json!(group);
+            resource["version"] = json!(version);
+        }
+        resource
+    };
+    let mut found = Vec::new();
+    if row.status {
+        found.push(subresource("status", ("", "", &row.kind), &STATUS_VERBS));
     }
-    let place = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": resources}))
+    if row.is(&SERVICE_ACCOUNTS) {
+        found.push(subresource("token", (token::KIND.0, token::VERSION, token::KIND.1), &["create"]));
+    }
+    if row.is(&PODS) {
+        found.push(subresource("binding", ("", "", binding::KIND), &["create"]));
+        // By its group kubectl decides to evict pods.
+        let kind = (eviction::GROUP, eviction::VERSIONS[0], eviction::KIND);
+        found.push(subresource("eviction", kind, &["create"]));
+    }
+    if row.scale.is_some() {
+        found.push(subresource("scale", ("autoscaling", "v1", "Scale"), &STATUS_VERBS));
+    }
+    found
 }
 
 /// `/api` and `/apis`: everything at once for clients that know how, else the old way.
@@ -181,9 +206,7 @@ fn aggregated(served: &Served<'_>, version: &str, core: bool) -> Value {
         .iter()
         .map(|(group, versions)| {
             let version = |version: &&str| {
-                let rows = served.catalog.all().filter(|row| row.group == *group && row.version == *version);
-                let asked = reviews(group, version).map(described_review);
-                let resources: Vec<Value> = rows.map(|row| described(row)).chain(asked).collect();
+                let resources = described(group, version, &api_resources(served, group, version));
                 json!({"version": version, "resources": resources, "freshness": "Current"})
             };
             let versions: Vec<Value> = versions.iter().map(version).collect();
@@ -203,42 +226,41 @@ fn singular(row: &Review) -> String {
     row.kind.to_lowercase()
 }
 
-fn described_review(row: &Review) -> Value {
-    json!({
-        "resource": row.plural, "singularResource": singular(row), "verbs": ["create"],
-        "responseKind": {"group": row.group, "version": review::VERSION, "kind": row.kind},
-        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
-    })
-}
-
-fn described(row: &Resource) -> Value {
-    let kind = json!({"group": row.group, "version": row.version, "kind": row.kind});
-    let mut described = json!({
-        "resource": row.plural, "responseKind": kind, "singularResource": row.singular, "verbs": VERBS,
-        "scope": if row.namespaced { "Namespaced" } else { "Cluster" },
-        "shortNames": row.short_names, "categories": row.categories,
-    });
-    let mut parts = Vec::new();
-    if row.status {
-        parts.push(json!({"subresource": "status", "responseKind": kind, "verbs": STATUS_VERBS}));
+/// `APIResource`s of a group and version, each as an `APIResourceDiscovery` with its subresources.
+fn described(group: &str, version: &str, resources: &[Value]) -> Vec<Value> {
+    let mut found: Vec<Value> = Vec::new();
+    for resource in resources {
+        let name = resource["name"].as_str().unwrap_or_default();
+        let (name, subresource) = name.split_once('/').map_or((name, None), |(name, sub)| (name, Some(sub)));
+        let scope = if resource["namespaced"] == true { "Namespaced" } else { "Cluster" };
+        let of = |field: &str, default: &str| resource.get(field).cloned().unwrap_or_else(|| json!(default));
+        let kind =
+            json!({"group": of("group", group), "version": of("version", version), "kind": resource["kind"]});
+        let index = found.iter().position(|one| one["resource"] == name).unwrap_or_else(|| {
+            // What a service serves of it may be subresources alone.
+            found.push(json!({"resource": name, "scope": scope, "responseKind": {}, "verbs": []}));
+            found.len() - 1
+        });
+        let Some(one) = found.get_mut(index) else { continue };
+        match subresource {
+            Some(subresource) => {
+                let subresource =
+                    json!({"subresource": subresource, "responseKind": kind, "verbs": resource["verbs"]});
+                match one.get_mut("subresources").and_then(Value::as_array_mut) {
+                    Some(subresources) => subresources.push(subresource),
+                    None => one["subresources"] = json!([subresource]),
+                }
+            }
+            None => {
+                one["responseKind"] = kind;
+                one["singularResource"] = resource["singularName"].clone();
+                for field in ["verbs", "shortNames", "categories"] {
+                    one[field] = resource.get(field).cloned().unwrap_or_else(|| json!([]));
+                }
+            }
+        }
     }
-    if row.scale.is_some() {
-        let scale = json!({"group": "autoscaling", "version": "v1", "kind": "Scale"});
-        parts.push(json!({"subresource": "scale", "responseKind": scale, "verbs": STATUS_VERBS}));
-    }
-    if is_accounts(row) {
-        let request = json!({"group": token::KIND.0, "version": token::VERSION, "kind": token::KIND.1});
-        parts.push(json!({"subresource": "token", "responseKind": request, "verbs": ["create"]}));
-    }
-    if !parts.is_empty() {
-        described["subresources"] = json!(parts);
-    }
-    described
-}
-
-/// Whether tokens can be had for its objects.
-fn is_accounts(row: &Resource) -> bool {
-    row.is(&SERVICE_ACCOUNTS)
+    found
 }
 
 /// `/openapi/v2`

@@ -77,8 +77,18 @@ impl ApiError {
 
     /// 409: somebody else was faster, or it is another object.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", resource.name());
-        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name, &[])
+        Self { details: None, ..Self::conflict_on(&resource.name(), name, why) }.about(resource, name, &[])
+    }
+
+    /// The same of a resource of the core group, or one of its subresources.
+    pub fn conflict_on(resource: &str, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {resource} {name:?}: {why}");
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about_the(("", resource), name, &[])
+    }
+
+    /// 429: not now; the client may try again later.
+    pub fn too_many_requests(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
     }
 
     /// 403: it is not allowed now.

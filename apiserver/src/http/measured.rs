@@ -92,7 +92,9 @@ impl About {
                     (verb, _) => verb,
                 };
             }
-            Target::Scale(object) => self.resource = object.resource.name(),
+            Target::Scale(object) | Target::Binding(object) | Target::Eviction(object) => {
+                self.resource = object.resource.name()
+            }
             Target::Service(service) if service.is_connection => self.verb = "CONNECT",
             _ => {}
         }

@@ -32,6 +32,10 @@ pub(super) enum Target {
     Object(Object),
     /// The number of replicas of an object.
     Scale(Object),
+    /// The assignment of a pod to a node. The pod is not named where its Binding names it.
+    Binding(Object),
+    /// The eviction of a pod.
+    Eviction(Object),
     /// A token for an account.
     Token(Object),
     /// A review, in a namespace if it is one of those.
@@ -101,8 +105,12 @@ impl Target {
             }
         }
         Ok(match path.subresource().as_slice() {
-            ["token"] if path.group.is_empty() && path.resource == "serviceaccounts" => {
-                Self::Token(object(catalog, path, None)?)
+            ["token"] if is_core(path, "serviceaccounts") => Self::Token(object(catalog, path, None)?),
+            ["binding"] if is_core(path, "pods") => Self::Binding(object(catalog, path, None)?),
+            ["eviction"] if is_core(path, "pods") => Self::Eviction(object(catalog, path, None)?),
+            [] if is_core(path, "bindings") && path.name.is_none() && path.namespace.is_some() => {
+                let pods = ResourcePath { resource: "pods".to_owned(), ..path.clone() };
+                Self::Binding(object(catalog, &pods, None)?)
             }
             ["scale"] if !path.group.is_empty() => Self::Scale(scaled(catalog, path)?),
             ["status"] => Self::Object(object(catalog, path, Some(Status))?),
@@ -133,6 +141,11 @@ impl Target {
             _ => return None,
         })
     }
+}
+
+/// Whether a path is below this resource of the core group.
+fn is_core(path: &ResourcePath, resource: &str) -> bool {
+    path.group.is_empty() && path.resource == resource
 }
 
 fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Result<Object, ApiError> {
@@ -199,6 +212,26 @@ mod tests {
             ("/api/v1/namespaces/a/configmaps/b%2Dc", of("configmaps", "a", "b-c", false)),
         ] {
             assert_eq!(fields(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn bindings_and_evictions_are_those_of_pods() {
+        let pod = |target: Result<Target, ApiError>| match target {
+            Ok(Target::Binding(pod) | Target::Eviction(pod)) => Some((pod.resource.name(), pod.name)),
+            _ => None,
+        };
+        let named = |name: Option<&str>| Some(("pods".to_owned(), name.map(str::to_owned)));
+        for (path, expected) in [
+            ("/api/v1/namespaces/a/pods/b/binding", named(Some("b"))),
+            ("/api/v1/namespaces/a/pods/b/eviction", named(Some("b"))),
+            ("/api/v1/namespaces/a/bindings", named(None)),
+            ("/api/v1/namespaces/a/bindings/b", None),
+            ("/api/v1/bindings", None),
+            ("/api/v1/namespaces/a/configmaps/b/eviction", None),
+            ("/apis/policy/v1/namespaces/a/pods/b/eviction", None),
+        ] {
+            assert_eq!(pod(parse(path)), expected, "{path}");
         }
     }
 

@@ -1,9 +1,11 @@
 //! Creating, changing and deleting.
 
 mod apply;
+pub(super) mod binding;
 mod change;
 mod create;
 mod delete;
+pub(super) mod eviction;
 mod scale;
 mod validate;
 

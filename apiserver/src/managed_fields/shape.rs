@@ -126,7 +126,7 @@ impl<'s> Type<'s> {
                 let step = |(place, value): (usize, &'v Value)| match &listing {
                     Listing::Whole => Ok(None),
                     Listing::Words => Ok(Some((Step::Word(value.to_string()), value))),
-                    Listing::Keyed(keys) => Ok(Some((keyed(keys, place, value)?, value))),
+                    Listing::Keyed(keys) => Ok(Some((self.keyed(keys, place, value)?, value))),
                 };
                 if matches!(listing, Listing::Whole) {
                     return Ok(Shape::Leaf);
@@ -147,19 +147,23 @@ impl<'s> Type<'s> {
     }
 }
 
-fn keyed(keys: &[&str], place: usize, value: &Value) -> Result<Step, String> {
-    let mut found = Map::new();
-    for key in keys {
-        match value.get(key) {
-            Some(value) if !value.is_object() && !value.is_array() => {
-                found.insert((*key).to_owned(), value.clone())
-            }
-            _ => {
-                return Err(format!(
-                    "element {place}: associative list with keys has an element that omits key field {key:?}"
-                ));
-            }
-        };
+impl Type<'_> {
+    /// The step to an element of a list with keys. A key that the element leaves out has its default.
+    fn keyed(&self, keys: &[&str], place: usize, value: &Value) -> Result<Step, String> {
+        let mut found = Map::new();
+        for key in keys {
+            let default = || self.items().schema?.get("properties")?.get(key)?.get("default");
+            match value.get(key).or_else(default) {
+                Some(value) if !value.is_object() && !value.is_array() => {
+                    found.insert((*key).to_owned(), value.clone())
+                }
+                _ => {
+                    return Err(format!(
+                        "element {place}: associative list with keys has an element that omits key field {key:?}"
+                    ));
+                }
+            };
+        }
+        Ok(Step::Keyed(Value::Object(found).to_string()))
     }
-    Ok(Step::Keyed(Value::Object(found).to_string()))
 }

@@ -30,7 +30,7 @@ pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
 /// Keeps them until the store is gone.
 pub async fn run(store: Arc<Store>, policy: Policy) {
     let begin = || State { policy: policy.clone(), follower: Follower::default() };
-    controller::go_from(store, "roles", begin, reconcile).await;
+    controller::run_with(store, "roles", begin, reconcile).await;
 }
 
 #[derive(Debug, std::default::Default)]

@@ -31,6 +31,14 @@ impl Cause {
         Self { reason: "FieldValueForbidden", ..Self::invalid(field, message) }
     }
 
+    pub fn duplicate(field: impl Into<String>, value: &str) -> Self {
+        Self { reason: "FieldValueDuplicate", ..Self::invalid(field, format!("Duplicate value: {value:?}")) }
+    }
+
+    pub fn not_found(field: impl Into<String>, value: &str) -> Self {
+        Self { reason: "FieldValueNotFound", ..Self::invalid(field, format!("Not found: {value:?}")) }
+    }
+
     pub fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: "FieldValueRequired", ..Self::invalid(field, message) }
     }
@@ -143,7 +151,7 @@ pub(super) fn event(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     vec![Cause::invalid("involvedObject.namespace", message)]
 }
 
-/// Pods, and what makes pods.
+/// What makes pods.
 pub(super) fn pod(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     let message = "Forbidden: no pods run here";
     vec![Cause::forbidden("spec", message)]

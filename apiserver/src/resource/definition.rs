@@ -227,6 +227,7 @@ pub fn served(definition: &Value) -> Option<Resource> {
         merge: None,
         definitions: &KUBERNETES,
         admit: of_custom,
+        grace: None,
         name_fits: is_dns_name,
         scale: version.pointer("/subresources/scale").map(scale),
         custom: Some(Custom::of(schema)),

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    Column, METADATA_LISTS, Resource, Row, Source, admit, definition, path, role, secret, texts, workload,
+    Column, METADATA_LISTS, Resource, Row, Source, admit, definition, path, pod, role, secret, texts,
+    workload,
 };
 use crate::meta::is_dns_label;
 
@@ -198,6 +199,7 @@ pub fn kubernetes() -> Vec<Arc<Resource>> {
         &NODES,
         &CUSTOM_RESOURCE_DEFINITIONS,
         &CONTROLLER_REVISIONS,
+        &pod::PODS,
         &role::CLUSTER_ROLES,
         &role::CLUSTER_ROLE_BINDINGS,
         &role::ROLES,

@@ -1,17 +1,16 @@
-//! Kinds of Kubernetes whose objects are listed, of which there are none, and refused: pods, what makes them and what
-//! leads to them.
+//! Kinds of Kubernetes whose objects are listed, of which there are none, and refused: what makes pods and what leads to
+//! them.
 //!
-//! `kubectl describe` asks for the pods of a node and of a claim, `kubectl cluster-info` for services, and `kubectl apply
-//! --prune` for all of these, in the versions of Kubernetes 1.20 by older releases.
+//! `kubectl cluster-info` asks for services, and `kubectl apply --prune` for all of these, in the versions of Kubernetes
+//! 1.20 by older releases.
 
 use super::admit::{pod, service};
-use super::{Admit, Column, Resource, Text, texts};
+use super::{Admit, Resource, Text, texts};
 
 /// Group, version, kind, short names, and what refuses its objects.
 type Row = (&'static str, &'static str, &'static str, &'static [&'static str], Admit);
 
 const ROWS: &[Row] = &[
-    ("", "v1", "Pod", &["po"], pod),
     ("", "v1", "ReplicationController", &["rc"], pod),
     ("apps", "v1", "DaemonSet", &["ds"], pod),
     ("apps", "v1", "Deployment", &["deploy"], pod),
@@ -45,14 +44,6 @@ fn row((group, version, kind, short_names, admit): &Row) -> Resource {
         ..Resource::kubernetes(group, kind)
     };
     match *kind {
-        "Pod" => Resource {
-            columns: vec![
-                Column::text("Status", ".status.phase").described("Life cycle phase of the pod."),
-                Column::age(),
-            ],
-            fields: texts(&["spec.nodeName", "status.phase"]),
-            ..row
-        },
         "Endpoints" => Resource { plural: "endpoints".into(), ..row },
         "Ingress" => Resource { plural: "ingresses".into(), ..row },
         _ => row,

@@ -5,8 +5,8 @@ pub(super) type Definition =
     (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
 /// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `{}T` is a map and `[]T` a
-/// list. A list that is merged by element is `[=]T` where elements are scalars, and `[key]T` where a key tells them
-/// apart; `!T` is always replaced as a whole.
+/// list. A list that is merged by element is `[=]T` where elements are scalars, and `[key]T` or `[key,key]T` where keys
+/// tell them apart; `!T` is always replaced as a whole.
 pub(super) const DEFINITIONS: &[Definition] = &[
     (
         "Namespace",

@@ -19,6 +19,8 @@ fn all() -> impl Iterator<Item = &'static Definition> {
         super::storage::DEFINITIONS,
         super::rbac::DEFINITIONS,
         super::workload::DEFINITIONS,
+        super::pod::DEFINITIONS,
+        super::container::DEFINITIONS,
     ];
     tables.into_iter().flatten()
 }
@@ -33,6 +35,10 @@ fn definitions() -> BTreeMap<String, Value> {
         all().map(|row| (row.0.to_owned(), definition(row, is_kind(row.0)))).collect();
     if let Some(selector) = definitions.get_mut("LabelSelector") {
         selector["x-kubernetes-map-type"] = json!("atomic");
+    }
+    // A key of the list of ports, which manifests may leave out.
+    if let Some(port) = definitions.get_mut("ContainerPort") {
+        port["properties"]["protocol"]["default"] = json!("TCP");
     }
     definitions
 }
@@ -92,7 +98,7 @@ fn schema(kind: &str) -> Value {
             "" => "atomic",
             "=" => "set",
             key => {
-                list["x-kubernetes-list-map-keys"] = json!([key]);
+                list["x-kubernetes-list-map-keys"] = key.split(',').collect();
                 "map"
             }
         };

@@ -8,7 +8,6 @@ const FIELDS: &[(&str, &str, &str)] = &[
 ];
 
 pub(super) const DEFINITIONS: &[Definition] = &[
-    ("Pod", "A collection of containers that run on a node. This server has none.", FIELDS),
     (
         "ReplicationController",
         "Ensures that a specified number of pod replicas run. Deployments supersede it. This server has none.",

@@ -94,8 +94,8 @@ pub(super) struct Disk {
     reserve: Reserve,
     /// The last revision that a write was tried with, whatever became of it.
     attempted: u64,
-    /// A write that failed, and may be on disk all the same.
-    doubt: Option<Attempt>,
+    /// The writes of a commit that failed, and may be on disk all the same.
+    doubt: Vec<Attempt>,
     /// Why it could not be written when that was tried last, and when.
     failed: Option<(Instant, Arc<DiskError>)>,
 }
@@ -158,7 +158,7 @@ impl Disk {
             }
         };
         let path = path.to_owned();
-        let disk = Self { path, database, reserve, attempted: revision, doubt: None, failed: None };
+        let disk = Self { path, database, reserve, attempted: revision, doubt: Vec::new(), failed: None };
         Ok(Opened { disk, revision, objects, unreadable })
     }
 
@@ -167,19 +167,21 @@ impl Disk {
         self.attempted + 1
     }
 
-    /// Opens the file again if a write failed. That write, if it is there all the same.
-    pub(super) fn settle(&mut self, space: Space) -> Result<Option<Attempt>, DiskError> {
+    /// Opens the file again if a commit failed. Its writes, if they are there all the same.
+    pub(super) fn settle(&mut self, space: Space) -> Result<Vec<Attempt>, DiskError> {
         if self.database.is_some() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         self.within(space, Self::reopen)
     }
 
-    fn reopen(&mut self) -> Result<Option<Attempt>, DiskError> {
+    fn reopen(&mut self) -> Result<Vec<Attempt>, DiskError> {
         let database = Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?;
         let revision = revision(&database).map_err(failed(&self.path))?;
         self.database = Some(database);
-        Ok(self.doubt.take().filter(|doubt| doubt.object.revision == revision))
+        let doubt = std::mem::take(&mut self.doubt);
+        let is_there = doubt.last().is_some_and(|last| last.object.revision == revision);
+        Ok(if is_there { doubt } else { Vec::new() })
     }
 
     /// What is wrong, if the last write failed.
@@ -206,9 +208,11 @@ impl Disk {
         Ok(())
     }
 
-    /// Writes an object or its removal, with its revision as the last one.
-    pub(super) fn write(&mut self, attempt: &Attempt, space: Space) -> Result<(), DiskError> {
-        self.within(space, |disk| disk.try_write(attempt))?;
+    /// Writes objects or their removal in one commit, with the revision of the last as the last one.
+    pub(super) fn write(&mut self, attempts: &[Attempt], space: Space) -> Result<(), DiskError> {
+        let Some(last) = attempts.last() else { return Ok(()) };
+        let revision = last.object.revision;
+        self.within(space, |disk| disk.try_write(attempts, revision))?;
         self.reserve.refill();
         Ok(())
     }
@@ -229,16 +233,16 @@ impl Disk {
         }
     }
 
-    fn try_write(&mut self, attempt: &Attempt) -> Result<(), DiskError> {
+    fn try_write(&mut self, attempts: &[Attempt], revision: u64) -> Result<(), DiskError> {
         // redb serves nothing after an input or output error until it is opened again.
         let database = match self.database.take() {
             Some(database) => database,
             None => Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?,
         };
-        self.attempted = attempt.object.revision;
-        self.doubt = Some(attempt.clone());
-        write(&database, &attempt.object, attempt.stays).map_err(failed(&self.path))?;
-        self.doubt = None;
+        self.attempted = revision;
+        self.doubt = attempts.to_vec();
+        write(&database, attempts, revision).map_err(failed(&self.path))?;
+        self.doubt.clear();
         self.database = Some(database);
         Ok(())
     }
@@ -281,19 +285,21 @@ fn create(path: &Path) -> Result<Database, redb::Error> {
     Ok(database)
 }
 
-fn write(database: &Database, object: &Object, stays: bool) -> Result<(), redb::Error> {
+fn write(database: &Database, attempts: &[Attempt], revision: u64) -> Result<(), redb::Error> {
     // Durability::Immediate is redb's default: the commit returns when it is on disk.
     let writing = database.begin_write()?;
     {
-        let name = name(&object.key);
         let mut objects = writing.open_table(OBJECTS)?;
-        if stays {
-            let json = object.value.to_string();
-            objects.insert(name.as_str(), (object.revision, json.as_bytes()))?;
-        } else {
-            objects.remove(name.as_str())?;
+        for Attempt { object, stays } in attempts {
+            let name = name(&object.key);
+            if *stays {
+                let json = object.value.to_string();
+                objects.insert(name.as_str(), (object.revision, json.as_bytes()))?;
+            } else {
+                objects.remove(name.as_str())?;
+            }
         }
-        writing.open_table(FACTS)?.insert("revision", object.revision)?;
+        writing.open_table(FACTS)?.insert("revision", revision)?;
     }
     writing.commit()?;
     Ok(())

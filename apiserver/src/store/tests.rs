@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use redb::StorageBackend;
@@ -76,7 +77,14 @@ fn namespaces_and_resources_are_kept_apart() {
 #[derive(Debug)]
 struct Shaky {
     file: FileBackend,
-    trouble: Arc<Mutex<Trouble>>,
+    control: Arc<Control>,
+}
+
+/// What goes wrong with a file, and how often it was synchronized.
+#[derive(Debug)]
+struct Control {
+    trouble: Mutex<Trouble>,
+    syncs: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,9 +94,23 @@ enum Trouble {
     BeforeWrite,
 }
 
+impl Control {
+    fn set(&self, trouble: Trouble) {
+        *self.trouble.lock().unwrap() = trouble;
+    }
+
+    fn syncs(&self) -> usize {
+        self.syncs.load(Ordering::Relaxed)
+    }
+}
+
 impl Shaky {
     fn now(&self, trouble: Trouble) -> std::io::Result<()> {
-        if *self.trouble.lock().unwrap() == trouble { Err(std::io::Error::other("shaky")) } else { Ok(()) }
+        if *self.control.trouble.lock().unwrap() == trouble {
+            Err(std::io::Error::other("shaky"))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -103,6 +125,7 @@ impl StorageBackend for Shaky {
         self.file.set_len(len)
     }
     fn sync_data(&self) -> std::io::Result<()> {
+        self.control.syncs.fetch_add(1, Ordering::Relaxed);
         self.file.sync_data()?;
         self.now(Trouble::AfterSync)
     }
@@ -115,13 +138,13 @@ impl StorageBackend for Shaky {
     }
 }
 
-fn shaky(path: &Path) -> (Store, Arc<Mutex<Trouble>>) {
+fn shaky(path: &Path) -> (Store, Arc<Control>) {
     drop(Store::open(path).unwrap());
-    let trouble = Arc::new(Mutex::new(Trouble::None));
+    let control = Arc::new(Control { trouble: Mutex::new(Trouble::None), syncs: AtomicUsize::new(0) });
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-    let backend = Shaky { file: FileBackend::new(file).unwrap(), trouble: Arc::clone(&trouble) };
+    let backend = Shaky { file: FileBackend::new(file).unwrap(), control: Arc::clone(&control) };
     let database = redb::Database::builder().create_with_backend(backend).unwrap();
-    (Store::over(Disk::over(path, database).unwrap()), trouble)
+    (Store::over(Disk::over(path, database).unwrap()), control)
 }
 
 #[test]
@@ -129,16 +152,16 @@ fn a_revision_that_was_tried_is_never_used_again() {
     for (trouble, landed) in [(Trouble::AfterSync, true), (Trouble::BeforeWrite, false)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
-        let (store, switch) = shaky(&path);
+        let (store, file) = shaky(&path);
         assert_eq!(put(&store, "a", "1"), 1);
-        *switch.lock().unwrap() = trouble;
+        file.set(trouble);
         let key = Key::new("r", "n", "b");
         let lost = |_: Option<&Arc<Object>>, _: &Store| {
             Ok::<_, ()>(Change::Put(json!({"metadata": {}, "text": "?"})))
         };
         assert!(matches!(store.write(&key, lost), Err(WriteError::Disk(_))), "{trouble:?}");
         assert_eq!((store.revision(), store.get(&key).is_some()), (1, false), "nothing was acknowledged");
-        *switch.lock().unwrap() = Trouble::None;
+        file.set(Trouble::None);
         assert_eq!(put(&store, "c", "1"), 3, "{trouble:?}: 2 was tried");
         assert_eq!(store.get(&key).map(|object| object.revision), landed.then_some(2), "{trouble:?}");
         let events: Vec<_> =

@@ -1,10 +1,12 @@
 //! Writes: one at a time, each decided on what is there.
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 use thiserror::Error;
 
+use super::batch::{Entry, Outcome, Pending, Slot};
 use super::disk::{Attempt, Disk, DiskError, Trouble};
 use super::reserve::Space;
 use super::{Event, Key, Limits, Object, Store};
@@ -71,39 +73,138 @@ impl Store {
         let before = self.get(key);
         let change = decide(before.as_ref(), self).map_err(WriteError::Refused)?;
         match self.draft(key, before.as_ref(), change)? {
-            Some(draft) => Ok(Some(self.commit(&mut disk, before, draft, Space::Reserved)?)),
+            Some(draft) => Ok(Some(self.commit(&mut disk, draft, Space::Reserved)?)),
             None => Ok(before),
         }
     }
 
     /// The same for what clients write and what takes long to decide: others write meanwhile, and if one of them writes to
-    /// this object, it is decided anew. A full disk refuses it unless it may use the reserve. Updates of one object wait for each other. `confirm` looks at other objects, while nobody writes.
-    /// Blocks.
+    /// this object, it is decided anew. Those that wait for the disk are committed together. A full disk refuses it unless
+    /// it may use the reserve. Updates of one object wait for each other. `confirm` looks at other objects, while nobody
+    /// writes. Blocks.
     ///
     /// # Errors
     /// As [`write`](Self::write), and when controllers write to the object again and again.
-    pub fn update<R>(
+    pub fn update<R: Send + 'static>(
         &self,
         key: &Key,
         space: Space,
         mut decide: impl FnMut(Option<&Arc<Object>>) -> Result<Change, R>,
-        confirm: impl Fn(&Self) -> Result<(), R>,
+        confirm: impl Fn(&Self) -> Result<(), R> + Send + Sync + 'static,
     ) -> Result<Option<Arc<Object>>, UpdateError<R>> {
         let refused = |why| UpdateError::Write(WriteError::Refused(why));
         let _guard = self.key_locks.lock(key);
+        let confirm = Arc::new(confirm);
+        let refusal = Arc::new(Mutex::new(None));
         for _ in 0..MOST_TRIES {
             let before = self.get(key);
             let change = decide(before.as_ref()).map_err(refused)?;
             let Some(draft) = self.draft(key, before.as_ref(), change)? else { return Ok(before) };
-            let mut disk = self.lock();
-            self.settle(&mut disk, space)?;
-            let now = self.get(key);
-            if now.as_ref().map(|now| now.revision) == before.as_ref().map(|before| before.revision) {
-                confirm(self).map_err(refused)?;
-                return Ok(Some(self.commit(&mut disk, before, draft, space)?));
+            let before = before.map(|before| before.revision);
+            let (confirm, why) = (Arc::clone(&confirm), Arc::clone(&refusal));
+            let confirm = Box::new(move |store: &Self| {
+                let confirmed = confirm(store);
+                let is_confirmed = confirmed.is_ok();
+                *why.lock().unwrap_or_else(PoisonError::into_inner) = confirmed.err();
+                is_confirmed
+            });
+            match self.write_together(Pending { draft, before, space, confirm }) {
+                Outcome::Stored(object) => return Ok(Some(object)),
+                Outcome::Failed(error) => return Err(error.into()),
+                Outcome::Stale => {}
+                Outcome::Refused => {
+                    let why = refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    return Err(why.map_or(UpdateError::Contended, refused));
+                }
             }
         }
         Err(UpdateError::Contended)
+    }
+
+    /// Writes what waits, in as few commits as can be.
+    pub(super) fn write_batch(&self, batch: Vec<Entry>) {
+        let mut disk = self.lock();
+        let mut batch = VecDeque::from(batch);
+        while let Some(Entry { pending: Pending { space, .. }, outcome }) = batch.front() {
+            let space = *space;
+            if let Err(error) = self.settle(&mut disk, space) {
+                outcome.set(Outcome::Failed(error));
+                batch.pop_front();
+                continue;
+            }
+            let (attempts, outcomes) = self.take_commit(&disk, &mut batch, space);
+            match disk.write(&attempts, space) {
+                Ok(()) => self.acknowledge(&attempts, &outcomes),
+                Err(error) => self.write_each(&mut disk, (attempts, outcomes), space, error),
+            }
+        }
+    }
+
+    /// Takes what is committed next: writes of one kind of space, up to one that removes an object, which another may
+    /// need.
+    fn take_commit(
+        &self,
+        disk: &Disk,
+        batch: &mut VecDeque<Entry>,
+        space: Space,
+    ) -> (Vec<Attempt>, Vec<Slot>) {
+        let (mut attempts, mut outcomes): (Vec<Attempt>, Vec<Slot>) = Default::default();
+        let mut revision = disk.next_revision();
+        let removes = |attempts: &[Attempt]| attempts.last().is_some_and(|attempt| !attempt.stays);
+        let is_next =
+            |batch: &VecDeque<Entry>| batch.front().is_some_and(|entry| entry.pending.space == space);
+        while !removes(&attempts)
+            && is_next(batch)
+            && let Some(Entry { pending, outcome }) = batch.pop_front()
+        {
+            let Pending { draft, before, confirm, .. } = pending;
+            let is_there = attempts.iter().any(|attempt| attempt.object.key == draft.key);
+            if is_there || self.get(&draft.key).map(|now| now.revision) != before {
+                outcome.set(Outcome::Stale);
+            } else if confirm(self) {
+                attempts.push(draft.attempt(revision));
+                outcomes.push(outcome);
+                revision += 1;
+            } else {
+                outcome.set(Outcome::Refused);
+            }
+        }
+        (attempts, outcomes)
+    }
+
+    /// After a commit that failed: each by itself, with its own outcome.
+    fn write_each(
+        &self,
+        disk: &mut Disk,
+        (attempts, outcomes): (Vec<Attempt>, Vec<Slot>),
+        space: Space,
+        error: DiskError,
+    ) {
+        if let [outcome] = outcomes.as_slice() {
+            return outcome.set(Outcome::Failed(error));
+        }
+        for (failed, outcome) in attempts.iter().zip(&outcomes) {
+            let written = self.settle(disk, space).and_then(|()| {
+                // The failed commit may be on disk all the same.
+                if let Some(landed) = self.get(&failed.object.key)
+                    && landed.revision == failed.object.revision
+                {
+                    return Ok(landed);
+                }
+                let attempt = Draft::again(failed).attempt(disk.next_revision());
+                disk.write(std::slice::from_ref(&attempt), space)?;
+                self.publish(std::slice::from_ref(&attempt));
+                Ok(attempt.object)
+            });
+            outcome.set(written.map_or_else(Outcome::Failed, Outcome::Stored));
+        }
+    }
+
+    fn acknowledge(&self, attempts: &[Attempt], outcomes: &[Slot]) {
+        self.publish(attempts);
+        for (attempt, outcome) in attempts.iter().zip(outcomes) {
+            outcome.set(Outcome::Stored(Arc::clone(&attempt.object)));
+        }
     }
 
     /// Whether it can be written to. After a write that failed, that is tried, though not at every call. Blocks.
@@ -122,23 +223,16 @@ impl Store {
 
     /// Makes sure that what is on disk and what is in memory are the same, after a write that failed.
     fn settle(&self, disk: &mut Disk, space: Space) -> Result<(), DiskError> {
-        if let Some(landed) = disk.settle(space)? {
-            self.publish(self.get(&landed.object.key), &landed);
-        }
+        let landed = disk.settle(space)?;
+        self.publish(&landed);
         Ok(())
     }
 
-    fn commit(
-        &self,
-        disk: &mut Disk,
-        before: Option<Arc<Object>>,
-        Draft { key, value, bytes, stays }: Draft,
-        space: Space,
-    ) -> Result<Arc<Object>, DiskError> {
-        let object = Arc::new(Object::sized(key, disk.next_revision(), value, bytes));
-        let attempt = Attempt { object, stays };
-        disk.write(&attempt, space)?;
-        self.publish(before, &attempt);
+    fn commit(&self, disk: &mut Disk, draft: Draft, space: Space) -> Result<Arc<Object>, DiskError> {
+        let attempt = draft.attempt(disk.next_revision());
+        let attempts = std::slice::from_ref(&attempt);
+        disk.write(attempts, space)?;
+        self.publish(attempts);
         Ok(attempt.object)
     }
 
@@ -146,29 +240,43 @@ impl Store {
         self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn publish(&self, before: Option<Arc<Object>>, Attempt { object, stays }: &Attempt) {
-        let stays = *stays;
+    /// Shows writes of one commit, all at once.
+    fn publish(&self, attempts: &[Attempt]) {
+        let Some(last) = attempts.last() else { return };
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
-        present.revision = object.revision;
-        if stays {
-            present.objects.insert(object.key.clone(), Arc::clone(object));
-        } else {
-            present.objects.remove(&object.key);
+        present.revision = last.object.revision;
+        for Attempt { object, stays } in attempts {
+            let before = match stays {
+                true => present.objects.insert(object.key.clone(), Arc::clone(object)),
+                false => present.objects.remove(&object.key),
+            };
+            let event = Event { key: object.key.clone(), before, object: Arc::clone(object), stays: *stays };
+            present.past.push(Arc::new(event));
         }
-        let event = Event { key: object.key.clone(), before, object: Arc::clone(object), stays };
-        present.past.push(Arc::new(event));
         drop(present);
-        self.revisions.send_replace(object.revision);
+        self.revisions.send_replace(last.object.revision);
     }
 }
 
 /// A write that is ready but for its revision.
 #[derive(Debug)]
-struct Draft {
+pub(super) struct Draft {
     key: Key,
     value: Value,
     bytes: usize,
     stays: bool,
+}
+
+impl Draft {
+    fn attempt(self, revision: u64) -> Attempt {
+        let Self { key, value, bytes, stays } = self;
+        Attempt { object: Arc::new(Object::sized(key, revision, value, bytes)), stays }
+    }
+
+    /// What an attempt that failed was made of.
+    fn again(Attempt { object, stays }: &Attempt) -> Self {
+        Self { key: object.key.clone(), value: object.value.clone(), bytes: object.size, stays: *stays }
+    }
 }
 
 impl Store {

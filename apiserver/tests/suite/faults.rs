@@ -9,12 +9,13 @@ use axum::http::Method;
 use axum::response::Response;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
-use kube::Error;
 use kube::api::PostParams;
 use kube::client::Body;
+use kube::{Client, Error};
 use serde_json::{Value, json};
 use vireo_apiserver::admission::{Admission, AdmitAll, Attributes, Verdict};
 use vireo_apiserver::auth::User;
+use vireo_apiserver::client::InProcess;
 use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
 
 use crate::test_server::{TestServer, map, maps, refused};
@@ -46,6 +47,18 @@ impl Admission for Panics {
         assert_ne!(new["metadata"]["name"], json!("bug"), "a bug");
         Ok(Vec::new())
     }
+}
+
+#[tokio::test]
+async fn a_part_of_a_server_does_not_keep_it() {
+    let server = TestServer::start();
+    let part = InProcess::part_of(Arc::downgrade(&server.server), User::administrator());
+    let client = Client::new(part, "default");
+    assert!(client.apiserver_version().await.is_ok());
+    let gone = Arc::downgrade(&server.server);
+    drop(server);
+    assert!(gone.upgrade().is_none());
+    assert_eq!(refused(client.apiserver_version().await).code, 503);
 }
 
 fn get(path: &str) -> axum::http::Request<Vec<u8>> {

@@ -58,6 +58,10 @@ reasons! {
         Paused = "Paused",
         /// A guest goes on.
         Unpaused = "Unpaused",
+        /// A guest was reset.
+        Reset = "Reset",
+        /// A guest was asked to reboot.
+        SoftRebooted = "SoftRebooted",
         /// A volume was plugged into a guest.
         VolumeReady = "VolumeReady",
         /// A volume was unplugged from a guest.

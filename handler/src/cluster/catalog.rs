@@ -9,6 +9,7 @@ use vireo_client::informer::Cached;
 use super::instance::Instance;
 use crate::manifests::Key;
 use crate::manifests::catalog::{Catalog, Entry, Update};
+use crate::reconcile::grace;
 
 /// How much was received and validated.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -32,6 +33,8 @@ struct State {
     held: BTreeSet<Key>,
     /// Validated once for each generation.
     entries: BTreeMap<Key, Validated>,
+    /// Those whose guests are to end while they stay: UID, and seconds to shut down.
+    stopped: BTreeMap<Key, (String, u64)>,
     /// Those that are being deleted.
     leaving: BTreeMap<Key, Leaving>,
     /// Names about which something else is known since the last update.
@@ -51,6 +54,19 @@ struct Leaving {
     uid: String,
     /// Seconds.
     grace: Option<u64>,
+}
+
+impl Validated {
+    /// What is wanted of it, if its guest is to end, too.
+    fn wanted(&self, stopped: Option<&(String, u64)>) -> Entry {
+        let mut entry = self.entry.clone();
+        if let Entry::Present { manifest, stop, .. } = &mut entry
+            && let Some((_, seconds)) = stopped.filter(|(uid, _)| *uid == self.uid.to_string())
+        {
+            *stop = Some(grace(&manifest.vmi).min(*seconds));
+        }
+        entry
+    }
 }
 
 impl Bound {
@@ -85,6 +101,21 @@ impl Bound {
         if !state.entries.contains_key(key) && !state.leaving.contains_key(key) {
             state.held.insert(key.clone());
         }
+    }
+
+    /// Has the guest of a VMI shut down within so many seconds, and at most its own grace period; whether that is new.
+    pub(super) fn stop(&self, key: &Key, uid: &str, seconds: u64) -> bool {
+        let mut state = self.state();
+        let stop = (uid.to_owned(), seconds);
+        let is_new = state.stopped.get(key).is_none_or(|known| known.0 != uid || known.1 > seconds);
+        if is_new {
+            state.stopped.insert(key.clone(), stop);
+            // Of one that was not received yet, it is known when it is.
+            if state.entries.get(key).is_some_and(|entry| entry.uid.to_string() == uid) {
+                state.changed.insert(key.clone());
+            }
+        }
+        is_new
     }
 
     /// Removes a VMI that is gone, but no later one of its name; whether it was there.
@@ -124,7 +155,7 @@ impl State {
         let mut catalog = Catalog::default();
         for key in keys {
             if let Some(validated) = self.entries.get(key) {
-                catalog.entries.insert(key.clone(), validated.entry.clone());
+                catalog.entries.insert(key.clone(), validated.wanted(self.stopped.get(key)));
             } else if let Some(leaving) = self.leaving.get(key) {
                 catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
             } else if self.held.contains(key) {
@@ -139,6 +170,9 @@ impl State {
         let entry = self.entries.get(key).is_some_and(|entry| entry.uid.to_string() == uid);
         let leaving = self.leaving.get(key).is_some_and(|leaving| leaving.uid == uid);
         let held = self.held.remove(key);
+        if self.stopped.get(key).is_some_and(|(of, _)| of == uid) {
+            self.stopped.remove(key);
+        }
         if entry {
             self.entries.remove(key);
         }

@@ -59,7 +59,9 @@ impl Instance {
             .map_err(|error| error.to_string())
             .and_then(|vmi| Accepted::object(vmi).map_err(|report| report.to_string()));
         match accepted {
-            Ok(accepted) => Entry::Present { manifest: Arc::new(accepted), origin: Origin::Object(uid) },
+            Ok(accepted) => {
+                Entry::Present { manifest: Arc::new(accepted), origin: Origin::Object(uid), stop: None }
+            }
             Err(error) => {
                 error!(%uid, error, "a VMI of the API server is invalid; it is left as it is");
                 Entry::Held

@@ -13,7 +13,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, write};
 
 use super::instance::Instance;
-use super::{RETRY, events};
+use super::{RETRY, events, shown};
 use crate::manifests::Key;
 use crate::node::Node;
 
@@ -61,37 +61,12 @@ impl StatusWriter {
             self.vmis.synced().await;
             controller::run(self, &self.queue, WORKERS).await;
         };
-        tokio::join!(self.follow(), write);
+        tokio::join!(shown::follow(&self.node, |key, _| self.queue.add(key.clone())), write);
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Adds the VMIs that the node shows otherwise than before.
-    async fn follow(&self) {
-        let mut news = self.node.news();
-        let mut shown: BTreeMap<Key, Arc<VirtualMachineInstance>> = BTreeMap::new();
-        loop {
-            news.borrow_and_update();
-            let now: BTreeMap<Key, Arc<VirtualMachineInstance>> =
-                self.node.vmis().into_iter().map(|vmi| (key(&vmi), vmi)).collect();
-            for (key, vmi) in &now {
-                if shown.get(key).is_none_or(|before| !Arc::ptr_eq(before, vmi)) {
-                    self.queue.add(key.clone());
-                }
-            }
-            shown.keys().filter(|key| !now.contains_key(*key)).for_each(|key| self.queue.add(key.clone()));
-            shown = now;
-            if news.changed().await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-fn key(vmi: &VirtualMachineInstance) -> Key {
-    Key::new(&vmi.metadata.namespace, &vmi.metadata.name)
 }
 
 impl Reconcile for StatusWriter {

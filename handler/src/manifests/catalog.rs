@@ -24,6 +24,8 @@ pub enum Entry {
         manifest: Arc<Accepted>,
         /// Where it was found.
         origin: Origin,
+        /// Seconds within which its guest is to be shut down, if it is to end while its VMI stays.
+        stop: Option<u64>,
     },
     /// Its manifest is broken: leave what runs alone.
     Held,
@@ -124,7 +126,8 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
 fn entry(claim: &Claim<'_>) -> Entry {
     match claim.content {
         Content::Accepted(manifest) => {
-            Entry::Present { manifest: Arc::clone(manifest), origin: Origin::File(claim.file.to_owned()) }
+            let origin = Origin::File(claim.file.to_owned());
+            Entry::Present { manifest: Arc::clone(manifest), origin, stop: None }
         }
         Content::Refused(_) => Entry::Held,
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::deadline::{Deadline, Interrupt, Sent};
+use super::deadline::Interrupt;
 use super::decide::Action;
-use super::machine::{Fate, Machine, Want};
+use super::machine::{Fate, Machine};
 use super::record::{Record, now};
-use super::status::{End, Lost, Phase, Trouble, condemn, end, end_of_the_condemned};
+use super::status::{Phase, Trouble};
+use super::want::Want;
 use crate::launcher::link::{Link, LinkError, Seen, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
@@ -67,9 +68,10 @@ impl Machine {
             Action::BeginLeaving => self.begin_leaving(),
             Action::AskShutdown => self.ask_shutdown(interrupt).await,
             Action::Condemn => self.condemn(),
+            Action::Stop => self.stop(),
             Action::PlugVolumes => self.plug_volumes(interrupt).await,
             Action::Kill => self.kill().await,
-            Action::RecordOutcome => self.record_outcome(),
+            Action::RecordOutcome => self.record_outcome().await,
             Action::RecordLoss => self.record_loss().await,
             Action::Dismiss => self.dismiss(interrupt).await,
             Action::ReleaseNetwork => self.release_network().await,
@@ -268,146 +270,6 @@ impl Machine {
         Ok(())
     }
 
-    fn begin_leaving(&mut self) -> Done {
-        let grace = self.known()?.grace();
-        let at = now();
-        self.change(|record| {
-            record.vmi.metadata.deletion_timestamp = Some(at);
-            record.vmi.metadata.deletion_grace_period_seconds = i64::try_from(grace).ok();
-        })?;
-        info!(grace_s = grace, "its manifest is gone: stopping");
-        Ok(())
-    }
-
-    /// Its livenessProbe fails: the guest is asked to shut down, as by a deletion, and its VMI stays.
-    fn condemn(&mut self) -> Done {
-        let grace = self.known()?.grace();
-        let cause = self.health.as_ref().map(|health| health.told().liveness.cause).unwrap_or_default();
-        let at = now();
-        self.change(|record| condemn(&mut record.vmi.status, &cause, &at))?;
-        warn!(cause, grace_s = grace, "the livenessProbe failed: ending the guest");
-        Ok(())
-    }
-
-    /// Gives the guest another grace period. One that was asked already is asked again: the launcher follows the shorter
-    /// one.
-    pub(super) fn shorten_grace(&mut self, grace: u64) -> Done {
-        let Some(record) = self.record.as_ref().filter(|record| record.grace() != grace) else {
-            return Ok(());
-        };
-        let shorter = grace < record.grace();
-        self.change(|record| {
-            let seconds = i64::try_from(grace).ok();
-            record.vmi.spec.termination_grace_period_seconds = seconds;
-            if record.leaving() {
-                record.vmi.metadata.deletion_grace_period_seconds = seconds;
-            }
-        })?;
-        if let Some(deadline) = self.deadline.as_mut().filter(|_| shorter) {
-            deadline.shorten(grace);
-        }
-        Ok(())
-    }
-
-    fn sent(&mut self, what: Sent) {
-        if let Some(deadline) = &mut self.deadline {
-            deadline.sent = Some(what);
-        }
-    }
-
-    async fn ask_shutdown(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
-        let grace = self.known()?.grace();
-        let Some(answer) = interrupt.or(self.link()?.shutdown(grace)).await else { return Ok(()) };
-        answer.map_err(trouble("FailedShutdown"))?;
-        info!(grace_s = grace, "asked the guest to shut down");
-        self.sent(Sent::Shutdown);
-        Ok(())
-    }
-
-    async fn kill(&mut self) -> Done {
-        let process = Arc::clone(self.link()?.process());
-        let (pid, cgroup) = (process.pid(), self.node.cgroups.as_ref().zip(self.record.as_ref()));
-        let cgroup = cgroup.and_then(|(cgroups, record)| cgroups.of(record.uid));
-        self.killed = self.deadline.map(|deadline| deadline.awaited).or(self.killed);
-        warn!(pid, awaited = ?self.killed, "killing the launcher and all its processes: its time is up");
-        let again = self.deadline.as_mut().is_some_and(Deadline::kill);
-        aside("FailedKill", move || process.kill_all(cgroup.as_deref()).map_err(trouble("FailedKill")))
-            .await?;
-        match again {
-            false => Ok(()),
-            true => {
-                let message = format!(
-                    "the launcher (process {pid}) does not end though it was killed: it may wait for the node's storage"
-                );
-                Err(Trouble { reason: "FailedKill", message })
-            }
-        }
-    }
-
-    fn record_outcome(&mut self) -> Done {
-        let outcome = self.state().and_then(|state| state.outcome).unwrap_or_default();
-        let record = self.known()?;
-        self.finish(&end(&outcome, record.grace(), record.leaving()))
-    }
-
-    async fn record_loss(&mut self) -> Done {
-        self.end_leftovers().await?;
-        let record = self.known()?;
-        let lost = Lost {
-            started: record.started(),
-            leaving: record.leaving(),
-            killed: self.killed,
-            ending: match self.seen() {
-                Some(Seen::Gone(ending)) => Some(ending),
-                _ => None,
-            },
-            grace: record.grace(),
-            with_node: record.dir.node_shutdown().exists(),
-        };
-        self.finish(&lost.end(&record.dir.launcher_log()))
-    }
-
-    fn finish(&mut self, end: &End) -> Done {
-        let of_the_condemned = self.record.as_ref().and_then(Record::condemned).map(end_of_the_condemned);
-        let end = of_the_condemned.as_ref().unwrap_or(end);
-        let at = now();
-        let state = self.state();
-        let node = self.node.settings.node_name.clone();
-        self.change(|record| {
-            // What the launcher said last (which hypervisor, and why) is kept with the end.
-            let vm = record.vm().ok();
-            let facts = super::status::Facts {
-                phase: end.phase,
-                vm: vm.as_ref(),
-                state: state.as_ref(),
-                readiness: None,
-                address: None,
-                trouble: None,
-                manifest_changed: false,
-                node: &node,
-                now: &at,
-            };
-            record.vmi.status = super::status::next(&record.vmi.status, &facts);
-            end.reason.clone_into(&mut record.vmi.status.reason);
-            super::status::explain(&mut record.vmi.status, end, &at);
-        })?;
-        if end.phase == Phase::Failed {
-            warn!(reason = end.reason, "{}", end.message);
-        }
-        Ok(())
-    }
-
-    async fn dismiss(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
-        match interrupt.or(self.link()?.dismiss()).await {
-            None => {}
-            Some(Ok(())) => self.sent(Sent::Dismissal),
-            // A launch that was cut short has reached it all the same: its state is on the way.
-            Some(Err(LinkError::Refused(_))) if !self.launched => self.launched = true,
-            Some(Err(error)) => return Err(trouble("FailedDismiss")(error)),
-        }
-        Ok(())
-    }
-
     async fn release_network(&mut self) -> Done {
         let mut record = self.known()?;
         let Some(plan) = record.plan.take() else { return Ok(()) };
@@ -421,7 +283,7 @@ impl Machine {
 
     /// Removes the cgroup of a launcher that is gone, with whatever still runs in it: what the VMI has is given to others
     /// only after that.
-    async fn end_leftovers(&self) -> Done {
+    pub(super) async fn end_leftovers(&self) -> Done {
         let uid = self.known()?.uid;
         let node = Arc::clone(&self.node);
         aside("FailedKill", move || {

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::decide::{Awaited, Launcher, Request};
-use super::machine::Want;
+use super::want::Want;
 
 /// How long a launcher may take to bring its guest up. KubeVirt's launcher waits as long for QEMU.
 const START_TIMEOUT: Duration = Duration::from_secs(240);

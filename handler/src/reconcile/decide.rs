@@ -11,6 +11,8 @@
 pub enum Wanted {
     /// A manifest names it and holds together.
     Present,
+    /// The same, and its guest is to end.
+    Stopped,
     /// A manifest named it and cannot be read now: what is there stays as it is, nothing new is made.
     Held,
     /// No manifest names it.
@@ -26,6 +28,8 @@ pub struct Record {
     pub leaving: bool,
     /// Its livenessProbe has failed: its guest is to end.
     pub condemned: bool,
+    /// Its launcher Pod is being deleted: its guest is to end.
+    pub stopped: bool,
     /// Its guest has run.
     pub started: bool,
     /// It holds a network namespace and an address.
@@ -37,14 +41,16 @@ pub struct Record {
 impl Record {
     /// Nobody wants its guest to go on.
     pub fn ends(&self) -> bool {
-        self.is_final || self.leaving || self.condemned
+        self.is_final || self.leaving || self.condemned || self.stopped
     }
 
     /// What its launcher has to do within a deadline, if there is a launcher.
     pub fn awaited(&self) -> Option<Awaited> {
         match self {
             Self { is_final: true, .. } => Some(Awaited::Exit),
-            Self { leaving: true, .. } | Self { condemned: true, .. } => Some(Awaited::End),
+            Self { leaving: true, .. } | Self { condemned: true, .. } | Self { stopped: true, .. } => {
+                Some(Awaited::End)
+            }
             Self { started: false, .. } => Some(Awaited::Start),
             Self { .. } => None,
         }
@@ -122,6 +128,8 @@ pub enum Action {
     BeginLeaving,
     /// Record that the guest is to end because its livenessProbe fails.
     Condemn,
+    /// Record that the guest is to end because its launcher Pod is being deleted.
+    Stop,
     /// Plug volumes in and out.
     PlugVolumes,
     /// Press the guest's power button.
@@ -149,15 +157,23 @@ pub enum Action {
 /// Decides the next step.
 pub fn decide(wanted: Wanted, seen: &Observed) -> Action {
     let Some(record) = seen.record else {
-        return if wanted == Wanted::Present { Action::Accept } else { Action::Finish };
+        return match wanted {
+            // Also one that never starts is reported.
+            Wanted::Present | Wanted::Stopped => Action::Accept,
+            Wanted::Held | Wanted::Absent => Action::Finish,
+        };
     };
     if wanted == Wanted::Absent && !record.leaving {
         return Action::BeginLeaving;
+    }
+    if wanted == Wanted::Stopped && !(record.is_final || record.leaving || record.stopped) {
+        return Action::Stop;
     }
     match seen.launcher {
         Launcher::Foreign => Action::ReportStranger,
         Launcher::Unstarted | Launcher::Vanished if record.is_final => after_the_end(record),
         Launcher::Unstarted if record.leaving => Action::Remove,
+        Launcher::Unstarted if record.stopped => Action::RecordLoss,
         // What never ran may still be corrected: it makes room for what the manifest says now.
         Launcher::Unstarted if record.outdated && wanted == Wanted::Present => Action::Remove,
         Launcher::Unstarted => Action::Start,

@@ -6,99 +6,26 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span, debug, error, info, info_span, warn};
-use vireo_api::spec::{HYPERVISOR_CONDITION, Vm};
+use vireo_api::spec::Vm;
 use vireo_proto::launcher::{State, state};
 
 use super::backoff::Backoff;
 use super::deadline::{Deadline, Interrupt};
-use super::decide::{self, Action, Awaited, Launcher, Observed, Request, Wanted, decide};
+use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::health::Health;
-use super::record::{Record, now};
-use super::status::{self, Facts, Phase, Trouble};
+use super::record::Record;
+use super::status::Trouble;
 use super::volumes;
-use crate::launcher::link::{Link, Seen, chain, summary};
+use super::want::Want;
+use crate::launcher::link::{Link, Seen, summary};
 use crate::launcher::process::{self, Found};
-use crate::manifests::catalog::Entry;
-use crate::manifests::document::Accepted;
-use crate::manifests::{Key, Origin};
+use crate::manifests::Key;
 use crate::node::Node;
-use crate::resolve;
 
 /// How soon what is overdue is looked at again.
 const OVERDUE_RETRY: Duration = Duration::from_secs(1);
 /// How soon a status that could not be written is written again.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
-
-/// What the manifests say about one name, as its task is told.
-#[derive(Debug, Clone, Default)]
-pub(super) enum Want {
-    Entry(Entry),
-    #[default]
-    Nothing,
-    /// Nothing, and the guest gets so many seconds to shut down.
-    Gone(u64),
-}
-
-impl Want {
-    /// What is wanted of the VMI that is recorded. Another object of the same name waits until that one is gone.
-    fn decided(&self, record: Option<&Record>) -> Wanted {
-        match self {
-            Self::Entry(Entry::Present { origin: Origin::Object(uid), .. })
-                if record.is_some_and(|record| record.uid != *uid) =>
-            {
-                Wanted::Absent
-            }
-            Self::Entry(Entry::Present { .. }) => Wanted::Present,
-            Self::Entry(Entry::Held) => Wanted::Held,
-            Self::Nothing | Self::Gone(_) => Wanted::Absent,
-        }
-    }
-
-    /// How long the guest gets to shut down, if that was said.
-    fn grace(&self) -> Option<u64> {
-        match self {
-            Self::Gone(seconds) => Some(*seconds),
-            Self::Entry(_) | Self::Nothing => None,
-        }
-    }
-
-    /// Whether a task that was told this need not be told that.
-    pub(super) fn same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Gone(this), Self::Gone(that)) => this == that,
-            (Self::Nothing, Self::Nothing) | (Self::Entry(Entry::Held), Self::Entry(Entry::Held)) => true,
-            _ => match (self.manifest(), other.manifest()) {
-                (Some((this, here)), Some((that, there))) => here == there && this.vmi == that.vmi,
-                _ => false,
-            },
-        }
-    }
-
-    /// Whether it says something else than what was accepted. Objects of an API cannot.
-    fn differs(&self, record: &Record) -> bool {
-        match self.manifest() {
-            Some((manifest, Origin::File(_))) => record.differs(manifest),
-            Some((_, Origin::Object(_))) | None => false,
-        }
-    }
-
-    /// Whether the VMI that is recorded is to go.
-    pub(super) fn removes(&self, record: &Record) -> bool {
-        self.decided(Some(record)) == Wanted::Absent
-    }
-
-    /// Whether it is to go, or to become another one as long as it has not begun.
-    pub(super) fn replaces(&self, record: &Record) -> bool {
-        self.removes(record) || self.differs(record)
-    }
-
-    pub(super) fn manifest(&self) -> Option<(&Arc<Accepted>, &Origin)> {
-        match self {
-            Self::Entry(Entry::Present { manifest, origin }) => Some((manifest, origin)),
-            Self::Entry(Entry::Held) | Self::Nothing | Self::Gone(_) => None,
-        }
-    }
-}
 
 /// One VMI with everything that was made for it.
 #[derive(Debug)]
@@ -393,127 +320,12 @@ impl Machine {
             () = clock => {}
         }
     }
-
-    /// Brings status and picture up to date, and writes what changed. What cannot be written is shown all the same.
-    /// Whether all of it is written.
-    fn publish(&mut self, want: &Want) -> bool {
-        let state = self.state();
-        let Some(record) = &self.record else { return true };
-        let mut next = record.clone();
-        let vm = next.vm().ok();
-        let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
-        let address = alive.map(|plan| plan.wire().vm().to_string());
-        let changed = want.differs(record);
-        let health = self.health.as_ref().map(Health::told);
-        next.vmi.status = status::next(
-            &record.vmi.status,
-            &Facts {
-                phase: phase(record.phase(), state.as_ref()),
-                vm: vm.as_ref(),
-                state: state.as_ref(),
-                readiness: health.as_ref().map(|health| &health.readiness),
-                address,
-                trouble: self.trouble.as_ref(),
-                manifest_changed: changed,
-                node: &self.node.settings.node_name,
-                now: &now(),
-            },
-        );
-        if let Some((_, Origin::File(file))) = want.manifest() {
-            next.vmi
-                .metadata
-                .annotations
-                .insert(super::record::MANIFEST_ANNOTATION.to_owned(), file.to_owned());
-        }
-        let changed = next.vmi != record.vmi;
-        if changed || self.unsaved {
-            self.save(&next);
-        }
-        if changed {
-            if let Some(record) = &self.record {
-                announce(record, &next);
-            }
-            self.node.show(&self.key, Some(next.vmi.clone()));
-            self.record = Some(next);
-        }
-        !self.unsaved
-    }
-
-    /// Writes a record down; where that is not possible now, it is said once and tried again by the rounds to come.
-    pub(super) fn save(&mut self, record: &Record) {
-        let written = record.write();
-        if let Err(error) = &written
-            && !self.unsaved
-        {
-            error!(
-                error = chain(error),
-                "the status cannot be written down; VMs go on, and it is tried again"
-            );
-        }
-        self.unsaved = written.is_err();
-    }
-
-    /// Builds the launch message.
-    pub(super) fn request(
-        &self,
-        record: &Record,
-        vm: &vireo_api::spec::Vm,
-        prepared: &crate::storage::Prepared,
-    ) -> vireo_proto::launcher::LaunchRequest {
-        let facts = resolve::Facts {
-            dir: &record.dir,
-            prepared,
-            mtu: record.plan.as_ref().map_or(0, |plan| plan.mtu),
-            resolver: &crate::network::dns::of_host(),
-            hypervisor: self.node.settings.hypervisor,
-        };
-        resolve::request(vm, &facts)
-    }
 }
 
 enum Step {
     Again,
     Wait(Option<Instant>),
     Finished,
-}
-
-/// The phase as the launcher's word moves it. Final phases are set with their outcome and never here.
-fn phase(recorded: Phase, state: Option<&State>) -> Phase {
-    match (recorded, state.map(State::phase)) {
-        (
-            Phase::Pending | Phase::Scheduling | Phase::Scheduled | Phase::Running,
-            Some(state::Phase::Running | state::Phase::Paused),
-        ) => Phase::Running,
-        (recorded, _) => recorded,
-    }
-}
-
-/// Says what a user would want to know.
-fn announce(before: &Record, after: &Record) {
-    let hypervisor = |record: &Record| {
-        let condition =
-            record.vmi.status.conditions.iter().find(|condition| condition.r#type == HYPERVISOR_CONDITION);
-        condition.map(|condition| (condition.reason.clone(), condition.message.clone()))
-    };
-    if let Some((hypervisor, why)) = hypervisor(after).filter(|now| hypervisor(before).as_ref() != Some(now))
-    {
-        info!(hypervisor, why, "hypervisor chosen");
-    }
-    if before.phase() != after.phase() {
-        let reason = &after.vmi.status.reason;
-        info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
-    }
-    let news = |kind: &str| {
-        let has =
-            |record: &Record| record.vmi.status.conditions.iter().any(|condition| condition.r#type == kind);
-        has(after) && !has(before)
-    };
-    if news(status::NO_BOOT_DEVICE) {
-        warn!("the firmware found nothing to start");
-    }
-    if news(status::MANIFEST_CHANGED) {
-        warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
-    }
 }
 
 #[cfg(test)]

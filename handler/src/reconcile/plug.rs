@@ -4,9 +4,10 @@ use vireo_api::spec::{Disk, Vm};
 
 use super::act::{Done, trouble, unless};
 use super::deadline::Interrupt;
-use super::machine::{Machine, Want};
+use super::machine::Machine;
 use super::status::Trouble;
 use super::volumes::{self, Change};
+use super::want::Want;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::storage::{self, StorageError};

@@ -86,12 +86,18 @@ impl Record {
         status::condemned(&self.vmi.status)
     }
 
+    /// Whether its guest is to end because its launcher Pod is being deleted.
+    pub(super) fn stopped(&self) -> bool {
+        status::stopped_since(&self.vmi.status).is_some()
+    }
+
     /// What decisions look at. What its manifest says by now is not known here.
     pub(super) fn facts(&self) -> decide::Record {
         decide::Record {
             is_final: self.phase().is_final(),
             leaving: self.leaving(),
             condemned: self.condemned().is_some(),
+            stopped: self.stopped(),
             started: self.started(),
             has_network: self.plan.is_some(),
             outdated: false,
@@ -113,7 +119,8 @@ impl Record {
     pub(super) fn ends_since(&self) -> Option<Timestamp> {
         let since = match &self.vmi.metadata.deletion_timestamp {
             Some(since) => since.as_str(),
-            None => status::condemned_since(&self.vmi.status)?,
+            None => status::condemned_since(&self.vmi.status)
+                .or_else(|| status::stopped_since(&self.vmi.status))?,
         };
         since.parse().ok()
     }

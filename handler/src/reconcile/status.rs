@@ -5,7 +5,7 @@ mod ending;
 mod pause;
 mod volume;
 
-pub(super) use ending::{End, Lost, end, end_of_the_condemned, explain};
+pub(super) use ending::{End, Lost, end, end_before_start, end_of_the_condemned, explain};
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
 use super::health::Standing;
@@ -27,10 +27,14 @@ pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
 /// The condition that says that the livenessProbe failed, and that the guest is ended for it.
 pub const UNHEALTHY: &str = "vireo.io/unhealthy";
 
+/// The condition that says that the launcher Pod is being deleted, and that the guest is ended for it.
+pub const POD_TERMINATING: &str = "vireo.io/pod-terminating";
+
 /// What the condition Ready begins to say when a readinessProbe fails.
 const READINESS_FAILED: &str = "Readiness probe failed: ";
 
 const NOT_READY: &str = "ContainersNotReady";
+const TERMINATING: &str = "PodTerminating";
 const LIVENESS_FAILED: &str = "LivenessProbeFailed";
 
 /// KubeVirt's phases, as far as a node reaches them.
@@ -226,6 +230,9 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
     if paused {
         return pause::not_ready();
     }
+    if let Some(condition) = find(before, POD_TERMINATING) {
+        return (false, TERMINATING, condition.message.clone());
+    }
     if let Some(why) = condemned(before) {
         return (false, NOT_READY, why.to_owned());
     }
@@ -272,6 +279,17 @@ pub(super) fn condemned_since(status: &Status) -> Option<&str> {
 pub(super) fn condemn(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
     put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
+}
+
+/// Since when the guest is to end because its launcher Pod is being deleted, RFC 3339.
+pub(super) fn stopped_since(status: &Status) -> Option<&str> {
+    find(status, POD_TERMINATING)?.last_transition_time.as_deref()
+}
+
+/// Says that the guest is to end, as its launcher Pod is being deleted.
+pub(super) fn stop(status: &mut Status, now: &str) {
+    let message = "virt-launcher pod is terminating".to_owned();
+    put(&mut status.conditions, POD_TERMINATING, Some((true, TERMINATING, message)), now);
 }
 
 /// Sets or removes a condition. Its time changes when its status does.

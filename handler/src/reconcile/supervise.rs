@@ -10,8 +10,9 @@ use tracing::{error, warn};
 use uuid::Uuid;
 
 use super::act::remove_network;
-use super::machine::{Machine, Want};
+use super::machine::Machine;
 use super::record::Record;
+use super::want::Want;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
 use crate::manifests::catalog::{Entry, Update};

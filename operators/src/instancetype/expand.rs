@@ -1,7 +1,8 @@
 use vireo_api::v1::{VirtualMachine, VirtualMachineInstanceTemplateSpec};
 
-use super::find::{Chosen, Lookup, Problem, find};
+use super::find::{Chosen, Lookup, find};
 use super::{Choice, apply, missing, prefer};
+use crate::Problem;
 
 /// The template of a VM, in problems.
 const TEMPLATE: &str = "spec.template";

@@ -2,6 +2,7 @@ use serde_json::Value;
 use vireo_api::v1::VirtualMachine;
 
 use super::{Choice, Scope};
+use crate::Problem;
 
 /// Where the objects are that a VM refers to.
 pub trait Lookup {
@@ -10,47 +11,6 @@ pub trait Lookup {
 
     /// An instance type or a preference. The namespace of cluster-wide objects is empty.
     fn object(&self, choice: Choice, scope: Scope, namespace: &str, name: &str) -> Option<Value>;
-}
-
-/// The type of a [`Problem`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProblemType {
-    /// The value is not accepted.
-    Invalid,
-    /// The value refers to an object that does not exist.
-    NotFound,
-}
-
-impl ProblemType {
-    /// As a `metav1.CauseType`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Invalid => "FieldValueInvalid",
-            Self::NotFound => "FieldValueNotFound",
-        }
-    }
-}
-
-/// Why a VM cannot be expanded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    /// Its type.
-    pub r#type: ProblemType,
-    /// The path of the field.
-    pub field: String,
-    /// The explanation.
-    pub message: String,
-}
-
-impl Problem {
-    /// What the API server refused to record.
-    pub(crate) fn refused(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self::invalid(field, message)
-    }
-
-    pub(super) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { r#type: ProblemType::Invalid, field: field.into(), message: message.into() }
-    }
 }
 
 /// Where the spec of an instance type or a preference comes from.
@@ -108,7 +68,7 @@ pub fn find(lookup: &impl Lookup, vm: &VirtualMachine, choice: Choice) -> Result
         let kind = choice.resource(scope);
         let (what, name) = (choice.field(), &matcher.name);
         let message = format!("Failure to find {what}: {}.{} {name:?} not found", kind.plural, kind.group);
-        return Err(Problem { r#type: ProblemType::NotFound, ..Problem::invalid(field, message) });
+        return Err(Problem::not_found(field, message));
     };
     chosen(object.get("spec"), Source::Object(object.clone()))
 }

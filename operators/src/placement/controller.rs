@@ -1,73 +1,28 @@
-//! The controller of placement: binds instances to the node, and says of the others why they are not bound.
+//! The controller of placement: binds Pods to the node, and says of the others why they are not bound.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use kube::api::DynamicObject;
+use kube::api::PostParams;
 use kube::runtime::watcher::Config;
 use kube::{Api, Client};
-use serde::Deserialize as _;
 use serde_json::{Value, json};
 use thiserror::Error;
-use vireo_api::v1::{Condition, VirtualMachineInstance};
+use vireo_api::v1::Condition;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
 use vireo_client::informer::{Cached, Informer, revision, whole};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
-use super::{Node, Room, Waiting, refuse};
+use super::{Node, Pod, unschedulable};
 
-/// The label of an instance that names the node to which it is bound; KubeVirt's.
-pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
-/// The finalizer that the node agent holds until nothing is left of an instance; KubeVirt's.
-pub const FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
-
-/// All VMIs are placed together: one that is refused must not delay the others.
+/// All Pods are placed together: one that is refused must not delay the others.
 const LONGEST_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
 const COMPONENT: &str = "default-scheduler";
 const CONDITION: &str = "PodScheduled";
 const UNSCHEDULABLE: &str = "Unschedulable";
-
-/// An instance as placement reads it: without its devices and volumes.
-#[derive(Debug)]
-pub struct Candidate {
-    vmi: VirtualMachineInstance,
-    asks: Room,
-}
-
-impl Candidate {
-    fn read(object: Value) -> Result<Self, serde_json::Error> {
-        let asks = Room::asked(&object);
-        let mut vmi = VirtualMachineInstance::deserialize(object)?;
-        vmi.spec.domain = Default::default();
-        vmi.spec.volumes = Vec::new();
-        Ok(Self { vmi, asks })
-    }
-
-    fn node(&self) -> Option<&str> {
-        self.vmi.metadata.labels.get(NODE_LABEL).map(String::as_str)
-    }
-
-    fn is_final(&self) -> bool {
-        ["Succeeded", "Failed"].contains(&self.vmi.status.phase.as_str())
-    }
-
-    fn is_leaving(&self) -> bool {
-        self.vmi.metadata.deletion_timestamp.is_some()
-    }
-
-    /// Whether it has a node already, as an older release noted it.
-    fn was_placed(&self) -> bool {
-        !self.vmi.status.node_name.is_empty()
-    }
-
-    /// What it takes of its node while it is bound.
-    fn taken(&self) -> Option<Room> {
-        (self.node().is_some() && !self.is_final()).then_some(self.asks)
-    }
-}
 
 /// Why placement is tried again.
 #[derive(Debug, Error)]
@@ -84,11 +39,13 @@ pub enum PlacementError {
 pub struct Controller {
     client: Client,
     node: ObjectKey,
-    vmis: Arc<Informer<Candidate>>,
+    pods: Arc<Informer<Pod>>,
     nodes: Arc<Informer<Node>>,
     recorder: EventRecorder,
-    /// All instances are placed together: the key is the node.
+    /// All Pods are placed together: the key is the node.
     queue: Arc<WorkQueue<ObjectKey>>,
+    /// UIDs of Pods that were bound, until the cache shows it.
+    assumed: Arc<Mutex<HashSet<String>>>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -97,117 +54,96 @@ impl std::fmt::Debug for Controller {
     }
 }
 
+fn lock(assumed: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
+    assumed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Controller {
-    /// Places instances on the node of this name, as the user of a client.
+    /// Places Pods on the node of this name, as the user of a client.
     pub fn new(client: Client, node: &str) -> Self {
         let key = ObjectKey::new("", node);
-        let vmis = Informer::new(Kind::VMI.all(&client), Config::default(), Candidate::read);
+        let pods = Informer::new(Kind::POD.all(&client), Config::default(), Pod::read);
         let only = Config::default().fields(&format!("metadata.name={node}"));
         let nodes = Informer::new(Kind::NODE.all(&client), only, whole);
         let queue = Arc::new(WorkQueue::new(controller::RETRY.0, LONGEST_RETRY));
-        let (changed, all) = (Arc::clone(&queue), key.clone());
-        vmis.on_change(move |change| {
-            let taken = |vmi: &Option<Arc<Cached<Candidate>>>| vmi.as_ref().and_then(|vmi| vmi.taken());
-            let waits = change.after.as_ref().is_some_and(|vmi| vmi.node().is_none());
-            if waits || taken(&change.before) != taken(&change.after) {
+        let assumed: Arc<Mutex<HashSet<String>>> = Arc::default();
+        let (changed, all, shown) = (Arc::clone(&queue), key.clone(), Arc::clone(&assumed));
+        pods.on_change(move |change| {
+            let takes = |pod: &Option<Arc<Cached<Pod>>>| pod.as_ref().and_then(|pod| pod.takes());
+            let pending = change.after.as_ref().is_some_and(|pod| pod.is_pending());
+            if !pending {
+                lock(&shown).retain(|assumed| change.versions().all(|pod| pod.uid != *assumed));
+            }
+            if pending || takes(&change.before) != takes(&change.after) {
                 changed.add(all.clone());
             }
         });
         let (changed, all) = (Arc::clone(&queue), key.clone());
         nodes.on_change(move |_| changed.add(all.clone()));
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, node: key, vmis, nodes, recorder, queue }
+        Self { client, node: key, pods, nodes, recorder, queue, assumed }
     }
 
-    /// Places instances until it is dropped.
+    /// Places Pods until it is dropped.
     pub async fn run(&self) {
         let place = async {
-            self.vmis.synced().await;
+            self.pods.synced().await;
             self.nodes.synced().await;
             controller::run(self, &self.queue, 1).await;
         };
-        tokio::join!(self.vmis.run(), self.nodes.run(), place);
+        tokio::join!(self.pods.run(), self.nodes.run(), place);
     }
 
-    fn api(&self, vmi: &Cached<Candidate>) -> Api<DynamicObject> {
-        Kind::VMI.namespaced(&self.client, &vmi.key.namespace)
-    }
-
-    async fn bind(&self, vmi: &Cached<Candidate>, node: &str) -> Result<u64, PlacementError> {
-        let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
-        Ok(revision(&write::patch(&self.api(vmi), (&vmi.vmi.metadata).into(), patch).await?))
-    }
-
-    /// Notes why an instance is not bound. The revision, if that is new.
-    async fn note(&self, vmi: &Cached<Candidate>, why: &str) -> Result<Option<u64>, PlacementError> {
-        let before = &vmi.vmi.status;
-        let has = before.conditions.iter().find(|one| one.r#type == CONDITION);
-        if has.is_some_and(|has| has.reason == UNSCHEDULABLE && has.message == why) {
-            return Ok(None);
+    async fn bind(&self, pod: &Cached<Pod>) -> Result<(), PlacementError> {
+        let metadata = &pod.metadata;
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": metadata.name, "namespace": metadata.namespace, "uid": metadata.uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": self.node.name},
+        });
+        let pods: Api<_> = Kind::POD.namespaced(&self.client, &metadata.namespace);
+        lock(&self.assumed).insert(pod.uid.clone());
+        let bound =
+            pods.create_subresource("binding", &metadata.name, &PostParams::default(), &binding).await;
+        let bound: Result<Value, kube::Error> = bound;
+        match bound {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                lock(&self.assumed).remove(&pod.uid);
+                match error {
+                    // It is gone.
+                    kube::Error::Api(status) if status.code == 404 => Ok(()),
+                    error => Err(error.into()),
+                }
+            }
         }
-        let mut after = before.clone();
-        after.conditions.retain(|one| one.r#type != CONDITION);
+    }
+
+    /// Notes why a Pod is not bound. The revision, if that is new.
+    async fn note(&self, pod: &Cached<Pod>, why: &str) -> Result<u64, PlacementError> {
+        let has = pod.conditions.iter().find(|one| one.r#type == CONDITION);
+        if has.is_some_and(|has| has.reason == UNSCHEDULABLE && has.message == why) {
+            return Ok(0);
+        }
+        let since = has.filter(|has| has.status == "False").and_then(|has| has.last_transition_time.clone());
         let now = Timestamp::now();
         let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        after.conditions.push(Condition {
+        let mut after: Vec<Condition> = pod.conditions.clone();
+        after.retain(|one| one.r#type != CONDITION);
+        after.push(Condition {
             r#type: CONDITION.to_owned(),
             status: "False".to_owned(),
             reason: UNSCHEDULABLE.to_owned(),
             message: why.to_owned(),
-            last_transition_time: Some(now.to_string()),
+            last_transition_time: since.or(Some(now.to_string())),
             ..Condition::default()
         });
-        "Scheduling".clone_into(&mut after.phase);
-        let written = self.patch_status(vmi, &serde_json::to_value(after)?).await?;
-        self.recorder
-            .publish(Regarding::new(Kind::VMI, &vmi.vmi.metadata), Reason::FailedScheduling, why)
-            .await;
-        Ok(written.as_ref().map(revision))
-    }
-
-    async fn patch_status(
-        &self,
-        vmi: &Cached<Candidate>,
-        after: &Value,
-    ) -> Result<Option<DynamicObject>, PlacementError> {
-        let before = serde_json::to_value(&vmi.vmi.status)?;
-        Ok(write::patch_status(&self.api(vmi), (&vmi.vmi.metadata).into(), &before, after).await?)
-    }
-
-    /// Ends an instance that is deleted before it is bound: no node agent knows of it.
-    async fn release(&self, vmi: &Cached<Candidate>) -> Result<Option<u64>, PlacementError> {
-        let metadata = &vmi.vmi.metadata;
-        let mut version = write::Version::from(metadata);
-        let mut written = None;
-        if !vmi.is_final() {
-            let mut after = vmi.vmi.status.clone();
-            "Failed".clone_into(&mut after.phase);
-            written = self.patch_status(vmi, &serde_json::to_value(after)?).await?;
-        }
-        let ended = written.as_ref().and_then(|ended| ended.metadata.resource_version.clone());
-        if let Some(ended) = &ended {
-            version.resource_version = ended;
-        }
-        let others: Vec<&String> = metadata.finalizers.iter().filter(|one| *one != FINALIZER).collect();
-        if others.len() != metadata.finalizers.len() {
-            let patch = json!({"metadata": {"finalizers": others}});
-            written = Some(write::patch(&self.api(vmi), version, patch).await?);
-        }
-        Ok(written.as_ref().map(revision))
-    }
-
-    /// Writes what was decided of one instance; the revision of the write.
-    async fn carry_out(
-        &self,
-        vmi: &Cached<Candidate>,
-        why: Option<&String>,
-    ) -> Result<Option<u64>, PlacementError> {
-        match why {
-            _ if vmi.is_leaving() && !vmi.was_placed() => self.release(vmi).await,
-            _ if vmi.was_placed() => self.bind(vmi, &vmi.vmi.status.node_name).await.map(Some),
-            Some(why) => self.note(vmi, why).await,
-            None => self.bind(vmi, &self.node.name).await.map(Some),
-        }
+        let pods = Kind::POD.namespaced(&self.client, &pod.metadata.namespace);
+        let (before, after) = (json!({"conditions": pod.conditions}), json!({ "conditions": after }));
+        let written = write::patch_status(&pods, (&pod.metadata).into(), &before, &after).await?;
+        self.recorder.publish(Regarding::new(Kind::POD, &pod.metadata), Reason::FailedScheduling, why).await;
+        Ok(written.as_ref().map_or(0, revision))
     }
 }
 
@@ -218,36 +154,36 @@ impl Reconcile for Controller {
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, PlacementError> {
         let node = self.nodes.get(key);
-        let all = self.vmis.all();
-        let (mut placed, mut waiting) = (Vec::new(), Vec::new());
-        let mut unbound = BTreeMap::new();
-        for vmi in &all {
-            let is_bound = vmi.node().is_some();
-            let is_here = vmi.node().map_or_else(|| vmi.was_placed(), |node| node == self.node.name);
-            if !vmi.is_final() && is_here {
-                placed.push(vmi.asks);
-            } else if !is_bound && !vmi.is_final() && !vmi.is_leaving() {
-                waiting.push(Waiting { instance: vmi.vmi.clone(), asks: vmi.asks });
-            }
-            if !is_bound && (vmi.is_leaving() || !vmi.is_final()) {
-                unbound.insert(creation(vmi), vmi);
+        let assumed = lock(&self.assumed).clone();
+        // Read after `assumed`: what is no longer assumed is shown to be bound.
+        let all = self.pods.all();
+        let (mut bound, mut pending) = (Vec::new(), Vec::new());
+        for pod in &all {
+            if pod.spec.node_name == self.node.name || assumed.contains(&pod.uid) {
+                bound.extend(pod.takes().or(pod.is_pending().then_some(pod.requests)));
+            } else if pod.is_pending() {
+                pending.push(pod);
             }
         }
-        let refused = refuse(node.as_deref().map(|node| &node.value), placed, waiting);
+        if pending.is_empty() {
+            return Ok(None);
+        }
+        let node = node.as_deref().map(|node| &node.value);
+        let refused = unschedulable(node, bound, pending.iter().map(|pod| &pod.value).collect());
+        pending.sort_by_key(|pod| (&pod.metadata.creation_timestamp, &pod.key));
         let (mut shown, mut failed) = (0, None);
-        for vmi in unbound.values() {
-            match self.carry_out(vmi, refused.get(&vmi.uid)).await {
-                Ok(written) => shown = written.unwrap_or_default().max(shown),
+        for pod in pending {
+            let done = match refused.get(&pod.uid) {
+                Some(why) => self.note(pod, why).await,
+                None => self.bind(pod).await.map(|()| 0),
+            };
+            match done {
+                Ok(revision) => shown = revision.max(shown),
                 Err(error) => failed = Some(error),
             }
         }
         // Else the next decision would not know of the writes of this one.
-        self.vmis.shows(shown, &[]).await;
+        self.pods.shows(shown, &[]).await;
         failed.map_or(Ok(None), Err)
     }
-}
-
-/// Instances are bound in the order of their creation.
-fn creation(vmi: &Cached<Candidate>) -> (Option<&str>, &ObjectKey) {
-    (vmi.vmi.metadata.creation_timestamp.as_deref(), &vmi.key)
 }

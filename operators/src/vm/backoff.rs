@@ -16,7 +16,7 @@ pub(super) fn count(
     before: Option<&StartFailure>,
     instance: Option<&VirtualMachineInstance>,
     strategy: RunStrategy,
-    (now, chance): (Timestamp, f64),
+    (now, jitter): (Timestamp, f64),
 ) -> Option<StartFailure> {
     if !strategy.backs_off() {
         return None;
@@ -35,16 +35,16 @@ pub(super) fn count(
     Some(StartFailure {
         consecutive_fail_count: count,
         last_failed_vmi_uid: uid.map(str::to_owned),
-        retry_after_timestamp: Some((now + delay(count, chance)).to_string()),
+        retry_after_timestamp: Some((now + delay(count, jitter)).to_string()),
         ..StartFailure::default()
     })
 }
 
-fn delay(count: i64, chance: f64) -> SignedDuration {
+fn delay(count: i64, jitter: f64) -> SignedDuration {
     // More would be the longest all the same.
     let count = f64::from(u8::try_from(count).unwrap_or(u8::MAX));
     let base = FIRST * count * count;
-    let spread = base / 2.0 * chance.clamp(0.0, 1.0);
+    let spread = base / 2.0 * jitter.clamp(0.0, 1.0);
     SignedDuration::from_secs_f64((base + spread).min(LONGEST))
 }
 

@@ -20,9 +20,10 @@ use vireo_client::{Kind, ObjectKey, write};
 
 pub use caches::Caches;
 
-use super::{Revision, Seen, Step, decide, orphan};
+use super::{Action, Observed, Revision, decide, orphan};
+use crate::Problem;
 use crate::ReconcileError;
-use crate::instancetype::{self, Choice, Expanded, Problem};
+use crate::instancetype::{self, Choice, Expanded};
 use actuator::Actuator;
 
 const COMPONENT: &str = "virtualmachine-controller";
@@ -110,7 +111,7 @@ impl Controller {
                             Err(error) => {
                                 let refused = write::refusal(&error).map(|status| status.message.clone());
                                 let field = format!("spec.{}", choice.field());
-                                let problem = refused.map(|message| Problem::refused(field, message));
+                                let problem = refused.map(|message| Problem::invalid(field, message));
                                 return problem.map_or_else(|| Err(error.into()), |one| Ok(Err(vec![one])));
                             }
                         }
@@ -155,11 +156,11 @@ impl Reconcile for Controller {
         let Some(cached) = cached else { return Ok(None) };
         let vmi = vmi.filter(|vmi| orphan::owns(&cached.metadata, &vmi.metadata));
         let mut vm = cached.value.clone();
-        let made_from = vmi.as_ref().and_then(|vmi| {
+        let revision = vmi.as_ref().and_then(|vmi| {
             let name = Revision::name_for(&vm, vmi)?;
             self.caches.revisions.get(&ObjectKey::new(&key.namespace, name))
         });
-        if let (Some(vmi), Some(revision)) = (&vmi, &made_from)
+        if let (Some(vmi), Some(revision)) = (&vmi, &revision)
             && vmi.status.virtual_machine_revision_name.is_empty()
             && vmi.metadata.deletion_timestamp.is_none()
         {
@@ -177,25 +178,26 @@ impl Reconcile for Controller {
             None => self.expand(&mut vm).await?.map_err(|problems| explain(&problems)).transpose(),
         };
         let now = Timestamp::now();
-        let decision = decide(Seen {
+        let decision = decide(Observed {
             vm: &vm,
             instance: vmi.as_ref().map(|vmi| &vmi.value),
-            made_from: made_from.as_ref().map(|revision| &revision.value),
+            revision: revision.as_ref().map(|revision| &revision.value),
             expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
             now,
-            chance: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
+            jitter: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
         });
         let mut refused = None;
         let mut actuator = Actuator::new(self, &vm, vmi.as_deref());
         let status_written = actuator.write_status(&cached.status, &decision.status).await;
         // Whatever is wrong with the VM, what ended is released.
-        if status_written.is_ok() || matches!(decision.step, Step::Release | Step::Finalize) {
-            refused = actuator.carry_out(decision.step).await?;
+        if status_written.is_ok() || matches!(decision.action, Action::ReleaseVmi | Action::RemoveFinalizer) {
+            refused = actuator.carry_out(decision.action).await?;
         }
         status_written?;
-        let again = decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+        let requeue_after =
+            decision.requeue_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         let expand_again = matches!(expanded, Some(Err(_))).then_some(EXPAND_AGAIN);
-        Ok([again, expand_again, refused].into_iter().flatten().min())
+        Ok([requeue_after, expand_again, refused].into_iter().flatten().min())
     }
 }
 

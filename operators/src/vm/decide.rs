@@ -6,176 +6,184 @@ use vireo_api::v1::{
 };
 
 use super::conditions::{Own, conditions};
-use super::instance::{Start, StartError, is_outdated, made_from};
+use super::instance::{Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::printable::printable;
 use super::requests::{self, START};
 use super::strategy::{RunStrategy, StrategyError};
 use super::{FINALIZER, backoff, volumes};
 
-/// What there is.
+/// The observed state of a VM.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
-    /// The machine.
+pub struct Observed<'a> {
+    /// The VM.
     pub vm: &'a VirtualMachine,
-    /// The instance of its name, if the machine owns it.
+    /// The VMI of the same name, if the VM owns it.
     pub instance: Option<&'a VirtualMachineInstance>,
-    /// The `data` of the revision that the instance was made from, where it is still there.
-    pub made_from: Option<&'a Value>,
-    /// The template with its instance type and preference, or why there is none; absent where the machine chose nothing.
+    /// The `data` of the ControllerRevision that the VMI was created from, if it still exists.
+    pub revision: Option<&'a Value>,
+    /// The template expanded with instance type and preference, or the error; absent for a VM without either.
     pub expanded: Option<Result<&'a VirtualMachineInstanceTemplateSpec, &'a str>>,
-    /// What time it is.
+    /// The current time.
     pub now: Timestamp,
-    /// From 0 to 1, by chance: spreads machines that failed together.
-    pub chance: f64,
+    /// A random number from 0 to 1, which spreads restarts of VMs that failed together.
+    pub jitter: f64,
 }
 
-/// The one thing to do now.
+/// The next action.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum Action {
     /// Nothing until something changes.
     Wait,
-    /// Put [`FINALIZER`] on the machine.
-    Claim,
-    /// Create the instance.
-    Create(Box<Start>),
-    /// Write what is asked for into the template and the instance, by [`super::volumes::apply`].
-    Plug(Box<VolumeRequest>),
-    /// Delete the instance.
-    Delete,
-    /// Take [`FINALIZER`] off the instance.
-    Release,
-    /// Write this run strategy into the spec, because a user asked for a start.
-    Choose(RunStrategy),
-    /// Take [`FINALIZER`] off the machine.
-    Finalize,
+    /// Add [`FINALIZER`] to the VM.
+    AddFinalizer,
+    /// Create the VMI.
+    CreateVmi(Box<Start>),
+    /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
+    ApplyVolumes(Box<VolumeRequest>),
+    /// Delete the VMI.
+    DeleteVmi,
+    /// Remove [`FINALIZER`] from the VMI.
+    ReleaseVmi,
+    /// Write this run strategy into the spec, because a user requested a start.
+    SetRunStrategy(RunStrategy),
+    /// Remove [`FINALIZER`] from the VM.
+    RemoveFinalizer,
 }
 
-/// What to write and what to do. The status is written first: a step may remove what it was read from.
+/// The new status and the next action. The status is written first: the action may remove what it was read from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
-    /// The machine's status.
+pub struct Decision {
+    /// The status of the VM.
     pub status: VirtualMachineStatus,
-    /// What to do.
-    pub step: Step,
-    /// When to look again even if nothing changes.
-    pub again: Option<Timestamp>,
+    /// The next action.
+    pub action: Action,
+    /// When to reconcile again even if nothing changes.
+    pub requeue_at: Option<Timestamp>,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum DecideError {
     #[error(transparent)]
     Strategy(#[from] StrategyError),
     #[error(transparent)]
     Start(#[from] StartError),
 }
 
-/// Decides about one machine.
-pub fn decide(seen: Seen<'_>) -> Verdict {
-    let Seen { vm, instance, made_from: origin, now, chance, .. } = seen;
+/// Decides on the next action for one VM.
+pub fn decide(observed: Observed<'_>) -> Decision {
+    let Observed { vm, instance, revision, now, jitter, .. } = observed;
     let mut status = vm.status.clone();
     requests::forget_done(&mut status.state_change_requests, instance);
     volumes::forget_done(&mut status.volume_requests, vm, instance);
     let strategy = RunStrategy::of(&vm.spec);
     if let Ok(strategy) = strategy {
         status.start_failure =
-            backoff::count(status.start_failure.as_ref(), instance, strategy, (now, chance));
+            backoff::count(status.start_failure.as_ref(), instance, strategy, (now, jitter));
     }
     let life = Life::of(instance);
     let outcome = match &strategy {
-        // Its end is counted by now. Nothing that is wrong with the VM may keep it.
-        _ if life == Life::Ended && is_held(instance) => Ok(Step::Release),
-        _ if vm.metadata.deletion_timestamp.is_some() => Ok(farewell(vm, instance)),
-        _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok(Step::Claim),
-        Ok(strategy) => step(*strategy, &seen, &mut status).map(|step| plug(step, &status)),
-        Err(error) => Err(Trouble::Strategy(error.clone())),
+        // Its end is counted by now. An invalid VM must not keep it from being deleted.
+        _ if life == Life::Ended && is_held(instance) => Ok(Action::ReleaseVmi),
+        _ if vm.metadata.deletion_timestamp.is_some() => Ok(tear_down(vm, instance)),
+        _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok(Action::AddFinalizer),
+        Ok(strategy) => {
+            action(*strategy, &observed, &mut status).map(|action| apply_volumes(action, &status))
+        }
+        Err(error) => Err(DecideError::Strategy(error.clone())),
     };
-    let (step, failure) = match outcome {
-        Ok(step) => (step, None),
-        Err(trouble) => (Step::Wait, Some(trouble.to_string())),
+    let (action, failure) = match outcome {
+        Ok(action) => (action, None),
+        Err(error) => (Action::Wait, Some(error.to_string())),
     };
-    let changed = origin.is_some_and(|origin| is_outdated(vm, origin));
+    let changed = revision.is_some_and(|revision| is_outdated(vm, revision));
     let own = Own { failure, restart_required: changed && !life.is_over() };
     status.conditions = conditions(&vm.status.conditions, instance, &own, now);
     status.created = instance.is_some();
     status.ready = instance.is_some_and(|instance| holds(instance, "Ready"));
-    status.observed_generation = instance.and_then(made_from);
+    status.observed_generation = instance.and_then(template_generation);
     status.desired_generation = vm.metadata.generation;
     let failing = status.start_failure.is_some();
-    status.printable_status = printable(vm, instance, &step, (strategy.clone().ok(), failing)).to_owned();
+    status.printable_status = printable(vm, instance, &action, (strategy.clone().ok(), failing)).to_owned();
     if let Ok(strategy) = strategy
         && (instance.is_some() || !strategy.starts_when_chosen())
     {
         status.run_strategy = Some(strategy.as_str().to_owned());
     }
-    let again = backoff::waits_until(status.start_failure.as_ref(), now)
-        .filter(|_| matches!(step, Step::Wait | Step::Plug(_)) && life == Life::Absent);
-    Verdict { status, step, again }
+    let requeue_at = backoff::waits_until(status.start_failure.as_ref(), now)
+        .filter(|_| matches!(action, Action::Wait | Action::ApplyVolumes(_)) && life == Life::Absent);
+    Decision { status, action, requeue_at }
 }
 
-/// A machine that is being deleted takes its instance along, unless that is to be left alone.
-fn farewell(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Step {
+/// Deletion of a VM deletes its VMI first, unless the VMI is to be orphaned.
+fn tear_down(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> Action {
     let has = |finalizer: &str| vm.metadata.finalizers.iter().any(|one| one == finalizer);
     match Life::of(instance) {
-        _ if !has(FINALIZER) => Step::Wait,
-        _ if has("orphan") => Step::Finalize,
-        Life::Absent => Step::Finalize,
-        Life::Alive | Life::Succeeded | Life::Failed => Step::Delete,
-        Life::Stopping | Life::Ended => Step::Wait,
+        _ if !has(FINALIZER) => Action::Wait,
+        _ if has("orphan") => Action::RemoveFinalizer,
+        Life::Absent => Action::RemoveFinalizer,
+        Life::Alive | Life::Succeeded | Life::Failed => Action::DeleteVmi,
+        Life::Stopping | Life::Ended => Action::Wait,
     }
 }
 
-/// Whether [`FINALIZER`] keeps an instance.
+/// Whether a VMI has [`FINALIZER`].
 fn is_held(instance: Option<&VirtualMachineInstance>) -> bool {
     instance.is_some_and(|one| one.metadata.finalizers.iter().any(|name| name == FINALIZER))
 }
 
-/// Where nothing else is to be done, what is plugged in or out.
-fn plug(step: Step, status: &VirtualMachineStatus) -> Step {
-    match (step, status.volume_requests.first()) {
-        (Step::Wait, Some(request)) => Step::Plug(Box::new(request.clone())),
-        (step, _) => step,
+/// Applies a volume request if there is no other action.
+fn apply_volumes(action: Action, status: &VirtualMachineStatus) -> Action {
+    match (action, status.volume_requests.first()) {
+        (Action::Wait, Some(request)) => Action::ApplyVolumes(Box::new(request.clone())),
+        (action, _) => action,
     }
 }
 
-fn step(strategy: RunStrategy, seen: &Seen<'_>, status: &mut VirtualMachineStatus) -> Result<Step, Trouble> {
+fn action(
+    strategy: RunStrategy,
+    observed: &Observed<'_>,
+    status: &mut VirtualMachineStatus,
+) -> Result<Action, DecideError> {
     use RunStrategy::{Always, Halted, Manual, Once, RerunOnFailure};
-    let life = Life::of(seen.instance);
+    let life = Life::of(observed.instance);
     match life {
-        Life::Stopping | Life::Ended => return Ok(Step::Wait),
+        Life::Stopping | Life::Ended => return Ok(Action::Wait),
         Life::Absent | Life::Alive | Life::Succeeded | Life::Failed => {}
     }
     let requests = &mut status.state_change_requests;
-    let asked = requests.first().map(|request| request.action.as_str());
-    let first_time = seen.vm.status.run_strategy.as_deref() != Some(strategy.as_str());
+    let requested = requests.first().map(|request| request.action.as_str());
+    let first_time = observed.vm.status.run_strategy.as_deref() != Some(strategy.as_str());
     Ok(match (strategy, life) {
-        // Requests to stop another instance are forgotten by now.
+        // Requests to stop an earlier VMI were removed before.
         (Always | RerunOnFailure | Manual, Life::Alive | Life::Succeeded | Life::Failed)
-            if asked == Some(requests::STOP) =>
+            if requested == Some(requests::STOP) =>
         {
-            Step::Delete
+            Action::DeleteVmi
         }
-        (Halted, Life::Absent) if asked == Some(START) => Step::Choose(Always),
-        (Always, Life::Absent) => create(seen, status)?,
-        (RerunOnFailure | Once, Life::Absent) if first_time || asked == Some(START) => create(seen, status)?,
-        (Manual, Life::Absent) if asked == Some(START) => create(seen, status)?,
+        (Halted, Life::Absent) if requested == Some(START) => Action::SetRunStrategy(Always),
+        (Always, Life::Absent) => create(observed, status)?,
+        (RerunOnFailure | Once, Life::Absent) if first_time || requested == Some(START) => {
+            create(observed, status)?
+        }
+        (Manual, Life::Absent) if requested == Some(START) => create(observed, status)?,
         (RerunOnFailure, Life::Failed) => {
-            if asked != Some(START) {
+            if requested != Some(START) {
                 requests.insert(0, StateChangeRequest { action: START.to_owned(), ..Default::default() });
             }
-            Step::Delete
+            Action::DeleteVmi
         }
-        (Always | RerunOnFailure, Life::Succeeded | Life::Failed) => Step::Delete,
-        (Halted, Life::Alive | Life::Succeeded | Life::Failed) => Step::Delete,
-        _ => Step::Wait,
+        (Always | RerunOnFailure, Life::Succeeded | Life::Failed) => Action::DeleteVmi,
+        (Halted, Life::Alive | Life::Succeeded | Life::Failed) => Action::DeleteVmi,
+        _ => Action::Wait,
     })
 }
 
-fn create(seen: &Seen<'_>, status: &VirtualMachineStatus) -> Result<Step, Trouble> {
-    if backoff::waits_until(status.start_failure.as_ref(), seen.now).is_some() {
-        return Ok(Step::Wait);
+fn create(observed: &Observed<'_>, status: &VirtualMachineStatus) -> Result<Action, DecideError> {
+    if backoff::waits_until(status.start_failure.as_ref(), observed.now).is_some() {
+        return Ok(Action::Wait);
     }
     let start = status.state_change_requests.first().filter(|request| request.action == START);
     let paused = start.is_some_and(|request| request.data.get("paused").is_some_and(|text| text == "true"));
-    Ok(Step::Create(Box::new(Start::of(seen.vm, seen.expanded, paused)?)))
+    Ok(Action::CreateVmi(Box::new(Start::of(observed.vm, observed.expanded, paused)?)))
 }

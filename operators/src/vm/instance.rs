@@ -99,18 +99,18 @@ impl Revision {
 
     /// The name of the revision that an instance was made from.
     pub fn name_for(vm: &VirtualMachine, instance: &VirtualMachineInstance) -> Option<String> {
-        made_from(instance).map(|generation| Self::name(vm, generation))
+        template_generation(instance).map(|generation| Self::name(vm, generation))
     }
 }
 
 /// The generation of the machine that an instance was made from.
-pub(super) fn made_from(instance: &VirtualMachineInstance) -> Option<i64> {
+pub(super) fn template_generation(instance: &VirtualMachineInstance) -> Option<i64> {
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
 }
 
 /// Whether the template says something else than when the instance was made from it.
-pub(super) fn is_outdated(vm: &VirtualMachine, made_from: &Value) -> bool {
-    let then = made_from.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
+pub(super) fn is_outdated(vm: &VirtualMachine, revision: &Value) -> bool {
+    let then = revision.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
     let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| fixed(&template.spec));
     let name = |matcher: &Option<Matcher>| matcher.as_ref().map(|matcher| matcher.name.clone());
     let choice = |spec: &VirtualMachineSpec| (name(&spec.instancetype), name(&spec.preference));

@@ -1,6 +1,6 @@
 use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 
-use super::decide::Step;
+use super::decide::Action;
 use super::life::{Life, holds, lacks};
 use super::strategy::RunStrategy;
 
@@ -8,14 +8,14 @@ use super::strategy::RunStrategy;
 pub(super) fn printable(
     vm: &VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
-    step: &Step,
+    action: &Action,
     (strategy, failing): (Option<RunStrategy>, bool),
 ) -> &'static str {
     let life = Life::of(instance);
     if vm.metadata.deletion_timestamp.is_some() {
         return "Terminating";
     }
-    if life == Life::Stopping || life == Life::Alive && *step == Step::Delete {
+    if life == Life::Stopping || life == Life::Alive && *action == Action::DeleteVmi {
         return "Stopping";
     }
     if let Some(instance) = instance.filter(|_| !life.is_over())
@@ -23,7 +23,7 @@ pub(super) fn printable(
     {
         return status;
     }
-    if matches!(step, Step::Create(_)) || life == Life::Alive {
+    if matches!(action, Action::CreateVmi(_)) || life == Life::Alive {
         return "Starting";
     }
     if failing && strategy.is_some_and(RunStrategy::backs_off) {

@@ -4,6 +4,8 @@ use std::fmt;
 use std::fs;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use super::Error;
 use super::server::Server;
 
@@ -25,6 +27,19 @@ pub(super) fn processor(server: &Server) -> Result<Duration, Error> {
         sum += Duration::from_nanos(first.parse()?);
     }
     Ok(sum)
+}
+
+/// Resident memory of this process, now (`VmRSS` of `proc(5)`).
+pub(super) fn own_memory() -> Result<Memory, Error> {
+    let text = fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
+    let kib: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;
+    Ok(Memory(kib << 10))
+}
+
+/// Processor time of this process so far.
+pub(super) fn own_processor() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
 impl Memory {

@@ -80,7 +80,8 @@ fn name(number: usize) -> String {
     format!("vmi-{number}")
 }
 
-fn vmi(number: usize) -> Result<DynamicObject, serde_json::Error> {
+/// A VMI that finds nothing to start.
+pub(super) fn vmi(number: usize) -> Result<DynamicObject, serde_json::Error> {
     serde_json::from_value(json!({
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",

@@ -2,8 +2,14 @@
 //! must be told that, and not that they may not ask.
 
 use serde_json::Value;
-use vireo_apiserver::rbac::defaults::{Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, bind_to_known, role, rule};
+use vireo_apiserver::rbac::defaults::{
+    Default, READ, TO_ADMIN, TO_EDIT, TO_VIEW, bind_to_known, bind_to_service_account, role, rule,
+};
 
+/// Namespace and name of the ServiceAccount of CDI's API server and upload proxy.
+pub const CDI_API: (&str, &str) = ("cdi", "cdi-apiserver");
+/// Its ClusterRole, by CDI's name.
+const API_ROLE: &str = "cdi-apiserver";
 const OURS: (&str, &str) = ("cdi.kubevirt.io", "");
 const GROUP: &str = "cdi.kubevirt.io";
 const CHANGED: [&str; 6] = [
@@ -32,6 +38,15 @@ pub(super) fn all() -> Vec<Default> {
             &[rule(&READ, GROUP, &["cdiconfigs", "storageprofiles"])],
         ),
         bind_to_known("cdi.kubevirt.io:config-reader", &[OURS]),
+        role(
+            API_ROLE,
+            &[OURS],
+            &[
+                rule(&["get", "patch"], "", &["persistentvolumeclaims"]),
+                rule(&["list"], "kubevirt.io", &["virtualmachineinstances"]),
+            ],
+        ),
+        bind_to_service_account(API_ROLE, &[OURS], CDI_API),
     ]
 }
 

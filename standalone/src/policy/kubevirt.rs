@@ -6,6 +6,8 @@ use vireo_apiserver::rbac::defaults::{
     bind_to_user, role, rule,
 };
 
+/// Namespace and name of virt-api's ServiceAccount.
+pub const VIRT_API: (&str, &str) = ("kubevirt", "virt-api");
 /// Namespace and name of virt-controller's ServiceAccount.
 pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
 /// Namespace and name of virt-handler's ServiceAccount.
@@ -14,6 +16,8 @@ pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
 pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
 /// The user as which instances are placed; Kubernetes'.
 pub const SCHEDULER: &str = "system:kube-scheduler";
+/// virt-api's ClusterRole, by KubeVirt's name.
+const API_ROLE: &str = "kubevirt-apiserver";
 /// virt-controller's ClusterRole, by KubeVirt's name.
 const CONTROLLER_ROLE: &str = "kubevirt-controller";
 /// virt-handler's ClusterRole, by KubeVirt's name.
@@ -94,6 +98,8 @@ pub(super) fn all() -> Vec<Default> {
         ),
         role("instancetype.kubevirt.io:view", &LABELS, &[rule(&READ, INSTANCETYPES, &CHOICES[..2])]),
         bind_to_known("instancetype.kubevirt.io:view", &LABELS),
+        role(API_ROLE, &LABELS, &api()),
+        bind_to_service_account(API_ROLE, &LABELS, VIRT_API),
         role(CONTROLLER_ROLE, &LABELS, &controller()),
         bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
         role(LOCAL_PROVISIONER.1, &LABELS, &provisioner()),
@@ -105,6 +111,18 @@ pub(super) fn all() -> Vec<Default> {
     ]
 }
 
+/// What virt-api needs.
+fn api() -> Vec<Value> {
+    vec![
+        rule(&["get", "patch"], GROUP, &["virtualmachines", "virtualmachineinstances"]),
+        rule(&["patch"], GROUP, &["virtualmachines/status"]),
+        rule(&["get"], INSTANCETYPES, &CHOICES),
+        rule(&["get"], "apps", &["controllerrevisions"]),
+        rule(&["get"], "", &["persistentvolumeclaims"]),
+        rule(&["create", "patch"], "", &["events"]),
+    ]
+}
+
 /// What the node agent needs.
 fn handler() -> Vec<Value> {
     vec![
@@ -113,15 +131,17 @@ fn handler() -> Vec<Value> {
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "get", "list", "patch", "watch"], "", &["nodes"]),
         rule(&["patch"], "", &["nodes/status"]),
+        rule(&["delete", "list", "watch"], "", &["pods"]),
+        rule(&["patch"], "", &["pods/status"]),
     ]
 }
 
 /// What placement needs.
 fn scheduler() -> Vec<Value> {
     vec![
-        rule(&["list", "watch"], "", &["nodes"]),
-        rule(&["list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
-        rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
+        rule(&["list", "watch"], "", &["nodes", "pods"]),
+        rule(&["create"], "", &["pods/binding"]),
+        rule(&["patch"], "", &["pods/status"]),
         rule(&["create", "patch"], "", &["events"]),
     ]
 }
@@ -132,6 +152,7 @@ fn controller() -> Vec<Value> {
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
+        rule(&["create", "delete", "list", "watch"], "", &["pods"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 use vireo_apiserver::resource::{Column, METADATA_LISTS, Resource, Row, Scale, Text, texts};
+use vireo_operators::admission::{instancetype, pool, replicaset, vm, vmi};
 
 use super::schema::DEFINITIONS;
-use super::{claim, instancetype, machine, pool, replicaset, vmi, volume};
+use super::{causes, claim, volume};
 
 const READY: &str = ".status.conditions[?(@.type=='Ready')].status";
 
@@ -153,7 +154,7 @@ pub static VMIS: Row = Row::new(|| {
                 .wide()
                 .described("Status of the Paused condition."),
         ],
-        admit: vmi::admit,
+        admit: |new, old| causes(vmi::admit(new, old)),
         ..kubevirt("VirtualMachineInstance")
     })
 });
@@ -168,7 +169,7 @@ pub static VMS: Row = Row::new(|| {
             Column::text("Status", ".status.printableStatus").described("Human-readable status of the VM."),
             Column::text("Ready", READY).described("Status of the Ready condition."),
         ],
-        admit: machine::admit,
+        admit: |new, old| causes(vm::admit(new, old)),
         ..kubevirt("VirtualMachine")
     })
 });
@@ -177,7 +178,7 @@ pub static VMS: Row = Row::new(|| {
 pub static REPLICA_SETS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmirs", "vmirss"]),
-        admit: replicaset::admit,
+        admit: |new, old| causes(replicaset::admit(new, old)),
         ..set(kubevirt("VirtualMachineInstanceReplicaSet"), "VirtualMachineInstances")
     })
 });
@@ -186,7 +187,7 @@ pub static REPLICA_SETS: Row = Row::new(|| {
 pub static POOLS: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmpool", "vmpools"]),
-        admit: pool::admit,
+        admit: |new, old| causes(pool::admit(new, old)),
         ..set(
             among_all(Resource::new("pool.kubevirt.io", "v1beta1", "VirtualMachinePool", &DEFINITIONS)),
             "VirtualMachines",
@@ -198,7 +199,7 @@ pub static POOLS: Row = Row::new(|| {
 pub static INSTANCETYPES: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vminstancetype", "vminstancetypes", "vmf", "vmfs"]),
-        admit: instancetype::instancetype,
+        admit: |new, _| causes(instancetype::instancetype(new)),
         ..among_all(chosen("VirtualMachineInstancetype"))
     })
 });
@@ -208,7 +209,7 @@ pub static CLUSTER_INSTANCETYPES: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmclusterinstancetype", "vmclusterinstancetypes", "vmcf", "vmcfs"]),
         namespaced: false,
-        admit: instancetype::cluster_instancetype,
+        admit: |new, _| causes(instancetype::cluster_instancetype(new)),
         ..chosen("VirtualMachineClusterInstancetype")
     })
 });
@@ -217,7 +218,7 @@ pub static CLUSTER_INSTANCETYPES: Row = Row::new(|| {
 pub static PREFERENCES: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmpref", "vmprefs", "vmp", "vmps"]),
-        admit: instancetype::preference,
+        admit: |new, _| causes(instancetype::preference(new)),
         ..among_all(chosen("VirtualMachinePreference"))
     })
 });
@@ -227,7 +228,7 @@ pub static CLUSTER_PREFERENCES: Row = Row::new(|| {
     Arc::new(Resource {
         short_names: texts(&["vmcp", "vmcps"]),
         namespaced: false,
-        admit: instancetype::cluster_preference,
+        admit: |new, _| causes(instancetype::cluster_preference(new)),
         ..chosen("VirtualMachineClusterPreference")
     })
 });

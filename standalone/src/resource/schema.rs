@@ -2,6 +2,7 @@
 //! `kubectl explain`.
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 use vireo_api::v1::{
@@ -35,7 +36,8 @@ const EMBEDDED: [&str; 14] = [
 /// The definitions of KubeVirt's kinds, and of Kubernetes', to which they refer.
 pub static DEFINITIONS: Definitions = Definitions::new(definitions, package);
 
-fn definitions() -> BTreeMap<String, Value> {
+/// The definitions of KubeVirt's types, some of which have names that Kubernetes' types have, too.
+static KUBEVIRT: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     let mut definitions = BTreeMap::new();
     VirtualMachineInstance::schema(&mut definitions);
     VirtualMachine::schema(&mut definitions);
@@ -45,19 +47,33 @@ fn definitions() -> BTreeMap<String, Value> {
     VirtualMachineClusterInstancetype::schema(&mut definitions);
     VirtualMachinePreference::schema(&mut definitions);
     VirtualMachineClusterPreference::schema(&mut definitions);
-    // What every kind has is described once, and more fully than the part that the machine looks at.
-    // KubeVirt's types say more of the selectors that they embed.
-    let general = KUBERNETES.iter().filter(|(name, _)| !name.starts_with("LabelSelector"));
-    definitions.extend(general.map(|(name, schema)| (name.clone(), schema.clone())));
     definitions
+});
+
+fn definitions() -> BTreeMap<String, Value> {
+    let mut definitions = KUBEVIRT.clone();
+    for (name, schema) in KUBERNETES.iter() {
+        // What every kind has is described once, and more fully than the part that the machine looks at.
+        // KubeVirt's types say more of the selectors that they embed.
+        let is_general = is_of_metadata(name) && !name.starts_with("LabelSelector");
+        if is_general || !KUBEVIRT.contains_key(name) {
+            definitions.insert(name.clone(), schema.clone());
+        }
+    }
+    definitions
+}
+
+/// Whether a definition is of the metadata that every object has.
+fn is_of_metadata(name: &str) -> bool {
+    KUBERNETES.get(name).is_some() && KUBERNETES.package(name).starts_with("io.k8s.apimachinery")
 }
 
 /// The package under whose name a definition is published.
 fn package(name: &str) -> &'static str {
-    if KUBERNETES.get(name).is_some() {
-        KUBERNETES.package(name)
-    } else if EMBEDDED.contains(&name) {
+    if EMBEDDED.contains(&name) {
         "io.k8s.api.core.v1"
+    } else if is_of_metadata(name) || !KUBEVIRT.contains_key(name) {
+        KUBERNETES.package(name)
     } else {
         "io.kubevirt.v1"
     }

@@ -2,10 +2,13 @@
 //! `VIREO_TEST_KUBECONFIG` names.
 
 mod cluster;
+mod pods;
 mod pool;
 mod replicaset;
 mod resources;
 mod rights;
+mod subresources;
+mod vm;
 
 use std::collections::BTreeSet;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use std::time::Duration;
 
 use vireo_apiserver::meta;
 use vireo_handler::cluster::{Cluster, Counts, FINALIZER, NODE_LABEL};
@@ -12,12 +11,10 @@ use vireo_handler::node::Node;
 use vireo_handler::settings::Settings;
 
 use super::*;
-use crate::policy::VIRT_HANDLER;
+use crate::compose::client;
+use crate::policy::{VIRT_CONTROLLER, VIRT_HANDLER};
 use crate::resource::kubevirt;
-use crate::run::{client, scheduler, unreadable_vmis};
-
-/// How long a change may take.
-const LIMIT: Duration = Duration::from_secs(60);
+use crate::run::unreadable_vmis;
 
 /// A server and its node agent's source, which follows it while this lives.
 struct Followed<S> {
@@ -65,7 +62,8 @@ impl<S: Source> Followed<S> {
 
     async fn bind(&self, name: &str, node: &str) {
         let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
-        let vmis = vireo_client::Kind::VMI.namespaced(&scheduler(&self.world.server), "default");
+        let vmis = vireo_client::Kind::VMI
+            .namespaced(&client(&self.world.server, VIRT_CONTROLLER, "virt-controller"), "default");
         vmis.patch(name, &kube::api::PatchParams::default(), &kube::api::Patch::Merge(patch)).await.unwrap();
     }
 
@@ -85,15 +83,8 @@ impl<S: Source> Followed<S> {
         self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
     }
 
-    /// Waits until something holds after a write.
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let mut revisions = self.world.server.store.subscribe();
-        let waiting = async {
-            while !holds() {
-                revisions.changed().await.unwrap();
-            }
-        };
-        assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{what}");
+        self.world.until(what, holds, || ()).await;
     }
 }
 
@@ -198,7 +189,8 @@ async fn a_vmi_that_loses_its_label_keeps_its_guest() {
         one.next().await;
     }
     let unbind = json!({"metadata": {"labels": {NODE_LABEL: null}}});
-    let vmis = vireo_client::Kind::VMI.namespaced(&scheduler(&one.world.server), "default");
+    let vmis = vireo_client::Kind::VMI
+        .namespaced(&client(&one.world.server, VIRT_CONTROLLER, "virt-controller"), "default");
     let patch = kube::api::Patch::Merge(unbind);
     vmis.patch("x", &kube::api::PatchParams::default(), &patch).await.unwrap();
     // What comes after it is seen after it.
@@ -229,4 +221,80 @@ async fn a_guest_from_before_is_held_until_its_vmi_is_known_to_be_gone() {
     one.bind("unlabelled", "node1").await;
     let bound = one.next().await;
     assert!(matches!(bound.catalog.entries[&key("unlabelled")], Entry::Present { .. }));
+}
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+
+impl<S: Source> Followed<S> {
+    /// A launcher Pod of a VMI, bound to the node.
+    async fn create_pod(&self, of: &str) {
+        let uid = self.get(of).unwrap()["metadata"]["uid"].clone();
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": of, "uid": uid,
+            "controller": true});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": of, "namespace": "default",
+            "labels": {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": uid}, "ownerReferences": [owner]},
+            "spec": {"nodeName": "node1", "containers": [{"name": "compute", "image": "launcher:1"}]}});
+        let pods = vireo_client::Kind::POD
+            .namespaced(&client(&self.world.server, VIRT_CONTROLLER, "virt-controller"), "default");
+        let pod = serde_json::from_value(pod).unwrap();
+        pods.create(&kube::api::PostParams::default(), &pod).await.unwrap();
+    }
+
+    fn pod(&self, name: &str) -> Option<Value> {
+        let pods = self.world.server.store.list("pods", Some("default")).objects;
+        pods.iter().find(|pod| pod.value["metadata"]["name"] == name).map(|pod| pod.value.clone())
+    }
+
+    /// Has the node show a VMI in a phase.
+    fn show(&self, name: &str, phase: &str) {
+        let mut shown: vireo_api::v1::VirtualMachineInstance =
+            serde_json::from_value(self.get(name).unwrap()).unwrap();
+        phase.clone_into(&mut shown.status.phase);
+        self.node.show(&key(name), Some(shown));
+    }
+
+    /// How long the guest of a VMI gets to shut down while its VMI stays.
+    async fn stop(&mut self, name: &str) -> u64 {
+        loop {
+            let update = self.next().await;
+            if let Some(Entry::Present { stop: Some(seconds), .. }) = update.catalog.entries.get(&key(name)) {
+                return *seconds;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_launcher_pod_goes_as_its_guest() {
+    let mut one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    one.create_pod("x").await;
+    let state = |state: &str| {
+        let pod = one.pod("x").unwrap_or_default();
+        pod["status"]["containerStatuses"][0]["state"][state].is_object()
+    };
+    one.until("it is being created", || state("waiting")).await;
+    one.show("x", "Running");
+    one.until("it runs", || state("running") && one.pod("x").unwrap()["status"]["phase"] == "Running").await;
+
+    // `kubectl delete pod`, and a drain: the guest is shut down, and then the Pod is gone.
+    let soon = json!({"gracePeriodSeconds": 5});
+    assert_eq!(one.world.ask("DELETE", &format!("{PODS}/x"), soon).await.0, 200);
+    assert_eq!(one.stop("x").await, 5);
+    assert!(one.pod("x").is_some_and(|pod| pod["metadata"]["deletionTimestamp"].is_string()));
+    one.show("x", "Succeeded");
+    one.until("the Pod is gone", || one.pod("x").is_none()).await;
+}
+
+#[tokio::test]
+async fn a_guest_whose_pod_is_removed_by_force_is_ended() {
+    let mut one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    one.create_pod("x").await;
+    one.show("x", "Running");
+    let runs = || one.pod("x").is_some_and(|pod| pod["status"]["phase"] == "Running");
+    one.until("it runs", runs).await;
+    let now = json!({"gracePeriodSeconds": 0});
+    assert_eq!(one.world.ask("DELETE", &format!("{PODS}/x"), now).await.0, 200);
+    assert_eq!(one.stop("x").await, 0);
 }

@@ -1,16 +1,18 @@
-//! Placement as the scheduler's user of a whole server.
-
-use std::time::Duration;
+//! From an instance to its node: virt-controller makes the launcher Pod and the scheduler binds it, as their users of a
+//! whole server.
 
 use vireo_apiserver::meta;
-use vireo_operators::placement::controller::{Controller as Placement, NODE_LABEL};
+use vireo_operators::Controllers;
+use vireo_operators::placement::controller::Controller as Placement;
+use vireo_operators::vmi::{CREATED_BY_LABEL, NODE_LABEL};
 
 use super::*;
+use crate::compose::{client, scheduler};
+use crate::policy::VIRT_CONTROLLER;
 use crate::resource::kubevirt;
-use crate::run::scheduler;
+use vireo_apiserver::garbage_collector;
 
-/// How long the controller may take.
-const LIMIT: Duration = Duration::from_secs(60);
+const PODS: &str = "/api/v1/namespaces/default/pods";
 const NODE: &str = "/api/v1/nodes/node1";
 
 /// A server whose instances are placed while this lives.
@@ -29,6 +31,11 @@ impl Placed {
         let placement = Placement::new(scheduler(&world.server), "node1");
         let mut controller = tokio::task::JoinSet::new();
         controller.spawn(async move { placement.run().await });
+        let virt_controller = client(&world.server, VIRT_CONTROLLER, "virt-controller");
+        let controllers = Controllers::new(&virt_controller, launcher());
+        controller.spawn(async move { controllers.run().await });
+        let store = Arc::clone(&world.server.store);
+        controller.spawn(garbage_collector::run(store, Arc::new(Registry::new(kubevirt::rows()))));
         Self { world, _controller: controller }
     }
 
@@ -47,6 +54,16 @@ impl Placed {
         self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
     }
 
+    /// The launcher Pods of an instance.
+    fn pods(&self, name: &str) -> Vec<Value> {
+        let uid = self.get(name).unwrap_or_default()["metadata"]["uid"].clone();
+        let pods = self.world.server.store.list("pods", Some("default")).objects;
+        let its = |pod: &&Arc<vireo_apiserver::store::Object>| {
+            pod.value["metadata"]["labels"][CREATED_BY_LABEL] == uid
+        };
+        pods.iter().filter(its).map(|pod| pod.value.clone()).collect()
+    }
+
     fn node_of(&self, name: &str) -> Option<String> {
         Some(self.get(name)?["metadata"]["labels"].get(NODE_LABEL)?.as_str()?.to_owned())
     }
@@ -59,15 +76,8 @@ impl Placed {
         unscheduled.and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned()
     }
 
-    /// Waits until something holds after a write.
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let mut revisions = self.world.server.store.subscribe();
-        let waiting = async {
-            while !holds() {
-                revisions.changed().await.unwrap();
-            }
-        };
-        assert!(tokio::time::timeout(LIMIT, waiting).await.is_ok(), "{what}");
+        self.world.until(what, holds, || ()).await;
     }
 }
 
@@ -78,6 +88,14 @@ async fn an_instance_that_fits_is_bound_and_another_says_why_not() {
     placed.until("it is bound", || placed.node_of("fits").as_deref() == Some("node1")).await;
     let bound = placed.get("fits").unwrap();
     assert_eq!((&bound["status"]["phase"], &bound["metadata"]["generation"]), (&json!("Pending"), &json!(1)));
+    let [pod] = placed.pods("fits").try_into().unwrap();
+    assert_eq!(
+        (&pod["spec"]["nodeName"], &pod["status"]["conditions"][0]["type"]),
+        (&json!("node1"), &json!("PodScheduled"))
+    );
+    let active = json!({pod["metadata"]["uid"].as_str().unwrap(): "node1"});
+    let is_active = || placed.get("fits").is_some_and(|vmi| vmi["status"]["activePods"] == active);
+    placed.until("the Pod is noted", is_active).await;
     placed.create("picky", json!({"nodeSelector": {"disk": "ssd"}})).await;
     placed.until("it says why", || placed.why("picky").contains("node affinity/selector")).await;
     let status = &placed.get("picky").unwrap()["status"];
@@ -88,14 +106,22 @@ async fn an_instance_that_fits_is_bound_and_another_says_why_not() {
     );
     let failed = || {
         let events = placed.world.server.store.list("events", Some("default")).objects;
-        events.iter().filter(|event| event.value["reason"] == "FailedScheduling").count()
+        let failed = events.iter().filter(|event| event.value["reason"] == "FailedScheduling");
+        let kind = |event: &Arc<vireo_apiserver::store::Object>| {
+            event.value["involvedObject"]["kind"].as_str().unwrap_or_default().to_owned()
+        };
+        let mut kinds: Vec<String> = failed.map(kind).collect();
+        kinds.sort();
+        kinds
     };
-    placed.until("there is an event", || failed() == 1).await;
+    let of = |kinds: &[&str]| failed() == kinds;
+    placed.until("there are events", || of(&["Pod", "VirtualMachineInstance"])).await;
     placed
         .patch_node(json!({"spec": {"unschedulable": true}, "metadata": {"labels": {"disk": "ssd"}}}))
         .await;
     placed.until("the reason changes", || placed.why("picky").contains("unschedulable")).await;
-    placed.until("there is another event", || failed() == 2).await;
+    let more = ["Pod", "Pod", "VirtualMachineInstance", "VirtualMachineInstance"];
+    placed.until("there are more events", || of(&more)).await;
     placed.patch_node(json!({"spec": {"unschedulable": false}})).await;
     placed.until("it is bound", || placed.node_of("picky").is_some()).await;
     placed.patch_node(json!({"spec": {"unschedulable": true}})).await;
@@ -115,7 +141,9 @@ async fn what_is_bound_takes_room_until_it_ends() {
     let full = "0/1 nodes are available: 1 Insufficient memory.";
     placed.until("the second waits", || placed.why("second") == full).await;
     let ends = json!({"status": {"phase": "Succeeded"}});
-    assert_eq!(placed.world.patch(&format!("{VMIS}/first/status"), "merge", ends).await.0, 200);
+    let [pod] = placed.pods("first").try_into().unwrap();
+    let path = format!("{PODS}/{}/status", pod["metadata"]["name"].as_str().unwrap());
+    assert_eq!(placed.world.patch(&path, "merge", ends).await.0, 200);
     placed.until("the second is bound", || placed.node_of("second").is_some()).await;
 }
 
@@ -132,8 +160,24 @@ async fn an_unbound_instance_ends_when_it_is_deleted() {
     let released =
         || placed.get("x").is_some_and(|x| x["metadata"]["finalizers"] == json!(["example.com/other"]));
     placed.until("it is released", released).await;
+    assert_eq!(placed.pods("x"), Vec::<Value>::new(), "its Pod went before");
     assert_eq!(placed.get("x").unwrap()["status"]["phase"], "Failed");
     let free = json!({"metadata": {"finalizers": null}});
     assert_eq!(placed.world.patch(&format!("{VMIS}/x"), "merge", free).await.0, 200);
     placed.until("it is gone", || placed.get("x").is_none()).await;
+}
+
+#[tokio::test]
+async fn a_pod_that_is_gone_is_not_created_again() {
+    let placed = Placed::new(json!({})).await;
+    placed.create("x", json!({})).await;
+    placed.until("it is bound", || placed.node_of("x").is_some()).await;
+    let [pod] = placed.pods("x").try_into().unwrap();
+    placed.until("the Pod is noted", || placed.get("x").unwrap()["status"]["activePods"].is_object()).await;
+    let path = format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap());
+    let now = json!({"gracePeriodSeconds": 0});
+    assert_eq!(placed.world.ask("DELETE", &path, now).await.0, 200);
+    placed.create("later", json!({})).await;
+    placed.until("a later one is bound", || placed.node_of("later").is_some()).await;
+    assert_eq!(placed.pods("x"), Vec::<Value>::new());
 }

@@ -1,7 +1,6 @@
 //! The provisioner of claims, as its user of a whole server.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use vireo_apiserver::meta;
 use vireo_apiserver::store::Key;
@@ -9,15 +8,13 @@ use vireo_handler::provisioner::{CLASS, Provisioner};
 use vireo_handler::storage::Claims;
 
 use super::*;
+use crate::compose::client;
 use crate::policy::LOCAL_PROVISIONER;
 use crate::resource::kubevirt;
-use crate::run::client;
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const CLAIM: &str = "/api/v1/namespaces/default/persistentvolumeclaims/data";
 const ANNOTATION: &str = "cdi.kubevirt.io/storage";
-/// How long the provisioner may take.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server with a provisioner, which provisions while this lives.
 struct Provisioned {
@@ -118,16 +115,8 @@ impl Provisioned {
         self.files.find("default", "data").err().map(|error| error.to_string()).unwrap_or_default()
     }
 
-    /// Waits until something holds after a write.
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
-        let mut revisions = self.store().subscribe();
-        let waiting = async {
-            while !holds() {
-                revisions.changed().await.unwrap();
-            }
-        };
-        let waited = tokio::time::timeout(LIMIT, waiting).await;
-        assert!(waited.is_ok(), "{what}: {:?} {:?}", self.claimed(), self.volumes());
+        self.world.until(what, holds, || (self.claimed(), self.volumes())).await;
     }
 
     async fn bound(&self) {

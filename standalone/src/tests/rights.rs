@@ -230,3 +230,20 @@ async fn an_editor_is_told_what_there_is_not_of_cdi() {
     assert_eq!(world.as_ada("GET", config, Value::Null).await.0, 200);
     assert_eq!(world.as_ada("POST", tokens, request).await.0, 404, "there is no such claim yet");
 }
+
+#[tokio::test]
+async fn a_write_whose_admission_cannot_read_is_an_error_of_the_server() {
+    let world = World::new();
+    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kubevirt-apiserver";
+    assert_eq!(world.patch(role, "merge", json!({"rules": []})).await.0, 200);
+    let mut vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "web"},
+        "spec": {"runStrategy": "Halted", "template": {"spec": vmi("web")["spec"]}}});
+    let vms = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+    assert_eq!(world.ask("POST", vms, vm.clone()).await.0, 201, "it refers to nothing");
+    vm["metadata"]["name"] = json!("small");
+    vm["spec"]["instancetype"] = json!({"name": "small", "kind": "VirtualMachineInstancetype"});
+    let (code, status) = world.ask("POST", vms, vm).await;
+    assert_eq!((code, &status["reason"]), (500, &json!("InternalError")));
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("system:serviceaccount:kubevirt:virt-api"), "{message}");
+}

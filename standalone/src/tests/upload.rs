@@ -57,7 +57,9 @@ async fn an_image_comes_through_the_door_once() {
     let config = world.ask("GET", "/apis/cdi.kubevirt.io/v1beta1/cdiconfigs/config", Value::Null).await.1;
     assert_eq!(config["status"]["uploadProxyURL"], "https://127.0.0.1:6443");
     assert_eq!(world.ask("GET", TOKENS, Value::Null).await.0, 405);
-    assert_eq!(world.ask("POST", TOKENS, json!({"spec": {"pvcName": "none"}})).await.0, 404);
+    for none in ["none", "../persistentvolumeclaims/data", "data?x=y"] {
+        assert_eq!(world.ask("POST", TOKENS, json!({"spec": {"pvcName": none}})).await.0, 404, "{none}");
+    }
     assert_eq!(world.ask("POST", TOKENS, json!({"spec": {}})).await.0, 422);
     assert!(Arc::clone(&world.cdi).answer(request("wrong", Body::empty())).is_none());
     assert_eq!(send(&world, &token, Body::from("an image")).await, (200, String::new()));
@@ -106,8 +108,7 @@ async fn a_claim_in_use_keeps_its_disk() {
     upload.write(b"an image").unwrap();
     let filled = upload.finish(&vireo_handler::jobs::JobContext::default()).unwrap();
     assert_eq!(world.ask("POST", VMIS, instance).await.0, 201);
-    let late =
-        crate::uploads::put(&world.server.store, &world.cdi.uploads.files, &subject, filled).unwrap_err();
+    let late = world.cdi.uploads.put(&subject, filled).await.unwrap_err();
     assert!(late.to_string().contains("is used by"), "{late}");
     assert_eq!(files(&world), ["disk.img"]);
     let (code, why) = send(&world, &token, Body::from("x")).await;

@@ -1,6 +1,15 @@
 //! The server of tests.
 
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::compose::{Parts, part_client};
+use crate::policy::CDI_API;
+
 use super::*;
+
+/// How long a change may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A store that has lost objects.
 fn with_unreadable(directory: &Path, keys: &[Key]) -> Store {
@@ -42,25 +51,42 @@ impl World {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),
             images: AllowedDirectories::Below(vec!["/srv/images".into()]),
         };
-        let uploads = Uploads {
-            files: vireo_handler::storage::Claims::below(dir.path().join("claims")),
-            url: "https://127.0.0.1:6443".to_owned(),
-            jobs: vireo_handler::jobs::Jobs::default(),
-        };
-        let cdi = Arc::new(CdiApi { store: Arc::clone(&store), tokens: Arc::clone(&tokens), uploads });
-        let server = Arc::new(Server {
-            store: Arc::clone(&store),
-            tokens,
-            admission: Arc::new(VirtAdmission { allowed }),
-            services: vec![Arc::clone(&cdi) as _, Arc::new(VirtApi { store, node: Router::new() })],
-            proxies: vec![Arc::clone(&cdi) as _],
-            state_dir: dir.path().to_owned(),
-            catalogs: Catalogs::new(registry),
-            roles: RolesNow::default(),
-            metrics: Router::new(),
-            measures: Measures::default(),
+        let files = vireo_handler::storage::Claims::below(dir.path().join("claims"));
+        let state_dir = dir.path().to_owned();
+        let mut cdi = None;
+        let server = Arc::new_cyclic(|server| {
+            let uploads = Uploads {
+                client: part_client(server, CDI_API, "cdi-apiserver"),
+                files,
+                url: "https://127.0.0.1:6443".to_owned(),
+                jobs: vireo_handler::jobs::Jobs::default(),
+            };
+            let served = cdi.insert(Arc::new(CdiApi { tokens, uploads }));
+            let parts = Parts {
+                store,
+                registry,
+                state_dir,
+                allowed,
+                cdi: Arc::clone(served),
+                node: Router::new(),
+                measures: Measures::default(),
+            };
+            parts.server(server)
         });
+        let cdi = cdi.unwrap();
         Self { _dir: dir, server, cdi }
+    }
+
+    /// Waits until something holds after a write. When it takes too long, the test fails with the state.
+    pub(super) async fn until<S: Debug>(&self, what: &str, holds: impl Fn() -> bool, state: impl Fn() -> S) {
+        let mut revisions = self.server.store.subscribe();
+        let waiting = async {
+            while !holds() {
+                revisions.changed().await.unwrap();
+            }
+        };
+        let waited = tokio::time::timeout(LIMIT, waiting).await;
+        assert!(waited.is_ok(), "{what}: {:#?}", state());
     }
 
     /// As kubectl would: method, path, media type, body.

@@ -111,7 +111,8 @@ impl Server {
         TlsConnector::from(Arc::new(tls)).connect(name, stream).await.unwrap()
     }
 
-    async fn config(&self) -> Config {
+    /// What its kubeconfig says.
+    pub(crate) async fn config(&self) -> Config {
         let kubeconfig = Kubeconfig::read_from(self.state.path().join("api/kubeconfig")).unwrap();
         Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
     }

@@ -1,6 +1,5 @@
 //! PATCH with a manifest: server-side apply.
 
-use std::cell::Cell;
 use std::sync::Arc;
 
 use axum::http::StatusCode;
@@ -21,7 +20,6 @@ impl Writer {
         let application =
             Application { of: Type::of_resource(resource), author: &self.author, manifest: &manifest, force };
         let mut done: Option<Written> = None;
-        let creates = Cell::new(false);
         let decide = |stored: Option<&Arc<Stored>>| {
             let before = stored.map(|stored| &stored.value);
             if before.is_none() {
@@ -32,7 +30,6 @@ impl Writer {
             let Applied { object: mut value, managers } = managed_fields::apply(before, &application)
                 .map_err(|why| ApiError::unapplied(resource, &manifest, why))?;
             managed_fields::note_for_the_client(&mut value, &application);
-            creates.set(before.is_none());
             let (code, warnings) = match before {
                 Some(before) => (StatusCode::OK, self.update(&mut value, before)?),
                 None => {
@@ -50,9 +47,10 @@ impl Writer {
             Ok(self.decide(value))
         };
         // Again, now that nobody else writes.
-        let confirm = |store: &Store| match creates.get() {
-            true => room(store, &self.object, self.name()),
-            false => Ok(()),
+        let (object, name) = (self.object.clone(), self.name().to_owned());
+        let confirm = move |store: &Store| match store.get(&object.key(&name)) {
+            None => room(store, &object, &name),
+            Some(_) => Ok(()),
         };
         let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, confirm)?;
         self.written(done, stored)

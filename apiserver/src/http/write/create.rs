@@ -62,7 +62,8 @@ impl Writer {
             None => Ok(Change::Signed(value.clone())),
         };
         // Again, now that nobody else writes.
-        let confirm = |store: &Store| room(store, &self.object, name);
+        let (object, new) = (self.object.clone(), name.to_owned());
+        let confirm = move |store: &Store| room(store, &object, &new);
         let stored = self.store.update(&self.object.key(name), self.space(), decide, confirm)?;
         let value = stored.map_or(value, |stored| stored.value.clone());
         Ok(Written { code: StatusCode::CREATED, value, warnings })

@@ -12,24 +12,26 @@ use crate::garbage_collector::{FOREGROUND, ORPHAN};
 use crate::http::query::{Query, dry_run};
 use crate::http::table::shown;
 use crate::http::{ApiError, body, json_of, success};
-use crate::resource::Cause;
+use crate::resource::{Cause, mark_disrupted};
 use crate::selector::Selector;
 use crate::store::{Change, Object};
 use crate::{meta, objects};
 
 /// How a deletion is wanted.
 #[derive(Debug, Clone, Default)]
-struct Options {
-    dry: bool,
-    uid: String,
+pub(super) struct Options {
+    pub(super) dry: bool,
+    pub(super) uid: String,
     revision: String,
     finalizer: Option<&'static str>,
-    /// `gracePeriodSeconds`: instances honour it; everything else has no end that could be graceful.
+    /// `gracePeriodSeconds`.
     grace: Option<i64>,
+    /// Whether it is an eviction.
+    pub(super) evicts: bool,
 }
 
 impl Options {
-    fn read(query: &Query, options: Option<Value>) -> Result<Self, ApiError> {
+    pub(super) fn read(query: &Query, options: Option<Value>) -> Result<Self, ApiError> {
         let options = options.unwrap_or_default();
         if let Some(kind) =
             options.get("kind").and_then(Value::as_str).filter(|kind| *kind != "DeleteOptions")
@@ -61,10 +63,16 @@ impl Options {
             value.unwrap_or_default().to_owned()
         };
         let grace = options.get("gracePeriodSeconds").and_then(Value::as_i64).or(query.grace);
-        if grace.is_some_and(|grace| grace < 0) {
-            return Err(ApiError::bad_request("gracePeriodSeconds must not be negative"));
-        }
-        Ok(Self { dry, uid: demand("uid"), revision: demand("resourceVersion"), finalizer, grace })
+        // As a Kubernetes API server reads it.
+        let grace = grace.map(|grace| if grace < 0 { 1 } else { grace });
+        Ok(Self {
+            dry,
+            uid: demand("uid"),
+            revision: demand("resourceVersion"),
+            finalizer,
+            grace,
+            evicts: false,
+        })
     }
 }
 
@@ -77,6 +85,9 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, ApiError> 
     let name = writer.object.name.clone().unwrap_or_default();
     Ok(match aside(move || writer.remove(&name, &options)).await? {
         Left::Going(value) => json_of(StatusCode::OK, &shown(&resource, &value, form)),
+        Left::Gone(value) if resource.grace.is_some() => {
+            json_of(StatusCode::OK, &shown(&resource, &value, form))
+        }
         Left::Gone(value) => {
             let details = json!({
                 "name": meta::text(&value, "name"), "group": resource.group, "kind": resource.plural,
@@ -101,13 +112,13 @@ pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, ApiErr
     Ok(json_of(StatusCode::OK, &answer))
 }
 
-enum Left {
+pub(super) enum Left {
     Going(Value),
     Gone(Value),
 }
 
 impl Writer {
-    fn remove(&self, name: &str, options: &Options) -> Result<Left, ApiError> {
+    pub(super) fn remove(&self, name: &str, options: &Options) -> Result<Left, ApiError> {
         let resource = &*self.object.resource;
         let mut left = None;
         self.store.write(&self.object.key(name), |before, _| {
@@ -121,9 +132,15 @@ impl Writer {
                 }
                 meta::of(&mut value).insert("finalizers".to_owned(), json!(finalizers));
             }
+            if options.evicts {
+                mark_disrupted(&mut value);
+            }
             let attributes = self.attributes(Operation::Delete, Some(&before.value));
             self.admission.delete(&attributes, &mut value, options.grace)?;
-            let change = objects::mark_for_deletion(&mut value);
+            let change = objects::mark_for_deletion(&mut value, resource.grace, options.grace);
+            if !meta::is_leaving(&before.value) && resource.grace.is_some() && meta::is_leaving(&value) {
+                meta::increment_generation(&mut value);
+            }
             left = Some(match change {
                 objects::Leaving::Held => Left::Going(value.clone()),
                 objects::Leaving::Free => Left::Gone(value.clone()),
@@ -137,7 +154,7 @@ impl Writer {
         left.ok_or_else(|| ApiError::internal("the deletion was not decided"))
     }
 
-    fn check_preconditions(&self, before: &Object, options: &Options) -> Result<(), ApiError> {
+    pub(super) fn check_preconditions(&self, before: &Object, options: &Options) -> Result<(), ApiError> {
         let (resource, name) = (&*self.object.resource, before.key.name.as_str());
         for (wanted, field) in [(&options.uid, "uid"), (&options.revision, "resourceVersion")] {
             let has = meta::text(&before.value, field);

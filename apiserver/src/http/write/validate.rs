@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Writer;
-use crate::admission::{Attributes, Operation, Verdict};
+use crate::admission::{Attributes, Operation, Rejection, Verdict};
 use crate::http::ApiError;
 use crate::http::access::Asker;
 use crate::http::query::Unknown;
@@ -28,6 +28,21 @@ pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), ApiError> {
             return Err(ApiError::bad_request(message));
         }
     }
+    in_namespace(object, value)
+}
+
+/// Whether an object is what a subresource takes, if it says what it is.
+pub(super) fn is_kind(value: &Value, kind: &str, is_version: impl Fn(&str) -> bool) -> Result<(), ApiError> {
+    let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
+    let (has, version) = (text("kind"), text("apiVersion"));
+    if (has.is_empty() || has == kind) && (version.is_empty() || is_version(version)) {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!("the object provided is not of kind {kind}: {version:?} {has:?}")))
+}
+
+/// Whether an object is in the namespace that the path says.
+pub(super) fn in_namespace(object: &Object, value: &Value) -> Result<(), ApiError> {
     let namespace = meta::text(value, "namespace");
     if !namespace.is_empty() && Some(namespace) != object.namespace.as_deref() {
         return Err(ApiError::bad_request(
@@ -82,7 +97,10 @@ impl Writer {
         }
         let mut warnings = if self.unknown == Unknown::Warn { unknown } else { Vec::new() };
         let admitted = self.admit(&attributes, value);
-        warnings.extend(admitted.map_err(|causes| invalid(&causes, value))?);
+        warnings.extend(admitted.map_err(|rejection| match rejection {
+            Rejection::Invalid(causes) => invalid(&causes, value),
+            Rejection::Error(error) => error,
+        })?);
         self.check_privileges(value, old)?;
         Ok(warnings)
     }
@@ -126,7 +144,7 @@ impl Writer {
             }
         }
         if !causes.is_empty() {
-            return Err(causes);
+            return Err(causes.into());
         }
         warnings.extend(self.admission.validate(attributes, value)?);
         Ok(warnings)

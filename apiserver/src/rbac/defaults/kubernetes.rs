@@ -20,9 +20,12 @@ pub const TO_VIEW: &str = "rbac.authorization.k8s.io/aggregate-to-view";
 
 const KEPT: [&str; 4] = ["configmaps", "events", "persistentvolumeclaims", "serviceaccounts"];
 
+/// What leads into pods.
+const ENTERED: [&str; 4] = ["pods/attach", "pods/exec", "pods/portforward", "pods/proxy"];
+
 /// Kinds of which there are no objects: whoever asks for them is not refused for the lack of rights.
 const WORKLOADS: [(&str, &[&str]); 5] = [
-    ("", &["endpoints", "pods", "replicationcontrollers", "services"]),
+    ("", &["endpoints", "replicationcontrollers", "services"]),
     ("apps", &["daemonsets", "deployments", "replicasets", "statefulsets"]),
     ("batch", &["cronjobs", "jobs"]),
     ("extensions", &["ingresses"]),
@@ -108,10 +111,10 @@ pub(super) fn all() -> Vec<Default> {
             "system:aggregate-to-edit",
             &[OURS, (TO_EDIT, "true")],
             &[
-                rule(&READ, "", &["secrets"]),
+                rule(&READ, "", &[&ENTERED[..], &["secrets"]].concat()),
                 rule(&["impersonate"], "", &["serviceaccounts"]),
-                rule(&WRITE, "", &[&KEPT[..], &["secrets"]].concat()),
-                rule(&["create"], "", &["serviceaccounts/token"]),
+                rule(&WRITE, "", &[&KEPT[..], &ENTERED, &["pods", "secrets"]].concat()),
+                rule(&["create"], "", &["pods/eviction", "serviceaccounts/token"]),
                 rule(&all_verbs(), "coordination.k8s.io", &["leases"]),
             ]
             .into_iter()
@@ -122,7 +125,12 @@ pub(super) fn all() -> Vec<Default> {
             "system:aggregate-to-view",
             &[OURS, (TO_VIEW, "true")],
             &[
-                rule(&READ, "", &[&KEPT[..], &["namespaces", "persistentvolumeclaims/status"]].concat()),
+                rule(
+                    &READ,
+                    "",
+                    &[&KEPT[..], &["namespaces", "persistentvolumeclaims/status", "pods"]].concat(),
+                ),
+                rule(&READ, "", &["bindings", "pods/log", "pods/status"]),
                 rule(&READ, "apps", &["controllerrevisions"]),
             ]
             .into_iter()

@@ -90,6 +90,67 @@ fn updates_of_one_object_wait_for_each_other() {
     assert_eq!(tries.into_inner(), WRITERS * UPDATES, "none was decided twice");
 }
 
+/// Updates of as many objects, each of which waits for the disk before the first of them is written.
+fn update_together(store: &Store, names: &[&str]) -> Vec<bool> {
+    let disk = store.disk.lock().unwrap();
+    std::thread::scope(|scope| {
+        let put = |name: &str| {
+            let key = Key::new("r", "n", name);
+            scope.spawn(move || {
+                let decide =
+                    |_: Option<&Arc<Object>>| Ok::<_, ()>(Change::Put(json!({"metadata": {}, "text": "x"})));
+                store.update(&key, Space::Free, decide, |_| Ok(())).is_ok()
+            })
+        };
+        let threads: Vec<_> = names.iter().map(|name| put(name)).collect();
+        // The first of them waits for the disk, and the others for it.
+        while store.batches.waiting() < names.len() - 1 {
+            std::thread::yield_now();
+        }
+        drop(disk);
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn updates_that_wait_for_the_disk_are_committed_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("store");
+    let (store, file) = shaky(&path);
+    let before = file.syncs();
+    assert_eq!(update_together(&store, &["a", "b", "c", "d", "e"]), [true; 5]);
+    let together = file.syncs() - before;
+    put(&store, "f", "1");
+    let alone = file.syncs() - before - together;
+    assert_eq!(together, 2 * alone, "the first one, and the other four");
+    let revisions: Vec<u64> =
+        store.events("r", None, 0).unwrap().1.iter().map(|event| event.object.revision).collect();
+    assert_eq!(revisions, [1, 2, 3, 4, 5, 6]);
+    drop(store);
+    assert_eq!(Store::open(&path).unwrap().list("r", None).objects.len(), 6);
+}
+
+#[test]
+fn each_of_a_commit_that_failed_has_its_own_outcome() {
+    for (trouble, landed) in [(Trouble::AfterSync, true), (Trouble::BeforeWrite, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("store");
+        let (store, file) = shaky(&path);
+        assert_eq!(put(&store, "z", "1"), 1);
+        file.set(trouble);
+        // The first is alone and fails; the file is opened again for the others, without trouble.
+        let mut outcomes = update_together(&store, &["a", "b", "c"]);
+        outcomes.sort_unstable();
+        assert_eq!(outcomes, [false, true, true], "{trouble:?}");
+        let there = store.list("r", None).objects.len();
+        assert_eq!(there, if landed { 4 } else { 3 }, "{trouble:?}");
+        let (revision, names) = (store.revision(), texts(&store.list("r", None)));
+        drop(store);
+        let store = Store::open(&path).unwrap();
+        assert_eq!((store.revision(), texts(&store.list("r", None))), (revision, names), "{trouble:?}");
+    }
+}
+
 #[test]
 fn what_is_confirmed_still_holds_when_it_is_written() {
     let (_dir, store, key) = store();
@@ -99,7 +160,8 @@ fn what_is_confirmed_still_holds_when_it_is_written() {
         numbered(&store, &room, 1);
         Ok(Change::Put(json!({"metadata": {}})))
     };
-    let confirm = |store: &Store| store.get(&room).map_or(Ok(()), |_| Err("closed"));
+    let closed = room.clone();
+    let confirm = move |store: &Store| store.get(&closed).map_or(Ok(()), |_| Err("closed"));
     let refused = store.update(&key, Space::Free, decide, confirm);
     assert!(matches!(refused, Err(UpdateError::Write(WriteError::Refused("closed")))));
     assert!(store.get(&key).is_none());

@@ -4,6 +4,7 @@ const LIVE: Record = Record {
     is_final: false,
     leaving: false,
     condemned: false,
+    stopped: false,
     started: true,
     has_network: true,
     outdated: false,
@@ -12,6 +13,7 @@ const LIVE: Record = Record {
 const NEW: Record = Record { started: false, ..LIVE };
 const LEAVING: Record = Record { leaving: true, ..LIVE };
 const CONDEMNED: Record = Record { condemned: true, ..LIVE };
+const STOPPED: Record = Record { stopped: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
 
 fn decided(
@@ -27,7 +29,7 @@ fn decided(
 fn every_row_of_the_table() {
     use Launcher as L;
     use Request::{Overdue, Sent, Unsent};
-    use Wanted::{Absent, Held, Present};
+    use Wanted::{Absent, Held, Present, Stopped};
     let released = Record { has_network: false, ..FINAL };
     let outdated = Record { outdated: true, ..LIVE };
     let outdated_end = Record { outdated: true, ..released };
@@ -105,6 +107,19 @@ fn every_row_of_the_table() {
         (Present, Some(CONDEMNED), L::Exited, Sent, Action::RecordOutcome),
         (Present, Some(CONDEMNED), L::Vanished, Sent, Action::RecordLoss),
         (Absent, Some(CONDEMNED), L::Alive, Sent, Action::BeginLeaving),
+        // Its launcher Pod is deleted: the guest ends, also one that was not started.
+        (Stopped, None, L::Unstarted, Unsent, Action::Accept),
+        (Stopped, Some(NEW), L::Unstarted, Unsent, Action::Stop),
+        (Stopped, Some(LIVE), L::Alive, Unsent, Action::Stop),
+        (Stopped, Some(CONDEMNED), L::Alive, Sent, Action::Stop),
+        (Stopped, Some(FINAL), L::Exited, Unsent, Action::Dismiss),
+        (Stopped, Some(STOPPED), L::Unstarted, Unsent, Action::RecordLoss),
+        (Stopped, Some(STOPPED), L::Waiting, Unsent, Action::Dismiss),
+        (Stopped, Some(STOPPED), L::Alive, Unsent, Action::AskShutdown),
+        (Held, Some(STOPPED), L::Alive, Overdue, Action::Kill),
+        (Stopped, Some(STOPPED), L::Exited, Sent, Action::RecordOutcome),
+        (Present, Some(STOPPED), L::Vanished, Sent, Action::RecordLoss),
+        (Absent, Some(STOPPED), L::Alive, Sent, Action::BeginLeaving),
         // It returns while the old one leaves: the old one leaves all the same.
         (Present, Some(LEAVING), L::Alive, Unsent, Action::AskShutdown),
         (Present, Some(final_leaving), L::Vanished, Sent, Action::Remove),
@@ -124,11 +139,11 @@ fn every_row_of_the_table() {
 fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     let flags = [false, true];
     let bits = |bits: u8| {
-        let [is_final, leaving, condemned, started, has_network, outdated] =
-            [1, 2, 4, 8, 16, 32].map(|bit| bits & bit != 0);
-        Record { is_final, leaving, condemned, started, has_network, outdated }
+        let [is_final, leaving, condemned, stopped, started, has_network, outdated] =
+            [1, 2, 4, 8, 16, 32, 64].map(|bit| bits & bit != 0);
+        Record { is_final, leaving, condemned, stopped, started, has_network, outdated }
     };
-    let records: Vec<_> = (0..64).map(|number| Some(bits(number))).chain([None]).collect();
+    let records: Vec<_> = (0..128).map(|number| Some(bits(number))).chain([None]).collect();
     let launchers = [
         Launcher::Unstarted,
         Launcher::Silent,
@@ -141,7 +156,7 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     ];
     let requests = [Request::Unsent, Request::Sent, Request::Overdue];
     let mut all = Vec::new();
-    for wanted in [Wanted::Present, Wanted::Held, Wanted::Absent] {
+    for wanted in [Wanted::Present, Wanted::Stopped, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
                 for (request, volumes_differ, ill) in requests
@@ -213,8 +228,11 @@ fn the_promises_hold_everywhere() {
             assert!(gone, "nothing is removed under a launcher: {context}");
         }
         if matches!(action, Action::Start | Action::Launch) {
-            let ended = seen.record.is_some_and(|record| record.leaving || record.is_final);
-            assert!(!ended && wanted != Wanted::Absent, "only what is wanted starts: {context}");
+            let ended = seen.record.is_some_and(|record| record.leaving || record.stopped || record.is_final);
+            assert!(
+                !ended && ![Wanted::Absent, Wanted::Stopped].contains(&wanted),
+                "only what is wanted starts: {context}"
+            );
         }
         if action == Action::PlugVolumes {
             let runs = seen.launcher == Launcher::Alive && seen.volumes_differ;
@@ -226,8 +244,15 @@ fn the_promises_hold_everywhere() {
                 "only a guest that is ill and should go on is condemned: {context}"
             );
         }
+        if action == Action::Stop {
+            let ends = seen.record.is_none_or(|record| record.leaving || record.stopped || record.is_final);
+            assert!(wanted == Wanted::Stopped && !ends, "only a guest that is to end is: {context}");
+        }
         if action == Action::RecordLoss {
-            assert_eq!(seen.launcher, Launcher::Vanished, "only a gone process is a loss: {context}");
+            let unstarted =
+                seen.record.is_some_and(|record| record.stopped) && seen.launcher == Launcher::Unstarted;
+            let lost = seen.launcher == Launcher::Vanished || unstarted;
+            assert!(lost, "only a process that is gone, or never will be, is a loss: {context}");
         }
         if wanted == Wanted::Held && seen.record.is_none_or(|record| !record.outdated) {
             assert_eq!(
@@ -262,12 +287,14 @@ fn every_wait_for_a_launcher_has_an_end() {
         if seen.request != Request::Overdue || is_kept {
             continue;
         }
-        let ends_now = [Action::Kill, Action::RecordOutcome, Action::BeginLeaving].contains(&action);
+        let ends_now =
+            [Action::Kill, Action::RecordOutcome, Action::BeginLeaving, Action::Stop].contains(&action);
         assert!(ends_now, "it is waited for without end: {context} -> {action:?}");
         killed += u32::from(action == Action::Kill);
         // That step leads to the next one.
         let next = match action {
             Action::RecordOutcome => Record { is_final: true, ..record },
+            Action::Stop => Record { stopped: true, ..record },
             _ => Record { leaving: true, ..record },
         };
         let then = decide(wanted, &Observed { record: Some(next), ..seen });

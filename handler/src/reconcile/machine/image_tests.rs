@@ -1,6 +1,9 @@
 use vireo_api::decode;
 
 use super::*;
+use crate::manifests::Origin;
+use crate::manifests::catalog::Entry;
+use crate::manifests::document::Accepted;
 use crate::storage::images::tests::{Built, TAR, hold, tar_of};
 
 /// A manifest of a VMI with this volume.
@@ -12,7 +15,7 @@ fn want(volume: &str) -> Want {
     );
     let vmi = decode::manifest(&manifest).unwrap().remove(0).object;
     let manifest = Arc::new(Accepted { vmi, notices: Vec::new() });
-    Want::Entry(Entry::Present { manifest, origin: Origin::File("web.yaml".to_owned()) })
+    Want::Entry(Entry::Present { manifest, origin: Origin::File("web.yaml".to_owned()), stop: None })
 }
 
 async fn until(node: &Node, key: &Key, wanted: impl Fn(&vireo_api::v1::VirtualMachineInstance) -> bool) {

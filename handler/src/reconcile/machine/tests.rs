@@ -10,6 +10,8 @@ use vireo_proto::launcher::State;
 use super::*;
 use crate::launcher::process::{Start, spawn};
 use crate::launcher::puppet::Puppet;
+use crate::manifests::catalog::Entry;
+use crate::reconcile::status::Phase;
 use crate::state::MachineDir;
 
 /// A VMI whose launcher is a process that knows nothing.

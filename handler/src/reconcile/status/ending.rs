@@ -77,6 +77,11 @@ pub(in crate::reconcile) fn end_of_the_condemned(why: &str) -> End {
     End::failed(LIVENESS_FAILED, why)
 }
 
+/// The end of a guest that was not started because its launcher Pod was deleted.
+pub(in crate::reconcile) fn end_before_start() -> End {
+    End::failed("PodTerminated", "its launcher Pod was deleted before its guest was started")
+}
+
 /// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.
 pub(in crate::reconcile) fn explain(status: &mut Status, end: &End, now: &str) {
     let failed = end.phase == Phase::Failed;

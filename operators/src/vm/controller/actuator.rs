@@ -15,7 +15,7 @@ use vireo_client::informer::Cached;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::super::life::Life;
-use super::super::{RunStrategy, Start, Step, plug};
+use super::super::{Action, RunStrategy, Start, plug};
 use super::Controller;
 use crate::ReconcileError;
 use crate::revision::controller_revision;
@@ -69,18 +69,20 @@ impl<'a> Actuator<'a> {
     }
 
     /// When it is to be tried again, if it was refused.
-    pub(super) async fn carry_out(&self, step: Step) -> Result<Requeue, ReconcileError> {
+    pub(super) async fn carry_out(&self, step: Action) -> Result<Requeue, ReconcileError> {
         match (step, self.vmi) {
-            (Step::Claim, _) => self.controller.add_finalizer(&self.metadata).await?,
-            (Step::Finalize, _) => self.controller.remove_finalizer(Kind::VM, &self.metadata).await?,
-            (Step::Choose(strategy), _) => self.choose(strategy).await?,
-            (Step::Plug(request), _) => self.plug(&request).await?,
-            (Step::Create(start), _) => return self.start(*start).await,
-            (Step::Delete, Some(vmi)) => self.delete(vmi).await?,
-            (Step::Release, Some(vmi)) => {
+            (Action::AddFinalizer, _) => self.controller.add_finalizer(&self.metadata).await?,
+            (Action::RemoveFinalizer, _) => {
+                self.controller.remove_finalizer(Kind::VM, &self.metadata).await?
+            }
+            (Action::SetRunStrategy(strategy), _) => self.choose(strategy).await?,
+            (Action::ApplyVolumes(request), _) => self.plug(&request).await?,
+            (Action::CreateVmi(start), _) => return self.start(*start).await,
+            (Action::DeleteVmi, Some(vmi)) => self.delete(vmi).await?,
+            (Action::ReleaseVmi, Some(vmi)) => {
                 self.controller.remove_finalizer(Kind::VMI, &vmi.metadata).await?;
             }
-            (Step::Wait | Step::Delete | Step::Release, _) => {}
+            (Action::Wait | Action::DeleteVmi | Action::ReleaseVmi, _) => {}
         }
         Ok(None)
     }

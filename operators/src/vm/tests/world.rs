@@ -45,14 +45,14 @@ impl World {
 
     /// Decides once and does it; whether there was anything to do.
     pub(super) fn step(&mut self) -> bool {
-        let (vm, instance, made_from) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
+        let (vm, instance, revision) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
         let expanded = self.expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str));
-        let verdict = decide(Seen { vm, instance, made_from, expanded, now: self.now, chance: 1.0 });
-        self.again = verdict.again;
-        let changed = self.vm.status != verdict.status;
-        self.vm.status = verdict.status;
-        let waits = verdict.step == Step::Wait;
-        self.perform(verdict.step);
+        let decision = decide(Observed { vm, instance, revision, expanded, now: self.now, jitter: 1.0 });
+        self.again = decision.requeue_at;
+        let changed = self.vm.status != decision.status;
+        self.vm.status = decision.status;
+        let waits = decision.action == Action::Wait;
+        self.perform(decision.action);
         let lived = self.live();
         changed || !waits || lived
     }
@@ -67,11 +67,11 @@ impl World {
         panic!("it never settles: {:#?}", self.vm.status);
     }
 
-    fn perform(&mut self, step: Step) {
+    fn perform(&mut self, step: Action) {
         match step {
-            Step::Wait => {}
-            Step::Claim => self.vm.metadata.finalizers.push(FINALIZER.to_owned()),
-            Step::Create(start) => {
+            Action::Wait => {}
+            Action::AddFinalizer => self.vm.metadata.finalizers.push(FINALIZER.to_owned()),
+            Action::CreateVmi(start) => {
                 assert!(self.instance.is_none(), "there is one already");
                 let Start { revision, mut instance } = *start;
                 self.created += 1;
@@ -80,23 +80,23 @@ impl World {
                 self.revision = Some(revision.data);
                 self.instance = Some(instance);
             }
-            Step::Plug(request) => {
+            Action::ApplyVolumes(request) => {
                 let template = self.vm.spec.template.as_mut().map(|template| &mut template.spec);
                 let instance = self.instance.as_mut().map(|instance| &mut instance.spec);
                 for spec in [template, instance].into_iter().flatten() {
                     volumes::apply(&request, spec);
                 }
             }
-            Step::Delete => {
+            Action::DeleteVmi => {
                 assert!(self.instance.is_some(), "there is none");
                 self.delete_instance();
             }
-            Step::Release => {
+            Action::ReleaseVmi => {
                 let instance = self.instance.as_mut().unwrap();
                 instance.metadata.finalizers.retain(|one| one != FINALIZER);
             }
-            Step::Choose(strategy) => self.vm.spec.run_strategy = Some(strategy.to_string()),
-            Step::Finalize => self.vm.metadata.finalizers.retain(|one| one != FINALIZER),
+            Action::SetRunStrategy(strategy) => self.vm.spec.run_strategy = Some(strategy.to_string()),
+            Action::RemoveFinalizer => self.vm.metadata.finalizers.retain(|one| one != FINALIZER),
         }
     }
 

@@ -23,7 +23,7 @@ use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
 
 use super::super::World;
-use crate::policy::{VIRT_CONTROLLER, policy};
+use crate::policy::{VIRT_API, VIRT_CONTROLLER, policy};
 use crate::resource::crd::custom_resource_definitions;
 
 /// Names the kubeconfig of the server to test.
@@ -180,9 +180,15 @@ impl Cluster {
         self.client_of(&User::service_account(namespace, name))
     }
 
+    /// The client of virt-api.
+    pub(super) fn virt_api(&self) -> Client {
+        let (namespace, name) = VIRT_API;
+        self.client_of(&User::service_account(namespace, name))
+    }
+
     /// Runs virt-controller's controllers until the end of the test.
     pub(super) fn start_controllers(&self) {
-        let controllers = Controllers::new(&self.virt_controller());
+        let controllers = Controllers::new(&self.virt_controller(), crate::tests::launcher());
         self.tasks.lock().unwrap().spawn(async move { controllers.run().await });
     }
 
@@ -247,10 +253,16 @@ impl Cluster {
         self.seen.lock().unwrap().get(kind.plural).map_or(0, BTreeSet::len)
     }
 
-    /// The reasons of events.
+    /// The reasons of events, without those of launcher Pods that VMIs get.
     pub(super) fn reasons(&self) -> BTreeSet<String> {
         let events = self.objects(EVENT);
-        events.iter().filter_map(|event| Some(event["reason"].as_str()?.to_owned())).collect()
+        let is_of_a_pod = |event: &&Value| {
+            event["involvedObject"]["kind"] == Kind::VMI.kind
+                && ["SuccessfulCreate", "FailedCreate"]
+                    .contains(&event["reason"].as_str().unwrap_or_default())
+        };
+        let others = events.iter().filter(|event| !is_of_a_pod(event));
+        others.filter_map(|event| Some(event["reason"].as_str()?.to_owned())).collect()
     }
 
     /// Waits until something holds.

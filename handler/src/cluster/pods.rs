@@ -1,0 +1,188 @@
+//! The launcher Pods of a node whose launchers the node agent starts itself: it does for them, and for no others, what a
+//! kubelet does. It writes their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have ended.
+
+mod status;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Preconditions};
+use kube::runtime::watcher::Config;
+use kube::{Client, Error};
+use serde::Deserialize as _;
+use serde_json::Value;
+use tokio::sync::{Notify, watch};
+use vireo_api::v1::ObjectMeta;
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::informer::{Cached, Informer, revision};
+use vireo_client::queue::WorkQueue;
+use vireo_client::{Kind, ObjectKey, write};
+
+use super::catalog::Bound;
+use super::{RETRY, VmiId, shown};
+use crate::node::Node;
+use crate::reconcile::status::Phase;
+
+/// The label of launcher Pods with the UID of their VMI; KubeVirt's.
+const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
+/// How many VMIs are reconciled at a time.
+const WORKERS: usize = 4;
+
+/// A launcher Pod as the node agent caches it.
+#[derive(Debug)]
+struct LauncherPod {
+    metadata: ObjectMeta,
+    /// The image of its first container.
+    image: String,
+    status: Value,
+}
+
+impl LauncherPod {
+    fn read(mut object: Value) -> Result<Self, serde_json::Error> {
+        let metadata = ObjectMeta::deserialize(&object["metadata"])?;
+        let image = object.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
+        Ok(Self { metadata, image: image.to_owned(), status: object["status"].take() })
+    }
+
+    /// Seconds that its launcher gets to end, if it is being deleted.
+    fn deletion(&self) -> Option<u64> {
+        self.metadata.deletion_timestamp.as_ref()?;
+        Some(self.metadata.deletion_grace_period_seconds.unwrap_or(0).try_into().unwrap_or(0))
+    }
+}
+
+/// The launcher Pods that are bound to a node.
+pub(super) struct Pods {
+    client: Client,
+    node: Arc<Node>,
+    bound: Arc<Bound>,
+    changed: Arc<Notify>,
+    pods: Arc<Informer<LauncherPod>>,
+    queue: Arc<WorkQueue<VmiId>>,
+    /// UIDs of VMIs whose Pod is gone.
+    vanished: Arc<Mutex<BTreeSet<String>>>,
+    /// Whether the node shows the VMIs from before: until then, one that it does not show may run.
+    adopted: watch::Receiver<bool>,
+}
+
+fn lock(uids: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    uids.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pods {
+    pub(super) fn new(
+        client: Client,
+        node: Arc<Node>,
+        (bound, changed): (Arc<Bound>, Arc<Notify>),
+        adopted: watch::Receiver<bool>,
+    ) -> Self {
+        let config = Config::default()
+            .labels("kubevirt.io=virt-launcher")
+            .fields(&format!("spec.nodeName={}", node.settings.node_name));
+        let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
+        let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
+        let vanished: Arc<Mutex<BTreeSet<String>>> = Arc::default();
+        let (add, gone) = (Arc::clone(&queue), Arc::clone(&vanished));
+        pods.on_change(move |change| {
+            let owner = change.versions().filter_map(|pod| pod.owner.as_ref());
+            let Some(owner) = owner.last().filter(|owner| owner.kind == Kind::VMI.kind) else { return };
+            if change.after.is_none() {
+                lock(&gone).insert(owner.uid.clone());
+            }
+            let key = ObjectKey::new(&change.key.namespace, &owner.name);
+            add.add(VmiId { key, uid: owner.uid.clone() });
+        });
+        Self { client, node, bound, changed, pods, queue, vanished, adopted }
+    }
+
+    pub(super) async fn run(&self) {
+        let reconcile = async {
+            self.pods.synced().await;
+            if self.adopted.clone().wait_for(|adopted| *adopted).await.is_err() {
+                // The node agent stops.
+                return;
+            }
+            controller::run(self, &self.queue, WORKERS).await;
+        };
+        let follow = shown::follow(&self.node, |key, vmi| {
+            self.queue.add(VmiId { key: key.clone(), uid: vmi.metadata.uid.clone() });
+        });
+        tokio::join!(self.pods.run(), follow, reconcile);
+    }
+
+    fn stop(&self, VmiId { key, uid }: &VmiId, seconds: u64) {
+        if self.bound.stop(key, uid, seconds) {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Removes a Pod of which nothing runs any more.
+    async fn remove(&self, pod: &Cached<LauncherPod>) -> Result<(), Error> {
+        let same = Preconditions { uid: Some(pod.uid.clone()), resource_version: None };
+        let now = DeleteParams::default().grace_period(0).preconditions(same);
+        let api = Kind::POD.namespaced(&self.client, &pod.key.namespace);
+        match api.delete(&pod.key.name, &now).await {
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => deleted.map(|_| ()),
+        }
+    }
+
+    /// Ends the guest of a VMI whose Pod is gone, after asking the API server whether it has another one.
+    async fn end_without_pod(&self, id: &VmiId) -> Result<(), Error> {
+        let its = ListParams::default().labels(&format!("{CREATED_BY_LABEL}={}", id.uid));
+        let pods = Kind::POD.namespaced(&self.client, &id.key.namespace).list(&its).await?;
+        if pods.items.is_empty() {
+            self.stop(id, 0);
+        }
+        lock(&self.vanished).remove(&id.uid);
+        Ok(())
+    }
+
+    async fn write_status(&self, pod: &Cached<LauncherPod>, after: &Value) -> Result<(), Error> {
+        let api = Kind::POD.namespaced(&self.client, &pod.key.namespace);
+        // The node agent alone writes it once the Pod is bound.
+        let version = write::Version { resource_version: "", ..(&pod.metadata).into() };
+        let written = match write::patch_status(&api, version, &pod.status, after).await {
+            // It is gone.
+            Err(Error::Api(status)) if status.code == 404 => return Ok(()),
+            written => written?,
+        };
+        // Else the next difference would not be to this one.
+        self.pods.shows(written.as_ref().map_or(0, revision), &[]).await;
+        Ok(())
+    }
+}
+
+impl Reconcile for Pods {
+    type Key = VmiId;
+    type Error = Error;
+    const NAME: &'static str = "virt-handler, launcher Pods";
+
+    async fn reconcile(&self, id: &VmiId) -> Result<Requeue, Error> {
+        let vmi = self.node.vmi(&id.key).filter(|vmi| vmi.metadata.uid == id.uid);
+        let has_ended = vmi.as_ref().is_none_or(|vmi| Phase::parse(&vmi.status.phase).is_final());
+        let pods = self.pods.owned_by(&id.uid);
+        for pod in &pods {
+            match pod.deletion() {
+                Some(_) if has_ended => {
+                    self.remove(pod).await?;
+                    continue;
+                }
+                Some(seconds) => self.stop(id, seconds),
+                None => {}
+            }
+            let after = status::next(&pod.status, &pod.image, vmi.as_deref(), Timestamp::now());
+            self.write_status(pod, &after).await?;
+        }
+        if pods.is_empty() && lock(&self.vanished).contains(&id.uid) {
+            match has_ended {
+                true => {
+                    lock(&self.vanished).remove(&id.uid);
+                }
+                false => self.end_without_pod(id).await?,
+            }
+        }
+        Ok(None)
+    }
+}

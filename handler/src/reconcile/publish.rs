@@ -1,0 +1,128 @@
+//! The status of a VMI, written down and shown.
+
+use tracing::{error, info, warn};
+use vireo_api::spec::HYPERVISOR_CONDITION;
+use vireo_proto::launcher::{State, state};
+
+use super::health::Health;
+use super::machine::Machine;
+use super::record::{MANIFEST_ANNOTATION, Record, now};
+use super::status::{self, Facts, Phase};
+use super::want::Want;
+use crate::launcher::link::chain;
+use crate::manifests::Origin;
+use crate::resolve;
+
+impl Machine {
+    /// Brings status and picture up to date, and writes what changed. What cannot be written is shown all the same.
+    /// Whether all of it is written.
+    pub(super) fn publish(&mut self, want: &Want) -> bool {
+        let state = self.state();
+        let Some(record) = &self.record else { return true };
+        let mut next = record.clone();
+        let vm = next.vm().ok();
+        let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
+        let address = alive.map(|plan| plan.wire().vm().to_string());
+        let changed = want.differs(record);
+        let health = self.health.as_ref().map(Health::told);
+        next.vmi.status = status::next(
+            &record.vmi.status,
+            &Facts {
+                phase: phase(record.phase(), state.as_ref()),
+                vm: vm.as_ref(),
+                state: state.as_ref(),
+                readiness: health.as_ref().map(|health| &health.readiness),
+                address,
+                trouble: self.trouble.as_ref(),
+                manifest_changed: changed,
+                node: &self.node.settings.node_name,
+                now: &now(),
+            },
+        );
+        if let Some((_, Origin::File(file))) = want.manifest() {
+            next.vmi.metadata.annotations.insert(MANIFEST_ANNOTATION.to_owned(), file.to_owned());
+        }
+        let changed = next.vmi != record.vmi;
+        if changed || self.unsaved {
+            self.save(&next);
+        }
+        if changed {
+            if let Some(record) = &self.record {
+                announce(record, &next);
+            }
+            self.node.show(&self.key, Some(next.vmi.clone()));
+            self.record = Some(next);
+        }
+        !self.unsaved
+    }
+
+    /// Writes a record down; where that is not possible now, it is said once and tried again by the rounds to come.
+    pub(super) fn save(&mut self, record: &Record) {
+        let written = record.write();
+        if let Err(error) = &written
+            && !self.unsaved
+        {
+            error!(
+                error = chain(error),
+                "the status cannot be written down; VMs go on, and it is tried again"
+            );
+        }
+        self.unsaved = written.is_err();
+    }
+
+    /// Builds the launch message.
+    pub(super) fn request(
+        &self,
+        record: &Record,
+        vm: &vireo_api::spec::Vm,
+        prepared: &crate::storage::Prepared,
+    ) -> vireo_proto::launcher::LaunchRequest {
+        let facts = resolve::Facts {
+            dir: &record.dir,
+            prepared,
+            mtu: record.plan.as_ref().map_or(0, |plan| plan.mtu),
+            resolver: &crate::network::dns::of_host(),
+            hypervisor: self.node.settings.hypervisor,
+        };
+        resolve::request(vm, &facts)
+    }
+}
+
+/// The phase as the launcher's word moves it. Final phases are set with their outcome and never here.
+fn phase(recorded: Phase, state: Option<&State>) -> Phase {
+    match (recorded, state.map(State::phase)) {
+        (
+            Phase::Pending | Phase::Scheduling | Phase::Scheduled | Phase::Running,
+            Some(state::Phase::Running | state::Phase::Paused),
+        ) => Phase::Running,
+        (recorded, _) => recorded,
+    }
+}
+
+/// Says what a user would want to know.
+fn announce(before: &Record, after: &Record) {
+    let hypervisor = |record: &Record| {
+        let condition =
+            record.vmi.status.conditions.iter().find(|condition| condition.r#type == HYPERVISOR_CONDITION);
+        condition.map(|condition| (condition.reason.clone(), condition.message.clone()))
+    };
+    if let Some((hypervisor, why)) = hypervisor(after).filter(|now| hypervisor(before).as_ref() != Some(now))
+    {
+        info!(hypervisor, why, "hypervisor chosen");
+    }
+    if before.phase() != after.phase() {
+        let reason = &after.vmi.status.reason;
+        info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
+    }
+    let news = |kind: &str| {
+        let has =
+            |record: &Record| record.vmi.status.conditions.iter().any(|condition| condition.r#type == kind);
+        has(after) && !has(before)
+    };
+    if news(status::NO_BOOT_DEVICE) {
+        warn!("the firmware found nothing to start");
+    }
+    if news(status::MANIFEST_CHANGED) {
+        warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
+    }
+}

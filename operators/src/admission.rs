@@ -1,0 +1,75 @@
+//! Admission of KubeVirt's objects: functions that complete and validate them, by kind, and [`Admission`], which reads what
+//! else there must be. The API server of standalone calls them before it stores an object, as webhooks do in a cluster.
+
+pub mod instancetype;
+pub mod pool;
+pub mod replicaset;
+pub mod reserved;
+pub mod vm;
+pub mod vmi;
+
+use kube::Client;
+use serde_json::Value;
+use vireo_client::Kind;
+
+use crate::Problem;
+use crate::instancetype::reads::{Reads, read_for};
+
+/// Admission by other objects of the API server. It sees the writes before the one that it decides on.
+#[derive(Clone)]
+pub struct Admission {
+    client: Client,
+}
+
+impl std::fmt::Debug for Admission {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Admission").finish_non_exhaustive()
+    }
+}
+
+impl Admission {
+    /// Reads as the user of a client.
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Completes an object before its kind does. `old` is the stored object that it replaces.
+    ///
+    /// # Errors
+    /// When other objects cannot be read.
+    pub async fn mutate(
+        &self,
+        kind: Kind,
+        new: &mut Value,
+        old: Option<&Value>,
+    ) -> Result<Vec<Problem>, kube::Error> {
+        if kind != Kind::VM {
+            return Ok(Vec::new());
+        }
+        let given = &*new;
+        let infer = |reads: &Reads| {
+            let mut vm = given.clone();
+            let problems = vm::infer(&mut vm, old, |namespace, claim| reads.labels(namespace, claim));
+            (vm, problems)
+        };
+        let (vm, problems) = read_for(&self.client, infer).await?;
+        *new = vm;
+        Ok(problems)
+    }
+
+    /// Validates an object that is otherwise valid.
+    ///
+    /// # Errors
+    /// When other objects cannot be read.
+    pub async fn validate(
+        &self,
+        kind: Kind,
+        new: &Value,
+        old: Option<&Value>,
+    ) -> Result<Vec<Problem>, kube::Error> {
+        match kind {
+            Kind::VM => read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `addvolume` and `removevolume`: of a VM, whose controller does it, and of a VMI alone.
+
+use axum::extract::Request;
+use axum::response::Response;
+use kube::Api;
+use kube::api::DynamicObject;
+use serde_json::{Value, json};
+use vireo_api::v1::{
+    AddVolumeOptions, ObjectMeta, RemoveVolumeOptions, Shape, VirtualMachine, VirtualMachineInstance,
+    VolumeRequest,
+};
+use vireo_client::{Kind, write};
+
+use super::endpoint::VolumeEndpoint;
+use super::{ATTEMPTS, ApiError, VirtApi, accepted, body, read, refused, requires_put};
+use crate::vm;
+
+/// Records which volume is to be plugged or unplugged.
+pub(super) async fn serve(
+    server: &VirtApi,
+    endpoint: VolumeEndpoint,
+    request: Request,
+) -> Result<Response, ApiError> {
+    requires_put(&request)?;
+    let options = body::object(request).await?;
+    let options =
+        options.ok_or_else(|| ApiError::bad_request("Request with no body, a new name is expected"))?;
+    let (request, stages) = volume_request(&endpoint, options)?;
+    let is_dry = body::dry_run(stages.iter().map(String::as_str))?;
+    for _ in 1..ATTEMPTS {
+        match record(server, &endpoint, &request, is_dry).await {
+            Err(error) if error.is_stale() => {}
+            done => return done.map(|()| accepted()),
+        }
+    }
+    record(server, &endpoint, &request, is_dry).await.map(|()| accepted())
+}
+
+/// What is asked for, and the stages of a dry run.
+fn volume_request(
+    endpoint: &VolumeEndpoint,
+    options: Value,
+) -> Result<(VolumeRequest, Vec<String>), ApiError> {
+    let refused = |refusal| refused(endpoint.kind, &endpoint.key.name, refusal);
+    let mut request = VolumeRequest::default();
+    let stages;
+    if endpoint.adds {
+        let mut options = vm::volumes::complete(decode::<AddVolumeOptions>(options)?).map_err(refused)?;
+        stages = std::mem::take(&mut options.dry_run);
+        request.add_volume_options = Some(options);
+    } else {
+        let mut options = vm::volumes::checked(decode::<RemoveVolumeOptions>(options)?).map_err(refused)?;
+        stages = std::mem::take(&mut options.dry_run);
+        request.remove_volume_options = Some(options);
+    }
+    Ok((request, stages))
+}
+
+fn decode<T: Shape + serde::de::DeserializeOwned>(options: Value) -> Result<T, ApiError> {
+    let options: T = serde_json::from_value(options)
+        .map_err(|error| ApiError::bad_request(format!("the options cannot be read: {error}")))?;
+    let mut unknown = Vec::new();
+    options.strangers("", &mut unknown);
+    // What `kubectl` and others add to any object is no field of the options.
+    let mut unknown = unknown.iter().map(|field| field.field.trim_start_matches('.'));
+    match unknown.find(|field| !["apiVersion", "kind"].contains(field)) {
+        Some(field) => Err(ApiError::bad_request(format!("unknown field {field:?}"))),
+        None => Ok(options),
+    }
+}
+
+async fn record(
+    server: &VirtApi,
+    VolumeEndpoint { kind, key, .. }: &VolumeEndpoint,
+    request: &VolumeRequest,
+    is_dry: bool,
+) -> Result<(), ApiError> {
+    let api = kind.namespaced(&server.client, &key.namespace);
+    let object = api.get(&key.name).await?;
+    let refused = |refusal| refused(*kind, &key.name, refusal);
+    if *kind == Kind::VMI {
+        let vmi: VirtualMachineInstance = read(object.clone())?;
+        vm::volumes::plugs(&vmi).and_then(|()| vm::volumes::fits(request, &vmi.spec)).map_err(refused)?;
+        return patch(&api, &vmi.metadata, &object, ("/spec", request), is_dry).await;
+    }
+    let before: VirtualMachine = read(object.clone())?;
+    let mut vm = before.clone();
+    let vmi = server.vmi_of(&vm).await?;
+    vm::volumes::request(&mut vm, vmi.as_ref(), request.clone()).map_err(refused)?;
+    // What the controller does next is accepted.
+    patch(&api, &vm.metadata, &object, ("/spec/template/spec", request), true).await?;
+    if !is_dry {
+        let (before, after) = (json!(before.status), json!(vm.status));
+        write::patch_status(&api, (&vm.metadata).into(), &before, &after).await?;
+    }
+    Ok(())
+}
+
+/// Patches an object to what a request makes of the VMI's spec in it.
+async fn patch(
+    api: &Api<DynamicObject>,
+    version: &ObjectMeta,
+    object: &DynamicObject,
+    (path, request): (&str, &VolumeRequest),
+    is_dry: bool,
+) -> Result<(), ApiError> {
+    let before = json!(object);
+    let mut after = before.clone();
+    vm::plug(&mut after, path, request);
+    if let Some(patch) = write::merge_diff(&before, &after) {
+        match is_dry {
+            true => write::dry_run(api, version.into(), patch).await?,
+            false => write::patch(api, version.into(), patch).await?,
+        };
+    }
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! The controller of VirtualMachineInstances: carries out what [`decide()`] says.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{DynamicObject, PostParams};
+use kube::runtime::watcher::Config;
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::events::{EventRecorder, Reason, Regarding};
+use vireo_client::informer::{Cached, Informer, revision};
+use vireo_client::queue::WorkQueue;
+use vireo_client::{Kind, ObjectKey, write};
+
+use super::{
+    COMPONENT_LABEL, Decision, FINALIZER, LAUNCHER, Launcher, LauncherPod, NODE_LABEL, Observed, Step,
+    decide, launcher_pod,
+};
+use crate::ReconcileError;
+
+const COMPONENT: &str = "virtualmachine-controller";
+/// How many instances are reconciled at a time.
+const WORKERS: usize = 8;
+
+/// The controller.
+pub struct Controller {
+    client: Client,
+    launcher: Launcher,
+    vmis: Arc<Informer<VirtualMachineInstance>>,
+    pods: Arc<Informer<LauncherPod>>,
+    recorder: EventRecorder,
+    queue: Arc<WorkQueue<ObjectKey>>,
+    /// Why the Pod of an instance could not be created.
+    refused: Mutex<HashMap<ObjectKey, String>>,
+}
+
+impl std::fmt::Debug for Controller {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Controller").field("launcher", &self.launcher).finish_non_exhaustive()
+    }
+}
+
+impl Controller {
+    /// A controller that reads a cache of instances, which somebody else keeps.
+    pub fn new(client: Client, vmis: Arc<Informer<VirtualMachineInstance>>, launcher: Launcher) -> Self {
+        let queue = controller::queue();
+        let config = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
+        let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
+        let changed = Arc::clone(&queue);
+        vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
+        let changed = Arc::clone(&queue);
+        pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
+        let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
+        Self { client, launcher, vmis, pods, recorder, queue, refused: Mutex::default() }
+    }
+
+    /// Controls until it is dropped.
+    pub async fn run(&self) {
+        let control = async {
+            self.vmis.synced().await;
+            self.pods.synced().await;
+            controller::run(self, &self.queue, WORKERS).await;
+        };
+        tokio::join!(self.pods.run(), control);
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes the status that was decided; the metadata of the instance as it is then.
+    async fn write_status(
+        &self,
+        api: &Api<DynamicObject>,
+        vmi: &Cached<VirtualMachineInstance>,
+        decision: &Decision,
+    ) -> Result<Option<DynamicObject>, ReconcileError> {
+        let (before, after) = (serde_json::to_value(&vmi.status)?, serde_json::to_value(&decision.status)?);
+        let mut version = write::Version::from(&vmi.metadata);
+        if vmi.metadata.labels.contains_key(NODE_LABEL) {
+            // The node agent writes the other fields: another version of the object is no reason to wait.
+            version.resource_version = "";
+        }
+        Ok(write::patch_status(api, version, &before, &after).await?)
+    }
+
+    async fn create_pod(
+        &self,
+        api: &Api<DynamicObject>,
+        vmi: &Cached<VirtualMachineInstance>,
+        node: Option<&str>,
+    ) -> Result<Option<Pod>, ReconcileError> {
+        // The cache has not all of the specification.
+        let Some(object) = api.get_opt(&vmi.key.name).await? else { return Ok(None) };
+        if object.uid().as_deref() != Some(vmi.uid.as_str()) {
+            return Ok(None);
+        }
+        let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
+        let pod = launcher_pod(&whole, &self.launcher, node)?;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        match pods.create(&PostParams::default(), &pod).await {
+            Ok(pod) => {
+                let text = format!("Created virtual machine pod {}", pod.name_any());
+                self.recorder.publish(regarding, Reason::SuccessfulCreate, text).await;
+                self.refused().remove(&vmi.key);
+                Ok(Some(pod))
+            }
+            Err(error) => {
+                let Some(status) = write::refusal(&error) else { return Err(error.into()) };
+                let text = format!("Error creating pod: {}", status.message);
+                self.recorder.publish(regarding, Reason::FailedCreate, text).await;
+                self.refused().insert(vmi.key.clone(), status.message.clone());
+                Err(ReconcileError::Refused(status.message.clone()))
+            }
+        }
+    }
+}
+
+impl Reconcile for Controller {
+    type Key = ObjectKey;
+    type Error = ReconcileError;
+    const NAME: &'static str = COMPONENT;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
+        let Some(vmi) = self.vmis.get(key) else {
+            self.refused().remove(key);
+            return Ok(None);
+        };
+        let pods = self.pods.owned_by(&vmi.uid);
+        let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
+        let failure = self.refused().get(key).cloned();
+        let decision = decide(&Observed {
+            vmi: &vmi,
+            pods: &pods,
+            failure: failure.as_deref(),
+            started_by: self.launcher.started_by,
+            now: Timestamp::now(),
+        });
+        let api = Kind::VMI.namespaced(&self.client, &key.namespace);
+        let mut version = write::Version::from(&vmi.metadata);
+        let written = self.write_status(&api, &vmi, &decision).await?;
+        let mut shown = written.as_ref().map_or(0, revision);
+        if let Some(now) = written.as_ref().and_then(|now| now.metadata.resource_version.as_deref()) {
+            version.resource_version = now;
+        }
+        if let Some(why) = &decision.unschedulable {
+            let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+            self.recorder.publish(regarding, Reason::FailedScheduling, why.clone()).await;
+        }
+        for step in &decision.steps {
+            match step {
+                Step::CreatePod(node) => {
+                    if let Some(pod) = self.create_pod(&api, &vmi, node.as_deref()).await? {
+                        let revision = pod.resource_version().and_then(|version| version.parse().ok());
+                        // Else the next decision would not know of it.
+                        self.pods.shows(revision.unwrap_or_default(), &[]).await;
+                    }
+                }
+                Step::HandOver(node) => {
+                    let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
+                    // Nobody else writes it: another version of the object is no reason to wait.
+                    let version = write::Version { resource_version: "", ..version };
+                    shown = revision(&write::patch(&api, version, patch).await?).max(shown);
+                }
+                Step::DeletePod(uid) => {
+                    let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == *uid) else { continue };
+                    let api = Kind::POD.namespaced(&self.client, &key.namespace);
+                    let left = write::delete(&api, &pod.metadata.name, uid).await?;
+                    let gone = [(ObjectKey::new(&key.namespace, &pod.metadata.name), uid.clone())];
+                    let gone = if left.is_some() { &[][..] } else { &gone };
+                    self.pods.shows(left.as_ref().map_or(0, revision), gone).await;
+                }
+                Step::Release => {
+                    let finalizers = vmi.metadata.finalizers.iter();
+                    let others: Vec<&String> = finalizers.filter(|one| *one != FINALIZER).collect();
+                    let patch = json!({"metadata": {"finalizers": others}});
+                    shown = revision(&write::patch(&api, version, patch).await?).max(shown);
+                }
+            }
+        }
+        self.vmis.shows(shown, &[]).await;
+        Ok(None)
+    }
+}

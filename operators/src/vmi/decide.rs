@@ -1,0 +1,192 @@
+//! What to do next about an instance and its launcher Pods: a pure function of what is observed.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
+
+use super::{COMPUTE, FINALIZER, LauncherPod, NODE_LABEL, StartedBy};
+
+/// The condition of a Pod that says whether it is bound to a node, which the instance has while it is not.
+const POD_SCHEDULED: &str = "PodScheduled";
+/// The condition of an instance that says why it is not as its specification says; KubeVirt's.
+const SYNCHRONIZED: &str = "Synchronized";
+
+/// What is observed of an instance.
+#[derive(Debug, Clone, Copy)]
+pub struct Observed<'a> {
+    /// The instance.
+    pub vmi: &'a VirtualMachineInstance,
+    /// The launcher Pods that it controls.
+    pub pods: &'a [&'a LauncherPod],
+    /// Why its Pod could not be created.
+    pub failure: Option<&'a str>,
+    /// Who starts launchers.
+    pub started_by: StartedBy,
+    /// The time.
+    pub now: Timestamp,
+}
+
+/// A write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Create the launcher Pod, bound to a node where the instance has one already.
+    CreatePod(Option<String>),
+    /// Hand the instance over to the node agent of a node.
+    HandOver(String),
+    /// Delete the Pod of this UID.
+    DeletePod(String),
+    /// Remove the finalizer of the instance: no node agent knows of it.
+    Release,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Decision {
+    /// The status that the instance is to have before the steps.
+    pub status: Status,
+    /// In this order.
+    pub steps: Vec<Step>,
+    /// Why the Pod is not bound to a node, where that is new.
+    pub unschedulable: Option<String>,
+}
+
+/// Decides about an instance.
+pub fn decide(observed: &Observed<'_>) -> Decision {
+    let vmi = observed.vmi;
+    let mut decision = Decision { status: vmi.status.clone(), steps: Vec::new(), unschedulable: None };
+    let is_deleted = vmi.metadata.deletion_timestamp.is_some();
+    let node = node(vmi);
+    // Where its Pod is gone, it is still known that there was one.
+    if node.is_some() && !observed.pods.is_empty() {
+        decision.status.active_pods = active_pods(observed.pods);
+    }
+    match node {
+        // The node agent has it, and ends it.
+        Some(node) if is_deleted || is_final(vmi) => {
+            if is_deleted && !vmi.metadata.labels.contains_key(NODE_LABEL) {
+                decision.steps.push(Step::HandOver(node.to_owned()));
+            }
+        }
+        // It ran before there were launcher Pods.
+        Some(node) if observed.pods.is_empty() && vmi.status.active_pods.is_empty() => {
+            decision.steps.push(Step::CreatePod(Some(node.to_owned())));
+            if !vmi.metadata.labels.contains_key(NODE_LABEL) {
+                decision.steps.push(Step::HandOver(node.to_owned()));
+            }
+        }
+        // Where a Pod is gone, the node agent ends the guest and reports it.
+        Some(_) => {}
+        None if is_deleted || is_final(vmi) => end(observed, &mut decision),
+        None => start(observed, &mut decision),
+    }
+    decision
+}
+
+/// The node that an instance is handed over to: by the label, or as releases before it noted it.
+fn node(vmi: &VirtualMachineInstance) -> Option<&str> {
+    let noted = Some(vmi.status.node_name.as_str()).filter(|node| !node.is_empty());
+    vmi.metadata.labels.get(NODE_LABEL).map(String::as_str).or(noted)
+}
+
+fn is_final(vmi: &VirtualMachineInstance) -> bool {
+    ["Succeeded", "Failed"].contains(&vmi.status.phase.as_str())
+}
+
+/// The UIDs of the Pods that may run the instance, with their nodes.
+fn active_pods(pods: &[&LauncherPod]) -> BTreeMap<String, String> {
+    let active = pods.iter().filter(|pod| !pod.is_final());
+    active.filter_map(|pod| Some((pod.metadata.uid.clone(), pod.node()?.to_owned()))).collect()
+}
+
+/// Ends an instance that no node agent knows of.
+fn end(observed: &Observed<'_>, decision: &mut Decision) {
+    let living = observed.pods.iter().filter(|pod| !pod.is_deleted());
+    decision.steps.extend(living.map(|pod| Step::DeletePod(pod.metadata.uid.clone())));
+    if !observed.pods.is_empty() || observed.vmi.metadata.deletion_timestamp.is_none() {
+        return;
+    }
+    if !is_final(observed.vmi) {
+        "Failed".clone_into(&mut decision.status.phase);
+    }
+    if observed.vmi.metadata.finalizers.iter().any(|one| one == FINALIZER) {
+        decision.steps.push(Step::Release);
+    }
+}
+
+/// Brings an instance to a node.
+fn start(observed: &Observed<'_>, decision: &mut Decision) {
+    let current = observed.pods.iter().filter(|pod| !pod.is_deleted()).min_by_key(|pod| age(pod));
+    let surplus = observed.pods.iter().filter(|pod| !pod.is_deleted());
+    let surplus =
+        surplus.filter(|pod| current.is_some_and(|current| current.metadata.uid != pod.metadata.uid));
+    decision.steps.extend(surplus.map(|pod| Step::DeletePod(pod.metadata.uid.clone())));
+    let status = &mut decision.status;
+    let Some(pod) = current else {
+        // A Pod that is being deleted may hold what the next one needs.
+        if observed.pods.is_empty() {
+            decision.steps.push(Step::CreatePod(None));
+        }
+        let failure = observed.failure.map(|failure| ("FailedCreate", failure));
+        put(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
+        return;
+    };
+    if pod.is_final() {
+        "Failed".clone_into(&mut status.phase);
+        let why = match pod.status.reason.as_str() {
+            "" => ("PodFailed", "the launcher Pod ended before the instance was handed over to its node"),
+            reason => (reason, pod.status.message.as_str()),
+        };
+        why.0.clone_into(&mut status.reason);
+        put(&mut status.conditions, SYNCHRONIZED, Some(why), observed.now);
+        return;
+    }
+    let failure = pod.image_failure().map(|failure| (failure.reason.as_str(), failure.message.as_str()));
+    put(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
+    let unbound = pod.condition(POD_SCHEDULED).filter(|condition| condition.status == "False");
+    let why = unbound.map(|condition| (condition.reason.as_str(), condition.message.as_str()));
+    if put(&mut status.conditions, POD_SCHEDULED, why, observed.now) {
+        decision.unschedulable = unbound.map(|condition| condition.message.clone());
+    }
+    // One that goes to its node at once needs no write of its own for that.
+    if unbound.is_some() || failure.is_some() {
+        "Scheduling".clone_into(&mut status.phase);
+    }
+    let is_ready = match observed.started_by {
+        StartedBy::NodeAgent => true,
+        StartedBy::Kubelet => pod.runs(COMPUTE),
+    };
+    if let Some(node) = pod.node().filter(|_| is_ready) {
+        decision.steps.push(Step::HandOver(node.to_owned()));
+    }
+}
+
+/// The Pod that was created first is the current one.
+fn age(pod: &LauncherPod) -> (Option<String>, String) {
+    (pod.metadata.creation_timestamp.clone(), pod.metadata.uid.clone())
+}
+
+/// Sets a condition to `False` with a reason and a message, or removes it. Whether that changed it.
+fn put(conditions: &mut Vec<Condition>, kind: &str, why: Option<(&str, &str)>, now: Timestamp) -> bool {
+    let position = conditions.iter().position(|one| one.r#type == kind);
+    let old = position.map(|position| conditions.remove(position));
+    let Some((reason, message)) = why else { return old.is_some() };
+    let since = old.as_ref().filter(|old| old.status == "False");
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let new = Condition {
+        r#type: kind.to_owned(),
+        status: "False".to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since
+            .and_then(|old| old.last_transition_time.clone())
+            .or(Some(now.to_string())),
+        ..Condition::default()
+    };
+    let changed = old.as_ref() != Some(&new);
+    conditions.insert(position.unwrap_or(conditions.len()), new);
+    changed
+}
+
+#[cfg(test)]
+mod tests;

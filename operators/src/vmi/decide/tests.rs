@@ -1,0 +1,148 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn vmi(metadata: Value, status: Value) -> VirtualMachineInstance {
+    serde_json::from_value(json!({"metadata": metadata, "status": status})).unwrap()
+}
+
+fn pod(uid: &str, node: &str, status: Value) -> LauncherPod {
+    let metadata = json!({"name": uid, "uid": uid, "creationTimestamp": uid});
+    LauncherPod::read(json!({"metadata": metadata, "spec": {"nodeName": node}, "status": status})).unwrap()
+}
+
+fn deleted(mut pod: LauncherPod) -> LauncherPod {
+    pod.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    pod
+}
+
+fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: StartedBy) -> Decision {
+    let pods: Vec<&LauncherPod> = pods.iter().collect();
+    decide(&Observed { vmi, pods: &pods, failure: None, started_by, now: Timestamp::UNIX_EPOCH })
+}
+
+fn steps(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Vec<Step> {
+    decided(vmi, pods, StartedBy::NodeAgent).steps
+}
+
+fn delete(uid: &str) -> Step {
+    Step::DeletePod(uid.to_owned())
+}
+
+#[test]
+fn an_instance_gets_one_pod_and_goes_to_the_node_of_that() {
+    let new = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
+    assert_eq!(steps(&new, &[]), [Step::CreatePod(None)]);
+    assert_eq!(steps(&new, &[pod("1", "", json!({}))]), []);
+    let bound = pod("1", "node1", json!({}));
+    assert_eq!(steps(&new, std::slice::from_ref(&bound)), [Step::HandOver("node1".to_owned())]);
+    let later = pod("2", "", json!({}));
+    assert_eq!(steps(&new, &[bound.clone(), later]), [delete("2"), Step::HandOver("node1".to_owned())]);
+    assert_eq!(steps(&new, &[deleted(bound)]), [], "the next one is created when it is gone");
+}
+
+#[test]
+fn a_kubelet_starts_the_launcher_before_the_hand_over() {
+    let new = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
+    let container = |state: Value| json!({"containerStatuses": [{"name": "compute", "state": state}]});
+    for (state, handed_over) in [
+        (json!({}), 0),
+        (json!({"waiting": {"reason": "ContainerCreating"}}), 0),
+        (json!({"running": {}}), 1),
+    ] {
+        let pods = [pod("1", "node1", container(state.clone()))];
+        assert_eq!(decided(&new, &pods, StartedBy::Kubelet).steps.len(), handed_over, "{state}");
+    }
+}
+
+#[test]
+fn why_a_pod_is_not_bound_is_said_once() {
+    let condition = |message: &str| json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]});
+    let mut waits = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
+    let pods = [pod("1", "", condition("no room"))];
+    let decision = decided(&waits, &pods, StartedBy::NodeAgent);
+    assert_eq!(
+        (decision.status.phase.as_str(), &decision.unschedulable),
+        ("Scheduling", &Some("no room".to_owned()))
+    );
+    waits.status = decision.status.clone();
+    let again = decided(&waits, &pods, StartedBy::NodeAgent);
+    assert_eq!((&again.status, again.unschedulable), (&decision.status, None));
+    let bound = decided(&waits, &[pod("1", "node1", json!({}))], StartedBy::NodeAgent);
+    assert_eq!(bound.status.conditions, [], "{:?}", bound.steps);
+}
+
+#[test]
+fn an_image_that_cannot_be_pulled_and_a_pod_that_cannot_be_created_are_said() {
+    let waits = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
+    let container =
+        json!({"name": "volumedisk", "state": {"waiting": {"reason": "ErrImagePull", "message": "m"}}});
+    let pods = [pod("1", "node1", json!({"initContainerStatuses": [container]}))];
+    let Decision { status, steps, .. } = decided(&waits, &pods, StartedBy::Kubelet);
+    let said = |status: &Status| {
+        let said = status.conditions.iter().find(|one| one.r#type == SYNCHRONIZED);
+        said.map(|said| (said.status.clone(), said.reason.clone(), said.message.clone()))
+    };
+    let owned =
+        |reason: &str, message: &str| Some(("False".to_owned(), reason.to_owned(), message.to_owned()));
+    assert_eq!((said(&status), steps.len()), (owned("ErrImagePull", "m"), 0));
+    let observed = Observed {
+        vmi: &waits,
+        pods: &[],
+        failure: Some("exceeded quota"),
+        started_by: StartedBy::Kubelet,
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let Decision { status, steps, .. } = decide(&observed);
+    assert_eq!(
+        (said(&status), steps),
+        (owned("FailedCreate", "exceeded quota"), vec![Step::CreatePod(None)])
+    );
+}
+
+#[test]
+fn a_pod_that_ends_before_the_hand_over_fails_its_instance() {
+    let waits = vmi(json!({"name": "x"}), json!({"phase": "Scheduling"}));
+    let evicted = pod("1", "node1", json!({"phase": "Failed", "reason": "Evicted", "message": "no disk"}));
+    let Decision { status, steps, .. } = decided(&waits, &[evicted], StartedBy::NodeAgent);
+    assert_eq!((status.phase.as_str(), status.reason.as_str(), steps), ("Failed", "Evicted", vec![]));
+}
+
+#[test]
+fn what_is_deleted_before_its_hand_over_is_released_when_its_pod_is_gone() {
+    let metadata =
+        json!({"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]});
+    let leaving = vmi(metadata, json!({"phase": "Pending"}));
+    let waiting = pod("1", "", json!({}));
+    assert_eq!(steps(&leaving, std::slice::from_ref(&waiting)), [delete("1")]);
+    assert_eq!(steps(&leaving, &[deleted(waiting)]), []);
+    let Decision { status, steps, .. } = decided(&leaving, &[], StartedBy::NodeAgent);
+    assert_eq!((status.phase.as_str(), steps), ("Failed", vec![Step::Release]));
+}
+
+#[test]
+fn what_is_handed_over_is_the_node_agents() {
+    let labels = json!({NODE_LABEL: "node1"});
+    let active = json!({"1": "node1"});
+    let runs = vmi(json!({"name": "x", "labels": labels}), json!({"phase": "Running", "activePods": active}));
+    let Decision { status, steps: all, .. } =
+        decided(&runs, &[pod("1", "node1", json!({}))], StartedBy::NodeAgent);
+    assert_eq!((status, all), (runs.status.clone(), vec![]));
+    let Decision { status, steps: all, .. } = decided(&runs, &[], StartedBy::NodeAgent);
+    assert_eq!((status, all), (runs.status.clone(), vec![]), "the node agent ends it");
+    let metadata = json!({"name": "x", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "finalizers": [FINALIZER]});
+    assert_eq!(steps(&vmi(metadata, json!({"phase": "Running"})), &[]), []);
+}
+
+#[test]
+fn what_ran_before_there_were_pods_gets_one_on_its_node() {
+    let create = Step::CreatePod(Some("node1".to_owned()));
+    let labelled = vmi(json!({"name": "x", "labels": {NODE_LABEL: "node1"}}), json!({"phase": "Running"}));
+    assert_eq!(steps(&labelled, &[]), std::slice::from_ref(&create));
+    let noted = vmi(json!({"name": "x"}), json!({"phase": "Running", "nodeName": "node1"}));
+    assert_eq!(steps(&noted, &[]), [create, Step::HandOver("node1".to_owned())]);
+    let leaving = json!({"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"});
+    let leaving = vmi(leaving, json!({"phase": "Running", "nodeName": "node1"}));
+    assert_eq!(steps(&leaving, &[]), [Step::HandOver("node1".to_owned())]);
+}

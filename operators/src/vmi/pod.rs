@@ -1,0 +1,122 @@
+//! A launcher Pod as the controller reads it.
+
+use serde::Deserialize;
+use serde_json::Value;
+use vireo_api::v1::{Condition, ObjectMeta};
+
+/// What matters of a launcher Pod.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct LauncherPod {
+    /// Name, UID and owners.
+    pub metadata: ObjectMeta,
+    /// Where it is to run.
+    pub spec: PodSpec,
+    /// What was observed of it.
+    pub status: PodStatus,
+}
+
+/// What matters of a Pod's specification.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodSpec {
+    /// The node that it is bound to; empty until it is bound.
+    pub node_name: String,
+}
+
+/// What matters of a Pod's status.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PodStatus {
+    /// `Pending`, `Running`, `Succeeded` or `Failed`.
+    pub phase: String,
+    /// Why it is in this phase, such as `Evicted`.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+    /// Such as `PodScheduled`.
+    pub conditions: Vec<Condition>,
+    /// One for each container.
+    pub container_statuses: Vec<ContainerStatus>,
+    /// One for each init container.
+    pub init_container_statuses: Vec<ContainerStatus>,
+}
+
+/// What matters of a container's status.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ContainerStatus {
+    /// The container.
+    pub name: String,
+    /// What it does.
+    pub state: ContainerState,
+}
+
+/// One of these is there.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct ContainerState {
+    /// It was not started yet.
+    pub waiting: Option<Waiting>,
+    /// It runs.
+    pub running: Option<Value>,
+}
+
+/// Why a container was not started yet.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Waiting {
+    /// Such as `ContainerCreating` or `ErrImagePull`.
+    pub reason: String,
+    /// The same for people.
+    pub message: String,
+}
+
+impl LauncherPod {
+    /// Reads a Pod for a cache.
+    ///
+    /// # Errors
+    /// When it is not a Pod.
+    pub fn read(object: Value) -> Result<Self, serde_json::Error> {
+        let mut pod: Self = serde_json::from_value(object)?;
+        let metadata = &mut pod.metadata;
+        // The instance has all of these.
+        metadata.labels.clear();
+        metadata.annotations.clear();
+        Ok(pod)
+    }
+
+    /// Whether its containers have ended for good.
+    pub fn is_final(&self) -> bool {
+        ["Succeeded", "Failed"].contains(&self.status.phase.as_str())
+    }
+
+    /// Whether it is being deleted.
+    pub fn is_deleted(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+
+    /// The node that it is bound to.
+    pub fn node(&self) -> Option<&str> {
+        Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())
+    }
+
+    /// A condition of its status.
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|one| one.r#type == kind)
+    }
+
+    /// Whether the process of a container runs.
+    pub fn runs(&self, container: &str) -> bool {
+        let mut all = self.status.container_statuses.iter();
+        all.any(|one| one.name == container && one.state.running.is_some())
+    }
+
+    /// Why an image of a container cannot be pulled.
+    pub fn image_failure(&self) -> Option<&Waiting> {
+        const FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
+        let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
+        let mut waiting = all.filter_map(|one| one.state.waiting.as_ref());
+        waiting.find(|waiting| FAILURES.contains(&waiting.reason.as_str()))
+    }
+}

@@ -1,0 +1,240 @@
+//! The launcher Pod of an instance: a pure function of the instance.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Affinity, Container, Pod, PodDNSConfig, PodSpec, ResourceRequirements, Toleration,
+    TopologySpreadConstraint,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::Kind;
+
+use super::resources::Requests;
+use super::{COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER};
+
+/// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
+const END_MARGIN: i64 = 30;
+/// The grace period of guests that do not say, in seconds.
+const DEFAULT_GRACE: i64 = 30;
+/// The longest beginning of a Pod's generated name that is the name of its instance.
+const LONGEST_NAME: usize = 200;
+/// The longest value of a label.
+const LONGEST_LABEL: usize = 63;
+/// Annotations of an instance that are about the instance alone begin so.
+const OWN_ANNOTATIONS: [&str; 3] = [
+    "kubectl.kubernetes.io/",
+    "kubevirt.io/storage-observed-api-version",
+    "kubevirt.io/latest-observed-api-version",
+];
+
+/// Who starts the launcher of a Pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartedBy {
+    /// The node agent, once the instance is handed over to it: the instance is handed over as soon as the Pod is bound.
+    NodeAgent,
+    /// The kubelet: the instance is handed over when the launcher runs.
+    Kubelet,
+}
+
+/// What launcher Pods have in common.
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    /// The image of the container `compute`.
+    pub image: String,
+    /// Who starts it.
+    pub started_by: StartedBy,
+    /// Whether our own monitor runs instances that do not say who is to run them.
+    pub native: bool,
+}
+
+/// The launcher Pod of an instance, bound to a node where one is given.
+///
+/// # Errors
+/// When a field of the instance is none of a Pod.
+pub fn launcher_pod(
+    vmi: &VirtualMachineInstance,
+    launcher: &Launcher,
+    node: Option<&str>,
+) -> Result<Pod, serde_json::Error> {
+    let spec = &vmi.spec;
+    let requests = Requests::of(vmi, launcher.native);
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
+    let container = Container {
+        name: COMPUTE.to_owned(),
+        image: Some(launcher.image.clone()),
+        command: Some(vec!["/usr/bin/virt-launcher".to_owned()]),
+        resources: Some(ResourceRequirements {
+            requests: Some(BTreeMap::from([
+                ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
+                ("memory".to_owned(), Quantity(requests.memory.to_string())),
+            ])),
+            ..ResourceRequirements::default()
+        }),
+        ..Container::default()
+    };
+    Ok(Pod {
+        metadata: metadata(vmi, &requests),
+        spec: Some(PodSpec {
+            containers: vec![container],
+            restart_policy: Some("Never".to_owned()),
+            automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
+            hostname: text(&spec.hostname),
+            subdomain: text(&spec.subdomain),
+            dns_policy: text(&spec.dns_policy),
+            dns_config: converted::<_, PodDNSConfig>(spec.dns_config.as_ref())?,
+            scheduler_name: text(&spec.scheduler_name),
+            priority_class_name: text(&spec.priority_class_name),
+            service_account_name: text(&spec.service_account_name),
+            termination_grace_period_seconds: Some(grace.saturating_add(END_MARGIN)),
+            node_name: node.map(str::to_owned),
+            node_selector: Some(node_selector(vmi)),
+            affinity: converted::<_, Affinity>(spec.affinity.as_ref())?,
+            tolerations: converted::<_, Vec<Toleration>>(Some(&spec.tolerations))?,
+            topology_spread_constraints: converted::<_, Vec<TopologySpreadConstraint>>(Some(
+                &spec.topology_spread_constraints,
+            ))?,
+            ..PodSpec::default()
+        }),
+        status: None,
+    })
+}
+
+fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
+    let vireo_api::v1::ObjectMeta { name, namespace, uid, labels, annotations, .. } = &vmi.metadata;
+    let mut labels = labels.clone();
+    labels.remove(super::NODE_LABEL);
+    let short = |text: &str| text.chars().take(LONGEST_LABEL).collect::<String>();
+    labels.extend([
+        (COMPONENT_LABEL.to_owned(), LAUNCHER.to_owned()),
+        (CREATED_BY_LABEL.to_owned(), uid.clone()),
+        ("vm.kubevirt.io/name".to_owned(), short(name).trim_end_matches(['-', '.']).to_owned()),
+    ]);
+    let is_own = |annotation: &str| OWN_ANNOTATIONS.iter().any(|own| annotation.starts_with(own));
+    let mut annotations: BTreeMap<String, String> = annotations
+        .iter()
+        .filter(|(name, _)| !is_own(name))
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect();
+    annotations.extend([
+        (DOMAIN_ANNOTATION.to_owned(), name.clone()),
+        ("kubectl.kubernetes.io/default-container".to_owned(), COMPUTE.to_owned()),
+        ("kubevirt.io/memory-overhead-bytes".to_owned(), requests.overhead.to_string()),
+    ]);
+    let beginning: String = name.chars().take(LONGEST_NAME).collect();
+    ObjectMeta {
+        generate_name: Some(format!("{LAUNCHER}-{beginning}-")),
+        namespace: Some(namespace.clone()),
+        labels: Some(labels),
+        annotations: Some(annotations),
+        owner_references: Some(vec![OwnerReference {
+            api_version: Kind::VMI.api_version(),
+            kind: Kind::VMI.kind.to_owned(),
+            name: name.clone(),
+            uid: uid.clone(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }]),
+        ..ObjectMeta::default()
+    }
+}
+
+fn node_selector(vmi: &VirtualMachineInstance) -> BTreeMap<String, String> {
+    let spec = &vmi.spec;
+    let architecture = Some(spec.architecture.as_str()).filter(|given| !given.is_empty()).unwrap_or("amd64");
+    let mut selector = BTreeMap::from([
+        ("kubevirt.io/schedulable".to_owned(), "true".to_owned()),
+        ("kubernetes.io/arch".to_owned(), architecture.to_owned()),
+    ]);
+    selector.extend(spec.node_selector.clone());
+    selector
+}
+
+/// What KubeVirt's API has in the same shape as Kubernetes'; nothing of what is empty.
+fn converted<T: Serialize, U: DeserializeOwned>(value: Option<&T>) -> Result<Option<U>, serde_json::Error> {
+    let Some(value) = value else { return Ok(None) };
+    let value = serde_json::to_value(value)?;
+    let is_empty = value.as_array().is_some_and(Vec::is_empty);
+    if is_empty { Ok(None) } else { serde_json::from_value(value).map(Some) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::StartedBy;
+    use super::*;
+
+    fn rendered(vmi: Value, node: Option<&str>) -> Value {
+        let launcher =
+            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::NodeAgent, native: false };
+        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node).unwrap())
+    }
+
+    #[test]
+    fn a_pod_is_of_its_instance() {
+        let pod = rendered(
+            json!({
+                "metadata": {"name": "demo", "namespace": "n", "uid": "u",
+                    "labels": {"app": "x", "kubevirt.io/nodeName": "old"},
+                    "annotations": {"a": "b", "kubectl.kubernetes.io/last-applied-configuration": "{}"}},
+                "spec": {"domain": {"memory": {"guest": "64Mi"}}},
+            }),
+            None,
+        );
+        let metadata = &pod["metadata"];
+        assert_eq!(metadata["generateName"], "virt-launcher-demo-");
+        let labels = json!({"app": "x", "kubevirt.io": "virt-launcher", "kubevirt.io/created-by": "u",
+            "vm.kubevirt.io/name": "demo"});
+        assert_eq!(metadata["labels"], labels);
+        let annotations = json!({"a": "b", "kubevirt.io/domain": "demo",
+            "kubectl.kubernetes.io/default-container": "compute",
+            "kubevirt.io/memory-overhead-bytes": "125829120"});
+        assert_eq!(metadata["annotations"], annotations);
+        let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "name": "demo",
+            "uid": "u", "controller": true, "blockOwnerDeletion": true});
+        assert_eq!(metadata["ownerReferences"], json!([owner]));
+        let spec = &pod["spec"];
+        assert_eq!(spec["containers"][0]["name"], "compute");
+        let requests = json!({"cpu": "100m", "memory": (64 << 20) + 125_829_120_i64});
+        let requests = json!({"cpu": requests["cpu"], "memory": requests["memory"].to_string()});
+        assert_eq!(spec["containers"][0]["resources"]["requests"], requests);
+        assert_eq!(
+            (&spec["restartPolicy"], &spec["terminationGracePeriodSeconds"]),
+            (&json!("Never"), &json!(60))
+        );
+        assert_eq!(spec.get("nodeName"), None);
+        assert_eq!(spec.get("tolerations"), None, "nothing of what is empty");
+    }
+
+    #[test]
+    fn what_a_scheduler_needs_is_in_the_pod() {
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "k", "operator": "In", "values": ["v"]}]}]}}});
+        let toleration = json!({"key": "gpu", "operator": "Exists", "effect": "NoSchedule"});
+        let pod = rendered(
+            json!({"metadata": {"name": "x".repeat(250)}, "spec": {"nodeSelector": {"disk": "ssd"},
+                "affinity": affinity, "tolerations": [toleration], "schedulerName": "mine",
+                "priorityClassName": "high", "terminationGracePeriodSeconds": 0}}),
+            Some("node1"),
+        );
+        let spec = &pod["spec"];
+        let selector =
+            json!({"disk": "ssd", "kubernetes.io/arch": "amd64", "kubevirt.io/schedulable": "true"});
+        assert_eq!(spec["nodeSelector"], selector);
+        assert_eq!((&spec["affinity"], &spec["tolerations"]), (&affinity, &json!([toleration])));
+        assert_eq!((&spec["schedulerName"], &spec["priorityClassName"]), (&json!("mine"), &json!("high")));
+        assert_eq!(
+            (&spec["nodeName"], &spec["terminationGracePeriodSeconds"]),
+            (&json!("node1"), &json!(30))
+        );
+        let name = pod["metadata"]["generateName"].as_str().unwrap();
+        assert!(name.len() < 248, "{name}");
+        assert_eq!(pod["metadata"]["labels"]["vm.kubevirt.io/name"].as_str().map(str::len), Some(63));
+    }
+}
