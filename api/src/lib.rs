@@ -6,5 +6,6 @@
 //! wrong type in one place still has the rest of it checked. No I/O, nothing asynchronous.
 
 pub mod decode;
+pub mod names;
 pub mod spec;
 pub mod v1;

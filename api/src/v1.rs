@@ -63,7 +63,7 @@ pub use replicaset::*;
 pub use scheduling::*;
 pub use security::*;
 pub use selector::*;
-pub use shape::{Shape, Stranger};
+pub use shape::{Shape, UnknownField};
 pub use status::*;
 pub use vm::*;
 pub use vmi::*;

@@ -7,7 +7,6 @@ use serde_json::Value;
 use crate::auth::User;
 use crate::http::ApiError;
 use crate::resource::{Cause, Resource};
-use crate::store::Store;
 
 /// What is done to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,8 +30,6 @@ pub struct Attributes<'a> {
     pub old: Option<&'a Value>,
     /// Who does it.
     pub user: &'a User,
-    /// What else is stored.
-    pub store: &'a Store,
 }
 
 /// Why a write is not admitted.

@@ -161,13 +161,13 @@ impl Collector {
 
     /// What there is to do about an object.
     fn tasks(&self, store: &Store, object: &Object, time: Option<i64>) -> Vec<Task> {
-        let fates: Vec<(Owner, Fate)> =
-            owners(object).map(|owner| (owner, self.fate(store, &owner, &object.key.namespace))).collect();
-        if let Some((owner, _)) = fates.iter().find(|(_, fate)| *fate == Fate::Frees) {
+        let effects: Vec<(Owner, Effect)> =
+            owners(object).map(|owner| (owner, self.effect(store, &owner, &object.key.namespace))).collect();
+        if let Some((owner, _)) = effects.iter().find(|(_, effect)| *effect == Effect::Release) {
             return vec![Task::Disown(owner.uid.to_owned())];
         }
         if !meta::is_leaving(&object.value) {
-            let orphaned = !fates.is_empty() && fates.iter().all(|(_, fate)| *fate == Fate::Takes);
+            let orphaned = !effects.is_empty() && effects.iter().all(|(_, effect)| *effect == Effect::Delete);
             let stale = time.is_some_and(|now| is_stale(object, now));
             let due = orphaned || stale || is_closing(store, &object.key.namespace);
             return due.then_some(Task::Remove).into_iter().collect();
@@ -186,37 +186,37 @@ impl Collector {
 }
 
 impl Collector {
-    fn fate(&self, store: &Store, owner: &Owner<'_>, namespace: &str) -> Fate {
+    fn effect(&self, store: &Store, owner: &Owner<'_>, namespace: &str) -> Effect {
         // Of what is not served nobody knows whether it is gone.
-        let Some(key) = owner.key(&self.catalog, namespace) else { return Fate::Keeps };
+        let Some(key) = owner.key(&self.catalog, namespace) else { return Effect::Keep };
         if store.is_unreadable(&key) {
-            return Fate::Keeps;
+            return Effect::Keep;
         }
         let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
-            return Fate::Takes;
+            return Effect::Delete;
         };
         if !meta::is_leaving(&there.value) {
-            return Fate::Keeps;
+            return Effect::Keep;
         }
         let finalizers = meta::finalizers(&there.value);
         let has = |finalizer: &str| finalizers.iter().any(|one| one == finalizer);
         match (has(ORPHAN), has(FOREGROUND)) {
-            (true, _) => Fate::Frees,
-            (false, true) => Fate::Takes,
-            (false, false) => Fate::Keeps,
+            (true, _) => Effect::Release,
+            (false, true) => Effect::Delete,
+            (false, false) => Effect::Keep,
         }
     }
 }
 
 /// What becomes of dependents because of one owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum Effect {
     /// They stay.
-    Keeps,
+    Keep,
     /// They go.
-    Takes,
+    Delete,
     /// They are no longer its.
-    Frees,
+    Release,
 }
 
 fn is_closing(store: &Store, namespace: &str) -> bool {

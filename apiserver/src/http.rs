@@ -113,17 +113,30 @@ async fn serve(
         Target::Object(object) => objects(server, object, query, request).await,
         Target::Scale(object) => {
             let form = table::Form::negotiate(&request, &query)?;
-            write::scale(write::Asked { server: Arc::clone(server), object, query, form, request }).await
+            write::scale(write::WriteRequest { server: Arc::clone(server), object, query, form, request })
+                .await
         }
         Target::Binding(object) => {
             let form = table::Form::Plain;
-            write::binding::bind(write::Asked { server: Arc::clone(server), object, query, form, request })
-                .await
+            write::binding::bind(write::WriteRequest {
+                server: Arc::clone(server),
+                object,
+                query,
+                form,
+                request,
+            })
+            .await
         }
         Target::Eviction(object) => {
             let form = table::Form::Plain;
-            write::eviction::evict(write::Asked { server: Arc::clone(server), object, query, form, request })
-                .await
+            write::eviction::evict(write::WriteRequest {
+                server: Arc::clone(server),
+                object,
+                query,
+                form,
+                request,
+            })
+            .await
         }
         Target::Token(account) => token::serve(server, &account, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
@@ -176,13 +189,13 @@ async fn objects(
     }
     let (method, named) = (request.method().clone(), object.name.is_some());
     let whole = object.status.is_none();
-    let asked = write::Asked { server: Arc::clone(server), object, query, form, request };
+    let request = write::WriteRequest { server: Arc::clone(server), object, query, form, request };
     match method {
-        Method::POST if !named => write::create(asked).await,
-        Method::PUT if named => write::replace(asked).await,
-        Method::PATCH if named => write::patch(asked).await,
-        Method::DELETE if named && whole => write::delete(asked).await,
-        Method::DELETE if !named => write::delete_all(asked).await,
+        Method::POST if !named => write::create(request).await,
+        Method::PUT if named => write::replace(request).await,
+        Method::PATCH if named => write::patch(request).await,
+        Method::DELETE if named && whole => write::delete(request).await,
+        Method::DELETE if !named => write::delete_all(request).await,
         _ => Err(ApiError::method_not_allowed()),
     }
 }

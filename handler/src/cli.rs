@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use vireo_handler::command::NodeArgs;
-use vireo_handler::report::{Asked, Format};
+use vireo_handler::report::{Format, Options};
 
 /// The node agent: runs the virtual machines that manifests describe.
 #[derive(Debug, Parser)]
@@ -59,7 +59,7 @@ enum Output {
     Wide,
 }
 
-impl From<Status> for Asked {
+impl From<Status> for Options {
     fn from(status: Status) -> Self {
         Self {
             name: status.name,

@@ -22,6 +22,7 @@ use kube::Client;
 use kube::runtime::watcher::Config;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
+use vireo_api::names::NODE_LABEL;
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::queue::WorkQueue;
@@ -37,11 +38,6 @@ use instance::Instance;
 use pods::Pods;
 use removal::Remover;
 use status::StatusWriter;
-
-/// The label of a VMI that names its node; KubeVirt's.
-pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
-/// Held by the node agent until nothing is left of a VMI; KubeVirt's.
-pub const FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
 /// Delay after the first request that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));

@@ -36,7 +36,7 @@ pub struct Node {
     picture: Mutex<Picture>,
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
-    news: tokio::sync::watch::Sender<u64>,
+    changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
 }
@@ -74,7 +74,7 @@ impl Node {
             picture: Mutex::default(),
             wires: Mutex::default(),
             host: Once::new(),
-            news: tokio::sync::watch::Sender::new(0),
+            changes: tokio::sync::watch::Sender::new(0),
             claims: tokio::sync::watch::Sender::new(0),
         }
     }
@@ -113,12 +113,12 @@ impl Node {
             None => picture.vmis.remove(key),
         };
         drop(picture);
-        self.news.send_modify(|count| *count = count.wrapping_add(1));
+        self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Wakes whenever a VMI is shown otherwise than before.
-    pub fn news(&self) -> tokio::sync::watch::Receiver<u64> {
-        self.news.subscribe()
+    pub fn subscribe(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
     /// Where persistent volume claims are.
@@ -127,12 +127,12 @@ impl Node {
     }
 
     /// Tells those that wait for a claim that there is another one.
-    pub fn tell_of_claims(&self) {
+    pub fn notify_claims(&self) {
         self.claims.send_modify(|count| *count = count.wrapping_add(1));
     }
 
     /// Wakes whenever there is another claim.
-    pub fn news_of_claims(&self) -> tokio::sync::watch::Receiver<u64> {
+    pub fn subscribe_claims(&self) -> tokio::sync::watch::Receiver<u64> {
         self.claims.subscribe()
     }
 
@@ -205,7 +205,7 @@ impl Node {
     }
 
     /// Logs an error with its causes.
-    pub fn complain(what: &str, error: &dyn std::error::Error) {
+    pub fn log_error(what: &str, error: &dyn std::error::Error) {
         warn!(error = chain(error), "{what}");
     }
 }

@@ -7,6 +7,7 @@ mod act;
 mod backoff;
 mod deadline;
 pub mod decide;
+mod desired;
 mod end;
 mod health;
 mod machine;
@@ -16,7 +17,6 @@ mod record;
 pub mod status;
 pub mod supervise;
 mod volumes;
-mod want;
 
 pub(crate) use deadline::{EXIT_TIMEOUT, time_to_end};
 pub(crate) use record::grace;

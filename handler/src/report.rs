@@ -16,7 +16,7 @@ use vireo_api::spec::HYPERVISOR_CONDITION;
 
 /// What a user asks for.
 #[derive(Debug)]
-pub struct Asked {
+pub struct Options {
     /// Only this VMI.
     pub name: Option<String>,
     /// Only of this namespace.
@@ -48,9 +48,9 @@ struct Found {
 }
 
 /// Prints the status. Exit code 1: nothing of that name, or the state cannot be read.
-pub fn command(asked: &Asked) -> ExitCode {
-    let state = StateDir::at(&asked.state_dir);
-    let found = match find(&state, asked) {
+pub fn command(options: &Options) -> ExitCode {
+    let state = StateDir::at(&options.state_dir);
+    let found = match find(&state, options) {
         Ok(found) => found,
         Err(error) => {
             eprintln!("virt-handler: {}", chain(&error));
@@ -60,17 +60,17 @@ pub fn command(asked: &Asked) -> ExitCode {
     if !state.is_served() {
         eprintln!(
             "virt-handler: no handler runs on {}; this is what the last one knew",
-            asked.state_dir.display()
+            options.state_dir.display()
         );
     }
-    if let Some(name) = asked.name.as_ref().filter(|_| found.vmis.is_empty() && found.refusals.is_empty()) {
-        let namespace = asked.namespace.as_deref().unwrap_or("default");
+    if let Some(name) = options.name.as_ref().filter(|_| found.vmis.is_empty() && found.refusals.is_empty()) {
+        let namespace = options.namespace.as_deref().unwrap_or("default");
         eprintln!(
             "virt-handler: virtualmachineinstance.kubevirt.io \"{name}\" not found in namespace {namespace}"
         );
         return ExitCode::FAILURE;
     }
-    match print(&found, asked) {
+    match print(&found, options) {
         Ok(text) => {
             print!("{text}");
             ExitCode::SUCCESS
@@ -82,15 +82,15 @@ pub fn command(asked: &Asked) -> ExitCode {
     }
 }
 
-fn find(state: &StateDir, asked: &Asked) -> Result<Found, StateError> {
-    let namespace = match (&asked.namespace, &asked.name) {
+fn find(state: &StateDir, options: &Options) -> Result<Found, StateError> {
+    let namespace = match (&options.namespace, &options.name) {
         (Some(namespace), _) => Some(namespace.as_str()),
         (None, Some(_)) => Some("default"),
         (None, None) => None,
     };
     let meant = |its_namespace: &str, its_name: &str| {
         namespace.is_none_or(|namespace| namespace == its_namespace)
-            && asked.name.as_deref().is_none_or(|name| name == its_name)
+            && options.name.as_deref().is_none_or(|name| name == its_name)
     };
     let mut found = Found::default();
     for (_, dir) in state.machines()? {
@@ -109,7 +109,7 @@ fn find(state: &StateDir, asked: &Asked) -> Result<Found, StateError> {
     found.refusals = refusals
         .into_iter()
         .filter(|refusal| match refusal.name.as_str() {
-            "" => asked.name.is_none(),
+            "" => options.name.is_none(),
             name => meant(&refusal.namespace, name),
         })
         .collect();
@@ -126,22 +126,22 @@ struct List<'a> {
     refused: &'a [Refusal],
 }
 
-fn print(found: &Found, asked: &Asked) -> Result<String, Box<dyn std::error::Error>> {
+fn print(found: &Found, options: &Options) -> Result<String, Box<dyn std::error::Error>> {
     let list = List { api_version: "v1", kind: "List", items: &found.vmis, refused: &found.refusals };
-    let alone = found.vmis.first().filter(|_| asked.name.is_some() && found.refusals.is_empty());
+    let alone = found.vmis.first().filter(|_| options.name.is_some() && found.refusals.is_empty());
     let json = |alone: Option<&VirtualMachineInstance>| match alone {
         Some(vmi) => serde_json::to_value(vmi),
         None => serde_json::to_value(&list),
     };
-    Ok(match asked.format {
+    Ok(match options.format {
         Format::Json => format!("{}\n", serde_json::to_string_pretty(&json(alone)?)?),
         Format::Yaml => serde_saphyr::to_string(&json(alone)?)?,
-        Format::Table => table(found, asked, false, Timestamp::now()),
-        Format::Wide => table(found, asked, true, Timestamp::now()),
+        Format::Table => table(found, options, false, Timestamp::now()),
+        Format::Wide => table(found, options, true, Timestamp::now()),
     })
 }
 
-fn table(found: &Found, asked: &Asked, wide: bool, now: Timestamp) -> String {
+fn table(found: &Found, options: &Options, wide: bool, now: Timestamp) -> String {
     let mut header = vec!["NAMESPACE", "NAME", "PHASE", "HYPERVISOR", "IP", "AGE", "REASON"];
     if wide {
         header.extend(["NODE", "UID", "WHY"]);
@@ -163,7 +163,7 @@ fn table(found: &Found, asked: &Asked, wide: bool, now: Timestamp) -> String {
         }
     }
     let mut text = if rows.len() > 1 { align(&rows) } else { "No VMIs.\n".to_owned() };
-    if asked.name.is_some() {
+    if options.name.is_some() {
         found.vmis.iter().for_each(|vmi| text.push_str(&details(vmi)));
     }
     text.push_str(&refused(&found.refusals));

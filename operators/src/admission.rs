@@ -1,6 +1,7 @@
 //! Admission of KubeVirt's objects: functions that complete and validate them, by kind, and [`Admission`], which reads what
 //! else there must be. The API server of standalone calls them before it stores an object, as webhooks do in a cluster.
 
+mod eviction;
 pub mod instancetype;
 pub mod pool;
 pub mod replicaset;
@@ -71,5 +72,14 @@ impl Admission {
             Kind::VM => read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await,
             _ => Ok(Vec::new()),
         }
+    }
+
+    /// Decides on a request to evict a Pod. Unless it is a dry run, the VMI of a launcher Pod is marked for evacuation where
+    /// its eviction strategy says so.
+    ///
+    /// # Errors
+    /// The message of the denial, which is to be answered with the status 429: evictions are tried again.
+    pub async fn evict(&self, pod: &Value, dry_run: bool) -> Result<(), String> {
+        eviction::admit(&self.client, pod, dry_run).await.map_or(Ok(()), Err)
     }
 }

@@ -34,3 +34,30 @@ pub(crate) fn standing(before: &[Condition], now: Timestamp, holding: &[Holds<'_
 pub(crate) fn has(conditions: &[Condition], kind: &str, status: &str) -> bool {
     conditions.iter().any(|one| one.r#type == kind && one.status == status)
 }
+
+/// Sets a condition to `False` with a reason and a message, or removes it. Whether that changed it.
+pub(crate) fn set_false(
+    conditions: &mut Vec<Condition>,
+    kind: &str,
+    why: Option<(&str, &str)>,
+    now: Timestamp,
+) -> bool {
+    let position = conditions.iter().position(|one| one.r#type == kind);
+    let old = position.map(|position| conditions.remove(position));
+    let Some((reason, message)) = why else { return old.is_some() };
+    let since = old.as_ref().filter(|old| old.status == "False");
+    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
+    let new = Condition {
+        r#type: kind.to_owned(),
+        status: "False".to_owned(),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+        last_transition_time: since
+            .and_then(|old| old.last_transition_time.clone())
+            .or(Some(now.to_string())),
+        ..Condition::default()
+    };
+    let changed = old.as_ref() != Some(&new);
+    conditions.insert(position.unwrap_or(conditions.len()), new);
+    changed
+}

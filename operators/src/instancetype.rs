@@ -1,4 +1,4 @@
-//! Instance types and preferences: what they make of a machine's template.
+//! Instance types and preferences: what they make of a VM's template.
 //!
 //! Both work on templates as they are stored, so that a field that this release does not know is carried along.
 
@@ -31,7 +31,7 @@ pub use topology::Topology;
 /// Kinds that a matcher may name, as they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In the machine's namespace.
+    /// In the VM's namespace.
     Namespaced,
     /// Of the whole cluster.
     Cluster,

@@ -6,7 +6,6 @@ pub mod admission;
 mod conditions;
 mod controllers;
 mod error;
-pub mod eviction;
 pub mod instancetype;
 pub mod placement;
 pub mod pool;

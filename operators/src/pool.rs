@@ -3,7 +3,7 @@
 mod actuator;
 pub mod controller;
 mod heal;
-mod machine;
+mod member;
 mod order;
 mod update;
 
@@ -15,39 +15,39 @@ use vireo_api::v1::{
     VirtualMachineTemplateSpec,
 };
 
-use machine::number;
-pub use machine::{Made, Revision};
+use member::number;
+pub use member::{Made, Revision};
 pub use order::SORT_POLICIES;
 
 use crate::conditions::{Holds, has, standing};
 use crate::selector;
 
-/// Of a machine and of its instance: the revision of the pool that it was made from.
+/// Of a VM and of its instance: the revision of the pool that it was made from.
 pub const REVISION_LABEL: &str = "kubevirt.io/vm-pool-revision-name";
 /// Machines created or deleted at once: as KubeVirt.
 const BURST: usize = 250;
 const PAUSED: &str = "ReplicaPaused";
 const FAILURE: &str = "ReplicaFailure";
 
-/// A machine that the pool controls.
+/// A VM that the pool controls.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'a> {
     /// It. Its spec is not looked at.
-    pub machine: &'a VirtualMachine,
+    pub vm: &'a VirtualMachine,
     /// Its instance, if it has one. Its spec is not looked at.
     pub instance: Option<&'a VirtualMachineInstance>,
 }
 
 /// What there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct Observed<'a> {
     /// The pool.
     pub pool: &'a VirtualMachinePool,
-    /// The machines that it controls, by name; those that are being deleted among them.
+    /// The VMs that it controls, by name; those that are being deleted among them.
     pub members: &'a [Member<'a>],
     /// The templates of its revisions, by the names of these.
     pub revisions: &'a BTreeMap<String, VirtualMachineTemplateSpec>,
-    /// Why the last machine could not be created.
+    /// Why the last VM could not be created.
     pub failure: Option<&'a str>,
     /// What time it is.
     pub now: Timestamp,
@@ -58,15 +58,15 @@ pub struct Seen<'a> {
 pub enum Step {
     /// Keep a revision, before anything is made from it.
     Keep(Revision),
-    /// Create a machine.
+    /// Create a VM.
     Create(Box<VirtualMachine>),
-    /// Give a machine what it would have if it were created now.
+    /// Give a VM what it would have if it were created now.
     Update(String, Box<Made>),
     /// Delete one.
     Delete(String),
     /// Have the pool own it no longer.
-    Disown(String),
-    /// Delete an instance, so that its machine makes it anew.
+    Release(String),
+    /// Delete an instance, so that its VM makes it anew.
     Restart(String),
     /// Say of an instance that it is what this revision makes.
     Relabel(String, String),
@@ -82,31 +82,31 @@ pub struct Decision {
     /// What to do, in this order.
     pub steps: Vec<Step>,
     /// When to look again even if nothing changes.
-    pub again: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
     /// That it was paused (`true`) or resumed, if it was.
     pub paused: Option<bool>,
 }
 
 /// Decides about one pool. `is_taken` says whether a VM of a name exists, whether or not the pool controls it.
-pub fn decide(seen: Seen<'_>, is_taken: impl Fn(&str) -> bool) -> Decision {
-    let Seen { pool, now, .. } = seen;
-    let (mine, strangers): (Vec<Member<'_>>, Vec<_>) =
-        seen.members.iter().copied().partition(|member| matches(pool, member));
-    let mut again = None;
+pub fn decide(observed: Observed<'_>, is_taken: impl Fn(&str) -> bool) -> Decision {
+    let Observed { pool, now, .. } = observed;
+    let (mine, released): (Vec<Member<'_>>, Vec<_>) =
+        observed.members.iter().copied().partition(|member| matches(pool, member));
+    let mut requeue_at = None;
     let mut steps = Vec::new();
-    // A pool that goes leaves its machines to the collector.
+    // A pool that goes leaves its VMs to the collector.
     if pool.metadata.deletion_timestamp.is_none() {
-        steps.extend(strangers.iter().map(|one| Step::Disown(one.machine.metadata.uid.clone())));
+        steps.extend(released.iter().map(|one| Step::Release(one.vm.metadata.uid.clone())));
         if !pool.spec.paused {
             let healing = heal::decide(pool, &mine, now);
-            again = healing.again;
+            requeue_at = healing.requeue_at;
             steps.extend(healing.steps);
             scale(pool, &mine, is_taken, &mut steps);
             if steps.is_empty() {
-                steps.extend(update::decide(pool, &mine, seen.revisions));
+                steps.extend(update::decide(pool, &mine, observed.revisions));
             }
             if steps.is_empty() {
-                steps.extend(unused(&mine, seen.revisions).map(Step::Prune));
+                steps.extend(unused(&mine, observed.revisions).map(Step::Prune));
             }
         }
     }
@@ -116,32 +116,32 @@ pub fn decide(seen: Seen<'_>, is_taken: impl Fn(&str) -> bool) -> Decision {
     let status = VirtualMachinePoolStatus {
         replicas: i64::try_from(mine.len()).ok(),
         ready_replicas: i64::try_from(ready).ok(),
-        conditions: conditions(seen),
+        conditions: conditions(observed),
         label_selector: pool.spec.selector.as_ref().map(selector::text).unwrap_or_default(),
         ..pool.status.clone()
     };
-    Decision { status, steps, again, paused }
+    Decision { status, steps, requeue_at, paused }
 }
 
 fn matches(pool: &VirtualMachinePool, member: &Member<'_>) -> bool {
-    let labels = &member.machine.metadata.labels;
+    let labels = &member.vm.metadata.labels;
     pool.spec.selector.as_ref().is_some_and(|selector| selector::matches(selector, labels))
 }
 
 fn is_leaving(member: &Member<'_>) -> bool {
-    member.machine.metadata.deletion_timestamp.is_some()
+    member.vm.metadata.deletion_timestamp.is_some()
 }
 
 fn is_ready(member: &Member<'_>) -> bool {
-    has(&member.machine.status.conditions, "Ready", "True")
+    has(&member.vm.status.conditions, "Ready", "True")
 }
 
-/// How many machines are wanted.
+/// How many VMs are wanted.
 fn wanted(pool: &VirtualMachinePool) -> usize {
     usize::try_from(pool.spec.replicas.unwrap_or(1)).unwrap_or(0)
 }
 
-/// A machine on its way out counts until it is gone, so that the next may have its name.
+/// A VM on its way out counts until it is gone, so that the next may have its name.
 fn scale(
     pool: &VirtualMachinePool,
     mine: &[Member<'_>],
@@ -151,9 +151,9 @@ fn scale(
     let missing = wanted(pool).saturating_sub(mine.len()).min(BURST);
     if missing > 0 {
         let revision = Revision::of(pool);
-        let free = (0_u64..).filter(|number| !is_taken(&machine::name(pool, *number))).take(missing);
-        let made = free.filter_map(|number| machine::create(pool, number, &revision.name));
-        let made: Vec<Step> = made.map(|machine| Step::Create(Box::new(machine))).collect();
+        let free = (0_u64..).filter(|number| !is_taken(&member::name(pool, *number))).take(missing);
+        let made = free.filter_map(|number| member::create(pool, number, &revision.name));
+        let made: Vec<Step> = made.map(|vm| Step::Create(Box::new(vm))).collect();
         steps.push(Step::Keep(revision));
         steps.extend(made);
     }
@@ -164,32 +164,32 @@ fn scale(
     if excess > 0 && !by_hand {
         let policy = strategy.and_then(|one| one.proactive.as_ref()?.selection_policy.as_ref());
         let chosen = order::by(policy, &staying).into_iter().take(excess);
-        steps.extend(chosen.map(|one| Step::Delete(one.machine.metadata.uid.clone())));
+        steps.extend(chosen.map(|one| Step::Delete(one.vm.metadata.uid.clone())));
     }
 }
 
-/// Revisions that no machine and no instance was made from.
+/// Revisions that no VM and no instance was made from.
 fn unused<'a>(
     mine: &'a [Member<'_>],
     revisions: &'a BTreeMap<String, VirtualMachineTemplateSpec>,
 ) -> impl Iterator<Item = String> + 'a {
     let labels = mine.iter().flat_map(|one| {
-        [Some(&one.machine.metadata.labels), one.instance.map(|instance| &instance.metadata.labels)]
+        [Some(&one.vm.metadata.labels), one.instance.map(|instance| &instance.metadata.labels)]
     });
     let used: BTreeSet<&String> = labels.flatten().filter_map(|labels| labels.get(REVISION_LABEL)).collect();
     revisions.keys().filter(move |name| !used.contains(name)).cloned()
 }
 
-fn conditions(seen: Seen<'_>) -> Vec<vireo_api::v1::Condition> {
-    let failure = seen.failure.map(|why| format!("error during scale out: {why}"));
-    let paused = seen.pool.spec.paused.then_some(Holds {
+fn conditions(observed: Observed<'_>) -> Vec<vireo_api::v1::Condition> {
+    let failure = observed.failure.map(|why| format!("error during scale out: {why}"));
+    let paused = observed.pool.spec.paused.then_some(Holds {
         kind: PAUSED,
         reason: "SuccessfulPaused",
         message: "Pool controller is paused",
     });
     let failed = failure.as_deref().map(|message| Holds { kind: FAILURE, reason: "FailedScaleOut", message });
     let holding: Vec<Holds<'_>> = [paused, failed].into_iter().flatten().collect();
-    standing(&seen.pool.status.conditions, seen.now, &holding)
+    standing(&observed.pool.status.conditions, observed.now, &holding)
 }
 
 #[cfg(test)]

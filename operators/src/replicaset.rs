@@ -20,7 +20,7 @@ const FAILURE: &str = "ReplicaFailure";
 
 /// What there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct Observed<'a> {
     /// The set.
     pub set: &'a VirtualMachineInstanceReplicaSet,
     /// Those that it controls and those that nobody does, of its namespace. Their specs are not looked at.
@@ -41,32 +41,32 @@ pub enum Step {
     /// Make the set its owner.
     Adopt(String, OwnerReference),
     /// Have the set own it no longer.
-    Disown(String),
+    Release(String),
 }
 
 /// What to write and what to do.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Verdict {
+pub struct Decision {
     /// The set's status.
     pub status: VirtualMachineInstanceReplicaSetStatus,
     /// What to do, in any order.
     pub steps: Vec<Step>,
     /// When to look again even if nothing changes.
-    pub again: Option<Timestamp>,
+    pub requeue_at: Option<Timestamp>,
     /// That it was paused (`true`) or resumed, if it was.
     pub paused: Option<bool>,
 }
 
 /// Decides about one set.
-pub fn decide(seen: Seen<'_>) -> Verdict {
-    let Seen { set, instances, now, .. } = seen;
+pub fn decide(observed: Observed<'_>) -> Decision {
+    let Observed { set, instances, now, .. } = observed;
     let mine = Mine::of(set, instances, now);
     let mut steps = Vec::new();
     // A set that goes leaves its instances to the collector.
     if set.metadata.deletion_timestamp.is_none() {
         let adopted = mine.orphans.iter().map(|one| Step::Adopt(one.metadata.uid.clone(), owner(set)));
         steps.extend(adopted);
-        steps.extend(mine.strangers.iter().map(|one| Step::Disown(one.metadata.uid.clone())));
+        steps.extend(mine.released.iter().map(|one| Step::Release(one.metadata.uid.clone())));
         if !set.spec.paused {
             scale(set, &mine, &mut steps);
         }
@@ -77,11 +77,11 @@ pub fn decide(seen: Seen<'_>) -> Verdict {
     let status = VirtualMachineInstanceReplicaSetStatus {
         replicas: i64::try_from(mine.active.len()).ok(),
         ready_replicas: i64::try_from(ready).ok(),
-        conditions: conditions(seen),
+        conditions: conditions(observed),
         label_selector: set.spec.selector.as_ref().map(selector::text).unwrap_or_default(),
         ..set.status.clone()
     };
-    Verdict { status, steps, again: mine.rested, paused }
+    Decision { status, steps, requeue_at: mine.rested, paused }
 }
 
 /// The instances of a set.
@@ -97,7 +97,7 @@ struct Mine<'a> {
     /// Those that match and have no owner; among the others too.
     orphans: Vec<&'a VirtualMachineInstance>,
     /// Those that no longer match.
-    strangers: Vec<&'a VirtualMachineInstance>,
+    released: Vec<&'a VirtualMachineInstance>,
 }
 
 impl<'a> Mine<'a> {
@@ -112,7 +112,7 @@ impl<'a> Mine<'a> {
             resting: 0,
             rested: None,
             orphans: Vec::new(),
-            strangers: Vec::new(),
+            released: Vec::new(),
         };
         let alive = instances.iter().copied().filter(|one| one.metadata.deletion_timestamp.is_none());
         for one in alive {
@@ -125,7 +125,7 @@ impl<'a> Mine<'a> {
                 .is_some_and(|selector| selector::matches(selector, &one.metadata.labels));
             match (controller, matches) {
                 (Some(owner), true) if owner.uid == set.metadata.uid => mine.sort(one, now),
-                (Some(owner), false) if owner.uid == set.metadata.uid => mine.strangers.push(one),
+                (Some(owner), false) if owner.uid == set.metadata.uid => mine.released.push(one),
                 (None, true) => {
                     mine.orphans.push(one);
                     mine.sort(one, now);
@@ -215,15 +215,15 @@ fn is_ready(one: &VirtualMachineInstance) -> bool {
     has(&one.status.conditions, "Ready", "True")
 }
 
-fn conditions(seen: Seen<'_>) -> Vec<Condition> {
-    let paused = seen.set.spec.paused.then_some(Holds {
+fn conditions(observed: Observed<'_>) -> Vec<Condition> {
+    let paused = observed.set.spec.paused.then_some(Holds {
         kind: PAUSED,
         reason: "Paused",
         message: "Controller got paused",
     });
-    let failed = seen.failure.map(|message| Holds { kind: FAILURE, reason: "FailedCreate", message });
+    let failed = observed.failure.map(|message| Holds { kind: FAILURE, reason: "FailedCreate", message });
     let holding: Vec<Holds<'_>> = [paused, failed].into_iter().flatten().collect();
-    standing(&seen.set.status.conditions, seen.now, &holding)
+    standing(&observed.set.status.conditions, observed.now, &holding)
 }
 
 #[cfg(test)]

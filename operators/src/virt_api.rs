@@ -14,6 +14,7 @@ mod node;
 mod volumes;
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -41,8 +42,21 @@ use crate::vm::{self, orphan};
 pub const GROUP: &str = "subresources.kubevirt.io";
 /// Its versions, the preferred one first.
 pub const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
-/// How often a write is tried that others are faster than.
+/// How often a write is tried whose object others change meanwhile.
 const ATTEMPTS: usize = 5;
+
+/// Tries a write again whose object others changed meanwhile.
+async fn retry_on_conflict<T, F: Future<Output = Result<T, ApiError>>>(
+    write: impl Fn() -> F,
+) -> Result<T, ApiError> {
+    for _ in 1..ATTEMPTS {
+        match write().await {
+            Err(error) if error.is_stale() => {}
+            done => return done,
+        }
+    }
+    write().await
+}
 
 /// KubeVirt's API server.
 #[derive(Clone)]
@@ -117,10 +131,10 @@ fn read<T: DeserializeOwned>(object: DynamicObject) -> Result<T, ApiError> {
     read.map_err(|error| ApiError::internal(format!("what is stored cannot be read: {error}")))
 }
 
-fn refused(kind: Kind, name: &str, refusal: vm::Refusal) -> ApiError {
-    match refusal {
-        vm::Refusal::BadRequest(message) => ApiError::bad_request(message),
-        vm::Refusal::Conflict(message) => ApiError::conflict(kind, name, &message),
+fn refused(kind: Kind, name: &str, rejection: vm::Rejection) -> ApiError {
+    match rejection {
+        vm::Rejection::BadRequest(message) => ApiError::bad_request(message),
+        vm::Rejection::Conflict(message) => ApiError::conflict(kind, name, &message),
     }
 }
 

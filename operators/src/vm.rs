@@ -15,7 +15,9 @@ pub mod volumes;
 
 pub use decide::{Action, Decision, Observed, decide};
 pub use instance::{Revision, Start};
-pub use requests::{Asked, Change, Refusal, RestartOptions, StartOptions, StopOptions, restart, start, stop};
+pub use requests::{
+    Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
+};
 pub use strategy::{RunStrategy, StrategyError};
 pub use volume_patch::{plug, with_volumes};
 

@@ -13,7 +13,6 @@ use vireo_handler::storage::AllowedPaths;
 use vireo_operators::Problem;
 use vireo_operators::admission::{self, reserved, vmi};
 
-use crate::eviction;
 use crate::host_paths;
 use crate::policy::is_component;
 use crate::resource::{causes, claim, kubevirt, volume};
@@ -74,7 +73,7 @@ impl Admission for VirtAdmission {
         if let Some(kind) = kind(resource) {
             answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
         }
-        none(host_paths::judge(&self.allowed, resource, new, old))
+        none(host_paths::validate(&self.allowed, resource, new, old))
     }
 
     fn delete(
@@ -101,7 +100,9 @@ impl Admission for VirtAdmission {
 
     fn evict(&self, attributes: &Attributes<'_>, dry_run: bool) -> Result<(), ApiError> {
         match attributes.old {
-            Some(pod) => eviction::admit(attributes.store, pod, dry_run),
+            Some(pod) => {
+                self.runtime.block_on(self.virt.evict(pod, dry_run)).map_err(ApiError::too_many_requests)
+            }
             None => Ok(()),
         }
     }
@@ -128,7 +129,7 @@ fn workload(attributes: &Attributes<'_>) -> Option<Cause> {
             "Endpoints" | "Ingress" | "Service" => {
                 "Forbidden: services are not supported here: virtctl port-forward reaches the ports of a guest"
             }
-            _ => "Forbidden: no pods run here: what runs are VirtualMachineInstances",
+            _ => "Forbidden: only VirtualMachineInstances run here, and the pods of their launchers",
         };
         Cause::forbidden("spec", message)
     })

@@ -29,7 +29,7 @@ fn instance(resource: &Resource) -> Option<&'static [&'static str]> {
 
 /// What an object would be refused for. One whose volumes and kernel are as they were is not: it was stored when it might
 /// be.
-pub(crate) fn judge(
+pub(crate) fn validate(
     allowed: &AllowedPaths,
     resource: &Resource,
     new: &Value,
@@ -99,19 +99,19 @@ mod tests {
                 "spec.virtualMachineTemplate.spec.template.spec",
             ),
         ] {
-            let told = judge(&off, row, &object, None);
+            let told = validate(&off, row, &object, None);
             assert_eq!(told.len(), 1, "{told:?}");
             assert_eq!(told[0].field, format!("{at}.volumes[1]"));
             assert!(told[0].message.starts_with("HostDisk feature gate is not enabled"), "{told:?}");
-            let told = judge(&some, row, &object, None);
+            let told = validate(&some, row, &object, None);
             assert_eq!(told[0].field, format!("{at}.volumes[1].hostDisk.path"));
-            assert_eq!(judge(&AllowedPaths::any(), row, &object, None), []);
-            assert_eq!(judge(&off, row, &object, Some(&object)), [], "it was stored before");
+            assert_eq!(validate(&AllowedPaths::any(), row, &object, None), []);
+            assert_eq!(validate(&off, row, &object, Some(&object)), [], "it was stored before");
             let before = json!({"spec": {}});
-            assert_eq!(judge(&off, row, &object, Some(&before)).len(), 1, "it is new");
+            assert_eq!(validate(&off, row, &object, Some(&before)).len(), 1, "it is new");
         }
         let map = json!({"spec": spec});
-        assert_eq!(judge(&off, &kubevirt::CLAIMS, &map, None), [], "no instance comes of it");
+        assert_eq!(validate(&off, &kubevirt::CLAIMS, &map, None), [], "no instance comes of it");
     }
 
     #[test]
@@ -123,7 +123,7 @@ mod tests {
                 {"name": "c", "containerDisk": {"image": "registry.example/c:1"}}],
         });
         let (vmi, vm) = (json!({"spec": spec}), json!({"spec": {"template": {"spec": spec}}}));
-        let causes = judge(&allowed(&["/srv"]), &kubevirt::VMIS, &vmi, None);
+        let causes = validate(&allowed(&["/srv"]), &kubevirt::VMIS, &vmi, None);
         let told: Vec<_> =
             causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str())).collect();
         assert_eq!(
@@ -139,10 +139,10 @@ mod tests {
                 ),
             ]
         );
-        let causes = judge(&allowed(&[]), &kubevirt::VMS, &vm, None);
+        let causes = validate(&allowed(&[]), &kubevirt::VMS, &vm, None);
         assert_eq!(causes.len(), 3, "{causes:?}");
         assert!(causes[0].field.starts_with("spec.template.spec.volumes[0]"), "{causes:?}");
-        assert_eq!(judge(&allowed(&[]), &kubevirt::VMS, &vm, Some(&vm)), [], "it was stored before");
-        assert_eq!(judge(&AllowedPaths::any(), &kubevirt::VMS, &vm, None), []);
+        assert_eq!(validate(&allowed(&[]), &kubevirt::VMS, &vm, Some(&vm)), [], "it was stored before");
+        assert_eq!(validate(&AllowedPaths::any(), &kubevirt::VMS, &vm, None), []);
     }
 }

@@ -10,7 +10,6 @@ pub mod admit;
 pub mod bootstrap;
 pub mod cdi;
 pub mod compose;
-mod eviction;
 mod host_paths;
 mod pod_log;
 pub mod policy;

@@ -8,11 +8,11 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+use vireo_api::names::{COMPUTE, DOMAIN_ANNOTATION};
 use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
 use vireo_apiserver::meta::is_dns_name;
 use vireo_apiserver::resource::PODS;
 use vireo_apiserver::store::Store;
-use vireo_operators::vmi::{COMPUTE, DOMAIN_ANNOTATION};
 
 /// Serves the logs of Pods.
 #[derive(Debug)]

@@ -198,7 +198,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let uid = identity.as_ref().map(Identity::uid);
     let hypervisor = super::identity::hypervisor(&vmi.metadata, found);
     let hostname = super::identity::hostname(spec, &vmi.metadata.name, found);
-    strangers(spec, found);
+    unknown_fields(spec, found);
     super::scheduling::validate(spec, found);
     let dns = super::dns::read(spec, found);
     let resources = super::memory::resources(&domain.resources, found);
@@ -275,17 +275,17 @@ fn elsewhere(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
 }
 
 /// Unknown fields are kept by [`v1`], and rejected here: one of them may be the one that mattered.
-fn strangers(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
-    let mut strangers = Vec::new();
-    spec.strangers("spec", &mut strangers);
-    for stranger in strangers {
-        let advice = match &stranger.similar {
+fn unknown_fields(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+    let mut unknown_fields = Vec::new();
+    spec.unknown_fields("spec", &mut unknown_fields);
+    for unknown_field in unknown_fields {
+        let advice = match &unknown_field.similar {
             Some(similar) => format!("did you mean {similar}?"),
             None => "remove it".to_owned(),
         };
         found.not_supported(
-            &Field::new(&stranger.field),
-            format!("no field of this version of the API is called {:?} here: {advice}", stranger.name),
+            &Field::new(&unknown_field.field),
+            format!("no field of this version of the API is called {:?} here: {advice}", unknown_field.name),
         );
     }
 }

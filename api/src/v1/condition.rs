@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::shape::{Shape, Stranger, null_is_default};
+use super::shape::{Shape, UnknownField, null_is_default};
 
 /// A condition of an object. Its two times are written as `null` where they are not known, as KubeVirt does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -33,7 +33,7 @@ pub struct Condition {
 }
 
 impl Shape for Condition {
-    fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+    fn unknown_fields(&self, _: &str, _: &mut Vec<UnknownField>) {}
 
     fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
         let text = |about: &str| json!({"type": "string", "description": about});

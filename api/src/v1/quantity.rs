@@ -2,7 +2,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-use super::shape::{Shape, Stranger, int_or_string, leaves};
+use super::shape::{Shape, UnknownField, int_or_string, leaves};
 
 /// A Kubernetes quantity as it was written: `1Gi`, `500m`, `1e3`, or a bare number. [`crate::spec::Bytes`] reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

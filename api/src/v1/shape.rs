@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
-/// A field that this release does not know, found by [`Shape::strangers`].
+/// A field that this release does not know, found by [`Shape::unknown_fields`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stranger {
+pub struct UnknownField {
     /// The whole path, `spec.domain.devices.disks[0].bootorder`.
     pub field: String,
     /// Its last part.
@@ -20,7 +20,7 @@ pub struct Stranger {
 /// Knows its fields.
 pub trait Shape {
     /// Adds every unknown field at or below `at`.
-    fn strangers(&self, at: &str, found: &mut Vec<Stranger>);
+    fn unknown_fields(&self, at: &str, found: &mut Vec<UnknownField>);
 
     /// The OpenAPI schema of a field of this type. Objects are added to `definitions` by the name of their type and
     /// referred to by it: `{"$ref": "DomainSpec"}`.
@@ -75,7 +75,7 @@ pub(crate) fn int_or_string() -> Value {
 /// A name this similar is taken for a slip (Jaro-Winkler, 0 to 1).
 const SIMILAR_ENOUGH: f64 = 0.85;
 
-pub(crate) fn stranger(at: &str, name: &str, known: &[String]) -> Stranger {
+pub(crate) fn unknown_field(at: &str, name: &str, known: &[String]) -> UnknownField {
     let lower = name.to_lowercase();
     let similar = known
         .iter()
@@ -83,7 +83,7 @@ pub(crate) fn stranger(at: &str, name: &str, known: &[String]) -> Stranger {
         .filter(|(score, _)| *score >= SIMILAR_ENOUGH)
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, candidate)| candidate.clone());
-    Stranger { field: join(at, name), name: name.to_owned(), similar }
+    UnknownField { field: join(at, name), name: name.to_owned(), similar }
 }
 
 /// The name of a field on the wire: the given literal, else the field's own in camel case.
@@ -119,9 +119,9 @@ pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
 }
 
 impl<T: Shape> Shape for Option<T> {
-    fn strangers(&self, at: &str, found: &mut Vec<Stranger>) {
+    fn unknown_fields(&self, at: &str, found: &mut Vec<UnknownField>) {
         if let Some(value) = self {
-            value.strangers(at, found);
+            value.unknown_fields(at, found);
         }
     }
 
@@ -131,9 +131,9 @@ impl<T: Shape> Shape for Option<T> {
 }
 
 impl<T: Shape> Shape for Vec<T> {
-    fn strangers(&self, at: &str, found: &mut Vec<Stranger>) {
+    fn unknown_fields(&self, at: &str, found: &mut Vec<UnknownField>) {
         for (index, value) in self.iter().enumerate() {
-            value.strangers(&format!("{at}[{index}]"), found);
+            value.unknown_fields(&format!("{at}[{index}]"), found);
         }
     }
 
@@ -143,7 +143,7 @@ impl<T: Shape> Shape for Vec<T> {
 }
 
 impl<T: Shape> Shape for BTreeMap<String, T> {
-    fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+    fn unknown_fields(&self, _: &str, _: &mut Vec<UnknownField>) {}
 
     fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
         json!({"type": "object", "additionalProperties": T::schema(definitions)})
@@ -154,7 +154,7 @@ impl<T: Shape> Shape for BTreeMap<String, T> {
 macro_rules! leaves {
     ($($leaf:ty => $schema:expr),* $(,)?) => {$(
         impl Shape for $leaf {
-            fn strangers(&self, _: &str, _: &mut Vec<Stranger>) {}
+            fn unknown_fields(&self, _: &str, _: &mut Vec<UnknownField>) {}
 
             fn schema(_: &mut std::collections::BTreeMap<String, serde_json::Value>) -> serde_json::Value {
                 $schema
@@ -200,14 +200,14 @@ macro_rules! shapes {
         }
 
         impl crate::v1::shape::Shape for $name {
-            fn strangers(&self, at: &str, found: &mut Vec<crate::v1::shape::Stranger>) {
+            fn unknown_fields(&self, at: &str, found: &mut Vec<crate::v1::shape::UnknownField>) {
                 if !self.extra.is_empty() {
                     let known = [$(crate::v1::shape::wire(stringify!($field), &[$($wire)?])),*];
-                    found.extend(self.extra.keys().map(|name| crate::v1::shape::stranger(at, name, &known)));
+                    found.extend(self.extra.keys().map(|name| crate::v1::shape::unknown_field(at, name, &known)));
                 }
                 $(
                     let name = crate::v1::shape::wire(stringify!($field), &[$($wire)?]);
-                    self.$field.strangers(&crate::v1::shape::join(at, &name), found);
+                    self.$field.unknown_fields(&crate::v1::shape::join(at, &name), found);
                 )*
             }
 

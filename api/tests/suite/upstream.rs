@@ -94,9 +94,9 @@ fn a_template_may_carry_what_a_server_once_wrote_into_metadata() {
     let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "x"},
         "spec": {"template": {"metadata": metadata, "spec": {"domain": {}}}}});
     let decoded = decode::object::<VirtualMachine>(vm.clone());
-    let mut strangers = Vec::new();
-    vireo_api::v1::Shape::strangers(&decoded.object, "", &mut strangers);
-    assert_eq!((decoded.mistyped(), strangers), ([].as_slice(), vec![]));
+    let mut unknown_fields = Vec::new();
+    vireo_api::v1::Shape::unknown_fields(&decoded.object, "", &mut unknown_fields);
+    assert_eq!((decoded.mistyped(), unknown_fields), ([].as_slice(), vec![]));
     let written = serde_json::to_value(&decoded.object).unwrap();
     assert_eq!(written["spec"]["template"]["metadata"]["selfLink"], "/apis/x");
 }

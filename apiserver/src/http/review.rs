@@ -99,13 +99,13 @@ pub(super) async fn serve(
         }
         value[field] = json!(expected);
     }
-    let asked = Asked { review, asker, value: &value, namespace };
-    value["status"] = asked.status(server)?;
+    let request = ReviewRequest { review, asker, value: &value, namespace };
+    value["status"] = request.status(server)?;
     Ok(json_of(StatusCode::CREATED, &value))
 }
 
 /// A review that is to be answered.
-struct Asked<'a> {
+struct ReviewRequest<'a> {
     review: &'static Review,
     asker: Asker,
     value: &'a Value,
@@ -113,7 +113,7 @@ struct Asked<'a> {
     namespace: Option<String>,
 }
 
-impl Asked<'_> {
+impl ReviewRequest<'_> {
     fn text(&self, path: &str) -> &str {
         self.value.pointer(path).and_then(Value::as_str).unwrap_or_default()
     }

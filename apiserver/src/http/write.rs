@@ -38,7 +38,7 @@ const LONGEST_MANAGER: usize = 128;
 
 /// A request that writes.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct WriteRequest {
     pub(super) server: Arc<Server>,
     pub(super) object: Object,
     pub(super) query: Query,
@@ -46,7 +46,7 @@ pub(super) struct Asked {
     pub(super) request: Request,
 }
 
-impl Asked {
+impl WriteRequest {
     fn split(self) -> Result<(Writer, Form, Request), ApiError> {
         let writer = Writer {
             author: self.author()?,

@@ -1,4 +1,4 @@
-//! Writes that are committed together: whoever finds the disk free writes all that wait for it.
+//! Writes that are committed together: the first writer that finds no commit under way commits for all that wait.
 
 use std::fmt;
 use std::mem;
@@ -13,7 +13,7 @@ use super::{Object, Space, Store};
 pub(super) enum Outcome {
     /// It is on disk.
     Stored(Arc<Object>),
-    /// Somebody else wrote to the object in between.
+    /// Another client wrote to the object in between.
     Stale,
     /// It was not confirmed.
     Refused,
@@ -27,7 +27,7 @@ pub(super) struct Pending {
     /// The revision of the object that it was decided on.
     pub(super) before: Option<u64>,
     pub(super) space: Space,
-    /// Whether it may still be done; asked while nobody else writes.
+    /// Whether it may still be done; asked under the write lock.
     pub(super) confirm: Box<dyn FnOnce(&Store) -> bool + Send>,
 }
 

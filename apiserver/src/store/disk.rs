@@ -102,7 +102,7 @@ pub(super) struct Disk {
 
 /// What is known of a disk whose last write failed.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum Failure {
     /// It was just tried again, and failed so.
     Known(Arc<DiskError>),
     /// It is to be tried again.
@@ -185,12 +185,12 @@ impl Disk {
     }
 
     /// What is wrong, if the last write failed.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
+    pub(super) fn failure(&self) -> Option<Failure> {
         if self.database.is_some() {
             return None;
         }
         let recent = self.failed.as_ref().filter(|(when, _)| when.elapsed() < PAUSE);
-        Some(recent.map_or(Trouble::Ask, |(_, error)| Trouble::Known(Arc::clone(error))))
+        Some(recent.map_or(Failure::Ask, |(_, error)| Failure::Known(Arc::clone(error))))
     }
 
     /// Takes note of why it could not be written.

@@ -83,20 +83,20 @@ struct Shaky {
 /// What goes wrong with a file, and how often it was synchronized.
 #[derive(Debug)]
 struct Control {
-    trouble: Mutex<Trouble>,
+    failure: Mutex<Failure>,
     syncs: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trouble {
+enum Failure {
     None,
     AfterSync,
     BeforeWrite,
 }
 
 impl Control {
-    fn set(&self, trouble: Trouble) {
-        *self.trouble.lock().unwrap() = trouble;
+    fn set(&self, failure: Failure) {
+        *self.failure.lock().unwrap() = failure;
     }
 
     fn syncs(&self) -> usize {
@@ -105,8 +105,8 @@ impl Control {
 }
 
 impl Shaky {
-    fn now(&self, trouble: Trouble) -> std::io::Result<()> {
-        if *self.control.trouble.lock().unwrap() == trouble {
+    fn now(&self, failure: Failure) -> std::io::Result<()> {
+        if *self.control.failure.lock().unwrap() == failure {
             Err(std::io::Error::other("shaky"))
         } else {
             Ok(())
@@ -127,10 +127,10 @@ impl StorageBackend for Shaky {
     fn sync_data(&self) -> std::io::Result<()> {
         self.control.syncs.fetch_add(1, Ordering::Relaxed);
         self.file.sync_data()?;
-        self.now(Trouble::AfterSync)
+        self.now(Failure::AfterSync)
     }
     fn write(&self, offset: u64, data: &[u8]) -> std::io::Result<()> {
-        self.now(Trouble::BeforeWrite)?;
+        self.now(Failure::BeforeWrite)?;
         self.file.write(offset, data)
     }
     fn close(&self) -> std::io::Result<()> {
@@ -140,7 +140,7 @@ impl StorageBackend for Shaky {
 
 fn shaky(path: &Path) -> (Store, Arc<Control>) {
     drop(Store::open(path).unwrap());
-    let control = Arc::new(Control { trouble: Mutex::new(Trouble::None), syncs: AtomicUsize::new(0) });
+    let control = Arc::new(Control { failure: Mutex::new(Failure::None), syncs: AtomicUsize::new(0) });
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
     let backend = Shaky { file: FileBackend::new(file).unwrap(), control: Arc::clone(&control) };
     let database = redb::Database::builder().create_with_backend(backend).unwrap();
@@ -149,31 +149,31 @@ fn shaky(path: &Path) -> (Store, Arc<Control>) {
 
 #[test]
 fn a_revision_that_was_tried_is_never_used_again() {
-    for (trouble, landed) in [(Trouble::AfterSync, true), (Trouble::BeforeWrite, false)] {
+    for (failure, landed) in [(Failure::AfterSync, true), (Failure::BeforeWrite, false)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (store, file) = shaky(&path);
         assert_eq!(put(&store, "a", "1"), 1);
-        file.set(trouble);
+        file.set(failure);
         let key = Key::new("r", "n", "b");
         let lost = |_: Option<&Arc<Object>>, _: &Store| {
             Ok::<_, ()>(Change::Put(json!({"metadata": {}, "text": "?"})))
         };
-        assert!(matches!(store.write(&key, lost), Err(WriteError::Disk(_))), "{trouble:?}");
+        assert!(matches!(store.write(&key, lost), Err(WriteError::Disk(_))), "{failure:?}");
         assert_eq!((store.revision(), store.get(&key).is_some()), (1, false), "nothing was acknowledged");
-        file.set(Trouble::None);
-        assert_eq!(put(&store, "c", "1"), 3, "{trouble:?}: 2 was tried");
-        assert_eq!(store.get(&key).map(|object| object.revision), landed.then_some(2), "{trouble:?}");
+        file.set(Failure::None);
+        assert_eq!(put(&store, "c", "1"), 3, "{failure:?}: 2 was tried");
+        assert_eq!(store.get(&key).map(|object| object.revision), landed.then_some(2), "{failure:?}");
         let events: Vec<_> =
             store.events("r", None, 1).unwrap().1.iter().map(|event| event.object.revision).collect();
-        assert_eq!(events, if landed { vec![2, 3] } else { vec![3] }, "{trouble:?}");
+        assert_eq!(events, if landed { vec![2, 3] } else { vec![3] }, "{failure:?}");
         let names = texts(&store.list("r", None));
         drop(store);
         let store = Store::open(&path).unwrap();
         assert_eq!(
             (store.revision(), texts(&store.list("r", None))),
             (3, names),
-            "{trouble:?}: memory told the truth"
+            "{failure:?}: memory told the truth"
         );
     }
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use super::batch::{Entry, Outcome, Pending, Slot};
-use super::disk::{Attempt, Disk, DiskError, Trouble};
+use super::disk::{Attempt, Disk, DiskError, Failure};
 use super::reserve::Space;
 use super::{Event, Key, Limits, Object, Store};
 
@@ -56,13 +56,12 @@ impl<R> From<DiskError> for UpdateError<R> {
 }
 
 impl Store {
-    /// Writes one object: `decide` sees it as it is and says what becomes of it, while nobody else writes. It is on
-    /// disk when this returns. On a full disk it takes the space that is reserved for deletions and for the server itself.
-    /// Blocks.
+    /// Writes one object: `decide` gets it as it is and returns the change, under the write lock. It is on disk when this
+    /// returns. On a full disk it takes the space that is reserved for deletions and for the server itself. Blocks.
     ///
     /// # Errors
-    /// What `decide` refuses with; nothing has changed then. Or the disk: then nobody knows until the next write, which
-    /// looks first.
+    /// What `decide` refuses with; nothing has changed then. Or the disk: whether it was written is then unknown until the
+    /// next write, which looks first.
     pub fn write<R>(
         &self,
         key: &Key,
@@ -80,8 +79,8 @@ impl Store {
 
     /// The same for what clients write and what takes long to decide: others write meanwhile, and if one of them writes to
     /// this object, it is decided anew. Those that wait for the disk are committed together. A full disk refuses it unless
-    /// it may use the reserve. Updates of one object wait for each other. `confirm` looks at other objects, while nobody
-    /// writes. Blocks.
+    /// it may use the reserve. Updates of one object wait for each other. `confirm` looks at other objects, under the
+    /// write lock. Blocks.
     ///
     /// # Errors
     /// As [`write`](Self::write), and when controllers write to the object again and again.
@@ -213,10 +212,10 @@ impl Store {
     /// Why not.
     pub fn check(&self) -> Result<(), Arc<DiskError>> {
         let mut disk = self.lock();
-        let checked = match disk.trouble() {
+        let checked = match disk.failure() {
             None => return Ok(()),
-            Some(Trouble::Known(error)) => return Err(error),
-            Some(Trouble::Ask) => self.settle(&mut disk, Space::Free).and_then(|()| disk.probe()),
+            Some(Failure::Known(error)) => return Err(error),
+            Some(Failure::Ask) => self.settle(&mut disk, Space::Free).and_then(|()| disk.probe()),
         };
         checked.map_err(|error| disk.remember(error))
     }

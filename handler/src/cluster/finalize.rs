@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use kube::{Client, Error};
 use serde_json::json;
+use vireo_api::names::VMI_FINALIZER;
 use vireo_client::controller::{Reconcile, Requeue};
 use vireo_client::informer::{Informer, revision};
 use vireo_client::{Kind, write};
 
+use super::VmiId;
 use super::instance::Instance;
-use super::{FINALIZER, VmiId};
 use crate::reconcile::status::Phase;
 
 /// Removes the node agent's finalizer from VMIs that are being deleted and of which nothing is left on the node.
@@ -40,7 +41,7 @@ impl Reconcile for Finalizer {
             version.resource_version = now;
         }
         let others: Vec<&String> =
-            vmi.metadata.finalizers.iter().filter(|finalizer| *finalizer != FINALIZER).collect();
+            vmi.metadata.finalizers.iter().filter(|finalizer| *finalizer != VMI_FINALIZER).collect();
         if others.len() < vmi.metadata.finalizers.len() {
             let patch = json!({"metadata": {"finalizers": others}});
             ended = Some(write::patch(&api, version, patch).await?);

@@ -13,6 +13,7 @@ use kube::{Client, Error};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
+use vireo_api::names::{COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER};
 use vireo_api::v1::ObjectMeta;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::informer::{Cached, Informer, revision};
@@ -24,8 +25,6 @@ use super::{RETRY, VmiId, shown};
 use crate::node::Node;
 use crate::reconcile::status::Phase;
 
-/// The label of launcher Pods with the UID of their VMI; KubeVirt's.
-const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
 /// How many VMIs are reconciled at a time.
 const WORKERS: usize = 4;
 
@@ -78,7 +77,7 @@ impl Pods {
         adopted: watch::Receiver<bool>,
     ) -> Self {
         let config = Config::default()
-            .labels("kubevirt.io=virt-launcher")
+            .labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"))
             .fields(&format!("spec.nodeName={}", node.settings.node_name));
         let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
         let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));

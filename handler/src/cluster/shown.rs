@@ -10,7 +10,7 @@ use crate::node::Node;
 
 /// Calls a function for each VMI that the node shows otherwise than before, or no more.
 pub(super) async fn follow(node: &Node, changed: impl Fn(&Key, &VirtualMachineInstance)) {
-    let mut changes = node.news();
+    let mut changes = node.subscribe();
     let mut shown: BTreeMap<Key, Arc<VirtualMachineInstance>> = BTreeMap::new();
     loop {
         changes.borrow_and_update();

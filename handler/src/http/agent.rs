@@ -17,11 +17,11 @@ use super::find;
 use crate::launcher::link::{self, LinkError};
 use crate::node::Node;
 
-type Asked = Segments<(String, String)>;
+type VmiPath = Segments<(String, String)>;
 
 /// `guestosinfo`
-pub(super) async fn info(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, asked, AgentQuestion::Info).await?;
+pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, path, AgentQuestion::Info).await?;
     let agent = told.agent.unwrap_or_default();
     let commands: Vec<Value> = agent.commands.iter().map(command).collect();
     Ok(Json(json!({
@@ -39,20 +39,20 @@ pub(super) async fn info(State(node): State<Arc<Node>>, asked: Asked) -> Result<
 }
 
 /// `userlist`
-pub(super) async fn users(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, asked, AgentQuestion::Users).await?;
+pub(super) async fn users(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, path, AgentQuestion::Users).await?;
     Ok(list("VirtualMachineInstanceGuestOSUserList", told.users.iter().map(user)))
 }
 
 /// `filesystemlist`
-pub(super) async fn filesystems(State(node): State<Arc<Node>>, asked: Asked) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, asked, AgentQuestion::Filesystems).await?;
+pub(super) async fn filesystems(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
+    let told = ask(&node, path, AgentQuestion::Filesystems).await?;
     Ok(list("VirtualMachineInstanceFileSystemList", told.filesystems.iter().map(filesystem)))
 }
 
 async fn ask(
     node: &Node,
-    Segments((namespace, name)): Asked,
+    Segments((namespace, name)): VmiPath,
     question: AgentQuestion,
 ) -> Result<AskAgentResponse, Fault> {
     let vmi = find(node, namespace, name)?;

@@ -45,7 +45,7 @@ pub fn read(text: &str) -> Vec<Document> {
         match decode::documents(&part) {
             Ok(values) => {
                 for value in values {
-                    documents.push(judge(documents.len() + 1, decode::object(value)));
+                    documents.push(validate(documents.len() + 1, decode::object(value)));
                 }
             }
             Err(error) => {
@@ -57,7 +57,7 @@ pub fn read(text: &str) -> Vec<Document> {
     documents
 }
 
-fn judge(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Document {
+fn validate(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Document {
     let metadata = &mut decoded.object.metadata;
     if metadata.namespace.is_empty() {
         metadata.namespace = "default".to_owned();

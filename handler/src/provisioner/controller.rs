@@ -102,7 +102,7 @@ pub async fn run(client: Client, node: Arc<Node>) {
         tracing::warn!(%error, "the remains of interrupted uploads stay");
     }
     let name = node.settings.node_name.clone();
-    Provisioner::new(client, node.claims(), &name, move || node.tell_of_claims()).run().await;
+    Provisioner::new(client, node.claims(), &name, move || node.notify_claims()).run().await;
 }
 
 impl Provisioner {

@@ -8,40 +8,40 @@ use tracing::{info, warn};
 
 use super::deadline::Interrupt;
 use super::decide::Action;
-use super::machine::{Fate, Machine};
+use super::desired::Desired;
+use super::machine::{LauncherState, Machine};
 use super::record::{Record, now};
-use super::status::{Phase, Trouble};
-use super::want::Want;
+use super::status::{Phase, SyncError};
 use crate::launcher::link::{Link, LinkError, Seen, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
 use crate::storage::{self, Places, Prepared, StorageError};
 
-pub(super) type Done = Result<(), Trouble>;
+pub(super) type Done = Result<(), SyncError>;
 
 /// Names a failed step for people and programs.
-pub(super) fn trouble<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> Trouble {
-    move |error| Trouble { reason, message: chain(&error) }
+pub(super) fn sync_error<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> SyncError {
+    move |error| SyncError { reason, message: chain(&error) }
 }
 
-fn storage_trouble(error: StorageError) -> Trouble {
-    trouble(error.reason())(error)
+fn storage_trouble(error: StorageError) -> SyncError {
+    sync_error(error.reason())(error)
 }
 
 /// Runs something that blocks, beside the runtime.
 pub(super) async fn aside<T: Send + 'static>(
     reason: &'static str,
-    work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
-) -> Result<T, Trouble> {
-    let panicked = |error: tokio::task::JoinError| Trouble { reason, message: error.to_string() };
+    work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
+) -> Result<T, SyncError> {
+    let panicked = |error: tokio::task::JoinError| SyncError { reason, message: error.to_string() };
     tokio::task::spawn_blocking(work).await.map_err(panicked)?
 }
 
 /// Does something that may take long, until what is wanted says that nobody needs it any more: then none.
 pub(super) async fn unless<T>(
-    wants: &watch::Receiver<Want>,
-    is_moot: impl Fn(&Want) -> bool,
+    wants: &watch::Receiver<Desired>,
+    is_moot: impl Fn(&Desired) -> bool,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut wants = wants.clone();
@@ -59,15 +59,20 @@ pub(super) async fn unless<T>(
 }
 
 impl Machine {
-    /// Takes one step. Whatever a launcher has to answer is cut short by `interrupt`, which is no trouble.
-    pub(super) async fn act(&mut self, action: Action, want: &Want, interrupt: &mut Interrupt<'_>) -> Done {
+    /// Takes one step. Whatever a launcher has to answer is cut short by `interrupt`, which is no sync_error.
+    pub(super) async fn act(
+        &mut self,
+        action: Action,
+        desired: &Desired,
+        interrupt: &mut Interrupt<'_>,
+    ) -> Done {
         match action {
-            Action::Accept => self.accept(want),
-            Action::Start => self.start(interrupt.want).await,
+            Action::Accept => self.accept(desired),
+            Action::Start => self.start(interrupt.desired).await,
             Action::Launch => self.launch(interrupt).await,
             Action::BeginLeaving => self.begin_leaving(),
             Action::AskShutdown => self.ask_shutdown(interrupt).await,
-            Action::Condemn => self.condemn(),
+            Action::Condemn => self.mark_unhealthy(),
             Action::Stop => self.stop(),
             Action::PlugVolumes => self.plug_volumes(interrupt).await,
             Action::Kill => self.kill().await,
@@ -81,14 +86,14 @@ impl Machine {
         }
     }
 
-    fn accept(&mut self, want: &Want) -> Done {
-        let Some((manifest, origin)) = want.manifest() else { return Ok(()) };
+    fn accept(&mut self, desired: &Desired) -> Done {
+        let Some((manifest, origin)) = desired.manifest() else { return Ok(()) };
         let mut record = Record::new(&self.node.state, manifest, origin, &now());
         Phase::Pending.as_str().clone_into(&mut record.vmi.status.phase);
         if let Err(error) = record.dir.create().and_then(|()| record.write()) {
             // The next try has another UID; on a full disk nothing of this one may stay.
             let _ = record.dir.remove();
-            return Err(trouble("FailedCreate")(error));
+            return Err(sync_error("FailedCreate")(error));
         }
         info!(uid = %record.uid, ?origin, "accepted");
         for notice in &manifest.notices {
@@ -99,8 +104,8 @@ impl Machine {
         Ok(())
     }
 
-    pub(super) fn known(&self) -> Result<Record, Trouble> {
-        let absent = || Trouble { reason: "FailedCreate", message: "no VMI is recorded".to_owned() };
+    pub(super) fn known(&self) -> Result<Record, SyncError> {
+        let absent = || SyncError { reason: "FailedCreate", message: "no VMI is recorded".to_owned() };
         self.record.clone().ok_or_else(absent)
     }
 
@@ -112,7 +117,7 @@ impl Machine {
         match record.leaving() {
             true => self.save(&record),
             false => {
-                record.write().map_err(trouble("FailedStatusWrite"))?;
+                record.write().map_err(sync_error("FailedStatusWrite"))?;
                 self.unsaved = false;
             }
         }
@@ -134,27 +139,27 @@ impl Machine {
     }
 
     /// A machine is pending until all its claims are there. None when it is no longer wanted as it is.
-    async fn find_claims(&mut self, wants: &watch::Receiver<Want>) -> Result<Option<()>, Trouble> {
+    async fn find_claims(&mut self, wants: &watch::Receiver<Desired>) -> Result<Option<()>, SyncError> {
         // What appears from here on is news.
         self.claims.mark_unchanged();
         let record = self.known()?;
-        let vm = record.vm().map_err(trouble("FailedSpec"))?;
+        let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         let claims = self.node.claims();
         let find = storage::find_claims(&vm, &claims, &self.node.jobs);
-        unless(wants, |want| want.replaces(&record), find).await.transpose().map_err(storage_trouble)
+        unless(wants, |desired| desired.replaces(&record), find).await.transpose().map_err(storage_trouble)
     }
 
     /// Claims, network, disks, process: in this order, so that a launcher exists only where its machine can.
-    async fn start(&mut self, wants: &watch::Receiver<Want>) -> Done {
+    async fn start(&mut self, wants: &watch::Receiver<Desired>) -> Done {
         if self.find_claims(wants).await?.is_none() {
             return Ok(());
         }
         self.enter(Phase::Scheduling)?;
         let record = self.known()?;
-        record.dir.create().map_err(trouble("FailedCreate"))?;
-        let vm = record.vm().map_err(trouble("FailedSpec"))?;
+        record.dir.create().map_err(sync_error("FailedCreate"))?;
+        let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         self.ensure_network(&vm).await?;
-        let is_moot = |want: &Want| want.replaces(&record);
+        let is_moot = |desired: &Desired| desired.replaces(&record);
         if unless(wants, is_moot, self.prepare_storage(&vm)).await.transpose()?.is_none() {
             return Ok(());
         }
@@ -176,13 +181,13 @@ impl Machine {
                 namespace: namespace.as_deref(),
                 cgroup: cgroup.as_deref(),
             };
-            process::spawn(&start).map(drop).map_err(|error| Trouble {
+            process::spawn(&start).map(drop).map_err(|error| SyncError {
                 reason: "FailedLauncher",
                 message: format!("cannot start {}: {error}", settings.launcher.display()),
             })
         })
         .await?;
-        self.find_launcher().map_err(trouble("FailedLauncher"))?;
+        self.find_launcher().map_err(sync_error("FailedLauncher"))?;
         info!("launcher started");
         self.enter(Phase::Scheduled)
     }
@@ -200,13 +205,14 @@ impl Machine {
         let plan = match record.plan.clone() {
             Some(plan) => plan,
             None => {
-                let plan =
-                    aside("FailedNetwork", move || node.plan_network(uid).map_err(trouble("FailedNetwork")))
-                        .await?;
+                let plan = aside("FailedNetwork", move || {
+                    node.plan_network(uid).map_err(sync_error("FailedNetwork"))
+                })
+                .await?;
                 record.plan = Some(plan.clone());
                 if let Err(error) = record.write_plan() {
                     self.node.release_wire(&plan);
-                    return Err(trouble("FailedNetwork")(error));
+                    return Err(sync_error("FailedNetwork")(error));
                 }
                 self.record = Some(record);
                 plan
@@ -216,17 +222,17 @@ impl Machine {
         aside("FailedNetwork", move || {
             node.prepare_host()
                 .and_then(|()| network::ensure(&plan, &inside))
-                .map_err(trouble("FailedNetwork"))
+                .map_err(sync_error("FailedNetwork"))
         })
         .await
     }
 
-    async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, Trouble> {
+    async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, SyncError> {
         let places = self.places(vm)?;
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_trouble)
     }
 
-    pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, Trouble> {
+    pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
         Ok(Places {
             vmi: record.dir.path().to_owned(),
@@ -237,27 +243,27 @@ impl Machine {
         })
     }
 
-    pub(super) fn link(&self) -> Result<&Link, Trouble> {
+    pub(super) fn link(&self) -> Result<&Link, SyncError> {
         match &self.launcher {
-            Fate::Followed(link) => Ok(link),
-            Fate::Unstarted | Fate::Gone => {
-                Err(Trouble { reason: "FailedLauncher", message: "there is no launcher".to_owned() })
+            LauncherState::Followed(link) => Ok(link),
+            LauncherState::Unstarted | LauncherState::Gone => {
+                Err(SyncError { reason: "FailedLauncher", message: "there is no launcher".to_owned() })
             }
         }
     }
 
     async fn launch(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let record = self.known()?;
-        let vm = record.vm().map_err(trouble("FailedSpec"))?;
-        let is_moot = |want: &Want| want.removes(&record);
-        let prepared = unless(interrupt.want, is_moot, self.prepare_storage(&vm)).await.transpose();
+        let vm = record.vm().map_err(sync_error("FailedSpec"))?;
+        let is_moot = |desired: &Desired| desired.removes(&record);
+        let prepared = unless(interrupt.desired, is_moot, self.prepare_storage(&vm)).await.transpose();
         let prepared = match prepared {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ok(()),
-            Err(trouble) => {
+            Err(sync_error) => {
                 // What the launcher waits for is not its own doing.
                 self.deadline = None;
-                return Err(trouble);
+                return Err(sync_error);
             }
         };
         let request = self.request(&record, &vm, &prepared);
@@ -265,7 +271,7 @@ impl Machine {
             None => {}
             // Refused or not: how it stands is what the launcher's state says.
             Some(Ok(_) | Err(LinkError::Refused(_))) => self.launched = true,
-            Some(Err(error)) => return Err(trouble("FailedLaunch")(error)),
+            Some(Err(error)) => return Err(sync_error("FailedLaunch")(error)),
         }
         Ok(())
     }
@@ -275,7 +281,7 @@ impl Machine {
         let Some(plan) = record.plan.take() else { return Ok(()) };
         self.end_leftovers().await?;
         remove_network(plan.clone()).await?;
-        record.write_plan().map_err(trouble("FailedNetwork"))?;
+        record.write_plan().map_err(sync_error("FailedNetwork"))?;
         self.node.release_wire(&plan);
         self.record = Some(record);
         Ok(())
@@ -288,7 +294,7 @@ impl Machine {
         let node = Arc::clone(&self.node);
         aside("FailedKill", move || {
             let removed = node.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.remove(uid));
-            removed.map_err(trouble("FailedKill"))
+            removed.map_err(sync_error("FailedKill"))
         })
         .await
     }
@@ -298,19 +304,19 @@ impl Machine {
         self.release_network().await?;
         let record = self.known()?;
         let dir = record.dir.clone();
-        aside("FailedRemove", move || dir.remove().map_err(trouble("FailedRemove"))).await?;
+        aside("FailedRemove", move || dir.remove().map_err(sync_error("FailedRemove"))).await?;
         info!("removed");
         self.node.show(&self.key, None);
         *self = Self::new(self.node.clone(), self.key.clone());
         Ok(())
     }
 
-    fn stranger(&self) -> Trouble {
+    fn stranger(&self) -> SyncError {
         let who = match self.seen() {
             Some(Seen::Foreign(who)) => who,
             _ => "somebody else".to_owned(),
         };
-        Trouble {
+        SyncError {
             reason: "ForeignLauncher",
             message: format!("the launcher's socket is served for {who}; it is left alone"),
         }
@@ -319,7 +325,7 @@ impl Machine {
 
 /// Removes a network; also used for what a dead VMI left behind.
 pub(super) async fn remove_network(plan: Plan) -> Done {
-    aside("FailedNetwork", move || network::remove(&plan).map_err(trouble("FailedNetwork"))).await
+    aside("FailedNetwork", move || network::remove(&plan).map_err(sync_error("FailedNetwork"))).await
 }
 
 fn enter(record: &mut Record, phase: Phase, at: &str) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::status::Trouble;
+use super::status::SyncError;
 use crate::storage::ERR_IMAGE_PULL;
 
 /// The reason once an image failed again; KubeVirt's.
@@ -28,22 +28,22 @@ pub(super) struct Backoff {
 
 impl Backoff {
     /// Notes a failure: how it is reported, and when to try again.
-    pub(super) fn fail(&mut self, trouble: Trouble) -> (Trouble, Duration) {
-        let is_of_image = trouble.reason == ERR_IMAGE_PULL;
+    pub(super) fn fail(&mut self, sync_error: SyncError) -> (SyncError, Duration) {
+        let is_of_image = sync_error.reason == ERR_IMAGE_PULL;
         if is_of_image != self.is_of_image {
             *self = Self { failures: 0, is_of_image };
         }
         let Pauses { first, last } = if is_of_image { IMAGES } else { STEPS };
         let pause = first.saturating_mul(2_u32.saturating_pow(self.failures)).min(last);
-        let trouble = match is_of_image && self.failures > 0 {
-            true => Trouble {
+        let sync_error = match is_of_image && self.failures > 0 {
+            true => SyncError {
                 reason: IMAGE_PULL_BACK_OFF,
-                message: format!("Back-off pulling image: {}", trouble.message),
+                message: format!("Back-off pulling image: {}", sync_error.message),
             },
-            false => trouble,
+            false => sync_error,
         };
         self.failures = self.failures.saturating_add(1);
-        (trouble, pause)
+        (sync_error, pause)
     }
 
     /// It succeeded, or something else is to be tried.
@@ -57,8 +57,8 @@ mod tests {
     use super::*;
 
     fn fail(backoff: &mut Backoff, reason: &'static str) -> (&'static str, String, u64) {
-        let (trouble, pause) = backoff.fail(Trouble { reason, message: "why".to_owned() });
-        (trouble.reason, trouble.message, pause.as_secs())
+        let (sync_error, pause) = backoff.fail(SyncError { reason, message: "why".to_owned() });
+        (sync_error.reason, sync_error.message, pause.as_secs())
     }
 
     #[test]

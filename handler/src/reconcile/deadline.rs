@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::decide::{Awaited, Launcher, Request};
-use super::want::Want;
+use super::desired::Desired;
 
 /// How long a launcher may take to bring its guest up. KubeVirt's launcher waits as long for QEMU.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
@@ -94,7 +94,7 @@ impl Deadline {
 /// is decided upon at once.
 #[derive(Debug)]
 pub(super) struct Interrupt<'a> {
-    pub(super) want: &'a mut watch::Receiver<Want>,
+    pub(super) desired: &'a mut watch::Receiver<Desired>,
     pub(super) at: Option<Instant>,
 }
 
@@ -112,9 +112,9 @@ impl Interrupt<'_> {
             biased;
             done = call => Some(done),
             () = clock => None,
-            Ok(()) = self.want.changed() => {
+            Ok(()) = self.desired.changed() => {
                 // The loop that waits for changes has to see this one, too.
-                self.want.mark_changed();
+                self.desired.mark_changed();
                 None
             }
         }
@@ -193,14 +193,14 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_is_never_answered_is_cut_short() {
-        let (tell, mut want) = watch::channel(Want::Nothing);
+        let (tell, mut desired) = watch::channel(Desired::Nothing);
         let never = std::future::pending::<()>;
-        let mut interrupt = Interrupt { want: &mut want, at: Some(Instant::now()) };
+        let mut interrupt = Interrupt { desired: &mut desired, at: Some(Instant::now()) };
         assert_eq!(interrupt.or(never()).await, None, "its time is up");
-        let mut interrupt = Interrupt { want: &mut want, at: None };
+        let mut interrupt = Interrupt { desired: &mut desired, at: None };
         assert_eq!(interrupt.or(async { 1 }).await, Some(1));
-        tell.send(Want::Gone(0)).unwrap();
+        tell.send(Desired::Gone(0)).unwrap();
         assert_eq!(interrupt.or(never()).await, None, "something else is wanted");
-        assert!(want.has_changed().unwrap(), "and is still to be seen");
+        assert!(desired.has_changed().unwrap(), "and is still to be seen");
     }
 }

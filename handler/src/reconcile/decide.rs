@@ -27,7 +27,7 @@ pub struct Record {
     /// Its deletion was begun. That is not taken back, even if the manifest returns.
     pub leaving: bool,
     /// Its livenessProbe has failed: its guest is to end.
-    pub condemned: bool,
+    pub unhealthy: bool,
     /// Its launcher Pod is being deleted: its guest is to end.
     pub stopped: bool,
     /// Its guest has run.
@@ -41,14 +41,14 @@ pub struct Record {
 impl Record {
     /// Nobody wants its guest to go on.
     pub fn ends(&self) -> bool {
-        self.is_final || self.leaving || self.condemned || self.stopped
+        self.is_final || self.leaving || self.unhealthy || self.stopped
     }
 
     /// What its launcher has to do within a deadline, if there is a launcher.
     pub fn awaited(&self) -> Option<Awaited> {
         match self {
             Self { is_final: true, .. } => Some(Awaited::Exit),
-            Self { leaving: true, .. } | Self { condemned: true, .. } | Self { stopped: true, .. } => {
+            Self { leaving: true, .. } | Self { unhealthy: true, .. } | Self { stopped: true, .. } => {
                 Some(Awaited::End)
             }
             Self { started: false, .. } => Some(Awaited::Start),

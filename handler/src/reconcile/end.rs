@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::act::{Done, aside, trouble};
+use super::act::{Done, aside, sync_error};
 use super::deadline::{Deadline, Interrupt, Sent};
 use super::machine::Machine;
 use super::record::{Record, now};
-use super::status::{End, Lost, Phase, Trouble, condemn, end, end_before_start, end_of_the_condemned, stop};
+use super::status::{
+    End, Lost, Phase, SyncError, end, end_before_start, end_of_the_condemned, mark_unhealthy, stop,
+};
 use crate::console_log;
 use crate::launcher::link::{LinkError, Seen};
 use crate::node::Node;
@@ -26,11 +28,11 @@ impl Machine {
     }
 
     /// Its livenessProbe fails: the guest is asked to shut down, as by a deletion, and its VMI stays.
-    pub(super) fn condemn(&mut self) -> Done {
+    pub(super) fn mark_unhealthy(&mut self) -> Done {
         let grace = self.known()?.grace();
         let cause = self.health.as_ref().map(|health| health.told().liveness.cause).unwrap_or_default();
         let at = now();
-        self.change(|record| condemn(&mut record.vmi.status, &cause, &at))?;
+        self.change(|record| mark_unhealthy(&mut record.vmi.status, &cause, &at))?;
         warn!(cause, grace_s = grace, "the livenessProbe failed: ending the guest");
         Ok(())
     }
@@ -73,7 +75,7 @@ impl Machine {
     pub(super) async fn ask_shutdown(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let grace = self.known()?.grace();
         let Some(answer) = interrupt.or(self.link()?.shutdown(grace)).await else { return Ok(()) };
-        answer.map_err(trouble("FailedShutdown"))?;
+        answer.map_err(sync_error("FailedShutdown"))?;
         info!(grace_s = grace, "asked the guest to shut down");
         self.sent(Sent::Shutdown);
         Ok(())
@@ -86,7 +88,7 @@ impl Machine {
         self.killed = self.deadline.map(|deadline| deadline.awaited).or(self.killed);
         warn!(pid, awaited = ?self.killed, "killing the launcher and all its processes: its time is up");
         let again = self.deadline.as_mut().is_some_and(Deadline::kill);
-        aside("FailedKill", move || process.kill_all(cgroup.as_deref()).map_err(trouble("FailedKill")))
+        aside("FailedKill", move || process.kill_all(cgroup.as_deref()).map_err(sync_error("FailedKill")))
             .await?;
         match again {
             false => Ok(()),
@@ -94,7 +96,7 @@ impl Machine {
                 let message = format!(
                     "the launcher (process {pid}) does not end though it was killed: it may wait for the node's storage"
                 );
-                Err(Trouble { reason: "FailedKill", message })
+                Err(SyncError { reason: "FailedKill", message })
             }
         }
     }
@@ -105,7 +107,7 @@ impl Machine {
         if !record.leaving()
             && let Err(error) = console_log::keep(&record.dir).await
         {
-            Node::complain("the console of a guest that has ended cannot be kept", &error);
+            Node::log_error("the console of a guest that has ended cannot be kept", &error);
         }
         match record.stopped() && !record.started() && !record.leaving() {
             true => self.finish(&end_before_start()),
@@ -134,7 +136,7 @@ impl Machine {
     }
 
     fn finish(&mut self, end: &End) -> Done {
-        let of_the_condemned = self.record.as_ref().and_then(Record::condemned).map(end_of_the_condemned);
+        let of_the_condemned = self.record.as_ref().and_then(Record::unhealthy).map(end_of_the_condemned);
         let end = of_the_condemned.as_ref().unwrap_or(end);
         let at = now();
         let state = self.state();
@@ -148,7 +150,7 @@ impl Machine {
                 state: state.as_ref(),
                 readiness: None,
                 address: None,
-                trouble: None,
+                sync_error: None,
                 manifest_changed: false,
                 node: &node,
                 now: &at,
@@ -169,7 +171,7 @@ impl Machine {
             Some(Ok(())) => self.sent(Sent::Dismissal),
             // A launch that was cut short has reached it all the same: its state is on the way.
             Some(Err(LinkError::Refused(_))) if !self.launched => self.launched = true,
-            Some(Err(error)) => return Err(trouble("FailedDismiss")(error)),
+            Some(Err(error)) => return Err(sync_error("FailedDismiss")(error)),
         }
         Ok(())
     }

@@ -12,11 +12,11 @@ use vireo_proto::launcher::{State, state};
 use super::backoff::Backoff;
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
+use super::desired::Desired;
 use super::health::Health;
 use super::record::Record;
-use super::status::Trouble;
+use super::status::SyncError;
 use super::volumes;
-use super::want::Want;
 use crate::launcher::link::{Link, Seen, summary};
 use crate::launcher::process::{self, Found};
 use crate::manifests::Key;
@@ -33,7 +33,7 @@ pub(super) struct Machine {
     pub(super) node: Arc<Node>,
     pub(super) key: Key,
     pub(super) record: Option<Record>,
-    pub(super) launcher: Fate,
+    pub(super) launcher: LauncherState,
     /// The machine was sent to this launcher; what it says of itself may be older.
     pub(super) launched: bool,
     /// Until when the launcher has to do what is awaited of it.
@@ -42,7 +42,7 @@ pub(super) struct Machine {
     pub(super) killed: Option<Awaited>,
     /// What is known could not be written down yet.
     pub(super) unsaved: bool,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) sync_error: Option<SyncError>,
     /// Whoever runs its probes, while its guest is there and may go on.
     pub(super) health: Option<Health>,
     pub(super) backoff: Backoff,
@@ -52,7 +52,7 @@ pub(super) struct Machine {
 
 /// The launcher of a machine.
 #[derive(Debug)]
-pub(super) enum Fate {
+pub(super) enum LauncherState {
     Unstarted,
     Followed(Link),
     Gone,
@@ -62,16 +62,16 @@ impl Machine {
     /// A name about which nothing is recorded.
     pub(super) fn new(node: Arc<Node>, key: Key) -> Self {
         Self {
-            claims: node.news_of_claims(),
+            claims: node.subscribe_claims(),
             node,
             key,
             record: None,
-            launcher: Fate::Unstarted,
+            launcher: LauncherState::Unstarted,
             launched: false,
             deadline: None,
             killed: None,
             unsaved: false,
-            trouble: None,
+            sync_error: None,
             health: None,
             backoff: Backoff::default(),
         }
@@ -92,8 +92,8 @@ impl Machine {
     pub(super) fn find_launcher(&mut self) -> std::io::Result<()> {
         let Some(record) = &self.record else { return Ok(()) };
         self.launcher = match process::find(&record.dir.launcher_stamp())? {
-            Found::Unstarted => Fate::Unstarted,
-            Found::Gone => Fate::Gone,
+            Found::Unstarted => LauncherState::Unstarted,
+            Found::Gone => LauncherState::Gone,
             Found::Running(process) => {
                 let vmi = vireo_proto::launcher::Identity {
                     namespace: self.key.namespace.clone(),
@@ -101,14 +101,14 @@ impl Machine {
                     uid: record.uid.to_string(),
                 };
                 info!(pid = process.pid(), "following launcher");
-                Fate::Followed(Link::follow(process, record.dir.launcher_socket(), vmi))
+                LauncherState::Followed(Link::follow(process, record.dir.launcher_socket(), vmi))
             }
         };
         Ok(())
     }
 
     /// Goes round until nothing is left of the name.
-    pub(super) async fn run(mut self, mut want: watch::Receiver<Want>) -> Key {
+    pub(super) async fn run(mut self, mut desired: watch::Receiver<Desired>) -> Key {
         let mut span = self.span();
         if self.record.is_some()
             && let Err(error) = span.in_scope(|| self.find_launcher())
@@ -119,11 +119,11 @@ impl Machine {
         }
         let mut uid = self.uid();
         loop {
-            let wanted = want.borrow_and_update().clone();
-            match self.round(&wanted, &mut want).instrument(span.clone()).await {
+            let wanted = desired.borrow_and_update().clone();
+            match self.round(&wanted, &mut desired).instrument(span.clone()).await {
                 Step::Again => {}
                 Step::Finished => return self.key,
-                Step::Wait(until) => self.wait(&mut want, until).await,
+                Step::Wait(until) => self.wait(&mut desired, until).await,
             }
             if uid != self.uid() {
                 uid = self.uid();
@@ -145,54 +145,54 @@ impl Machine {
         }
     }
 
-    async fn round(&mut self, want: &Want, news: &mut watch::Receiver<Want>) -> Step {
-        if let Some(grace) = want.grace()
-            && let Err(trouble) = self.shorten_grace(grace)
+    async fn round(&mut self, desired: &Desired, news: &mut watch::Receiver<Desired>) -> Step {
+        if let Some(grace) = desired.grace()
+            && let Err(sync_error) = self.shorten_grace(grace)
         {
             // It is tried again by the next round; until then, what was known before holds.
-            warn!(reason = trouble.reason, "{}", trouble.message);
+            warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
-        if let Err(trouble) = self.follow(want) {
-            warn!(reason = trouble.reason, "{}", trouble.message);
+        if let Err(sync_error) = self.follow(desired) {
+            warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
         self.follow_health();
         self.follow_deadline();
-        let seen = self.observe(want);
-        let action = decide(want.decided(self.record.as_ref()), &seen);
+        let seen = self.observe(desired);
+        let action = decide(desired.decided(self.record.as_ref()), &seen);
         debug!(?seen, ?action, "decided");
         let done = match action {
             Action::Wait => Ok(()),
             Action::Finish => return Step::Finished,
             action => {
                 let at = self.deadline.map(|deadline| deadline.at);
-                self.act(action, want, &mut Interrupt { want: news, at }).await
+                self.act(action, desired, &mut Interrupt { desired: news, at }).await
             }
         };
         let mut until = self.overdue_at();
         match done {
             Ok(()) if action == Action::Wait => {
-                if self.trouble.as_ref().is_some_and(|trouble| trouble.is_about_volumes())
+                if self.sync_error.as_ref().is_some_and(|sync_error| sync_error.is_about_volumes())
                     && !seen.volumes_differ
                 {
                     // What was wrong is no longer wanted.
-                    self.trouble = None;
+                    self.sync_error = None;
                 }
             }
             Ok(()) => {
-                self.trouble = None;
+                self.sync_error = None;
                 self.backoff.reset();
             }
-            Err(trouble) => {
-                let (trouble, pause) = self.backoff.fail(trouble);
-                if self.trouble.as_ref() != Some(&trouble) {
-                    warn!(reason = trouble.reason, retry_in_s = pause.as_secs(), "{}", trouble.message);
+            Err(sync_error) => {
+                let (sync_error, pause) = self.backoff.fail(sync_error);
+                if self.sync_error.as_ref() != Some(&sync_error) {
+                    warn!(reason = sync_error.reason, retry_in_s = pause.as_secs(), "{}", sync_error.message);
                 }
-                self.trouble = Some(trouble);
+                self.sync_error = Some(sync_error);
                 let retry = Instant::now() + pause;
                 until = Some(until.map_or(retry, |until| until.min(retry)));
             }
         }
-        if !self.publish(want) {
+        if !self.publish(desired) {
             let retry = Instant::now() + WRITE_RETRY;
             until = Some(until.map_or(retry, |until| until.min(retry)));
         }
@@ -200,15 +200,15 @@ impl Machine {
             // The end of a killed process is told by its pidfd.
             // That volumes are plugged in is told by the launcher's state.
             Action::Wait | Action::Kill | Action::ReportStranger | Action::PlugVolumes => Step::Wait(until),
-            _ if self.trouble.is_some() => Step::Wait(until),
+            _ if self.sync_error.is_some() => Step::Wait(until),
             _ => Step::Again,
         }
     }
 
     pub(super) fn seen(&self) -> Option<Seen> {
         match &self.launcher {
-            Fate::Unstarted | Fate::Gone => None,
-            Fate::Followed(link) => Some(link.seen()),
+            LauncherState::Unstarted | LauncherState::Gone => None,
+            LauncherState::Followed(link) => Some(link.seen()),
         }
     }
 
@@ -222,7 +222,7 @@ impl Machine {
 
     /// Has the probes run while there is a guest that may go on.
     fn follow_health(&mut self) {
-        let followed = matches!(self.launcher, Fate::Followed(_));
+        let followed = matches!(self.launcher, LauncherState::Followed(_));
         let record = self.record.as_ref().filter(|record| followed && !record.ends());
         let Some(record) = record else {
             self.health = None;
@@ -237,11 +237,11 @@ impl Machine {
         }
     }
 
-    fn observe(&self, want: &Want) -> Observed {
+    fn observe(&self, desired: &Desired) -> Observed {
         let launcher = match &self.launcher {
-            Fate::Unstarted => Launcher::Unstarted,
-            Fate::Gone => Launcher::Vanished,
-            Fate::Followed(link) => match summary(Some(&link.seen())) {
+            LauncherState::Unstarted => Launcher::Unstarted,
+            LauncherState::Gone => Launcher::Vanished,
+            LauncherState::Followed(link) => match summary(Some(&link.seen())) {
                 // The launch was answered; its state is on the way.
                 Launcher::Waiting if self.launched => Launcher::Silent,
                 other => other,
@@ -250,7 +250,8 @@ impl Machine {
         let request =
             self.deadline.map_or(Request::Unsent, |deadline| deadline.request(launcher, Instant::now()));
         let record = self.record.as_ref();
-        let record = record.map(|record| decide::Record { outdated: want.differs(record), ..record.facts() });
+        let record =
+            record.map(|record| decide::Record { outdated: desired.differs(record), ..record.facts() });
         let ill = self.health.as_ref().is_some_and(|health| health.told().liveness.well == Some(false));
         Observed { record, launcher, volumes_differ: self.volumes_differ(), ill, request }
     }
@@ -265,7 +266,7 @@ impl Machine {
 
     /// Sets the deadline of what is awaited of the launcher now. One that is set stays as long as that is the same.
     fn follow_deadline(&mut self) {
-        let followed = matches!(self.launcher, Fate::Followed(_));
+        let followed = matches!(self.launcher, LauncherState::Followed(_));
         let record = self.record.as_ref().filter(|_| followed);
         let awaited = record.and_then(|record| Some((record, record.facts().awaited()?)));
         self.deadline = match (awaited, self.deadline) {
@@ -283,11 +284,11 @@ impl Machine {
         Some(self.deadline?.at.max(Instant::now() + OVERDUE_RETRY))
     }
 
-    async fn wait(&mut self, want: &mut watch::Receiver<Want>, until: Option<Instant>) {
+    async fn wait(&mut self, desired: &mut watch::Receiver<Desired>, until: Option<Instant>) {
         let launcher = async {
             match &mut self.launcher {
-                Fate::Followed(link) => link.changed().await,
-                Fate::Unstarted | Fate::Gone => std::future::pending().await,
+                LauncherState::Followed(link) => link.changed().await,
+                LauncherState::Unstarted | LauncherState::Gone => std::future::pending().await,
             }
         };
         let clock = async {
@@ -297,7 +298,7 @@ impl Machine {
             }
         };
         let claims = async {
-            let waits = self.trouble.as_ref().is_some_and(Trouble::is_about_claims);
+            let waits = self.sync_error.as_ref().is_some_and(SyncError::is_about_claims);
             // The node, which is shared, outlives this.
             if !waits || self.claims.changed().await.is_err() {
                 std::future::pending::<()>().await;
@@ -312,7 +313,7 @@ impl Machine {
         tokio::select! {
             () = claims => {}
             () = health => {}
-            changed = want.changed() => if changed.is_err() {
+            changed = desired.changed() => if changed.is_err() {
                 // The handler stops: nothing more is wanted of this task, and nothing is undone.
                 std::future::pending::<()>().await;
             },

@@ -2,25 +2,29 @@
 
 use vireo_api::spec::{Disk, Vm};
 
-use super::act::{Done, trouble, unless};
+use super::act::{Done, sync_error, unless};
 use super::deadline::Interrupt;
+use super::desired::Desired;
 use super::machine::Machine;
-use super::status::Trouble;
+use super::status::SyncError;
 use super::volumes::{self, Change};
-use super::want::Want;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::storage::{self, StorageError};
 
-fn not_there(error: StorageError) -> Trouble {
-    let trouble = Trouble { reason: error.reason(), message: chain(&error) };
-    if trouble.is_about_claims() { trouble } else { Trouble { reason: volumes::FAILED, ..trouble } }
+fn not_there(error: StorageError) -> SyncError {
+    let sync_error = SyncError { reason: error.reason(), message: chain(&error) };
+    if sync_error.is_about_claims() {
+        sync_error
+    } else {
+        SyncError { reason: volumes::FAILED, ..sync_error }
+    }
 }
 
 impl Machine {
     /// Takes over from an API what of a VMI may change while it runs: the volumes that are plugged in.
-    pub(super) fn follow(&mut self, want: &Want) -> Done {
-        let Some((manifest, Origin::Object(uid))) = want.manifest() else { return Ok(()) };
+    pub(super) fn follow(&mut self, desired: &Desired) -> Done {
+        let Some((manifest, Origin::Object(uid))) = desired.manifest() else { return Ok(()) };
         let Some(record) = self.record.as_ref().filter(|record| record.uid == *uid) else { return Ok(()) };
         let (now, has) = (&manifest.vmi.spec, &record.vmi.spec);
         if now.volumes == has.volumes && now.domain.devices.disks == has.domain.devices.disks {
@@ -39,14 +43,14 @@ impl Machine {
     pub(super) async fn plug_volumes(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         // What appears from here on is news.
         self.claims.mark_unchanged();
-        let vm = self.known()?.vm().map_err(trouble("FailedSpec"))?;
+        let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
         let plugged = self.state().map(|state| state.volumes).unwrap_or_default();
         let mut first = Ok(());
         for change in volumes::changes(&vm, &plugged, &self.node.claims()) {
             let done = match change {
                 Change::Out(name) => {
                     let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };
-                    done.map_err(trouble(volumes::FAILED))
+                    done.map_err(sync_error(volumes::FAILED))
                 }
                 Change::In(disk) => self.plug_in(&vm, disk, interrupt).await,
             };
@@ -58,10 +62,10 @@ impl Machine {
     async fn plug_in(&self, vm: &Vm, disk: &Disk, interrupt: &mut Interrupt<'_>) -> Done {
         let (places, record) = (self.places(vm)?, self.known()?);
         let prepare = storage::prepare_disk(vm, disk, &places, &self.node.jobs);
-        let source = unless(interrupt.want, |want| want.removes(&record), prepare).await;
+        let source = unless(interrupt.desired, |desired| desired.removes(&record), prepare).await;
         let Some(source) = source else { return Ok(()) };
         let disk = crate::resolve::disk(disk, &source.map_err(not_there)?);
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
-        done.map_err(trouble(volumes::FAILED))
+        done.map_err(sync_error(volumes::FAILED))
     }
 }

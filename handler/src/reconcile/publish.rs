@@ -4,11 +4,11 @@ use tracing::{error, info, warn};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_proto::launcher::{State, state};
 
+use super::desired::Desired;
 use super::health::Health;
 use super::machine::Machine;
 use super::record::{MANIFEST_ANNOTATION, Record, now};
 use super::status::{self, Facts, Phase};
-use super::want::Want;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::resolve;
@@ -16,14 +16,14 @@ use crate::resolve;
 impl Machine {
     /// Brings status and picture up to date, and writes what changed. What cannot be written is shown all the same.
     /// Whether all of it is written.
-    pub(super) fn publish(&mut self, want: &Want) -> bool {
+    pub(super) fn publish(&mut self, desired: &Desired) -> bool {
         let state = self.state();
         let Some(record) = &self.record else { return true };
         let mut next = record.clone();
         let vm = next.vm().ok();
         let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
         let address = alive.map(|plan| plan.wire().vm().to_string());
-        let changed = want.differs(record);
+        let changed = desired.differs(record);
         let health = self.health.as_ref().map(Health::told);
         next.vmi.status = status::next(
             &record.vmi.status,
@@ -33,13 +33,13 @@ impl Machine {
                 state: state.as_ref(),
                 readiness: health.as_ref().map(|health| &health.readiness),
                 address,
-                trouble: self.trouble.as_ref(),
+                sync_error: self.sync_error.as_ref(),
                 manifest_changed: changed,
                 node: &self.node.settings.node_name,
                 now: &now(),
             },
         );
-        if let Some((_, Origin::File(file))) = want.manifest() {
+        if let Some((_, Origin::File(file))) = desired.manifest() {
             next.vmi.metadata.annotations.insert(MANIFEST_ANNOTATION.to_owned(), file.to_owned());
         }
         let changed = next.vmi != record.vmi;

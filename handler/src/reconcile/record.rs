@@ -82,8 +82,8 @@ impl Record {
     }
 
     /// Why its guest is to end, if its livenessProbe failed.
-    pub(super) fn condemned(&self) -> Option<&str> {
-        status::condemned(&self.vmi.status)
+    pub(super) fn unhealthy(&self) -> Option<&str> {
+        status::unhealthy(&self.vmi.status)
     }
 
     /// Whether its guest is to end because its launcher Pod is being deleted.
@@ -96,7 +96,7 @@ impl Record {
         decide::Record {
             is_final: self.phase().is_final(),
             leaving: self.leaving(),
-            condemned: self.condemned().is_some(),
+            unhealthy: self.unhealthy().is_some(),
             stopped: self.stopped(),
             started: self.started(),
             has_network: self.plan.is_some(),
@@ -119,7 +119,7 @@ impl Record {
     pub(super) fn ends_since(&self) -> Option<Timestamp> {
         let since = match &self.vmi.metadata.deletion_timestamp {
             Some(since) => since.as_str(),
-            None => status::condemned_since(&self.vmi.status)
+            None => status::unhealthy_since(&self.vmi.status)
                 .or_else(|| status::stopped_since(&self.vmi.status))?,
         };
         since.parse().ok()

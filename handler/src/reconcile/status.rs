@@ -81,14 +81,14 @@ impl Phase {
 
 /// Why the last step did not succeed; it is tried again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct SyncError {
     /// One word.
     pub reason: &'static str,
     /// The whole chain of causes.
     pub message: String,
 }
 
-impl Trouble {
+impl SyncError {
     /// Whether it is about volumes that are to be plugged in or out.
     pub(super) fn is_about_volumes(&self) -> bool {
         self.reason == volumes::FAILED || self.is_about_claims()
@@ -114,7 +114,7 @@ pub struct Facts<'a> {
     /// The VMI's address.
     pub address: Option<String>,
     /// What went wrong last.
-    pub trouble: Option<&'a Trouble>,
+    pub sync_error: Option<&'a SyncError>,
     /// The manifest differs from what runs.
     pub manifest_changed: bool,
     /// This node.
@@ -198,8 +198,11 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     set("AgentConnected", agent.then(|| (true, "", String::new())));
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
     // How a VMI failed stays said.
-    if !(facts.phase == Phase::Failed && facts.trouble.is_none()) {
-        set("Synchronized", facts.trouble.map(|trouble| (false, trouble.reason, trouble.message.clone())));
+    if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
+        set(
+            "Synchronized",
+            facts.sync_error.map(|sync_error| (false, sync_error.reason, sync_error.message.clone())),
+        );
     }
     set(MANIFEST_CHANGED, facts.manifest_changed.then(|| {
         let message = "the manifest differs from what runs; a VMI cannot change while it exists: delete its manifest, \
@@ -233,7 +236,7 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
     if let Some(condition) = find(before, POD_TERMINATING) {
         return (false, TERMINATING, condition.message.clone());
     }
-    if let Some(why) = condemned(before) {
+    if let Some(why) = unhealthy(before) {
         return (false, NOT_READY, why.to_owned());
     }
     let is_probed = facts.vm.is_some_and(|vm| vm.readiness_probe().is_some());
@@ -266,17 +269,17 @@ fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
 }
 
 /// Why the guest is to end, if its livenessProbe failed.
-pub(super) fn condemned(status: &Status) -> Option<&str> {
+pub(super) fn unhealthy(status: &Status) -> Option<&str> {
     find(status, UNHEALTHY).map(|condition| condition.message.as_str())
 }
 
 /// Since when it is to end for that, RFC 3339.
-pub(super) fn condemned_since(status: &Status) -> Option<&str> {
+pub(super) fn unhealthy_since(status: &Status) -> Option<&str> {
     find(status, UNHEALTHY)?.last_transition_time.as_deref()
 }
 
 /// Says that the guest is to end, as its livenessProbe failed for this cause.
-pub(super) fn condemn(status: &mut Status, cause: &str, now: &str) {
+pub(super) fn mark_unhealthy(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
     put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
 }

@@ -10,9 +10,9 @@ use tracing::{error, warn};
 use uuid::Uuid;
 
 use super::act::remove_network;
+use super::desired::Desired;
 use super::machine::Machine;
 use super::record::Record;
-use super::want::Want;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
 use crate::manifests::catalog::{Entry, Update};
@@ -32,9 +32,9 @@ pub enum SuperviseError {
 /// The tasks of all names.
 struct Tasks {
     node: Arc<Node>,
-    tell: BTreeMap<Key, watch::Sender<Want>>,
+    tell: BTreeMap<Key, watch::Sender<Desired>>,
     /// What is wanted of each name; a name that is missing is not wanted.
-    wants: BTreeMap<Key, Want>,
+    wants: BTreeMap<Key, Desired>,
     /// Which file each existing VMI came from.
     owners: BTreeMap<Key, String>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read: a launcher may run for them.
@@ -95,7 +95,7 @@ impl Tasks {
                         None => objects.push((key, uid)),
                     }
                     // Until the manifests are applied, as it was.
-                    self.spawn(Machine::adopt(Arc::clone(&self.node), record), Want::Entry(Entry::Held));
+                    self.spawn(Machine::adopt(Arc::clone(&self.node), record), Desired::Entry(Entry::Held));
                 }
                 Ok(None) => clear(&dir).await,
                 Err(error) => {
@@ -107,9 +107,9 @@ impl Tasks {
         Ok(objects)
     }
 
-    fn spawn(&mut self, machine: Machine, want: Want) {
+    fn spawn(&mut self, machine: Machine, desired: Desired) {
         let key = machine.key.clone();
-        let (tell, told) = watch::channel(want);
+        let (tell, told) = watch::channel(desired);
         self.tell.insert(key, tell);
         self.running.spawn(machine.run(told));
     }
@@ -120,44 +120,45 @@ impl Tasks {
             && catalog.refusals != self.node.refusals()
             && let Err(error) = self.node.refuse(catalog.refusals)
         {
-            Node::complain("the refused manifests cannot be written down", &error);
+            Node::log_error("the refused manifests cannot be written down", &error);
         }
         let all =
             || self.tell.keys().chain(self.wants.keys()).chain(catalog.entries.keys()).cloned().collect();
         let keys: BTreeSet<Key> = only.unwrap_or_else(all);
         for key in keys {
-            let gone = || catalog.graces.get(&key).map_or(Want::Nothing, |seconds| Want::Gone(*seconds));
-            let want = catalog.entries.remove(&key).map_or_else(gone, Want::Entry);
-            self.wants.insert(key.clone(), want);
+            let gone =
+                || catalog.graces.get(&key).map_or(Desired::Nothing, |seconds| Desired::Gone(*seconds));
+            let desired = catalog.entries.remove(&key).map_or_else(gone, Desired::Entry);
+            self.wants.insert(key.clone(), desired);
             self.follow(&key);
         }
     }
 
     /// Brings the task of a name up to date, and starts one where there is none.
     fn follow(&mut self, key: &Key) {
-        let Some(want) = self.wants.get(key).cloned() else { return };
-        if let Some((_, Origin::File(file))) = want.manifest() {
+        let Some(desired) = self.wants.get(key).cloned() else { return };
+        if let Some((_, Origin::File(file))) = desired.manifest() {
             self.owners.insert(key.clone(), file.clone());
         }
         match self.tell.get(key) {
             Some(tell) => {
                 tell.send_if_modified(|known| {
-                    let differs = !known.same(&want);
+                    let differs = !known.same(&desired);
                     if differs {
-                        *known = want;
+                        *known = desired;
                     }
                     differs
                 });
             }
-            None if matches!(want.manifest(), Some((_, Origin::Object(uid))) if self.unreadable.contains(uid)) =>
+            None if matches!(desired.manifest(), Some((_, Origin::Object(uid))) if self.unreadable.contains(uid)) =>
             {
                 error!(vmi = %key, "a launcher may run for this VMI, whose record cannot be read; it is left alone");
             }
-            None if want.manifest().is_some() => {
+            None if desired.manifest().is_some() => {
                 let machine = Machine::new(Arc::clone(&self.node), key.clone());
-                self.spawn(machine, want);
+                self.spawn(machine, desired);
             }
-            None if matches!(want, Want::Nothing | Want::Gone(_)) => drop(self.wants.remove(key)),
+            None if matches!(desired, Desired::Nothing | Desired::Gone(_)) => drop(self.wants.remove(key)),
             None => {}
         }
     }
@@ -195,6 +196,6 @@ async fn clear(dir: &MachineDir) {
         return;
     }
     if let Err(error) = dir.remove() {
-        Node::complain("the leftovers of a VMI cannot be removed", &error);
+        Node::log_error("the leftovers of a VMI cannot be removed", &error);
     }
 }

@@ -5,7 +5,7 @@ use vireo_proto::launcher::PluggedVolume;
 
 use crate::storage::Claims;
 
-/// Of a trouble: the volumes that are plugged in are not those that the spec has.
+/// Of a sync_error: the volumes that are plugged in are not those that the spec has.
 pub(super) const FAILED: &str = "FailedHotplugSync";
 
 /// One thing to do.

@@ -14,8 +14,8 @@ fn vmi(name: &str, phase: &str) -> VirtualMachineInstance {
     vmi
 }
 
-fn asked(name: Option<&str>) -> Asked {
-    Asked {
+fn options(name: Option<&str>) -> Options {
+    Options {
         name: name.map(str::to_owned),
         namespace: None,
         format: Format::Table,
@@ -47,7 +47,7 @@ fn one_line_for_each_and_all_problems_below() {
     });
     let found =
         Found { vmis: vec![running, vmi("db", "Pending")], refusals: vec![refusal("bad", &["one", "two"])] };
-    let text = table(&found, &asked(None), false, now());
+    let text = table(&found, &options(None), false, now());
     let expected = "\
 NAMESPACE   NAME   PHASE     HYPERVISOR   IP   AGE   REASON
 default     web    Running   qemu         -    60s   -
@@ -63,7 +63,7 @@ refused: bad.yaml (document 2)
 #[test]
 fn a_refused_change_of_a_running_vmi_does_not_hide_it() {
     let found = Found { vmis: vec![vmi("web", "Running")], refusals: vec![refusal("web", &["one"])] };
-    let text = table(&found, &asked(None), false, now());
+    let text = table(&found, &options(None), false, now());
     assert_eq!(text.matches("web").count(), 1, "{text}");
     assert!(text.contains("refused: bad.yaml") && text.contains("Running"), "{text}");
 }
@@ -80,7 +80,7 @@ fn what_went_wrong_is_the_reason() {
     });
     assert_eq!(reason(&failed), "FailedStorage: no such image");
     let found = Found { vmis: vec![failed], refusals: Vec::new() };
-    let text = table(&found, &asked(Some("web")), false, now());
+    let text = table(&found, &options(Some("web")), false, now());
     assert!(text.contains("Synchronized False: FailedStorage: no such image"), "{text}");
 }
 

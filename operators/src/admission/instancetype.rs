@@ -58,10 +58,10 @@ fn read<T: Shape + DeserializeOwned + Default>(value: &Value) -> Result<(T, Vec<
     if !mistyped.is_empty() {
         return Err(mistyped);
     }
-    let mut strangers = Vec::new();
-    decoded.object.strangers("", &mut strangers);
+    let mut unknown_fields = Vec::new();
+    decoded.object.unknown_fields("", &mut unknown_fields);
     // There is no template in it: everything is its own.
-    let odd = unknown(&strangers, "status");
+    let odd = unknown(&unknown_fields, "status");
     Ok((decoded.object, odd))
 }
 

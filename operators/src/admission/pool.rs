@@ -21,9 +21,9 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
         Ok(pool) => pool,
         Err(problems) => return problems,
     };
-    let mut strangers = Vec::new();
-    pool.strangers("", &mut strangers);
-    let mut problems = unknown(&strangers, TEMPLATE);
+    let mut unknown_fields = Vec::new();
+    pool.unknown_fields("", &mut unknown_fields);
+    let mut problems = unknown(&unknown_fields, TEMPLATE);
     if pool.spec.replicas.is_some_and(|replicas| replicas < 0) {
         problems.push(Problem::invalid("spec.replicas", "must be greater than or equal to 0"));
     }

@@ -18,9 +18,9 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
         Err(problems) => return problems,
     };
     let mut problems = Vec::new();
-    let mut strangers = Vec::new();
-    set.strangers("", &mut strangers);
-    problems.extend(unknown(&strangers, TEMPLATE));
+    let mut unknown_fields = Vec::new();
+    set.unknown_fields("", &mut unknown_fields);
+    problems.extend(unknown(&unknown_fields, TEMPLATE));
     if set.spec.replicas.is_some_and(|replicas| replicas < 0) {
         problems.push(Problem::invalid("spec.replicas", "must be greater than or equal to 0"));
     }

@@ -4,17 +4,18 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL};
 use vireo_client::Kind;
 
 use crate::Problem;
 
 /// What KubeVirt's VMI admission webhooks reserve.
 const RESERVED_LABELS: [&str; 6] = [
-    "kubevirt.io/created-by",
+    CREATED_BY_LABEL,
     "kubevirt.io/install-strategy",
     "kubevirt.io/migrationJobUID",
     "kubevirt.io/migrationTargetNodeName",
-    "kubevirt.io/nodeName",
+    NODE_LABEL,
     "kubevirt.io/schedulable",
 ];
 

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use vireo_api::decode;
 use vireo_api::spec::{self, Vm, memory_hotplug_problems};
 use vireo_api::v1::{
-    API_VERSION, ObjectMeta, Shape as _, Stranger, VMI_KIND, VirtualMachine, VirtualMachineInstance,
+    API_VERSION, ObjectMeta, Shape as _, UnknownField, VMI_KIND, VirtualMachine, VirtualMachineInstance,
     VirtualMachineInstanceTemplateSpec,
 };
 
@@ -47,9 +47,9 @@ pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
         let message = "is not available yet: use a volume that exists";
         problems.push(Problem::unsupported("spec.dataVolumeTemplates", message));
     }
-    let mut strangers = Vec::new();
-    vm.strangers("", &mut strangers);
-    problems.extend(unknown(&strangers, TEMPLATE));
+    let mut unknown_fields = Vec::new();
+    vm.unknown_fields("", &mut unknown_fields);
+    problems.extend(unknown(&unknown_fields, TEMPLATE));
     match &vm.spec.template {
         None => problems.push(Problem::required(TEMPLATE, "is needed: say what to run")),
         // It is validated with them by `validate_expanded`.
@@ -60,16 +60,17 @@ pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
 }
 
 /// Unknown fields of a spec; those of the template are found with its VMI.
-pub(super) fn unknown(strangers: &[Stranger], template: &str) -> Vec<Problem> {
+pub(super) fn unknown(unknown_fields: &[UnknownField], template: &str) -> Vec<Problem> {
     let inside = format!("{template}.spec.");
-    let is_own =
-        |stranger: &&Stranger| stranger.field.starts_with("spec.") && !stranger.field.starts_with(&inside);
-    let problem = |stranger: &Stranger| {
-        let similar = stranger.similar.as_ref().map(|similar| format!(": did you mean {similar}?"));
-        let message = format!("unknown field {:?}{}", stranger.name, similar.unwrap_or_default());
-        Problem::invalid(stranger.field.clone(), message)
+    let is_own = |unknown_field: &&UnknownField| {
+        unknown_field.field.starts_with("spec.") && !unknown_field.field.starts_with(&inside)
     };
-    strangers.iter().filter(is_own).map(problem).collect()
+    let problem = |unknown_field: &UnknownField| {
+        let similar = unknown_field.similar.as_ref().map(|similar| format!(": did you mean {similar}?"));
+        let message = format!("unknown field {:?}{}", unknown_field.name, similar.unwrap_or_default());
+        Problem::invalid(unknown_field.field.clone(), message)
+    };
+    unknown_fields.iter().filter(is_own).map(problem).collect()
 }
 
 /// What the instances of a VirtualMachine would be refused for, and what keeps them from being updated while they run.

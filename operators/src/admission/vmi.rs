@@ -3,12 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use vireo_api::decode;
+use vireo_api::names::VMI_FINALIZER;
 use vireo_api::v1::VirtualMachineInstance;
 
 use crate::Problem;
-
-/// Keeps a VMI until its node has removed what was of it; KubeVirt's.
-pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 
 const GRACE_PERIOD: &str = "terminationGracePeriodSeconds";
 

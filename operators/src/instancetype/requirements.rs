@@ -3,7 +3,7 @@ use vireo_api::spec::Bytes;
 
 use super::at;
 
-/// What a machine's template, expanded, lacks of what a preference demands: the field below the template, and the words.
+/// What a VM's template, expanded, lacks of what a preference demands: the field below the template, and the words.
 pub fn missing(template: &Value, preference: &Value) -> Vec<(String, String)> {
     let mut lacks = Vec::new();
     let Some(demands) = preference.get("requirements") else { return lacks };

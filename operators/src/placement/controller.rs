@@ -9,7 +9,6 @@ use kube::runtime::watcher::Config;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
-use vireo_api::v1::Condition;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
 use vireo_client::informer::{Cached, Informer, revision, whole};
@@ -17,6 +16,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::{Node, Pod, unschedulable};
+use crate::conditions;
 
 /// All Pods are placed together: one that is refused must not delay the others.
 const LONGEST_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
@@ -122,23 +122,10 @@ impl Controller {
 
     /// Notes why a Pod is not bound. The revision, if that is new.
     async fn note(&self, pod: &Cached<Pod>, why: &str) -> Result<u64, PlacementError> {
-        let has = pod.conditions.iter().find(|one| one.r#type == CONDITION);
-        if has.is_some_and(|has| has.reason == UNSCHEDULABLE && has.message == why) {
+        let mut after = pod.conditions.clone();
+        if !conditions::set_false(&mut after, CONDITION, Some((UNSCHEDULABLE, why)), Timestamp::now()) {
             return Ok(0);
         }
-        let since = has.filter(|has| has.status == "False").and_then(|has| has.last_transition_time.clone());
-        let now = Timestamp::now();
-        let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-        let mut after: Vec<Condition> = pod.conditions.clone();
-        after.retain(|one| one.r#type != CONDITION);
-        after.push(Condition {
-            r#type: CONDITION.to_owned(),
-            status: "False".to_owned(),
-            reason: UNSCHEDULABLE.to_owned(),
-            message: why.to_owned(),
-            last_transition_time: since.or(Some(now.to_string())),
-            ..Condition::default()
-        });
         let pods = Kind::POD.namespaced(&self.client, &pod.metadata.namespace);
         let (before, after) = (json!({"conditions": pod.conditions}), json!({ "conditions": after }));
         let written = write::patch_status(&pods, (&pod.metadata).into(), &before, &after).await?;

@@ -90,7 +90,7 @@ impl Pod {
     }
 
     fn is_final(&self) -> bool {
-        ["Succeeded", "Failed"].contains(&self.phase.as_str())
+        crate::vmi::is_final(&self.phase)
     }
 
     /// What it takes of its node while it is bound.

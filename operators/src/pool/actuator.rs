@@ -105,9 +105,9 @@ impl<'a> Actuator<'a> {
                     self.delete(vm).await?;
                 }
             }
-            Step::Disown(uid) => {
+            Step::Release(uid) => {
                 if let Some(vm) = self.vm(&uid) {
-                    self.disown(vm).await?;
+                    self.release(vm).await?;
                 }
             }
             Step::Restart(uid) => {
@@ -222,7 +222,7 @@ impl<'a> Actuator<'a> {
         Ok(())
     }
 
-    async fn disown(&mut self, vm: &Cached<VirtualMachine>) -> Result<(), ReconcileError> {
+    async fn release(&mut self, vm: &Cached<VirtualMachine>) -> Result<(), ReconcileError> {
         let owners = vm.metadata.owner_references.iter();
         let others: Vec<_> = owners.filter(|owner| owner.uid != self.pool.uid).collect();
         let patch = json!({"metadata": {"ownerReferences": others}});

@@ -17,7 +17,7 @@ use vireo_client::write;
 use vireo_client::{Kind, ObjectKey};
 
 use super::actuator::Actuator;
-use super::{Decision, Member, Seen, decide};
+use super::{Decision, Member, Observed, decide};
 
 const COMPONENT: &str = "virtualmachinepool-controller";
 /// How many pools are reconciled at a time.
@@ -122,20 +122,20 @@ impl Controller {
         let vmis: Vec<_> = vms.iter().map(|vm| self.caches.vmis.get(&vm.key)).collect();
         let members = vms.iter().zip(&vmis);
         let members: Vec<Member<'_>> = members
-            .map(|(vm, vmi)| Member { machine: &vm.value, instance: vmi.as_ref().map(|vmi| &vmi.value) })
+            .map(|(vm, vmi)| Member { vm: &vm.value, instance: vmi.as_ref().map(|vmi| &vmi.value) })
             .collect();
         let revisions = self.caches.revisions.owned_by(&pool.uid);
         let revisions =
             revisions.iter().filter_map(|one| Some((one.key.name.clone(), one.template.clone()?)));
         let failure = self.refused().get(&pool.key).cloned();
-        let seen = Seen {
+        let observed = Observed {
             pool: &pool.value,
             members: &members,
             revisions: &revisions.collect(),
             failure: failure.as_deref(),
             now: Timestamp::now(),
         };
-        decide(seen, |name| self.caches.vms.get(&ObjectKey::new(namespace, name)).is_some())
+        decide(observed, |name| self.caches.vms.get(&ObjectKey::new(namespace, name)).is_some())
     }
 
     async fn write_status(
@@ -185,6 +185,6 @@ impl Reconcile for Controller {
         }
         let delay =
             |at: Timestamp| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default();
-        Ok(decision.again.map(delay))
+        Ok(decision.requeue_at.map(delay))
     }
 }

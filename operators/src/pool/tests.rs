@@ -34,19 +34,19 @@ fn revisions(cores: &[u32]) -> BTreeMap<String, VirtualMachineTemplateSpec> {
     cores.iter().map(one).collect()
 }
 
-/// A machine and its instance, made from the revisions of these numbers of cores; ready if they say so.
+/// A VM and its instance, made from the revisions of these numbers of cores; ready if they say so.
 struct One {
-    machine: VirtualMachine,
+    vm: VirtualMachine,
     instance: Option<VirtualMachineInstance>,
 }
 
 fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
-    let mut machine = VirtualMachine::default();
-    machine.metadata.name = format!("web-{number}");
-    machine.metadata.uid = format!("m{number}");
-    machine.metadata.labels = labels();
-    machine.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
-    machine.metadata.owner_references =
+    let mut vm = VirtualMachine::default();
+    vm.metadata.name = format!("web-{number}");
+    vm.metadata.uid = format!("m{number}");
+    vm.metadata.labels = labels();
+    vm.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
+    vm.metadata.owner_references =
         serde_json::from_value(serde_json::json!([Revision::owner(&pool(1, 1))])).unwrap();
     let say = |ready: bool| Condition {
         r#type: "Ready".into(),
@@ -54,8 +54,8 @@ fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
         last_transition_time: Some("2026-11-21T11:50:00Z".to_owned()),
         ..Condition::default()
     };
-    machine.status.conditions = vec![say(instance.is_some_and(|(_, ready)| ready))];
-    machine.status.printable_status = if instance.is_some() { "Running" } else { "Stopped" }.to_owned();
+    vm.status.conditions = vec![say(instance.is_some_and(|(_, ready)| ready))];
+    vm.status.printable_status = if instance.is_some() { "Running" } else { "Stopped" }.to_owned();
     let instance = instance.map(|(cores, ready)| {
         let mut instance = VirtualMachineInstance::default();
         instance.metadata.uid = format!("i{number}");
@@ -64,26 +64,26 @@ fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
         instance.status.conditions = vec![say(ready)];
         instance
     });
-    One { machine, instance }
+    One { vm, instance }
 }
 
-fn seen(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Decision {
+fn observed(pool: &VirtualMachinePool, all: &[One], known: &[u32]) -> Decision {
     let members: Vec<Member<'_>> =
-        all.iter().map(|one| Member { machine: &one.machine, instance: one.instance.as_ref() }).collect();
+        all.iter().map(|one| Member { vm: &one.vm, instance: one.instance.as_ref() }).collect();
     let revisions = revisions(known);
-    let seen =
-        Seen { pool, members: &members, revisions: &revisions, failure: None, now: NOW.parse().unwrap() };
-    decide(seen, |name| all.iter().any(|one| one.machine.metadata.name == name))
+    let observed =
+        Observed { pool, members: &members, revisions: &revisions, failure: None, now: NOW.parse().unwrap() };
+    decide(observed, |name| all.iter().any(|one| one.vm.metadata.name == name))
 }
 
 /// What is done, in a word each.
 fn steps_of(decision: &Decision) -> Vec<String> {
     let word = |step: &Step| match step {
         Step::Keep(revision) => format!("keep {}", revision.name),
-        Step::Create(machine) => format!("+{}", machine.metadata.name),
+        Step::Create(vm) => format!("+{}", vm.metadata.name),
         Step::Update(uid, made) => format!("update {uid} to {}", made.labels[REVISION_LABEL]),
         Step::Delete(uid) => format!("-{uid}"),
-        Step::Disown(uid) => format!("disown {uid}"),
+        Step::Release(uid) => format!("release {uid}"),
         Step::Restart(uid) => format!("restart {uid}"),
         Step::Relabel(uid, name) => format!("relabel {uid} {name}"),
         Step::Prune(name) => format!("prune {name}"),
@@ -92,7 +92,7 @@ fn steps_of(decision: &Decision) -> Vec<String> {
 }
 
 fn leaving(mut one: One) -> One {
-    one.machine.metadata.deletion_timestamp = Some(NOW.to_owned());
+    one.vm.metadata.deletion_timestamp = Some(NOW.to_owned());
     one
 }
 
@@ -109,7 +109,7 @@ fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
         (1, vec![leaving(fresh(0)), fresh(1)], vec![]),
         (0, vec![leaving(fresh(0)), fresh(1)], vec!["-m1"]),
     ] {
-        assert_eq!(steps_of(&seen(&pool(replicas, 1), &there, &[1])), expected, "{replicas}");
+        assert_eq!(steps_of(&observed(&pool(replicas, 1), &there, &[1])), expected, "{replicas}");
     }
     let there = [fresh(0), fresh(1), fresh(10)];
     let policy = |sort: &str| VirtualMachinePoolScaleInStrategy {
@@ -125,13 +125,13 @@ fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
     let mut small = pool(2, 1);
     for (sort, expected) in [("DescendingOrder", "-m10"), ("AscendingOrder", "-m0")] {
         small.spec.scale_in_strategy = Some(policy(sort));
-        assert_eq!(steps_of(&seen(&small, &there, &[1])), [expected]);
+        assert_eq!(steps_of(&observed(&small, &there, &[1])), [expected]);
     }
     small.spec.scale_in_strategy = Some(VirtualMachinePoolScaleInStrategy {
         unmanaged: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert!(steps_of(&seen(&small, &there, &[1])).is_empty());
+    assert!(steps_of(&observed(&small, &there, &[1])).is_empty());
 }
 
 #[test]
@@ -142,29 +142,29 @@ fn a_new_template_goes_to_machines_and_then_to_as_many_instances_as_may_be_away(
     let mut two = pool(3, 2);
     two.spec.max_unavailable = Some(IntOrString::Int(1));
     let update = ["keep web-2", "update m0 to web-2", "update m1 to web-2", "update m2 to web-2"];
-    assert_eq!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
+    assert_eq!(steps_of(&observed(&two, &[old(0), old(1), old(2)], &[1])), update);
     let cases: [(Vec<One>, Vec<&str>); 5] = [
         (vec![half(0, true), half(1, true), half(2, true)], vec!["restart i0"]),
         (vec![half(0, true), done(1), half(2, false)], vec!["restart i2"]),
-        // A halted machine is away on purpose.
+        // A halted VM is away on purpose.
         (vec![half(0, true), done(1), one(2, 2, None)], vec!["restart i0"]),
         (vec![half(0, true), done(1), one(2, 2, Some((2, false)))], vec![]),
         (vec![done(0), done(1), done(2)], vec!["prune web-1"]),
     ];
     for (there, expected) in cases {
-        assert_eq!(steps_of(&seen(&two, &there, &[1, 2])), expected);
+        assert_eq!(steps_of(&observed(&two, &there, &[1, 2])), expected);
     }
     two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
         opportunistic: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert_eq!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])), update);
-    assert!(steps_of(&seen(&two, &[half(0, true), half(1, true), half(2, true)], &[1, 2])).is_empty());
+    assert_eq!(steps_of(&observed(&two, &[old(0), old(1), old(2)], &[1])), update);
+    assert!(steps_of(&observed(&two, &[half(0, true), half(1, true), half(2, true)], &[1, 2])).is_empty());
     two.spec.update_strategy = Some(VirtualMachinePoolUpdateStrategy {
         unmanaged: Some(serde_json::json!({})),
         ..Default::default()
     });
-    assert!(steps_of(&seen(&two, &[old(0), old(1), old(2)], &[1])).is_empty());
+    assert!(steps_of(&observed(&two, &[old(0), old(1), old(2)], &[1])).is_empty());
 }
 
 #[test]
@@ -174,15 +174,15 @@ fn an_instance_that_would_be_the_same_only_gets_the_name() {
     let mut second = pool(1, 1);
     second.metadata.generation = Some(2);
     let there = one(0, 2, Some((1, true)));
-    let members = [Member { machine: &there.machine, instance: there.instance.as_ref() }];
-    let seen = Seen {
+    let members = [Member { vm: &there.vm, instance: there.instance.as_ref() }];
+    let observed = Observed {
         pool: &second,
         members: &members,
         revisions: &known,
         failure: None,
         now: NOW.parse().unwrap(),
     };
-    assert_eq!(steps_of(&decide(seen, |_| true)), ["relabel i0 web-2"]);
+    assert_eq!(steps_of(&decide(observed, |_| true)), ["relabel i0 web-2"]);
 }
 
 #[test]
@@ -210,9 +210,9 @@ fn numbers_go_to_what_the_template_names() {
     let volumes: Vec<Volume> = serde_json::from_value(volumes).unwrap();
     named.spec.virtual_machine_template.as_mut().unwrap().spec.template.as_mut().unwrap().spec.volumes =
         volumes;
-    let decision = seen(&named, &[], &[]);
-    let Some(Step::Create(machine)) = decision.steps.get(1) else { panic!("{decision:?}") };
-    let template = machine.spec.template.as_ref().unwrap();
+    let decision = observed(&named, &[], &[]);
+    let Some(Step::Create(vm)) = decision.steps.get(1) else { panic!("{decision:?}") };
+    let template = vm.spec.template.as_ref().unwrap();
     let names: Vec<&str> = template
         .spec
         .volumes
@@ -225,7 +225,7 @@ fn numbers_go_to_what_the_template_names() {
         .collect();
     assert_eq!(names, ["map-0", "key"]);
     assert_eq!(template.metadata.labels[REVISION_LABEL], "web-1");
-    assert_eq!(machine.metadata.owner_references[0].kind, "VirtualMachinePool");
+    assert_eq!(vm.metadata.owner_references[0].kind, "VirtualMachinePool");
     assert_eq!(
         (number("web", "web-12"), number("web", "web-012"), number("web", "web-a")),
         (Some(12), None, None)
@@ -236,22 +236,25 @@ fn numbers_go_to_what_the_template_names() {
 fn what_does_not_start_is_replaced() {
     let mut healing = pool(1, 1);
     let mut broken = one(0, 1, None);
-    broken.machine.status.printable_status = "CrashLoopBackOff".to_owned();
-    broken.machine.status.start_failure =
+    broken.vm.status.printable_status = "CrashLoopBackOff".to_owned();
+    broken.vm.status.start_failure =
         Some(StartFailure { consecutive_fail_count: 2, ..StartFailure::default() });
-    assert!(steps_of(&seen(&healing, std::slice::from_ref(&broken), &[1])).is_empty());
+    assert!(steps_of(&observed(&healing, std::slice::from_ref(&broken), &[1])).is_empty());
     healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy {
         start_up_failure_threshold: Some(2),
         min_failing_to_start_duration: Some("30m".to_owned()),
         ..Default::default()
     });
-    assert_eq!(steps_of(&seen(&healing, std::slice::from_ref(&broken), &[1])), ["-m0"]);
-    broken.machine.status.start_failure = None;
-    let waiting = seen(&healing, std::slice::from_ref(&broken), &[1]);
-    assert_eq!((steps_of(&waiting).len(), waiting.again), (0, Some("2026-11-21T12:20:00Z".parse().unwrap())));
+    assert_eq!(steps_of(&observed(&healing, std::slice::from_ref(&broken), &[1])), ["-m0"]);
+    broken.vm.status.start_failure = None;
+    let waiting = observed(&healing, std::slice::from_ref(&broken), &[1]);
+    assert_eq!(
+        (steps_of(&waiting).len(), waiting.requeue_at),
+        (0, Some("2026-11-21T12:20:00Z".parse().unwrap()))
+    );
     // Ten minutes are more than the five that are meant where nothing is said.
     healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy::default());
-    assert_eq!(steps_of(&seen(&healing, &[broken], &[1])), ["-m0"]);
+    assert_eq!(steps_of(&observed(&healing, &[broken], &[1])), ["-m0"]);
 }
 
 #[test]
@@ -259,9 +262,9 @@ fn a_pause_stops_everything_but_the_account() {
     let mut paused = pool(3, 1);
     paused.spec.paused = true;
     let mut stranger = one(1, 1, None);
-    stranger.machine.metadata.labels.clear();
-    let decision = seen(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
-    assert_eq!((steps_of(&decision), decision.paused), (vec!["disown m1".to_owned()], Some(true)));
+    stranger.vm.metadata.labels.clear();
+    let decision = observed(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
+    assert_eq!((steps_of(&decision), decision.paused), (vec!["release m1".to_owned()], Some(true)));
     let status = &decision.status;
     assert_eq!((status.replicas, status.ready_replicas, status.conditions.len()), (Some(1), Some(1), 1));
     assert_eq!(
@@ -269,5 +272,5 @@ fn a_pause_stops_everything_but_the_account() {
         ("app=web", "ReplicaPaused")
     );
     paused.metadata.deletion_timestamp = Some(NOW.to_owned());
-    assert!(steps_of(&seen(&paused, &[one(0, 1, None)], &[])).is_empty());
+    assert!(steps_of(&observed(&paused, &[one(0, 1, None)], &[])).is_empty());
 }

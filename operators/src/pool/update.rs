@@ -1,4 +1,4 @@
-//! How a new template gets to the machines of a pool, and to their instances.
+//! How a new template gets to the VMs of a pool, and to their instances.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use vireo_api::v1::{
     VirtualMachineTemplateSpec,
 };
 
-use super::machine::made;
+use super::member::made;
 use super::{Member, REVISION_LABEL, Revision, Step, is_leaving, number, order};
 use crate::conditions::has;
 
 type Revisions = BTreeMap<String, VirtualMachineTemplateSpec>;
 
-/// What an instance needs to be what its machine says.
+/// What an instance needs to be what its VM says.
 enum Need {
     Nothing,
     /// It already is; it only has to say so.
@@ -21,7 +21,7 @@ enum Need {
     Restart,
 }
 
-/// How many machines may be out of service at once: at least one. What cannot be read is as if nothing was said.
+/// How many VMs may be out of service at once: at least one. What cannot be read is as if nothing was said.
 pub(super) fn max_unavailable(given: Option<&IntOrString>, replicas: i64) -> i64 {
     let most = match given {
         Some(IntOrString::Int(number)) => Some(*number),
@@ -45,7 +45,7 @@ pub(super) fn decide(pool: &VirtualMachinePool, mine: &[Member<'_>], revisions: 
     let mut steps = Vec::new();
     let revision = Revision::of(pool);
     for member in outdated {
-        let metadata = &member.machine.metadata;
+        let metadata = &member.vm.metadata;
         // One with another name was given to the pool by hand: it keeps what it is.
         let Some(number) = number(&pool.metadata.name, &metadata.name) else { continue };
         let Some(made) = made(pool, number, &revision.name) else { continue };
@@ -62,14 +62,14 @@ pub(super) fn decide(pool: &VirtualMachinePool, mine: &[Member<'_>], revisions: 
 }
 
 fn is_outdated(pool: &VirtualMachinePool, member: &Member<'_>, revisions: &Revisions) -> bool {
-    let made_from = member.machine.metadata.labels.get(REVISION_LABEL).and_then(|name| revisions.get(name));
+    let made_from = member.vm.metadata.labels.get(REVISION_LABEL).and_then(|name| revisions.get(name));
     made_from != pool.spec.virtual_machine_template.as_ref()
 }
 
 /// Those that serve nobody first; the others as far as enough remain.
 fn restart(pool: &VirtualMachinePool, current: &[Member<'_>], revisions: &Revisions, steps: &mut Vec<Step>) {
     let (ready, others): (Vec<&Member<'_>>, Vec<_>) = current.iter().partition(|one| serves(one));
-    let out_of_service = others.iter().filter(|one| one.machine.status.printable_status != "Stopped").count();
+    let out_of_service = others.iter().filter(|one| one.vm.status.printable_status != "Stopped").count();
     let most = max_unavailable(pool.spec.max_unavailable.as_ref(), pool.spec.replicas.unwrap_or(1));
     let mut budget = most.saturating_sub(i64::try_from(out_of_service).unwrap_or(i64::MAX));
     for (member, is_ready) in others.iter().map(|one| (one, false)).chain(ready.iter().map(|one| (one, true)))
@@ -101,7 +101,7 @@ fn serves(member: &Member<'_>) -> bool {
 }
 
 fn need(member: &Member<'_>, instance: &VirtualMachineInstance, revisions: &Revisions) -> Need {
-    let Some(wanted) = member.machine.metadata.labels.get(REVISION_LABEL) else { return Need::Nothing };
+    let Some(wanted) = member.vm.metadata.labels.get(REVISION_LABEL) else { return Need::Nothing };
     let has = instance.metadata.labels.get(REVISION_LABEL);
     if has == Some(wanted) {
         return Need::Nothing;

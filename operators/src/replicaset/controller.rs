@@ -16,7 +16,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::write;
 use vireo_client::{Kind, ObjectKey};
 
-use super::{Seen, Step, decide};
+use super::{Observed, Step, decide};
 use crate::ReconcileError;
 
 const COMPONENT: &str = "virtualmachinereplicaset-controller";
@@ -83,7 +83,8 @@ impl Reconcile for Controller {
         let instances = [self.vmis.owned_by(&set.uid), self.vmis.uncontrolled(&key.namespace)].concat();
         let instances: Vec<&VirtualMachineInstance> = instances.iter().map(|vmi| &vmi.value).collect();
         let now = Timestamp::now();
-        let decision = decide(Seen { set: &set, instances: &instances, failure: failure.as_deref(), now });
+        let decision =
+            decide(Observed { set: &set, instances: &instances, failure: failure.as_deref(), now });
         if decision.status != set.status {
             let (before, after) =
                 (serde_json::to_value(&set.status)?, serde_json::to_value(&decision.status)?);
@@ -115,7 +116,7 @@ impl Reconcile for Controller {
             None if self.refused().remove(key).is_some() => return Ok(Some(Duration::ZERO)),
             None => {}
         }
-        Ok(decision.again.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default()))
+        Ok(decision.requeue_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default()))
     }
 }
 
@@ -171,7 +172,7 @@ impl Actuator<'_> {
                         self.set_owners(vmi, owners).await?;
                     }
                 }
-                Step::Disown(uid) => {
+                Step::Release(uid) => {
                     if let Some(vmi) = of(&uid) {
                         let others = vmi.metadata.owner_references.iter();
                         let others = others.filter(|one| one.uid != self.set.uid).cloned().collect();

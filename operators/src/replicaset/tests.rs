@@ -36,20 +36,20 @@ fn instance(uid: &str, phase: &str) -> VirtualMachineInstance {
     one
 }
 
-fn seen(set: &VirtualMachineInstanceReplicaSet, instances: &[VirtualMachineInstance]) -> Verdict {
+fn observed(set: &VirtualMachineInstanceReplicaSet, instances: &[VirtualMachineInstance]) -> Decision {
     let instances: Vec<_> = instances.iter().collect();
-    decide(Seen { set, instances: &instances, failure: None, now: NOW.parse().unwrap() })
+    decide(Observed { set, instances: &instances, failure: None, now: NOW.parse().unwrap() })
 }
 
 /// What is done, in a word each: `+` for a creation.
-fn told(verdict: &Verdict) -> Vec<String> {
+fn told(decision: &Decision) -> Vec<String> {
     let word = |step: &Step| match step {
         Step::Create(_) => "+".to_owned(),
         Step::Delete(uid) => format!("-{uid}"),
         Step::Adopt(uid, _) => format!("adopt {uid}"),
-        Step::Disown(uid) => format!("disown {uid}"),
+        Step::Release(uid) => format!("release {uid}"),
     };
-    verdict.steps.iter().map(word).collect()
+    decision.steps.iter().map(word).collect()
 }
 
 #[test]
@@ -63,15 +63,15 @@ fn there_are_as_many_as_are_wanted() {
         (1, vec![("a", "Failed")], vec!["-a", "+"]),
     ] {
         let instances: Vec<_> = there.iter().map(|(uid, phase)| instance(uid, phase)).collect();
-        assert_eq!(told(&seen(&set(replicas), &instances)), expected, "{replicas} of {there:?}");
+        assert_eq!(told(&observed(&set(replicas), &instances)), expected, "{replicas} of {there:?}");
     }
-    assert_eq!(seen(&set(1000), &[]).steps.len(), 250, "a burst at a time");
+    assert_eq!(observed(&set(1000), &[]).steps.len(), 250, "a burst at a time");
 }
 
 #[test]
 fn the_status_counts_what_has_not_ended() {
     let there = [instance("a", "Running"), instance("b", "Pending"), instance("c", "Failed")];
-    let status = seen(&set(2), &there).status;
+    let status = observed(&set(2), &there).status;
     assert_eq!((status.replicas, status.ready_replicas), (Some(2), Some(1)));
     assert_eq!(status.label_selector, "app=web");
 }
@@ -86,26 +86,26 @@ fn instances_come_and_go_by_their_labels() {
     other.metadata.owner_references[0].uid = "another set".to_owned();
     let mut leaving = instance("leaving", "Running");
     leaving.metadata.deletion_timestamp = Some(NOW.to_owned());
-    let verdict = seen(&set(1), &[orphan, stranger, other, leaving]);
-    assert_eq!(told(&verdict), ["adopt orphan", "disown stranger"]);
-    assert_eq!(verdict.status.replicas, Some(1), "the orphan counts at once");
+    let decision = observed(&set(1), &[orphan, stranger, other, leaving]);
+    assert_eq!(told(&decision), ["adopt orphan", "release stranger"]);
+    assert_eq!(decision.status.replicas, Some(1), "the orphan counts at once");
 }
 
 #[test]
 fn a_paused_set_creates_and_deletes_nothing() {
     let mut paused = set(3);
     paused.spec.paused = true;
-    let verdict = seen(&paused, &[instance("a", "Failed")]);
-    assert_eq!((told(&verdict).len(), verdict.paused), (0, Some(true)));
-    paused.status = verdict.status;
+    let decision = observed(&paused, &[instance("a", "Failed")]);
+    assert_eq!((told(&decision).len(), decision.paused), (0, Some(true)));
+    paused.status = decision.status;
     assert_eq!(paused.status.conditions[0].r#type, "ReplicaPaused");
-    assert_eq!(seen(&paused, &[]).paused, None, "it is told once");
+    assert_eq!(observed(&paused, &[]).paused, None, "it is told once");
     paused.spec.paused = false;
-    let verdict = seen(&paused, &[]);
-    assert_eq!((verdict.paused, verdict.status.conditions.len()), (Some(false), 0));
+    let decision = observed(&paused, &[]);
+    assert_eq!((decision.paused, decision.status.conditions.len()), (Some(false), 0));
     let mut leaving = set(3);
     leaving.metadata.deletion_timestamp = Some(NOW.to_owned());
-    assert!(seen(&leaving, &[]).steps.is_empty());
+    assert!(observed(&leaving, &[]).steps.is_empty());
 }
 
 #[test]
@@ -117,14 +117,14 @@ fn what_cannot_run_is_not_tried_all_the_time() {
         ..PhaseTransitionTimestamp::default()
     };
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:55Z")];
-    let verdict = seen(&set(2), std::slice::from_ref(&failed));
-    assert_eq!(told(&verdict), ["+"], "it keeps its place for a while");
-    assert_eq!(verdict.again, Some("2026-11-21T12:00:05Z".parse().unwrap()));
+    let decision = observed(&set(2), std::slice::from_ref(&failed));
+    assert_eq!(told(&decision), ["+"], "it keeps its place for a while");
+    assert_eq!(decision.requeue_at, Some("2026-11-21T12:00:05Z".parse().unwrap()));
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:50Z")];
-    assert_eq!(told(&seen(&set(2), std::slice::from_ref(&failed))), ["-a", "+", "+"]);
+    assert_eq!(told(&observed(&set(2), std::slice::from_ref(&failed))), ["-a", "+", "+"]);
     failed.status.phase_transition_timestamps =
         vec![at("Running", "2026-11-21T11:59:50Z"), at("Failed", "2026-11-21T11:59:59Z")];
-    assert_eq!(told(&seen(&set(1), &[failed])), ["-a", "+"], "one that ran is replaced at once");
+    assert_eq!(told(&observed(&set(1), &[failed])), ["-a", "+"], "one that ran is replaced at once");
 }
 
 #[test]
@@ -132,11 +132,12 @@ fn an_instance_is_the_template_with_an_owner() {
     let mut set = set(1);
     set.metadata.namespace = "prod".to_owned();
     set.spec.template.as_mut().unwrap().spec.hostname = "web".to_owned();
-    let Some(Step::Create(one)) = seen(&set, &[]).steps.pop() else { panic!("nothing is created") };
+    let Some(Step::Create(one)) = observed(&set, &[]).steps.pop() else { panic!("nothing is created") };
     assert_eq!((one.metadata.generate_name.as_str(), one.metadata.namespace.as_str()), ("web", "prod"));
     assert_eq!((one.spec.hostname.as_str(), &one.metadata.labels), ("web", &labels()));
     assert_eq!((one.metadata.owner_references[0].uid.as_str(), one.metadata.name.as_str()), ("set", ""));
-    let failed = decide(Seen { set: &set, instances: &[], failure: Some("no"), now: NOW.parse().unwrap() });
+    let failed =
+        decide(Observed { set: &set, instances: &[], failure: Some("no"), now: NOW.parse().unwrap() });
     let condition = &failed.status.conditions[0];
     assert_eq!((condition.r#type.as_str(), condition.reason.as_str()), ("ReplicaFailure", "FailedCreate"));
 }

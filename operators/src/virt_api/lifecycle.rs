@@ -7,8 +7,8 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::endpoint::Operation;
-use super::{ATTEMPTS, ApiError, VirtApi, accepted, body, read, refused, requires_put};
-use crate::vm::{self, Asked, RestartOptions, StartOptions, StopOptions};
+use super::{ApiError, VirtApi, accepted, body, read, refused, requires_put, retry_on_conflict};
+use crate::vm::{self, RestartOptions, StartOptions, StopOptions, Writes};
 
 /// What is asked for, with its options.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +37,7 @@ impl Command {
         self,
         vm: &mut VirtualMachine,
         vmi: Option<&VirtualMachineInstance>,
-    ) -> Result<Asked, vm::Refusal> {
+    ) -> Result<Writes, vm::Rejection> {
         match self {
             Self::Start(options) => vm::start(vm, vmi, options),
             Self::Stop(options) => vm::stop(vm, vmi, options),
@@ -67,13 +67,7 @@ pub(super) async fn serve(
     let stages = options.get("dryRun").and_then(Value::as_array).into_iter().flatten();
     let is_dry = body::dry_run(stages.map(|stage| stage.as_str().unwrap_or("?")))?;
     let command = Command::new(operation, &options)?;
-    for _ in 1..ATTEMPTS {
-        match record(server, &key, command, is_dry).await {
-            Err(error) if error.is_stale() => {}
-            done => return done.map(|()| accepted()),
-        }
-    }
-    record(server, &key, command, is_dry).await.map(|()| accepted())
+    retry_on_conflict(|| record(server, &key, command, is_dry)).await.map(|()| accepted())
 }
 
 async fn record(server: &VirtApi, key: &ObjectKey, command: Command, is_dry: bool) -> Result<(), ApiError> {
@@ -82,7 +76,7 @@ async fn record(server: &VirtApi, key: &ObjectKey, command: Command, is_dry: boo
     let mut vm = before.clone();
     let vmi = server.vmi_of(&vm).await?;
     let asked =
-        command.decide(&mut vm, vmi.as_ref()).map_err(|refusal| refused(Kind::VM, &key.name, refusal))?;
+        command.decide(&mut vm, vmi.as_ref()).map_err(|rejection| refused(Kind::VM, &key.name, rejection))?;
     if is_dry {
         return Ok(());
     }
@@ -92,7 +86,7 @@ async fn record(server: &VirtApi, key: &ObjectKey, command: Command, is_dry: boo
         let patch = json!({"spec": {"terminationGracePeriodSeconds": seconds}});
         write::patch(&vmis, (&vmi.metadata).into(), patch).await?;
     }
-    match asked.machine {
+    match asked.vm {
         Some(vm::Change::Spec) => {
             let (before, after) = (json!({"spec": before.spec}), json!({"spec": vm.spec}));
             if let Some(patch) = write::merge_diff(&before, &after) {

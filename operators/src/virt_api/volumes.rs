@@ -12,7 +12,7 @@ use vireo_api::v1::{
 use vireo_client::{Kind, write};
 
 use super::endpoint::VolumeEndpoint;
-use super::{ATTEMPTS, ApiError, VirtApi, accepted, body, read, refused, requires_put};
+use super::{ApiError, VirtApi, accepted, body, read, refused, requires_put, retry_on_conflict};
 use crate::vm;
 
 /// Records which volume is to be plugged or unplugged.
@@ -27,13 +27,7 @@ pub(super) async fn serve(
         options.ok_or_else(|| ApiError::bad_request("Request with no body, a new name is expected"))?;
     let (request, stages) = volume_request(&endpoint, options)?;
     let is_dry = body::dry_run(stages.iter().map(String::as_str))?;
-    for _ in 1..ATTEMPTS {
-        match record(server, &endpoint, &request, is_dry).await {
-            Err(error) if error.is_stale() => {}
-            done => return done.map(|()| accepted()),
-        }
-    }
-    record(server, &endpoint, &request, is_dry).await.map(|()| accepted())
+    retry_on_conflict(|| record(server, &endpoint, &request, is_dry)).await.map(|()| accepted())
 }
 
 /// What is asked for, and the stages of a dry run.
@@ -60,7 +54,7 @@ fn decode<T: Shape + serde::de::DeserializeOwned>(options: Value) -> Result<T, A
     let options: T = serde_json::from_value(options)
         .map_err(|error| ApiError::bad_request(format!("the options cannot be read: {error}")))?;
     let mut unknown = Vec::new();
-    options.strangers("", &mut unknown);
+    options.unknown_fields("", &mut unknown);
     // What `kubectl` and others add to any object is no field of the options.
     let mut unknown = unknown.iter().map(|field| field.field.trim_start_matches('.'));
     match unknown.find(|field| !["apiVersion", "kind"].contains(field)) {

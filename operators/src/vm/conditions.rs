@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 use vireo_api::v1::{Condition, VirtualMachineInstance};
 
-/// What is wrong with a machine, or must be told of it.
+/// What is wrong with a VM, or must be told of it.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     /// Why the last step cannot be taken.
@@ -10,10 +10,10 @@ pub(super) struct Own {
     pub(super) restart_required: bool,
 }
 
-/// Conditions that are the machine's own, and kept where nobody says otherwise.
+/// Conditions that are the VM's own, and kept where nobody says otherwise.
 const KEPT: &str = "ManualRecoveryRequired";
 
-/// The conditions of a machine: those of its instance, and its own.
+/// The conditions of a VM: those of its instance, and its own.
 pub(super) fn conditions(
     before: &[Condition],
     instance: Option<&VirtualMachineInstance>,
@@ -32,7 +32,7 @@ pub(super) fn conditions(
         let message = "the template has changed since the instance was started; a restart applies it";
         all.push(condition("RestartRequired", ("True", ""), message));
     }
-    // The instance's own have their times; the machine's begin when they change.
+    // The instance's own have their times; the VM's begin when they change.
     for one in all.iter_mut().filter(|one| one.last_transition_time.is_none()) {
         let old = before.iter().find(|old| old.r#type == one.r#type && old.status == one.status);
         let since = old.and_then(|old| old.last_transition_time.clone());

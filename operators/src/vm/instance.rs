@@ -1,4 +1,4 @@
-//! The instance that a machine is started as.
+//! The instance that a VM is started as.
 
 use serde::Deserialize as _;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use crate::revision::owner_reference;
 /// The namespace of the UUIDs that firmware shows where the template names none: KubeVirt's.
 const UUIDS: Uuid = Uuid::from_u128(0x6a1a_24a1_4061_4607_8bf4_a396_3d0c_5895);
 
-/// What to create to start a machine.
+/// What to create to start a VM.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Start {
     /// First, so that every instance has one: what it was made from.
@@ -24,12 +24,12 @@ pub struct Start {
     pub instance: VirtualMachineInstance,
 }
 
-/// A machine's spec as it was at a start: an `apps/v1` `ControllerRevision` that the machine owns.
+/// A VM's spec as it was at a start: an `apps/v1` `ControllerRevision` that the VM owns.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Revision {
     /// Its name.
     pub name: String,
-    /// Its `revision`: the machine's generation.
+    /// Its `revision`: the VM's generation.
     pub generation: i64,
     /// Its `data`.
     pub data: Value,
@@ -103,7 +103,7 @@ impl Revision {
     }
 }
 
-/// The generation of the machine that an instance was made from.
+/// The generation of the VM that an instance was made from.
 pub(super) fn template_generation(instance: &VirtualMachineInstance) -> Option<i64> {
     instance.metadata.annotations.get(GENERATION_ANNOTATION)?.parse().ok()
 }

@@ -12,7 +12,7 @@ pub(super) const STOP: &str = "Stop";
 
 /// Why a request is turned down; each is an HTTP status.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum Rejection {
     /// 400.
     #[error("{0}")]
     BadRequest(String),
@@ -21,7 +21,7 @@ pub enum Refusal {
     Conflict(String),
 }
 
-impl From<StrategyError> for Refusal {
+impl From<StrategyError> for Rejection {
     fn from(error: StrategyError) -> Self {
         Self::Conflict(error.to_string())
     }
@@ -48,7 +48,7 @@ pub struct RestartOptions {
     pub grace_period_seconds: Option<i64>,
 }
 
-/// What of the machine a request changed.
+/// What of the VM a request changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Its spec.
@@ -59,16 +59,16 @@ pub enum Change {
 
 /// What is to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
-    /// Of the machine.
-    pub machine: Option<Change>,
+pub struct Writes {
+    /// Of the VM.
+    pub vm: Option<Change>,
     /// The instance's `spec.terminationGracePeriodSeconds`, before anything else.
     pub grace_period: Option<i64>,
 }
 
-impl Asked {
-    fn of(machine: Change) -> Self {
-        Self { machine: Some(machine), grace_period: None }
+impl Writes {
+    fn of(vm: Change) -> Self {
+        Self { vm: Some(vm), grace_period: None }
     }
 }
 
@@ -90,7 +90,7 @@ pub fn start(
     vm: &mut VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
     options: StartOptions,
-) -> Result<Asked, Refusal> {
+) -> Result<Writes, Rejection> {
     let life = Life::of(instance);
     let begun = instance.is_some_and(|one| !matches!(one.status.phase.as_str(), "" | "Unknown"));
     if begun && !life.is_over() {
@@ -105,7 +105,7 @@ pub fn start(
         }
         RunStrategy::Halted if !options.paused => {
             RunStrategy::Always.write(&mut vm.spec);
-            Ok(Asked::of(Change::Spec))
+            Ok(Writes::of(Change::Spec))
         }
         RunStrategy::Halted | RunStrategy::Manual | RunStrategy::RerunOnFailure => {
             let old = instance.filter(|_| life.is_over()).map(stop_of);
@@ -120,27 +120,27 @@ pub fn stop(
     vm: &mut VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
     options: StopOptions,
-) -> Result<Asked, Refusal> {
+) -> Result<Writes, Rejection> {
     let grace_period = options.grace_period;
     if grace_period.is_some_and(|seconds| seconds < 0) {
-        return Err(Refusal::BadRequest("gracePeriod: a time is not negative".to_owned()));
+        return Err(Rejection::BadRequest("gracePeriod: a time is not negative".to_owned()));
     }
     let grace_period = grace_period.filter(|_| instance.is_some());
     let alive = instance.filter(|_| !Life::of(instance).is_over());
     match (RunStrategy::of(&vm.spec)?, alive) {
         (RunStrategy::Halted, Some(instance)) if shortens(instance, grace_period) => {
-            Ok(Asked { machine: None, grace_period })
+            Ok(Writes { vm: None, grace_period })
         }
         (RunStrategy::Halted, _) | (RunStrategy::Manual | RunStrategy::RerunOnFailure, None) => {
             Err(conflict("VM is not running"))
         }
         (RunStrategy::Manual | RunStrategy::RerunOnFailure, Some(instance)) => {
             let asked = ask(vm, vec![stop_of(instance)])?;
-            Ok(Asked { grace_period, ..asked })
+            Ok(Writes { grace_period, ..asked })
         }
         (RunStrategy::Always | RunStrategy::Once, _) => {
             RunStrategy::Halted.write(&mut vm.spec);
-            Ok(Asked { machine: Some(Change::Spec), grace_period })
+            Ok(Writes { vm: Some(Change::Spec), grace_period })
         }
     }
 }
@@ -150,16 +150,16 @@ pub fn restart(
     vm: &mut VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
     options: RestartOptions,
-) -> Result<Asked, Refusal> {
+) -> Result<Writes, Rejection> {
     let forced = match options.grace_period_seconds {
         None => None,
         Some(0) => Some(1),
         Some(..0) => {
-            return Err(Refusal::BadRequest("gracePeriodSeconds: a time is not negative".to_owned()));
+            return Err(Rejection::BadRequest("gracePeriodSeconds: a time is not negative".to_owned()));
         }
         Some(_) => {
             let message = "gracePeriodSeconds: only 0 is possible, which restarts without waiting";
-            return Err(Refusal::BadRequest(message.to_owned()));
+            return Err(Rejection::BadRequest(message.to_owned()));
         }
     };
     match RunStrategy::of(&vm.spec)? {
@@ -169,7 +169,7 @@ pub fn restart(
         RunStrategy::Always | RunStrategy::Manual | RunStrategy::RerunOnFailure => {
             let Some(instance) = instance else { return Err(conflict("VM is not running: Halted")) };
             let asked = ask(vm, vec![stop_of(instance), start_of(false)])?;
-            Ok(Asked { grace_period: forced, ..asked })
+            Ok(Writes { grace_period: forced, ..asked })
         }
     }
 }
@@ -180,14 +180,14 @@ fn shortens(instance: &VirtualMachineInstance, seconds: Option<i64>) -> bool {
 }
 
 /// One request at a time: what is under way is finished first.
-fn ask(vm: &mut VirtualMachine, requests: Vec<StateChangeRequest>) -> Result<Asked, Refusal> {
+fn ask(vm: &mut VirtualMachine, requests: Vec<StateChangeRequest>) -> Result<Writes, Rejection> {
     if !vm.status.state_change_requests.is_empty() {
         return Err(conflict("a start or stop of the VM is already under way"));
     }
     vm.status.state_change_requests = requests;
     // Who asks does not want to wait for the next attempt.
     vm.status.start_failure = None;
-    Ok(Asked::of(Change::Status))
+    Ok(Writes::of(Change::Status))
 }
 
 fn stop_of(instance: &VirtualMachineInstance) -> StateChangeRequest {
@@ -201,6 +201,6 @@ fn start_of(paused: bool) -> StateChangeRequest {
     StateChangeRequest { action: START.to_owned(), data, ..StateChangeRequest::default() }
 }
 
-fn conflict(message: impl Into<String>) -> Refusal {
-    Refusal::Conflict(message.into())
+fn conflict(message: impl Into<String>) -> Rejection {
+    Rejection::Conflict(message.into())
 }

@@ -3,7 +3,7 @@ use std::fmt;
 use serde_json::{Value, json};
 use vireo_api::v1::VirtualMachineSpec;
 
-/// When a machine runs.
+/// When a VM runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunStrategy {
     /// At all times.
@@ -87,7 +87,7 @@ impl RunStrategy {
         matches!(self, Self::Always | Self::RerunOnFailure | Self::Once)
     }
 
-    /// Whether it starts a machine by itself when it was chosen, and then not again.
+    /// Whether it starts a VM by itself when it was chosen, and then not again.
     pub(super) fn starts_when_chosen(self) -> bool {
         matches!(self, Self::RerunOnFailure | Self::Once)
     }

@@ -7,7 +7,7 @@ use vireo_api::v1::{
 };
 
 use super::life::Life;
-use super::requests::Refusal;
+use super::requests::Rejection;
 
 /// The longest serial number that a virtio disk can tell.
 const VIRTIO_SERIAL: usize = 20;
@@ -17,8 +17,8 @@ const VIRTIO_SERIAL: usize = 20;
 ///
 /// # Errors
 /// When a part is missing or there are two sources.
-pub fn complete(mut options: AddVolumeOptions) -> Result<AddVolumeOptions, Refusal> {
-    let refuse = |message: &str| Err(Refusal::BadRequest(message.to_owned()));
+pub fn complete(mut options: AddVolumeOptions) -> Result<AddVolumeOptions, Rejection> {
+    let refuse = |message: &str| Err(Rejection::BadRequest(message.to_owned()));
     if options.name.is_empty() {
         return refuse("AddVolumeOptions requires name to be set");
     }
@@ -59,9 +59,9 @@ pub fn complete(mut options: AddVolumeOptions) -> Result<AddVolumeOptions, Refus
 ///
 /// # Errors
 /// When no volume is named.
-pub fn checked(options: RemoveVolumeOptions) -> Result<RemoveVolumeOptions, Refusal> {
+pub fn checked(options: RemoveVolumeOptions) -> Result<RemoveVolumeOptions, Rejection> {
     match options.name.as_str() {
-        "" => Err(Refusal::BadRequest("RemoveVolumeOptions requires name to be set".to_owned())),
+        "" => Err(Rejection::BadRequest("RemoveVolumeOptions requires name to be set".to_owned())),
         _ => Ok(options),
     }
 }
@@ -70,7 +70,7 @@ pub fn checked(options: RemoveVolumeOptions) -> Result<RemoveVolumeOptions, Refu
 ///
 /// # Errors
 /// Why not.
-pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Refusal> {
+pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Rejection> {
     if instance.status.phase != "Running" || instance.metadata.deletion_timestamp.is_some() {
         return conflict("VMI is not running");
     }
@@ -91,7 +91,7 @@ pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// When its name is taken, or no volume that can be plugged out has it.
-pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Result<(), Refusal> {
+pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Result<(), Rejection> {
     if let Some(add) = &request.add_volume_options {
         let claim = source(add).map(|claim| claim.claim_name.as_str());
         let of = |volume: &Volume| {
@@ -146,7 +146,7 @@ pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
     }
 }
 
-/// `addvolume` and `removevolume` of a machine: writes down what its controller is to do, with its template and with its
+/// `addvolume` and `removevolume` of a VM: writes down what its controller is to do, with its template and with its
 /// instance.
 ///
 /// # Errors
@@ -155,7 +155,7 @@ pub fn request(
     vm: &mut VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
     request: VolumeRequest,
-) -> Result<(), Refusal> {
+) -> Result<(), Rejection> {
     let requests = &vm.status.volume_requests;
     if requests.iter().any(|other| name(other) == name(&request)) {
         return conflict(format!("a request about volume [{}] is under way already", name(&request)));
@@ -168,7 +168,7 @@ pub fn request(
         (Ok(()), None | Some(Ok(()))) => {}
         // It may be in one of the two only, and is to go there.
         (Ok(()), Some(Err(_))) | (Err(_), Some(Ok(()))) if !adds => {}
-        (Err(refusal), _) | (_, Some(Err(refusal))) => return Err(refusal),
+        (Err(rejection), _) | (_, Some(Err(rejection))) => return Err(rejection),
     }
     if let Some(instance) = instance {
         plugs(instance)?;
@@ -223,6 +223,6 @@ fn name(request: &VolumeRequest) -> &str {
     add.or(remove).unwrap_or_default()
 }
 
-fn conflict<T>(message: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal::Conflict(message.into()))
+fn conflict<T>(message: impl Into<String>) -> Result<T, Rejection> {
+    Err(Rejection::Conflict(message.into()))
 }

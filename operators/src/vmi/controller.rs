@@ -9,6 +9,7 @@ use kube::api::{DynamicObject, PostParams};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
+use vireo_api::names::{COMPONENT_LABEL, LAUNCHER, NODE_LABEL, VMI_FINALIZER};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
@@ -16,10 +17,7 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
-use super::{
-    COMPONENT_LABEL, Decision, FINALIZER, LAUNCHER, Launcher, LauncherPod, NODE_LABEL, Observed, Step,
-    decide, launcher_pod,
-};
+use super::{Decision, Launcher, LauncherPod, Observed, Step, decide, launcher_pod};
 use crate::ReconcileError;
 
 const COMPONENT: &str = "virtualmachine-controller";
@@ -177,7 +175,7 @@ impl Reconcile for Controller {
                 }
                 Step::Release => {
                     let finalizers = vmi.metadata.finalizers.iter();
-                    let others: Vec<&String> = finalizers.filter(|one| *one != FINALIZER).collect();
+                    let others: Vec<&String> = finalizers.filter(|one| *one != VMI_FINALIZER).collect();
                     let patch = json!({"metadata": {"finalizers": others}});
                     shown = revision(&write::patch(&api, version, patch).await?).max(shown);
                 }

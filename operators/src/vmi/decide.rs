@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use vireo_api::v1::{Condition, VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
+use vireo_api::names::{COMPUTE, NODE_LABEL, VMI_FINALIZER};
+use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
-use super::{COMPUTE, FINALIZER, LauncherPod, NODE_LABEL, StartedBy};
+use super::{LauncherPod, StartedBy};
+use crate::conditions::set_false;
 
 /// The condition of a Pod that says whether it is bound to a node, which the instance has while it is not.
 const POD_SCHEDULED: &str = "PodScheduled";
@@ -90,7 +92,7 @@ fn node(vmi: &VirtualMachineInstance) -> Option<&str> {
 }
 
 fn is_final(vmi: &VirtualMachineInstance) -> bool {
-    ["Succeeded", "Failed"].contains(&vmi.status.phase.as_str())
+    super::is_final(&vmi.status.phase)
 }
 
 /// The UIDs of the Pods that may run the instance, with their nodes.
@@ -109,7 +111,7 @@ fn end(observed: &Observed<'_>, decision: &mut Decision) {
     if !is_final(observed.vmi) {
         "Failed".clone_into(&mut decision.status.phase);
     }
-    if observed.vmi.metadata.finalizers.iter().any(|one| one == FINALIZER) {
+    if observed.vmi.metadata.finalizers.iter().any(|one| one == VMI_FINALIZER) {
         decision.steps.push(Step::Release);
     }
 }
@@ -128,7 +130,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
             decision.steps.push(Step::CreatePod(None));
         }
         let failure = observed.failure.map(|failure| ("FailedCreate", failure));
-        put(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
+        set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
         return;
     };
     if pod.is_final() {
@@ -138,14 +140,14 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
             reason => (reason, pod.status.message.as_str()),
         };
         why.0.clone_into(&mut status.reason);
-        put(&mut status.conditions, SYNCHRONIZED, Some(why), observed.now);
+        set_false(&mut status.conditions, SYNCHRONIZED, Some(why), observed.now);
         return;
     }
     let failure = pod.image_failure().map(|failure| (failure.reason.as_str(), failure.message.as_str()));
-    put(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
+    set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
     let unbound = pod.condition(POD_SCHEDULED).filter(|condition| condition.status == "False");
     let why = unbound.map(|condition| (condition.reason.as_str(), condition.message.as_str()));
-    if put(&mut status.conditions, POD_SCHEDULED, why, observed.now) {
+    if set_false(&mut status.conditions, POD_SCHEDULED, why, observed.now) {
         decision.unschedulable = unbound.map(|condition| condition.message.clone());
     }
     // One that goes to its node at once needs no write of its own for that.
@@ -164,28 +166,6 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
 /// The Pod that was created first is the current one.
 fn age(pod: &LauncherPod) -> (Option<String>, String) {
     (pod.metadata.creation_timestamp.clone(), pod.metadata.uid.clone())
-}
-
-/// Sets a condition to `False` with a reason and a message, or removes it. Whether that changed it.
-fn put(conditions: &mut Vec<Condition>, kind: &str, why: Option<(&str, &str)>, now: Timestamp) -> bool {
-    let position = conditions.iter().position(|one| one.r#type == kind);
-    let old = position.map(|position| conditions.remove(position));
-    let Some((reason, message)) = why else { return old.is_some() };
-    let since = old.as_ref().filter(|old| old.status == "False");
-    let now = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let new = Condition {
-        r#type: kind.to_owned(),
-        status: "False".to_owned(),
-        reason: reason.to_owned(),
-        message: message.to_owned(),
-        last_transition_time: since
-            .and_then(|old| old.last_transition_time.clone())
-            .or(Some(now.to_string())),
-        ..Condition::default()
-    };
-    let changed = old.as_ref() != Some(&new);
-    conditions.insert(position.unwrap_or(conditions.len()), new);
-    changed
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ impl LauncherPod {
 
     /// Whether its containers have ended for good.
     pub fn is_final(&self) -> bool {
-        ["Succeeded", "Failed"].contains(&self.status.phase.as_str())
+        super::is_final(&self.status.phase)
     }
 
     /// Whether it is being deleted.

@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use vireo_api::names::{COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER, NODE_LABEL};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
 use super::resources::Requests;
-use super::{COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER};
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
 const END_MARGIN: i64 = 30;
@@ -108,7 +108,7 @@ pub fn launcher_pod(
 fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     let vireo_api::v1::ObjectMeta { name, namespace, uid, labels, annotations, .. } = &vmi.metadata;
     let mut labels = labels.clone();
-    labels.remove(super::NODE_LABEL);
+    labels.remove(NODE_LABEL);
     let short = |text: &str| text.chars().take(LONGEST_LABEL).collect::<String>();
     labels.extend([
         (COMPONENT_LABEL.to_owned(), LAUNCHER.to_owned()),

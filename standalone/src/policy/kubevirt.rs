@@ -115,7 +115,7 @@ pub(super) fn all() -> Vec<Default> {
 fn api() -> Vec<Value> {
     vec![
         rule(&["get", "patch"], GROUP, &["virtualmachines", "virtualmachineinstances"]),
-        rule(&["patch"], GROUP, &["virtualmachines/status"]),
+        rule(&["patch"], GROUP, &["virtualmachines/status", "virtualmachineinstances/status"]),
         rule(&["get"], INSTANCETYPES, &CHOICES),
         rule(&["get"], "apps", &["controllerrevisions"]),
         rule(&["get"], "", &["persistentvolumeclaims"]),

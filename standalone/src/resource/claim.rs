@@ -56,13 +56,13 @@ pub(super) fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Cause> {
                     new["spec"][field] = json!(default);
                 }
             }
-            judge(new)
+            validate(new)
         }
         Some(_) => size(new).into_iter().collect(),
     }
 }
 
-fn judge(claim: &Value) -> Vec<Cause> {
+fn validate(claim: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let given = claim.pointer("/spec/accessModes").and_then(Value::as_array).cloned().unwrap_or_default();
     if given.is_empty() {

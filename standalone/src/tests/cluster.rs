@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
+use vireo_api::names::{NODE_LABEL, VMI_FINALIZER};
 use vireo_apiserver::meta;
-use vireo_handler::cluster::{Cluster, Counts, FINALIZER, NODE_LABEL};
+use vireo_handler::cluster::{Cluster, Counts};
 use vireo_handler::manifests::catalog::{Entry, Update};
 use vireo_handler::manifests::{Key as VmiKey, Source};
 use vireo_handler::node::Node;
@@ -142,7 +143,7 @@ async fn a_deleted_vmi_is_released_when_nothing_is_left_of_it() {
         one.next().await;
     }
     let mut other = one.get("x").unwrap();
-    other["metadata"]["finalizers"] = json!([FINALIZER, "example.com/other"]);
+    other["metadata"]["finalizers"] = json!([VMI_FINALIZER, "example.com/other"]);
     assert_eq!(one.world.ask("PUT", &format!("{VMIS}/x"), other).await.0, 200);
     let soon = json!({"gracePeriodSeconds": 3});
     assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/x"), soon).await.0, 200);

@@ -1,10 +1,10 @@
 //! From an instance to its node: virt-controller makes the launcher Pod and the scheduler binds it, as their users of a
 //! whole server.
 
+use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL};
 use vireo_apiserver::meta;
 use vireo_operators::Controllers;
 use vireo_operators::placement::controller::Controller as Placement;
-use vireo_operators::vmi::{CREATED_BY_LABEL, NODE_LABEL};
 
 use super::*;
 use crate::compose::{client, scheduler};

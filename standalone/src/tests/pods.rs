@@ -59,7 +59,7 @@ async fn only_components_create_pods() {
     let (code, refused) = world.ask("POST", PODS, pod("mine")).await;
     assert_eq!((code, &refused["reason"]), (422, &json!("Invalid")));
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("spec: Forbidden: no pods run here"), "{message}");
+    assert!(message.contains("spec: Forbidden: only VirtualMachineInstances run here"), "{message}");
     assert_eq!(world.create_pod(&pod("launcher")).await.0, 201);
     let labels = json!({"metadata": {"labels": {"seen": "yes"}}});
     let (code, labelled) = world.patch(&format!("{PODS}/launcher"), "strategic-merge", labels).await;

@@ -13,8 +13,8 @@ use super::*;
 use crate::compose::client;
 use crate::policy::VIRT_CONTROLLER;
 use crate::resource::kubevirt;
+use vireo_api::names::VMI_FINALIZER;
 use vireo_apiserver::objects;
-use vireo_operators::admission::vmi::VMI_FINALIZER;
 
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const VM: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web";

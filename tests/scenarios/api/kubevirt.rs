@@ -48,7 +48,7 @@ fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
     assert!(api.ok("describe pvc c")?.contains("Used By:"));
     api.ok("delete pvc c")?;
     let refused = api.fails("run nginx --image=nginx", "")?;
-    assert!(refused.contains("spec: Forbidden: no pods run here"), "{refused}");
+    assert!(refused.contains("spec: Forbidden: only VirtualMachineInstances run here"), "{refused}");
     prunes(api)
 }
 
@@ -64,7 +64,7 @@ fn prunes(api: &Api<'_>) -> Result<(), HostError> {
     assert!(told.contains("configmap/two pruned"), "{told}");
     api.ok("delete cm one")?;
     for (made, why) in [
-        ("deployment d --image=x", "spec: Forbidden: no pods run here"),
+        ("deployment d --image=x", "spec: Forbidden: only VirtualMachineInstances run here"),
         ("service clusterip s --tcp=80", "spec: Forbidden: services are not supported here"),
     ] {
         let refused = api.fails(&format!("create {made}"), "")?;

@@ -19,9 +19,9 @@ async fn machine(words: &[&str]) -> VirtualMachine {
     let [document] = documents.as_slice() else { panic!("{} documents in {printed}", documents.len()) };
     let decoded = decode::object::<VirtualMachine>(document.clone());
     assert_eq!(decoded.mistyped(), [], "{printed}");
-    let mut strangers = Vec::new();
-    decoded.object.strangers("", &mut strangers);
-    assert_eq!(strangers, [], "{printed}");
+    let mut unknown_fields = Vec::new();
+    decoded.object.unknown_fields("", &mut unknown_fields);
+    assert_eq!(unknown_fields, [], "{printed}");
     decoded.object
 }
 

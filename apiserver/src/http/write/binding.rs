@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::validate::{in_namespace, is_kind};
-use super::{Asked, Writer, aside, given};
+use super::{WriteRequest, Writer, aside, given};
 use crate::http::{ApiError, created, json_of};
 use crate::meta;
 use crate::resource::{self, Cause};
@@ -17,11 +17,11 @@ use crate::store::Object as Stored;
 pub(in crate::http) const KIND: &str = "Binding";
 
 /// POST of a Binding. Where the path names no pod, the Binding does.
-pub(in crate::http) async fn bind(asked: Asked) -> Result<Response, ApiError> {
-    if asked.request.method() != Method::POST {
+pub(in crate::http) async fn bind(request: WriteRequest) -> Result<Response, ApiError> {
+    if request.request.method() != Method::POST {
         return Err(ApiError::method_not_allowed());
     }
-    let (mut writer, _, request) = asked.split()?;
+    let (mut writer, _, request) = request.split()?;
     let binding = given(request).await?;
     let text = |pointer: &str| binding.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     is_kind(&binding, KIND, |version| version == "v1")?;

@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::validate::{belongs, is_called};
-use super::{Asked, Writer, Written, given_as};
+use super::{WriteRequest, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::http::body::{self, PatchBody};
 use crate::managed_fields::Managers;
@@ -17,8 +17,8 @@ use crate::resource::Cause;
 use crate::store::Object as Stored;
 
 /// PUT of an object or its status.
-pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, ApiError> {
-    let (writer, form, request) = asked.split()?;
+pub(in crate::http) async fn replace(request: WriteRequest) -> Result<Response, ApiError> {
+    let (writer, form, request) = request.split()?;
     let value = given_as(&writer.object, request).await?;
     belongs(&writer.object, &value)?;
     is_called(&value, writer.name())?;
@@ -33,9 +33,9 @@ pub(in crate::http) async fn replace(asked: Asked) -> Result<Response, ApiError>
 }
 
 /// PATCH of an object or its status.
-pub(in crate::http) async fn patch(asked: Asked) -> Result<Response, ApiError> {
-    let (named, force) = (asked.query.manager.is_some(), asked.query.force);
-    let (writer, form, request) = asked.split()?;
+pub(in crate::http) async fn patch(request: WriteRequest) -> Result<Response, ApiError> {
+    let (named, force) = (request.query.manager.is_some(), request.query.force);
+    let (writer, form, request) = request.split()?;
     let keys = writer.object.resource.merge;
     let (kind, patch) = match body::patch(request, keys.is_some()).await? {
         PatchBody::Manifest(_) if !named => {

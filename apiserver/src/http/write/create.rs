@@ -7,7 +7,7 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::validate::{belongs, room};
-use super::{Asked, Writer, Written, given_as};
+use super::{WriteRequest, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::managed_fields::Managers;
 use crate::meta;
@@ -18,8 +18,8 @@ use crate::store::{Change, Object as Stored, Store};
 const NAMES_TRIED: usize = 8;
 
 /// POST of a collection.
-pub(in crate::http) async fn create(asked: Asked) -> Result<Response, ApiError> {
-    let (writer, form, request) = asked.split()?;
+pub(in crate::http) async fn create(request: WriteRequest) -> Result<Response, ApiError> {
+    let (writer, form, request) = request.split()?;
     if writer.object.resource.namespaced && writer.object.namespace.is_none() {
         return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
     }

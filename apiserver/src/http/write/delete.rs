@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{Asked, Writer, aside};
+use super::{WriteRequest, Writer, aside};
 use crate::admission::Operation;
 use crate::garbage_collector::{FOREGROUND, ORPHAN};
 use crate::http::query::{Query, dry_run};
@@ -77,9 +77,9 @@ impl Options {
 }
 
 /// DELETE of an object.
-pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, ApiError> {
-    let query = asked.query.clone();
-    let (writer, form, request) = asked.split()?;
+pub(in crate::http) async fn delete(request: WriteRequest) -> Result<Response, ApiError> {
+    let query = request.query.clone();
+    let (writer, form, request) = request.split()?;
     let options = Options::read(&query, body::object(request).await?)?;
     let resource = Arc::clone(&writer.object.resource);
     let name = writer.object.name.clone().unwrap_or_default();
@@ -99,9 +99,9 @@ pub(in crate::http) async fn delete(asked: Asked) -> Result<Response, ApiError> 
 }
 
 /// DELETE of a collection: each of it, as if by itself.
-pub(in crate::http) async fn delete_all(asked: Asked) -> Result<Response, ApiError> {
-    let query = asked.query.clone();
-    let (writer, _, request) = asked.split()?;
+pub(in crate::http) async fn delete_all(request: WriteRequest) -> Result<Response, ApiError> {
+    let query = request.query.clone();
+    let (writer, _, request) = request.split()?;
     let resource = Arc::clone(&writer.object.resource);
     if resource.namespaced && writer.object.namespace.is_none() {
         return Err(ApiError::method_not_allowed());

@@ -5,7 +5,7 @@ use axum::response::Response;
 
 use super::delete::Options;
 use super::validate::is_kind;
-use super::{Asked, Writer, aside, given};
+use super::{WriteRequest, Writer, aside, given};
 use crate::admission::Operation;
 use crate::http::{ApiError, created, json_of};
 use crate::meta;
@@ -16,12 +16,12 @@ pub(in crate::http) const KIND: &str = "Eviction";
 pub(in crate::http) const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
 /// POST of an Eviction.
-pub(in crate::http) async fn evict(asked: Asked) -> Result<Response, ApiError> {
-    if asked.request.method() != Method::POST {
+pub(in crate::http) async fn evict(request: WriteRequest) -> Result<Response, ApiError> {
+    if request.request.method() != Method::POST {
         return Err(ApiError::method_not_allowed());
     }
-    let query = asked.query.clone();
-    let (writer, _, request) = asked.split()?;
+    let query = request.query.clone();
+    let (writer, _, request) = request.split()?;
     let eviction = given(request).await?;
     let is_version = |has: &str| VERSIONS.iter().any(|version| has == format!("{GROUP}/{version}"));
     is_kind(&eviction, KIND, is_version)?;

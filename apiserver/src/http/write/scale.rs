@@ -8,7 +8,7 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::change::patch_error;
-use super::{Asked, Writer, Written, aside, given};
+use super::{WriteRequest, Writer, Written, aside, given};
 use crate::http::body::{self, PatchBody};
 use crate::http::{ApiError, json_of};
 use crate::managed_fields::Managers;
@@ -27,9 +27,9 @@ enum Wanted {
 }
 
 /// GET, PUT and PATCH of the scale of an object.
-pub(in crate::http) async fn scale(asked: Asked) -> Result<Response, ApiError> {
-    let method = asked.request.method().clone();
-    let (mut writer, _, request) = asked.split()?;
+pub(in crate::http) async fn scale(request: WriteRequest) -> Result<Response, ApiError> {
+    let method = request.request.method().clone();
+    let (mut writer, _, request) = request.split()?;
     "scale".clone_into(&mut writer.author.subresource);
     let wanted = match method {
         Method::GET | Method::HEAD => None,

@@ -152,8 +152,7 @@ impl Writer {
 
     /// A write, as admission sees it.
     pub(super) fn attributes<'a>(&'a self, operation: Operation, old: Option<&'a Value>) -> Attributes<'a> {
-        let (resource, user, store) = (&*self.object.resource, &self.asker.user, &*self.store);
-        Attributes { operation, resource, old, user, store }
+        Attributes { operation, resource: &self.object.resource, old, user: &self.asker.user }
     }
 }
 

@@ -132,22 +132,22 @@ fn updates_that_wait_for_the_disk_are_committed_together() {
 
 #[test]
 fn each_of_a_commit_that_failed_has_its_own_outcome() {
-    for (trouble, landed) in [(Trouble::AfterSync, true), (Trouble::BeforeWrite, false)] {
+    for (failure, landed) in [(Failure::AfterSync, true), (Failure::BeforeWrite, false)] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store");
         let (store, file) = shaky(&path);
         assert_eq!(put(&store, "z", "1"), 1);
-        file.set(trouble);
-        // The first is alone and fails; the file is opened again for the others, without trouble.
+        file.set(failure);
+        // The first is alone and fails; the file is opened again for the others, without failure.
         let mut outcomes = update_together(&store, &["a", "b", "c"]);
         outcomes.sort_unstable();
-        assert_eq!(outcomes, [false, true, true], "{trouble:?}");
+        assert_eq!(outcomes, [false, true, true], "{failure:?}");
         let there = store.list("r", None).objects.len();
-        assert_eq!(there, if landed { 4 } else { 3 }, "{trouble:?}");
+        assert_eq!(there, if landed { 4 } else { 3 }, "{failure:?}");
         let (revision, names) = (store.revision(), texts(&store.list("r", None)));
         drop(store);
         let store = Store::open(&path).unwrap();
-        assert_eq!((store.revision(), texts(&store.list("r", None))), (revision, names), "{trouble:?}");
+        assert_eq!((store.revision(), texts(&store.list("r", None))), (revision, names), "{failure:?}");
     }
 }
 

@@ -22,14 +22,14 @@ fn what_is_known_is_not_told_again() {
         message: "why".to_owned(),
         ..Condition::default()
     };
-    let trouble = Condition {
+    let sync_error = Condition {
         r#type: "Synchronized".to_owned(),
         status: "False".to_owned(),
         reason: "FailedNetwork".to_owned(),
         message: "no".to_owned(),
         ..Condition::default()
     };
-    running.status.conditions = vec![chosen, trouble];
+    running.status.conditions = vec![chosen, sync_error];
     let scheduled = vmi("Scheduled").status.clone();
     assert_eq!(reasons(&scheduled, None, &running), ["HypervisorChosen", "FailedNetwork", "Started"]);
     let known = running.status.clone();
@@ -119,7 +119,7 @@ fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
     };
     let unready = |cause: &str| with("Ready", "False", format!("Readiness probe failed: {cause}"));
     let (ready, new) = (with("Ready", "True", String::new()), with("Ready", "False", "not yet".to_owned()));
-    let condemned = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
+    let unhealthy = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
     for (was, now, told) in [
         (&new, &new, &[][..]),
         (&new, &unready("a"), &["Unhealthy"]),
@@ -127,8 +127,8 @@ fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
         (&unready("a"), &unready("b"), &["Unhealthy"]),
         (&unready("a"), &ready, &[]),
         (&ready, &unready("a"), &["Unhealthy"]),
-        (&ready, &condemned, &["Unhealthy", "Killing"]),
-        (&condemned, &condemned, &[]),
+        (&ready, &unhealthy, &["Unhealthy", "Killing"]),
+        (&unhealthy, &unhealthy, &[]),
     ] {
         let was = was.status.clone();
         assert_eq!(reasons(&was, None, now), told, "{was:?}");

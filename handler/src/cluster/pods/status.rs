@@ -2,12 +2,10 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use vireo_api::names::COMPUTE;
 use vireo_api::v1::VirtualMachineInstance;
 
 use crate::reconcile::status::Phase;
-
-/// The container in which the launcher runs; KubeVirt's.
-const COMPUTE: &str = "compute";
 
 /// The status now. `vmi` is absent until the node has it.
 pub(super) fn next(

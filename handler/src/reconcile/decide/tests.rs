@@ -3,7 +3,7 @@ use super::*;
 const LIVE: Record = Record {
     is_final: false,
     leaving: false,
-    condemned: false,
+    unhealthy: false,
     stopped: false,
     started: true,
     has_network: true,
@@ -12,7 +12,7 @@ const LIVE: Record = Record {
 /// Its guest has not run.
 const NEW: Record = Record { started: false, ..LIVE };
 const LEAVING: Record = Record { leaving: true, ..LIVE };
-const CONDEMNED: Record = Record { condemned: true, ..LIVE };
+const CONDEMNED: Record = Record { unhealthy: true, ..LIVE };
 const STOPPED: Record = Record { stopped: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
 
@@ -139,9 +139,9 @@ fn every_row_of_the_table() {
 fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     let flags = [false, true];
     let bits = |bits: u8| {
-        let [is_final, leaving, condemned, stopped, started, has_network, outdated] =
+        let [is_final, leaving, unhealthy, stopped, started, has_network, outdated] =
             [1, 2, 4, 8, 16, 32, 64].map(|bit| bits & bit != 0);
-        Record { is_final, leaving, condemned, stopped, started, has_network, outdated }
+        Record { is_final, leaving, unhealthy, stopped, started, has_network, outdated }
     };
     let records: Vec<_> = (0..128).map(|number| Some(bits(number))).chain([None]).collect();
     let launchers = [
@@ -241,7 +241,7 @@ fn the_promises_hold_everywhere() {
         if action == Action::Condemn {
             assert!(
                 seen.ill && !unwanted,
-                "only a guest that is ill and should go on is condemned: {context}"
+                "only a guest that is ill and should go on is unhealthy: {context}"
             );
         }
         if action == Action::Stop {

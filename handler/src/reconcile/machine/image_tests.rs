@@ -7,7 +7,7 @@ use crate::manifests::document::Accepted;
 use crate::storage::images::tests::{Built, TAR, hold, tar_of};
 
 /// A manifest of a VMI with this volume.
-fn want(volume: &str) -> Want {
+fn desired(volume: &str) -> Desired {
     let manifest = format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: web, namespace: default}}\n\
          spec: {{domain: {{memory: {{guest: 64Mi}}, devices: {{autoattachPodInterface: false, disks: [\n\
@@ -15,11 +15,11 @@ fn want(volume: &str) -> Want {
     );
     let vmi = decode::manifest(&manifest).unwrap().remove(0).object;
     let manifest = Arc::new(Accepted { vmi, notices: Vec::new() });
-    Want::Entry(Entry::Present { manifest, origin: Origin::File("web.yaml".to_owned()), stop: None })
+    Desired::Entry(Entry::Present { manifest, origin: Origin::File("web.yaml".to_owned()), stop: None })
 }
 
 async fn until(node: &Node, key: &Key, wanted: impl Fn(&vireo_api::v1::VirtualMachineInstance) -> bool) {
-    let mut news = node.news();
+    let mut news = node.subscribe();
     while !node.vmi(key).is_some_and(|vmi| wanted(&vmi)) {
         news.changed().await.unwrap();
     }
@@ -34,15 +34,15 @@ async fn a_vmi_whose_image_hangs_is_corrected_and_deleted_all_the_same() {
     let _held = hold(&node.images, &image);
 
     let key = Key { namespace: "default".to_owned(), name: "web".to_owned() };
-    let hangs = want(&format!("containerDisk: {{image: '{image}'}}"));
+    let hangs = desired(&format!("containerDisk: {{image: '{image}'}}"));
     let (tell, told) = watch::channel(hangs.clone());
     let task = tokio::spawn(Machine::new(Arc::clone(&node), key.clone()).run(told));
     let everything = async {
         until(&node, &key, |vmi| vmi.status.phase == "Scheduling").await;
         let first = node.vmi(&key).unwrap().metadata.uid.clone();
-        tell.send(want(&format!("containerDisk: {{image: '{image}:v1'}}"))).unwrap();
+        tell.send(desired(&format!("containerDisk: {{image: '{image}:v1'}}"))).unwrap();
         until(&node, &key, |vmi| vmi.metadata.uid != first && vmi.status.phase == "Scheduling").await;
-        tell.send(Want::Nothing).unwrap();
+        tell.send(Desired::Nothing).unwrap();
         task.await.unwrap()
     };
     let done = tokio::time::timeout(Duration::from_secs(60), everything).await;
@@ -56,7 +56,7 @@ async fn a_vmi_without_its_image_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
     let key = Key { namespace: "default".to_owned(), name: "web".to_owned() };
-    let (tell, told) = watch::channel(want("containerDisk: {image: 'oci:/nowhere'}"));
+    let (tell, told) = watch::channel(desired("containerDisk: {image: 'oci:/nowhere'}"));
     let task = tokio::spawn(Machine::new(Arc::clone(&node), key.clone()).run(told));
     let fails = |vmi: &vireo_api::v1::VirtualMachineInstance| {
         let found = vmi.status.conditions.iter().find(|condition| condition.r#type == "Synchronized");
@@ -64,6 +64,6 @@ async fn a_vmi_without_its_image_says_so() {
     };
     until(&node, &key, fails).await;
     assert_eq!(node.vmi(&key).unwrap().status.phase, "Scheduling", "it may come yet");
-    tell.send(Want::Nothing).unwrap();
+    tell.send(Desired::Nothing).unwrap();
     assert_eq!(task.await.unwrap(), key);
 }

@@ -49,10 +49,10 @@ impl Scene {
     }
 
     /// What a handler does that finds this, until the name is free again.
-    async fn reconcile(&self, want: Want) -> Sender<Want> {
+    async fn reconcile(&self, desired: Desired) -> Sender<Desired> {
         let record = Record::load(self.record.uid, self.record.dir.clone()).unwrap().unwrap();
         let machine = Machine::adopt(self.node.clone(), record);
-        let (tell, wanted) = watch::channel(want);
+        let (tell, wanted) = watch::channel(desired);
         let done = tokio::time::timeout(Duration::from_secs(3600), machine.run(wanted));
         assert!(done.await.is_ok(), "it is waited for without end");
         tell
@@ -91,7 +91,7 @@ async fn a_launcher_that_never_answers_is_killed() {
         let scene = Scene::new(Phase::Running, grace);
         let _listener = tokio::net::UnixListener::bind(scene.socket()).unwrap();
         let begin = Instant::now();
-        scene.reconcile(Want::Gone(grace)).await;
+        scene.reconcile(Desired::Gone(grace)).await;
         scene.is_gone().await;
         let time = begin.elapsed().as_secs();
         assert!(time >= grace && time <= grace + 60, "with a grace period of {grace} s after {time} s");
@@ -106,7 +106,7 @@ async fn a_launcher_that_answers_and_does_nothing_is_killed() {
         let state = running();
         let puppet = Puppet { refusal, ..Puppet::saying(state.subscribe()) };
         let server = puppet.serve(&scene.socket());
-        scene.reconcile(Want::Gone(30)).await;
+        scene.reconcile(Desired::Gone(30)).await;
         scene.is_gone().await;
         server.abort();
     }
@@ -120,9 +120,9 @@ async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_told() {
         let state = watch::Sender::new(State { phase: phase.unwrap_or_default().into(), ..State::default() });
         let server = phase.map(|_| Puppet::saying(state.subscribe()).serve(&scene.socket()));
         let record = Record::load(scene.record.uid, scene.record.dir.clone()).unwrap().unwrap();
-        let (tell, wanted) = watch::channel(Want::Entry(Entry::Held));
+        let (tell, wanted) = watch::channel(Desired::Entry(Entry::Held));
         let task = tokio::spawn(Machine::adopt(scene.node.clone(), record).run(wanted));
-        let mut news = scene.node.news();
+        let mut news = scene.node.subscribe();
         let ended = async {
             loop {
                 let vmi = scene.node.vmi(&scene.record.key());
@@ -135,7 +135,7 @@ async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_told() {
         let vmi = tokio::time::timeout(Duration::from_secs(3600), ended).await.unwrap();
         assert_eq!(vmi.status.reason, "LaunchTimedOut", "{phase:?}: {:?}", vmi.status.conditions);
         scene.process.gone().await;
-        tell.send(Want::Nothing).unwrap();
+        tell.send(Desired::Nothing).unwrap();
         task.await.unwrap();
         server.inspect(tokio::task::JoinHandle::abort);
     }
@@ -146,14 +146,14 @@ async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_told() {
 async fn a_launcher_that_is_silent_keeps_its_guest_until_that_is_unwanted() {
     let scene = Scene::new(Phase::Running, 30);
     let record = Record::load(scene.record.uid, scene.record.dir.clone()).unwrap().unwrap();
-    let (tell, wanted) = watch::channel(Want::Entry(Entry::Held));
+    let (tell, wanted) = watch::channel(Desired::Entry(Entry::Held));
     let task = tokio::spawn(Machine::adopt(scene.node.clone(), record).run(wanted));
     let day = tokio::time::timeout(Duration::from_secs(86400), scene.process.gone());
     assert!(day.await.is_err(), "it was killed");
-    tell.send(Want::Gone(600)).unwrap();
+    tell.send(Desired::Gone(600)).unwrap();
     let patient = tokio::time::timeout(Duration::from_secs(60), scene.process.gone());
     assert!(patient.await.is_err(), "it has ten minutes");
-    tell.send(Want::Gone(0)).unwrap();
+    tell.send(Desired::Gone(0)).unwrap();
     let begin = Instant::now();
     task.await.unwrap();
     assert!(begin.elapsed() < Duration::from_secs(60), "after {:?}", begin.elapsed());
@@ -164,6 +164,6 @@ async fn a_launcher_that_is_silent_keeps_its_guest_until_that_is_unwanted() {
 #[tokio::test(start_paused = true)]
 async fn a_launcher_that_does_not_exit_is_killed() {
     let scene = Scene::new(Phase::Succeeded, 30);
-    scene.reconcile(Want::Nothing).await;
+    scene.reconcile(Desired::Nothing).await;
     scene.is_gone().await;
 }

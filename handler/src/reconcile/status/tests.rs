@@ -12,7 +12,7 @@ fn facts(phase: Phase) -> Facts<'static> {
         state: None,
         readiness: None,
         address: None,
-        trouble: None,
+        sync_error: None,
         manifest_changed: false,
         node: "node1",
         now: THEN,
@@ -65,8 +65,8 @@ fn a_machine_without_anything_to_start_is_told_apart() {
 
 #[test]
 fn trouble_is_shown_while_it_lasts() {
-    let trouble = Trouble { reason: "FailedStorage", message: "no such image".to_owned() };
-    let bad = next(&Status::default(), &Facts { trouble: Some(&trouble), ..facts(Phase::Scheduling) });
+    let sync_error = SyncError { reason: "FailedStorage", message: "no such image".to_owned() };
+    let bad = next(&Status::default(), &Facts { sync_error: Some(&sync_error), ..facts(Phase::Scheduling) });
     let shown = condition(&bad, "Synchronized").unwrap();
     assert_eq!((shown.status.as_str(), shown.reason.as_str()), ("False", "FailedStorage"));
     assert_eq!(condition(&next(&bad, &facts(Phase::Scheduling)), "Synchronized"), None);
@@ -113,7 +113,7 @@ fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_
     let not_yet = "the readinessProbe has not succeeded yet";
     let failed = "Readiness probe failed: no";
     let mut condemned_one = ready.clone();
-    condemn(&mut condemned_one, "no", THEN);
+    mark_unhealthy(&mut condemned_one, "no", THEN);
     for (before, readiness, status, message) in [
         (&starting, None, "False", not_yet),
         (&begun, Some(&new), "False", not_yet),

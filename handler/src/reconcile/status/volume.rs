@@ -21,7 +21,7 @@ pub(super) fn told(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Vec<V
         target: volume.target.clone(),
         phase: "Detaching".to_owned(),
         reason: "VolumeDetaching".to_owned(),
-        message: trouble(facts)
+        message: sync_error(facts)
             .map_or_else(|| "the guest is asked to let go of it".to_owned(), |(_, why)| why),
         // The claim is in use until then.
         persistent_volume_claim_info: before
@@ -40,7 +40,7 @@ fn plugged_in(name: &str) -> VolumeStatus {
 }
 
 fn pluggable(disk: &Disk, claim: &str, plugged: Option<&PluggedVolume>, facts: &Facts<'_>) -> VolumeStatus {
-    let (phase, reason, message) = match (plugged, trouble(facts)) {
+    let (phase, reason, message) = match (plugged, sync_error(facts)) {
         (Some(_), _) => ("Ready", "VolumeReady", format!("volume {} is plugged into the guest", disk.name())),
         (None, Some((reason, why))) => ("Pending", reason, why),
         (None, None) if facts.phase == Phase::Running => {
@@ -59,7 +59,7 @@ fn pluggable(disk: &Disk, claim: &str, plugged: Option<&PluggedVolume>, facts: &
     }
 }
 
-fn trouble<'a>(facts: &Facts<'a>) -> Option<(&'a str, String)> {
-    let trouble = facts.trouble.filter(|trouble| trouble.is_about_volumes())?;
-    Some((trouble.reason, trouble.message.clone()))
+fn sync_error<'a>(facts: &Facts<'a>) -> Option<(&'a str, String)> {
+    let sync_error = facts.sync_error.filter(|sync_error| sync_error.is_about_volumes())?;
+    Some((sync_error.reason, sync_error.message.clone()))
 }

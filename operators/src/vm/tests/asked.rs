@@ -3,8 +3,8 @@
 use super::super::*;
 use super::World;
 
-fn conflict(message: &str) -> Result<Asked, Refusal> {
-    Err(Refusal::Conflict(message.to_owned()))
+fn conflict(message: &str) -> Result<Writes, Rejection> {
+    Err(Rejection::Conflict(message.to_owned()))
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn requests_that_make_no_sense_are_turned_down() {
     assert_eq!(always.start(start), conflict("VM is already running"));
     for seconds in [-1, 5] {
         let refused = always.restart(RestartOptions { grace_period_seconds: Some(seconds) });
-        assert!(matches!(refused, Err(Refusal::BadRequest(_))), "{seconds}");
+        assert!(matches!(refused, Err(Rejection::BadRequest(_))), "{seconds}");
     }
     let mut manual = World::new("Manual");
     manual.start(start).unwrap();
@@ -31,7 +31,7 @@ fn requests_that_make_no_sense_are_turned_down() {
     let mut rerun = World::new("RerunOnFailure");
     rerun.settle();
     rerun.ends("Failed");
-    assert!(matches!(rerun.start(start), Err(Refusal::Conflict(_))));
+    assert!(matches!(rerun.start(start), Err(Rejection::Conflict(_))));
 }
 
 /// A halted machine whose instance still shuts down may be told to hurry, and nothing else.
@@ -42,7 +42,7 @@ fn the_grace_period_of_a_stop_under_way_may_be_shortened() {
     world.vm.spec.run_strategy = Some("Halted".to_owned());
     world.instance.as_mut().unwrap().spec.termination_grace_period_seconds = Some(60);
     let ask = |world: &mut World, grace_period| world.stop(StopOptions { grace_period });
-    assert_eq!(ask(&mut world, Some(5)), Ok(Asked { machine: None, grace_period: Some(5) }));
+    assert_eq!(ask(&mut world, Some(5)), Ok(Writes { vm: None, grace_period: Some(5) }));
     assert_eq!(ask(&mut world, Some(60)), conflict("VM is not running"));
     assert_eq!(ask(&mut world, None), conflict("VM is not running"));
 }

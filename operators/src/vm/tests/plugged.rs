@@ -25,7 +25,7 @@ fn names(spec: &VirtualMachineInstanceSpec) -> Vec<&str> {
 }
 
 impl World {
-    fn ask(&mut self, request: VolumeRequest) -> Result<(), Refusal> {
+    fn ask(&mut self, request: VolumeRequest) -> Result<(), Rejection> {
         volumes::request(&mut self.vm, self.instance.as_ref(), request)
     }
 
@@ -102,20 +102,20 @@ fn what_makes_no_sense_is_turned_down() {
         (add("more", "c"), "volume [data] is of the same claim"),
         (remove("none"), "does not exist"),
     ] {
-        let Err(Refusal::Conflict(why)) = world.ask(request) else { panic!("{told} is accepted") };
+        let Err(Rejection::Conflict(why)) = world.ask(request) else { panic!("{told} is accepted") };
         assert!(why.contains(told), "{why}");
     }
     let instance = world.instance.as_mut().unwrap();
     instance.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().hotpluggable = None;
     let refused = volumes::fits(&remove("data"), &instance.spec);
-    assert!(matches!(refused, Err(Refusal::Conflict(why)) if why.contains("not hotpluggable")));
+    assert!(matches!(refused, Err(Rejection::Conflict(why)) if why.contains("not hotpluggable")));
 
     let native =
         Condition { r#type: "vireo.io/hypervisor".into(), reason: "native".into(), ..Condition::default() };
     instance.status.conditions.push(native);
-    assert!(matches!(volumes::plugs(instance), Err(Refusal::Conflict(why)) if why.contains("native")));
+    assert!(matches!(volumes::plugs(instance), Err(Rejection::Conflict(why)) if why.contains("native")));
     instance.status.phase = "Scheduled".into();
-    assert!(matches!(volumes::plugs(instance), Err(Refusal::Conflict(why)) if why == "VMI is not running"));
+    assert!(matches!(volumes::plugs(instance), Err(Rejection::Conflict(why)) if why == "VMI is not running"));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn options_are_completed_or_refused() {
         (json!({"name": "data", "disk": {}, "volumeSource": two}), "volumeSource"),
         (json!({"name": "data", "disk": {}, "volumeSource": {"dataVolume": {"name": "c"}}}), "dataVolume"),
     ] {
-        let Err(Refusal::BadRequest(why)) = told(options) else { panic!("{part} is not missed") };
+        let Err(Rejection::BadRequest(why)) = told(options) else { panic!("{part} is not missed") };
         assert!(why.contains(part), "{why}");
     }
     assert!(volumes::checked(Default::default()).is_err());

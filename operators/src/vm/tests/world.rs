@@ -149,23 +149,23 @@ impl World {
         self.vm.metadata.deletion_timestamp = Some(self.now.to_string());
     }
 
-    pub(super) fn start(&mut self, options: StartOptions) -> Result<Asked, Refusal> {
+    pub(super) fn start(&mut self, options: StartOptions) -> Result<Writes, Rejection> {
         start(&mut self.vm, self.instance.as_ref(), options)
     }
 
-    pub(super) fn stop(&mut self, options: StopOptions) -> Result<Asked, Refusal> {
+    pub(super) fn stop(&mut self, options: StopOptions) -> Result<Writes, Rejection> {
         let asked = stop(&mut self.vm, self.instance.as_ref(), options)?;
         self.hurry(asked);
         Ok(asked)
     }
 
-    pub(super) fn restart(&mut self, options: RestartOptions) -> Result<Asked, Refusal> {
+    pub(super) fn restart(&mut self, options: RestartOptions) -> Result<Writes, Rejection> {
         let asked = restart(&mut self.vm, self.instance.as_ref(), options)?;
         self.hurry(asked);
         Ok(asked)
     }
 
-    fn hurry(&mut self, asked: Asked) {
+    fn hurry(&mut self, asked: Writes) {
         if let Some(seconds) = asked.grace_period {
             self.instance.as_mut().unwrap().spec.termination_grace_period_seconds = Some(seconds);
         }

@@ -111,7 +111,7 @@ fn a_pod_that_ends_before_the_hand_over_fails_its_instance() {
 #[test]
 fn what_is_deleted_before_its_hand_over_is_released_when_its_pod_is_gone() {
     let metadata =
-        json!({"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [FINALIZER]});
+        json!({"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [VMI_FINALIZER]});
     let leaving = vmi(metadata, json!({"phase": "Pending"}));
     let waiting = pod("1", "", json!({}));
     assert_eq!(steps(&leaving, std::slice::from_ref(&waiting)), [delete("1")]);
@@ -131,7 +131,7 @@ fn what_is_handed_over_is_the_node_agents() {
     let Decision { status, steps: all, .. } = decided(&runs, &[], StartedBy::NodeAgent);
     assert_eq!((status, all), (runs.status.clone(), vec![]), "the node agent ends it");
     let metadata = json!({"name": "x", "labels": labels, "deletionTimestamp": "2026-01-01T00:00:00Z",
-        "finalizers": [FINALIZER]});
+        "finalizers": [VMI_FINALIZER]});
     assert_eq!(steps(&vmi(metadata, json!({"phase": "Running"})), &[]), []);
 }
 

@@ -9,11 +9,11 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher::Config;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+use vireo_api::names::{COMPUTE, NODE_LABEL};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::informer::Informer;
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey};
-use vireo_operators::vmi::{COMPUTE, NODE_LABEL};
 
 use super::{Error, NODES};
 

@@ -1,6 +1,6 @@
 //! The controller of VMs.
 
-use vireo_operators::admission::vmi::VMI_FINALIZER;
+use vireo_api::names::VMI_FINALIZER;
 
 use super::subresources::send;
 use super::*;

@@ -10,7 +10,7 @@ use crate::manifests::document::Accepted;
 
 /// What the source of VMIs says about one name.
 #[derive(Debug, Clone, Default)]
-pub(super) enum Want {
+pub(super) enum Desired {
     Entry(Entry),
     #[default]
     Nothing,
@@ -18,7 +18,7 @@ pub(super) enum Want {
     Gone(u64),
 }
 
-impl Want {
+impl Desired {
     /// What is wanted of the VMI that is recorded. Another object of the same name waits until that one is gone.
     pub(super) fn decided(&self, record: Option<&Record>) -> Wanted {
         match self {

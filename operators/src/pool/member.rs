@@ -1,4 +1,4 @@
-//! What the machines of a pool are made from.
+//! What the VMs of a pool are made from.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub struct Revision {
     pub data: Value,
 }
 
-/// The part of a machine that comes from its pool.
+/// The part of a VM that comes from its pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Made {
     /// All its labels.
@@ -46,19 +46,19 @@ impl Revision {
     }
 }
 
-/// The name of a machine by its number.
+/// The name of a VM by its number.
 pub(super) fn name(pool: &VirtualMachinePool, number: u64) -> String {
     format!("{}-{number}", pool.metadata.name)
 }
 
-/// The number in a machine's name, if that is one a pool gives.
+/// The number in a VM's name, if that is one a pool gives.
 pub(super) fn number(pool: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(pool)?.strip_prefix('-')?;
     let number: u64 = digits.parse().ok()?;
     (number.to_string() == digits).then_some(number)
 }
 
-/// What a machine of this number is to be; nothing where the pool has no template.
+/// What a VM of this number is to be; nothing where the pool has no template.
 pub(super) fn made(pool: &VirtualMachinePool, number: u64, revision: &str) -> Option<Made> {
     let template = pool.spec.virtual_machine_template.as_ref()?;
     let mut made = Made {
@@ -93,7 +93,7 @@ fn append(volume: &mut Volume, number: u64, config_maps: bool, secrets: bool) {
     }
 }
 
-/// A new machine.
+/// A new VM.
 pub(super) fn create(pool: &VirtualMachinePool, number: u64, revision: &str) -> Option<VirtualMachine> {
     let Made { labels, annotations, spec } = made(pool, number, revision)?;
     let metadata = ObjectMeta {

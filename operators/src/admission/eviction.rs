@@ -1,22 +1,74 @@
-//! Whether the launcher pod of a VMI may be evicted.
+//! Whether the launcher Pod of a VMI may be evicted.
 
+use kube::{Client, Error};
+use serde_json::{Value, json};
+use vireo_api::names::{COMPONENT_LABEL, LAUNCHER};
+use vireo_api::spec::is_dns_subdomain;
 use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::{Kind, write};
 
 use crate::conditions;
+use crate::vmi::is_final;
 
-/// What is done about a request to evict a launcher pod.
+/// What is done about a request to evict a launcher Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Eviction {
-    /// The pod is evicted, and the VMI ends with it.
+pub(super) enum Eviction {
+    /// The Pod is evicted, and the VMI ends with it.
     Allowed,
     /// The request is denied with this message.
     Denied(String),
-    /// The request is denied with this message, and `status.evacuationNodeName` of the VMI becomes the pod's node.
+    /// The request is denied with this message, and `status.evacuationNodeName` of the VMI becomes the Pod's node.
     Evacuated(String),
 }
 
-/// Decides by the eviction strategy of the VMI. `node` is the node of its pod. The strategy of the cluster is `None`.
-pub fn decide(vmi: &VirtualMachineInstance, node: &str) -> Eviction {
+/// Decides on the eviction of a Pod. The VMI of a launcher is marked for evacuation where its strategy says so. The message
+/// of a denial, if it is denied.
+pub(super) async fn admit(client: &Client, pod: &Value, dry_run: bool) -> Option<String> {
+    let (namespace, name) = vmi_of(pod)?;
+    let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let failed = |error: &dyn std::fmt::Display| Some(format!("kubevirt failed getting the vmi: {error}"));
+    // Clients may write owner references, and the name becomes part of a path.
+    if !is_dns_subdomain(name) {
+        return failed(&format_args!("the owner reference {name:?} is not a name"));
+    }
+    let vmis = Kind::VMI.namespaced(client, namespace);
+    let vmi = match vmis.get(name).await {
+        Ok(object) => serde_json::to_value(object).and_then(serde_json::from_value::<VirtualMachineInstance>),
+        Err(Error::Api(status)) => return failed(&status.message),
+        Err(error) => return failed(&error),
+    };
+    let vmi = match vmi {
+        Ok(vmi) => vmi,
+        Err(error) => return failed(&error),
+    };
+    match decide(&vmi, node) {
+        Eviction::Allowed => None,
+        Eviction::Denied(why) => Some(why),
+        Eviction::Evacuated(why) if dry_run => Some(why),
+        Eviction::Evacuated(why) => {
+            let after = json!({ "evacuationNodeName": node });
+            match write::patch_status(&vmis, (&vmi.metadata).into(), &json!({}), &after).await {
+                Ok(_) => Some(why),
+                Err(error) => Some(format!("kubevirt failed marking the vmi for eviction: {error}")),
+            }
+        }
+    }
+}
+
+/// Namespace and name of the VMI whose launcher runs in a Pod. None for other Pods, and for those that have terminated.
+fn vmi_of(pod: &Value) -> Option<(&str, &str)> {
+    let is_launcher =
+        pod.pointer("/metadata/labels")?.get(COMPONENT_LABEL).is_some_and(|has| has == LAUNCHER);
+    if !is_launcher || is_final(pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default()) {
+        return None;
+    }
+    let owners = pod.pointer("/metadata/ownerReferences")?.as_array()?;
+    let owner = owners.iter().find(|owner| owner["kind"] == Kind::VMI.kind && owner["controller"] == true)?;
+    Some((pod.pointer("/metadata/namespace")?.as_str()?, owner["name"].as_str()?))
+}
+
+/// Decides by the eviction strategy of the VMI. `node` is the node of its Pod. The strategy of the cluster is `None`.
+pub(super) fn decide(vmi: &VirtualMachineInstance, node: &str) -> Eviction {
     let is_migratable = conditions::has(&vmi.status.conditions, "LiveMigratable", "True");
     let (namespace, name) = (&vmi.metadata.namespace, &vmi.metadata.name);
     match vmi.spec.eviction_strategy.as_deref() {

@@ -1,0 +1,16 @@
+//! Labels, annotations, finalizers and container names by which KubeVirt's components and their users find objects.
+
+/// The label of a VMI that names the node to which it is handed over.
+pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
+/// The finalizer that is held until nothing is left of a VMI.
+pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
+/// The label of Pods with the component of KubeVirt that they belong to.
+pub const COMPONENT_LABEL: &str = "kubevirt.io";
+/// The component of launcher Pods.
+pub const LAUNCHER: &str = "virt-launcher";
+/// The label of a launcher Pod with the UID of its VMI.
+pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
+/// The annotation of a launcher Pod with the name of its VMI.
+pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
+/// The container of a launcher Pod in which the launcher runs.
+pub const COMPUTE: &str = "compute";
