@@ -11,6 +11,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use kube::Client;
 use kube::api::{DynamicObject, PostParams};
 use serde_json::json;
+use tokio::time::timeout;
 use vireo_apiserver::auth::{Signer, Tokens, User};
 use vireo_apiserver::client::InProcess;
 use vireo_apiserver::http::{Measures, Server};
@@ -39,6 +40,8 @@ const NAMESPACES: usize = 4;
 const CLIENTS: usize = 16;
 /// The parts of all VMIs whose times are shown apart: equal ones show that the cost of a VMI does not grow.
 const PARTS: usize = 4;
+/// How long a part may take.
+const LIMIT: Duration = Duration::from_secs(15 * 60);
 
 /// Measures `count` VMIs, created by themselves or through VirtualMachines.
 pub(super) fn measure(count: usize, kind: Kind) -> Result<(), Error> {
@@ -122,7 +125,9 @@ async fn load(client: &Client, nodes: &Nodes, count: usize, kind: Kind) -> Resul
     let running = async {
         let mut parts = Vec::new();
         for part in 1..=PARTS {
-            nodes.running(count * part / PARTS).await?;
+            let wanted = count * part / PARTS;
+            let waited = timeout(LIMIT, nodes.running(wanted)).await;
+            waited.map_err(|_| format!("{wanted} of {count} do not run after another {LIMIT:?}"))??;
             parts.push(begin.elapsed());
         }
         Ok::<_, Error>(parts)
