@@ -157,6 +157,10 @@ impl<'h> Shell<'h> {
             "UserKnownHostsFile=/dev/null",
         ];
         let ssh = options.iter().fold(ssh, |ssh, option| ssh.args(["-o", option]));
+        // One key exchange for all commands: it takes seconds on an emulated processor.
+        let shared =
+            ["ControlMaster=auto", "ControlPersist=60", &format!("ControlPath={}", self.host.work("ssh"))];
+        let ssh = shared.iter().fold(ssh, |ssh, option| ssh.args(["-o", option]));
         ssh.args(["-o", "LogLevel=ERROR", &self.address, line]).deadline(BOOT)
     }
 
@@ -180,11 +184,14 @@ fn a_debian(host: &Host, hypervisor: &'static str, firmware: Firmware) -> Result
     assert!(!address.is_empty(), "no address in {vmi:#}");
 
     let mut console = node.attach("debian")?;
-    // Its name is what the prompt begins with.
-    console.wait_for("analyst login: ", BOOT)?;
+    // A line of the kernel's log, which the prompt cannot break; until then such lines break the prompt.
+    console.wait_for(" finished at ", BOOT)?;
     let guest = Shell { host, address };
     guest.ready()?;
     cloud_init_did_all(&guest, firmware)?;
+    console.write(b"\r")?;
+    // Its name is what the prompt begins with.
+    console.wait_for("analyst login: ", BOOT)?;
     identity(&guest)?;
     by_virtctl(host)?;
     by_its_agent(&node)?;
