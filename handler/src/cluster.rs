@@ -1,9 +1,9 @@
 //! A Kubernetes API as the source of a node's VMIs: which are bound to the node, and what is reported of them.
 //!
 //! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
-//! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is gone;
-//! [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with [events];
-//! [`pods`] does what a kubelet does for the launcher Pods.
+//! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is
+//! gone; [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with
+//! [events]; [`pods`] does what a kubelet does for the launcher Pods.
 
 mod catalog;
 mod events;
@@ -60,13 +60,13 @@ pub struct Cluster {
     vmis: Arc<Informer<Instance>>,
     bound: Arc<Bound>,
     changed: Arc<Notify>,
-    leaving: Arc<WorkQueue<VmiId>>,
+    deleting: Arc<WorkQueue<VmiId>>,
     finalizer: Finalizer,
     removed: Arc<WorkQueue<VmiId>>,
     remover: Remover,
     pods: Pods,
     status: StatusWriter,
-    /// Whether the node shows the VMIs from before.
+    /// Whether the VMIs from before the restart are adopted.
     adopted: watch::Sender<bool>,
 }
 
@@ -77,8 +77,8 @@ impl std::fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// The VMIs that are bound to a node, as the user of a client. `unreadable` are VMIs that the API server has and cannot
-    /// serve: what runs of them goes on.
+    /// The VMIs that are bound to a node, as the user of a client. `unreadable` are VMIs that the API server has and
+    /// cannot serve: their guests keep running.
     pub fn new(client: Client, node: Arc<Node>, unreadable: Vec<Key>) -> Self {
         let selector = format!("{NODE_LABEL}={}", node.settings.node_name);
         let config = Config::default().labels(&selector);
@@ -99,22 +99,22 @@ impl Cluster {
         });
         let remover =
             Remover { client: client.clone(), bound: Arc::clone(&bound), changed: Arc::clone(&changed) };
-        let leaving = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
+        let deleting = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let finalizer = Finalizer { client: client.clone(), vmis: Arc::clone(&vmis) };
         let adopted = watch::Sender::new(false);
         let wanted = (Arc::clone(&bound), Arc::clone(&changed));
         let pods = Pods::new(client.clone(), Arc::clone(&node), wanted, adopted.subscribe());
         let status = StatusWriter::new(client, Arc::clone(&vmis), node);
-        Self { vmis, bound, changed, leaving, finalizer, removed, remover, pods, status, adopted }
+        Self { vmis, bound, changed, deleting, finalizer, removed, remover, pods, status, adopted }
     }
 
-    /// What the node agent runs.
+    /// The source of VMIs for the node agent.
     pub fn source(&self) -> impl Source + use<> {
         ClusterSource {
             vmis: Arc::clone(&self.vmis),
             bound: Arc::clone(&self.bound),
             changed: Arc::clone(&self.changed),
-            leaving: Arc::clone(&self.leaving),
+            deleting: Arc::clone(&self.deleting),
             removed: Arc::clone(&self.removed),
             adopted: self.adopted.clone(),
             is_first: true,
@@ -130,7 +130,7 @@ impl Cluster {
     pub async fn run(&self) {
         let finalize = async {
             self.vmis.synced().await;
-            vireo_client::controller::run(&self.finalizer, &self.leaving, 1).await;
+            vireo_client::controller::run(&self.finalizer, &self.deleting, 1).await;
         };
         let remove = vireo_client::controller::run(&self.remover, &self.removed, 1);
         tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run());
@@ -142,7 +142,7 @@ struct ClusterSource {
     vmis: Arc<Informer<Instance>>,
     bound: Arc<Bound>,
     changed: Arc<Notify>,
-    leaving: Arc<WorkQueue<VmiId>>,
+    deleting: Arc<WorkQueue<VmiId>>,
     removed: Arc<WorkQueue<VmiId>>,
     adopted: watch::Sender<bool>,
     is_first: bool,
@@ -152,7 +152,7 @@ impl Source for ClusterSource {
     async fn ready(&mut self, adopted: Vec<(Key, Uuid)>) {
         self.adopted.send_replace(true);
         self.vmis.synced().await;
-        // They are deleted, or lost their label while nobody watched.
+        // They were deleted or lost their label while the handler did not run.
         for (key, uid) in adopted {
             let uid = uid.to_string();
             if self.vmis.get(&key).is_none_or(|vmi| vmi.uid != uid) {
@@ -174,9 +174,9 @@ impl Source for ClusterSource {
     }
 
     fn settle(&mut self, busy: &(dyn Fn(&Key, &str) -> bool + Send + Sync)) {
-        for (key, uid) in self.bound.leaving() {
+        for (key, uid) in self.bound.deleting() {
             if !busy(&key, &uid) {
-                self.leaving.add(VmiId { key, uid });
+                self.deleting.add(VmiId { key, uid });
             }
         }
     }

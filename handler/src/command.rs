@@ -17,7 +17,7 @@ use crate::launcher::link::chain;
 use crate::settings::{Settings, beside_this_program, host_name};
 use crate::storage::AllowedPaths;
 
-/// Whatever ends a command.
+/// The error that ends a command.
 pub type Failure = Box<dyn Error>;
 
 /// The options of a node agent.
@@ -57,7 +57,7 @@ impl NodeArgs {
     /// Makes the settings complete, and the state directory; paths absolute, since launchers are started elsewhere.
     ///
     /// # Errors
-    /// When the state directory cannot be made, or this program cannot be found.
+    /// When the state directory cannot be created, or this program cannot be found.
     pub fn settings(self) -> Result<Settings, Failure> {
         std::fs::create_dir_all(&self.state_dir)
             .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
@@ -85,7 +85,7 @@ impl NodeArgs {
     }
 }
 
-/// Runs a command to its end on a runtime of its own and says what stopped it; the log goes to stderr, by the
+/// Runs a command on its own runtime and logs the error that ends it. The log goes to stderr, filtered by the
 /// directives of `tracing_subscriber::EnvFilter` in `VIREO_LOG`.
 pub fn run<F: Future<Output = Result<(), Failure>>>(
     command: impl FnOnce() -> Result<F, Failure>,
@@ -95,12 +95,12 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal())
-        // Complaining about a line that cannot be written would panic: the log's disk may be full.
+        // Reporting a line that cannot be written would panic: the log's disk may be full.
         .log_internal_errors(false)
         .with_target(false)
         .init();
     if let Err(error) = raise_open_files() {
-        warn!(%error, "no more files than usual can be open: many clients and VMs need more");
+        warn!(%error, "cannot raise the limit of open files, which many clients and VMs need");
     }
     match command().and_then(drive) {
         Ok(()) => ExitCode::SUCCESS,
@@ -111,7 +111,7 @@ pub fn run<F: Future<Output = Result<(), Failure>>>(
     }
 }
 
-/// A node has connections and guests by the hundred.
+/// Raises the limit of open files: a node has hundreds of connections and guests.
 fn raise_open_files() -> Result<(), rustix::io::Errno> {
     let files = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
@@ -120,16 +120,16 @@ fn raise_open_files() -> Result<(), rustix::io::Errno> {
 fn drive(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(command);
-    // What still blocks (an import, a namespace) is left to end by itself; everything it does may be repeated.
+    // Blocking work (an import, a namespace) is abandoned; all of it is idempotent.
     runtime.shutdown_background();
     done
 }
 
-/// Ends when the process is told to stop, by SIGTERM or SIGINT. From here on neither kills it.
+/// Returns a future that ends at SIGTERM or SIGINT. From this call on, neither signal kills the process.
 ///
 /// # Errors
-/// When the signals cannot be had.
-pub fn told_to_stop() -> io::Result<impl Future<Output = ()>> {
+/// When the signal handlers cannot be installed.
+pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {

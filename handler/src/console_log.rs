@@ -1,4 +1,4 @@
-//! What a guest wrote to its serial console, as a log: as plain text, at most as much as its launcher keeps.
+//! The log of a guest's serial console: plain text, at most as long as its launcher keeps.
 
 use std::io;
 use std::time::Duration;
@@ -7,34 +7,35 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use crate::state::{MachineDir, StateError, write_atomically};
+use crate::state::{StateError, VmiDir, write_atomically};
 
 /// How long a launcher may take to send the log.
-const LIMIT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest log that is read, in bytes: some more than launchers keep.
-const LONGEST: u32 = 1 << 20;
+const MAX_LENGTH: u32 = 1 << 20;
 
-/// A log.
+/// The log of a serial console.
 #[derive(Debug)]
 pub(crate) struct ConsoleLog {
-    /// What was written until now.
+    /// The output so far.
     pub(crate) text: Vec<u8>,
-    /// Where the rest comes, while the guest runs.
+    /// The stream of further output, while the guest runs.
     pub(crate) rest: Option<UnixStream>,
 }
 
-/// Reads the log of a guest: from its launcher, or as it was at its end. None where there is neither.
+/// Reads the log of a guest from its launcher, or from the file that was kept at its end. Returns `None` when there is
+/// neither.
 ///
 /// # Errors
 /// When it cannot be read.
-pub(crate) async fn read(machine: &MachineDir) -> io::Result<Option<ConsoleLog>> {
-    match UnixStream::connect(machine.console_history_socket()).await {
+pub(crate) async fn read(dir: &VmiDir) -> io::Result<Option<ConsoleLog>> {
+    match UnixStream::connect(dir.console_history_socket()).await {
         Ok(mut console) => {
-            let text = timeout(LIMIT, history(&mut console)).await??;
+            let text = timeout(READ_TIMEOUT, history(&mut console)).await??;
             Ok(Some(ConsoleLog { text, rest: Some(console) }))
         }
         Err(error) if [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused].contains(&error.kind()) => {
-            match tokio::fs::read(machine.console_log()).await {
+            match tokio::fs::read(dir.console_log()).await {
                 Ok(text) => Ok(Some(ConsoleLog { text, rest: None })),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error),
@@ -48,10 +49,10 @@ pub(crate) async fn read(machine: &MachineDir) -> io::Result<Option<ConsoleLog>>
 ///
 /// # Errors
 /// When it cannot be read or written.
-pub(crate) async fn keep(machine: &MachineDir) -> Result<(), StateError> {
-    let path = machine.console_log();
+pub(crate) async fn keep(dir: &VmiDir) -> Result<(), StateError> {
+    let path = dir.console_log();
     let io = |verb, source| StateError::Io { verb, path: path.clone(), source };
-    match read(machine).await.map_err(|error| io("read", error))? {
+    match read(dir).await.map_err(|error| io("read", error))? {
         Some(ConsoleLog { text, rest: Some(_) }) => write_atomically(&path, &text),
         Some(_) | None => Ok(()),
     }
@@ -60,7 +61,7 @@ pub(crate) async fn keep(machine: &MachineDir) -> Result<(), StateError> {
 /// The length of the history, and the history.
 async fn history(console: &mut UnixStream) -> io::Result<Vec<u8>> {
     let length = console.read_u32().await?;
-    if length > LONGEST {
+    if length > MAX_LENGTH {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "the launcher sends too long a history"));
     }
     let mut text = vec![0; usize::try_from(length).unwrap_or_default()];

@@ -17,14 +17,14 @@ use vireo_client::write::{self, Version};
 const HEARTBEAT: &str = "kubevirt.io/heartbeat";
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How soon a heartbeat that failed is tried again.
+/// How soon a heartbeat that failed is retried.
 const RETRY: Duration = Duration::from_secs(5);
 /// How many VMs may have one device. As KubeVirt's.
 const DEVICES: &str = "1k";
-/// How much of its memory, in KiB, a node keeps for itself at least and at most: else a tenth.
-const KEPT: (u128, u128) = (256 << 10, 2 << 20);
+/// The memory in KiB that a node reserves for itself: a tenth of its memory, within these bounds.
+const RESERVED_MEMORY: (u128, u128) = (256 << 10, 2 << 20);
 
-/// Writes a heartbeat once a minute, and creates the Node again when somebody deleted it, until it is dropped.
+/// Writes a heartbeat once a minute, and recreates a Node that was deleted, until it is dropped.
 pub async fn run(client: Client, name: &str) {
     let api = Kind::NODE.all(&client);
     let config = Config::default().fields(&format!("metadata.name={name}"));
@@ -42,7 +42,7 @@ pub async fn run(client: Client, name: &str) {
                 Ok(()) => INTERVAL,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "the heartbeat of the node cannot be written; it is tried again");
+                    tracing::warn!(error, "cannot write the node's heartbeat; the write is retried");
                     RETRY
                 }
             };
@@ -101,8 +101,10 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
         capacity[resource] = json!(if there { DEVICES } else { "0" });
     }
     let mut allocatable = capacity.clone();
-    allocatable["memory"] =
-        json!(format!("{}Ki", memory.saturating_sub((memory / 10).clamp(KEPT.0, KEPT.1))));
+    allocatable["memory"] = json!(format!(
+        "{}Ki",
+        memory.saturating_sub((memory / 10).clamp(RESERVED_MEMORY.0, RESERVED_MEMORY.1))
+    ));
     let labels = &mut value["metadata"]["labels"];
     for (label, text) in [
         ("kubernetes.io/hostname", name),

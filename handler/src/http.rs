@@ -1,12 +1,12 @@
 //! The local endpoint: VMIs as KubeVirt's API serves them, and their consoles, on a unix socket.
 
 mod agent;
-mod carry;
 mod console;
-mod fault;
+mod error;
+mod lifecycle;
 mod log;
 mod portforward;
-mod steer;
+mod relay;
 mod vnc;
 
 use std::io;
@@ -21,18 +21,18 @@ use axum::{Json, Router};
 use tokio::net::UnixListener;
 use vireo_api::v1::{API_VERSION, ListMeta, VirtualMachineInstance, VirtualMachineInstanceList};
 
-use crate::manifests::{Key, Refusal};
+use crate::manifests::{Key, Rejection};
 use crate::metrics;
 use crate::node::Node;
-use fault::Fault;
+use error::ApiError;
 
-/// Where Prometheus asks.
+/// The path of the metrics for Prometheus.
 pub const METRICS: &str = "/metrics";
 
-/// Binds the endpoint. The caller holds the state directory, so a socket that is there already is a leftover.
+/// Binds the endpoint. The caller holds the lock of the state directory, so an existing socket is a leftover.
 ///
 /// # Errors
-/// When the socket cannot be made.
+/// When the socket cannot be created.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -51,14 +51,14 @@ pub async fn serve(listener: UnixListener, node: Arc<Node>) -> io::Result<()> {
     axum::serve(listener, router(node)).await
 }
 
-/// The endpoint as a service: of VMIs and their consoles, by their paths.
+/// The routes of the endpoint.
 pub fn router(node: Arc<Node>) -> Router {
     let vmis = "/apis/kubevirt.io/v1/namespaces/{namespace}/virtualmachineinstances";
     let console = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/console";
     let vnc = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/vnc";
     let port = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/portforward/{port}";
     let vmi = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}";
-    let steer = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{steering}";
+    let lifecycle = "/v1/namespaces/{namespace}/virtualmachineinstances/{name}/{command}";
     Router::new()
         .route("/apis/kubevirt.io/v1/virtualmachineinstances", get(list_all))
         .route(vmis, get(list))
@@ -72,9 +72,9 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmi}/userlist"), get(agent::users))
         .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
         .route(&format!("{vmi}/log"), get(log::serve))
-        .route(steer, put(steer::steer))
+        .route(lifecycle, put(lifecycle::lifecycle))
         .route(METRICS, get(metrics::serve))
-        .fallback(nowhere)
+        .fallback(path_not_found)
         .method_not_allowed_fallback(other_method)
         .with_state(node)
 }
@@ -105,32 +105,34 @@ fn list_of(items: Vec<VirtualMachineInstance>) -> VirtualMachineInstanceList {
 async fn one(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
-) -> Result<Json<VirtualMachineInstance>, Fault> {
+) -> Result<Json<VirtualMachineInstance>, ApiError> {
     find(&node, namespace, name).map(|vmi| Json(VirtualMachineInstance::clone(&vmi)))
 }
 
-async fn other_method() -> Fault {
-    Fault::method_not_allowed("VMIs are changed through their manifests; this endpoint shows and steers them")
+async fn other_method() -> ApiError {
+    ApiError::method_not_allowed(
+        "VMIs are changed through their manifests; this endpoint reads them and controls their lifecycle",
+    )
 }
 
-async fn nowhere(uri: Uri) -> Fault {
-    Fault::not_found(format!("the server could not find the requested resource: {}", uri.path()))
+async fn path_not_found(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("the server could not find the requested resource: {}", uri.path()))
 }
 
-fn find(node: &Node, namespace: String, name: String) -> Result<Arc<VirtualMachineInstance>, Fault> {
+fn find(node: &Node, namespace: String, name: String) -> Result<Arc<VirtualMachineInstance>, ApiError> {
     let key = Key { namespace, name };
-    node.vmi(&key).ok_or_else(|| absent(&key, &node.refusals()))
+    node.vmi(&key).ok_or_else(|| vmi_not_found(&key, &node.rejections()))
 }
 
-/// A VMI that is not there; where that is because its manifest was refused, the refusal.
-fn absent(key: &Key, refusals: &[Refusal]) -> Fault {
+/// The error for a VMI that does not exist, with the problems of its manifest if that was rejected.
+fn vmi_not_found(key: &Key, rejections: &[Rejection]) -> ApiError {
     let mut message = format!("virtualmachineinstance.kubevirt.io \"{}\" not found", key.name);
-    let of_it = |refusal: &&Refusal| refusal.namespace == key.namespace && refusal.name == key.name;
-    if let Some(refusal) = refusals.iter().find(of_it) {
-        let problems: Vec<_> = refusal.problems.iter().map(ToString::to_string).collect();
-        message.push_str(&format!(": its manifest {} is refused: {}", refusal.file, problems.join("; ")));
+    let of_it = |rejection: &&Rejection| rejection.namespace == key.namespace && rejection.name == key.name;
+    if let Some(rejection) = rejections.iter().find(of_it) {
+        let problems: Vec<_> = rejection.problems.iter().map(ToString::to_string).collect();
+        message.push_str(&format!(": its manifest {} is refused: {}", rejection.file, problems.join("; ")));
     }
-    Fault::not_found(message)
+    ApiError::not_found(message)
 }
 
 #[cfg(test)]

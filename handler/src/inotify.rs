@@ -19,9 +19,9 @@ pub(crate) struct Inotify {
 /// Something happened in a watched directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Event {
-    /// What.
+    /// The event flags.
     pub(crate) flags: ReadFlags,
-    /// To which entry; empty when to the directory itself.
+    /// The directory entry; empty for the directory itself.
     pub(crate) name: String,
 }
 

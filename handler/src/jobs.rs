@@ -1,9 +1,9 @@
 //! Blocking host operations on behalf of VMIs: opening what a manifest names, unpacking images, running `qemu-img`.
 //!
-//! Such an operation may never return: a read from a server that is gone cannot be interrupted. So each runs on a thread
-//! of its own and not on the runtime's shared ones, has a deadline, and can be abandoned. Whoever waits for it goes on at
-//! once then, its place in the pool is free for others, and the thread ends at its next [`JobContext::checkpoint`], or
-//! when the kernel lets go of it. How many threads of one namespace may hang like that is limited.
+//! Such an operation may never return: a read from a server that is gone cannot be interrupted. Each job therefore runs
+//! on its own thread, has a deadline, and can be abandoned. Its caller then continues at once, its permit of the pool
+//! is free, and the thread ends at its next [`JobContext::checkpoint`] or when its system call returns. The number of
+//! such threads is limited for each namespace.
 
 pub mod child;
 mod context;
@@ -28,7 +28,7 @@ pub struct Limits {
     pub total: usize,
     /// Of these, jobs of one namespace.
     pub per_namespace: usize,
-    /// Threads of one namespace, those that hang and that nobody waits for any more included.
+    /// Threads of one namespace, including abandoned threads that hang.
     pub threads_per_namespace: usize,
     /// How long a job may take from its start.
     pub deadline: Duration,
@@ -36,7 +36,7 @@ pub struct Limits {
     pub stall: Duration,
 }
 
-/// Looking at files of the node, and making small ones.
+/// Inspects files of the node and creates small ones.
 const QUICK: Limits = Limits {
     name: "storage",
     total: 32,
@@ -46,7 +46,7 @@ const QUICK: Limits = Limits {
     stall: Duration::from_secs(60),
 };
 
-/// Unpacking images of gigabytes.
+/// Unpacks images of gigabytes.
 const IMPORTS: Limits = Limits {
     name: "import",
     total: 4,
@@ -60,9 +60,9 @@ const IMPORTS: Limits = Limits {
 /// The pools of a node.
 #[derive(Debug, Clone)]
 pub struct Jobs {
-    /// For what takes milliseconds where nothing is wrong.
+    /// For operations that normally take milliseconds.
     pub quick: Pool,
-    /// For what takes minutes.
+    /// For operations that take minutes.
     pub imports: Pool,
 }
 
@@ -72,10 +72,10 @@ impl Default for Jobs {
     }
 }
 
-/// Why a job brought no result.
+/// Why a job has no result.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum JobError {
-    /// It took too long, or hung. It is told to end.
+    /// It took too long or hung, and was cancelled.
     #[error("timed out after {} s", .0.as_secs())]
     TimedOut(Duration),
     /// Too many earlier jobs of its namespace have not ended.
@@ -97,14 +97,14 @@ pub struct Pool {
     namespaces: Arc<Mutex<BTreeMap<String, Namespace>>>,
 }
 
-/// What is free of a namespace's share.
+/// The free permits of a namespace.
 #[derive(Debug, Clone)]
 struct Namespace {
     active: Arc<Semaphore>,
     threads: Arc<Semaphore>,
 }
 
-/// Tells a job to end when nobody waits for it any more.
+/// Cancels a job when its caller stops waiting.
 struct CancelOnDrop(JobContext);
 
 impl Drop for CancelOnDrop {
@@ -130,11 +130,11 @@ impl Pool {
     ) -> Result<T, JobError> {
         let share = self.share(namespace);
         let _active = acquire(Arc::clone(&share.active)).await?;
-        // Only threads that nobody waits for can take longer than this.
+        // Only abandoned threads hold a permit for longer than the deadline.
         let thread = timeout(self.limits.deadline, acquire(share.threads))
             .await
             .map_err(|_| JobError::Hanging(self.limits.threads_per_namespace))??;
-        // Held by who waits and not by the thread: what hangs and was given up keeps nobody else waiting.
+        // Held by the caller and not by the thread: an abandoned job that hangs does not block others.
         let _turn = acquire(Arc::clone(&self.total)).await?;
 
         let context = JobContext::default();
@@ -144,7 +144,7 @@ impl Pool {
         let run = move || {
             let _thread = thread;
             let done = span.in_scope(|| job(&given));
-            // Nobody may wait for it any more.
+            // The caller may have stopped waiting.
             let _ = sender.send(done);
         };
         let spawned = std::thread::Builder::new().name(self.limits.name.to_owned()).spawn(run);
@@ -173,7 +173,7 @@ impl Pool {
     fn share(&self, namespace: &str) -> Namespace {
         let Limits { per_namespace, threads_per_namespace, .. } = self.limits;
         let mut namespaces = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
-        // Namespaces come and go.
+        // Drop the entries of idle namespaces.
         namespaces.retain(|_, share| {
             Arc::strong_count(&share.active) > 1
                 || share.active.available_permits() < per_namespace

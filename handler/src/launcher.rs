@@ -1,10 +1,10 @@
-//! Launchers: started, found again, spoken to.
+//! Launchers: their processes, the connection to them, and their shutdown with the node.
 
 pub mod cgroup;
-mod descent;
+mod descendants;
+#[cfg(test)]
+pub(crate) mod fake;
 pub mod link;
 pub mod process;
-#[cfg(test)]
-pub(crate) mod puppet;
 mod socket;
 pub mod stop;

@@ -1,9 +1,8 @@
 //! The node agent as a library: `virt-handler` is its command, and `vireo` runs it in its own process.
 //!
-//! What is wanted comes in through [`manifests`]; [`reconcile`] gives every VMI a task that decides and acts; [`network`],
-//! [`storage`] and [`launcher`] are what it acts with, and [`jobs`] limits how long that takes; [`http`] and [`report`]
-//! show what is there. [`state`] says where it is kept. The handler never reads a byte that a guest wrote, except to pass
-//! console bytes on.
+//! [`manifests`] provides the desired state; [`reconcile`] runs a reconciler for every VMI; [`network`], [`storage`]
+//! and [`launcher`] run its actions, and [`jobs`] limits blocking operations; [`http`] and [`report`] show the VMIs.
+//! [`state`] is the state directory. The handler never parses bytes that a guest wrote; it only relays console bytes.
 
 pub mod cluster;
 pub mod command;

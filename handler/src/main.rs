@@ -1,4 +1,4 @@
-//! `virt-handler`: take the state directory, serve it, follow the manifests until told to stop.
+//! `virt-handler`: locks the state directory, serves the endpoint, and follows the manifests until a signal stops it.
 
 mod cli;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use tracing::info;
-use vireo_handler::command::{self, Failure, told_to_stop};
+use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise;
@@ -39,13 +39,13 @@ async fn serve(settings: Settings, manifests: PathBuf) -> Result<(), Failure> {
         node = node.settings.node_name,
         "virt-handler runs"
     );
-    let told = told_to_stop()?;
+    let stop = stop_signal()?;
     // Before anything is adopted.
     let source = Directory::open(&manifests)
         .map_err(|error| format!("cannot watch the manifests directory {}: {error}", manifests.display()))?;
     let endpoint = http::serve(listener, Arc::clone(&node));
     tokio::select! {
-        done = supervise::run(Arc::clone(&node), source, told) => done?,
+        done = supervise::run(Arc::clone(&node), source, stop) => done?,
         done = endpoint => done?,
     }
     info!("virt-handler stops; its guests go on");

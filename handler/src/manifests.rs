@@ -1,5 +1,5 @@
-//! What is wanted of a node's VMIs, and one place where that is written: a directory of manifests, as a kubelet's
-//! static pods. [`Source`] is what every such place gives; the Kubernetes API is another.
+//! The desired state of a node's VMIs. [`Source`] is the interface of its sources: a directory of manifests, like a
+//! kubelet's static pods, and the Kubernetes API.
 
 pub mod catalog;
 pub mod directory;
@@ -15,29 +15,29 @@ pub use vireo_client::ObjectKey as Key;
 
 use catalog::Update;
 
-/// Where VMIs come from.
+/// A source of VMIs.
 pub trait Source: Send {
-    /// Returns when it is known what is wanted. `adopted` are the VMIs, with their UIDs, that are on this node from before
-    /// and are objects of an API.
+    /// Returns when the desired state is known. `adopted` are the VMIs, with their UIDs, that were on this node before
+    /// the restart and are objects of an API.
     fn ready(&mut self, adopted: Vec<(Key, Uuid)>) -> impl Future<Output = ()> + Send;
 
-    /// What is wanted now, everything or what changed since the last call. `owners` says which file each existing VMI came
+    /// The desired state, complete or as changes since the last call. `owners` has the file that each existing VMI came
     /// from.
     fn update(&mut self, owners: &BTreeMap<Key, String>) -> Update;
 
-    /// Returns when what is wanted may have changed.
+    /// Returns when the desired state may have changed.
     fn changed(&mut self) -> impl Future<Output = ()> + Send;
 
-    /// Called after every update. Nothing is left on this node of a VMI for whose name and UID `busy` is false.
+    /// Called after every update. `busy` is false for the name and UID of a VMI of which nothing is left on this node.
     fn settle(&mut self, busy: &(dyn Fn(&Key, &str) -> bool + Send + Sync));
 }
 
-/// What made a VMI wanted.
+/// The origin of a VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A manifest in this file. The VMI gets its UID here.
     File(String),
-    /// An object of the API, which has a UID already, and which never changes what it wants.
+    /// An object of the API, which has a UID already.
     Object(Uuid),
 }
 
@@ -47,7 +47,7 @@ pub struct Problem {
     /// The path of the field, `spec.domain.devices.disks[0].bootOrder`; empty when it is about the whole.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub field: String,
-    /// What is wrong and what to do.
+    /// What is wrong and what is accepted.
     pub message: String,
 }
 
@@ -67,9 +67,9 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A manifest that was refused, with everything that is wrong with it.
+/// A manifest that was rejected, with all its problems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
+pub struct Rejection {
     /// The file's name in the manifests directory.
     pub file: String,
     /// Which document of the file, from 1; absent when it is about the file.
@@ -81,6 +81,6 @@ pub struct Refusal {
     /// `metadata.name`, where it could be read.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// All of them at once.
+    /// All its problems.
     pub problems: Vec<Problem>,
 }

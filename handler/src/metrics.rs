@@ -1,14 +1,14 @@
-//! What the node's machines have used, as Prometheus reads it; named as KubeVirt's.
+//! The resource usage of the node's VMs for Prometheus, with KubeVirt's metric names.
 //!
-//! Nobody looks before somebody asks. Each launcher is asked at once and has a deadline: one that hangs, or whose disk
-//! does, is missing from the answer and counted there, and holds up nobody else. What is not known has no line.
+//! Values are collected for each request. All launchers are queried in parallel, each with a deadline: a launcher that
+//! hangs is missing from the response, is counted there, and does not delay the others. An unknown value has no line.
 
 mod collect;
 mod info;
-mod machine;
+mod metric_set;
 mod phases;
 mod process;
-mod sheet;
+mod vmi;
 
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -24,11 +24,11 @@ use vireo_api::v1::VirtualMachineInstance;
 
 use crate::manifests::Key;
 use crate::node::Node;
-use collect::Seen;
+use collect::VmiSample;
+use metric_set::{Metric, MetricSet, counter, gauge};
 use phases::Phases;
-use sheet::{Metric, Sheet, counter, gauge};
 
-/// How many may ask at once.
+/// How many requests are served at once.
 const SCRAPES: usize = 3;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -41,12 +41,12 @@ const REFUSED: Metric = counter(
     "Requests for metrics that were refused because others were served.",
 );
 
-/// What is measured on a node, beside what launchers are asked for.
+/// The metrics of a node that do not come from launchers.
 #[derive(Debug)]
 pub struct Metrics {
     phases: Phases,
     others: Mutex<Registry>,
-    places: Semaphore,
+    permits: Semaphore,
     refused: AtomicU64,
 }
 
@@ -57,26 +57,26 @@ impl Default for Metrics {
         Self {
             phases,
             others: Mutex::new(others),
-            places: Semaphore::new(SCRAPES),
+            permits: Semaphore::new(SCRAPES),
             refused: AtomicU64::new(0),
         }
     }
 }
 
 impl Metrics {
-    /// Adds what others of this process measure.
+    /// Registers metrics of other components of this process.
     pub fn join(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.others.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes note of the phase that a VMI is in, or that it is no more.
-    pub(crate) fn see(&self, key: &Key, vmi: Option<&VirtualMachineInstance>) {
-        self.phases.see(key, vmi, Instant::now());
+    /// Records the phase of a VMI, or its removal.
+    pub(crate) fn observe_vmi(&self, key: &Key, vmi: Option<&VirtualMachineInstance>) {
+        self.phases.observe_vmi(key, vmi, Instant::now());
     }
 
-    fn text(&self, sheet: Sheet) -> Result<String, std::fmt::Error> {
+    fn text(&self, metric_set: MetricSet) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(sheet));
+        registry.register_collector(Box::new(metric_set));
         let mut text = String::new();
         text::encode_registry(&mut text, &registry)?;
         text::encode_registry(&mut text, &self.others.lock().unwrap_or_else(PoisonError::into_inner))?;
@@ -88,37 +88,38 @@ impl Metrics {
 /// `GET /metrics`
 pub(crate) async fn serve(State(node): State<Arc<Node>>) -> Response {
     let metrics = &node.metrics;
-    let Ok(_place) = metrics.places.try_acquire() else {
+    let Ok(_permit) = metrics.permits.try_acquire() else {
         metrics.refused.fetch_add(1, Ordering::Relaxed);
-        return (StatusCode::SERVICE_UNAVAILABLE, "others are asking; try again\n").into_response();
+        return (StatusCode::SERVICE_UNAVAILABLE, "other requests are being served; try again\n")
+            .into_response();
     };
-    let (seen, missing) = collect::everything(&node).await;
-    let mut sheet = of_node(&node.settings.node_name, &seen, missing);
-    process::add(&mut sheet);
-    sheet.add(&REFUSED, Vec::new(), Some(metrics.refused.load(Ordering::Relaxed).into()));
-    match metrics.text(sheet) {
+    let (samples, missing) = collect::everything(&node).await;
+    let mut metric_set = of_node(&node.settings.node_name, &samples, missing);
+    process::add(&mut metric_set);
+    metric_set.add(&REFUSED, Vec::new(), Some(metrics.refused.load(Ordering::Relaxed).into()));
+    match metrics.text(metric_set) {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(std::fmt::Error) => (StatusCode::INTERNAL_SERVER_ERROR, "no text\n").into_response(),
     }
 }
 
-/// What is known of a node's machines.
-fn of_node(node: &str, seen: &[Seen], missing: usize) -> Sheet {
-    let mut sheet = Sheet::default();
-    sheet.add(&READY, Vec::new(), Some(1.into()));
+/// The metrics of a node's VMs.
+fn of_node(node: &str, samples: &[VmiSample], missing: usize) -> MetricSet {
+    let mut metric_set = MetricSet::default();
+    metric_set.add(&READY, Vec::new(), Some(1.into()));
     let version = format!("v{}", env!("CARGO_PKG_VERSION"));
     let version = vec![("goversion".into(), info::NONE.to_owned()), ("kubeversion".into(), version)];
-    sheet.add(&VERSION, version, Some(1.into()));
-    sheet.add(
+    metric_set.add(&VERSION, version, Some(1.into()));
+    metric_set.add(
         &MISSING,
         vec![("node".into(), node.to_owned())],
         Some(u64::try_from(missing).unwrap_or(u64::MAX).into()),
     );
-    info::add(&mut sheet, node, seen.iter().map(|seen| &*seen.vmi));
-    for seen in seen {
-        machine::add(&mut sheet, node, seen);
+    info::add(&mut metric_set, node, samples.iter().map(|sample| &*sample.vmi));
+    for sample in samples {
+        vmi::add(&mut metric_set, node, sample);
     }
-    sheet
+    metric_set
 }
 
 #[cfg(test)]

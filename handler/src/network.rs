@@ -5,8 +5,8 @@
 //! vv<uid> 10.201.0.1/30 -------- eth0 10.201.0.2/30 --NAT-- tap0 10.0.2.1/24 ---- 10.0.2.2
 //! ```
 //!
-//! What it consists of is decided and written down ([`Plan`]) before any of it exists, so that whatever was made can
-//! be made again, completed, or removed after a crash at any point.
+//! Its [`Plan`] is written to disk before any of it exists, so that the network can be completed or removed after a
+//! crash at any point.
 
 pub mod address;
 pub mod dns;
@@ -42,7 +42,7 @@ const SMALLEST_MTU: u32 = 1280;
 /// Why a VM has no network.
 #[derive(Debug, Error)]
 pub enum NetworkError {
-    /// The handler may not.
+    /// The handler lacks a capability.
     #[error(
         "the handler lacks {0}, which networks need: run virt-handler as root, or give the VM no interface \
          (spec.domain.devices.autoattachPodInterface: false)"
@@ -88,7 +88,7 @@ pub enum NetworkError {
     Address(#[from] AddressError),
 }
 
-/// What one VM's network consists of.
+/// The parts of one VM's network.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The namespace's name.
@@ -97,7 +97,7 @@ pub struct Plan {
     pub host_link: String,
     /// The /30 of the wire.
     pub wire: Ipv4Net,
-    /// Of wire and tap.
+    /// The MTU of wire and tap.
     pub mtu: u32,
 }
 
@@ -114,10 +114,10 @@ impl Plan {
     }
 }
 
-/// What is inside: the guest's own network.
+/// The guest's own network, inside the namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inside {
-    /// Of which the gateway has the first address and the guest the second.
+    /// The network; the gateway has its first address and the guest the second.
     pub net: Ipv4Net,
     /// The ports that reach the guest; all when empty.
     pub forwards: Vec<Forward>,
@@ -152,12 +152,12 @@ pub fn permitted() -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// Every address the host has, so that none is given out twice, and the MTU for new wires. Blocks.
+/// All addresses of the host, so that none is used twice, and the MTU for new wires. Blocks.
 ///
 /// # Errors
 /// When netlink fails.
 pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
-    link::converse(async |links| {
+    link::with_links(async |links| {
         let addresses = links.addresses().await?.into_iter().collect();
         let mtu = links.uplink_mtu().await?.unwrap_or(LARGEST_MTU).clamp(SMALLEST_MTU, LARGEST_MTU);
         Ok((addresses, mtu))
@@ -167,7 +167,7 @@ pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
 /// Lets the host forward and masquerade for a range of guests. Blocks; repeatable.
 ///
 /// # Errors
-/// When a setting or rule is refused.
+/// When a setting or rule is rejected.
 pub fn prepare_host(range: Ipv4Net) -> Result<(), NetworkError> {
     if sysctl("net/ipv4/ip_forward", "1")? == Setting::Changed {
         info!("IPv4 forwarding is now on for this host: guests reach the network through it");
@@ -178,7 +178,7 @@ pub fn prepare_host(range: Ipv4Net) -> Result<(), NetworkError> {
 /// Makes a VM's network, or completes it. Blocks; repeatable.
 ///
 /// # Errors
-/// When the kernel refuses a part; the parts made stay for the next try or [`remove`].
+/// When the kernel rejects a part; the created parts stay for the retry or [`remove`].
 pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     permitted()?;
     netns::create(&plan.namespace).map_err(namespace_error("make", plan))?;
@@ -186,17 +186,18 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     let namespace = File::open(&path).map_err(namespace_error("enter", plan))?;
     let wire = plan.wire();
     let mtu = plan.mtu;
-    link::converse(async |links| {
+    link::with_links(async |links| {
         links.add_veth(&plan.host_link, POD_INTERFACE, namespace.as_raw_fd()).await?;
         links.raise(&plan.host_link, Some((wire.host(), WIRE_PREFIX)), Some(mtu)).await
     })?;
     let inside = inside.clone();
-    netns::inside(&path, move || furnish(wire, mtu, &inside)).map_err(namespace_error("enter", plan))?
+    netns::inside(&path, move || set_up_namespace(wire, mtu, &inside))
+        .map_err(namespace_error("enter", plan))?
 }
 
-/// Everything inside the namespace.
-fn furnish(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
-    // Nothing here speaks IPv6, and the guest must not be able to make the namespace configure itself.
+/// Sets up the inside of the namespace.
+fn set_up_namespace(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
+    // IPv6 is not used, and the guest must not be able to make the namespace configure itself.
     sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
     sysctl("net/ipv4/ip_forward", "1")?;
     tap::create(TAP)
@@ -204,18 +205,18 @@ fn furnish(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
         .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
     // Rules before addresses: no packet passes unfiltered.
     nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
-    link::converse(async |links| {
+    link::with_links(async |links| {
         links.raise("lo", None, None).await?;
         links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(mtu)).await?;
         links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await?;
         links.default_route(wire.host()).await
     })?;
-    // Whatever source the guest writes into its packets, only its own address comes through.
+    // Drop packets with a source address that is not the guest's own.
     sysctl("net/ipv4/conf/all/rp_filter", "1")?;
     Ok(())
 }
 
-/// A tap in use is one that a launcher has opened: it is there.
+/// A busy tap exists already: a launcher has opened it.
 fn busy_is_fine(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::ResourceBusy { Ok(()) } else { Err(error) }
 }
@@ -235,7 +236,7 @@ fn absent_is_fine(error: NetworkError) -> Result<Setting, NetworkError> {
 pub fn remove(plan: &Plan) -> Result<(), NetworkError> {
     permitted()?;
     // The host's end first: a namespace with a process left in it would keep the wire, and with it the address.
-    link::converse(async |links| links.remove(&plan.host_link).await)?;
+    link::with_links(async |links| links.remove(&plan.host_link).await)?;
     netns::remove(&plan.namespace).map_err(namespace_error("remove", plan))
 }
 

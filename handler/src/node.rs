@@ -1,4 +1,4 @@
-//! What all VMIs of a node share: settings, the address pool, and the picture that clients are shown.
+//! What all VMIs of a node share: settings, the address pool, and the published VMIs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
-use crate::manifests::{Key, Refusal};
+use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
 use crate::settings::Settings;
@@ -21,19 +21,19 @@ use crate::storage::{Claims, Images};
 /// One node.
 #[derive(Debug)]
 pub struct Node {
-    /// What it was told.
+    /// The settings of the command line.
     pub settings: Settings,
     /// Its files.
     pub state: StateDir,
-    /// Where launchers are accounted; absent where the handler may not.
+    /// The cgroups of the launchers; `None` when the handler may not create cgroups.
     pub cgroups: Option<Cgroups>,
-    /// What is measured.
+    /// Metrics.
     pub metrics: Metrics,
-    /// What comes out of images.
+    /// The image store.
     pub images: Images,
-    /// Who waits for disks and files.
+    /// The pools for blocking operations.
     pub jobs: Jobs,
-    picture: Mutex<Picture>,
+    published: Mutex<Published>,
     wires: Mutex<BTreeSet<Ipv4Addr>>,
     host: Once,
     changes: tokio::sync::watch::Sender<u64>,
@@ -42,12 +42,12 @@ pub struct Node {
 }
 
 #[derive(Debug, Default)]
-struct Picture {
+struct Published {
     vmis: BTreeMap<Key, Arc<VirtualMachineInstance>>,
-    refusals: Vec<Refusal>,
+    rejections: Vec<Rejection>,
 }
 
-/// Nothing is left half-changed by a panic in one of the short sections below.
+/// Ignores poisoning: a panic in the short critical sections below leaves no partial change.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -71,7 +71,7 @@ impl Node {
             state,
             cgroups,
             metrics: Metrics::default(),
-            picture: Mutex::default(),
+            published: Mutex::default(),
             wires: Mutex::default(),
             host: Once::new(),
             changes: tokio::sync::watch::Sender::new(0),
@@ -79,7 +79,7 @@ impl Node {
         }
     }
 
-    /// For tests: one whose files are in a directory.
+    /// A node for tests, with its files in a directory.
     #[cfg(test)]
     pub(crate) fn of_a_test(dir: &std::path::Path) -> Arc<Self> {
         Arc::new(Self::new(Settings {
@@ -96,27 +96,27 @@ impl Node {
 
     /// Every VMI, by name.
     pub fn vmis(&self) -> Vec<Arc<VirtualMachineInstance>> {
-        lock(&self.picture).vmis.values().cloned().collect()
+        lock(&self.published).vmis.values().cloned().collect()
     }
 
     /// One VMI.
     pub fn vmi(&self, key: &Key) -> Option<Arc<VirtualMachineInstance>> {
-        lock(&self.picture).vmis.get(key).cloned()
+        lock(&self.published).vmis.get(key).cloned()
     }
 
-    /// Shows a VMI, or nothing more of it.
+    /// Publishes a VMI, or removes it.
     pub fn show(&self, key: &Key, vmi: Option<VirtualMachineInstance>) {
-        self.metrics.see(key, vmi.as_ref());
-        let mut picture = lock(&self.picture);
+        self.metrics.observe_vmi(key, vmi.as_ref());
+        let mut published = lock(&self.published);
         match vmi {
-            Some(vmi) => picture.vmis.insert(key.clone(), Arc::new(vmi)),
-            None => picture.vmis.remove(key),
+            Some(vmi) => published.vmis.insert(key.clone(), Arc::new(vmi)),
+            None => published.vmis.remove(key),
         };
-        drop(picture);
+        drop(published);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Wakes whenever a VMI is shown otherwise than before.
+    /// Notifies about every change of the published VMIs.
     pub fn subscribe(&self) -> tokio::sync::watch::Receiver<u64> {
         self.changes.subscribe()
     }
@@ -126,39 +126,39 @@ impl Node {
         self.storage.clone()
     }
 
-    /// Tells those that wait for a claim that there is another one.
+    /// Notifies the VMIs that wait for a claim about a new one.
     pub fn notify_claims(&self) {
         self.claims.send_modify(|count| *count = count.wrapping_add(1));
     }
 
-    /// Wakes whenever there is another claim.
+    /// Notifies about new claims.
     pub fn subscribe_claims(&self) -> tokio::sync::watch::Receiver<u64> {
         self.claims.subscribe()
     }
 
-    /// What is wrong with the manifests.
-    pub fn refusals(&self) -> Vec<Refusal> {
-        lock(&self.picture).refusals.clone()
+    /// The rejected manifests.
+    pub fn rejections(&self) -> Vec<Rejection> {
+        lock(&self.published).rejections.clone()
     }
 
-    /// Tells what is wrong with the manifests: to the log what is new of it, to `virt-handler status` all of it.
-    pub fn refuse(&self, refusals: Vec<Refusal>) -> Result<(), StateError> {
-        let before = self.refusals();
-        for refusal in refusals.iter().filter(|refusal| !before.contains(refusal)) {
-            let Refusal { file, document, namespace, name, problems } = refusal;
+    /// Sets the rejected manifests: logs the new ones and writes all of them for `virt-handler status`.
+    pub fn set_rejections(&self, rejections: Vec<Rejection>) -> Result<(), StateError> {
+        let before = self.rejections();
+        for rejection in rejections.iter().filter(|rejection| !before.contains(rejection)) {
+            let Rejection { file, document, namespace, name, problems } = rejection;
             for problem in problems {
-                warn!(file, document, namespace, name, "manifest refused: {problem}");
+                warn!(file, document, namespace, name, "manifest rejected: {problem}");
             }
         }
-        for mended in before.iter().filter(|old| !refusals.iter().any(|new| new.file == old.file)) {
-            info!(file = mended.file, "manifest is no longer refused");
+        for fixed in before.iter().filter(|old| !rejections.iter().any(|new| new.file == old.file)) {
+            info!(file = fixed.file, "manifest is no longer rejected");
         }
-        write_json(&self.state.refusals(), &refusals)?;
-        lock(&self.picture).refusals = refusals;
+        write_json(&self.state.rejections(), &rejections)?;
+        lock(&self.published).rejections = rejections;
         Ok(())
     }
 
-    /// Counts a wire that exists as used.
+    /// Marks the addresses of an existing network as used.
     pub fn adopt_wire(&self, plan: &Plan) {
         lock(&self.wires).extend([plan.wire().host(), plan.wire().vm()]);
     }
@@ -177,14 +177,14 @@ impl Node {
         Ok(Plan::new(uid, wire, mtu))
     }
 
-    /// Gives a wire back.
+    /// Releases the addresses of a network.
     pub fn release_wire(&self, plan: &Plan) {
         let mut used = lock(&self.wires);
         used.remove(&plan.wire().host());
         used.remove(&plan.wire().vm());
     }
 
-    /// Prepares the host for networks, once, and says what guests will miss. Blocks.
+    /// Prepares the host for networks and warns once about missing name servers. Blocks.
     ///
     /// # Errors
     /// When the host cannot be prepared.

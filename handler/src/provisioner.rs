@@ -1,5 +1,5 @@
-//! The provisioner of this node's storage: each PersistentVolumeClaim of its class gets a file, which stays until the claim
-//! goes and nothing uses it.
+//! The provisioner of this node's storage: each PersistentVolumeClaim of its class gets a file, which is removed when
+//! the claim is deleted and unused.
 
 mod claim;
 mod controller;
@@ -13,7 +13,7 @@ pub use usage::ClaimUsers;
 
 /// The StorageClass whose claims it provisions.
 pub const CLASS: &str = "local";
-/// What the class calls it.
+/// The provisioner's name in the StorageClass.
 pub const PROVISIONER: &str = "vireo.io/local";
 /// Finalizer of claims, which holds them until nothing uses them; Kubernetes'.
 pub const CLAIM_PROTECTION: &str = "kubernetes.io/pvc-protection";

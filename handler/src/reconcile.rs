@@ -1,7 +1,7 @@
-//! From what is wanted to what is there: one task per VMI, so that nobody's slow step holds another.
+//! Reconciles the VMIs of the node. Each VMI has its own task, so that a slow action delays no other VMI.
 //!
-//! Each task goes round: `observe` what is there, [`decide`] the next step, `act` it out,
-//! write the [`status`], wait for a change.
+//! Each task repeats: observe the actual state, [`decide`] the next action, run it, write the [`status`], and wait for
+//! a change.
 
 mod act;
 mod backoff;
@@ -9,10 +9,10 @@ mod deadline;
 pub mod decide;
 mod desired;
 mod end;
-mod health;
-mod machine;
-mod plug;
+mod hotplug;
+mod prober;
 mod publish;
+mod reconciler;
 mod record;
 pub mod status;
 pub mod supervise;

@@ -1,4 +1,4 @@
-//! `virt-handler status`: what the state directory says, whether or not a handler runs.
+//! `virt-handler status`: reports the content of the state directory, whether or not a handler runs.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,25 +9,25 @@ use serde::Serialize;
 use vireo_api::v1::{Condition, VirtualMachineInstance};
 
 use crate::launcher::link::chain;
-use crate::manifests::Refusal;
+use crate::manifests::Rejection;
 use crate::reconcile::status::{MANIFEST_CHANGED, NO_BOOT_DEVICE};
 use crate::state::{StateDir, StateError, read_json};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 
-/// What a user asks for.
+/// The options of the command.
 #[derive(Debug)]
 pub struct Options {
     /// Only this VMI.
     pub name: Option<String>,
     /// Only of this namespace.
     pub namespace: Option<String>,
-    /// How to show it.
+    /// The output format.
     pub format: Format,
-    /// Whose.
+    /// The handler's state directory.
     pub state_dir: PathBuf,
 }
 
-/// How to show it.
+/// The output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
     /// One line each.
@@ -40,11 +40,11 @@ pub enum Format {
     Json,
 }
 
-/// What there is to show.
+/// The VMIs and rejected manifests to show.
 #[derive(Debug, Default)]
 struct Found {
     vmis: Vec<VirtualMachineInstance>,
-    refusals: Vec<Refusal>,
+    rejections: Vec<Rejection>,
 }
 
 /// Prints the status. Exit code 1: nothing of that name, or the state cannot be read.
@@ -63,7 +63,8 @@ pub fn command(options: &Options) -> ExitCode {
             options.state_dir.display()
         );
     }
-    if let Some(name) = options.name.as_ref().filter(|_| found.vmis.is_empty() && found.refusals.is_empty()) {
+    if let Some(name) = options.name.as_ref().filter(|_| found.vmis.is_empty() && found.rejections.is_empty())
+    {
         let namespace = options.namespace.as_deref().unwrap_or("default");
         eprintln!(
             "virt-handler: virtualmachineinstance.kubevirt.io \"{name}\" not found in namespace {namespace}"
@@ -93,7 +94,7 @@ fn find(state: &StateDir, options: &Options) -> Result<Found, StateError> {
             && options.name.as_deref().is_none_or(|name| name == its_name)
     };
     let mut found = Found::default();
-    for (_, dir) in state.machines()? {
+    for (_, dir) in state.vmi_dirs()? {
         match read_json::<VirtualMachineInstance>(&dir.vmi()) {
             Ok(Some(vmi)) if meant(&vmi.metadata.namespace, &vmi.metadata.name) => found.vmis.push(vmi),
             Ok(_) => {}
@@ -104,13 +105,13 @@ fn find(state: &StateDir, options: &Options) -> Result<Found, StateError> {
     found.vmis.sort_by(|a, b| {
         (&a.metadata.namespace, &a.metadata.name).cmp(&(&b.metadata.namespace, &b.metadata.name))
     });
-    let refusals: Vec<Refusal> = read_json(&state.refusals())?.unwrap_or_default();
-    // A file that cannot be read at all names nobody: everybody should see it.
-    found.refusals = refusals
+    let rejections: Vec<Rejection> = read_json(&state.rejections())?.unwrap_or_default();
+    // A file that cannot be read has no name and is shown for every query without a name.
+    found.rejections = rejections
         .into_iter()
-        .filter(|refusal| match refusal.name.as_str() {
+        .filter(|rejection| match rejection.name.as_str() {
             "" => options.name.is_none(),
-            name => meant(&refusal.namespace, name),
+            name => meant(&rejection.namespace, name),
         })
         .collect();
     Ok(found)
@@ -123,12 +124,12 @@ struct List<'a> {
     kind: &'static str,
     items: &'a [VirtualMachineInstance],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    refused: &'a [Refusal],
+    refused: &'a [Rejection],
 }
 
 fn print(found: &Found, options: &Options) -> Result<String, Box<dyn std::error::Error>> {
-    let list = List { api_version: "v1", kind: "List", items: &found.vmis, refused: &found.refusals };
-    let alone = found.vmis.first().filter(|_| options.name.is_some() && found.refusals.is_empty());
+    let list = List { api_version: "v1", kind: "List", items: &found.vmis, refused: &found.rejections };
+    let alone = found.vmis.first().filter(|_| options.name.is_some() && found.rejections.is_empty());
     let json = |alone: Option<&VirtualMachineInstance>| match alone {
         Some(vmi) => serde_json::to_value(vmi),
         None => serde_json::to_value(&list),
@@ -150,13 +151,13 @@ fn table(found: &Found, options: &Options, wide: bool, now: Timestamp) -> String
     rows.extend(found.vmis.iter().map(|vmi| row(vmi, wide, now)));
     let known: BTreeMap<_, _> =
         found.vmis.iter().map(|vmi| ((&vmi.metadata.namespace, &vmi.metadata.name), vmi)).collect();
-    for refusal in &found.refusals {
-        if !refusal.name.is_empty() && !known.contains_key(&(&refusal.namespace, &refusal.name)) {
-            let reason = match refusal.problems.as_slice() {
-                [only] => format!("{}: {only}", refusal.file),
-                problems => format!("{}: {} problems", refusal.file, problems.len()),
+    for rejection in &found.rejections {
+        if !rejection.name.is_empty() && !known.contains_key(&(&rejection.namespace, &rejection.name)) {
+            let reason = match rejection.problems.as_slice() {
+                [only] => format!("{}: {only}", rejection.file),
+                problems => format!("{}: {} problems", rejection.file, problems.len()),
             };
-            let mut row = vec![refusal.namespace.clone(), refusal.name.clone(), "Refused".to_owned()];
+            let mut row = vec![rejection.namespace.clone(), rejection.name.clone(), "Refused".to_owned()];
             row.extend(["-".to_owned(), "-".to_owned(), "-".to_owned(), reason]);
             row.resize(header.len(), "-".to_owned());
             rows.push(row);
@@ -166,7 +167,7 @@ fn table(found: &Found, options: &Options, wide: bool, now: Timestamp) -> String
     if options.name.is_some() {
         found.vmis.iter().for_each(|vmi| text.push_str(&details(vmi)));
     }
-    text.push_str(&refused(&found.refusals));
+    text.push_str(&rejected_manifests(&found.rejections));
     text
 }
 
@@ -196,7 +197,7 @@ fn row(vmi: &VirtualMachineInstance, wide: bool, now: Timestamp) -> Vec<String> 
     row
 }
 
-/// The one thing to know about a VMI that is not as it should be.
+/// The most important problem of a VMI.
 fn reason(vmi: &VirtualMachineInstance) -> String {
     let failed = condition(vmi, "Synchronized").filter(|condition| condition.status == "False");
     if let (None, Some(stuck)) = (failed, condition(vmi, NO_BOOT_DEVICE)) {
@@ -228,10 +229,10 @@ fn details(vmi: &VirtualMachineInstance) -> String {
     text
 }
 
-/// Every problem of every refused manifest.
-fn refused(refusals: &[Refusal]) -> String {
+/// Every problem of every rejected manifest.
+fn rejected_manifests(rejections: &[Rejection]) -> String {
     let mut text = String::new();
-    for Refusal { file, document, problems, .. } in refusals {
+    for Rejection { file, document, problems, .. } in rejections {
         let document = document.map(|document| format!(" (document {document})")).unwrap_or_default();
         text.push_str(&format!("refused: {file}{document}\n"));
         problems.iter().for_each(|problem| text.push_str(&format!("  {problem}\n")));
@@ -239,7 +240,7 @@ fn refused(refusals: &[Refusal]) -> String {
     text
 }
 
-/// Like kubectl: the largest unit that says enough.
+/// The age in kubectl's format.
 fn age(then: &str, now: Timestamp) -> String {
     let Ok(then) = then.parse::<Timestamp>() else { return "-".to_owned() };
     let seconds = now.as_second().saturating_sub(then.as_second()).max(0);

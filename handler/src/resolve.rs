@@ -1,4 +1,4 @@
-//! From the checked spec and this node's facts to the launch message. Pure.
+//! Builds the launch request from the validated spec and this node's facts. Pure.
 
 use std::path::Path;
 
@@ -10,14 +10,14 @@ use vireo_vmconfig::{DiskSource, Smbios};
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
-use crate::state::MachineDir;
+use crate::state::VmiDir;
 use crate::storage::Prepared;
 
-/// What the node adds to a spec.
+/// The facts that the node adds to a spec.
 #[derive(Debug)]
 pub struct Facts<'a> {
-    /// The machine's files.
-    pub dir: &'a MachineDir,
+    /// The VMI's files.
+    pub dir: &'a VmiDir,
     /// Its disks and kernel.
     pub prepared: &'a Prepared,
     /// The MTU of its wire.
@@ -28,7 +28,7 @@ pub struct Facts<'a> {
     pub hypervisor: HypervisorChoice,
 }
 
-/// Puts the launch message together.
+/// Builds the launch request.
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
     let disk = |(disk, source): (&Disk, &DiskSource)| self::disk(disk, source);
     let insists =
@@ -65,7 +65,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
     }
 }
 
-/// The message's name for a VMI.
+/// The identity of a VMI in the protocol.
 pub fn identity(vm: &Vm) -> wire::Identity {
     let identity = vm.identity();
     wire::Identity {
@@ -75,7 +75,7 @@ pub fn identity(vm: &Vm) -> wire::Identity {
     }
 }
 
-/// The manifest's word counts before the node's.
+/// The manifest's choice overrides the node's.
 fn hypervisor(manifest: HypervisorChoice, node: HypervisorChoice) -> wire::HypervisorChoice {
     use wire::hypervisor_choice::Kind;
     let annotation = format!("metadata.annotations[{HYPERVISOR_ANNOTATION}]");
@@ -142,7 +142,7 @@ fn smbios(vm: &Vm) -> Smbios {
     }
 }
 
-/// The message of a disk with its content on this node.
+/// The protocol message of a disk with its source on this node.
 pub fn disk(disk: &Disk, source: &DiskSource) -> wire::Disk {
     (&disk.config().with_source(source.clone())).into()
 }

@@ -1,4 +1,4 @@
-//! What the handler was told on its command line.
+//! The settings of the handler's command line.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ pub struct Settings {
     pub qemu: Option<PathBuf>,
     /// `--storage-dir`.
     pub storage_dir: PathBuf,
-    /// What manifests may name of this node.
+    /// The paths of this node that manifests may name.
     pub allowed: AllowedPaths,
     /// `--node-name`.
     pub node_name: String,
@@ -37,7 +37,7 @@ pub fn beside_this_program() -> std::io::Result<PathBuf> {
     Ok(if beside.exists() { beside } else { PathBuf::from("virt-launcher") })
 }
 
-/// What this machine is called.
+/// The name of this host.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -1,6 +1,6 @@
-//! The state directory: which file of the handler lies where, and how it is written.
+//! The state directory: its files and how they are written.
 //!
-//! Everything the handler must remember across its own restart is here; nothing here is needed by a running guest.
+//! It holds everything that the handler keeps across its restart. A running guest needs none of it.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -20,14 +20,14 @@ use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_S
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
-/// How long what a killed process holds is waited for. Large ones take a while to be torn down.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for a lock or socket of a killed process: the kernel takes a while to release a large process.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
 pub enum StateError {
-    /// A directory or file could not be made or read.
+    /// A directory or file could not be created or read.
     #[error("cannot {verb} {path}", path = path.display())]
     Io {
         /// What was tried: "create", "write", ...
@@ -44,7 +44,7 @@ pub enum StateError {
         /// The state directory.
         path: PathBuf,
     },
-    /// A unix socket's path has little room (unix(7)).
+    /// The path of a unix socket is limited (unix(7)).
     #[error(
         "{path} is too long: sockets below it need a path of at most {LONGEST_SOCKET} bytes; choose a --state-dir that is {by} bytes shorter",
         path = path.display()
@@ -55,12 +55,12 @@ pub enum StateError {
         /// How many bytes too long.
         by: usize,
     },
-    /// A file of ours does not read as what we wrote.
+    /// A file of the handler is not valid.
     #[error("{path} is damaged", path = path.display())]
     Damaged {
         /// Which file.
         path: PathBuf,
-        /// Where it stops making sense.
+        /// The parse error.
         #[source]
         source: serde_json::Error,
     },
@@ -79,7 +79,7 @@ pub struct StateDir {
     root: PathBuf,
 }
 
-/// The right to be the one handler of a state directory; given up when dropped.
+/// The lock of a state directory; released when dropped.
 #[derive(Debug)]
 pub struct StateLock {
     _file: OwnedFd,
@@ -91,13 +91,13 @@ impl StateDir {
         Self { root: root.into() }
     }
 
-    /// Makes the directory with its parts and takes its lock. A handler that was killed holds it until the kernel is done
-    /// with it, which is waited for.
+    /// Creates the directory with its parts and takes its lock. A killed handler holds the lock until the kernel has
+    /// released the process; this waits for that.
     ///
     /// # Errors
-    /// When a directory cannot be made, or another handler runs on it.
+    /// When a directory cannot be created, or another handler runs on it.
     pub async fn take(&self) -> Result<StateLock, StateError> {
-        let longest = self.machine(Uuid::nil()).launcher_socket().as_os_str().len();
+        let longest = self.vmi_dir(Uuid::nil()).launcher_socket().as_os_str().len();
         if let Some(by) = longest.checked_sub(LONGEST_SOCKET).filter(|by| *by > 0) {
             return Err(StateError::TooLong { path: self.root.clone(), by });
         }
@@ -139,61 +139,61 @@ impl StateDir {
         self.root.join("images")
     }
 
-    /// What a VM keeps when its VMI goes, for the next VMI of its name. Nothing removes it but its owner.
+    /// The files that a VM keeps for its next VMI. Only the administrator removes them.
     pub fn kept(&self, namespace: &str, name: &str) -> PathBuf {
         self.root.join("kept").join(namespace).join(name)
     }
 
-    /// What is wrong with the manifests, for `virt-handler status`.
-    pub fn refusals(&self) -> PathBuf {
+    /// The rejected manifests, for `virt-handler status`.
+    pub fn rejections(&self) -> PathBuf {
         self.root.join("refusals.json")
     }
 
-    /// The directory of one machine.
-    pub fn machine(&self, uid: Uuid) -> MachineDir {
-        MachineDir { path: self.root.join("vmis").join(uid.to_string()) }
+    /// The directory of one VMI.
+    pub fn vmi_dir(&self, uid: Uuid) -> VmiDir {
+        VmiDir { path: self.root.join("vmis").join(uid.to_string()) }
     }
 
-    /// Every machine directory there is. Names that are no UID are not ours and are left alone.
+    /// The directories of all VMIs. Names that are not UIDs are left alone.
     ///
     /// # Errors
     /// When the directory exists and cannot be read.
-    pub fn machines(&self) -> Result<Vec<(Uuid, MachineDir)>, StateError> {
+    pub fn vmi_dirs(&self) -> Result<Vec<(Uuid, VmiDir)>, StateError> {
         let path = self.root.join("vmis");
         let entries = match fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(StateError::io("read", &path)(error)),
         };
-        let mut machines = Vec::new();
+        let mut dirs = Vec::new();
         for entry in entries {
             let entry = entry.map_err(StateError::io("read", &path))?;
             if let Some(uid) = entry.file_name().to_str().and_then(|name| Uuid::parse_str(name).ok()) {
-                machines.push((uid, self.machine(uid)));
+                dirs.push((uid, self.vmi_dir(uid)));
             }
         }
-        machines.sort_by_key(|(uid, _)| *uid);
-        Ok(machines)
+        dirs.sort_by_key(|(uid, _)| *uid);
+        Ok(dirs)
     }
 }
 
-/// `STATE/vmis/<uid>`: everything about one machine.
+/// `STATE/vmis/<uid>`: all files of one VMI.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MachineDir {
+pub struct VmiDir {
     path: PathBuf,
 }
 
-impl MachineDir {
-    /// Makes the directory and the machine's runtime directory in it.
+impl VmiDir {
+    /// Creates the directory and the VMI's runtime directory in it.
     ///
     /// # Errors
-    /// When they cannot be made.
+    /// When they cannot be created.
     pub fn create(&self) -> Result<(), StateError> {
         make_private(&self.path)?;
         make_private(&self.run())
     }
 
-    /// Removes everything about the machine. Nothing to remove is success.
+    /// Removes all files of the VMI. A missing directory is success.
     ///
     /// # Errors
     /// When something cannot be removed.
@@ -216,17 +216,17 @@ impl MachineDir {
         self.path.join("vmi.json")
     }
 
-    /// What the VM's network is made of, written before any of it exists.
+    /// The plan of the VM's network, written before any of it exists.
     pub fn network(&self) -> PathBuf {
         self.path.join("network.json")
     }
 
-    /// Which process is this machine's launcher.
+    /// The stamp that identifies this VMI's launcher process.
     pub fn launcher_stamp(&self) -> PathBuf {
         self.path.join("launcher.stamp")
     }
 
-    /// There once the guest was told that its machine goes down.
+    /// Exists when the guest was shut down because its node shuts down.
     pub fn node_shutdown(&self) -> PathBuf {
         self.path.join("node-shutdown")
     }
@@ -241,22 +241,22 @@ impl MachineDir {
         self.path.join(CONSOLE_SOCKET)
     }
 
-    /// The same with history first.
+    /// The guest's serial console, with its history first.
     pub fn console_history_socket(&self) -> PathBuf {
         self.path.join(CONSOLE_HISTORY_SOCKET)
     }
 
-    /// What the guest wrote to its serial console until it ended, as plain text.
+    /// The log of the guest's serial console until it ended, as plain text.
     pub fn console_log(&self) -> PathBuf {
         self.path.join("console.log")
     }
 
-    /// The guest's screen.
+    /// The guest's display.
     pub fn vnc_socket(&self) -> PathBuf {
         self.path.join(VNC_SOCKET)
     }
 
-    /// What the launcher said on stdout and stderr.
+    /// The launcher's stdout and stderr.
     pub fn launcher_log(&self) -> PathBuf {
         self.path.join("launcher.log")
     }
@@ -267,11 +267,10 @@ impl MachineDir {
     }
 }
 
-/// Takes what a process that was killed may hold for a moment longer. Whether an error says that it is held, `is_held`
-/// knows.
+/// Retries while a killed process still holds a resource. `is_held` tells such an error from others.
 ///
 /// # Errors
-/// Any other error, and that one in the end.
+/// Any other error, and the last one after the timeout.
 pub async fn retry_while_held<T, E>(
     mut take: impl AsyncFnMut() -> Result<T, E>,
     is_held: impl Fn(&E) -> bool,
@@ -279,7 +278,7 @@ pub async fn retry_while_held<T, E>(
     let begin = Instant::now();
     loop {
         match take().await {
-            Err(error) if is_held(&error) && begin.elapsed() < PATIENCE => sleep(PAUSE).await,
+            Err(error) if is_held(&error) && begin.elapsed() < LOCK_TIMEOUT => sleep(PAUSE).await,
             other => return other,
         }
     }
@@ -312,7 +311,7 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), StateError> {
     written.map_err(StateError::io("write", path))
 }
 
-/// Reads a JSON file of ours; `None` when there is none.
+/// Reads a JSON file of the handler; `None` when it does not exist.
 ///
 /// # Errors
 /// When it exists and cannot be read or understood.

@@ -1,4 +1,4 @@
-//! Where a VM's disks come from: images shared by the node, and volumes of its own.
+//! The disks of a VM: images shared by the node, and volumes of its own.
 //!
 //! Everything here blocks and may take long (an image of gigabytes is unpacked), except what is `async`: that has its
 //! work done by [`Jobs`](crate::jobs::Jobs), which limit how long it takes and can be abandoned.

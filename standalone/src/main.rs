@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use sd_notify::NotifyState;
-use vireo_handler::command::{self, Failure, told_to_stop};
+use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
 use vireo_standalone::run::{Options, run};
@@ -31,7 +31,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
             tracing::warn!(%error, "the service manager cannot be told that the server is ready");
         }
     };
-    Ok(run(options, ready, told_to_stop()?).await?)
+    Ok(run(options, ready, stop_signal()?).await?)
 }
 
 async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {

@@ -1,4 +1,4 @@
-//! What the API server wants of a node, kept by the changes of its VMIs.
+//! The desired state of a node, updated by the changes of its VMIs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,16 +28,16 @@ pub(super) struct Bound {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Names whose guests go on without an entry: VMIs that the API server has and cannot serve, until it serves one of the
-    /// name, and those that are on the node and not selected, until it is known that they are gone.
+    /// Names whose guests keep running without an entry: VMIs that the API server has and cannot serve, until it serves
+    /// one of the name, and those that are on the node and not selected, until it is known that they are gone.
     held: BTreeSet<Key>,
     /// Validated once for each generation.
     entries: BTreeMap<Key, Validated>,
-    /// Those whose guests are to end while they stay: UID, and seconds to shut down.
+    /// VMIs that stay and whose guests are to be shut down: UID and grace period in seconds.
     stopped: BTreeMap<Key, (String, u64)>,
-    /// Those that are being deleted.
-    leaving: BTreeMap<Key, Leaving>,
-    /// Names about which something else is known since the last update.
+    /// VMIs that are being deleted.
+    deleting: BTreeMap<Key, Deletion>,
+    /// Names that changed since the last update.
     changed: BTreeSet<Key>,
     counts: Counts,
 }
@@ -50,14 +50,14 @@ struct Validated {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Leaving {
+struct Deletion {
     uid: String,
     /// Seconds.
     grace: Option<u64>,
 }
 
 impl Validated {
-    /// What is wanted of it, if its guest is to end, too.
+    /// The desired state, with the shutdown of the guest if there is one.
     fn wanted(&self, stopped: Option<&(String, u64)>) -> Entry {
         let mut entry = self.entry.clone();
         if let Entry::Present { manifest, stop, .. } = &mut entry
@@ -83,12 +83,12 @@ impl Bound {
         self.state().counts
     }
 
-    /// Applies a new or changed VMI; whether that concerns what is to run.
+    /// Applies a new or changed VMI. Returns whether the desired state changed.
     pub(super) fn apply(&self, vmi: &Cached<Instance>) -> bool {
         let mut state = self.state();
         state.counts.changes += 1;
         state.held.remove(&vmi.key);
-        let differs = if vmi.is_leaving() { state.leave(vmi) } else { state.put(vmi) };
+        let differs = if vmi.is_deleting() { state.delete(vmi) } else { state.put(vmi) };
         if differs {
             state.changed.insert(vmi.key.clone());
         }
@@ -98,19 +98,19 @@ impl Bound {
     /// Keeps a guest as it is until its VMI is removed or appears.
     pub(super) fn hold(&self, key: &Key) {
         let mut state = self.state();
-        if !state.entries.contains_key(key) && !state.leaving.contains_key(key) {
+        if !state.entries.contains_key(key) && !state.deleting.contains_key(key) {
             state.held.insert(key.clone());
         }
     }
 
-    /// Has the guest of a VMI shut down within so many seconds, and at most its own grace period; whether that is new.
+    /// Shuts the guest of a VMI down within this time, and at most its own grace period. Returns whether that is new.
     pub(super) fn stop(&self, key: &Key, uid: &str, seconds: u64) -> bool {
         let mut state = self.state();
         let stop = (uid.to_owned(), seconds);
         let is_new = state.stopped.get(key).is_none_or(|known| known.0 != uid || known.1 > seconds);
         if is_new {
             state.stopped.insert(key.clone(), stop);
-            // Of one that was not received yet, it is known when it is.
+            // A VMI that was not received yet is stopped when it is received.
             if state.entries.get(key).is_some_and(|entry| entry.uid.to_string() == uid) {
                 state.changed.insert(key.clone());
             }
@@ -118,7 +118,7 @@ impl Bound {
         is_new
     }
 
-    /// Removes a VMI that is gone, but no later one of its name; whether it was there.
+    /// Removes a VMI that is gone, but not a later one of its name. Returns whether it existed.
     pub(super) fn remove(&self, key: &Key, uid: &str) -> bool {
         let mut state = self.state();
         let removed = state.remove(key, uid);
@@ -128,25 +128,25 @@ impl Bound {
         removed
     }
 
-    /// Everything that is wanted.
+    /// The complete desired state.
     pub(super) fn all(&self) -> Update {
         let mut state = self.state();
         state.changed.clear();
         let keys: BTreeSet<&Key> =
-            state.entries.keys().chain(state.leaving.keys()).chain(&state.held).collect();
+            state.entries.keys().chain(state.deleting.keys()).chain(&state.held).collect();
         Update { catalog: state.catalog(keys), only: None }
     }
 
-    /// What changed since the last update.
+    /// The changes since the last update.
     pub(super) fn changes(&self) -> Update {
         let mut state = self.state();
         let changed = std::mem::take(&mut state.changed);
         Update { catalog: state.catalog(&changed), only: Some(changed) }
     }
 
-    /// Those that are being deleted, with their UIDs.
-    pub(super) fn leaving(&self) -> Vec<(Key, String)> {
-        self.state().leaving.iter().map(|(key, leaving)| (key.clone(), leaving.uid.clone())).collect()
+    /// The VMIs that are being deleted, with their UIDs.
+    pub(super) fn deleting(&self) -> Vec<(Key, String)> {
+        self.state().deleting.iter().map(|(key, deleting)| (key.clone(), deleting.uid.clone())).collect()
     }
 }
 
@@ -156,10 +156,10 @@ impl State {
         for key in keys {
             if let Some(validated) = self.entries.get(key) {
                 catalog.entries.insert(key.clone(), validated.wanted(self.stopped.get(key)));
-            } else if let Some(leaving) = self.leaving.get(key) {
-                catalog.graces.extend(leaving.grace.map(|seconds| (key.clone(), seconds)));
+            } else if let Some(deleting) = self.deleting.get(key) {
+                catalog.graces.extend(deleting.grace.map(|seconds| (key.clone(), seconds)));
             } else if self.held.contains(key) {
-                // It is unknown whether it is to run: what runs goes on.
+                // It is unknown whether it is desired: a running guest keeps running.
                 catalog.entries.insert(key.clone(), Entry::Held);
             }
         }
@@ -168,7 +168,7 @@ impl State {
 
     fn remove(&mut self, key: &Key, uid: &str) -> bool {
         let entry = self.entries.get(key).is_some_and(|entry| entry.uid.to_string() == uid);
-        let leaving = self.leaving.get(key).is_some_and(|leaving| leaving.uid == uid);
+        let deleting = self.deleting.get(key).is_some_and(|deleting| deleting.uid == uid);
         let held = self.held.remove(key);
         if self.stopped.get(key).is_some_and(|(of, _)| of == uid) {
             self.stopped.remove(key);
@@ -176,19 +176,19 @@ impl State {
         if entry {
             self.entries.remove(key);
         }
-        if leaving {
-            self.leaving.remove(key);
+        if deleting {
+            self.deleting.remove(key);
         }
-        entry || leaving || held
+        entry || deleting || held
     }
 
-    fn leave(&mut self, vmi: &Cached<Instance>) -> bool {
-        let leaving = Leaving { uid: vmi.uid.clone(), grace: vmi.grace() };
-        if self.leaving.get(&vmi.key) == Some(&leaving) {
+    fn delete(&mut self, vmi: &Cached<Instance>) -> bool {
+        let deleting = Deletion { uid: vmi.uid.clone(), grace: vmi.grace() };
+        if self.deleting.get(&vmi.key) == Some(&deleting) {
             return false;
         }
         self.entries.remove(&vmi.key);
-        self.leaving.insert(vmi.key.clone(), leaving);
+        self.deleting.insert(vmi.key.clone(), deleting);
         true
     }
 
@@ -201,7 +201,7 @@ impl State {
         }
         self.counts.validations += 1;
         let entry = vmi.validate(uid);
-        self.leaving.remove(&vmi.key);
+        self.deleting.remove(&vmi.key);
         self.entries.insert(vmi.key.clone(), Validated { uid, generation, entry });
         true
     }

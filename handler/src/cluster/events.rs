@@ -1,4 +1,4 @@
-//! Events of what changed in the status of a VMI.
+//! Events for the changes of a VMI's status.
 
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_api::v1::{
@@ -27,7 +27,7 @@ fn condition<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
-/// What is new in `now`: against the status that the API has, and against what the node reported before.
+/// The changes in `now`, compared with the API's status and with the node's last report.
 pub(super) fn events(
     was: &Status,
     before: Option<&VirtualMachineInstance>,
@@ -42,9 +42,10 @@ pub(super) fn events(
     {
         events.push(Event::new(Reason::of_failure(&fails.reason), fails.message.clone()));
     }
-    events.extend(plugged(&was.volume_status, is));
-    let leaving = |vmi: &VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_some();
-    if before.is_some_and(|before| !leaving(before)) && leaving(now) && is.phase == Phase::Running.as_str() {
+    events.extend(hotplug_events(&was.volume_status, is));
+    let deleting = |vmi: &VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_some();
+    if before.is_some_and(|before| !deleting(before)) && deleting(now) && is.phase == Phase::Running.as_str()
+    {
         events.push(Event::new(Reason::ShuttingDown, "Signaled Graceful Shutdown"));
     }
     if was.phase != is.phase {
@@ -106,12 +107,12 @@ fn pause(was: &Status, is: &Status) -> Vec<Event> {
     }
 }
 
-/// Volumes that were plugged in or unplugged.
-fn plugged(had: &[VolumeStatus], is: &Status) -> Vec<Event> {
+/// Events for volumes that were hotplugged or unplugged.
+fn hotplug_events(had: &[VolumeStatus], is: &Status) -> Vec<Event> {
     let is_in = |volume: &&VolumeStatus| volume.hotplug_volume.is_some() && !volume.target.is_empty();
     let has = |list: &[VolumeStatus], name: &str| list.iter().filter(is_in).any(|one| one.name == name);
     let fresh = is.volume_status.iter().filter(is_in).filter(|volume| !has(had, &volume.name));
-    // What goes with its VMI is not unplugged.
+    // A volume that ends with its VMI is not unplugged.
     let runs = is.phase == Phase::Running.as_str();
     let gone = had.iter().filter(is_in).filter(|volume| runs && !has(&is.volume_status, &volume.name));
     let ready = |volume: &VolumeStatus| {

@@ -1,4 +1,4 @@
-//! Lets go of VMIs that are deleted, once nothing is left of them on the node.
+//! Releases deleted VMIs once nothing is left of them on the node.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl Reconcile for Finalizer {
     const NAME: &'static str = "virt-handler, finalizers";
 
     async fn reconcile(&self, VmiId { key, uid }: &VmiId) -> Result<Requeue, Error> {
-        let vmi = self.vmis.get(key).filter(|vmi| vmi.uid == *uid && vmi.is_leaving());
+        let vmi = self.vmis.get(key).filter(|vmi| vmi.uid == *uid && vmi.is_deleting());
         let Some(vmi) = vmi else { return Ok(None) };
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);
         let mut version = write::Version::from(&vmi.metadata);

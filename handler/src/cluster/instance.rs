@@ -39,11 +39,11 @@ impl Instance {
         Phase::parse(&self.status.phase).is_final()
     }
 
-    pub(super) fn is_leaving(&self) -> bool {
+    pub(super) fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 
-    /// Seconds that the guest gets to shut down, where the spec has them.
+    /// The grace period in seconds, if the spec has one.
     pub(super) fn grace(&self) -> Option<u64> {
         let seconds = self.object.pointer("/spec/terminationGracePeriodSeconds")?.as_i64()?;
         Some(u64::try_from(seconds).unwrap_or(0))
@@ -51,7 +51,7 @@ impl Instance {
 
     /// Parses and validates it.
     pub(super) fn validate(&self, uid: Uuid) -> Entry {
-        // What has ended never starts again, also where this node remembers nothing of it.
+        // A VMI that has ended never starts again, even when this node has no record of it.
         if self.is_final() {
             return Entry::Held;
         }

@@ -1,5 +1,6 @@
-//! The launcher Pods of a node whose launchers the node agent starts itself: it does for them, and for no others, what a
-//! kubelet does. It writes their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have ended.
+//! The launcher Pods of a node whose launchers the node agent starts itself: it does for them, and for no others, what
+//! a kubelet does. It writes their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have
+//! ended.
 
 mod status;
 
@@ -44,7 +45,7 @@ impl LauncherPod {
         Ok(Self { metadata, image: image.to_owned(), status: object["status"].take() })
     }
 
-    /// Seconds that its launcher gets to end, if it is being deleted.
+    /// The grace period of its launcher in seconds, if it is being deleted.
     fn deletion(&self) -> Option<u64> {
         self.metadata.deletion_timestamp.as_ref()?;
         Some(self.metadata.deletion_grace_period_seconds.unwrap_or(0).try_into().unwrap_or(0))
@@ -61,7 +62,7 @@ pub(super) struct Pods {
     queue: Arc<WorkQueue<VmiId>>,
     /// UIDs of VMIs whose Pod is gone.
     vanished: Arc<Mutex<BTreeSet<String>>>,
-    /// Whether the node shows the VMIs from before: until then, one that it does not show may run.
+    /// Whether the VMIs from before the restart are adopted: until then, one that is not published may run.
     adopted: watch::Receiver<bool>,
 }
 
@@ -147,7 +148,7 @@ impl Pods {
             Err(Error::Api(status)) if status.code == 404 => return Ok(()),
             written => written?,
         };
-        // Else the next difference would not be to this one.
+        // Wait for the informer, so that the next patch is computed from this version.
         self.pods.shows(written.as_ref().map_or(0, revision), &[]).await;
         Ok(())
     }

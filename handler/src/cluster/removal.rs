@@ -10,7 +10,7 @@ use vireo_client::controller::{Reconcile, Requeue};
 use super::VmiId;
 use super::catalog::Bound;
 
-/// Asks the API server before a guest is shut down for want of its object.
+/// Queries the API server before it shuts down a guest whose object is missing.
 pub(super) struct Remover {
     pub(super) client: Client,
     pub(super) bound: Arc<Bound>,
@@ -25,7 +25,7 @@ impl Reconcile for Remover {
     async fn reconcile(&self, VmiId { key, uid }: &VmiId) -> Result<Requeue, Error> {
         let there = Kind::VMI.namespaced(&self.client, &key.namespace).get_opt(&key.name).await?;
         if there.is_some_and(|there| there.metadata.uid.as_ref() == Some(uid)) {
-            tracing::error!(vmi = %key, "a VMI lost the label of this node; its guest goes on");
+            tracing::error!(vmi = %key, "a VMI lost the label of this node; its guest keeps running");
         } else if self.bound.remove(key, uid) {
             self.changed.notify_one();
         }

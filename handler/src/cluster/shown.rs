@@ -1,4 +1,4 @@
-//! The VMIs that the node shows.
+//! Follows the published VMIs of the node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use crate::manifests::Key;
 use crate::node::Node;
 
-/// Calls a function for each VMI that the node shows otherwise than before, or no more.
+/// Calls a function for each published VMI that changed or was removed.
 pub(super) async fn follow(node: &Node, changed: impl Fn(&Key, &VirtualMachineInstance)) {
     let mut changes = node.subscribe();
     let mut shown: BTreeMap<Key, Arc<VirtualMachineInstance>> = BTreeMap::new();

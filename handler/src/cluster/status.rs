@@ -21,7 +21,7 @@ const COMPONENT: &str = "virt-handler";
 /// How many statuses are written at a time.
 const WORKERS: usize = 4;
 
-/// Why a status is written again.
+/// Why the write of a status is retried.
 #[derive(Debug, Error)]
 pub(super) enum StatusError {
     /// A request failed.
@@ -32,7 +32,7 @@ pub(super) enum StatusError {
     Json(#[from] serde_json::Error),
 }
 
-/// Writes what changed of the statuses.
+/// Writes the changes of the statuses.
 pub(super) struct StatusWriter {
     client: Client,
     vmis: Arc<Informer<Instance>>,
@@ -83,12 +83,12 @@ impl Reconcile for StatusWriter {
         if before.as_ref().is_some_and(|before| Arc::ptr_eq(before, &now)) {
             return Ok(None);
         }
-        // Another object of this name, and one that the informer does not show yet, come with an event.
+        // Another object of this name, or one that the informer does not have yet, triggers an event later.
         let object = self.vmis.get(key).filter(|object| object.uid == now.metadata.uid);
         let Some(object) = object else { return Ok(None) };
         let after = with_own_fields(&object.status, &now.status);
         let (old, new) = (serde_json::to_value(&object.status)?, serde_json::to_value(&after)?);
-        // The node alone writes these fields: another version of the object is no reason to wait.
+        // Only the node writes these fields, so the patch applies to any version of the object.
         let version = write::Version { resource_version: "", ..(&object.metadata).into() };
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);
         let written = match write::patch_status(&api, version, &old, &new).await {
@@ -96,7 +96,7 @@ impl Reconcile for StatusWriter {
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
             written => written?,
         };
-        // Else the next difference would not be to this one.
+        // Wait for the informer, so that the next patch is computed from this version.
         self.vmis.shows(written.as_ref().map_or(0, revision), &[]).await;
         for event in events::events(&object.status, before.as_deref(), &now) {
             let regarding = Regarding::new(Kind::VMI, &now.metadata);
@@ -107,7 +107,7 @@ impl Reconcile for StatusWriter {
     }
 }
 
-/// A status with the fields that the node knows of; the others are written by controllers.
+/// A status with the fields that the node owns; controllers write the others.
 fn with_own_fields(object: &Status, node: &Status) -> Status {
     let node = node.clone();
     Status {

@@ -1,4 +1,4 @@
-//! What a guest's agent says, as KubeVirt's API answers it.
+//! The guest agent subresources, with KubeVirt's responses.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use vireo_proto::launcher::{
 };
 
 use super::console::running;
-use super::fault::Fault;
+use super::error::ApiError;
 use super::find;
 use crate::launcher::link::{self, LinkError};
 use crate::node::Node;
@@ -20,9 +20,9 @@ use crate::node::Node;
 type VmiPath = Segments<(String, String)>;
 
 /// `guestosinfo`
-pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, path, AgentQuestion::Info).await?;
-    let agent = told.agent.unwrap_or_default();
+pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, ApiError> {
+    let response = ask(&node, path, AgentQuestion::Info).await?;
+    let agent = response.agent.unwrap_or_default();
     let commands: Vec<Value> = agent.commands.iter().map(command).collect();
     Ok(Json(json!({
         "apiVersion": API_VERSION,
@@ -32,39 +32,42 @@ pub(super) async fn info(State(node): State<Arc<Node>>, path: VmiPath) -> Result
         "hostname": agent.hostname,
         "os": os(&agent.os.unwrap_or_default()),
         "timezone": agent.timezone,
-        "userList": told.users.iter().map(user).collect::<Vec<_>>(),
-        "fsInfo": {"disks": told.filesystems.iter().map(filesystem).collect::<Vec<_>>()},
+        "userList": response.users.iter().map(user).collect::<Vec<_>>(),
+        "fsInfo": {"disks": response.filesystems.iter().map(filesystem).collect::<Vec<_>>()},
         "fsFreezeStatus": agent.freeze_status,
     })))
 }
 
 /// `userlist`
-pub(super) async fn users(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, path, AgentQuestion::Users).await?;
-    Ok(list("VirtualMachineInstanceGuestOSUserList", told.users.iter().map(user)))
+pub(super) async fn users(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, ApiError> {
+    let response = ask(&node, path, AgentQuestion::Users).await?;
+    Ok(list("VirtualMachineInstanceGuestOSUserList", response.users.iter().map(user)))
 }
 
 /// `filesystemlist`
-pub(super) async fn filesystems(State(node): State<Arc<Node>>, path: VmiPath) -> Result<Json<Value>, Fault> {
-    let told = ask(&node, path, AgentQuestion::Filesystems).await?;
-    Ok(list("VirtualMachineInstanceFileSystemList", told.filesystems.iter().map(filesystem)))
+pub(super) async fn filesystems(
+    State(node): State<Arc<Node>>,
+    path: VmiPath,
+) -> Result<Json<Value>, ApiError> {
+    let response = ask(&node, path, AgentQuestion::Filesystems).await?;
+    Ok(list("VirtualMachineInstanceFileSystemList", response.filesystems.iter().map(filesystem)))
 }
 
 async fn ask(
     node: &Node,
     Segments((namespace, name)): VmiPath,
     question: AgentQuestion,
-) -> Result<AskAgentResponse, Fault> {
+) -> Result<AskAgentResponse, ApiError> {
     let vmi = find(node, namespace, name)?;
     running(&vmi)?;
-    let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
-    // Whether there is an agent is better known to the launcher than to a status that follows it.
-    let told = link::ask_agent(&node.state.machine(uid).launcher_socket(), question).await;
-    told.map_err(|error| match &error {
-        LinkError::Refused(fault) if fault.code() == Code::Conflict => {
-            Fault::not_now(&vmi.metadata.name, &fault.detail)
+    let uid = vmi.metadata.uid.parse().map_err(|_| ApiError::internal("the VMI has no UID"))?;
+    // The launcher knows whether the agent is connected; the status may be older.
+    let response = link::ask_agent(&node.state.vmi_dir(uid).launcher_socket(), question).await;
+    response.map_err(|error| match &error {
+        LinkError::Fault(fault) if fault.code() == Code::Conflict => {
+            ApiError::not_now(&vmi.metadata.name, &fault.detail)
         }
-        error => Fault::internal(link::chain(error)),
+        error => ApiError::internal(link::chain(error)),
     })
 }
 

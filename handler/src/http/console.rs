@@ -1,8 +1,8 @@
 //! A guest's serial console as a websocket.
 //!
-//! Every client has its own connection to the launcher and gets what the guest says from then on, as KubeVirt's clients
-//! expect. One that asks for it by `?history=true` first gets history: a text frame `{"historyBytes": N}`, which other
-//! clients ignore, and N bytes of plain text, which the launcher has made of what the guest said.
+//! Every client has its own connection to the launcher and gets the guest's output from then on, as KubeVirt's clients
+//! expect. With `?history=true`, a client first gets the history: a text frame `{"historyBytes": N}`, which other
+//! clients ignore, and N bytes of plain text, which the launcher has made from the earlier output.
 
 use std::io;
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use tokio::time::timeout;
 use tracing::debug;
 use vireo_api::v1::{HISTORY_BYTES, VirtualMachineInstance};
 
-use super::carry::{PLAIN, carry_stream};
-use super::fault::Fault;
+use super::error::ApiError;
 use super::find;
+use super::relay::{PLAIN, relay_stream};
 use crate::node::Node;
 use crate::reconcile::status::Phase;
-use crate::state::MachineDir;
+use crate::state::VmiDir;
 
-/// How long a launcher may take to say how much history there is.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a launcher may take to send the length of the history.
+const HISTORY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a client asks for.
+/// The query parameters of a console.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Wishes {
-    /// What the guest said before, as plain text.
+pub(super) struct ConsoleOptions {
+    /// Whether to send the earlier output first, as plain text.
     history: bool,
 }
 
@@ -42,45 +42,45 @@ pub(super) struct Wishes {
 pub(super) async fn attach(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
-    Query(wishes): Query<Wishes>,
+    Query(options): Query<ConsoleOptions>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     let vmi = find(&node, namespace, name)?;
     attachable(&vmi)?;
-    let upgrade =
-        upgrade.map_err(|rejection| Fault::bad_request(format!("a console is a websocket: {rejection}")))?;
-    let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
-    let (mut console, has_history) = connect(&node.state.machine(uid), wishes.history)
+    let upgrade = upgrade
+        .map_err(|rejection| ApiError::bad_request(format!("a console is a websocket: {rejection}")))?;
+    let uid = vmi.metadata.uid.parse().map_err(|_| ApiError::internal("the VMI has no UID"))?;
+    let (mut console, has_history) = connect(&node.state.vmi_dir(uid), options.history)
         .await
-        .map_err(|error| Fault::internal(format!("cannot connect to the guest's console: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("cannot connect to the guest's console: {error}")))?;
     Ok(upgrade.protocols([PLAIN]).on_upgrade(async move |mut client| {
         if !has_history || announce(&mut client, &mut console).await.is_some() {
-            carry_stream(client, console.into_split()).await;
+            relay_stream(client, console.into_split()).await;
         }
     }))
 }
 
-/// Connects to a launcher's console; whether it begins with history. A launcher of an earlier release has none.
-async fn connect(machine: &MachineDir, history: bool) -> io::Result<(UnixStream, bool)> {
+/// Connects to a launcher's console. Returns whether it begins with history: a launcher of an earlier release has none.
+async fn connect(dir: &VmiDir, history: bool) -> io::Result<(UnixStream, bool)> {
     if history {
-        match UnixStream::connect(machine.console_history_socket()).await {
+        match UnixStream::connect(dir.console_history_socket()).await {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             connected => return connected.map(|console| (console, true)),
         }
     }
-    Ok((UnixStream::connect(machine.console_socket()).await?, false))
+    Ok((UnixStream::connect(dir.console_socket()).await?, false))
 }
 
-/// Tells a client how much of what follows is history.
+/// Sends the client the length of the history that follows.
 async fn announce(client: &mut WebSocket, console: &mut UnixStream) -> Option<()> {
-    let length = match timeout(PATIENCE, console.read_u32()).await {
+    let length = match timeout(HISTORY_TIMEOUT, console.read_u32()).await {
         Ok(Ok(length)) => length,
         Ok(Err(error)) => {
             debug!(%error, "the console ended before its history");
             return None;
         }
         Err(_) => {
-            debug!("the launcher does not say how much history there is");
+            debug!("the launcher does not send the length of the history");
             return None;
         }
     };
@@ -88,21 +88,21 @@ async fn announce(client: &mut WebSocket, console: &mut UnixStream) -> Option<()
     client.send(Message::Text(announcement.into())).await.ok()
 }
 
-/// Whether there is a console to attach to, with KubeVirt's answers where not.
-fn attachable(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
+/// Checks that the VMI has a console, with KubeVirt's errors.
+fn attachable(vmi: &VirtualMachineInstance) -> Result<(), ApiError> {
     if vmi.spec.domain.devices.autoattach_serial_console == Some(false) {
-        return Err(Fault::bad_request("No serial consoles are present."));
+        return Err(ApiError::bad_request("No serial consoles are present."));
     }
     running(vmi)
 }
 
-/// Whether the guest runs, with KubeVirt's answers where not.
-pub(super) fn running(vmi: &VirtualMachineInstance) -> Result<(), Fault> {
+/// Checks that the guest runs, with KubeVirt's errors.
+pub(super) fn running(vmi: &VirtualMachineInstance) -> Result<(), ApiError> {
     match Phase::parse(&vmi.status.phase) {
         Phase::Running => Ok(()),
-        Phase::Failed => Err(Fault::not_now(&vmi.metadata.name, "VMI is in failed status")),
+        Phase::Failed => Err(ApiError::not_now(&vmi.metadata.name, "VMI is in failed status")),
         Phase::Pending | Phase::Scheduling | Phase::Scheduled | Phase::Succeeded => {
-            Err(Fault::bad_request("VMI is not running"))
+            Err(ApiError::bad_request("VMI is not running"))
         }
     }
 }

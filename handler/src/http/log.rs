@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UnixStream;
 
-use super::fault::Fault;
+use super::error::ApiError;
 use super::find;
 use crate::console_log::{self, ConsoleLog};
 use crate::node::Node;
@@ -29,7 +29,7 @@ pub(super) struct LogOptions {
     tail_lines: Option<usize>,
     /// No more bytes than these.
     limit_bytes: Option<usize>,
-    /// Of the container before a restart, which launchers never do.
+    /// The log before a restart; launchers never restart.
     previous: bool,
     timestamps: bool,
     since_seconds: Option<i64>,
@@ -37,15 +37,15 @@ pub(super) struct LogOptions {
 }
 
 impl LogOptions {
-    fn validate(&self, name: &str) -> Result<(), Fault> {
+    fn validate(&self, name: &str) -> Result<(), ApiError> {
         if self.previous {
             let message = format!("previous terminated container \"compute\" of \"{name}\" not found");
-            return Err(Fault::bad_request(message));
+            return Err(ApiError::bad_request(message));
         }
         if self.timestamps || self.since_seconds.is_some() || self.since_time.is_some() {
             let message = "the log is the guest's serial console, which has no times: leave out \
                            --timestamps, --since and --since-time";
-            return Err(Fault::bad_request(message));
+            return Err(ApiError::bad_request(message));
         }
         Ok(())
     }
@@ -70,17 +70,17 @@ pub(super) async fn serve(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
     Query(options): Query<LogOptions>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     options.validate(&name)?;
     let vmi = find(&node, namespace, name)?;
-    let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
-    let log = console_log::read(&node.state.machine(uid))
+    let uid = vmi.metadata.uid.parse().map_err(|_| ApiError::internal("the VMI has no UID"))?;
+    let log = console_log::read(&node.state.vmi_dir(uid))
         .await
-        .map_err(|error| Fault::internal(format!("cannot read the guest's console: {error}")))?;
+        .map_err(|error| ApiError::internal(format!("cannot read the guest's console: {error}")))?;
     let Some(ConsoleLog { text, rest }) = log else {
         let name = &vmi.metadata.name;
         let message = format!("container \"compute\" of \"{name}\" is waiting to start: ContainerCreating");
-        return Err(Fault::bad_request(message));
+        return Err(ApiError::bad_request(message));
     };
     let part = options.part(&text).to_vec();
     let left = options.limit_bytes.map_or(usize::MAX, |limit| limit.saturating_sub(part.len()));

@@ -1,4 +1,4 @@
-//! A port of a guest as a websocket: dialled from this node, carried unread.
+//! A port of a guest as a websocket: connected from this node and relayed.
 //!
 //! Over UDP every binary frame is one datagram.
 
@@ -14,10 +14,10 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::carry::{PLAIN, carry, carry_stream};
 use super::console::running;
-use super::fault::Fault;
+use super::error::ApiError;
 use super::find;
+use super::relay::{PLAIN, relay, relay_stream};
 use crate::launcher::link::chain;
 use crate::node::Node;
 
@@ -29,7 +29,7 @@ pub(super) async fn tcp(
     node: State<Arc<Node>>,
     Segments((namespace, name, port)): Segments<(String, String, String)>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     either(node, Segments((namespace, name, port, "tcp".to_owned())), upgrade).await
 }
 
@@ -38,38 +38,39 @@ pub(super) async fn either(
     State(node): State<Arc<Node>>,
     Segments((namespace, name, port, protocol)): Segments<(String, String, String, String)>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Fault> {
+) -> Result<Response, ApiError> {
     let port = port.parse().ok().filter(|port| *port != 0);
-    let port: u16 = port.ok_or_else(|| Fault::bad_request("the port is no number from 1 to 65535"))?;
+    let port: u16 = port.ok_or_else(|| ApiError::bad_request("the port is no number from 1 to 65535"))?;
     let address = SocketAddr::new(reachable(&*find(&node, namespace, name)?)?, port);
-    let upgrade = upgrade
-        .map_err(|rejection| Fault::bad_request(format!("a forwarded port is a websocket: {rejection}")))?;
+    let upgrade = upgrade.map_err(|rejection| {
+        ApiError::bad_request(format!("a forwarded port is a websocket: {rejection}"))
+    })?;
     let upgrade = upgrade.protocols([PLAIN]);
     match protocol.as_str() {
         "tcp" => {
             let guest = dialled(timeout(DIAL, TcpStream::connect(address)).await, address)?;
-            // What is small is often what somebody waits for.
-            guest.set_nodelay(true).map_err(|error| Fault::internal(chain(&error)))?;
-            Ok(upgrade.on_upgrade(move |client| carry_stream(client, guest.into_split())))
+            // Small packets are often interactive.
+            guest.set_nodelay(true).map_err(|error| ApiError::internal(chain(&error)))?;
+            Ok(upgrade.on_upgrade(move |client| relay_stream(client, guest.into_split())))
         }
         "udp" => {
             let guest = Arc::new(dialled(timeout(DIAL, datagrams(address)).await, address)?);
-            Ok(upgrade.on_upgrade(move |client| carry(client, Arc::clone(&guest), guest)))
+            Ok(upgrade.on_upgrade(move |client| relay(client, Arc::clone(&guest), guest)))
         }
-        _ => Err(Fault::bad_request(format!("protocol {protocol:?} is neither tcp nor udp"))),
+        _ => Err(ApiError::bad_request(format!("protocol {protocol:?} is neither tcp nor udp"))),
     }
 }
 
-/// Where the guest is reached, with KubeVirt's answers where it is not.
-fn reachable(vmi: &VirtualMachineInstance) -> Result<IpAddr, Fault> {
+/// The guest's address, with KubeVirt's errors.
+fn reachable(vmi: &VirtualMachineInstance) -> Result<IpAddr, ApiError> {
     running(vmi)?;
     if vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True") {
-        return Err(Fault::not_now(&vmi.metadata.name, "VMI is paused"));
+        return Err(ApiError::not_now(&vmi.metadata.name, "VMI is paused"));
     }
     let first = vmi.status.interfaces.first().map(|interface| interface.ip_address.as_str());
     let first = first.filter(|address| !address.is_empty());
-    let first = first.ok_or_else(|| Fault::bad_request("no network interfaces are present"))?;
-    first.parse().map_err(|_| Fault::internal(format!("the VMI's address {first:?} is none")))
+    let first = first.ok_or_else(|| ApiError::bad_request("no network interfaces are present"))?;
+    first.parse().map_err(|_| ApiError::internal(format!("the VMI's address {first:?} is none")))
 }
 
 async fn datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
@@ -82,13 +83,13 @@ async fn datagrams(address: SocketAddr) -> std::io::Result<UdpSocket> {
 fn dialled<T>(
     dialled: Result<std::io::Result<T>, tokio::time::error::Elapsed>,
     address: SocketAddr,
-) -> Result<T, Fault> {
+) -> Result<T, ApiError> {
     let why = match dialled {
         Ok(Ok(guest)) => return Ok(guest),
         Ok(Err(error)) => chain(&error),
         Err(_) => format!("no answer in {} s", DIAL.as_secs()),
     };
-    Err(Fault::internal(format!("cannot connect to the guest at {address}: {why}")))
+    Err(ApiError::internal(format!("cannot connect to the guest at {address}: {why}")))
 }
 
 #[cfg(test)]

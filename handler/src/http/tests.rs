@@ -56,7 +56,7 @@ async fn errors_are_status_objects() {
     let node = Node::of_a_test(dir.path());
     let (key, vmi) = vmi("default", "one");
     node.show(&key, Some(vmi));
-    node.refuse(vec![Refusal {
+    node.set_rejections(vec![Rejection {
         file: "bad.yaml".to_owned(),
         document: Some(1),
         namespace: "default".to_owned(),
@@ -101,8 +101,8 @@ async fn with_console()
     vmi.metadata.uid = uid.to_string();
     vmi.status.phase = "Running".to_owned();
     node.show(&key, Some(vmi));
-    node.state.machine(uid).create().unwrap();
-    let console = UnixListener::bind(node.state.machine(uid).console_socket()).unwrap();
+    node.state.vmi_dir(uid).create().unwrap();
+    let console = UnixListener::bind(node.state.vmi_dir(uid).console_socket()).unwrap();
     let server = tokio::spawn(serve(bind(&node.state.endpoint()).unwrap(), Arc::clone(&node)));
     (dir, node, console, server)
 }
@@ -131,14 +131,14 @@ async fn a_console_begins_with_history_for_who_asks() {
     use tokio_tungstenite::tungstenite::Message;
 
     let (_dir, node, live, server) = with_console().await;
-    let machine = node.state.machine(uuid::Uuid::from_u128(7));
+    let vmi_dir = node.state.vmi_dir(uuid::Uuid::from_u128(7));
     let mut old = open(&node, "console?history=true").await;
     let (mut guest, _) = live.accept().await.unwrap();
     guest.write_all(b"a launcher of an earlier release").await.unwrap();
     let said = Message::binary(b"a launcher of an earlier release".to_vec());
     assert_eq!(old.next().await.unwrap().unwrap(), said);
 
-    let with_history = UnixListener::bind(machine.console_history_socket()).unwrap();
+    let with_history = UnixListener::bind(vmi_dir.console_history_socket()).unwrap();
     let mut client = open(&node, "console?history=true").await;
     let (mut guest, _) = with_history.accept().await.unwrap();
     guest.write_all(b"\0\0\0\x04boot").await.unwrap();

@@ -1,4 +1,4 @@
-//! A guest's screen: as a websocket that carries RFB unread, and as a picture.
+//! A guest's display: as a websocket that relays RFB, and as a screenshot.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use tokio::net::UnixStream;
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::carry::{PLAIN, carry_stream};
 use super::console::running;
-use super::fault::Fault;
+use super::error::ApiError;
 use super::find;
+use super::relay::{PLAIN, relay_stream};
 use crate::launcher::link;
 use crate::node::Node;
 
-/// What may be said of a screenshot.
+/// The query parameters of a screenshot.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Wishes {
+pub(super) struct ScreenshotOptions {
     #[serde(default)]
     move_cursor: bool,
 }
@@ -32,36 +32,36 @@ pub(super) async fn attach(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, Fault> {
-    let uid = shown(&*find(&node, namespace, name)?)?;
-    let upgrade =
-        upgrade.map_err(|rejection| Fault::bad_request(format!("a screen is a websocket: {rejection}")))?;
-    let screen = UnixStream::connect(node.state.machine(uid).vnc_socket())
+) -> Result<Response, ApiError> {
+    let uid = display_uid(&*find(&node, namespace, name)?)?;
+    let upgrade = upgrade
+        .map_err(|rejection| ApiError::bad_request(format!("a screen is a websocket: {rejection}")))?;
+    let screen = UnixStream::connect(node.state.vmi_dir(uid).vnc_socket())
         .await
-        .map_err(|error| Fault::internal(format!("cannot connect to the guest's screen: {error}")))?;
-    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| carry_stream(client, screen.into_split())))
+        .map_err(|error| ApiError::internal(format!("cannot connect to the guest's screen: {error}")))?;
+    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| relay_stream(client, screen.into_split())))
 }
 
-/// What is on the screen now.
+/// Takes a screenshot.
 pub(super) async fn screenshot(
     State(node): State<Arc<Node>>,
     Segments((namespace, name)): Segments<(String, String)>,
-    Query(wishes): Query<Wishes>,
-) -> Result<Response, Fault> {
-    let uid = shown(&*find(&node, namespace, name)?)?;
-    let socket = node.state.machine(uid).launcher_socket();
-    let picture = link::screenshot(&socket, wishes.move_cursor).await;
-    let picture = picture.map_err(|error| Fault::internal(link::chain(&error)))?;
-    Ok(([(header::CONTENT_TYPE, "image/png")], picture).into_response())
+    Query(options): Query<ScreenshotOptions>,
+) -> Result<Response, ApiError> {
+    let uid = display_uid(&*find(&node, namespace, name)?)?;
+    let socket = node.state.vmi_dir(uid).launcher_socket();
+    let screenshot = link::screenshot(&socket, options.move_cursor).await;
+    let screenshot = screenshot.map_err(|error| ApiError::internal(link::chain(&error)))?;
+    Ok(([(header::CONTENT_TYPE, "image/png")], screenshot).into_response())
 }
 
-/// Whose screen it is, with KubeVirt's answers where there is none.
-fn shown(vmi: &VirtualMachineInstance) -> Result<Uuid, Fault> {
+/// The UID of a VMI with a display, with KubeVirt's errors.
+fn display_uid(vmi: &VirtualMachineInstance) -> Result<Uuid, ApiError> {
     if vmi.spec.domain.devices.autoattach_graphics_device == Some(false) {
-        return Err(Fault::bad_request("No graphics devices are present."));
+        return Err(ApiError::bad_request("No graphics devices are present."));
     }
     running(vmi)?;
-    vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))
+    vmi.metadata.uid.parse().map_err(|_| ApiError::internal("the VMI has no UID"))
 }
 
 #[cfg(test)]
@@ -75,7 +75,7 @@ mod tests {
             vmi.metadata.uid = "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1".to_owned();
             vmi.status.phase = phase.to_owned();
             vmi.spec.domain.devices.autoattach_graphics_device = graphics;
-            shown(&vmi).map(drop).map_err(|fault| (fault.code.as_u16(), fault.message))
+            display_uid(&vmi).map(drop).map_err(|fault| (fault.code.as_u16(), fault.message))
         };
         assert_eq!(vmi("Running", None), Ok(()));
         let none = Err((400, "No graphics devices are present.".to_owned()));

@@ -11,10 +11,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, set_parent_process_de
 
 use super::JobContext;
 
-/// How soon a program ends that nobody waits for any more.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-/// Of what a program complains, this many bytes are kept.
-const COMPLAINT: usize = 4096;
+/// How often a cancelled job is checked for.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// How many bytes of standard error are kept.
+const STDERR_LIMIT: usize = 4096;
 
 /// How a program ended.
 #[derive(Debug)]
@@ -36,10 +36,10 @@ impl Drop for Running {
     }
 }
 
-/// Runs a program to its end. It is killed when the job is to end, and when this process does.
+/// Runs a program to its end. It is killed when the job is cancelled, and when this process ends.
 ///
 /// # Errors
-/// When it cannot be started or watched, and when the job is to end.
+/// When it cannot be started or watched, and when the job is cancelled.
 pub fn run(command: &mut Command, job: &JobContext) -> io::Result<Finished> {
     command.stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: between fork and exec only async-signal-safe calls may run, and this is one plain system call.
@@ -53,35 +53,35 @@ pub fn run(command: &mut Command, job: &JobContext) -> io::Result<Finished> {
     if let Some(stderr) = &stderr {
         fcntl_setfl(stderr, OFlags::NONBLOCK)?;
     }
-    let mut complaint = Vec::new();
+    let mut output = Vec::new();
     loop {
         job.checkpoint()?;
         let mut waiting = vec![PollFd::new(&pidfd, PollFlags::IN)];
         waiting.extend(stderr.as_ref().map(|stderr| PollFd::from_borrowed_fd(stderr.as_fd(), PollFlags::IN)));
-        match poll(&mut waiting, Some(&PATIENCE)) {
+        match poll(&mut waiting, Some(&POLL_INTERVAL)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         // First, so that what it wrote before it ended is read after that.
         let ended = child.0.try_wait()?;
-        if stderr.as_mut().is_some_and(|stderr| drain(stderr, &mut complaint)) {
+        if stderr.as_mut().is_some_and(|stderr| drain(stderr, &mut output)) {
             stderr = None;
         }
         if let Some(status) = ended {
-            return Ok(Finished { status, stderr: String::from_utf8_lossy(&complaint).trim().to_owned() });
+            return Ok(Finished { status, stderr: String::from_utf8_lossy(&output).trim().to_owned() });
         }
     }
 }
 
-/// Reads what is there; whether nothing more will come.
-fn drain(stderr: &mut ChildStderr, complaint: &mut Vec<u8>) -> bool {
-    let mut chunk = [0; COMPLAINT];
+/// Reads the available output. Returns whether the stream has ended.
+fn drain(stderr: &mut ChildStderr, output: &mut Vec<u8>) -> bool {
+    let mut chunk = [0; STDERR_LIMIT];
     loop {
         match stderr.read(&mut chunk) {
             Ok(0) => return true,
             Ok(read) => {
-                let room = COMPLAINT.saturating_sub(complaint.len());
-                complaint.extend(chunk.iter().take(read.min(room)));
+                let space = STDERR_LIMIT.saturating_sub(output.len());
+                output.extend(chunk.iter().take(read.min(space)));
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return error.kind() != io::ErrorKind::WouldBlock,

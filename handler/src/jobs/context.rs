@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// What a job is given: it tells whether to go on, and is told that there is progress.
+/// The context of a job: it reports cancellation and records progress.
 #[derive(Debug, Clone)]
 pub struct JobContext(Arc<State>);
 
@@ -11,7 +11,7 @@ pub struct JobContext(Arc<State>);
 struct State {
     cancelled: AtomicBool,
     started: Instant,
-    /// Of the last checkpoint, since the start.
+    /// The time of the last checkpoint, since the start.
     milliseconds: AtomicU64,
 }
 
@@ -23,10 +23,10 @@ impl Default for JobContext {
 }
 
 impl JobContext {
-    /// Between any two chunks of work.
+    /// Records progress and checks for cancellation; called between two chunks of work.
     ///
     /// # Errors
-    /// When nobody waits for the job any more: then it ends, and what it has begun with it.
+    /// When the job was cancelled: it has to stop and to remove what it has begun.
     pub fn checkpoint(&self) -> io::Result<()> {
         if self.0.cancelled.load(Ordering::Relaxed) {
             // Not `Interrupted`, upon which readers of the standard library try again.
@@ -46,7 +46,7 @@ impl JobContext {
         self.0.cancelled.store(true, Ordering::Relaxed);
     }
 
-    /// When the job gave a sign of life, since its start.
+    /// The time of the last checkpoint, since the job's start.
     pub(super) fn last_checkpoint(&self) -> Duration {
         Duration::from_millis(self.0.milliseconds.load(Ordering::Relaxed))
     }

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use super::*;
 
-/// A pipe that nobody writes to: what a FIFO is to who opens it, and a server that is gone to who reads from it.
+/// A pipe without a writer. A read from it blocks, like opening a FIFO or reading from a server that is gone.
 struct Hang {
     from: Mutex<Option<std::io::PipeReader>>,
     to: std::io::PipeWriter,
@@ -59,24 +59,24 @@ async fn what_hangs_keeps_nobody_else_waiting() {
 #[tokio::test]
 async fn what_is_abandoned_ends_at_its_next_checkpoint() {
     let pool = pool(60_000);
-    let (tell, told) = mpsc::channel();
+    let (sender, events) = mpsc::channel();
     let job = move |job: &JobContext| {
-        tell.send("runs").unwrap();
+        sender.send("runs").unwrap();
         while job.checkpoint().is_ok() {
             std::thread::yield_now();
         }
-        tell.send("ended").unwrap();
+        sender.send("ended").unwrap();
     };
     let waits = tokio::spawn({
         let pool = pool.clone();
         async move { pool.run("a", job).await }
     });
-    let told = tokio::task::spawn_blocking(move || (told.recv().unwrap(), told));
-    let (first, told) = told.await.unwrap();
+    let events = tokio::task::spawn_blocking(move || (events.recv().unwrap(), events));
+    let (first, events) = events.await.unwrap();
     assert_eq!(first, "runs");
     waits.abort();
     assert!(waits.await.unwrap_err().is_cancelled());
-    assert_eq!(told.recv().unwrap(), "ended");
+    assert_eq!(events.recv().unwrap(), "ended");
     assert_eq!(pool.run("a", |_| 7).await, Ok(7), "its turn is over");
 }
 
@@ -96,7 +96,7 @@ async fn progress_is_what_counts_until_the_deadline() {
 }
 
 #[tokio::test]
-async fn a_namespace_has_its_share_and_a_panic_is_told() {
+async fn a_namespace_has_its_share_and_a_panic_is_reported() {
     let pool = pool(60_000);
     let (hang, other) = (Hang::new(), Hang::new());
     let mut first = Box::pin(pool.run("a", hang.job()));

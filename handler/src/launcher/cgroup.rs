@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How long killed processes get to be gone.
+/// How long killed processes may take to end.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Why there are no cgroups for launchers.
@@ -51,7 +51,7 @@ impl Cgroups {
     /// Makes the cgroup of one launcher.
     ///
     /// # Errors
-    /// When it may not be made.
+    /// When it may not be created.
     pub fn create(&self, uid: Uuid) -> Result<PathBuf, CgroupError> {
         let path = self.parent.join(uid.to_string());
         make(&path)?;
@@ -63,8 +63,8 @@ impl Cgroups {
         Some(self.parent.join(uid.to_string())).filter(|path| path.is_dir())
     }
 
-    /// Removes the cgroup of a launcher that is gone, and kills what is left in it. No cgroup is success. Blocks, at most
-    /// for [`EXIT_TIMEOUT`].
+    /// Removes the cgroup of a launcher that is gone, and kills what is left in it. No cgroup is success. Blocks, at
+    /// most for [`EXIT_TIMEOUT`].
     ///
     /// # Errors
     /// When something still runs in it.
@@ -98,7 +98,7 @@ pub(super) fn kill(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until no process is left in a cgroup. The kernel tells changes of `cgroup.events` as exceptional conditions.
+/// Waits until no process is left in a cgroup. The kernel reports changes of `cgroup.events` as POLLPRI.
 fn await_empty(path: &Path, deadline: Instant) -> io::Result<()> {
     let events = path.join("cgroup.events");
     let file = File::open(&events)?;
@@ -106,7 +106,7 @@ fn await_empty(path: &Path, deadline: Instant) -> io::Result<()> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             let message =
-                "processes of the launcher do not end though they were killed: they may wait for storage";
+                "processes of the launcher were killed and have not ended: they may wait for storage";
             return Err(io::Error::new(io::ErrorKind::TimedOut, message));
         }
         let timeout = Timespec::try_from(left).ok();

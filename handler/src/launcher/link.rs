@@ -1,8 +1,8 @@
-//! One launcher as its handler sees it: a process, a connection, and the state it last told.
+//! One launcher as its handler sees it: a process, a connection, and the last reported state.
 //!
-//! A link lives as long as the launcher's process. It connects when the socket appears, says hello, and follows the
-//! state stream; if the connection breaks while the process lives it says "silent" and connects again. Only the end
-//! of the process is an end.
+//! A link lives as long as the launcher's process. It connects when the socket appears, sends a hello, and reads the
+//! state stream. When the connection breaks, it reports [`LauncherStatus::Silent`] and connects again. It ends only
+//! with the process.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,47 +25,47 @@ use vireo_proto::launcher::{
 use super::process::{Ending, Process};
 use super::socket;
 
-/// How long one answer may take before it counts as silence. Nothing is concluded from silence but "try again".
-const ANSWER: Duration = Duration::from_secs(10);
-/// Building a machine opens images and may start QEMU.
-const LAUNCH: Duration = Duration::from_secs(60);
-/// For a pause, which waits for the processors, and for volumes, which wait for the guest.
-const STEER: Duration = Duration::from_secs(30);
-/// For a picture, or the guest's agent; the launcher gives up before, and says why.
-const LOOK: Duration = Duration::from_secs(40);
-/// No picture of a screen is larger.
-const PICTURE: usize = 64 << 20;
+/// The timeout of a response. A timeout only leads to a retry.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+/// A launch opens images and may start QEMU.
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a pause, which waits for the vCPUs, and of a hotplug, which waits for the guest.
+const LIFECYCLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The timeout of a screenshot or a guest agent query; the launcher's own timeout is shorter and gives the reason.
+const AGENT_TIMEOUT: Duration = Duration::from_secs(40);
+/// The largest screenshot in bytes.
+const MAX_SCREENSHOT: usize = 64 << 20;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// What is known of a launcher.
+/// The observed status of a launcher.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Seen {
-    /// Its process runs; it does not answer.
+pub enum LauncherStatus {
+    /// Its process runs; it does not respond.
     Silent,
-    /// It answers; this is where it stands.
-    Here(Box<State>),
-    /// It answers, and is not this VMI's.
+    /// It responds, with this state.
+    Connected(Box<State>),
+    /// It responds, and belongs to another VMI.
     Foreign(String),
     /// Its process is gone.
     Gone(Ending),
 }
 
-/// Why a command did not reach the launcher or was refused by it.
+/// Why a call to the launcher failed.
 #[derive(Debug, Error)]
 pub enum LinkError {
     /// No connection could be made.
     #[error("cannot reach the launcher")]
     Unreachable(#[from] tonic::transport::Error),
-    /// The call failed on its way.
+    /// The call failed in transport.
     #[error("the launcher did not answer: {message}", message = .0.message())]
     Call(Box<tonic::Status>),
     /// It took too long.
     #[error("the launcher did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// It said no.
-    #[error("the launcher refuses: {detail}", detail = .0.detail)]
-    Refused(Box<Fault>),
+    /// The launcher rejected the call.
+    #[error("the launcher rejected the request: {detail}", detail = .0.detail)]
+    Fault(Box<Fault>),
     /// It speaks another major version of the protocol.
     #[error("the launcher speaks protocol {major}.{minor}, this handler {}.{}; it needs the handler it came with", VERSION.major, VERSION.minor)]
     Version {
@@ -81,7 +81,7 @@ pub enum LinkError {
 pub struct Link {
     process: Arc<Process>,
     socket: PathBuf,
-    seen: watch::Receiver<Seen>,
+    status: watch::Receiver<LauncherStatus>,
     task: JoinHandle<()>,
 }
 
@@ -92,86 +92,89 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Follows a launcher on its socket, of which it is known that this process serves it.
-    pub fn follow(process: Process, socket: PathBuf, vmi: Identity) -> Self {
+    /// Watches a launcher through the socket that this process serves.
+    pub fn watch(process: Process, socket: PathBuf, vmi: Identity) -> Self {
         let process = Arc::new(process);
-        let (tell, seen) = watch::channel(Seen::Silent);
-        let following = Follower { process: Arc::clone(&process), socket: socket.clone(), vmi, tell };
-        let task = tokio::spawn(following.run().instrument(Span::current()));
-        Self { process, socket, seen, task }
+        let (sender, status) = watch::channel(LauncherStatus::Silent);
+        let watcher =
+            StateWatcher { process: Arc::clone(&process), socket: socket.clone(), vmi, status: sender };
+        let task = tokio::spawn(watcher.run().instrument(Span::current()));
+        Self { process, socket, status, task }
     }
 
-    /// What is known now.
-    pub fn seen(&self) -> Seen {
-        self.seen.borrow().clone()
+    /// The current status.
+    pub fn status(&self) -> LauncherStatus {
+        self.status.borrow().clone()
     }
 
-    /// Waits until something else is known.
+    /// Waits until the status changes.
     pub async fn changed(&mut self) {
-        if self.seen.changed().await.is_err() {
-            // The follower ends with the process only, having said so; nothing changes any more.
+        if self.status.changed().await.is_err() {
+            // The watcher ends only with the process and has reported that; the status no longer changes.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Launches the machine.
+    /// Launches the VM.
     ///
     /// # Errors
-    /// When the launcher cannot be asked. A machine that does not start is told by the launcher's state.
+    /// When the launcher cannot be reached. The launcher's state reports a VM that does not start.
     pub async fn launch(&self, request: LaunchRequest) -> Result<State, LinkError> {
         let mut client = connect(&self.socket).await?;
-        let answer = within(LAUNCH, client.launch(request)).await?;
-        match (answer.fault, answer.state) {
+        let response = within(LAUNCH_TIMEOUT, client.launch(request)).await?;
+        match (response.fault, response.state) {
             (None, Some(state)) => Ok(state),
-            (Some(fault), _) => Err(LinkError::Refused(Box::new(fault))),
+            (Some(fault), _) => Err(LinkError::Fault(Box::new(fault))),
             (None, None) => Ok(State::default()),
         }
     }
 
-    /// Presses the power button; the launcher kills the guest when the grace is over.
+    /// Presses the power button; the launcher kills the guest after the grace period.
     ///
     /// # Errors
-    /// When the launcher cannot be asked or refuses.
+    /// When the launcher cannot be reached or rejects the call.
     pub async fn shutdown(&self, grace_seconds: u64) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
-        refused(within(ANSWER, client.shutdown(ShutdownRequest { grace_seconds })).await?.fault)
+        check_fault(within(RESPONSE_TIMEOUT, client.shutdown(ShutdownRequest { grace_seconds })).await?.fault)
     }
 
     /// Asks the launcher to kill its guest.
     ///
     /// # Errors
-    /// When the launcher cannot be asked or refuses.
+    /// When the launcher cannot be reached or rejects the call.
     pub async fn kill_guest(&self) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
-        refused(within(ANSWER, client.kill(KillRequest {})).await?.fault)
+        check_fault(within(RESPONSE_TIMEOUT, client.kill(KillRequest {})).await?.fault)
     }
 
-    /// Plugs a volume in.
+    /// Hotplugs a volume.
     ///
     /// # Errors
-    /// When the launcher cannot be asked or refuses.
+    /// When the launcher cannot be reached or rejects the call.
     pub async fn attach(&self, disk: Disk) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
         let request = AttachVolumeRequest { disk: Some(disk) };
-        refused(within(STEER, client.attach_volume(request)).await?.fault)
+        check_fault(within(LIFECYCLE_TIMEOUT, client.attach_volume(request)).await?.fault)
     }
 
-    /// Plugs a volume out.
+    /// Unplugs a volume.
     ///
     /// # Errors
-    /// When the launcher cannot be asked or refuses, also because the guest does not let go of it.
+    /// When the launcher cannot be reached or rejects the call, also when the guest does not release the volume.
     pub async fn detach(&self, name: String) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
-        refused(within(STEER, client.detach_volume(DetachVolumeRequest { name })).await?.fault)
+        check_fault(
+            within(LIFECYCLE_TIMEOUT, client.detach_volume(DetachVolumeRequest { name })).await?.fault,
+        )
     }
 
     /// Lets the launcher exit.
     ///
     /// # Errors
-    /// When the launcher cannot be asked or refuses.
+    /// When the launcher cannot be reached or rejects the call.
     pub async fn dismiss(&self) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
-        refused(within(ANSWER, client.dismiss(DismissRequest {})).await?.fault)
+        check_fault(within(RESPONSE_TIMEOUT, client.dismiss(DismissRequest {})).await?.fault)
     }
 
     /// The launcher's process.
@@ -179,74 +182,76 @@ impl Link {
         &self.process
     }
 
-    /// The process id, for people.
+    /// The process id, for logs.
     pub fn pid(&self) -> i32 {
         self.process.pid()
     }
 }
 
-/// A PNG picture of the screen of the guest whose launcher is at `socket`.
+/// A PNG screenshot of the guest whose launcher is at `socket`.
 ///
 /// # Errors
-/// When the launcher cannot be asked or has no picture.
+/// When the launcher cannot be reached or has no screenshot.
 pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, LinkError> {
-    let mut client = connect(socket).await?.max_decoding_message_size(PICTURE);
-    let answer = within(LOOK, client.screenshot(ScreenshotRequest { move_cursor })).await?;
-    refused(answer.fault).map(|()| answer.png)
+    let mut client = connect(socket).await?.max_decoding_message_size(MAX_SCREENSHOT);
+    let response = within(AGENT_TIMEOUT, client.screenshot(ScreenshotRequest { move_cursor })).await?;
+    check_fault(response.fault).map(|()| response.png)
 }
 
 /// Pauses, resets, ... the guest whose launcher is at `socket`; returns once it is done.
 ///
 /// # Errors
-/// When the launcher cannot be asked or refuses.
-pub async fn steer(socket: &Path, steering: Steering) -> Result<(), LinkError> {
+/// When the launcher cannot be reached or rejects the call.
+pub async fn lifecycle(socket: &Path, steering: Steering) -> Result<(), LinkError> {
     let mut client = connect(socket).await?;
-    refused(within(STEER, client.steer(SteerRequest { steering: steering.into() })).await?.fault)
+    check_fault(
+        within(LIFECYCLE_TIMEOUT, client.steer(SteerRequest { steering: steering.into() })).await?.fault,
+    )
 }
 
-/// What the agent of the guest whose launcher is at `socket` says.
+/// Queries the guest agent of the guest whose launcher is at `socket`.
 ///
 /// # Errors
-/// When the launcher cannot be asked, or nobody answers it.
+/// When the launcher cannot be reached, or the agent does not respond.
 pub async fn ask_agent(socket: &Path, question: AgentQuestion) -> Result<AskAgentResponse, LinkError> {
     let mut client = connect(socket).await?;
     let request = AskAgentRequest { question: question.into() };
-    let mut answer = within(LOOK, client.ask_agent(request)).await?;
-    refused(answer.fault.take()).map(|()| answer)
+    let mut response = within(AGENT_TIMEOUT, client.ask_agent(request)).await?;
+    check_fault(response.fault.take()).map(|()| response)
 }
 
-/// Asks the guest whose launcher is at `socket` whether it is well; why not, if it is not.
+/// Runs a probe of the guest whose launcher is at `socket`. Returns why the probe failed, if it did.
 ///
 /// # Errors
-/// When the launcher cannot be asked, which says nothing of the guest.
+/// When the launcher cannot be reached; the probe then has no result.
 pub async fn probe(socket: &Path, request: ProbeRequest) -> Result<Option<String>, LinkError> {
-    let limit = Duration::from_secs(request.timeout_seconds) + ANSWER;
-    let asked = async {
+    let limit = Duration::from_secs(request.timeout_seconds) + RESPONSE_TIMEOUT;
+    let call = async {
         let mut client = connect(socket).await?;
-        let answer = within(limit, client.probe(request)).await?;
-        refused(answer.fault).map(|()| answer.failure)
+        let response = within(limit, client.probe(request)).await?;
+        check_fault(response.fault).map(|()| response.failure)
     };
-    tokio::time::timeout(limit, asked).await.unwrap_or(Err(LinkError::Timeout(limit)))
+    tokio::time::timeout(limit, call).await.unwrap_or(Err(LinkError::Timeout(limit)))
 }
 
-/// What the machine whose launcher is at `socket` has used. The caller has a deadline of its own.
+/// The resource usage of the VM whose launcher is at `socket`. The caller has its own deadline.
 ///
 /// # Errors
-/// When the launcher cannot be asked, or has no machine that runs.
+/// When the launcher cannot be reached, or has no running VM.
 pub async fn statistics(socket: &Path) -> Result<Statistics, LinkError> {
     let mut client = connect(socket).await?;
-    let answer = within(ANSWER, client.statistics(StatisticsRequest {})).await?;
-    refused(answer.fault).map(|()| answer.statistics.unwrap_or_default())
+    let response = within(RESPONSE_TIMEOUT, client.statistics(StatisticsRequest {})).await?;
+    check_fault(response.fault).map(|()| response.statistics.unwrap_or_default())
 }
 
-fn refused(fault: Option<Fault>) -> Result<(), LinkError> {
-    fault.map_or(Ok(()), |fault| Err(LinkError::Refused(Box::new(fault))))
+fn check_fault(fault: Option<Fault>) -> Result<(), LinkError> {
+    fault.map_or(Ok(()), |fault| Err(LinkError::Fault(Box::new(fault))))
 }
 
 async fn connect(socket: &Path) -> Result<LauncherClient<Channel>, LinkError> {
     let endpoint = tonic::transport::Endpoint::try_from(format!("unix://{}", socket.display()))?;
-    let connected = tokio::time::timeout(ANSWER, endpoint.connect()).await;
-    Ok(LauncherClient::new(connected.map_err(|_| LinkError::Timeout(ANSWER))??))
+    let connected = tokio::time::timeout(RESPONSE_TIMEOUT, endpoint.connect()).await;
+    Ok(LauncherClient::new(connected.map_err(|_| LinkError::Timeout(RESPONSE_TIMEOUT))??))
 }
 
 async fn within<T>(
@@ -260,68 +265,71 @@ async fn within<T>(
     }
 }
 
-struct Follower {
+struct StateWatcher {
     process: Arc<Process>,
     socket: PathBuf,
     vmi: Identity,
-    tell: watch::Sender<Seen>,
+    status: watch::Sender<LauncherStatus>,
 }
 
-impl Follower {
+impl StateWatcher {
     async fn run(self) {
         let ending = tokio::select! {
             ending = self.process.gone() => ending,
-            never = self.converse() => match never {},
+            never = self.watch_states() => match never {},
         };
-        self.say(Seen::Gone(ending));
+        self.publish(LauncherStatus::Gone(ending));
     }
 
-    /// Connects, follows, connects again; cut off by the end of the process.
-    async fn converse(&self) -> std::convert::Infallible {
+    /// Connects, reads the state stream, and reconnects; cancelled by the end of the process.
+    async fn watch_states(&self) -> std::convert::Infallible {
         let mut pause = RETRY_FIRST;
         loop {
             if let Err(error) = socket::appears(&self.socket).await {
                 warn!(%error, socket = %self.socket.display(), "cannot wait for the launcher's socket");
             }
-            match self.follow_once(&mut pause).await {
+            match self.watch_once(&mut pause).await {
                 Ok(()) => debug!("the launcher ended its state stream"),
-                Err(error) => debug!(error = %chain(&error), "no conversation with the launcher"),
+                Err(error) => debug!(error = %chain(&error), "cannot read the launcher's state"),
             }
-            if !matches!(*self.tell.borrow(), Seen::Foreign(_)) {
-                self.say(Seen::Silent);
+            if !matches!(*self.status.borrow(), LauncherStatus::Foreign(_)) {
+                self.publish(LauncherStatus::Silent);
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY_LAST);
         }
     }
 
-    async fn follow_once(&self, pause: &mut Duration) -> Result<(), LinkError> {
+    async fn watch_once(&self, pause: &mut Duration) -> Result<(), LinkError> {
         let mut client = connect(&self.socket).await?;
-        let hello = within(ANSWER, client.hello(HelloRequest { version: Some(VERSION) })).await?;
+        let hello = within(RESPONSE_TIMEOUT, client.hello(HelloRequest { version: Some(VERSION) })).await?;
         let version = hello.version.unwrap_or_default();
         if version.major != VERSION.major {
             return Err(LinkError::Version { major: version.major, minor: version.minor });
         }
         if let Some(other) = hello.vmi.filter(|vmi| *vmi != self.vmi) {
-            self.say(Seen::Foreign(format!("{}/{} ({})", other.namespace, other.name, other.uid)));
+            self.publish(LauncherStatus::Foreign(format!(
+                "{}/{} ({})",
+                other.namespace, other.name, other.uid
+            )));
             return Ok(());
         }
         *pause = RETRY_FIRST;
-        let mut states = within(ANSWER, client.watch(WatchRequest {})).await?;
+        let mut states = within(RESPONSE_TIMEOUT, client.watch(WatchRequest {})).await?;
         loop {
             match states.message().await {
-                Ok(Some(state)) => self.say(Seen::Here(Box::new(state))),
+                Ok(Some(state)) => self.publish(LauncherStatus::Connected(Box::new(state))),
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(LinkError::Call(Box::new(status))),
             }
         }
     }
 
-    fn say(&self, now: Seen) {
-        self.tell.send_if_modified(|seen| {
-            let differs = *seen != now;
+    fn publish(&self, now: LauncherStatus) {
+        self.status.send_if_modified(|status| {
+            let differs = *status != now;
             if differs {
-                *seen = now;
+                *status = now;
             }
             differs
         });
@@ -340,15 +348,15 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What [`crate::reconcile::decide`] calls this.
-pub fn summary(seen: Option<&Seen>) -> crate::reconcile::decide::Launcher {
+/// The status in terms of [`crate::reconcile::decide`].
+pub fn summary(status: Option<&LauncherStatus>) -> crate::reconcile::decide::Launcher {
     use crate::reconcile::decide::Launcher;
-    match seen {
+    match status {
         None => Launcher::Unstarted,
-        Some(Seen::Silent) => Launcher::Silent,
-        Some(Seen::Foreign(_)) => Launcher::Foreign,
-        Some(Seen::Gone(_)) => Launcher::Vanished,
-        Some(Seen::Here(state)) => match state.phase() {
+        Some(LauncherStatus::Silent) => Launcher::Silent,
+        Some(LauncherStatus::Foreign(_)) => Launcher::Foreign,
+        Some(LauncherStatus::Gone(_)) => Launcher::Vanished,
+        Some(LauncherStatus::Connected(state)) => match state.phase() {
             Phase::Unspecified | Phase::Waiting => Launcher::Waiting,
             Phase::Starting => Launcher::Starting,
             Phase::Running | Phase::Paused | Phase::Stopping => Launcher::Alive,

@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 
 use crate::network::netns;
 
-/// What a launcher process is started with.
+/// The parameters of a launcher process.
 #[derive(Debug)]
 pub struct Start<'a> {
     /// The `virt-launcher` binary.
@@ -29,7 +29,7 @@ pub struct Start<'a> {
     pub arguments: Vec<PathBuf>,
     /// Where its stdout and stderr go.
     pub log: &'a Path,
-    /// Where it is recognised again.
+    /// The stamp file by which it is found after a restart.
     pub stamp: &'a Path,
     /// The network namespace it runs in; the host's when absent.
     pub namespace: Option<&'a Path>,
@@ -44,7 +44,7 @@ pub struct Process {
     fd: AsyncFd<OwnedFd>,
 }
 
-/// How a process ended, as far as this handler can know: only a parent is told.
+/// How a process ended; only its parent gets the exit status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// It returned this code.
@@ -68,7 +68,7 @@ impl std::fmt::Display for Ending {
 /// Starts a launcher in its own session, namespace and cgroup. Blocks until it runs.
 ///
 /// # Errors
-/// When the log or stamp cannot be made, the namespace entered, or the program started.
+/// When the log or stamp cannot be created, the namespace entered, or the program started.
 pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     let log = OpenOptions::new().create(true).append(true).mode(0o600).open(start.log)?;
     let mut stamp =
@@ -83,7 +83,7 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     command.args(&start.arguments).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
     let prepare = move || {
         setsid()?;
-        close_what_was_inherited();
+        close_inherited_descriptors();
         if let Some(procs) = &procs {
             rustix::io::write(procs, b"0")?;
         }
@@ -115,7 +115,7 @@ pub fn spawn(start: &Start<'_>) -> io::Result<Pid> {
 
 /// Marks everything but stdin, stdout and stderr to be closed by exec. The handler's own descriptors are so marked;
 /// those that its starter left open (a lock, a pipe) must not live as long as a guest. Kernels before 5.11 cannot.
-fn close_what_was_inherited() {
+fn close_inherited_descriptors() {
     // SAFETY: with CLOSE_RANGE_CLOEXEC the call closes nothing in this process and touches no memory.
     #[expect(unsafe_code, reason = "rustix has no close_range")]
     unsafe {
@@ -135,7 +135,7 @@ fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
 }
 
-/// What a stamp says about its process.
+/// The process of a stamp.
 #[derive(Debug)]
 pub enum Found {
     /// No process ever became the launcher.
@@ -146,7 +146,7 @@ pub enum Found {
     Running(Process),
 }
 
-/// Finds the process a stamp speaks of.
+/// Finds the process that a stamp identifies.
 ///
 /// # Errors
 /// When the stamp cannot be read or the process cannot be watched.
@@ -156,24 +156,24 @@ pub fn find(stamp: &Path) -> io::Result<Found> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Unstarted),
         Err(error) => return Err(error),
     };
-    // Cut short: the handler or the child ended before there was a launcher.
+    // A truncated stamp: the handler or the child ended before the launcher was executed.
     let Some((boot, stat)) = text.split_once('\n') else { return Ok(Found::Unstarted) };
-    let Some(then) = Birth::parse(stat) else { return Ok(Found::Unstarted) };
+    let Some(then) = ProcessIdentity::parse(stat) else { return Ok(Found::Unstarted) };
     if boot != boot_id()?.trim_end() {
         return Ok(Found::Gone);
     }
     Ok(Process::open(then)?.map_or(Found::Gone, Found::Running))
 }
 
-/// A process id with the moment it was given out: together unique within one boot.
+/// A process id with the start time of its process: together unique within one boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Birth {
+pub(super) struct ProcessIdentity {
     pid: Pid,
     /// Clock ticks since boot.
     start: u64,
 }
 
-impl Birth {
+impl ProcessIdentity {
     /// Reads a line of `/proc/<pid>/stat`, proc(5). The command name may hold anything, so fields count from its
     /// closing parenthesis.
     pub(super) fn parse(stat: &str) -> Option<Self> {
@@ -190,18 +190,18 @@ impl Birth {
 }
 
 impl Process {
-    fn open(birth: Birth) -> io::Result<Option<Self>> {
-        let fd = match pidfd_open(birth.pid, PidfdFlags::NONBLOCK) {
+    fn open(identity: ProcessIdentity) -> io::Result<Option<Self>> {
+        let fd = match pidfd_open(identity.pid, PidfdFlags::NONBLOCK) {
             Ok(fd) => fd,
             Err(rustix::io::Errno::SRCH | rustix::io::Errno::INVAL) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         // Read after the pidfd was opened: if the line is the stamped process's, so is the pidfd.
-        let now = match fs::read_to_string(format!("/proc/{}/stat", birth.pid.as_raw_nonzero())) {
-            Ok(stat) => Birth::parse(&stat),
+        let now = match fs::read_to_string(format!("/proc/{}/stat", identity.pid.as_raw_nonzero())) {
+            Ok(stat) => ProcessIdentity::parse(&stat),
             Err(_) => None,
         };
-        if now != Some(birth) {
+        if now != Some(identity) {
             return Ok(None);
         }
         // SAFETY: the descriptor registered is the one owned by the `OwnedFd` moved in; it is neither replaced nor
@@ -209,15 +209,15 @@ impl Process {
         #[expect(unsafe_code, reason = "tokio's safe constructor is deprecated")]
         let fd =
             unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) }.map_err(io::Error::from)?;
-        Ok(Some(Self { pid: birth.pid, fd }))
+        Ok(Some(Self { pid: identity.pid, fd }))
     }
 
-    /// The process id, for people.
+    /// The process id, for logs.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// Waits until the process is gone and says how it went.
+    /// Waits until the process ends, and returns how it ended.
     pub async fn gone(&self) -> Ending {
         // An error here would mean the pidfd is not pollable, which `AsyncFd` has already ruled out.
         let _ready = self.fd.readable().await;
@@ -253,23 +253,23 @@ impl Process {
     pub fn kill_all(&self, cgroup: Option<&Path>) -> io::Result<()> {
         let others = match cgroup {
             Some(cgroup) => super::cgroup::kill(cgroup),
-            // Stopped, it starts nobody while they are looked for; it dies last, so that its id stays its own.
-            None if self.signal(Signal::STOP)? => super::descent::kill_relatives(self.pid),
+            // A stopped launcher starts no processes meanwhile. It is killed last, so that its id is not reused.
+            None if self.signal(Signal::STOP)? => super::descendants::kill_descendants(self.pid),
             None => Ok(()),
         };
         self.kill().and(others)
     }
 
-    /// Asks the launcher to end itself: it presses its guest's power button, and ends it when its grace period is over.
-    /// A process that is gone already is success.
+    /// Asks the launcher to shut its guest down within the grace period and to exit. A process that is gone already is
+    /// success.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn leave(&self) -> io::Result<()> {
+    pub fn terminate(&self) -> io::Result<()> {
         self.signal(Signal::TERM).map(drop)
     }
 
-    /// Whether the process was there to get it.
+    /// Returns whether the process still existed.
     fn signal(&self, signal: Signal) -> io::Result<bool> {
         match pidfd_send_signal(self.fd.get_ref(), signal) {
             Ok(()) => Ok(true),

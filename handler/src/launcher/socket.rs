@@ -1,4 +1,4 @@
-//! Waiting for a socket to appear, without looking twice.
+//! Waits for a socket to appear, without polling.
 
 use std::io;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::inotify::Inotify;
 pub(super) async fn appears(path: &Path) -> io::Result<()> {
     let directory = path.parent().ok_or_else(|| io::Error::other("a socket path without a directory"))?;
     let inotify = Inotify::new()?;
-    // Watched before looked at, so nothing appears unseen in between.
+    // Watch before the check, so that a socket that appears in between is noticed.
     inotify.watch(directory, WatchFlags::CREATE | WatchFlags::MOVED_TO)?;
     while !path.exists() {
         inotify.events().await?;

@@ -1,24 +1,24 @@
-//! From files to what is wanted of each name: a pure function of what was read and who came first.
+//! Computes the desired state of each name from the manifest files: a pure function.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::document::{Accepted, Content, Document};
-use super::{Key, Origin, Problem, Refusal};
+use super::{Key, Origin, Problem, Rejection};
 
-/// What was found in one file.
+/// The result of reading one file.
 #[derive(Debug, Clone)]
 pub enum FileRead {
-    /// Its documents, each for itself.
+    /// Its documents.
     Documents(Vec<Document>),
     /// It could not be read at all.
     Unreadable(Problem),
 }
 
-/// What the manifests say about one name.
+/// The desired state of one name.
 #[derive(Debug, Clone)]
 pub enum Entry {
-    /// This is wanted.
+    /// The VMI is desired.
     Present {
         /// The manifest.
         manifest: Arc<Accepted>,
@@ -27,27 +27,27 @@ pub enum Entry {
         /// Seconds within which its guest is to be shut down, if it is to end while its VMI stays.
         stop: Option<u64>,
     },
-    /// Its manifest is broken: leave what runs alone.
+    /// Its manifest is invalid: a running guest is left alone.
     Held,
 }
 
-/// Everything the manifests say.
+/// The desired state of all names.
 #[derive(Debug, Clone, Default)]
 pub struct Catalog {
-    /// By name. A name that is missing is wanted no more.
+    /// By name. A missing name is not desired.
     pub entries: BTreeMap<Key, Entry>,
-    /// What was refused, in order of file and document.
-    pub refusals: Vec<Refusal>,
-    /// Seconds that guests which are wanted no more get to shut down, where that is not what was accepted.
+    /// The rejected manifests, in order of file and document.
+    pub rejections: Vec<Rejection>,
+    /// Grace periods in seconds of guests that are no longer desired, where they differ from the accepted spec.
     pub graces: BTreeMap<Key, u64>,
 }
 
-/// What a source says since it was asked last.
+/// An update of the desired state.
 #[derive(Debug, Clone, Default)]
 pub struct Update {
-    /// What is wanted.
+    /// The desired state.
     pub catalog: Catalog,
-    /// The names that it is about; absent where it is about all.
+    /// The names that the update is limited to; `None` for all names.
     pub only: Option<BTreeSet<Key>>,
 }
 
@@ -58,24 +58,24 @@ struct Claim<'a> {
     content: &'a Content,
 }
 
-/// Reads the directory's meaning.
+/// Computes the desired state from the files of the directory.
 ///
-/// `owners` says which file each existing VMI came from. A name claimed twice belongs to the file that had it first,
-/// else to the first by file name; the others are refused. A VMI whose own file cannot be understood is held, since
-/// nobody can tell whether it is still wanted.
+/// `owners` has the file that each existing VMI came from. A name in several files belongs to its owner, else to the
+/// first file by name; the others are rejected. A VMI whose own file is invalid is held, since it is unknown whether it
+/// is still desired.
 pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String>) -> Catalog {
     let mut claims: BTreeMap<Key, Vec<Claim<'_>>> = BTreeMap::new();
-    let mut refusals = Vec::new();
+    let mut rejections = Vec::new();
     let mut unclear: Vec<&str> = Vec::new();
     for (file, read) in files {
         match read {
             FileRead::Unreadable(problem) => {
                 unclear.push(file);
-                refusals.push(about_file(file, problem.clone()));
+                rejections.push(about_file(file, problem.clone()));
             }
             FileRead::Documents(documents) if documents.is_empty() => {
                 unclear.push(file);
-                refusals.push(about_file(
+                rejections.push(about_file(
                     file,
                     Problem::whole("holds no VirtualMachineInstance; delete the file to stop one"),
                 ));
@@ -90,9 +90,9 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
                                 content,
                             });
                         }
-                        (None, Content::Refused(problems)) => {
+                        (None, Content::Rejected(problems)) => {
                             unclear.push(file);
-                            refusals.push(refusal(file, *index, None, problems.clone()));
+                            rejections.push(rejection(file, *index, None, problems.clone()));
                         }
                         (None, Content::Accepted(_)) => {}
                     }
@@ -110,7 +110,7 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
                 entries.insert(key.clone(), entry(claim));
             }
             if let Some(problems) = problems(claims, position, first, key) {
-                refusals.push(refusal(claim.file, claim.document, Some(key), problems));
+                rejections.push(rejection(claim.file, claim.document, Some(key), problems));
             }
         }
     }
@@ -119,8 +119,8 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
             entries.insert(key.clone(), Entry::Held);
         }
     }
-    refusals.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
-    Catalog { entries, refusals, graces: BTreeMap::new() }
+    rejections.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
+    Catalog { entries, rejections, graces: BTreeMap::new() }
 }
 
 fn entry(claim: &Claim<'_>) -> Entry {
@@ -129,7 +129,7 @@ fn entry(claim: &Claim<'_>) -> Entry {
             let origin = Origin::File(claim.file.to_owned());
             Entry::Present { manifest: Arc::clone(manifest), origin, stop: None }
         }
-        Content::Refused(_) => Entry::Held,
+        Content::Rejected(_) => Entry::Held,
     }
 }
 
@@ -137,7 +137,7 @@ fn problems(claims: &[Claim<'_>], position: usize, first: usize, key: &Key) -> O
     let claim = claims.get(position)?;
     let mut problems = match claim.content {
         Content::Accepted(_) => Vec::new(),
-        Content::Refused(problems) => problems.clone(),
+        Content::Rejected(problems) => problems.clone(),
     };
     if let Some(winner) = claims.get(first).filter(|_| position != first) {
         let message = format!(
@@ -149,8 +149,8 @@ fn problems(claims: &[Claim<'_>], position: usize, first: usize, key: &Key) -> O
     (!problems.is_empty()).then_some(problems)
 }
 
-fn about_file(file: &str, problem: Problem) -> Refusal {
-    Refusal {
+fn about_file(file: &str, problem: Problem) -> Rejection {
+    Rejection {
         file: file.to_owned(),
         document: None,
         namespace: String::new(),
@@ -159,8 +159,8 @@ fn about_file(file: &str, problem: Problem) -> Refusal {
     }
 }
 
-fn refusal(file: &str, document: usize, key: Option<&Key>, problems: Vec<Problem>) -> Refusal {
-    Refusal {
+fn rejection(file: &str, document: usize, key: Option<&Key>, problems: Vec<Problem>) -> Rejection {
+    Rejection {
         file: file.to_owned(),
         document: Some(document),
         namespace: key.map(|key| key.namespace.clone()).unwrap_or_default(),

@@ -12,10 +12,10 @@ use super::catalog::{FileRead, Update, catalog};
 use super::watch::Watcher;
 use super::{Key, Source};
 
-/// How soon a directory that went away is looked for again.
+/// The retry interval while the directory is missing.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// A directory and what was read in it last.
+/// A directory and the last content of its files.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -42,7 +42,7 @@ impl Directory {
                     self.watcher = watcher;
                     return;
                 }
-                // There is nothing to watch for it with: its parent may be gone, too.
+                // Its parent may be gone, too, so there is nothing to watch.
                 Err(_) => tokio::time::sleep(RETRY).await,
             }
         }

@@ -1,4 +1,4 @@
-//! From the text of one file to its documents, each judged for itself.
+//! Splits the text of a file into documents and validates each of them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use vireo_api::v1::VirtualMachineInstance;
 
 use super::{Key, Problem};
 
-/// A manifest that holds together.
+/// A valid manifest.
 #[derive(Debug)]
 pub struct Accepted {
     /// As it was written, with its namespace filled in.
@@ -18,13 +18,13 @@ pub struct Accepted {
     pub notices: Vec<Problem>,
 }
 
-/// What one document says.
+/// The content of one document.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// A VMI.
     Accepted(Arc<Accepted>),
-    /// Nothing usable; everything that is wrong with it.
-    Refused(Vec<Problem>),
+    /// Invalid, with all its problems.
+    Rejected(Vec<Problem>),
 }
 
 /// One document of a file.
@@ -32,9 +32,9 @@ pub enum Content {
 pub struct Document {
     /// Which of the file, from 1.
     pub index: usize,
-    /// The VMI it means to be, where that much could be read.
+    /// Namespace and name of the VMI, if they could be read.
     pub key: Option<Key>,
-    /// What it says.
+    /// Its content.
     pub content: Content,
 }
 
@@ -49,7 +49,7 @@ pub fn read(text: &str) -> Vec<Document> {
                 }
             }
             Err(error) => {
-                let content = Content::Refused(vec![Problem::whole(error.to_string())]);
+                let content = Content::Rejected(vec![Problem::whole(error.to_string())]);
                 documents.push(Document { index: documents.len() + 1, key: None, content });
             }
         }
@@ -64,23 +64,23 @@ fn validate(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Docum
     }
     let key = (!metadata.name.is_empty())
         .then(|| Key { namespace: metadata.namespace.clone(), name: metadata.name.clone() });
-    // What the server sets is not the manifest's to say. The check wants a UID; the real one is given on acceptance.
+    // Server-set fields are dropped from the manifest. Validation needs a UID; the real one is set on acceptance.
     metadata.uid = Uuid::nil().to_string();
     let checked = decoded.check();
     decoded.object.metadata.uid.clear();
     decoded.object.status = Default::default();
     let content = match checked {
         Ok(vm) => Content::Accepted(Arc::new(Accepted { notices: notices(&vm), vmi: decoded.object })),
-        Err(report) => Content::Refused(problems(&report)),
+        Err(report) => Content::Rejected(problems(&report)),
     };
     Document { index, key, content }
 }
 
 impl Accepted {
-    /// A VMI that an API gave its UID. Its status is left out: that is this node's to tell.
+    /// A VMI that has its UID from an API. Its status is dropped: this node computes it.
     ///
     /// # Errors
-    /// Everything that is wrong with it; an API accepts no such VMI, but an older release may have.
+    /// All its problems: the API rejects such a VMI, but an older release may have accepted it.
     pub fn object(mut vmi: VirtualMachineInstance) -> Result<Self, Report> {
         vmi.status = Default::default();
         let vm = Vm::try_from(&vmi)?;
@@ -89,23 +89,23 @@ impl Accepted {
 }
 
 fn notices(vm: &Vm) -> Vec<Problem> {
-    let told = |notice: &vireo_api::spec::Notice| Problem {
+    let problem = |notice: &vireo_api::spec::Notice| Problem {
         field: notice.field().as_str().to_owned(),
         message: format!("{} has no effect yet", notice.what()),
     };
-    vm.notices().iter().map(told).collect()
+    vm.notices().iter().map(problem).collect()
 }
 
 fn problems(report: &Report) -> Vec<Problem> {
-    let told = |problem: &vireo_api::spec::Problem| Problem {
+    let problem = |problem: &vireo_api::spec::Problem| Problem {
         field: problem.field().as_str().to_owned(),
         message: problem.message().to_owned(),
     };
-    report.problems().iter().map(told).collect()
+    report.problems().iter().map(problem).collect()
 }
 
-/// Cuts a YAML stream at its document markers, so that what cannot be parsed spoils one document only. Every part
-/// keeps its place: messages name the line of the file. JSON has no markers.
+/// Splits a YAML stream at its document markers, so that a parse error affects one document only. Every part keeps its
+/// line numbers: messages name the line of the file. JSON has no markers.
 fn parts(text: &str) -> Vec<String> {
     if text.trim_start().starts_with('{') {
         return vec![text.to_owned()];
@@ -139,26 +139,26 @@ mod tests {
         GOOD.replace("NAME", name)
     }
 
-    /// "name" for an accepted document, "!name: fields" for a refused one.
-    fn told(text: &str) -> Vec<String> {
-        let tell = |document: &Document| {
+    /// "name" for an accepted document, "!name: fields" for a rejected one.
+    fn outcomes(text: &str) -> Vec<String> {
+        let describe = |document: &Document| {
             let name = document.key.as_ref().map_or("?", |key| key.name.as_str());
             match &document.content {
                 Content::Accepted(_) => name.to_owned(),
-                Content::Refused(problems) => {
+                Content::Rejected(problems) => {
                     let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
                     format!("!{name}: {}", fields.join(" "))
                 }
             }
         };
-        read(text).iter().map(tell).collect()
+        read(text).iter().map(describe).collect()
     }
 
     #[test]
-    fn every_document_is_judged_for_itself() {
+    fn every_document_is_validated_for_itself() {
         let text = format!("# two\n---\n{}---\nspec: [broken\n---\n\n---\n{}", good("one"), good("two"));
-        assert_eq!(told(&text), ["one", "!?: ", "two"]);
-        let Content::Refused(problems) = &read(&text)[1].content else { panic!("the second is broken") };
+        assert_eq!(outcomes(&text), ["one", "!?: ", "two"]);
+        let Content::Rejected(problems) = &read(&text)[1].content else { panic!("the second is broken") };
         assert!(
             problems[0].message.contains("line 1"),
             "the file's own line, 11 or 12: {}",
@@ -167,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn every_problem_is_told_at_once_and_the_name_is_known() {
+    fn every_problem_is_reported_at_once_and_the_name_is_known() {
         let text = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: bad, namespace: prod}\nspec:\n  domain:\n    cpu: {cores: many}\n    devices: {disks: [{name: root}]}\n";
         let documents = read(text);
         assert_eq!(documents[0].key, Some(Key { namespace: "prod".to_owned(), name: "bad".to_owned() }));
-        let told = told(text).remove(0);
+        let outcome = outcomes(text).remove(0);
         for field in ["spec.domain.cpu.cores", "spec.domain.memory.guest", "spec.domain.devices.disks[0]"] {
-            assert!(told.contains(field), "{field} is missing in {told}");
+            assert!(outcome.contains(field), "{field} is missing in {outcome}");
         }
     }
 

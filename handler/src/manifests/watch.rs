@@ -1,8 +1,8 @@
-//! The manifests directory as it changes.
+//! Watches the manifests directory.
 //!
-//! Level-triggered: whatever happened, the whole directory is looked at again, and only files whose identity
-//! changed are read again. Two things are not believed at once: a file that is being written (its last good content
-//! stands until it is closed), and a file that vanished (an editor that saves by rename removes it for a moment).
+//! Level-triggered: every event leads to a scan of the whole directory, and only files whose identity changed are read.
+//! Two changes take effect with a delay: a file that is being written keeps its last content until it is closed, and a
+//! file that vanished is kept for a moment, since an editor that saves by rename removes it briefly.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,12 +19,12 @@ use super::catalog::FileRead;
 use super::document;
 use crate::inotify::{Event, Inotify};
 
-/// How long a file stays gone before that is believed.
+/// How long a file has to be gone before it counts as removed.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A manifest larger than this is none. (etcd refuses objects of 1.5 MiB.)
+/// The largest manifest. (etcd rejects objects of 1.5 MiB.)
 const LARGEST: u64 = 4 << 20;
 
-/// Follows one directory.
+/// Watches one directory.
 #[derive(Debug)]
 pub struct Watcher {
     directory: PathBuf,
@@ -41,7 +41,7 @@ struct Known {
     missing_since: Option<Instant>,
 }
 
-/// What of a file changes whenever its content may have.
+/// The metadata of a file, which changes whenever its content may have changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,
@@ -85,7 +85,7 @@ impl Watcher {
         Ok(Self { directory: directory.to_owned(), inotify, open: BTreeSet::new(), known: BTreeMap::new() })
     }
 
-    /// What the directory holds now.
+    /// Scans the directory and returns the content of its files.
     ///
     /// # Errors
     /// When the directory cannot be listed; what was known is kept.
@@ -115,7 +115,7 @@ impl Watcher {
     fn look_at(&mut self, name: &str) {
         let path = self.directory.join(name);
         let metadata = match fs::metadata(&path) {
-            // Gone between listing and looking: the next event says so.
+            // Removed after the listing: the next event reports it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             other => other,
         };
@@ -133,11 +133,10 @@ impl Watcher {
         self.known.insert(name.to_owned(), Known { identity, read, missing_since: None });
     }
 
-    /// Waits until [`scan`](Self::scan) may find something else.
+    /// Waits until [`scan`](Self::scan) may find a change.
     ///
     /// # Errors
-    /// When the directory itself went away or cannot be watched any more. Nothing is to be concluded about the
-    /// manifests from that.
+    /// When the directory is gone or can no longer be watched. The manifests do not count as removed then.
     pub async fn changed(&mut self) -> io::Result<()> {
         let settled =
             self.known.values().filter_map(|known| known.missing_since).min().map(|since| since + SETTLE);
@@ -159,7 +158,7 @@ impl Watcher {
         }
     }
 
-    /// Takes note of an event; says whether the directory is worth a look.
+    /// Records an event. Returns whether the directory has to be scanned.
     fn note(&mut self, event: &Event) -> io::Result<bool> {
         let flags = event.flags;
         if flags.intersects(

@@ -1,4 +1,4 @@
-//! Asks the launchers.
+//! Queries the launchers.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,25 +15,25 @@ use vireo_proto::launcher::{AgentQuestion, GuestFilesystem, Statistics};
 use crate::launcher::link;
 use crate::node::Node;
 
-/// For one launcher.
+/// The timeout of one launcher.
 const EACH: Duration = Duration::from_secs(5);
-/// For all of them.
+/// The timeout of all launchers together.
 const ALL: Duration = Duration::from_secs(10);
-/// How many are asked at once.
+/// How many launchers are queried at once.
 const AT_ONCE: usize = 64;
 
-/// A VMI and what its machine has used.
+/// A VMI and the resource usage of its VM.
 #[derive(Debug, Clone)]
-pub(super) struct Seen {
+pub(super) struct VmiSample {
     pub(super) vmi: Arc<VirtualMachineInstance>,
-    /// Absent: it does not run, or nobody answered.
+    /// `None` when it does not run or its launcher did not respond.
     pub(super) statistics: Option<Statistics>,
-    /// Empty without a guest's agent.
+    /// Empty without a guest agent.
     pub(super) filesystems: Vec<GuestFilesystem>,
 }
 
-/// All VMIs, and how many of those that run are missing.
-pub(super) async fn everything(node: &Node) -> (Vec<Seen>, usize) {
+/// All VMIs, and the number of running VMIs without a response.
+pub(super) async fn everything(node: &Node) -> (Vec<VmiSample>, usize) {
     let vmis = node.vmis();
     let asking = vmis.iter().enumerate().filter(|(_, vmi)| vmi.status.phase == "Running");
     let asking: Vec<_> = asking.map(|(at, vmi)| (at, socket(node, vmi), has_agent(vmi))).collect();
@@ -49,16 +49,16 @@ pub(super) async fn everything(node: &Node) -> (Vec<Seen>, usize) {
         }
     }
     let missing = asked - known.len();
-    let seen = vmis.into_iter().enumerate().map(|(at, vmi)| {
+    let samples = vmis.into_iter().enumerate().map(|(at, vmi)| {
         let (statistics, filesystems) = known.remove(&at).unzip();
-        Seen { vmi, statistics, filesystems: filesystems.unwrap_or_default() }
+        VmiSample { vmi, statistics, filesystems: filesystems.unwrap_or_default() }
     });
-    (seen.collect(), missing)
+    (samples.collect(), missing)
 }
 
 fn socket(node: &Node, vmi: &VirtualMachineInstance) -> Option<PathBuf> {
     let uid: Uuid = vmi.metadata.uid.parse().ok()?;
-    Some(node.state.machine(uid).launcher_socket())
+    Some(node.state.vmi_dir(uid).launcher_socket())
 }
 
 fn has_agent(vmi: &VirtualMachineInstance) -> bool {
@@ -74,18 +74,18 @@ async fn one(socket: Option<PathBuf>, agent: bool) -> Option<(Statistics, Vec<Gu
         if !agent {
             return Vec::new();
         }
-        let told = timeout(EACH, link::ask_agent(&socket, AgentQuestion::Filesystems)).await;
-        told.ok().and_then(Result::ok).map(|told| told.filesystems).unwrap_or_default()
+        let response = timeout(EACH, link::ask_agent(&socket, AgentQuestion::Filesystems)).await;
+        response.ok().and_then(Result::ok).map(|response| response.filesystems).unwrap_or_default()
     };
     let (statistics, filesystems) = tokio::join!(timeout(EACH, link::statistics(&socket)), filesystems);
     match statistics {
         Ok(Ok(statistics)) => Some((statistics, filesystems)),
         Ok(Err(error)) => {
-            debug!(socket = %socket.display(), error = link::chain(&error), "no figures");
+            debug!(socket = %socket.display(), error = link::chain(&error), "no statistics");
             None
         }
         Err(_) => {
-            debug!(socket = %socket.display(), "no figures in time");
+            debug!(socket = %socket.display(), "no statistics in time");
             None
         }
     }

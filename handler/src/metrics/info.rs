@@ -1,12 +1,12 @@
-//! What there is, whether it runs or not.
+//! Metrics of all VMIs, whether they run or not.
 
 use std::collections::BTreeMap;
 
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::sheet::{Labels, Metric, Sheet, gauge};
+use super::metric_set::{Labels, Metric, MetricSet, gauge};
 
-/// KubeVirt's word for what there is none of.
+/// KubeVirt's value for a missing label.
 pub(super) const NONE: &str = "<none>";
 
 const INFO: Metric = gauge("kubevirt_vmi_info", "A VMI and what it is.");
@@ -15,11 +15,15 @@ const NON_EVICTABLE: Metric =
     gauge("kubevirt_vmi_non_evictable", "Whether a VMI that is to migrate away from its node cannot.");
 const ADDRESSES: Metric = gauge("kubevirt_vmi_status_addresses", "An address of a VMI.");
 
-/// Those for whom an eviction is a migration.
+/// The eviction strategies that migrate a VMI.
 const MIGRATES: [&str; 2] = ["LiveMigrate", "External"];
 
-/// Adds what is known of all VMIs.
-pub(super) fn add<'a>(sheet: &mut Sheet, node: &str, vmis: impl Iterator<Item = &'a VirtualMachineInstance>) {
+/// Adds the metrics of all VMIs.
+pub(super) fn add<'a>(
+    metric_set: &mut MetricSet,
+    node: &str,
+    vmis: impl Iterator<Item = &'a VirtualMachineInstance>,
+) {
     let mut phases: BTreeMap<Vec<String>, u64> = BTreeMap::new();
     for vmi in vmis {
         let sort = sort(vmi);
@@ -27,19 +31,19 @@ pub(super) fn add<'a>(sheet: &mut Sheet, node: &str, vmis: impl Iterator<Item = 
         let counted =
             [node.to_owned(), phase.clone()].into_iter().chain(sort.iter().map(|(_, value)| value.clone()));
         *phases.entry(counted.collect()).or_default() += 1;
-        sheet.add(&INFO, info(node, vmi, &phase, &sort), Some(1.into()));
+        metric_set.add(&INFO, info(node, vmi, &phase, &sort), Some(1.into()));
         let stuck = !is_evictable(vmi);
-        sheet.add(&NON_EVICTABLE, whose(node, vmi), Some(u64::from(stuck).into()));
-        addresses(sheet, node, vmi);
+        metric_set.add(&NON_EVICTABLE, vmi_labels(node, vmi), Some(u64::from(stuck).into()));
+        addresses(metric_set, node, vmi);
     }
     let names = ["node", "phase", "os", "workload", "flavor", "instance_type", "preference"];
     for (values, count) in phases {
         let labels = names.iter().zip(values).map(|(name, value)| ((*name).into(), value));
-        sheet.add(&COUNT, labels.collect(), Some(count.into()));
+        metric_set.add(&COUNT, labels.collect(), Some(count.into()));
     }
 }
 
-fn whose(node: &str, vmi: &VirtualMachineInstance) -> Labels {
+fn vmi_labels(node: &str, vmi: &VirtualMachineInstance) -> Labels {
     vec![
         ("node".into(), node.to_owned()),
         ("namespace".into(), vmi.metadata.namespace.clone()),
@@ -47,7 +51,7 @@ fn whose(node: &str, vmi: &VirtualMachineInstance) -> Labels {
     ]
 }
 
-/// What its annotations say it is.
+/// The labels that come from the VMI's annotations.
 fn sort(vmi: &VirtualMachineInstance) -> [(&'static str, String); 5] {
     let first = |names: &[&str]| {
         let value = names.iter().find_map(|name| vmi.metadata.annotations.get(*name));
@@ -75,32 +79,32 @@ fn info(node: &str, vmi: &VirtualMachineInstance, phase: &str, sort: &[(&'static
         ("guest_os_name", known(&guest.name)),
         ("guest_os_version_id", known(&guest.version_id)),
         ("evictable", is_evictable(vmi).to_string()),
-        // There is one release on a node; guests outlive it, and go on.
+        // A node has one release; its guests outlive an upgrade.
         ("outdated", "false".to_owned()),
         ("vmi_pod", NONE.to_owned()),
     ];
-    let mut labels = whose(node, vmi);
+    let mut labels = vmi_labels(node, vmi);
     labels.push(("phase".into(), phase.to_owned()));
     labels.extend(sort.iter().cloned().chain(rest).map(|(name, value)| (name.into(), value)));
     labels
 }
 
-/// Nobody migrates here: whoever is to migrate when it is evicted stays.
+/// Migration is not implemented: a VMI that is to migrate when it is evicted stays.
 fn is_evictable(vmi: &VirtualMachineInstance) -> bool {
     vmi.spec.eviction_strategy.as_deref().is_none_or(|strategy| !MIGRATES.contains(&strategy))
 }
 
-fn addresses(sheet: &mut Sheet, node: &str, vmi: &VirtualMachineInstance) {
+fn addresses(metric_set: &mut MetricSet, node: &str, vmi: &VirtualMachineInstance) {
     for interface in &vmi.status.interfaces {
         for address in &interface.ip_addresses {
-            let mut labels = whose(node, vmi);
+            let mut labels = vmi_labels(node, vmi);
             labels.extend([
                 ("vnic_name".into(), interface.name.clone()),
                 ("interface_name".into(), interface.interface_name.clone()),
                 ("address".into(), address.clone()),
                 ("type".into(), "ExternalInterface".to_owned()),
             ]);
-            sheet.add(&ADDRESSES, labels, Some(1.into()));
+            metric_set.add(&ADDRESSES, labels, Some(1.into()));
         }
     }
 }

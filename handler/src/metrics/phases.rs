@@ -1,4 +1,4 @@
-//! How long VMIs take from phase to phase, by this process's own clock: finer than the seconds of their status.
+//! The duration of phase transitions, by this process's monotonic clock: the status has only full seconds.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,7 +12,7 @@ use vireo_api::v1::VirtualMachineInstance;
 
 use crate::manifests::Key;
 
-/// KubeVirt's, and finer ones before them.
+/// KubeVirt's buckets, and finer ones before them.
 const BUCKETS: [f64; 21] = [
     0.05, 0.1, 0.25, 0.5, 1., 2., 5., 10., 20., 30., 40., 50., 60., 90., 120., 180., 300., 600., 1200.,
     1800., 3600.,
@@ -31,38 +31,38 @@ struct Reached {
 
 type Times<L> = Family<L, Histogram, fn() -> Histogram>;
 
-/// Who is in which phase since when.
+/// The phases of all VMIs and the histograms of their transitions.
 pub(super) struct Phases {
-    lives: Mutex<BTreeMap<Key, Life>>,
+    lifetimes: Mutex<BTreeMap<Key, Lifetime>>,
     between: Times<Between>,
     from_creation: Times<Reached>,
     from_deletion: Times<Reached>,
 }
 
-/// One VMI's.
+/// The phase of one VMI and the times of its events.
 #[derive(Debug, Clone, PartialEq)]
-struct Life {
+struct Lifetime {
     uid: String,
     phase: String,
-    /// When it entered the phase. Absent: before we looked.
+    /// When it entered the phase; `None` when that was before the first observation.
     since: Option<Instant>,
-    born: Option<Instant>,
-    dying: Option<Instant>,
+    created: Option<Instant>,
+    deleted: Option<Instant>,
 }
 
-/// A change that was seen.
+/// A phase transition.
 #[derive(Debug, PartialEq)]
 struct Change {
     phase: String,
     last: String,
     since: Option<Instant>,
-    born: Option<Instant>,
-    dying: Option<Instant>,
+    created: Option<Instant>,
+    deleted: Option<Instant>,
 }
 
 impl std::fmt::Debug for Phases {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        form.debug_struct("Phases").field("lives", &self.lives).finish_non_exhaustive()
+        form.debug_struct("Phases").field("lifetimes", &self.lifetimes).finish_non_exhaustive()
     }
 }
 
@@ -70,7 +70,7 @@ impl Default for Phases {
     fn default() -> Self {
         let times: fn() -> Histogram = || Histogram::new(BUCKETS);
         Self {
-            lives: Mutex::default(),
+            lifetimes: Mutex::default(),
             between: Family::new_with_constructor(times),
             from_creation: Family::new_with_constructor(times),
             from_deletion: Family::new_with_constructor(times),
@@ -98,60 +98,67 @@ impl Phases {
         registry.register(name, "From one phase of a VMI to the next", self.between.clone());
     }
 
-    /// Takes note of the phase that a VMI is in, or that it is no more.
-    pub(super) fn see(&self, key: &Key, vmi: Option<&VirtualMachineInstance>, now: Instant) {
-        let mut lives = self.lives.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Records the phase of a VMI, or its removal.
+    pub(super) fn observe_vmi(&self, key: &Key, vmi: Option<&VirtualMachineInstance>, now: Instant) {
+        let mut lifetimes = self.lifetimes.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(vmi) = vmi else {
-            lives.remove(key);
+            lifetimes.remove(key);
             return;
         };
-        let (life, change) = next(lives.get(key), vmi, now);
-        lives.insert(key.clone(), life);
-        drop(lives);
+        let (lifetime, change) = next(lifetimes.get(key), vmi, now);
+        lifetimes.insert(key.clone(), lifetime);
+        drop(lifetimes);
         if let Some(change) = change {
             self.observe(change, now);
         }
     }
 
     fn observe(&self, change: Change, now: Instant) {
-        let Change { phase, last, since, born, dying } = change;
+        let Change { phase, last, since, created, deleted } = change;
         let reached = Reached { phase: phase.clone() };
         let took = |from: Instant| now.duration_since(from).as_secs_f64();
         if let Some(since) = since {
             self.between.get_or_create(&Between { phase, last_phase: last }).observe(took(since));
         }
-        if let Some(born) = born {
-            self.from_creation.get_or_create(&reached).observe(took(born));
+        if let Some(created) = created {
+            self.from_creation.get_or_create(&reached).observe(took(created));
         }
-        if let Some(dying) = dying {
-            self.from_deletion.get_or_create(&reached).observe(took(dying));
+        if let Some(deleted) = deleted {
+            self.from_deletion.get_or_create(&reached).observe(took(deleted));
         }
     }
 }
 
-/// The life of a VMI after a look at it, and what changed since the last one.
-fn next(before: Option<&Life>, vmi: &VirtualMachineInstance, now: Instant) -> (Life, Option<Change>) {
+/// The lifetime of a VMI after a look at it, and what changed since the last one.
+fn next(before: Option<&Lifetime>, vmi: &VirtualMachineInstance, now: Instant) -> (Lifetime, Option<Change>) {
     let phase = vmi.status.phase.as_str();
-    let is_dying = vmi.metadata.deletion_timestamp.is_some();
-    let before = before.filter(|life| life.uid == vmi.metadata.uid);
+    let is_deleted = vmi.metadata.deletion_timestamp.is_some();
+    let before = before.filter(|lifetime| lifetime.uid == vmi.metadata.uid);
     let Some(before) = before else {
-        // One that is further on was made before we looked.
-        let born = matches!(phase, "" | "Pending" | "Scheduling").then_some(now);
-        let dying = is_dying.then_some(now).and(born);
-        let life = Life { uid: vmi.metadata.uid.clone(), phase: phase.to_owned(), since: born, born, dying };
-        return (life, None);
+        // A VMI in a later phase was created before the first observation.
+        let created = matches!(phase, "" | "Pending" | "Scheduling").then_some(now);
+        let deleted = is_deleted.then_some(now).and(created);
+        let lifetime = Lifetime {
+            uid: vmi.metadata.uid.clone(),
+            phase: phase.to_owned(),
+            since: created,
+            created,
+            deleted,
+        };
+        return (lifetime, None);
     };
-    let mut life = before.clone();
-    if is_dying && life.dying.is_none() {
-        life.dying = Some(now);
+    let mut lifetime = before.clone();
+    if is_deleted && lifetime.deleted.is_none() {
+        lifetime.deleted = Some(now);
     }
-    if life.phase == phase {
-        return (life, None);
+    if lifetime.phase == phase {
+        return (lifetime, None);
     }
-    let last = std::mem::replace(&mut life.phase, phase.to_owned());
-    let since = life.since.replace(now);
-    let change = Change { phase: phase.to_owned(), last, since, born: life.born, dying: life.dying };
-    (life, Some(change))
+    let last = std::mem::replace(&mut lifetime.phase, phase.to_owned());
+    let since = lifetime.since.replace(now);
+    let change =
+        Change { phase: phase.to_owned(), last, since, created: lifetime.created, deleted: lifetime.deleted };
+    (lifetime, Some(change))
 }
 
 #[cfg(test)]
@@ -160,24 +167,24 @@ mod tests {
 
     use super::*;
 
-    fn vmi(uid: &str, phase: &str, is_dying: bool) -> VirtualMachineInstance {
+    fn vmi(uid: &str, phase: &str, is_deleted: bool) -> VirtualMachineInstance {
         let mut vmi = VirtualMachineInstance::default();
         vmi.metadata.uid = uid.to_owned();
         vmi.status.phase = phase.to_owned();
-        vmi.metadata.deletion_timestamp = is_dying.then(|| "2026-01-01T00:00:00Z".to_owned());
+        vmi.metadata.deletion_timestamp = is_deleted.then(|| "2026-01-01T00:00:00Z".to_owned());
         vmi
     }
 
     #[test]
-    fn times_are_told_from_what_was_seen() {
+    fn times_come_from_observed_transitions() {
         let begin = Instant::now();
         let at = |tenths: u64| begin + Duration::from_millis(tenths * 100);
-        let change = |last: &str, phase: &str, [since, born, dying]: [Option<u64>; 3]| {
-            let (since, born, dying) = (since.map(at), born.map(at), dying.map(at));
-            Some(Change { phase: phase.to_owned(), last: last.to_owned(), since, born, dying })
+        let change = |last: &str, phase: &str, [since, created, deleted]: [Option<u64>; 3]| {
+            let (since, created, deleted) = (since.map(at), created.map(at), deleted.map(at));
+            Some(Change { phase: phase.to_owned(), last: last.to_owned(), since, created, deleted })
         };
-        let mut life = None;
-        for (now, uid, phase, is_dying, expected) in [
+        let mut lifetime = None;
+        for (now, uid, phase, is_deleted, expected) in [
             (0, "a", "Pending", false, None),
             (1, "a", "Pending", false, None),
             (3, "a", "Running", false, change("Pending", "Running", [Some(0), Some(0), None])),
@@ -188,9 +195,9 @@ mod tests {
             (9, "b", "Failed", false, change("Running", "Failed", [None, None, None])),
             (10, "b", "Running", false, change("Failed", "Running", [Some(9), None, None])),
         ] {
-            let (after, seen) = next(life.as_ref(), &vmi(uid, phase, is_dying), at(now));
+            let (after, seen) = next(lifetime.as_ref(), &vmi(uid, phase, is_deleted), at(now));
             assert_eq!(seen, expected, "{now} {uid} {phase}");
-            life = Some(after);
+            lifetime = Some(after);
         }
     }
 }

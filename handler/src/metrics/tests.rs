@@ -56,7 +56,7 @@ fn statistics() -> Statistics {
 }
 
 /// One that runs and is known, one that runs and hangs, one that waits.
-fn node_of_three() -> Vec<Seen> {
+fn node_of_three() -> Vec<VmiSample> {
     let mut one = vmi("one", "Running");
     let labels =
         [("app.kubernetes.io/name", "web"), ("app-kubernetes-io-name", "first"), ("tier", "a \"b\"\n")];
@@ -77,11 +77,11 @@ fn node_of_three() -> Vec<Seen> {
         total_bytes: 200,
         ..GuestFilesystem::default()
     };
-    let seen = |vmi, statistics| Seen { vmi: Arc::new(vmi), statistics, filesystems: Vec::new() };
+    let sample = |vmi, statistics| VmiSample { vmi: Arc::new(vmi), statistics, filesystems: Vec::new() };
     vec![
-        Seen { filesystems: vec![root], ..seen(one, Some(statistics())) },
-        seen(vmi("two", "Running"), None),
-        seen(vmi("three", "Pending"), None),
+        VmiSample { filesystems: vec![root], ..sample(one, Some(statistics())) },
+        sample(vmi("two", "Running"), None),
+        sample(vmi("three", "Pending"), None),
     ]
 }
 
@@ -114,7 +114,7 @@ async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
             ..Condition::default()
         };
         vmi.status.conditions = vec![agent];
-        let socket = node.state.machine(uid).launcher_socket();
+        let socket = node.state.vmi_dir(uid).launcher_socket();
         std::fs::create_dir_all(socket.parent().unwrap()).unwrap();
         // It takes the connection, and says nothing.
         deaf.push(UnixListener::bind(&socket).unwrap());
@@ -122,20 +122,23 @@ async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
         node.show(&key, Some(vmi));
     }
     let begin = Instant::now();
-    let told = text(&node).await;
+    let text_of_node = text(&node).await;
     assert!(begin.elapsed() < std::time::Duration::from_secs(6), "{:?}", begin.elapsed());
-    assert!(told.contains("vireo_metrics_vmis_missing{node=\"node1\"} 3\n"), "{told}");
-    assert!(told.contains("process_resident_memory_bytes ") && told.ends_with("# EOF\n"), "{told}");
-    assert!(!told.contains("kubevirt_vmi_cpu"), "nothing is made up:\n{told}");
+    assert!(text_of_node.contains("vireo_metrics_vmis_missing{node=\"node1\"} 3\n"), "{text_of_node}");
+    assert!(
+        text_of_node.contains("process_resident_memory_bytes ") && text_of_node.ends_with("# EOF\n"),
+        "{text_of_node}"
+    );
+    assert!(!text_of_node.contains("kubevirt_vmi_cpu"), "nothing is made up:\n{text_of_node}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_so_many_may_ask_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
-    let places = node.metrics.places.try_acquire_many(3).unwrap();
+    let permits = node.metrics.permits.try_acquire_many(3).unwrap();
     let refused = serve(State(Arc::clone(&node))).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
-    drop(places);
+    drop(permits);
     assert!(text(&node).await.contains("vireo_metrics_refused_total 1\n"));
 }

@@ -1,4 +1,4 @@
-//! Which addresses a VM gets: a /30 of `--vm-cidr` for the wire between its namespace and the host.
+//! The addresses of a VM: a /30 of `--vm-cidr` for the wire between its namespace and the host.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -77,7 +77,7 @@ mod tests {
         let mut used = BTreeSet::new();
         let first = allocate(range, &used).unwrap();
         assert_eq!((first.host(), first.vm()), (Ipv4Addr::new(10, 201, 0, 1), Ipv4Addr::new(10, 201, 0, 2)));
-        // Somebody has only the broadcast address of it: it is not free.
+        // Only its broadcast address is in use: the wire is not free.
         used.insert(Ipv4Addr::new(10, 201, 0, 3));
         let second = allocate(range, &used).unwrap();
         assert_eq!(

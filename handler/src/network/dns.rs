@@ -1,9 +1,9 @@
-//! The name servers a guest is told: the host's, as far as a guest can reach them.
+//! The name servers of a guest: those of the host that a guest can reach.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// What resolv.conf(5) says, as far as DHCP can pass it on.
+/// The part of resolv.conf(5) that DHCP can pass on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolver {
     /// IPv4 servers that are not on a loopback address.
@@ -14,7 +14,7 @@ pub struct Resolver {
     pub unreachable: Vec<IpAddr>,
 }
 
-/// Reads resolv.conf(5). Lines that are none are left out, as the resolver does.
+/// Parses resolv.conf(5). Invalid lines are ignored, as the resolver does.
 pub fn parse(text: &str) -> Resolver {
     let mut resolver = Resolver::default();
     for line in text.lines() {
@@ -27,7 +27,7 @@ pub fn parse(text: &str) -> Resolver {
                 Some(other) => resolver.unreachable.push(other),
                 None => {}
             },
-            // The last of them counts.
+            // The last line wins.
             Some("search" | "domain") => resolver.search = words.map(str::to_owned).collect(),
             _ => {}
         }

@@ -15,13 +15,13 @@ use super::NetworkError;
 /// `ENODEV`: no such link.
 const NO_DEVICE: i32 = 19;
 
-/// A conversation with the kernel about one namespace.
+/// A netlink connection for one namespace.
 pub(super) struct Links {
     handle: Handle,
 }
 
-/// Runs a conversation on the calling thread, in its namespace.
-pub(super) fn converse<T, F>(talk: impl FnOnce(Links) -> F) -> Result<T, NetworkError>
+/// Runs work with a netlink connection on the calling thread, in its namespace.
+pub(super) fn with_links<T, F>(work: impl FnOnce(Links) -> F) -> Result<T, NetworkError>
 where
     F: Future<Output = Result<T, NetworkError>>,
 {
@@ -30,7 +30,7 @@ where
     runtime.block_on(async {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetworkError::Netlink)?;
         tokio::spawn(connection);
-        talk(Links { handle }).await
+        work(Links { handle }).await
     })
 }
 
@@ -113,7 +113,7 @@ impl Links {
         self.handle.link().set(up.build()).execute().await.map_err(failed(format!("set {name} up")))
     }
 
-    /// Sends everything unknown to a gateway.
+    /// Sets the default route to a gateway.
     pub(super) async fn default_route(&self, gateway: Ipv4Addr) -> Result<(), NetworkError> {
         let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build();
         let add = self.handle.route().add(route).replace();

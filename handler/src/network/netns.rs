@@ -1,4 +1,4 @@
-//! Network namespaces: made to stay, entered by a thread of their own, removed.
+//! Network namespaces: created persistently, entered by dedicated threads, and removed.
 //!
 //! A namespace is kept by a bind mount below `/run/netns`, so that it outlives every process and `ip netns` shows
 //! it. A namespace belongs to a thread in Linux; whatever must happen inside one happens on a thread that lives

@@ -1,4 +1,4 @@
-//! Packet rules: what they say (pure text) and how they get into the kernel (the `nft` binary).
+//! Packet rules: their text, and applying them with the `nft` binary.
 //!
 //! Every rule set replaces itself as a whole in one transaction, so applying it twice is applying it once.
 
@@ -19,7 +19,7 @@ pub struct Forward {
     pub port: u16,
 }
 
-/// What nft calls it.
+/// A transport protocol, with its name in nft.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
@@ -40,12 +40,12 @@ impl Protocol {
 /// Why rules are not in place.
 #[derive(Debug, Error)]
 pub enum NftError {
-    /// The binary could not be started or spoken to.
+    /// The binary could not be started or written to.
     #[error("cannot run nft; install the nftables package")]
     Run(#[source] io::Error),
-    /// The kernel or nft refused them.
-    #[error("nft refuses the rules: {0}")]
-    Refused(String),
+    /// The kernel or nft rejected them.
+    #[error("nft rejected the rules: {0}")]
+    Rejected(String),
 }
 
 /// The host's rules: what guests send beyond the host leaves with the host's address.
@@ -122,7 +122,7 @@ pub fn apply(rules: &str) -> Result<(), NftError> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(NftError::Refused(text.split_whitespace().collect::<Vec<_>>().join(" ")))
+    Err(NftError::Rejected(text.split_whitespace().collect::<Vec<_>>().join(" ")))
 }
 
 #[cfg(test)]

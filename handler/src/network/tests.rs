@@ -26,7 +26,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// `None`, said aloud, where the test may not make namespaces.
+    /// `None`, with a message, where the test may not create namespaces.
     fn new(forwards: &[Forward]) -> Option<Self> {
         if let Err(reason) = permitted() {
             eprintln!("SKIPPED: {reason}");
@@ -89,7 +89,7 @@ impl Drop for Bench {
     }
 }
 
-/// The host speaks to the guest's listener and hears what it says.
+/// The host connects to the guest's listener and reads from it.
 fn greet(bench: &Bench, listener: &TcpListener, port: u16) -> SocketAddr {
     let mut client = TcpStream::connect_timeout(&bench.vm(port), PATIENCE).unwrap();
     let (mut served, peer) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! What a PersistentVolumeClaim says.
+//! Accessors of a PersistentVolumeClaim.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(super) fn phase(claim: &PersistentVolumeClaim) -> &str {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-/// Whether a claim has had its disk.
+/// Whether a claim has been bound to a disk.
 pub(super) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
     ["Bound", "Lost"].contains(&phase(claim))
 }

@@ -26,12 +26,12 @@ use crate::storage::Claims;
 
 /// The component of its events, as Kubernetes calls it.
 const COMPONENT: &str = "persistentvolume-controller";
-/// When what the node lacks is tried again.
+/// The retry interval.
 const RETRY: Duration = Duration::from_secs(5);
 
 pub(super) type Claim = Cached<PersistentVolumeClaim>;
 
-/// What is reconciled.
+/// The key of a reconciled object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Item {
     /// A claim.
@@ -49,7 +49,7 @@ impl fmt::Display for Item {
     }
 }
 
-/// Why an object is tried again.
+/// Why a reconcile is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum ProvisionError {
     /// A request failed.
@@ -69,7 +69,7 @@ pub(super) fn version<T: Resource>(object: &Cached<T>) -> Version<'_> {
     Version { name: &object.key.name, uid: &object.uid, resource_version }
 }
 
-/// Whether there is nothing to try again.
+/// Whether no retry is needed.
 pub(super) type Settled = Result<bool, ProvisionError>;
 
 /// Provisions claims with files of a node.
@@ -84,7 +84,7 @@ pub struct Provisioner {
     vmis: Arc<Informer<ClaimUsers>>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<Item>>,
-    /// What waits until no VMI of a namespace uses a disk.
+    /// Items that wait until no VMI of a namespace uses a disk.
     waiting: Arc<Mutex<BTreeMap<Item, String>>>,
 }
 
@@ -125,7 +125,7 @@ impl Provisioner {
             let claims = change.versions().filter_map(|one| volume::claim(&one.value));
             claims.for_each(|(claim, _)| changed.add(Item::Claim(claim)));
         });
-        // A VMI that changes may no longer use what is to go.
+        // A VMI that changed may no longer use a disk that is to be removed.
         let (changed, wait) = (Arc::clone(&queue), Arc::clone(&waiting));
         vmis.on_change(move |vmi| {
             let waiting = wait.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,9 +177,8 @@ impl Provisioner {
         Ok(tokio::task::spawn_blocking(move || work(&files, &namespace, &name)).await?)
     }
 
-    /// Records the phase of a claim that has no disk and why, or that it has one, for the VMIs that wait for it.
-    ///
-    /// Whether that was not known.
+    /// Records the phase of a claim without a disk and its reason, or that it has a disk, for the VMIs that wait for
+    /// it. Returns whether that is new.
     fn explain(&self, claim: &ObjectKey, state: Option<String>) -> bool {
         let is_new = self.files.explain(&claim.namespace, &claim.name, state);
         if is_new {
@@ -239,7 +238,7 @@ impl Provisioner {
             return self.bind(claim).await.map(|_| true);
         }
         if is_bound && !there {
-            // A disk that somebody removed is not made anew: an empty disk would pass for the lost one.
+            // A disk that was removed is not recreated: an empty disk must not replace the lost one.
             let path = self.files.path(&claim.key.namespace, &claim.key.name);
             let text = format!("{} is gone, and with it what was written to it", path.display());
             return self.lose(claim, text).await;
@@ -265,7 +264,7 @@ impl Provisioner {
         self.write_status(claim, bound.as_ref(), &status).await?;
         match is_bound {
             true => {
-                let text = "Resize volume succeeded: machines see it with their next start";
+                let text = "Resize volume succeeded: VMs see it with their next start";
                 self.publish(claim, Reason::VolumeResizeSuccessful, text).await;
             }
             false => {
@@ -277,7 +276,7 @@ impl Provisioner {
         Ok(true)
     }
 
-    /// Has VMIs wait for the image of a claim that is to get one, or wait no longer; whether that is done.
+    /// Sets whether VMIs wait for the image of a claim. Returns whether that succeeded.
     async fn settle_image(&self, claim: &Claim) -> Settled {
         let waits = upload::waits(claim::annotations(claim));
         let settle =
@@ -296,9 +295,9 @@ impl Provisioner {
         }
     }
 
-    /// Says why a claim gets no disk: to its users, and to the VMIs that wait for it.
+    /// Reports why a claim gets no disk, as an event and to the VMIs that wait for it.
     pub(super) async fn stay_pending(&self, claim: &Claim, text: String) {
-        // It is tried every few seconds, and reported when it changes.
+        // The claim is retried every few seconds; only changes are reported.
         if self.explain(&claim.key, Some(format!("Pending: {text}"))) {
             self.publish(claim, Reason::ProvisioningFailed, text).await;
         }
@@ -309,7 +308,7 @@ impl Provisioner {
         if claim::phase(claim) == "Lost" {
             return Ok(true);
         }
-        // The claim is last: once it is lost, nothing is tried again.
+        // The claim is last: once it is Lost, nothing is retried.
         if let Some(volume) = self.volumes.get(&ObjectKey::new("", volume::name(&claim.uid))) {
             let status = json!({"phase": "Failed", "reason": "ClaimLost", "message": text});
             self.write_volume_status(&volume, &status).await?;
@@ -321,8 +320,8 @@ impl Provisioner {
         Ok(true)
     }
 
-    /// Names the volume of a claim in its spec, and offers to take an image where one is to come. The object, if that
-    /// changed it.
+    /// Sets the volume name in the claim's spec, and the annotations of a claim that waits for an upload. Returns the
+    /// object if that changed it.
     async fn bind(&self, claim: &Claim) -> Result<Option<DynamicObject>, ProvisionError> {
         let mut patch = json!({});
         let name = volume::name(&claim.uid);

@@ -1,4 +1,4 @@
-//! What becomes of disks: volumes that show them, and their removal once nothing uses them.
+//! The PersistentVolumes of disks, and the removal of disks that nothing uses.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ fn remove(files: &Claims, namespace: &str, name: &str) -> std::io::Result<()> {
 }
 
 impl Provisioner {
-    /// Makes the volume of a claim what the claim says.
+    /// Reconciles the volume of a claim with the claim.
     pub(super) async fn keep_volume(&self, claim: &Claim) -> Result<(), ProvisionError> {
         let disk = self.files.path(&claim.key.namespace, &claim.key.name);
         let spec = volume::spec(claim, disk.parent().unwrap_or(&disk), &self.node);
@@ -81,7 +81,7 @@ impl Provisioner {
         if !claim::is_held(claim) {
             return Ok(true);
         }
-        // A VMI that has not begun waits for a disk where there is none, and does not use it.
+        // A Pending VMI waits for a missing disk and does not use it.
         let has_disk = claim::is_bound(claim);
         if self.is_used(&claim.key, |phase| has_disk || phase != Phase::Pending) {
             self.wait(Item::Claim(claim.key.clone()), &claim.key.namespace);
@@ -106,7 +106,7 @@ impl Provisioner {
         let Some((claim, uid)) = volume::claim(&volume.value) else { return Ok(true) };
         match self.claims.get(&claim) {
             Some(there) if there.uid == uid => return Ok(true),
-            // The disk is another claim's by now; or it becomes free before that claim gets one.
+            // The disk belongs to a later claim of the same name, or is removed before that claim is bound.
             Some(there) if claim::is_bound(&there) => {}
             Some(_) => return Ok(true),
             None if self.is_used(&claim, |_| true) => {
@@ -125,7 +125,7 @@ impl Provisioner {
         Ok(true)
     }
 
-    /// Whether no disk of an earlier claim of the same name is in the place of a claim's disk; removes one that nothing
+    /// Whether no earlier claim of the same name still has a disk at this path. Removes an earlier disk that nothing
     /// uses.
     pub(super) async fn is_free(&self, claim: &Claim) -> Settled {
         let is_earlier = |one: &Arc<Cached<PersistentVolume>>| {

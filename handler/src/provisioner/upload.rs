@@ -1,8 +1,8 @@
-//! What annotations say of a claim that is to be filled by an upload, as with CDI.
+//! The annotations of a claim that an upload fills, as in CDI.
 
 use std::collections::BTreeMap;
 
-/// Says that a claim is to be filled by an upload.
+/// Marks a claim that an upload fills.
 pub const TARGET: &str = "cdi.kubevirt.io/storage.upload.target";
 /// Phase of the upload's server.
 pub const PHASE: &str = "cdi.kubevirt.io/storage.pod.phase";
@@ -13,7 +13,7 @@ pub const RUNNING: &str = "cdi.kubevirt.io/storage.condition.running";
 
 type Annotations = BTreeMap<String, String>;
 
-/// The annotations by which a claim that has its disk offers to take an image; empty where it waits for none, or offers
+/// The annotations that a bound claim gets so that clients upload its image; empty when it waits for none, or has them
 /// already.
 pub fn offer(annotations: &Annotations) -> Annotations {
     if !annotations.contains_key(TARGET) || annotations.contains_key(PHASE) {

@@ -5,7 +5,7 @@ use vireo_api::v1::ClaimVolumeSource;
 
 use crate::reconcile::status::Phase;
 
-/// What of a VMI tells whether it uses a claim.
+/// The part of a VMI that determines which claims it uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClaimUsers {
     /// Its phase.

@@ -1,4 +1,4 @@
-//! Doing one thing. Each may fail or be cut short; what it has done by then is found done the next time.
+//! Runs one action. An action may fail or be cancelled; the next run finds what is already done.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use tracing::{info, warn};
 use super::deadline::Interrupt;
 use super::decide::Action;
 use super::desired::Desired;
-use super::machine::{LauncherState, Machine};
+use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
 use super::status::{Phase, SyncError};
-use crate::launcher::link::{Link, LinkError, Seen, chain};
+use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
@@ -20,17 +20,17 @@ use crate::storage::{self, Places, Prepared, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
-/// Names a failed step for people and programs.
+/// Turns an error into a [`SyncError`] with this reason and the whole chain of causes.
 pub(super) fn sync_error<E: std::error::Error>(reason: &'static str) -> impl FnOnce(E) -> SyncError {
     move |error| SyncError { reason, message: chain(&error) }
 }
 
-fn storage_trouble(error: StorageError) -> SyncError {
+fn storage_error(error: StorageError) -> SyncError {
     sync_error(error.reason())(error)
 }
 
-/// Runs something that blocks, beside the runtime.
-pub(super) async fn aside<T: Send + 'static>(
+/// Runs blocking work on the runtime's thread pool.
+pub(super) async fn run_blocking<T: Send + 'static>(
     reason: &'static str,
     work: impl FnOnce() -> Result<T, SyncError> + Send + 'static,
 ) -> Result<T, SyncError> {
@@ -38,16 +38,16 @@ pub(super) async fn aside<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(panicked)?
 }
 
-/// Does something that may take long, until what is wanted says that nobody needs it any more: then none.
-pub(super) async fn unless<T>(
-    wants: &watch::Receiver<Desired>,
+/// Runs work that may take long. Returns `None` when the desired state changes so that the work is not needed.
+pub(super) async fn cancel_if<T>(
+    desired: &watch::Receiver<Desired>,
     is_moot: impl Fn(&Desired) -> bool,
     work: impl Future<Output = T>,
 ) -> Option<T> {
-    let mut wants = wants.clone();
+    let mut desired = desired.clone();
     let moot = async {
-        if wants.wait_for(is_moot).await.is_err() {
-            // The handler stops, and this with it.
+        if desired.wait_for(is_moot).await.is_err() {
+            // The handler stops, and with it this task.
             std::future::pending::<()>().await;
         }
     };
@@ -58,8 +58,8 @@ pub(super) async fn unless<T>(
     }
 }
 
-impl Machine {
-    /// Takes one step. Whatever a launcher has to answer is cut short by `interrupt`, which is no sync_error.
+impl VmiReconciler {
+    /// Runs one action. `interrupt` cancels calls to the launcher; a cancelled call is not an error.
     pub(super) async fn act(
         &mut self,
         action: Action,
@@ -70,18 +70,18 @@ impl Machine {
             Action::Accept => self.accept(desired),
             Action::Start => self.start(interrupt.desired).await,
             Action::Launch => self.launch(interrupt).await,
-            Action::BeginLeaving => self.begin_leaving(),
+            Action::BeginDeletion => self.begin_deletion(),
             Action::AskShutdown => self.ask_shutdown(interrupt).await,
-            Action::Condemn => self.mark_unhealthy(),
+            Action::MarkUnhealthy => self.mark_unhealthy(),
             Action::Stop => self.stop(),
-            Action::PlugVolumes => self.plug_volumes(interrupt).await,
+            Action::HotplugVolumes => self.hotplug_volumes(interrupt).await,
             Action::Kill => self.kill().await,
             Action::RecordOutcome => self.record_outcome().await,
             Action::RecordLoss => self.record_loss().await,
             Action::Dismiss => self.dismiss(interrupt).await,
             Action::ReleaseNetwork => self.release_network().await,
             Action::Remove => self.remove().await,
-            Action::ReportStranger => Err(self.stranger()),
+            Action::ReportForeignLauncher => Err(self.foreign_launcher()),
             Action::Wait | Action::Finish => Ok(()),
         }
     }
@@ -91,7 +91,7 @@ impl Machine {
         let mut record = Record::new(&self.node.state, manifest, origin, &now());
         Phase::Pending.as_str().clone_into(&mut record.vmi.status.phase);
         if let Err(error) = record.dir.create().and_then(|()| record.write()) {
-            // The next try has another UID; on a full disk nothing of this one may stay.
+            // The retry uses another UID, so the files of this one are removed: the disk may be full.
             let _ = record.dir.remove();
             return Err(sync_error("FailedCreate")(error));
         }
@@ -109,12 +109,12 @@ impl Machine {
         self.record.clone().ok_or_else(absent)
     }
 
-    /// Changes the record, on disk first. The end of a VMI that is being deleted does not wait for a disk that is full:
-    /// nothing of it is needed once it is gone, and that may be what makes room.
+    /// Changes the record, on disk first. Deletion continues when the disk is full: it frees space, and the record is
+    /// not needed afterwards.
     pub(super) fn change(&mut self, change: impl FnOnce(&mut Record)) -> Done {
         let mut record = self.known()?;
         change(&mut record);
-        match record.leaving() {
+        match record.deleting() {
             true => self.save(&record),
             false => {
                 record.write().map_err(sync_error("FailedStatusWrite"))?;
@@ -138,20 +138,20 @@ impl Machine {
         self.change(|record| enter(record, phase, &at))
     }
 
-    /// A machine is pending until all its claims are there. None when it is no longer wanted as it is.
-    async fn find_claims(&mut self, wants: &watch::Receiver<Desired>) -> Result<Option<()>, SyncError> {
-        // What appears from here on is news.
+    /// A VMI is Pending until all its claims exist. Returns `None` when this VMI is no longer desired.
+    async fn find_claims(&mut self, desired: &watch::Receiver<Desired>) -> Result<Option<()>, SyncError> {
+        // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
         let record = self.known()?;
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         let claims = self.node.claims();
         let find = storage::find_claims(&vm, &claims, &self.node.jobs);
-        unless(wants, |desired| desired.replaces(&record), find).await.transpose().map_err(storage_trouble)
+        cancel_if(desired, |desired| desired.replaces(&record), find).await.transpose().map_err(storage_error)
     }
 
-    /// Claims, network, disks, process: in this order, so that a launcher exists only where its machine can.
-    async fn start(&mut self, wants: &watch::Receiver<Desired>) -> Done {
-        if self.find_claims(wants).await?.is_none() {
+    /// Prepares claims, network and disks, then starts the launcher: a launcher runs only when its VM can start.
+    async fn start(&mut self, desired: &watch::Receiver<Desired>) -> Done {
+        if self.find_claims(desired).await?.is_none() {
             return Ok(());
         }
         self.enter(Phase::Scheduling)?;
@@ -160,14 +160,14 @@ impl Machine {
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         self.ensure_network(&vm).await?;
         let is_moot = |desired: &Desired| desired.replaces(&record);
-        if unless(wants, is_moot, self.prepare_storage(&vm)).await.transpose()?.is_none() {
+        if cancel_if(desired, is_moot, self.prepare_storage(&vm)).await.transpose()?.is_none() {
             return Ok(());
         }
         let record = self.known()?;
         let cgroup = self.cgroup(&record);
         let settings = self.node.settings.clone();
-        aside("FailedLauncher", move || {
-            // A socket of a launcher that never got a machine would only be in the way.
+        run_blocking("FailedLauncher", move || {
+            // Remove the socket of an earlier launcher that never started a VM.
             let socket = record.dir.launcher_socket();
             let _ = std::fs::remove_file(&socket);
             let mut arguments: Vec<PathBuf> = vec!["--socket".into(), socket];
@@ -194,7 +194,7 @@ impl Machine {
 
     fn cgroup(&self, record: &Record) -> Option<PathBuf> {
         let made = self.node.cgroups.as_ref()?.create(record.uid);
-        made.map_err(|error| warn!(error = chain(&error), "the launcher gets no cgroup of its own")).ok()
+        made.map_err(|error| warn!(error = chain(&error), "cannot create a cgroup for the launcher")).ok()
     }
 
     async fn ensure_network(&mut self, vm: &vireo_api::spec::Vm) -> Done {
@@ -205,7 +205,7 @@ impl Machine {
         let plan = match record.plan.clone() {
             Some(plan) => plan,
             None => {
-                let plan = aside("FailedNetwork", move || {
+                let plan = run_blocking("FailedNetwork", move || {
                     node.plan_network(uid).map_err(sync_error("FailedNetwork"))
                 })
                 .await?;
@@ -219,7 +219,7 @@ impl Machine {
             }
         };
         let node = self.node.clone();
-        aside("FailedNetwork", move || {
+        run_blocking("FailedNetwork", move || {
             node.prepare_host()
                 .and_then(|()| network::ensure(&plan, &inside))
                 .map_err(sync_error("FailedNetwork"))
@@ -229,7 +229,7 @@ impl Machine {
 
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, SyncError> {
         let places = self.places(vm)?;
-        storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_trouble)
+        storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
     }
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
@@ -245,7 +245,7 @@ impl Machine {
 
     pub(super) fn link(&self) -> Result<&Link, SyncError> {
         match &self.launcher {
-            LauncherState::Followed(link) => Ok(link),
+            LauncherState::Attached(link) => Ok(link),
             LauncherState::Unstarted | LauncherState::Gone => {
                 Err(SyncError { reason: "FailedLauncher", message: "there is no launcher".to_owned() })
             }
@@ -256,12 +256,12 @@ impl Machine {
         let record = self.known()?;
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         let is_moot = |desired: &Desired| desired.removes(&record);
-        let prepared = unless(interrupt.desired, is_moot, self.prepare_storage(&vm)).await.transpose();
+        let prepared = cancel_if(interrupt.desired, is_moot, self.prepare_storage(&vm)).await.transpose();
         let prepared = match prepared {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ok(()),
             Err(sync_error) => {
-                // What the launcher waits for is not its own doing.
+                // The launcher waits for the handler, so its deadline does not apply.
                 self.deadline = None;
                 return Err(sync_error);
             }
@@ -269,8 +269,8 @@ impl Machine {
         let request = self.request(&record, &vm, &prepared);
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
-            // Refused or not: how it stands is what the launcher's state says.
-            Some(Ok(_) | Err(LinkError::Refused(_))) => self.launched = true,
+            // The launcher's state reports the result, also of a rejected launch.
+            Some(Ok(_) | Err(LinkError::Fault(_))) => self.launched = true,
             Some(Err(error)) => return Err(sync_error("FailedLaunch")(error)),
         }
         Ok(())
@@ -287,12 +287,12 @@ impl Machine {
         Ok(())
     }
 
-    /// Removes the cgroup of a launcher that is gone, with whatever still runs in it: what the VMI has is given to others
-    /// only after that.
+    /// Removes the cgroup of a launcher that is gone and kills the processes left in it. The VMI's resources are
+    /// released only after that.
     pub(super) async fn end_leftovers(&self) -> Done {
         let uid = self.known()?.uid;
         let node = Arc::clone(&self.node);
-        aside("FailedKill", move || {
+        run_blocking("FailedKill", move || {
             let removed = node.cgroups.as_ref().map_or(Ok(()), |cgroups| cgroups.remove(uid));
             removed.map_err(sync_error("FailedKill"))
         })
@@ -304,35 +304,35 @@ impl Machine {
         self.release_network().await?;
         let record = self.known()?;
         let dir = record.dir.clone();
-        aside("FailedRemove", move || dir.remove().map_err(sync_error("FailedRemove"))).await?;
+        run_blocking("FailedRemove", move || dir.remove().map_err(sync_error("FailedRemove"))).await?;
         info!("removed");
         self.node.show(&self.key, None);
         *self = Self::new(self.node.clone(), self.key.clone());
         Ok(())
     }
 
-    fn stranger(&self) -> SyncError {
-        let who = match self.seen() {
-            Some(Seen::Foreign(who)) => who,
-            _ => "somebody else".to_owned(),
+    fn foreign_launcher(&self) -> SyncError {
+        let owner = match self.launcher_status() {
+            Some(LauncherStatus::Foreign(owner)) => owner,
+            _ => "another process".to_owned(),
         };
         SyncError {
             reason: "ForeignLauncher",
-            message: format!("the launcher's socket is served for {who}; it is left alone"),
+            message: format!("the launcher socket belongs to {owner}; that launcher is left alone"),
         }
     }
 }
 
-/// Removes a network; also used for what a dead VMI left behind.
+/// Removes the network of a VMI, also of one without a record.
 pub(super) async fn remove_network(plan: Plan) -> Done {
-    aside("FailedNetwork", move || network::remove(&plan).map_err(sync_error("FailedNetwork"))).await
+    run_blocking("FailedNetwork", move || network::remove(&plan).map_err(sync_error("FailedNetwork"))).await
 }
 
 fn enter(record: &mut Record, phase: Phase, at: &str) {
     super::status::enter(&mut record.vmi.status, phase, at);
 }
 
-/// The guest's side of the network that a spec asks for.
+/// The guest's side of the network that a spec requests.
 pub(super) fn inside(vm: &vireo_api::spec::Vm) -> Option<Inside> {
     use vireo_api::spec::Binding;
     let Binding::Masquerade { network, ports } = vm.interfaces().first()?.binding();

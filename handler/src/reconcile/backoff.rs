@@ -1,14 +1,14 @@
-//! How long to wait before a failed step is tried again, and what is said of it meanwhile.
+//! The delay before a failed action is retried, and the error that is reported meanwhile.
 
 use std::time::Duration;
 
 use super::status::SyncError;
 use crate::storage::ERR_IMAGE_PULL;
 
-/// The reason once an image failed again; KubeVirt's.
+/// The reason after repeated failures of an image; KubeVirt's.
 pub(super) const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 
-/// First and longest pause, each twice as long as the one before.
+/// The first and the longest pause; each pause is twice as long as the one before.
 #[derive(Debug, Clone, Copy)]
 struct Pauses {
     first: Duration,
@@ -16,7 +16,7 @@ struct Pauses {
 }
 
 const STEPS: Pauses = Pauses { first: Duration::from_secs(1), last: Duration::from_secs(60) };
-/// The last is the kubelet's.
+/// The longest pause is the kubelet's.
 const IMAGES: Pauses = Pauses { first: Duration::from_secs(5), last: Duration::from_secs(300) };
 
 /// How often something failed since it last succeeded.
@@ -27,7 +27,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Notes a failure: how it is reported, and when to try again.
+    /// Records a failure. Returns the error to report and the delay before the retry.
     pub(super) fn fail(&mut self, sync_error: SyncError) -> (SyncError, Duration) {
         let is_of_image = sync_error.reason == ERR_IMAGE_PULL;
         if is_of_image != self.is_of_image {
@@ -46,7 +46,7 @@ impl Backoff {
         (sync_error, pause)
     }
 
-    /// It succeeded, or something else is to be tried.
+    /// Resets the backoff after a success or a change of the desired state.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
     }

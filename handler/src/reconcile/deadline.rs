@@ -1,4 +1,4 @@
-//! Until when a launcher has to do what is awaited of it, and what cuts a call to it short.
+//! Deadlines of the launcher, and the events that cancel a call to it.
 
 use std::time::Duration;
 
@@ -11,39 +11,39 @@ use super::desired::Desired;
 
 /// How long a launcher may take to bring its guest up. KubeVirt's launcher waits as long for QEMU.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// What a launcher gets beyond the guest's own grace period before it is killed from outside.
+/// Time beyond the guest's grace period before the handler kills the launcher.
 const KILL_MARGIN: Duration = Duration::from_secs(15);
-/// The same where the guest gets no grace period, and the least that a launcher gets that an earlier handler has asked.
+/// The margin for a grace period of zero, and the minimum for a launcher that an earlier handler asked to shut down.
 const FORCED_KILL_MARGIN: Duration = Duration::from_secs(5);
-/// What a dismissed launcher gets to exit, and a killed one until it is killed again.
+/// Time for a dismissed launcher to exit, and between two kills of the same launcher.
 pub(crate) const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a launcher may take to bring its guest to an end.
 pub(crate) fn time_to_end(grace: u64) -> Duration {
     let margin = if grace == 0 { FORCED_KILL_MARGIN } else { KILL_MARGIN };
-    // A grace period beyond what clocks can count is none that anybody sees the end of.
+    // Bounds the grace period so that the sum does not overflow.
     Duration::from_secs(grace.min(u32::MAX.into())) + margin
 }
 
-/// What is left of that when the end began then. A clock that was set back gives no more than the whole.
+/// The remaining time when the shutdown began at `since`; at most the full time, even if the clock was set back.
 fn time_left(grace: u64, since: Option<Timestamp>, now: Timestamp) -> Duration {
     let elapsed = since.map(|since| now.duration_since(since)).filter(|elapsed| elapsed.is_positive());
     let elapsed = elapsed.map(|elapsed| elapsed.unsigned_abs()).unwrap_or_default();
     time_to_end(grace).saturating_sub(elapsed).max(FORCED_KILL_MARGIN)
 }
 
-/// What a launcher was asked for, and got.
+/// The last request that reached a launcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sent {
     /// To shut its guest down.
     Shutdown,
     /// To exit.
     Dismissal,
-    /// Nothing: it was killed.
+    /// None: it was killed.
     Kill,
 }
 
-/// Until when a launcher has to do something.
+/// The time by which a launcher has to do something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deadline {
     pub(super) awaited: Awaited,
@@ -52,7 +52,7 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// From now on. `ending` is the guest's grace period and when its end began, if that is what is awaited.
+    /// Starts a deadline now. `ending` is the guest's grace period and the time at which its shutdown began.
     pub(super) fn new(awaited: Awaited, ending: (u64, Option<Timestamp>)) -> Self {
         let time = match awaited {
             Awaited::Start => START_TIMEOUT,
@@ -62,8 +62,8 @@ impl Deadline {
         Self { awaited, at: Instant::now() + time, sent: None }
     }
 
-    /// The guest gets another grace period from now on: the deadline may come sooner, never later, and a launcher that
-    /// was asked to shut its guest down is asked again, since it follows the shorter time.
+    /// Applies a new grace period from now on. The deadline may become earlier, never later. The shutdown request is
+    /// sent again, because the launcher applies the shorter grace period.
     pub(super) fn shorten(&mut self, grace: u64) {
         if self.awaited == Awaited::End {
             self.at = self.at.min(Instant::now() + time_to_end(grace));
@@ -71,13 +71,13 @@ impl Deadline {
         }
     }
 
-    /// Whether it was killed and is to be gone any moment; then it is killed again a while later.
+    /// Records a kill and sets the time of the next one. Returns whether the launcher had been killed before.
     pub(super) fn kill(&mut self) -> bool {
         self.at = Instant::now() + EXIT_TIMEOUT;
         self.sent.replace(Sent::Kill) == Some(Sent::Kill)
     }
 
-    /// How far the request has come that a launcher in this state is sent.
+    /// The state of the request that applies to a launcher in this state.
     pub(super) fn request(&self, launcher: Launcher, now: Instant) -> Request {
         use Launcher::{Alive, Exited, Silent, Starting, Waiting};
         match (self.sent, launcher) {
@@ -90,8 +90,8 @@ impl Deadline {
     }
 }
 
-/// What cuts a call to a launcher short: something else is wanted of the VMI by now, or the launcher's time is up. Either
-/// is decided upon at once.
+/// Cancels a call to a launcher when the desired state of the VMI changes or the launcher's deadline passes, so that
+/// the reconciler decides again at once.
 #[derive(Debug)]
 pub(super) struct Interrupt<'a> {
     pub(super) desired: &'a mut watch::Receiver<Desired>,
@@ -99,7 +99,7 @@ pub(super) struct Interrupt<'a> {
 }
 
 impl Interrupt<'_> {
-    /// What the call brings; nothing if it is cut short.
+    /// Awaits the call. Returns `None` when it is cancelled.
     pub(super) async fn or<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let at = self.at;
         let clock = async {
@@ -113,7 +113,7 @@ impl Interrupt<'_> {
             done = call => Some(done),
             () = clock => None,
             Ok(()) = self.desired.changed() => {
-                // The loop that waits for changes has to see this one, too.
+                // The reconcile loop has to see this change, too.
                 self.desired.mark_changed();
                 None
             }
@@ -140,7 +140,7 @@ mod tests {
             (30, ago(1_000_000), 5),
             (0, ago(0), 5),
             (0, ago(3), 5),
-            // A clock that was set back, and a record that does not tell.
+            // A clock that was set back, and a record without a time.
             (30, ago(-1_000_000), 45),
             (30, None, 45),
             (u64::MAX, ago(0), u64::from(u32::MAX) + 15),
@@ -193,13 +193,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_that_is_never_answered_is_cut_short() {
-        let (tell, mut desired) = watch::channel(Desired::Nothing);
+        let (sender, mut desired) = watch::channel(Desired::Nothing);
         let never = std::future::pending::<()>;
         let mut interrupt = Interrupt { desired: &mut desired, at: Some(Instant::now()) };
         assert_eq!(interrupt.or(never()).await, None, "its time is up");
         let mut interrupt = Interrupt { desired: &mut desired, at: None };
         assert_eq!(interrupt.or(async { 1 }).await, Some(1));
-        tell.send(Desired::Gone(0)).unwrap();
+        sender.send(Desired::Gone(0)).unwrap();
         assert_eq!(interrupt.or(never()).await, None, "something else is wanted");
         assert!(desired.has_changed().unwrap(), "and is still to be seen");
     }

@@ -1,4 +1,4 @@
-//! What is wanted of one name, as the task of its VMI is told.
+//! The desired state of one name, as its reconciler receives it.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use crate::manifests::Origin;
 use crate::manifests::catalog::Entry;
 use crate::manifests::document::Accepted;
 
-/// What the source of VMIs says about one name.
+/// The desired state of one name in the source of VMIs.
 #[derive(Debug, Clone, Default)]
 pub(super) enum Desired {
     Entry(Entry),
     #[default]
     Nothing,
-    /// Nothing, and the guest gets so many seconds to shut down.
+    /// Nothing, and the guest has this many seconds to shut down.
     Gone(u64),
 }
 
 impl Desired {
-    /// What is wanted of the VMI that is recorded. Another object of the same name waits until that one is gone.
-    pub(super) fn decided(&self, record: Option<&Record>) -> Wanted {
+    /// The desired state of the recorded VMI. Another object of the same name waits until the recorded VMI is gone.
+    pub(super) fn wanted(&self, record: Option<&Record>) -> Wanted {
         match self {
             Self::Entry(Entry::Present { origin: Origin::Object(uid), .. })
                 if record.is_some_and(|record| record.uid != *uid) =>
@@ -34,7 +34,7 @@ impl Desired {
         }
     }
 
-    /// How long the guest gets to shut down, if that was said.
+    /// The grace period in seconds, if the source sets one.
     pub(super) fn grace(&self) -> Option<u64> {
         match self {
             Self::Gone(seconds) | Self::Entry(Entry::Present { stop: Some(seconds), .. }) => Some(*seconds),
@@ -42,7 +42,7 @@ impl Desired {
         }
     }
 
-    /// Whether a task that was told this need not be told that.
+    /// Whether two states are equal, so that the reconciler need not be notified.
     pub(super) fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Gone(this), Self::Gone(that)) => this == that,
@@ -56,7 +56,7 @@ impl Desired {
         }
     }
 
-    /// Whether it says something else than what was accepted. Objects of an API cannot.
+    /// Whether it differs from the accepted manifest. Objects of an API never do.
     pub(super) fn differs(&self, record: &Record) -> bool {
         match self.manifest() {
             Some((manifest, Origin::File(_))) => record.differs(manifest),
@@ -64,12 +64,12 @@ impl Desired {
         }
     }
 
-    /// Whether the VMI that is recorded is to go.
+    /// Whether the recorded VMI is to be deleted.
     pub(super) fn removes(&self, record: &Record) -> bool {
-        self.decided(Some(record)) == Wanted::Absent
+        self.wanted(Some(record)) == Wanted::Absent
     }
 
-    /// Whether it is to go, or to become another one as long as it has not begun.
+    /// Whether it is to be deleted, or to be replaced as long as it has not started.
     pub(super) fn replaces(&self, record: &Record) -> bool {
         self.removes(record) || self.differs(record)
     }

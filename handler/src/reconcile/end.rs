@@ -1,53 +1,52 @@
-//! Bringing a guest to its end, and recording how it ended.
+//! Shuts a guest down and records its outcome.
 
 use std::sync::Arc;
 
 use tracing::{info, warn};
 
-use super::act::{Done, aside, sync_error};
+use super::act::{Done, run_blocking, sync_error};
 use super::deadline::{Deadline, Interrupt, Sent};
-use super::machine::Machine;
+use super::reconciler::VmiReconciler;
 use super::record::{Record, now};
 use super::status::{
-    End, Lost, Phase, SyncError, end, end_before_start, end_of_the_condemned, mark_unhealthy, stop,
+    End, Lost, Phase, SyncError, end, end_before_start, mark_unhealthy, stop, unhealthy_end,
 };
 use crate::console_log;
-use crate::launcher::link::{LinkError, Seen};
+use crate::launcher::link::{LauncherStatus, LinkError};
 use crate::node::Node;
 
-impl Machine {
-    pub(super) fn begin_leaving(&mut self) -> Done {
+impl VmiReconciler {
+    pub(super) fn begin_deletion(&mut self) -> Done {
         let grace = self.known()?.grace();
         let at = now();
         self.change(|record| {
             record.vmi.metadata.deletion_timestamp = Some(at);
             record.vmi.metadata.deletion_grace_period_seconds = i64::try_from(grace).ok();
         })?;
-        info!(grace_s = grace, "its manifest is gone: stopping");
+        info!(grace_s = grace, "the VMI is being deleted: shutting the guest down");
         Ok(())
     }
 
-    /// Its livenessProbe fails: the guest is asked to shut down, as by a deletion, and its VMI stays.
+    /// Begins to shut the guest down because its livenessProbe failed. The VMI stays.
     pub(super) fn mark_unhealthy(&mut self) -> Done {
         let grace = self.known()?.grace();
-        let cause = self.health.as_ref().map(|health| health.told().liveness.cause).unwrap_or_default();
+        let cause = self.prober.as_ref().map(|prober| prober.results().liveness.cause).unwrap_or_default();
         let at = now();
         self.change(|record| mark_unhealthy(&mut record.vmi.status, &cause, &at))?;
-        warn!(cause, grace_s = grace, "the livenessProbe failed: ending the guest");
+        warn!(cause, grace_s = grace, "the livenessProbe failed: shutting the guest down");
         Ok(())
     }
 
-    /// Its launcher Pod is being deleted: the guest is asked to shut down, as by a deletion, and its VMI stays.
+    /// Begins to shut the guest down because its launcher Pod is being deleted. The VMI stays.
     pub(super) fn stop(&mut self) -> Done {
         let grace = self.known()?.grace();
         let at = now();
         self.change(|record| stop(&mut record.vmi.status, &at))?;
-        info!(grace_s = grace, "its launcher Pod is being deleted: ending the guest");
+        info!(grace_s = grace, "its launcher Pod is being deleted: shutting the guest down");
         Ok(())
     }
 
-    /// Gives the guest another grace period. One that was asked already is asked again: the launcher follows the shorter
-    /// one.
+    /// Applies a new grace period. The shutdown request is sent again, because the launcher applies the shorter one.
     pub(super) fn shorten_grace(&mut self, grace: u64) -> Done {
         let Some(record) = self.record.as_ref().filter(|record| record.grace() != grace) else {
             return Ok(());
@@ -56,7 +55,7 @@ impl Machine {
         self.change(|record| {
             let seconds = i64::try_from(grace).ok();
             record.vmi.spec.termination_grace_period_seconds = seconds;
-            if record.leaving() {
+            if record.deleting() {
                 record.vmi.metadata.deletion_grace_period_seconds = seconds;
             }
         })?;
@@ -66,18 +65,18 @@ impl Machine {
         Ok(())
     }
 
-    fn sent(&mut self, what: Sent) {
+    fn set_sent(&mut self, request: Sent) {
         if let Some(deadline) = &mut self.deadline {
-            deadline.sent = Some(what);
+            deadline.sent = Some(request);
         }
     }
 
     pub(super) async fn ask_shutdown(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         let grace = self.known()?.grace();
-        let Some(answer) = interrupt.or(self.link()?.shutdown(grace)).await else { return Ok(()) };
-        answer.map_err(sync_error("FailedShutdown"))?;
+        let Some(response) = interrupt.or(self.link()?.shutdown(grace)).await else { return Ok(()) };
+        response.map_err(sync_error("FailedShutdown"))?;
         info!(grace_s = grace, "asked the guest to shut down");
-        self.sent(Sent::Shutdown);
+        self.set_sent(Sent::Shutdown);
         Ok(())
     }
 
@@ -86,11 +85,13 @@ impl Machine {
         let (pid, cgroup) = (process.pid(), self.node.cgroups.as_ref().zip(self.record.as_ref()));
         let cgroup = cgroup.and_then(|(cgroups, record)| cgroups.of(record.uid));
         self.killed = self.deadline.map(|deadline| deadline.awaited).or(self.killed);
-        warn!(pid, awaited = ?self.killed, "killing the launcher and all its processes: its time is up");
-        let again = self.deadline.as_mut().is_some_and(Deadline::kill);
-        aside("FailedKill", move || process.kill_all(cgroup.as_deref()).map_err(sync_error("FailedKill")))
-            .await?;
-        match again {
+        warn!(pid, awaited = ?self.killed, "killing the launcher and all its processes: its deadline has passed");
+        let killed_before = self.deadline.as_mut().is_some_and(Deadline::kill);
+        run_blocking("FailedKill", move || {
+            process.kill_all(cgroup.as_deref()).map_err(sync_error("FailedKill"))
+        })
+        .await?;
+        match killed_before {
             false => Ok(()),
             true => {
                 let message = format!(
@@ -104,29 +105,29 @@ impl Machine {
     pub(super) async fn record_outcome(&mut self) -> Done {
         let outcome = self.state().and_then(|state| state.outcome).unwrap_or_default();
         let record = self.known()?;
-        if !record.leaving()
+        if !record.deleting()
             && let Err(error) = console_log::keep(&record.dir).await
         {
-            Node::log_error("the console of a guest that has ended cannot be kept", &error);
+            Node::log_error("cannot keep the console log of a guest that has ended", &error);
         }
-        match record.stopped() && !record.started() && !record.leaving() {
+        match record.stopped() && !record.started() && !record.deleting() {
             true => self.finish(&end_before_start()),
-            false => self.finish(&end(&outcome, record.grace(), record.leaving())),
+            false => self.finish(&end(&outcome, record.grace(), record.deleting())),
         }
     }
 
     pub(super) async fn record_loss(&mut self) -> Done {
         self.end_leftovers().await?;
         let record = self.known()?;
-        if record.stopped() && !record.started() && !record.leaving() {
+        if record.stopped() && !record.started() && !record.deleting() {
             return self.finish(&end_before_start());
         }
         let lost = Lost {
             started: record.started(),
-            leaving: record.leaving() || record.stopped(),
+            deleting: record.deleting() || record.stopped(),
             killed: self.killed,
-            ending: match self.seen() {
-                Some(Seen::Gone(ending)) => Some(ending),
+            ending: match self.launcher_status() {
+                Some(LauncherStatus::Gone(ending)) => Some(ending),
                 _ => None,
             },
             grace: record.grace(),
@@ -136,13 +137,13 @@ impl Machine {
     }
 
     fn finish(&mut self, end: &End) -> Done {
-        let of_the_condemned = self.record.as_ref().and_then(Record::unhealthy).map(end_of_the_condemned);
-        let end = of_the_condemned.as_ref().unwrap_or(end);
+        let unhealthy_end = self.record.as_ref().and_then(Record::unhealthy).map(unhealthy_end);
+        let end = unhealthy_end.as_ref().unwrap_or(end);
         let at = now();
         let state = self.state();
         let node = self.node.settings.node_name.clone();
         self.change(|record| {
-            // What the launcher said last (which hypervisor, and why) is kept with the end.
+            // Keep the launcher's last state, such as the hypervisor and why it was chosen.
             let vm = record.vm().ok();
             let facts = super::status::Facts {
                 phase: end.phase,
@@ -157,7 +158,7 @@ impl Machine {
             };
             record.vmi.status = super::status::next(&record.vmi.status, &facts);
             end.reason.clone_into(&mut record.vmi.status.reason);
-            super::status::explain(&mut record.vmi.status, end, &at);
+            super::status::record_end(&mut record.vmi.status, end, &at);
         })?;
         if end.phase == Phase::Failed {
             warn!(reason = end.reason, "{}", end.message);
@@ -168,9 +169,9 @@ impl Machine {
     pub(super) async fn dismiss(&mut self, interrupt: &mut Interrupt<'_>) -> Done {
         match interrupt.or(self.link()?.dismiss()).await {
             None => {}
-            Some(Ok(())) => self.sent(Sent::Dismissal),
-            // A launch that was cut short has reached it all the same: its state is on the way.
-            Some(Err(LinkError::Refused(_))) if !self.launched => self.launched = true,
+            Some(Ok(())) => self.set_sent(Sent::Dismissal),
+            // A cancelled launch has reached the launcher: its state is about to arrive.
+            Some(Err(LinkError::Fault(_))) if !self.launched => self.launched = true,
             Some(Err(error)) => return Err(sync_error("FailedDismiss")(error)),
         }
         Ok(())

@@ -1,21 +1,21 @@
-//! The status of a VMI, written down and shown.
+//! Writes the status of a VMI to disk and publishes it.
 
 use tracing::{error, info, warn};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_proto::launcher::{State, state};
 
 use super::desired::Desired;
-use super::health::Health;
-use super::machine::Machine;
+use super::prober::Prober;
+use super::reconciler::VmiReconciler;
 use super::record::{MANIFEST_ANNOTATION, Record, now};
 use super::status::{self, Facts, Phase};
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::resolve;
 
-impl Machine {
-    /// Brings status and picture up to date, and writes what changed. What cannot be written is shown all the same.
-    /// Whether all of it is written.
+impl VmiReconciler {
+    /// Updates, writes and publishes the status. A status that cannot be written is published all the same. Returns
+    /// whether everything is written.
     pub(super) fn publish(&mut self, desired: &Desired) -> bool {
         let state = self.state();
         let Some(record) = &self.record else { return true };
@@ -24,14 +24,14 @@ impl Machine {
         let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
         let address = alive.map(|plan| plan.wire().vm().to_string());
         let changed = desired.differs(record);
-        let health = self.health.as_ref().map(Health::told);
+        let results = self.prober.as_ref().map(Prober::results);
         next.vmi.status = status::next(
             &record.vmi.status,
             &Facts {
                 phase: phase(record.phase(), state.as_ref()),
                 vm: vm.as_ref(),
                 state: state.as_ref(),
-                readiness: health.as_ref().map(|health| &health.readiness),
+                readiness: results.as_ref().map(|results| &results.readiness),
                 address,
                 sync_error: self.sync_error.as_ref(),
                 manifest_changed: changed,
@@ -48,7 +48,7 @@ impl Machine {
         }
         if changed {
             if let Some(record) = &self.record {
-                announce(record, &next);
+                log_changes(record, &next);
             }
             self.node.show(&self.key, Some(next.vmi.clone()));
             self.record = Some(next);
@@ -56,7 +56,7 @@ impl Machine {
         !self.unsaved
     }
 
-    /// Writes a record down; where that is not possible now, it is said once and tried again by the rounds to come.
+    /// Writes a record to disk. A failure is logged once; later reconciles retry it.
     pub(super) fn save(&mut self, record: &Record) {
         let written = record.write();
         if let Err(error) = &written
@@ -64,7 +64,7 @@ impl Machine {
         {
             error!(
                 error = chain(error),
-                "the status cannot be written down; VMs go on, and it is tried again"
+                "cannot write the status; VMs keep running, and the write is retried"
             );
         }
         self.unsaved = written.is_err();
@@ -88,7 +88,7 @@ impl Machine {
     }
 }
 
-/// The phase as the launcher's word moves it. Final phases are set with their outcome and never here.
+/// The phase that follows from the launcher's state. Final phases are set with the outcome, never here.
 fn phase(recorded: Phase, state: Option<&State>) -> Phase {
     match (recorded, state.map(State::phase)) {
         (
@@ -99,8 +99,8 @@ fn phase(recorded: Phase, state: Option<&State>) -> Phase {
     }
 }
 
-/// Says what a user would want to know.
-fn announce(before: &Record, after: &Record) {
+/// Logs the changes that matter to a user.
+fn log_changes(before: &Record, after: &Record) {
     let hypervisor = |record: &Record| {
         let condition =
             record.vmi.status.conditions.iter().find(|condition| condition.r#type == HYPERVISOR_CONDITION);
@@ -114,15 +114,15 @@ fn announce(before: &Record, after: &Record) {
         let reason = &after.vmi.status.reason;
         info!(from = before.vmi.status.phase, to = after.vmi.status.phase, reason, "phase");
     }
-    let news = |kind: &str| {
+    let appeared = |kind: &str| {
         let has =
             |record: &Record| record.vmi.status.conditions.iter().any(|condition| condition.r#type == kind);
         has(after) && !has(before)
     };
-    if news(status::NO_BOOT_DEVICE) {
+    if appeared(status::NO_BOOT_DEVICE) {
         warn!("the firmware found nothing to start");
     }
-    if news(status::MANIFEST_CHANGED) {
+    if appeared(status::MANIFEST_CHANGED) {
         warn!("the manifest was changed; the running VMI is not: delete and create it to apply the change");
     }
 }

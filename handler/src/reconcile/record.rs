@@ -1,4 +1,4 @@
-//! What is remembered of one VMI, in memory and on disk.
+//! The record of one VMI, in memory and on disk.
 
 use std::path::Path;
 
@@ -13,31 +13,31 @@ use super::status::{self, Phase};
 use crate::manifests::document::Accepted;
 use crate::manifests::{Key, Origin};
 use crate::network::Plan;
-use crate::state::{MachineDir, StateDir, StateError, read_json, write_json};
+use crate::state::{StateDir, StateError, VmiDir, read_json, write_json};
 
-/// Which manifest a VMI came from, so that it is known after a restart when that file cannot be read.
+/// The annotation with the VMI's manifest file, which is known after a restart even when the file cannot be read.
 pub(super) const MANIFEST_ANNOTATION: &str = "vireo.io/manifest";
 
 /// An accepted VMI.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) uid: Uuid,
-    pub(super) dir: MachineDir,
+    pub(super) dir: VmiDir,
     pub(super) vmi: VirtualMachineInstance,
     pub(super) plan: Option<Plan>,
 }
 
-/// Why a VMI's directory does not give a record.
+/// Why the record of a VMI cannot be loaded.
 #[derive(Debug, Error)]
 pub(super) enum RecordError {
     #[error(transparent)]
     State(#[from] StateError),
-    #[error("{0} names another VMI than its directory")]
+    #[error("{0} has another UID than its directory, or no name")]
     Mismatch(String),
 }
 
 impl Record {
-    /// Gives a manifest its UID, if it has none. Nothing is on disk yet.
+    /// Creates a record, with a new UID for a manifest from a file. Nothing is written yet.
     pub(super) fn new(state: &StateDir, manifest: &Accepted, origin: &Origin, now: &str) -> Self {
         let mut vmi = manifest.vmi.clone();
         let uid = match origin {
@@ -51,11 +51,11 @@ impl Record {
                 uid
             }
         };
-        Self { uid, dir: state.machine(uid), vmi, plan: None }
+        Self { uid, dir: state.vmi_dir(uid), vmi, plan: None }
     }
 
-    /// Reads a VMI's directory. `None`: no VMI was accepted there.
-    pub(super) fn load(uid: Uuid, dir: MachineDir) -> Result<Option<Self>, RecordError> {
+    /// Reads a VMI's directory. Returns `None` when no VMI was accepted there.
+    pub(super) fn load(uid: Uuid, dir: VmiDir) -> Result<Option<Self>, RecordError> {
         let Some(vmi) = read_json::<VirtualMachineInstance>(&dir.vmi())? else { return Ok(None) };
         if vmi.metadata.uid != uid.to_string() || vmi.metadata.name.is_empty() {
             return Err(RecordError::Mismatch(dir.vmi().display().to_string()));
@@ -77,25 +77,25 @@ impl Record {
         Phase::parse(&self.vmi.status.phase)
     }
 
-    pub(super) fn leaving(&self) -> bool {
+    pub(super) fn deleting(&self) -> bool {
         self.vmi.metadata.deletion_timestamp.is_some()
     }
 
-    /// Why its guest is to end, if its livenessProbe failed.
+    /// Why its livenessProbe failed, if it did.
     pub(super) fn unhealthy(&self) -> Option<&str> {
         status::unhealthy(&self.vmi.status)
     }
 
-    /// Whether its guest is to end because its launcher Pod is being deleted.
+    /// Whether its launcher Pod is being deleted.
     pub(super) fn stopped(&self) -> bool {
         status::stopped_since(&self.vmi.status).is_some()
     }
 
-    /// What decisions look at. What its manifest says by now is not known here.
+    /// The input of decisions. The caller sets `outdated`, since it knows the manifest.
     pub(super) fn facts(&self) -> decide::Record {
         decide::Record {
             is_final: self.phase().is_final(),
-            leaving: self.leaving(),
+            deleting: self.deleting(),
             unhealthy: self.unhealthy().is_some(),
             stopped: self.stopped(),
             started: self.started(),
@@ -104,18 +104,18 @@ impl Record {
         }
     }
 
-    /// Its guest has run.
+    /// Whether its guest has run.
     pub(super) fn started(&self) -> bool {
         let mut noted = self.vmi.status.phase_transition_timestamps.iter();
         self.phase() == Phase::Running || noted.any(|entry| entry.phase == Phase::Running.as_str())
     }
 
-    /// Nobody wants its guest to go on.
+    /// Whether its guest is to be shut down.
     pub(super) fn ends(&self) -> bool {
         self.facts().ends()
     }
 
-    /// Since when, where that is recorded.
+    /// Since when its guest is to be shut down, if that is recorded.
     pub(super) fn ends_since(&self) -> Option<Timestamp> {
         let since = match &self.vmi.metadata.deletion_timestamp {
             Some(since) => since.as_str(),
@@ -125,17 +125,17 @@ impl Record {
         since.parse().ok()
     }
 
-    /// What it means. It was checked when it was accepted; a later release may read it differently.
+    /// Parses the spec. It was valid when it was accepted; a later release may reject it.
     pub(super) fn vm(&self) -> Result<Vm, Report> {
         Vm::try_from(&self.vmi)
     }
 
-    /// Seconds the guest gets to shut down.
+    /// The grace period in seconds.
     pub(super) fn grace(&self) -> u64 {
         grace(&self.vmi)
     }
 
-    /// Whether a manifest asks for something else than this.
+    /// Whether a manifest differs from this VMI.
     pub(super) fn differs(&self, manifest: &Accepted) -> bool {
         let mut annotations = self.vmi.metadata.annotations.clone();
         annotations.remove(MANIFEST_ANNOTATION);
@@ -144,12 +144,12 @@ impl Record {
             || self.vmi.metadata.labels != manifest.vmi.metadata.labels
     }
 
-    /// Writes the VMI down.
+    /// Writes the VMI to disk.
     pub(super) fn write(&self) -> Result<(), StateError> {
         write_json(&self.dir.vmi(), &self.vmi)
     }
 
-    /// Writes the network down, before any of it is made.
+    /// Writes the network plan to disk, before any of the network is created.
     pub(super) fn write_plan(&self) -> Result<(), StateError> {
         match &self.plan {
             Some(plan) => write_json(&self.dir.network(), plan),
@@ -158,7 +158,7 @@ impl Record {
     }
 }
 
-/// Seconds a guest gets to shut down. Read from the wire form, so that it is known of every VMI.
+/// The grace period in seconds. It is read from the API object, so that it is known for every VMI.
 pub(crate) fn grace(vmi: &VirtualMachineInstance) -> u64 {
     let given = vmi.spec.termination_grace_period_seconds;
     given.map_or(30, |seconds| u64::try_from(seconds).unwrap_or(0))

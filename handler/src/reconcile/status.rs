@@ -1,14 +1,14 @@
-//! The VMI's status as KubeVirt reports it: a pure function of what it was and what is known now.
+//! The VMI's status as KubeVirt reports it: a pure function of the previous status and the current facts.
 
 mod agent;
 mod ending;
 mod pause;
 mod volume;
 
-pub(super) use ending::{End, Lost, end, end_before_start, end_of_the_condemned, explain};
+pub(super) use ending::{End, Lost, end, end_before_start, record_end, unhealthy_end};
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
-use super::health::Standing;
+use super::prober::ProbeStatus;
 use super::volumes;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
@@ -18,31 +18,31 @@ use vireo_api::v1::{
 };
 use vireo_proto::launcher::{State, hypervisor, state};
 
-/// The condition that says that the manifest was changed under a running VMI.
+/// The condition of a running VMI whose manifest was changed.
 pub const MANIFEST_CHANGED: &str = "vireo.io/manifest-changed";
 
-/// The condition that says that the firmware found nothing to start.
+/// The condition of a VMI whose firmware found nothing to start.
 pub const NO_BOOT_DEVICE: &str = "vireo.io/no-bootable-device";
 
-/// The condition that says that the livenessProbe failed, and that the guest is ended for it.
+/// The condition of a VMI whose guest is shut down because its livenessProbe failed.
 pub const UNHEALTHY: &str = "vireo.io/unhealthy";
 
-/// The condition that says that the launcher Pod is being deleted, and that the guest is ended for it.
+/// The condition of a VMI whose guest is shut down because its launcher Pod is being deleted.
 pub const POD_TERMINATING: &str = "vireo.io/pod-terminating";
 
-/// What the condition Ready begins to say when a readinessProbe fails.
+/// The prefix of the Ready condition's message when a readinessProbe fails.
 const READINESS_FAILED: &str = "Readiness probe failed: ";
 
 const NOT_READY: &str = "ContainersNotReady";
 const TERMINATING: &str = "PodTerminating";
 const LIVENESS_FAILED: &str = "LivenessProbeFailed";
 
-/// KubeVirt's phases, as far as a node reaches them.
+/// KubeVirt's phases that a node sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Accepted.
     Pending,
-    /// Its network and disks are being made.
+    /// Its network and disks are being prepared.
     Scheduling,
     /// Its launcher runs.
     Scheduled,
@@ -67,53 +67,53 @@ impl Phase {
         }
     }
 
-    /// Reads the API's spelling; whatever is not ours counts as not begun.
+    /// Parses the API's spelling; an unknown phase counts as Pending.
     pub fn parse(text: &str) -> Self {
         let all = [Self::Scheduling, Self::Scheduled, Self::Running, Self::Succeeded, Self::Failed];
         all.into_iter().find(|phase| phase.as_str() == text).unwrap_or(Self::Pending)
     }
 
-    /// Whether it never changes again.
+    /// Whether the VMI never leaves this phase.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
-/// Why the last step did not succeed; it is tried again.
+/// Why the last action failed; it is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncError {
-    /// One word.
+    /// The reason in CamelCase, for programs.
     pub reason: &'static str,
     /// The whole chain of causes.
     pub message: String,
 }
 
 impl SyncError {
-    /// Whether it is about volumes that are to be plugged in or out.
+    /// Whether it is about hotplugged volumes.
     pub(super) fn is_about_volumes(&self) -> bool {
-        self.reason == volumes::FAILED || self.is_about_claims()
+        self.reason == volumes::HOTPLUG_FAILED || self.is_about_claims()
     }
 
-    /// Whether it ends when there is a claim, or what is to be on it.
+    /// Whether a new claim, its disk or its image can resolve it.
     pub(super) fn is_about_claims(&self) -> bool {
         [NO_CLAIM, NO_IMAGE, NOT_BOUND].contains(&self.reason)
     }
 }
 
-/// Everything a status is made of.
+/// The input of a status.
 #[derive(Debug)]
 pub struct Facts<'a> {
-    /// Where it stands.
+    /// The phase.
     pub phase: Phase,
     /// The spec, as far as it can be read.
     pub vm: Option<&'a Vm>,
-    /// What the launcher said last, while it lives.
+    /// The launcher's last state, while it runs.
     pub state: Option<&'a State>,
-    /// What the readinessProbe has brought, where there is one and the guest runs.
-    pub readiness: Option<&'a Standing>,
+    /// The status of the readinessProbe, if there is one and the guest runs.
+    pub readiness: Option<&'a ProbeStatus>,
     /// The VMI's address.
     pub address: Option<String>,
-    /// What went wrong last.
+    /// The last error.
     pub sync_error: Option<&'a SyncError>,
     /// The manifest differs from what runs.
     pub manifest_changed: bool,
@@ -123,7 +123,7 @@ pub struct Facts<'a> {
     pub now: &'a str,
 }
 
-/// The status now.
+/// The next status.
 pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
     let mut status = before.clone();
     facts.node.clone_into(&mut status.node_name);
@@ -131,12 +131,12 @@ pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
     if let Some(vm) = facts.vm {
         describe(&mut status, vm, facts);
     }
-    agent::tell(&mut status, facts.state.and_then(|state| state.agent.as_ref()));
+    agent::apply(&mut status, facts.state.and_then(|state| state.agent.as_ref()));
     conditions(&mut status, facts);
     status
 }
 
-/// Enters a phase; the first time it is noted.
+/// Sets the phase and records when it was first entered.
 pub(super) fn enter(status: &mut Status, phase: Phase, now: &str) {
     phase.as_str().clone_into(&mut status.phase);
     let noted = &mut status.phase_transition_timestamps;
@@ -165,7 +165,7 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
             ..CpuTopology::default()
         });
     }
-    status.volume_status = volume::told(&status.volume_status, vm, facts);
+    status.volume_status = volume::statuses(&status.volume_status, vm, facts);
     status.interfaces = match &facts.address {
         None => Vec::new(),
         Some(address) => vm
@@ -197,7 +197,7 @@ fn conditions(status: &mut Status, facts: &Facts<'_>) {
     let agent = facts.state.is_some_and(|state| state.agent.is_some());
     set("AgentConnected", agent.then(|| (true, "", String::new())));
     set("LiveMigratable", Some((false, "NotImplemented", "live migration is not available yet".to_owned())));
-    // How a VMI failed stays said.
+    // Keep the reason of a VMI that has failed.
     if !(facts.phase == Phase::Failed && facts.sync_error.is_none()) {
         set(
             "Synchronized",
@@ -242,18 +242,18 @@ fn ready(before: &Status, facts: &Facts<'_>, paused: bool) -> (bool, &'static st
     let is_probed = facts.vm.is_some_and(|vm| vm.readiness_probe().is_some());
     let known = find(before, "Ready");
     let was_ready = known.is_some_and(|known| known.status == "True");
-    let told_before = known.filter(|known| known.reason == NOT_READY).map(|known| known.message.clone());
+    let last_message = known.filter(|known| known.reason == NOT_READY).map(|known| known.message.clone());
     match facts.readiness {
         _ if !is_probed => (true, "", String::new()),
-        Some(Standing { well: Some(true), .. }) => (true, "", String::new()),
-        // Until a threshold is reached, what was known before holds: also what another handler knew.
-        None | Some(Standing { well: None, .. }) if was_ready => (true, "", String::new()),
-        Some(Standing { cause, .. }) if !cause.is_empty() => {
+        Some(ProbeStatus { healthy: Some(true), .. }) => (true, "", String::new()),
+        // Until a threshold is reached, the previous status applies, also that of an earlier handler.
+        None | Some(ProbeStatus { healthy: None, .. }) if was_ready => (true, "", String::new()),
+        Some(ProbeStatus { cause, .. }) if !cause.is_empty() => {
             (false, NOT_READY, format!("{READINESS_FAILED}{cause}"))
         }
         None | Some(_) => {
             let not_yet = || "the readinessProbe has not succeeded yet".to_owned();
-            (false, NOT_READY, told_before.unwrap_or_else(not_yet))
+            (false, NOT_READY, last_message.unwrap_or_else(not_yet))
         }
     }
 }
@@ -268,28 +268,28 @@ fn find<'a>(status: &'a Status, kind: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
-/// Why the guest is to end, if its livenessProbe failed.
+/// Why the livenessProbe failed, if it did.
 pub(super) fn unhealthy(status: &Status) -> Option<&str> {
     find(status, UNHEALTHY).map(|condition| condition.message.as_str())
 }
 
-/// Since when it is to end for that, RFC 3339.
+/// Since when the guest is to be shut down because its livenessProbe failed, RFC 3339.
 pub(super) fn unhealthy_since(status: &Status) -> Option<&str> {
     find(status, UNHEALTHY)?.last_transition_time.as_deref()
 }
 
-/// Says that the guest is to end, as its livenessProbe failed for this cause.
+/// Sets the condition that the guest is to be shut down because its livenessProbe failed.
 pub(super) fn mark_unhealthy(status: &mut Status, cause: &str, now: &str) {
     let message = format!("Liveness probe failed: {cause}");
     put(&mut status.conditions, UNHEALTHY, Some((true, LIVENESS_FAILED, message)), now);
 }
 
-/// Since when the guest is to end because its launcher Pod is being deleted, RFC 3339.
+/// Since when the guest is to be shut down because its launcher Pod is being deleted, RFC 3339.
 pub(super) fn stopped_since(status: &Status) -> Option<&str> {
     find(status, POD_TERMINATING)?.last_transition_time.as_deref()
 }
 
-/// Says that the guest is to end, as its launcher Pod is being deleted.
+/// Sets the condition that the guest is to be shut down because its launcher Pod is being deleted.
 pub(super) fn stop(status: &mut Status, now: &str) {
     let message = "virt-launcher pod is terminating".to_owned();
     put(&mut status.conditions, POD_TERMINATING, Some((true, TERMINATING, message)), now);

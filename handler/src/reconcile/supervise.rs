@@ -1,4 +1,4 @@
-//! The node's loop: what its source of VMIs says, told to the task of each name.
+//! The node's loop: passes the desired state from the source of VMIs to the reconciler of each name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::act::remove_network;
 use super::desired::Desired;
-use super::machine::Machine;
+use super::reconciler::VmiReconciler;
 use super::record::Record;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
@@ -19,22 +19,22 @@ use crate::manifests::catalog::{Entry, Update};
 use crate::manifests::{Key, Origin, Source};
 use crate::network::Plan;
 use crate::node::Node;
-use crate::state::{MachineDir, StateError, read_json};
+use crate::state::{StateError, VmiDir, read_json};
 
 /// Why the handler cannot work.
 #[derive(Debug, Error)]
 pub enum SuperviseError {
     /// The state directory.
-    #[error("cannot read what is known of the VMs")]
+    #[error("cannot read the records of the VMIs")]
     State(#[from] StateError),
 }
 
 /// The tasks of all names.
 struct Tasks {
     node: Arc<Node>,
-    tell: BTreeMap<Key, watch::Sender<Desired>>,
-    /// What is wanted of each name; a name that is missing is not wanted.
-    wants: BTreeMap<Key, Desired>,
+    senders: BTreeMap<Key, watch::Sender<Desired>>,
+    /// The desired state of each name; a missing name is not wanted.
+    desired: BTreeMap<Key, Desired>,
     /// Which file each existing VMI came from.
     owners: BTreeMap<Key, String>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read: a launcher may run for them.
@@ -42,7 +42,7 @@ struct Tasks {
     running: JoinSet<Key>,
 }
 
-/// Runs the VMIs of a source until `stop`. Guests are left as they are.
+/// Runs the VMIs of a source until `stop`. Guests keep running.
 ///
 /// # Errors
 /// When the state cannot be read at the start.
@@ -53,15 +53,15 @@ pub async fn run(
 ) -> Result<(), SuperviseError> {
     let mut tasks = Tasks {
         node,
-        tell: BTreeMap::new(),
-        wants: BTreeMap::new(),
+        senders: BTreeMap::new(),
+        desired: BTreeMap::new(),
         owners: BTreeMap::new(),
         unreadable: BTreeSet::new(),
         running: JoinSet::new(),
     };
     let adopted = tasks.adopt().await?;
     tokio::pin!(stop);
-    // Until then, what runs is left as it is.
+    // Until the source is ready, running guests are left as they are.
     tokio::select! {
         () = &mut stop => return Ok(()),
         () = source.ready(adopted) => {}
@@ -69,7 +69,7 @@ pub async fn run(
     loop {
         let update = source.update(&tasks.owners);
         tasks.apply(update);
-        source.settle(&|key, uid| tasks.tell.contains_key(key) || tasks.is_unreadable(uid));
+        source.settle(&|key, uid| tasks.senders.contains_key(key) || tasks.is_unreadable(uid));
         tokio::select! {
             () = &mut stop => return Ok(()),
             Some(done) = tasks.running.join_next() => tasks.finished(done),
@@ -79,13 +79,13 @@ pub async fn run(
 }
 
 impl Tasks {
-    /// Starts a task for every VMI on disk and removes what dead ones left. The VMIs that are objects of an API, with their
-    /// UIDs.
+    /// Starts a reconciler for every VMI on disk and removes leftovers. Returns the VMIs that are objects of an API,
+    /// with their UIDs.
     async fn adopt(&mut self) -> Result<Vec<(Key, Uuid)>, StateError> {
         let mut objects = Vec::new();
-        for (uid, dir) in self.node.state.machines()? {
+        for (uid, dir) in self.node.state.vmi_dirs()? {
             match Record::load(uid, dir.clone()) {
-                Ok(Some(record)) if self.tell.contains_key(&record.key()) => {
+                Ok(Some(record)) if self.senders.contains_key(&record.key()) => {
                     error!(%uid, key = %record.key(), "two directories hold a VMI of this name; this one is left alone");
                 }
                 Ok(Some(record)) => {
@@ -94,8 +94,11 @@ impl Tasks {
                         Some(file) => drop(self.owners.insert(key, file.to_owned())),
                         None => objects.push((key, uid)),
                     }
-                    // Until the manifests are applied, as it was.
-                    self.spawn(Machine::adopt(Arc::clone(&self.node), record), Desired::Entry(Entry::Held));
+                    // It stays as it is until the source's first update.
+                    self.spawn(
+                        VmiReconciler::adopt(Arc::clone(&self.node), record),
+                        Desired::Entry(Entry::Held),
+                    );
                 }
                 Ok(None) => clear(&dir).await,
                 Err(error) => {
@@ -107,42 +110,43 @@ impl Tasks {
         Ok(objects)
     }
 
-    fn spawn(&mut self, machine: Machine, desired: Desired) {
-        let key = machine.key.clone();
-        let (tell, told) = watch::channel(desired);
-        self.tell.insert(key, tell);
-        self.running.spawn(machine.run(told));
+    fn spawn(&mut self, reconciler: VmiReconciler, desired: Desired) {
+        let key = reconciler.key.clone();
+        let (sender, receiver) = watch::channel(desired);
+        self.senders.insert(key, sender);
+        self.running.spawn(reconciler.run(receiver));
     }
 
-    /// Gives every task what is wanted of its name.
+    /// Passes an update to the reconcilers.
     fn apply(&mut self, Update { mut catalog, only }: Update) {
         if only.is_none()
-            && catalog.refusals != self.node.refusals()
-            && let Err(error) = self.node.refuse(catalog.refusals)
+            && catalog.rejections != self.node.rejections()
+            && let Err(error) = self.node.set_rejections(catalog.rejections)
         {
-            Node::log_error("the refused manifests cannot be written down", &error);
+            Node::log_error("cannot write the rejected manifests", &error);
         }
-        let all =
-            || self.tell.keys().chain(self.wants.keys()).chain(catalog.entries.keys()).cloned().collect();
+        let all = || {
+            self.senders.keys().chain(self.desired.keys()).chain(catalog.entries.keys()).cloned().collect()
+        };
         let keys: BTreeSet<Key> = only.unwrap_or_else(all);
         for key in keys {
             let gone =
                 || catalog.graces.get(&key).map_or(Desired::Nothing, |seconds| Desired::Gone(*seconds));
             let desired = catalog.entries.remove(&key).map_or_else(gone, Desired::Entry);
-            self.wants.insert(key.clone(), desired);
-            self.follow(&key);
+            self.desired.insert(key.clone(), desired);
+            self.sync(&key);
         }
     }
 
-    /// Brings the task of a name up to date, and starts one where there is none.
-    fn follow(&mut self, key: &Key) {
-        let Some(desired) = self.wants.get(key).cloned() else { return };
+    /// Updates the reconciler of a name, or starts one.
+    fn sync(&mut self, key: &Key) {
+        let Some(desired) = self.desired.get(key).cloned() else { return };
         if let Some((_, Origin::File(file))) = desired.manifest() {
             self.owners.insert(key.clone(), file.clone());
         }
-        match self.tell.get(key) {
-            Some(tell) => {
-                tell.send_if_modified(|known| {
+        match self.senders.get(key) {
+            Some(sender) => {
+                sender.send_if_modified(|known| {
                     let differs = !known.same(&desired);
                     if differs {
                         *known = desired;
@@ -155,10 +159,10 @@ impl Tasks {
                 error!(vmi = %key, "a launcher may run for this VMI, whose record cannot be read; it is left alone");
             }
             None if desired.manifest().is_some() => {
-                let machine = Machine::new(Arc::clone(&self.node), key.clone());
-                self.spawn(machine, desired);
+                let reconciler = VmiReconciler::new(Arc::clone(&self.node), key.clone());
+                self.spawn(reconciler, desired);
             }
-            None if matches!(desired, Desired::Nothing | Desired::Gone(_)) => drop(self.wants.remove(key)),
+            None if matches!(desired, Desired::Nothing | Desired::Gone(_)) => drop(self.desired.remove(key)),
             None => {}
         }
     }
@@ -168,23 +172,23 @@ impl Tasks {
         uid.parse().is_ok_and(|uid: Uuid| self.unreadable.contains(&uid))
     }
 
-    /// A task has left nothing behind. Another one starts where its VMI is wanted again.
+    /// Removes a finished task, and starts another one if its VMI is desired again.
     fn finished(&mut self, done: Result<Key, tokio::task::JoinError>) {
         match done {
             Ok(key) => {
-                self.tell.remove(&key);
+                self.senders.remove(&key);
                 self.owners.remove(&key);
-                self.follow(&key);
+                self.sync(&key);
             }
             Err(error) => {
-                error!(%error, "the task of a VMI panicked; its guest goes on, restart the handler")
+                error!(%error, "the task of a VMI panicked; its guest keeps running, restart the handler")
             }
         }
     }
 }
 
 /// Removes a directory in which no VMI was accepted, or from which it was already removed.
-async fn clear(dir: &MachineDir) {
+async fn clear(dir: &VmiDir) {
     if !matches!(process::find(&dir.launcher_stamp()), Ok(Found::Unstarted | Found::Gone)) {
         warn!(directory = %dir.path().display(), "a launcher runs for a VMI that is not recorded; it is left alone");
         return;
@@ -196,6 +200,6 @@ async fn clear(dir: &MachineDir) {
         return;
     }
     if let Err(error) = dir.remove() {
-        Node::log_error("the leftovers of a VMI cannot be removed", &error);
+        Node::log_error("cannot remove the leftovers of a VMI", &error);
     }
 }

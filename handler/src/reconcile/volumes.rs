@@ -1,23 +1,23 @@
-//! Volumes that are plugged into a guest that runs.
+//! Hotplugged volumes of a running guest.
 
 use vireo_api::spec::{Disk, Vm, VolumeSource};
 use vireo_proto::launcher::PluggedVolume;
 
 use crate::storage::Claims;
 
-/// Of a sync_error: the volumes that are plugged in are not those that the spec has.
-pub(super) const FAILED: &str = "FailedHotplugSync";
+/// The reason of a sync error: the hotplugged volumes differ from the spec.
+pub(super) const HOTPLUG_FAILED: &str = "FailedHotplugSync";
 
-/// One thing to do.
+/// One change of the hotplugged volumes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change<'a> {
-    /// Plug this disk in.
-    In(&'a Disk),
-    /// Plug out what has this name.
-    Out(String),
+    /// Hotplug this disk.
+    Attach(&'a Disk),
+    /// Unplug the volume of this name.
+    Detach(String),
 }
 
-/// What makes the volumes that are plugged in those of the spec: first what is to go, whose name may be wanted for
+/// The changes that make the hotplugged volumes match the spec. Unplugs come first, since the spec may reuse a name for
 /// another claim.
 pub(super) fn changes<'a>(vm: &'a Vm, plugged: &[PluggedVolume], claims: &Claims) -> Vec<Change<'a>> {
     let is = |disk: &Disk, volume: &PluggedVolume| match disk.source() {
@@ -29,7 +29,7 @@ pub(super) fn changes<'a>(vm: &'a Vm, plugged: &[PluggedVolume], claims: &Claims
     };
     let out = plugged.iter().filter(|volume| !vm.pluggable_disks().any(|disk| is(disk, volume)));
     let into = vm.pluggable_disks().filter(|disk| !plugged.iter().any(|volume| is(disk, volume)));
-    out.map(|volume| Change::Out(volume.name.clone())).chain(into.map(Change::In)).collect()
+    out.map(|volume| Change::Detach(volume.name.clone())).chain(into.map(Change::Attach)).collect()
 }
 
 #[cfg(test)]
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_plugged_in_becomes_what_the_spec_has() {
+    fn hotplugged_volumes_become_those_of_the_spec() {
         let claims = Claims::below("/claims".into());
         let plugged = |name: &str, claim: &str| PluggedVolume {
             name: name.into(),
@@ -74,14 +74,14 @@ mod tests {
             (vec![("b", "one"), ("c", "two")], vec![plugged("a", "one")], vec!["-a", "+b", "+c"]),
         ] {
             let vm = vm(&wanted);
-            let told: Vec<String> = changes(&vm, &has, &claims)
+            let actual: Vec<String> = changes(&vm, &has, &claims)
                 .iter()
                 .map(|change| match change {
-                    Change::In(disk) => format!("+{}", disk.name()),
-                    Change::Out(name) => format!("-{name}"),
+                    Change::Attach(disk) => format!("+{}", disk.name()),
+                    Change::Detach(name) => format!("-{name}"),
                 })
                 .collect();
-            assert_eq!(told, expected, "{wanted:?}");
+            assert_eq!(actual, expected, "{wanted:?}");
         }
     }
 }

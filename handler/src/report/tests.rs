@@ -23,8 +23,8 @@ fn options(name: Option<&str>) -> Options {
     }
 }
 
-fn refusal(name: &str, problems: &[&str]) -> Refusal {
-    Refusal {
+fn rejection(name: &str, problems: &[&str]) -> Rejection {
+    Rejection {
         file: "bad.yaml".to_owned(),
         document: Some(2),
         namespace: "default".to_owned(),
@@ -45,8 +45,10 @@ fn one_line_for_each_and_all_problems_below() {
         reason: "qemu".to_owned(),
         ..Condition::default()
     });
-    let found =
-        Found { vmis: vec![running, vmi("db", "Pending")], refusals: vec![refusal("bad", &["one", "two"])] };
+    let found = Found {
+        vmis: vec![running, vmi("db", "Pending")],
+        rejections: vec![rejection("bad", &["one", "two"])],
+    };
     let text = table(&found, &options(None), false, now());
     let expected = "\
 NAMESPACE   NAME   PHASE     HYPERVISOR   IP   AGE   REASON
@@ -62,7 +64,7 @@ refused: bad.yaml (document 2)
 
 #[test]
 fn a_refused_change_of_a_running_vmi_does_not_hide_it() {
-    let found = Found { vmis: vec![vmi("web", "Running")], refusals: vec![refusal("web", &["one"])] };
+    let found = Found { vmis: vec![vmi("web", "Running")], rejections: vec![rejection("web", &["one"])] };
     let text = table(&found, &options(None), false, now());
     assert_eq!(text.matches("web").count(), 1, "{text}");
     assert!(text.contains("refused: bad.yaml") && text.contains("Running"), "{text}");
@@ -79,7 +81,7 @@ fn what_went_wrong_is_the_reason() {
         ..Condition::default()
     });
     assert_eq!(reason(&failed), "FailedStorage: no such image");
-    let found = Found { vmis: vec![failed], refusals: Vec::new() };
+    let found = Found { vmis: vec![failed], rejections: Vec::new() };
     let text = table(&found, &options(Some("web")), false, now());
     assert!(text.contains("Synchronized False: FailedStorage: no such image"), "{text}");
 }

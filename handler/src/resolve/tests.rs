@@ -18,13 +18,13 @@ fn raw(path: &str) -> DiskSource {
 }
 
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
-    let dir = StateDir::at("/state").machine(UID);
+    let dir = StateDir::at("/state").vmi_dir(UID);
     let resolver = crate::network::dns::parse("nameserver 192.0.2.53\nsearch example.org\n");
     request(vm, &Facts { dir: &dir, prepared, mtu: 1400, resolver: &resolver, hypervisor })
 }
 
 #[test]
-fn only_a_machine_that_keeps_efi_variables_is_told_where() {
+fn only_a_vm_with_persistent_efi_variables_has_their_path() {
     let vm = vm(
         "",
         "{domain: {memory: {guest: 256Mi}, firmware: {bootloader: {efi: {secureBoot: false, persistent: true}}}, devices: {}}}",
@@ -38,7 +38,7 @@ fn only_a_machine_that_keeps_efi_variables_is_told_where() {
 }
 
 #[test]
-fn a_small_machine_in_full() {
+fn a_small_vm_in_full() {
     let vm = vm(
         "",
         "{hostname: www, domain: {cpu: {sockets: 2, cores: 3}, memory: {guest: 256Mi}, devices: {autoattachGraphicsDevice: false, rng: {}, disks: [{name: root, disk: {bus: virtio}, bootOrder: 1, serial: S1}], interfaces: [{name: default, masquerade: {}, macAddress: '02:00:00:00:00:07', ports: [{port: 80}]}]}}, networks: [{name: default, pod: {vmNetworkCIDR: 10.9.8.0/24}}], volumes: [{name: root, hostDisk: {path: /disk.img, type: Disk}}]}",
@@ -108,8 +108,8 @@ fn who_insists_on_a_balloon_is_named() {
     ] {
         let vm = vm("", &format!("{{domain: {{memory: {{guest: 256Mi}}, devices: {devices}}}}}"));
         let request = resolve(&vm, &prepared, HypervisorChoice::Auto);
-        let told = (request.memory_balloon, request.memory_balloon_field.as_str());
-        assert_eq!(told, (balloon, field), "{devices}");
+        let actual = (request.memory_balloon, request.memory_balloon_field.as_str());
+        assert_eq!(actual, (balloon, field), "{devices}");
         assert_eq!(request.extra_devices, [], "QEMU needs nothing more than that");
     }
 }

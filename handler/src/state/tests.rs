@@ -20,7 +20,7 @@ fn a_failed_write_leaves_the_old_content_and_no_litter() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     write_atomically(&path, b"old").unwrap();
-    // A directory in the place of the temporary file makes the write fail whoever runs the test.
+    // A directory at the path of the temporary file makes the write fail, also for root.
     fs::create_dir(dir.path().join("file.new")).unwrap();
     assert!(write_atomically(&path, b"new").is_err());
     assert_eq!(fs::read(&path).unwrap(), b"old");
@@ -44,15 +44,15 @@ async fn a_directory_whose_sockets_could_not_be_named_is_refused() {
 }
 
 #[test]
-fn only_directories_named_by_a_uid_are_machines() {
+fn only_directories_named_by_a_uid_are_vmi_directories() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::at(dir.path());
-    assert_eq!(state.machines().unwrap(), []);
+    assert_eq!(state.vmi_dirs().unwrap(), []);
     let uid = Uuid::from_u128(7);
-    state.machine(uid).create().unwrap();
+    state.vmi_dir(uid).create().unwrap();
     fs::create_dir(dir.path().join("vmis/lost+found")).unwrap();
-    assert_eq!(state.machines().unwrap(), [(uid, state.machine(uid))]);
-    state.machine(uid).remove().unwrap();
-    state.machine(uid).remove().unwrap();
-    assert_eq!(state.machines().unwrap(), []);
+    assert_eq!(state.vmi_dirs().unwrap(), [(uid, state.vmi_dir(uid))]);
+    state.vmi_dir(uid).remove().unwrap();
+    state.vmi_dir(uid).remove().unwrap();
+    assert_eq!(state.vmi_dirs().unwrap(), []);
 }

@@ -7,22 +7,22 @@ use thiserror::Error;
 /// Directories of this node, below which manifests may name files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllowedDirectories {
-    /// All of the node: whoever writes the manifests is trusted with it.
+    /// All paths of the node: the author of the manifests is trusted.
     Any,
     /// These; without any, nothing is allowed.
     Below(Vec<PathBuf>),
 }
 
-/// What manifests may name.
+/// The paths that manifests may name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllowedPaths {
-    /// Where files are that may be a `hostDisk`.
+    /// The directories of files that may be a `hostDisk`.
     pub host_disks: AllowedDirectories,
-    /// Where OCI images are, for a `containerDisk` and a `kernelBoot`. One may also be such a directory itself.
+    /// The directories of OCI images, for a `containerDisk` and a `kernelBoot`. An image may also be such a directory.
     pub images: AllowedDirectories,
 }
 
-/// Why a path may not be named. Says nothing of what is there.
+/// Why a path is not allowed. It does not reveal what exists there.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NotAllowed {
     /// No file may be a `hostDisk`. The first words are KubeVirt's.
@@ -38,17 +38,17 @@ pub enum NotAllowed {
     Elsewhere {
         /// As the manifest names it.
         path: String,
-        /// What names the directories.
+        /// The option that sets the directories.
         option: &'static str,
-        /// What there is.
+        /// The allowed directories.
         directories: String,
     },
-    /// A symbolic link on its way leads out of these, or nowhere.
+    /// A symbolic link on its path leads out of the allowed directories, or is dangling.
     #[error("{path} does not lead to a file below a directory of --host-disks: {directories}")]
     LeadsElsewhere {
         /// As the manifest names it.
         path: String,
-        /// What there is.
+        /// The allowed directories.
         directories: String,
     },
 }

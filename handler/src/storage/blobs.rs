@@ -1,7 +1,7 @@
 //! The files of an OCI image layout, read from a directory or from inside a tar archive of one.
 //!
-//! What a manifest names as an image may be any file of the node. So errors say which part of the image is wrong and in
-//! which way, and never quote what is in it: not a name, not a digest, not the words of a parser.
+//! A manifest may name any file of the node as an image. Errors therefore name the invalid part of the image and the
+//! problem, and never quote its content: no name, no digest, no parser message.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use super::node_file::{self, OpenError};
 use crate::jobs::JobContext;
 
-/// Indexes, manifests and configurations are small; more than this is no manifest.
+/// The size limit of indexes, manifests and configurations.
 const DOCUMENT_LIMIT: u64 = 4 << 20;
 /// An image has a few blobs.
 const MEMBER_LIMIT: usize = 10_000;
@@ -97,15 +97,15 @@ pub enum BlobError {
     /// The archive holds too much.
     #[error("the archive holds more than {MEMBER_LIMIT} files")]
     TooManyMembers,
-    /// What was read is not what it is promised to be.
+    /// The content does not match its digest.
     #[error("{0} of the image is damaged: its content does not have its digest")]
     Digest(Part),
-    /// A digest that is none, or of another algorithm.
+    /// An invalid digest, or one of another algorithm.
     #[error("{0} of the image has no valid sha256 digest")]
     NoDigest(Part),
 }
 
-/// What an error of I/O says without the words of a library, which may have put into them what it has read.
+/// An I/O error without a library's message, which may quote what was read.
 pub(super) fn without_content(error: &io::Error) -> io::Error {
     os_code(error).map_or_else(|| io::Error::from(error.kind()), io::Error::from_raw_os_error)
 }
@@ -117,7 +117,7 @@ fn os_code(error: &(dyn Error + 'static)) -> Option<i32> {
     }
 }
 
-/// Whether an error is about what was read, and not the file system's, a limit's, or that of a job that is to end.
+/// Whether an error is about the content, and not about the file system, a limit or a cancelled job.
 pub(super) fn is_about_content(error: &io::Error) -> bool {
     let limits = [io::ErrorKind::TimedOut, io::ErrorKind::FileTooLarge];
     os_code(error).is_none() && !limits.contains(&error.kind())
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_blob_is_told_by_its_digest() {
+    fn a_damaged_blob_is_detected_by_its_digest() {
         let dir = tempfile::tempdir().unwrap();
         let hex = hex_of(&Sha256::digest(b"right"));
         std::fs::create_dir_all(dir.path().join("blobs/sha256")).unwrap();

@@ -1,7 +1,8 @@
 //! Persistent volume claims on this node: one directory, in it `<namespace>/<claim>/disk.img`.
 //!
-//! This is the one place that knows where a claim's disk is. Who made it (here `vireo`, by the objects of its API, or
-//! somebody by hand for `virt-handler --manifests`) is not asked; in a cluster it is a volume that was mounted.
+//! Only this module knows the path of a claim's disk. `vireo` creates it from the objects of its API, an administrator
+//! for
+//! `virt-handler --manifests`; in a cluster it is a mounted volume.
 
 mod upload;
 
@@ -12,7 +13,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::volumes::{VolumeError, has_room, host_disk};
+use super::volumes::{VolumeError, has_space, host_disk};
 
 pub use upload::{Filled, Upload, UploadError};
 
@@ -20,39 +21,39 @@ pub use upload::{Filled, Upload, UploadError};
 const DISK: &str = "disk.img";
 /// Sizes are whole pages, so that every sector size fits.
 const PAGE: u64 = 4096;
-/// Beside a disk that nobody is to start from before its image has come.
+/// Marks a disk that no VM may use before its image is uploaded.
 const AWAITED: &str = "image.awaited";
 
 /// Why a claim's disk cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ClaimError {
-    /// There is none.
+    /// It does not exist.
     #[error("PVC {namespace}/{name} does not exist, waiting for it to appear")]
     Absent {
-        /// Of the claim.
+        /// The claim's.
         namespace: String,
-        /// Of the claim.
+        /// The claim's.
         name: String,
     },
-    /// It is there, and has no disk.
+    /// It exists and has no disk.
     #[error("PVC {namespace}/{name} is {state}")]
     Unbound {
-        /// Of the claim.
+        /// The claim's.
         namespace: String,
-        /// Of the claim.
+        /// The claim's.
         name: String,
-        /// Its phase and why: `Pending: there is no room`.
+        /// Its phase and why: `Pending: there is no space`.
         state: String,
     },
-    /// It is there, and what is to be on it is not.
+    /// It exists and waits for its image.
     #[error("PVC {namespace}/{name} waits for its image, which virtctl image-upload brings")]
     NoImage {
-        /// Of the claim.
+        /// The claim's.
         namespace: String,
-        /// Of the claim.
+        /// The claim's.
         name: String,
     },
-    /// It is there and is no disk.
+    /// It exists and its disk cannot be used.
     #[error(transparent)]
     Disk(#[from] VolumeError),
 }
@@ -73,7 +74,7 @@ impl Claims {
         Self { root, unbound: Arc::default() }
     }
 
-    /// Where a claim's disk is. Namespaces and names are DNS names, and so no way out of the directory.
+    /// The path of a claim's disk. Namespaces and names are DNS names, so the path stays in the directory.
     pub fn path(&self, namespace: &str, name: &str) -> PathBuf {
         self.directory(namespace, name).join(DISK)
     }
@@ -82,7 +83,7 @@ impl Claims {
         self.root.join(namespace).join(name)
     }
 
-    /// A claim's disk, which must be there with its image. Blocks.
+    /// A claim's disk, which must exist and have its image. Blocks.
     ///
     /// # Errors
     /// When it is not, or is no regular file.
@@ -113,7 +114,7 @@ impl Claims {
         }
     }
 
-    /// The phase of a claim that has no disk, and why it has none, as far as somebody said so.
+    /// The phase of a claim that has no disk, and why it has none, if that is recorded.
     fn unbound(&self, namespace: &str, name: &str) -> Option<String> {
         self.states().get(&(namespace.to_owned(), name.to_owned())).cloned()
     }
@@ -122,8 +123,8 @@ impl Claims {
         self.unbound.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says of a claim that has no disk in which phase it is and why, or no longer; whether that is news. It is not
-    /// kept: a disk that is full must not keep anybody from learning so.
+    /// Records the phase of a claim without a disk and its reason, or removes them. Returns whether that is new. It is
+    /// kept in memory only, so that it works when the disk is full.
     pub fn explain(&self, namespace: &str, name: &str, state: Option<String>) -> bool {
         let key = (namespace.to_owned(), name.to_owned());
         let before = match state.clone() {
@@ -133,12 +134,12 @@ impl Claims {
         before != state
     }
 
-    /// Whether a claim waits for an image: then no machine starts from it. Blocks.
+    /// Whether a claim waits for an image: then no VM starts from it. Blocks.
     pub fn awaits_image(&self, namespace: &str, name: &str) -> bool {
         self.directory(namespace, name).join(AWAITED).exists()
     }
 
-    /// Says whether a claim waits for an image; that is kept. Whether that is news. Blocks.
+    /// Records on disk whether a claim waits for an image. Returns whether that is new. Blocks.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -157,11 +158,11 @@ impl Claims {
         Ok(true)
     }
 
-    /// Makes a claim's disk of this many bytes at least, or makes it larger; what it takes on the node's disk, it takes
-    /// when it is written to. How large it is then. Blocks.
+    /// Creates a claim's disk of at least this many bytes, or enlarges it. The file is sparse. Returns its size.
+    /// Blocks.
     ///
     /// # Errors
-    /// When it cannot be made, or the file system has no room for it as it is now.
+    /// When it cannot be created, or the file system has no space for it.
     pub fn provide(&self, namespace: &str, name: &str, bytes: u64) -> Result<u64, VolumeError> {
         let path = self.path(namespace, name);
         let open = |source| VolumeError::Open { path: path.clone(), source };
@@ -175,7 +176,7 @@ impl Claims {
             return Ok(has);
         }
         fs::create_dir_all(self.directory(namespace, name)).map_err(open)?;
-        has_room(&path, wanted - has.unwrap_or(0))?;
+        has_space(&path, wanted - has.unwrap_or(0))?;
         if has.is_some() {
             let file = OpenOptions::new().write(true).open(&path).map_err(open)?;
             file.set_len(wanted).and_then(|()| file.sync_all()).map_err(open)?;
@@ -185,7 +186,7 @@ impl Claims {
         Ok(wanted)
     }
 
-    /// Makes a disk that is there as a whole or not at all, also after a crash.
+    /// Creates a disk atomically, also with regard to a crash.
     fn make(&self, path: &Path, bytes: u64) -> io::Result<()> {
         let partial = path.with_extension("partial");
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial)?;
@@ -230,14 +231,14 @@ mod tests {
         let written = fs::read(&path).unwrap();
         assert_eq!((written.len(), &written[..8192]), (1 << 20, &[7; 8192][..]));
         let huge = claims.provide("a", "data", 1 << 60).unwrap_err();
-        assert!(matches!(huge, VolumeError::NoRoom { .. }), "{huge}");
+        assert!(matches!(huge, VolumeError::NoSpace { .. }), "{huge}");
         claims.remove("a", "data").unwrap();
         claims.remove("a", "data").unwrap();
         assert!(claims.find("a", "data").is_err());
     }
 
     #[test]
-    fn nobody_finds_a_claim_before_its_image_has_come() {
+    fn a_claim_is_not_found_before_its_image_is_uploaded() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::below(dir.path().join("claims"));
         assert!(!claims.await_image("a", "data", false).unwrap(), "there is nothing to wait for");

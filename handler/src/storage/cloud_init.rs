@@ -12,7 +12,7 @@ use hadris_iso::write::options::{BaseIsoLevel, CreationFeatures, IsoFormatOption
 use hadris_iso::write::{File as IsoFile, InputFiles, IsoImageWriter};
 use serde::Serialize;
 
-/// Where a guest looks for the data, and what the files are called there.
+/// The volume label, the paths and the names of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Files at the top of a volume `cidata`.
@@ -31,24 +31,24 @@ impl Layout {
     }
 }
 
-/// What a guest reads about itself and what it is told to do.
+/// The metadata and user data of a guest.
 #[derive(Clone, Debug)]
 pub struct Seed<'a> {
     /// How the guest reads it.
     pub layout: Layout,
-    /// The firmware's: another one makes the guest take itself for another machine.
+    /// The firmware's UUID: with another one, cloud-init treats the guest as a new instance.
     pub uuid: String,
     /// The VMI's name and namespace, with a dot between.
     pub name: String,
     /// The guest's host name.
     pub hostname: &'a str,
-    /// What the user gave for the guest to do.
+    /// The user data of the manifest.
     pub user_data: &'a [u8],
-    /// What the user gave about networks.
+    /// The network data of the manifest.
     pub network_data: Option<&'a [u8]>,
 }
 
-/// Why the disk could not be made.
+/// Why the disk could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum CloudInitError {
     /// What the guest reads about itself.
@@ -83,13 +83,13 @@ struct ConfigDrive<'a> {
     uuid: &'a str,
 }
 
-/// Writes the disk, replacing an older one: the manifest is what counts.
+/// Writes the disk and replaces an older one, so that it follows the manifest.
 pub fn write(at: &Path, seed: &Seed<'_>) -> Result<(), CloudInitError> {
     let write = |source| CloudInitError::Write { path: at.to_owned(), source };
     let image = image(seed.layout.label(), files(seed)?)?;
     let partial = at.with_extension("partial");
     fs::write(&partial, image).and_then(|()| fs::rename(&partial, at)).map_err(|error| {
-        // Nothing half-written stays; that it may not exist at all is fine.
+        // Remove a partial file, if there is one.
         let _ = fs::remove_file(&partial);
         write(error)
     })

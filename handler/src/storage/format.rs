@@ -1,7 +1,7 @@
-//! What kind of image a file holds, told by its first bytes, and whether a stranger's image is safe to convert.
+//! Detects the format of an image by its first bytes, and whether an untrusted image is safe to convert.
 //!
 //! A qcow2 header can name other files (a backing image, a data file) that a converter would open with our
-//! privileges; such an image is refused before any converter sees it.
+//! privileges; such an image is rejected before it is converted.
 
 use std::fs::File;
 use std::io;
@@ -17,7 +17,7 @@ pub(super) enum Format {
     },
 }
 
-/// Why an image is not taken.
+/// Why an image is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
     /// Cannot be read.
@@ -32,7 +32,7 @@ pub enum FormatError {
     /// A qcow2 image that needs a file beside it.
     #[error("the qcow2 image {0}: a container disk must hold all of its content")]
     NotSelfContained(&'static str),
-    /// A qcow2 image that we do not read right.
+    /// A qcow2 image that is invalid or unsupported.
     #[error("the qcow2 image {0}")]
     Qcow2(&'static str),
     /// Larger than any disk here.

@@ -1,19 +1,19 @@
-//! Where a `hostDisk` really is.
+//! Resolves the path of a `hostDisk`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::allowed::{AllowedDirectories, AllowedPaths, NotAllowed, list};
 
-/// Where a file really is or is to be made, with no symbolic link on the way there. Only who may write to the allowed
-/// directories could change that later, and guests and users of the API cannot make links.
+/// The path of an existing or new file without symbolic links. Later changes need write access to the allowed
+/// directories, and guests and users of the API cannot create links there.
 ///
 /// # Errors
-/// When it may not be a disk, by its name or by where that leads: which of these, and what is there, is not told.
+/// When the path or its target is not allowed. The error does not reveal which, nor what exists there.
 pub(super) fn find(allowed: &AllowedPaths, path: &Path) -> Result<PathBuf, NotAllowed> {
     let AllowedDirectories::Below(directories) = &allowed.host_disks else { return Ok(path.to_owned()) };
     allowed.check_host_disk(path)?;
-    // One that is not there yet is made with the file.
+    // A missing directory is created with the file.
     let led_to = |directory: &PathBuf| directory.canonicalize().or_else(|_| real(directory)).ok();
     let is_inside = |real: &PathBuf| {
         let mut directories = directories.iter().filter_map(led_to);
@@ -25,11 +25,11 @@ pub(super) fn find(allowed: &AllowedPaths, path: &Path) -> Result<PathBuf, NotAl
     })
 }
 
-/// Follows the links in the directories that there are, and adds the rest of the path, which is to be made.
+/// Resolves the existing part of the path, and appends the part that is to be created.
 fn real(path: &Path) -> std::io::Result<PathBuf> {
     let mut rest: Vec<OsString> = path.file_name().map(OsString::from).into_iter().collect();
     let mut there = path.parent().unwrap_or(Path::new("/"));
-    // A link that leads nowhere is there, too: it is an error, and no directory to be made.
+    // A dangling link exists, too: it is an error, not a directory to be created.
     while there.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
         rest.extend(there.file_name().map(OsString::from));
         there = there.parent().unwrap_or(Path::new("/"));
@@ -75,10 +75,10 @@ mod tests {
             let found = find(&allowed, &at(path));
             assert_eq!(found.as_ref().ok(), leads.map(at).as_ref(), "{path}: {found:?}");
         }
-        let told = find(&allowed, &at("disks/out/a")).unwrap_err().to_string();
+        let message = find(&allowed, &at("disks/out/a")).unwrap_err().to_string();
         assert!(
-            told.contains("disks/out/a does not lead to a file below") && !told.contains("secret"),
-            "{told}"
+            message.contains("disks/out/a does not lead to a file below") && !message.contains("secret"),
+            "{message}"
         );
         assert_eq!(find(&AllowedPaths::any(), &at("disks/out/a")).unwrap(), at("disks/out/a"));
     }

@@ -31,12 +31,12 @@ use crate::jobs::{JobContext, JobError, Jobs, child};
 
 /// Sectors are 512 bytes: a raw image is padded to whole ones.
 const SECTOR: u64 = 512;
-/// Nobody's kernel or initrd is larger.
+/// The largest kernel or initrd.
 const BOOT_FILE_LIMIT: u64 = 4 << 30;
-/// How soon a job looks again whether another one has ended that imports the same.
+/// How often a job checks whether another import of the same file has ended.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 
-/// What is wanted, out of which image.
+/// A file of an image.
 #[derive(Clone, Debug)]
 pub struct Source {
     image: ImageRef,
@@ -71,7 +71,7 @@ impl Source {
         Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))) }
     }
 
-    /// What the file is called in the store, as it comes out of an image with this digest.
+    /// The name in the store of the file from an image with this digest.
     fn name(&self, digest: &str) -> String {
         let key = match &self.file {
             WantedFile::Disk(path) => {
@@ -91,11 +91,11 @@ pub struct Images(Arc<Store>);
 struct Store {
     directory: PathBuf,
     allowed: AllowedPaths,
-    /// Who imports what, so that others wait for it without a place among those who import.
+    /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
 }
 
-/// Why an image could not be brought into the store. Quotes nothing that is in a file of the node.
+/// Why an image cannot be imported. It does not quote the content of a file of the node.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// Not one that manifests may name.
@@ -139,7 +139,7 @@ pub enum ImageError {
     /// `qemu-img` could not convert it.
     #[error("qemu-img cannot convert the disk image: it is damaged")]
     Convert,
-    /// No room.
+    /// No space is left.
     #[error("no space is left on the node for the disk image")]
     Full,
     /// `qemu-img` could not be started.
@@ -165,12 +165,12 @@ impl From<BlobError> for ImageError {
 }
 
 impl Images {
-    /// The store in `directory`, which is made when the first image comes, for images that may be used.
+    /// The store in `directory`, which is created with the first image.
     pub fn new(directory: PathBuf, allowed: AllowedPaths) -> Self {
         Self(Arc::new(Store { directory, allowed, turns: Mutex::default() }))
     }
 
-    /// The file that is wanted, for a VMI of a namespace; imported if that was not done before.
+    /// The file of an image for a VMI of a namespace; imported if it is not in the store.
     ///
     /// # Errors
     /// When it cannot be, or takes too long.
@@ -226,7 +226,7 @@ impl Images {
         Ok(Image::open(Blobs::open(location, job)?, image.tag())?)
     }
 
-    /// Takes the wanted file out of its image, if that was not done before. Blocks.
+    /// Imports a file of an image, if it is not in the store. Blocks.
     fn import(&self, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
         let image = self.open(&source.image, job)?;
         let name = source.name(image.digest());
@@ -271,14 +271,14 @@ impl Images {
             .and_then(|()| job.checkpoint().map_err(store(at)))
             .and_then(|()| publish(&partial, at, directory).map_err(store(at)));
         if made.is_err() {
-            // Nothing half-written stays; that it may not exist at all is fine.
+            // Remove a partial file, if there is one.
             let _ = fs::remove_file(&partial);
         }
         made.map(|()| at.to_owned())
     }
 }
 
-/// Locks a file. Another job that nobody waits for any more may hold it still.
+/// Locks a file. An abandoned job may still hold the lock.
 fn lock(path: &Path, job: &JobContext) -> Result<File, ImageError> {
     let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
     let lock = lock.map_err(store(path))?;
@@ -340,8 +340,8 @@ pub(super) fn convert(disk: &File, to: &Path, job: &JobContext) -> Result<(), Im
     if done.status.success() {
         return Ok(());
     }
-    // It quotes names that are in the image: nothing for its users, who need not be those who may read it.
-    debug!(status = %done.status, complaint = ?done.stderr, "qemu-img failed");
+    // The message quotes names in the image, which the user may not be allowed to read.
+    debug!(status = %done.status, stderr = ?done.stderr, "qemu-img failed");
     Err(match done.stderr.contains("No space left on device") {
         true => ImageError::Full,
         false => ImageError::Convert,

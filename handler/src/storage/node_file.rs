@@ -1,4 +1,4 @@
-//! Files of this node that manifests name, opened so that nothing else is reached, changed or waited for.
+//! Opens files of this node that manifests name, without following links, side effects or waiting.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, open, openat, openat2};
 use rustix::io::Errno;
 
-/// How often a name is looked up anew that is changed meanwhile.
+/// How often a lookup is retried when the path changes meanwhile.
 const ATTEMPTS: usize = 16;
 
 /// Why a file or directory is not opened.
@@ -34,7 +34,7 @@ impl From<Errno> for OpenError {
     }
 }
 
-/// Opens a directory wherever symbolic links lead: for one that an administrator has named.
+/// Opens a directory and follows symbolic links: for a path that the administrator set.
 pub(super) fn directory(path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(openat(CWD, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
@@ -44,7 +44,7 @@ pub(super) fn regular(path: &Path) -> Result<File, OpenError> {
     readable(openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens a directory below another one, or that one again; no symbolic link is followed.
+/// Opens a directory below another one, or that directory itself; no symbolic link is followed.
 pub(super) fn directory_beneath(parent: impl AsFd, path: &Path) -> Result<OwnedFd, OpenError> {
     Ok(beneath(parent, path, OFlags::PATH | OFlags::DIRECTORY)?)
 }
@@ -68,8 +68,8 @@ fn beneath(parent: impl AsFd, path: &Path, flags: OFlags) -> Result<OwnedFd, Err
     opened
 }
 
-/// Opens for reading what is known only as a place in the file system so far. Opening a FIFO would wait for its writer, and
-/// opening a device may do anything; this is the file that was looked at, whatever has its name by now.
+/// Reopens an `O_PATH` descriptor for reading. Opening a FIFO would wait for its writer, and opening a device may have
+/// side effects, so the type is checked first; the descriptor refers to the checked file even if the path changes.
 fn readable(place: OwnedFd) -> Result<File, OpenError> {
     if FileType::from_raw_mode(fstat(&place)?.st_mode) != FileType::RegularFile {
         return Err(OpenError::NotRegular);

@@ -51,10 +51,10 @@ pub enum OciError {
     /// A layer that is no tar archive, or compressed in an unknown way.
     #[error("{0} of the image has an unsupported media type: supported are tar, tar+gzip and tar+zstd")]
     LayerType(Part),
-    /// A layer that is not what it is said to be.
+    /// A layer that does not match its media type.
     #[error("{0} of the image is damaged, or not a tar archive")]
     DamagedLayer(Part),
-    /// A layer could not be unpacked, or there is no room for what is in it.
+    /// A layer could not be unpacked, or there is no space for its content.
     #[error("cannot unpack {part} of the image")]
     Layer {
         /// Which layer.
@@ -64,7 +64,7 @@ pub enum OciError {
     },
 }
 
-/// What the layers left at a path.
+/// The content at a path after all layers.
 pub(super) enum Found {
     /// A regular file, its content in the file given.
     Regular(File),
@@ -110,7 +110,7 @@ impl Image {
             let part = Part::Layer(number);
             let mut blob = self.blobs.stream(part, layer.digest().as_ref())?;
             let compression = Compression::of(layer.media_type()).ok_or(OciError::LayerType(part))?;
-            // What a few bytes are unpacked to may be as long as it likes.
+            // A few bytes may unpack to any length, so the output is checked for cancellation, too.
             let applied = compression
                 .decode(&mut blob)
                 .and_then(|tar| apply(job.checked(tar), &wanted, (scratch, job), &mut found));

@@ -1,4 +1,4 @@
-//! From a checked spec to the files a VM is given: what is to be made is decided purely, then made.
+//! Prepares the files of a VM from its validated spec: plans the steps first, then runs them.
 
 use std::fs;
 use std::io;
@@ -17,23 +17,23 @@ use super::images::{ImageError, Images, Source};
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
-/// A [`StorageError::reason`] that ends when a claim appears; KubeVirt's.
+/// The [`StorageError::reason`] of a missing claim; KubeVirt's.
 pub const NO_CLAIM: &str = "FailedPvcNotFound";
-/// One that ends when a claim has its disk.
+/// The reason of a claim without a disk.
 pub const NOT_BOUND: &str = "PvcNotBound";
-/// One that ends when the image of a claim has come.
+/// The reason of a claim that waits for its image.
 pub const NO_IMAGE: &str = "PvcNotPopulated";
-/// One about an image; KubeVirt's.
+/// The reason of an image error; KubeVirt's.
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
 
-/// What a VM's disks and kernel are on this node.
+/// A VM's disks and kernel on this node.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Prepared {
     /// One per disk, in the order of [`Vm::fixed_disks`].
     pub disks: Vec<DiskSource>,
     /// The kernel to start, where firmware does not.
     pub kernel: Option<Kernel>,
-    /// Where EFI's variables are kept, for a machine that keeps them.
+    /// The file of the EFI variables, for a VM with persistent variables.
     pub variables: Option<PathBuf>,
 }
 
@@ -46,7 +46,7 @@ pub struct Kernel {
     pub initrd: Option<PathBuf>,
 }
 
-/// Why a VM's disks or its kernel are not there. Names the field that asked.
+/// Why a VM's disks or its kernel cannot be prepared, with the field of the spec.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
     /// An image could not be used.
@@ -59,7 +59,7 @@ pub enum StorageError {
         /// Why.
         source: ImageError,
     },
-    /// A disk could not be made or opened.
+    /// A disk could not be created or opened.
     #[error("{field}: the disk cannot be used")]
     Volume {
         /// `spec.volumes[0].hostDisk`, ...
@@ -67,7 +67,7 @@ pub enum StorageError {
         /// Why.
         source: VolumeError,
     },
-    /// cloud-init's disk could not be made.
+    /// cloud-init's disk could not be created.
     #[error("{field}: the disk cannot be made")]
     CloudInit {
         /// `spec.volumes[0].cloudInitNoCloud`, ...
@@ -75,7 +75,7 @@ pub enum StorageError {
         /// Why.
         source: CloudInitError,
     },
-    /// A claim is not there, or is no disk.
+    /// A claim does not exist, or is not a disk.
     #[error("{field}: the claim cannot be used")]
     Claim {
         /// `spec.volumes[0].persistentVolumeClaim`.
@@ -91,7 +91,7 @@ pub enum StorageError {
         /// Why.
         source: io::Error,
     },
-    /// The node does not get it done.
+    /// A blocking operation failed or timed out.
     #[error("the disks cannot be prepared")]
     Job(#[from] JobError),
     /// A path that the launcher's protocol cannot carry.
@@ -100,7 +100,7 @@ pub enum StorageError {
 }
 
 impl StorageError {
-    /// The manifest's field that asked for what is not there, where one did.
+    /// The field of the spec that the error is about, if there is one.
     pub fn field(&self) -> Option<&Field> {
         match self {
             Self::Image { field, .. }
@@ -123,7 +123,7 @@ impl StorageError {
     }
 }
 
-/// What is to be made for one disk.
+/// What to create for one disk.
 #[derive(Debug, Clone)]
 enum Step {
     /// A layer of the VM's own over a disk that has come out of an image.
@@ -140,14 +140,14 @@ enum Step {
     NoMedium,
 }
 
-/// Where disks come from and are made.
+/// The directories and stores that disks come from.
 #[derive(Debug, Clone)]
 pub struct Places {
     /// The VM's own directory.
     pub vmi: PathBuf,
-    /// What is to outlive the VM.
+    /// The directory of files that outlive the VMI.
     pub kept: PathBuf,
-    /// What comes out of images, for every VM of the node.
+    /// The image store of the node.
     pub images: Images,
     /// The node's claims.
     pub claims: Claims,
@@ -155,7 +155,7 @@ pub struct Places {
     pub allowed: AllowedPaths,
 }
 
-/// What is to be made for a disk, once what it is made of has come. A disk's name is a DNS label, and so a file name.
+/// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
 async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step, StorageError> {
     let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
     Ok(match disk.source() {
@@ -207,8 +207,8 @@ fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf,
     found.map_err(|source| StorageError::Claim { field: field.clone(), source })
 }
 
-/// Makes a VM's disks, or finds them made. Takes long where an image is new. What exists is kept, except cloud-init's
-/// disk, which follows the manifest.
+/// Creates a VM's disks, or finds existing ones. Takes long for a new image. Existing disks are kept, except
+/// cloud-init's disk, which follows the manifest.
 ///
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
@@ -222,12 +222,12 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
     let is_bare = steps.is_empty() && kernel.is_none();
-    let (machine, places) = (vm.clone(), places.clone());
+    let (made_for, places) = (vm.clone(), places.clone());
     let make = move |job: &JobContext| {
         directory(&places.vmi.join("volumes"))?;
-        let make = |(disk, step): (&Disk, Step)| make(&machine, disk.source_field(), step, (&places, job));
-        let disks = machine.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
-        let variables = match machine.firmware().boot() {
+        let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
+        let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
+        let variables = match made_for.firmware().boot() {
             BootSource::Efi { persistent: true, .. } => {
                 directory(&places.kept)?;
                 Some(places.kept.join("efi-variables.fd"))
@@ -239,7 +239,7 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         Ok(Prepared { disks, kernel, variables })
     };
     if is_bare {
-        // Nothing that a manifest names is touched.
+        // No path of the manifest is accessed, so this does not block for long.
         return make(&JobContext::default());
     }
     jobs.quick.run(vm.identity().namespace(), make).await?
@@ -256,10 +256,10 @@ pub async fn prepare_disk(
     jobs: &Jobs,
 ) -> Result<DiskSource, StorageError> {
     let step = step(vm, disk, places, jobs).await?;
-    let (machine, field, places) = (vm.clone(), disk.source_field().clone(), places.clone());
+    let (made_for, field, places) = (vm.clone(), disk.source_field().clone(), places.clone());
     let make = move |job: &JobContext| {
         directory(&places.vmi.join("volumes"))?;
-        make(&machine, &field, step, (&places, job))
+        make(&made_for, &field, step, (&places, job))
     };
     jobs.quick.run(vm.identity().namespace(), make).await?
 }

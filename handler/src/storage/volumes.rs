@@ -1,4 +1,4 @@
-//! A VM's own volumes: what it writes to, made once and kept for as long as the VM is.
+//! A VM's own volumes, which are created once and kept as long as the VM.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::jobs::{JobContext, child};
 
 const MIB: u64 = 1 << 20;
 
-/// Why a volume could not be made or opened.
+/// Why a volume could not be created or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// `qemu-img` could not make the image.
@@ -27,7 +27,7 @@ pub enum VolumeError {
     /// `qemu-img` could not be started.
     #[error("cannot run qemu-img (Debian package qemu-utils)")]
     NoQemuImg(#[source] io::Error),
-    /// A file could not be made or opened.
+    /// A file could not be created or opened.
     #[error("cannot open {path}")]
     Open {
         /// The file.
@@ -44,9 +44,9 @@ pub enum VolumeError {
     /// A host disk where none may be.
     #[error(transparent)]
     NotAllowed(#[from] NotAllowed),
-    /// No room for a host disk.
+    /// No space for a host disk.
     #[error("{path} needs {wanted} bytes, its file system has {free} free")]
-    NoRoom {
+    NoSpace {
         /// The file.
         path: PathBuf,
         /// Its capacity.
@@ -87,14 +87,14 @@ fn create(
         done.status.success().then_some(()).ok_or_else(failed)
     });
     if made.is_err() {
-        // It may or may not have got as far as making the file.
+        // The file may not exist.
         let _ = fs::remove_file(&partial);
     }
     made?;
     fs::rename(&partial, at).map_err(|source| VolumeError::Open { path: at.to_owned(), source })
 }
 
-/// A raw disk somewhere on this node. With a capacity it is made when it is not there (`DiskOrCreate`).
+/// A raw disk at any path of this node. With a capacity, a missing disk is created (`DiskOrCreate`).
 ///
 /// The file is not followed through a symbolic link: the node's files are named by the manifest's author.
 pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeError> {
@@ -106,7 +106,7 @@ pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeErro
             let Some(capacity) = create_with else { return Err(VolumeError::Absent(path.to_owned())) };
             let directory = path.parent().unwrap_or(Path::new("/"));
             fs::create_dir_all(directory).map_err(open)?;
-            has_room(path, capacity)?;
+            has_space(path, capacity)?;
             let file = new_file(path).map_err(open)?;
             file.set_len(capacity / MIB * MIB).and_then(|()| file.sync_all()).map_err(open)
         }
@@ -114,13 +114,13 @@ pub fn host_disk(path: &Path, create_with: Option<u64>) -> Result<(), VolumeErro
     }
 }
 
-/// Whether the file system of a file has room for so many bytes more. As KubeVirt does: a file system's own overhead
-/// may take up to a tenth of what it was made for.
-pub(super) fn has_room(path: &Path, wanted: u64) -> Result<(), VolumeError> {
+/// Checks that the file system of a file has space for this many bytes. As in KubeVirt, the file system's own overhead
+/// may take up to a tenth.
+pub(super) fn has_space(path: &Path, wanted: u64) -> Result<(), VolumeError> {
     let directory = path.parent().unwrap_or(Path::new("/"));
     let free = free_bytes(directory).map_err(|source| VolumeError::Open { path: path.to_owned(), source })?;
     if free < wanted - wanted / 10 {
-        return Err(VolumeError::NoRoom { path: path.to_owned(), wanted, free });
+        return Err(VolumeError::NoSpace { path: path.to_owned(), wanted, free });
     }
     Ok(())
 }
@@ -155,7 +155,7 @@ mod tests {
         assert!(matches!(host_disk(&link, Some(MIB)), Err(VolumeError::NotRegular(_))));
         assert!(matches!(host_disk(dir.path(), None), Err(VolumeError::NotRegular(_))));
         let huge = host_disk(&dir.path().join("huge"), Some(1 << 60));
-        assert!(matches!(huge, Err(VolumeError::NoRoom { .. })), "{huge:?}");
+        assert!(matches!(huge, Err(VolumeError::NoSpace { .. })), "{huge:?}");
     }
 
     #[test]

@@ -45,11 +45,11 @@ fn what_is_known_is_not_told_again() {
     let still = paused.status.clone();
     assert!(reasons(&still, Some(&paused), &paused).is_empty());
     assert_eq!(reasons(&still, Some(&paused), &running), ["Unpaused"]);
-    let mut leaving = running.clone();
-    leaving.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
-    assert_eq!(reasons(&known, Some(&running), &leaving), ["ShuttingDown"]);
-    assert!(reasons(&known, Some(&leaving), &leaving).is_empty());
-    assert_eq!(reasons(&known, Some(&leaving), &vmi("Failed")), ["Stopped"]);
+    let mut deleting = running.clone();
+    deleting.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    assert_eq!(reasons(&known, Some(&running), &deleting), ["ShuttingDown"]);
+    assert!(reasons(&known, Some(&deleting), &deleting).is_empty());
+    assert_eq!(reasons(&known, Some(&deleting), &vmi("Failed")), ["Stopped"]);
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_disk_that_fails_is_told_once_and_by_its_name() {
 }
 
 #[test]
-fn a_volume_that_goes_with_its_machine_is_not_plugged_out() {
+fn a_volume_that_ends_with_its_vmi_is_not_unplugged() {
     let mut plugged = vmi("Running");
     plugged.status.volume_status = vec![VolumeStatus {
         name: "data".to_owned(),
@@ -120,7 +120,7 @@ fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
     let unready = |cause: &str| with("Ready", "False", format!("Readiness probe failed: {cause}"));
     let (ready, new) = (with("Ready", "True", String::new()), with("Ready", "False", "not yet".to_owned()));
     let unhealthy = with(UNHEALTHY, "True", "Liveness probe failed: a".to_owned());
-    for (was, now, told) in [
+    for (was, now, actual) in [
         (&new, &new, &[][..]),
         (&new, &unready("a"), &["Unhealthy"]),
         (&unready("a"), &unready("a"), &[]),
@@ -131,6 +131,6 @@ fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
         (&unhealthy, &unhealthy, &[]),
     ] {
         let was = was.status.clone();
-        assert_eq!(reasons(&was, None, now), told, "{was:?}");
+        assert_eq!(reasons(&was, None, now), actual, "{was:?}");
     }
 }

@@ -5,7 +5,7 @@ use vireo_api::v1::InterfaceStatus;
 
 use super::*;
 
-/// A running VMI whose guest is this machine.
+/// A running VMI whose guest is this host.
 fn with_guest(dir: &Path) -> (Arc<Node>, tokio::task::JoinHandle<io::Result<()>>) {
     let node = Node::of_a_test(dir);
     let (key, mut vmi) = vmi("default", "one");
@@ -73,7 +73,7 @@ async fn a_client_that_gives_no_sign_of_life_is_let_go() {
 async fn what_is_wrong_is_told_before_the_stream_begins() {
     let dir = tempfile::tempdir().unwrap();
     let (node, server) = with_guest(dir.path());
-    // Somebody had it, and nobody has it now.
+    // The port was in use and is free now.
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     for (path, code, said) in [
         (format!("portforward/{closed}"), 500, "cannot connect to the guest at 127.0.0.1"),
@@ -81,8 +81,8 @@ async fn what_is_wrong_is_told_before_the_stream_begins() {
         ("portforward/ssh".to_owned(), 400, "no number from 1"),
         ("portforward/22/sctp".to_owned(), 400, "neither tcp nor udp"),
     ] {
-        let told = try_open(&node, &path).await.map(drop).unwrap_err();
-        let tokio_tungstenite::tungstenite::Error::Http(answer) = told else { panic!("{path}: {told}") };
+        let actual = try_open(&node, &path).await.map(drop).unwrap_err();
+        let tokio_tungstenite::tungstenite::Error::Http(answer) = actual else { panic!("{path}: {actual}") };
         assert_eq!(answer.status(), code, "{path}");
         let body = String::from_utf8_lossy(answer.body().as_deref().unwrap_or_default()).into_owned();
         assert!(body.contains(said), "{path}: {body}");

@@ -1,8 +1,8 @@
 use vireo_proto::launcher::Version;
 
 use super::*;
+use crate::launcher::fake::FakeLauncher;
 use crate::launcher::process::{self, Found, Start};
-use crate::launcher::puppet::Puppet;
 
 fn identity(name: &str) -> Identity {
     Identity { namespace: "default".into(), name: name.into(), uid: "u".into() }
@@ -26,7 +26,7 @@ impl Stage {
         self.dir.path().join("launcher.sock")
     }
 
-    fn follow(&self) -> Link {
+    fn watch(&self) -> Link {
         let (log, stamp) = (self.dir.path().join("log"), self.dir.path().join("stamp"));
         let start = Start {
             program: Path::new("/bin/sleep"),
@@ -38,91 +38,104 @@ impl Stage {
         };
         process::spawn(&start).unwrap();
         let Found::Running(process) = process::find(&stamp).unwrap() else { panic!("it was just started") };
-        Link::follow(process, self.socket(), identity("web"))
+        Link::watch(process, self.socket(), identity("web"))
     }
 
     /// Serves until the handle is aborted, which ends its connections as well.
-    fn serve(&self, puppet: Puppet) -> JoinHandle<()> {
-        puppet.serve(&self.socket())
+    fn serve(&self, fake: FakeLauncher) -> JoinHandle<()> {
+        fake.serve(&self.socket())
     }
 }
 
-async fn until(link: &mut Link, what: impl Fn(&Seen) -> bool) -> Seen {
+async fn until(link: &mut Link, what: impl Fn(&LauncherStatus) -> bool) -> LauncherStatus {
     let found = tokio::time::timeout(Duration::from_secs(20), async {
-        while !what(&link.seen()) {
+        while !what(&link.status()) {
             link.changed().await;
         }
-        link.seen()
+        link.status()
     });
-    found.await.unwrap_or_else(|_| panic!("still {:?}", link.seen()))
+    found.await.unwrap_or_else(|_| panic!("still {:?}", link.status()))
 }
 
 #[tokio::test]
 async fn a_broken_connection_is_silence_and_only_the_end_of_the_process_is_an_end() {
     let stage = Stage::new();
-    let mut link = stage.follow();
-    assert_eq!(link.seen(), Seen::Silent);
+    let mut link = stage.watch();
+    assert_eq!(link.status(), LauncherStatus::Silent);
 
-    let (tell, told) = watch::channel(state(Phase::Waiting));
-    let puppet = |vmi| Puppet { vmi, ..Puppet::saying(told.clone()) };
-    let server = stage.serve(puppet(None));
-    until(&mut link, |seen| matches!(seen, Seen::Here(state) if state.phase() == Phase::Waiting)).await;
-    tell.send(state(Phase::Running)).unwrap();
-    until(&mut link, |seen| matches!(seen, Seen::Here(state) if state.phase() == Phase::Running)).await;
-    assert!(matches!(link.shutdown(1).await, Err(LinkError::Refused(fault)) if fault.detail == "no machine"));
+    let (sender, states) = watch::channel(state(Phase::Waiting));
+    let fake = |vmi| FakeLauncher { vmi, ..FakeLauncher::with_state(states.clone()) };
+    let server = stage.serve(fake(None));
+    until(
+        &mut link,
+        |status| matches!(status, LauncherStatus::Connected(state) if state.phase() == Phase::Waiting),
+    )
+    .await;
+    sender.send(state(Phase::Running)).unwrap();
+    until(
+        &mut link,
+        |status| matches!(status, LauncherStatus::Connected(state) if state.phase() == Phase::Running),
+    )
+    .await;
+    assert!(matches!(link.shutdown(1).await, Err(LinkError::Fault(fault)) if fault.detail == "no VM"));
     link.dismiss().await.unwrap();
     assert_eq!(screenshot(&stage.socket(), false).await.unwrap().len(), 5 << 20, "a large picture");
 
     // The end of every stream of the old server, as when the launcher hangs up.
-    let (tell_again, told_again) = watch::channel(state(Phase::Running));
+    let (second_sender, second_state) = watch::channel(state(Phase::Running));
     server.abort();
-    drop(tell);
-    until(&mut link, |seen| *seen == Seen::Silent).await;
-    let server = stage.serve(Puppet { vmi: Some(identity("web")), ..Puppet::saying(told_again) });
-    until(&mut link, |seen| matches!(seen, Seen::Here(_))).await;
+    drop(sender);
+    until(&mut link, |status| *status == LauncherStatus::Silent).await;
+    let server =
+        stage.serve(FakeLauncher { vmi: Some(identity("web")), ..FakeLauncher::with_state(second_state) });
+    until(&mut link, |status| matches!(status, LauncherStatus::Connected(_))).await;
 
     link.process().kill().unwrap();
-    until(&mut link, |seen| *seen == Seen::Gone(Ending::Signal(9))).await;
+    until(&mut link, |status| *status == LauncherStatus::Gone(Ending::Signal(9))).await;
     server.abort();
-    drop(tell_again);
+    drop(second_sender);
 }
 
 #[tokio::test]
 async fn another_vmis_launcher_is_told_apart() {
     let stage = Stage::new();
-    let mut link = stage.follow();
-    let (_tell, told) = watch::channel(state(Phase::Running));
-    let server = stage.serve(Puppet { vmi: Some(identity("db")), ..Puppet::saying(told) });
-    let seen = until(&mut link, |seen| matches!(seen, Seen::Foreign(_))).await;
-    assert_eq!(seen, Seen::Foreign("default/db (u)".into()));
+    let mut link = stage.watch();
+    let (_sender, states) = watch::channel(state(Phase::Running));
+    let server = stage.serve(FakeLauncher { vmi: Some(identity("db")), ..FakeLauncher::with_state(states) });
+    let status = until(&mut link, |status| matches!(status, LauncherStatus::Foreign(_))).await;
+    assert_eq!(status, LauncherStatus::Foreign("default/db (u)".into()));
     link.process().kill().unwrap();
-    until(&mut link, |seen| matches!(seen, Seen::Gone(_))).await;
+    until(&mut link, |status| matches!(status, LauncherStatus::Gone(_))).await;
     server.abort();
 }
 
 #[tokio::test]
-async fn another_major_version_is_never_followed() {
+async fn another_major_version_is_rejected() {
     let stage = Stage::new();
-    let link = stage.follow();
-    let (_tell, told) = watch::channel(state(Phase::Running));
+    let link = stage.watch();
+    let (_sender, states) = watch::channel(state(Phase::Running));
     let version = Version { major: VERSION.major + 1, minor: 0 };
-    let server = stage.serve(Puppet { version, ..Puppet::saying(told) });
-    let (tell, _) = watch::channel(Seen::Silent);
-    let follower =
-        Follower { process: Arc::clone(&link.process), socket: stage.socket(), vmi: identity("web"), tell };
-    let refused = follower.follow_once(&mut RETRY_FIRST.clone()).await;
-    assert!(matches!(refused, Err(LinkError::Version { .. })), "{refused:?}");
+    let server = stage.serve(FakeLauncher { version, ..FakeLauncher::with_state(states) });
+    let (sender, _) = watch::channel(LauncherStatus::Silent);
+    let watcher = StateWatcher {
+        process: Arc::clone(&link.process),
+        socket: stage.socket(),
+        vmi: identity("web"),
+        status: sender,
+    };
+    let rejected = watcher.watch_once(&mut RETRY_FIRST.clone()).await;
+    assert!(matches!(rejected, Err(LinkError::Version { .. })), "{rejected:?}");
     link.process().kill().unwrap();
     server.abort();
 }
 
-/// A launcher that does not know a question says nothing of its guest.
+/// A launcher that does not know a probe gives no result.
 #[tokio::test]
 async fn a_guest_is_ill_only_where_its_launcher_says_so() {
     use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Question, TcpSocket};
     let stage = Stage::new();
-    let (_tell, told) = watch::channel(state(Phase::Running));
-    let server = stage.serve(Puppet::saying(told));
+    let (_sender, states) = watch::channel(state(Phase::Running));
+    let server = stage.serve(FakeLauncher::with_state(states));
     let ask = async |question| {
         let request = ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None };
         probe(&stage.socket(), request).await

@@ -15,11 +15,11 @@ fn sleeper<'a>(log: &'a Path, stamp: &'a Path) -> Start<'a> {
 fn births_are_read_past_any_command_name() {
     let fields = (3..=52).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
     for name in ["sleep", "a b", ") R 1 (", "(((", ""] {
-        let birth = Birth::parse(&format!("42 ({name}) {fields}\n")).unwrap();
+        let birth = ProcessIdentity::parse(&format!("42 ({name}) {fields}\n")).unwrap();
         assert_eq!((birth.pid.as_raw_nonzero().get(), birth.start), (42, 22), "{name}");
     }
     for broken in ["", "42", "42 (x", "x (y) 1 2 3", "42 (x) R 1 2", "0 (x) R 1"] {
-        assert_eq!(Birth::parse(broken), None, "{broken}");
+        assert_eq!(ProcessIdentity::parse(broken), None, "{broken}");
     }
 }
 
@@ -79,7 +79,7 @@ async fn family(dir: &Path, cgroup: Option<&Path>) -> (Process, Vec<i32>) {
     (process, pids)
 }
 
-/// Waits until none of them is there, or all that is left is for somebody to read how it ended.
+/// Waits until none of them exists, or only as a zombie.
 async fn are_gone(pids: &[i32]) {
     let lives =
         |pid: &i32| fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
@@ -133,7 +133,7 @@ async fn a_stamp_of_another_boot_or_another_start_is_nobody() {
     let Found::Running(process) = find(&stamp).unwrap() else { panic!("it was just started") };
     let text = fs::read_to_string(&stamp).unwrap();
     let (boot, stat) = text.split_once('\n').unwrap();
-    let birth = Birth::parse(stat).unwrap();
+    let birth = ProcessIdentity::parse(stat).unwrap();
 
     fs::write(&stamp, format!("another-boot\n{stat}")).unwrap();
     assert!(matches!(find(&stamp).unwrap(), Found::Gone));

@@ -27,16 +27,16 @@ fn owners(owners: &[(&str, &str)]) -> BTreeMap<Key, String> {
 
 /// "name@file" for what is present, "name?" for what is held.
 fn entries(catalog: &Catalog) -> Vec<String> {
-    let tell = |(key, entry): (&Key, &Entry)| match entry {
+    let describe = |(key, entry): (&Key, &Entry)| match entry {
         Entry::Present { origin: Origin::File(file), .. } => format!("{}@{file}", key.name),
         Entry::Present { origin: Origin::Object(uid), .. } => format!("{}@{uid}", key.name),
         Entry::Held => format!("{}?", key.name),
     };
-    catalog.entries.iter().map(tell).collect()
+    catalog.entries.iter().map(describe).collect()
 }
 
 fn refused(catalog: &Catalog) -> Vec<(String, String)> {
-    catalog.refusals.iter().map(|refusal| (refusal.file.clone(), refusal.name.clone())).collect()
+    catalog.rejections.iter().map(|rejection| (rejection.file.clone(), rejection.name.clone())).collect()
 }
 
 #[test]
@@ -112,16 +112,16 @@ fn each_row_of_what_can_happen_to_files() {
 #[test]
 fn a_duplicate_names_the_file_that_was_first() {
     let catalog = catalog(&files(&[("a.yaml", good("one")), ("b.yaml", bad("one"))]), &BTreeMap::new());
-    let problems = &catalog.refusals[0].problems;
+    let problems = &catalog.rejections[0].problems;
     assert!(problems[0].to_string().contains("a.yaml"), "{problems:?}");
-    assert!(problems.len() > 1, "its own problems are told, too: {problems:?}");
+    assert!(problems.len() > 1, "its own problems are reported, too: {problems:?}");
 }
 
 #[test]
-fn an_unreadable_file_holds_its_machines() {
+fn an_unreadable_file_holds_its_vmis() {
     let files =
         BTreeMap::from([("a.yaml".to_owned(), FileRead::Unreadable(Problem::whole("no permission")))]);
     let catalog = catalog(&files, &owners(&[("one", "a.yaml")]));
     assert_eq!(entries(&catalog), ["one?"]);
-    assert_eq!(catalog.refusals[0].document, None);
+    assert_eq!(catalog.rejections[0].document, None);
 }

@@ -2,7 +2,7 @@ use super::*;
 
 const LIVE: Record = Record {
     is_final: false,
-    leaving: false,
+    deleting: false,
     unhealthy: false,
     stopped: false,
     started: true,
@@ -11,7 +11,7 @@ const LIVE: Record = Record {
 };
 /// Its guest has not run.
 const NEW: Record = Record { started: false, ..LIVE };
-const LEAVING: Record = Record { leaving: true, ..LIVE };
+const LEAVING: Record = Record { deleting: true, ..LIVE };
 const CONDEMNED: Record = Record { unhealthy: true, ..LIVE };
 const STOPPED: Record = Record { stopped: true, ..LIVE };
 const FINAL: Record = Record { is_final: true, ..LIVE };
@@ -22,7 +22,10 @@ fn decided(
     launcher: Launcher,
     request: Request,
 ) -> Action {
-    decide(wanted, &Observed { record: record.into(), launcher, volumes_differ: false, ill: false, request })
+    decide(
+        wanted,
+        &Observed { record: record.into(), launcher, volumes_differ: false, liveness_failed: false, request },
+    )
 }
 
 #[test]
@@ -33,7 +36,7 @@ fn every_row_of_the_table() {
     let released = Record { has_network: false, ..FINAL };
     let outdated = Record { outdated: true, ..LIVE };
     let outdated_end = Record { outdated: true, ..released };
-    let final_leaving = Record { leaving: true, ..FINAL };
+    let final_leaving = Record { deleting: true, ..FINAL };
     let rows = [
         // A name without a record.
         (Present, None, L::Unstarted, Unsent, Action::Accept),
@@ -78,8 +81,8 @@ fn every_row_of_the_table() {
         (Present, Some(LIVE), L::Vanished, Unsent, Action::RecordLoss),
         (Held, Some(LIVE), L::Vanished, Unsent, Action::RecordLoss),
         // The manifest goes.
-        (Absent, Some(LIVE), L::Alive, Unsent, Action::BeginLeaving),
-        (Absent, Some(FINAL), L::Vanished, Unsent, Action::BeginLeaving),
+        (Absent, Some(LIVE), L::Alive, Unsent, Action::BeginDeletion),
+        (Absent, Some(FINAL), L::Vanished, Unsent, Action::BeginDeletion),
         (Absent, Some(LEAVING), L::Alive, Unsent, Action::AskShutdown),
         (Absent, Some(LEAVING), L::Alive, Sent, Action::Wait),
         (Absent, Some(LEAVING), L::Alive, Overdue, Action::Kill),
@@ -106,7 +109,7 @@ fn every_row_of_the_table() {
         (Present, Some(CONDEMNED), L::Silent, Overdue, Action::Kill),
         (Present, Some(CONDEMNED), L::Exited, Sent, Action::RecordOutcome),
         (Present, Some(CONDEMNED), L::Vanished, Sent, Action::RecordLoss),
-        (Absent, Some(CONDEMNED), L::Alive, Sent, Action::BeginLeaving),
+        (Absent, Some(CONDEMNED), L::Alive, Sent, Action::BeginDeletion),
         // Its launcher Pod is deleted: the guest ends, also one that was not started.
         (Stopped, None, L::Unstarted, Unsent, Action::Accept),
         (Stopped, Some(NEW), L::Unstarted, Unsent, Action::Stop),
@@ -119,13 +122,13 @@ fn every_row_of_the_table() {
         (Held, Some(STOPPED), L::Alive, Overdue, Action::Kill),
         (Stopped, Some(STOPPED), L::Exited, Sent, Action::RecordOutcome),
         (Present, Some(STOPPED), L::Vanished, Sent, Action::RecordLoss),
-        (Absent, Some(STOPPED), L::Alive, Sent, Action::BeginLeaving),
+        (Absent, Some(STOPPED), L::Alive, Sent, Action::BeginDeletion),
         // It returns while the old one leaves: the old one leaves all the same.
         (Present, Some(LEAVING), L::Alive, Unsent, Action::AskShutdown),
         (Present, Some(final_leaving), L::Vanished, Sent, Action::Remove),
-        // Somebody else's launcher is never touched.
-        (Present, Some(LIVE), L::Foreign, Unsent, Action::ReportStranger),
-        (Absent, Some(LEAVING), L::Foreign, Overdue, Action::ReportStranger),
+        // Another VMI's launcher is never touched.
+        (Present, Some(LIVE), L::Foreign, Unsent, Action::ReportForeignLauncher),
+        (Absent, Some(LEAVING), L::Foreign, Overdue, Action::ReportForeignLauncher),
     ];
     for (wanted, record, launcher, stop, expected) in rows {
         assert_eq!(
@@ -139,9 +142,9 @@ fn every_row_of_the_table() {
 fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     let flags = [false, true];
     let bits = |bits: u8| {
-        let [is_final, leaving, unhealthy, stopped, started, has_network, outdated] =
+        let [is_final, deleting, unhealthy, stopped, started, has_network, outdated] =
             [1, 2, 4, 8, 16, 32, 64].map(|bit| bits & bit != 0);
-        Record { is_final, leaving, unhealthy, stopped, started, has_network, outdated }
+        Record { is_final, deleting, unhealthy, stopped, started, has_network, outdated }
     };
     let records: Vec<_> = (0..128).map(|number| Some(bits(number))).chain([None]).collect();
     let launchers = [
@@ -159,12 +162,17 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
     for wanted in [Wanted::Present, Wanted::Stopped, Wanted::Held, Wanted::Absent] {
         for record in &records {
             for launcher in launchers {
-                for (request, volumes_differ, ill) in requests
+                for (request, volumes_differ, liveness_failed) in requests
                     .into_iter()
                     .flat_map(|request| flags.into_iter().map(move |differ| (request, differ)))
-                    .flat_map(|(request, differ)| flags.map(|ill| (request, differ, ill)))
+                    .flat_map(|(request, differ)| {
+                        flags.map(|liveness_failed| (request, differ, liveness_failed))
+                    })
                 {
-                    all.push((wanted, Observed { record: *record, launcher, volumes_differ, ill, request }));
+                    all.push((
+                        wanted,
+                        Observed { record: *record, launcher, volumes_differ, liveness_failed, request },
+                    ));
                 }
             }
         }
@@ -175,89 +183,91 @@ fn everything() -> impl Iterator<Item = (Wanted, Observed)> {
 #[test]
 fn a_guest_gets_its_volumes_while_it_runs() {
     for (record, launcher, expected) in [
-        (LIVE, Launcher::Alive, Action::PlugVolumes),
+        (LIVE, Launcher::Alive, Action::HotplugVolumes),
         (LIVE, Launcher::Silent, Action::Wait),
         (LEAVING, Launcher::Alive, Action::AskShutdown),
         (FINAL, Launcher::Alive, Action::Kill),
     ] {
-        let seen = Observed {
+        let observed = Observed {
             record: Some(record),
             launcher,
             volumes_differ: true,
-            ill: false,
+            liveness_failed: false,
             request: Request::Unsent,
         };
-        assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
+        assert_eq!(decide(Wanted::Present, &observed), expected, "{record:?} {launcher:?}");
     }
 }
 
 #[test]
 fn a_guest_that_is_ill_is_condemned_once() {
     for (record, launcher, expected) in [
-        (LIVE, Launcher::Alive, Action::Condemn),
+        (LIVE, Launcher::Alive, Action::MarkUnhealthy),
         (LIVE, Launcher::Silent, Action::Wait),
         (LIVE, Launcher::Exited, Action::RecordOutcome),
         (CONDEMNED, Launcher::Alive, Action::AskShutdown),
         (LEAVING, Launcher::Alive, Action::AskShutdown),
         (FINAL, Launcher::Alive, Action::Kill),
     ] {
-        let seen = Observed {
+        let observed = Observed {
             record: Some(record),
             launcher,
             volumes_differ: true,
-            ill: true,
+            liveness_failed: true,
             request: Request::Unsent,
         };
-        assert_eq!(decide(Wanted::Present, &seen), expected, "{record:?} {launcher:?}");
+        assert_eq!(decide(Wanted::Present, &observed), expected, "{record:?} {launcher:?}");
     }
 }
 
 /// What must hold whatever the table says.
 #[test]
 fn the_promises_hold_everywhere() {
-    for (wanted, seen) in everything() {
-        let action = decide(wanted, &seen);
-        let context = format!("{wanted:?} {seen:?} -> {action:?}");
-        let unwanted = seen.record.is_some_and(|record| record.ends());
+    for (wanted, observed) in everything() {
+        let action = decide(wanted, &observed);
+        let context = format!("{wanted:?} {observed:?} -> {action:?}");
+        let unwanted = observed.record.is_some_and(|record| record.ends());
         if action == Action::Kill {
-            let started = seen.record.is_some_and(|record| record.started);
+            let started = observed.record.is_some_and(|record| record.started);
             assert!(unwanted || !started, "a guest that has run and is wanted is never killed: {context}");
         }
         if action == Action::Remove {
-            let gone = matches!(seen.launcher, Launcher::Unstarted | Launcher::Vanished);
+            let gone = matches!(observed.launcher, Launcher::Unstarted | Launcher::Vanished);
             assert!(gone, "nothing is removed under a launcher: {context}");
         }
         if matches!(action, Action::Start | Action::Launch) {
-            let ended = seen.record.is_some_and(|record| record.leaving || record.stopped || record.is_final);
+            let ended =
+                observed.record.is_some_and(|record| record.deleting || record.stopped || record.is_final);
             assert!(
                 !ended && ![Wanted::Absent, Wanted::Stopped].contains(&wanted),
                 "only what is wanted starts: {context}"
             );
         }
-        if action == Action::PlugVolumes {
-            let runs = seen.launcher == Launcher::Alive && seen.volumes_differ;
+        if action == Action::HotplugVolumes {
+            let runs = observed.launcher == Launcher::Alive && observed.volumes_differ;
             assert!(runs && !unwanted, "volumes are for guests that go on: {context}");
         }
-        if action == Action::Condemn {
+        if action == Action::MarkUnhealthy {
             assert!(
-                seen.ill && !unwanted,
-                "only a guest that is ill and should go on is unhealthy: {context}"
+                observed.liveness_failed && !unwanted,
+                "only a guest that is liveness_failed and should go on is unhealthy: {context}"
             );
         }
         if action == Action::Stop {
-            let ends = seen.record.is_none_or(|record| record.leaving || record.stopped || record.is_final);
+            let ends =
+                observed.record.is_none_or(|record| record.deleting || record.stopped || record.is_final);
             assert!(wanted == Wanted::Stopped && !ends, "only a guest that is to end is: {context}");
         }
         if action == Action::RecordLoss {
-            let unstarted =
-                seen.record.is_some_and(|record| record.stopped) && seen.launcher == Launcher::Unstarted;
-            let lost = seen.launcher == Launcher::Vanished || unstarted;
+            let unstarted = observed.record.is_some_and(|record| record.stopped)
+                && observed.launcher == Launcher::Unstarted;
+            let lost = observed.launcher == Launcher::Vanished || unstarted;
             assert!(lost, "only a process that is gone, or never will be, is a loss: {context}");
         }
-        if wanted == Wanted::Held && seen.record.is_none_or(|record| !record.outdated) {
+        if wanted == Wanted::Held && observed.record.is_none_or(|record| !record.outdated) {
             assert_eq!(
                 action,
-                if seen.record.is_some() { decide(Wanted::Present, &seen) } else { Action::Finish },
+                if observed.record.is_some() { decide(Wanted::Present, &observed) } else { Action::Finish },
                 "a broken manifest changes nothing: {context}"
             );
         }
@@ -269,36 +279,36 @@ fn the_promises_hold_everywhere() {
 #[test]
 fn every_wait_for_a_launcher_has_an_end() {
     let mut killed = 0;
-    for (wanted, seen) in everything() {
-        let has_process = !matches!(seen.launcher, Launcher::Unstarted | Launcher::Vanished);
-        let Some(record) = seen.record.filter(|_| has_process) else { continue };
-        // Its process may be somebody else's.
-        if seen.launcher == Launcher::Foreign {
+    for (wanted, observed) in everything() {
+        let has_process = !matches!(observed.launcher, Launcher::Unstarted | Launcher::Vanished);
+        let Some(record) = observed.record.filter(|_| has_process) else { continue };
+        // Its process may belong to another VMI.
+        if observed.launcher == Launcher::Foreign {
             continue;
         }
-        let context = format!("{wanted:?} {seen:?}");
-        let action = decide(wanted, &seen);
+        let context = format!("{wanted:?} {observed:?}");
+        let action = decide(wanted, &observed);
         let is_kept = record.started && !record.ends();
         assert_eq!(
             record.awaited().is_none(),
             is_kept,
             "only a guest that may go on has no deadline: {context}"
         );
-        if seen.request != Request::Overdue || is_kept {
+        if observed.request != Request::Overdue || is_kept {
             continue;
         }
         let ends_now =
-            [Action::Kill, Action::RecordOutcome, Action::BeginLeaving, Action::Stop].contains(&action);
+            [Action::Kill, Action::RecordOutcome, Action::BeginDeletion, Action::Stop].contains(&action);
         assert!(ends_now, "it is waited for without end: {context} -> {action:?}");
         killed += u32::from(action == Action::Kill);
         // That step leads to the next one.
         let next = match action {
             Action::RecordOutcome => Record { is_final: true, ..record },
             Action::Stop => Record { stopped: true, ..record },
-            _ => Record { leaving: true, ..record },
+            _ => Record { deleting: true, ..record },
         };
-        let then = decide(wanted, &Observed { record: Some(next), ..seen });
-        let expected = if seen.launcher == Launcher::Exited && !next.is_final {
+        let then = decide(wanted, &Observed { record: Some(next), ..observed });
+        let expected = if observed.launcher == Launcher::Exited && !next.is_final {
             Action::RecordOutcome
         } else {
             Action::Kill

@@ -1,48 +1,47 @@
-//! What a guest's agent adds to its status. It adds; it does not change what the node knows by itself: an address at
-//! which the guest is reached is never the guest's word.
+//! What the guest agent adds to the status. It does not change what the node knows: the guest cannot set the address
+//! at which it is reached.
 
 use vireo_api::v1::{GuestOsInfo, InterfaceStatus, VirtualMachineInstanceStatus as Status};
 use vireo_proto::launcher::{Agent, GuestInterface, GuestOs};
 
-/// Network cards beside those of the VMI, such as a guest's own bridges.
+/// The limit of NICs that are not in the VMI's spec, such as a guest's own bridges.
 const OTHERS: usize = 16;
-/// Addresses of each.
+/// The limit of addresses of each.
 const ADDRESSES: usize = 16;
 const SOURCE: &str = "guest-agent";
 
-/// Tells what the agent says, or forgets what one said.
-pub(super) fn tell(status: &mut Status, agent: Option<&Agent>) {
+/// Applies the agent's report, or removes an earlier one.
+pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
     status.guest_os_info = agent.and_then(|agent| agent.os.as_ref()).map(os).unwrap_or_default();
     let Some(agent) = agent else { return };
     for interface in &mut status.interfaces {
-        let same = |card: &&GuestInterface| card.mac.eq_ignore_ascii_case(&interface.mac);
-        if let Some(card) = agent.interfaces.iter().find(same) {
-            interface.interface_name.clone_from(&card.name);
+        let same = |nic: &&GuestInterface| nic.mac.eq_ignore_ascii_case(&interface.mac);
+        if let Some(nic) = agent.interfaces.iter().find(same) {
+            interface.interface_name.clone_from(&nic.name);
             interface.info_source = format!("{}, {SOURCE}", interface.info_source);
         }
     }
     let known: Vec<String> = status.interfaces.iter().map(|interface| interface.mac.to_lowercase()).collect();
-    let other =
-        |card: &&GuestInterface| !card.mac.is_empty() && !is_loopback(card) && !known.contains(&card.mac);
+    let other = |nic: &&GuestInterface| !nic.mac.is_empty() && !is_loopback(nic) && !known.contains(&nic.mac);
     status.interfaces.extend(agent.interfaces.iter().filter(other).take(OTHERS).map(others));
 }
 
-fn is_loopback(card: &GuestInterface) -> bool {
-    card.mac.bytes().all(|letter| matches!(letter, b'0' | b':'))
+fn is_loopback(nic: &GuestInterface) -> bool {
+    nic.mac.bytes().all(|letter| matches!(letter, b'0' | b':'))
 }
 
-fn others(card: &GuestInterface) -> InterfaceStatus {
+fn others(nic: &GuestInterface) -> InterfaceStatus {
     InterfaceStatus {
-        interface_name: card.name.clone(),
-        mac: card.mac.clone(),
-        ip_address: card.addresses.first().cloned().unwrap_or_default(),
-        ip_addresses: card.addresses.iter().take(ADDRESSES).cloned().collect(),
+        interface_name: nic.name.clone(),
+        mac: nic.mac.clone(),
+        ip_address: nic.addresses.first().cloned().unwrap_or_default(),
+        ip_addresses: nic.addresses.iter().take(ADDRESSES).cloned().collect(),
         info_source: SOURCE.to_owned(),
         ..InterfaceStatus::default()
     }
 }
 
-/// A system as the API shows it.
+/// The guest's operating system in the API's form.
 pub(crate) fn os(os: &GuestOs) -> GuestOsInfo {
     GuestOsInfo {
         name: os.name.clone(),
@@ -63,17 +62,17 @@ mod tests {
 
     #[test]
     fn an_agent_adds_and_does_not_change_what_the_node_knows() {
-        let card = |name: &str, mac: &str, address: &str| GuestInterface {
+        let nic = |name: &str, mac: &str, address: &str| GuestInterface {
             name: name.to_owned(),
             mac: mac.to_owned(),
             addresses: vec![address.to_owned()],
         };
         let mut interfaces = vec![
-            card("lo", "00:00:00:00:00:00", "127.0.0.1"),
-            card("lan7", "52:54:00:4d:7a:01", "169.254.169.254"),
+            nic("lo", "00:00:00:00:00:00", "127.0.0.1"),
+            nic("lan7", "52:54:00:4d:7a:01", "169.254.169.254"),
         ];
         interfaces
-            .extend((0..100).map(|at| card(&format!("v{at}"), &format!("02:00:00:00:00:{at:02x}"), "::1")));
+            .extend((0..100).map(|at| nic(&format!("v{at}"), &format!("02:00:00:00:00:{at:02x}"), "::1")));
         let os = GuestOs { id: "debian".to_owned(), ..GuestOs::default() };
         let agent = Agent { os: Some(os), interfaces, ..Agent::default() };
         let mine = InterfaceStatus {
@@ -84,7 +83,7 @@ mod tests {
             ..InterfaceStatus::default()
         };
         let mut status = Status { interfaces: vec![mine.clone()], ..Status::default() };
-        tell(&mut status, Some(&agent));
+        apply(&mut status, Some(&agent));
         assert_eq!(status.guest_os_info.id, "debian");
         let first = &status.interfaces[0];
         assert_eq!(
@@ -96,7 +95,7 @@ mod tests {
         assert!(status.interfaces.iter().skip(1).all(|other| other.info_source == SOURCE));
 
         status.interfaces = vec![mine.clone()];
-        tell(&mut status, None);
+        apply(&mut status, None);
         assert_eq!(status, Status { interfaces: vec![mine], ..Status::default() });
     }
 }

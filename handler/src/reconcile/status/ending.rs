@@ -1,4 +1,4 @@
-//! How a guest's end is reported: pure functions of what is known of it.
+//! The reason and message that are reported for the end of a guest: pure functions.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use crate::reconcile::decide::Awaited;
 pub(in crate::reconcile) struct End {
     /// Succeeded or Failed.
     pub(in crate::reconcile) phase: Phase,
-    /// One word.
+    /// The reason in CamelCase, for programs.
     pub(in crate::reconcile) reason: &'static str,
-    /// For people; empty where the reason says it all.
+    /// For people; empty when the reason suffices.
     pub(in crate::reconcile) message: String,
 }
 
 impl End {
-    /// An end that was wanted, and that nobody needs to be told more about.
+    /// An end that was requested and needs no message.
     fn wanted(reason: &'static str) -> Self {
         Self { phase: Phase::Succeeded, reason, message: String::new() }
     }
@@ -30,16 +30,16 @@ impl End {
     }
 }
 
-/// What an outcome means. `grace` is the VMI's termination grace period in seconds: with none, being killed is the
-/// ordinary end. `leaving`: the VMI is being deleted, so that a guest that was not started is none that is missed.
-pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, leaving: bool) -> End {
+/// The end for an outcome. `grace` is the VMI's termination grace period in seconds: with zero, a kill is the ordinary
+/// end. `deleting`: the VMI is being deleted, so a guest that was not started is not a failure.
+pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, deleting: bool) -> End {
     use outcome::Kind;
     let (phase, reason) = match outcome.kind() {
         Kind::PoweredOff => (Phase::Succeeded, "GuestPoweredOff"),
         Kind::ShutDown => (Phase::Succeeded, "GuestShutDown"),
         Kind::RebootTerminated => (Phase::Succeeded, "GuestRebooted"),
         Kind::Killed | Kind::GraceExpired if grace == 0 => (Phase::Succeeded, "Killed"),
-        Kind::NotStarted if leaving => return End::wanted(NOT_STARTED),
+        Kind::NotStarted if deleting => return End::wanted(NOT_STARTED),
         Kind::Killed => (Phase::Failed, "Killed"),
         Kind::GraceExpired => (Phase::Failed, GRACE_EXPIRED),
         Kind::Crashed => (Phase::Failed, "GuestCrashed"),
@@ -55,7 +55,7 @@ pub(in crate::reconcile) fn end(outcome: &Outcome, grace: u64, leaving: bool) ->
     End { phase, reason, message: message.unwrap_or_default() }
 }
 
-/// Of an end: the VMI was deleted before its guest ran.
+/// The reason of an end: the VMI was deleted before its guest ran.
 const NOT_STARTED: &str = "StoppedBeforeStart";
 const GRACE_EXPIRED: &str = "GracePeriodExpired";
 
@@ -72,8 +72,8 @@ fn not_started(outcome: &Outcome) -> &'static str {
     }
 }
 
-/// The end of a guest that was ended because its livenessProbe failed, however it took that.
-pub(in crate::reconcile) fn end_of_the_condemned(why: &str) -> End {
+/// The end of a guest that was shut down because its livenessProbe failed, whatever its outcome.
+pub(in crate::reconcile) fn unhealthy_end(why: &str) -> End {
     End::failed(LIVENESS_FAILED, why)
 }
 
@@ -82,8 +82,8 @@ pub(in crate::reconcile) fn end_before_start() -> End {
     End::failed("PodTerminated", "its launcher Pod was deleted before its guest was started")
 }
 
-/// Keeps the words about an end where they are looked for: in the condition that says what did not succeed.
-pub(in crate::reconcile) fn explain(status: &mut Status, end: &End, now: &str) {
+/// Records an end in the Synchronized condition.
+pub(in crate::reconcile) fn record_end(status: &mut Status, end: &End, now: &str) {
     let failed = end.phase == Phase::Failed;
     put(
         &mut status.conditions,
@@ -93,36 +93,36 @@ pub(in crate::reconcile) fn explain(status: &mut Status, end: &End, now: &str) {
     );
 }
 
-/// What is known of a launcher that went away without saying how its guest ended.
+/// The facts about a launcher that ended without reporting its guest's outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::reconcile) struct Lost {
     /// Its guest has run.
     pub(in crate::reconcile) started: bool,
     /// The VMI is being deleted.
-    pub(in crate::reconcile) leaving: bool,
-    /// This handler killed it, for not doing this in time.
+    pub(in crate::reconcile) deleting: bool,
+    /// What it did not do in time, if this handler killed it.
     pub(in crate::reconcile) killed: Option<Awaited>,
-    /// How its process went, where that is known.
+    /// How its process ended, if that is known.
     pub(in crate::reconcile) ending: Option<Ending>,
     /// The VMI's termination grace period in seconds.
     pub(in crate::reconcile) grace: u64,
-    /// It was told to end because the node shuts down.
+    /// It was asked to stop because the node shuts down.
     pub(in crate::reconcile) with_node: bool,
 }
 
 impl Lost {
-    /// What that means. An exit that was wanted is none that is missed, at whatever stage of the start.
+    /// The end that is reported. A requested exit is not a failure, at any stage of the start.
     pub(in crate::reconcile) fn end(&self, log: &Path) -> End {
         match *self {
             Self { with_node: true, .. } => {
-                End::failed("NodeShutdown", "its guest was shut down with the machine that it ran on")
+                End::failed("NodeShutdown", "its guest was shut down because the node shut down")
             }
-            Self { leaving: true, started: false, .. } => End::wanted(NOT_STARTED),
-            Self { leaving: true, ending: Some(Ending::Code(0)), killed: None, .. } => {
+            Self { deleting: true, started: false, .. } => End::wanted(NOT_STARTED),
+            Self { deleting: true, ending: Some(Ending::Code(0)), killed: None, .. } => {
                 End::wanted("GuestShutDown")
             }
-            Self { leaving: true, grace: 0, .. } => End::wanted("Killed"),
-            Self { leaving: true, killed: Some(_), grace, .. } => End::failed(
+            Self { deleting: true, grace: 0, .. } => End::wanted("Killed"),
+            Self { deleting: true, killed: Some(_), grace, .. } => End::failed(
                 GRACE_EXPIRED,
                 format!(
                     "its launcher did not end the guest within the grace period of {grace} s, and was killed"
@@ -137,8 +137,10 @@ impl Lost {
             }
             Self { ending, .. } => {
                 let how = ending.map_or_else(|| "is gone".to_owned(), |ending| ending.to_string());
-                let message =
-                    format!("the launcher {how} without saying how its guest ended; see {}", log.display());
+                let message = format!(
+                    "the launcher {how} without reporting how its guest ended; see {}",
+                    log.display()
+                );
                 End::failed("LauncherLost", message)
             }
         }
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     const LOST: Lost =
-        Lost { started: true, leaving: false, killed: None, ending: None, grace: 30, with_node: false };
+        Lost { started: true, deleting: false, killed: None, ending: None, grace: 30, with_node: false };
 
     fn all() -> impl Iterator<Item = Lost> {
         let killed = [None, Some(Awaited::Start), Some(Awaited::End), Some(Awaited::Exit)];
@@ -167,10 +169,10 @@ mod tests {
         killed.into_iter().flat_map(move |killed| {
             endings.into_iter().flat_map(move |ending| {
                 flags.into_iter().flat_map(move |started| {
-                    flags.into_iter().flat_map(move |leaving| {
+                    flags.into_iter().flat_map(move |deleting| {
                         [0, 30].map(|grace| Lost {
                             started,
-                            leaving,
+                            deleting,
                             killed,
                             ending,
                             grace,
@@ -185,10 +187,10 @@ mod tests {
     #[test]
     fn every_row_of_the_table() {
         use Ending::{Code, Signal, Unknown};
-        let leaving = Lost { leaving: true, ..LOST };
-        let early = Lost { started: false, ..leaving };
+        let deleting = Lost { deleting: true, ..LOST };
+        let early = Lost { started: false, ..deleting };
         let rows = [
-            // It was asked to stop before its guest ran: however the launcher goes, nobody misses it.
+            // It was asked to stop before its guest ran: every exit of the launcher is a success.
             (Lost { ending: Some(Code(0)), ..early }, Phase::Succeeded, NOT_STARTED),
             (Lost { ending: Some(Code(1)), ..early }, Phase::Succeeded, NOT_STARTED),
             (
@@ -198,22 +200,22 @@ mod tests {
             ),
             (Lost { ending: Some(Unknown), ..early }, Phase::Succeeded, NOT_STARTED),
             (early, Phase::Succeeded, NOT_STARTED),
-            // After it ran: a launcher that leaves in order has shut its guest down.
-            (Lost { ending: Some(Code(0)), ..leaving }, Phase::Succeeded, "GuestShutDown"),
-            (Lost { ending: Some(Signal(9)), ..leaving }, Phase::Failed, "LauncherLost"),
-            (Lost { ending: Some(Unknown), ..leaving }, Phase::Failed, "LauncherLost"),
-            // It was killed when its time was up, which without a grace period is the ordinary end.
-            (Lost { killed: Some(Awaited::End), ..leaving }, Phase::Failed, GRACE_EXPIRED),
-            (Lost { killed: Some(Awaited::End), grace: 0, ..leaving }, Phase::Succeeded, "Killed"),
+            // After it ran: a launcher that exits with code 0 has shut its guest down.
+            (Lost { ending: Some(Code(0)), ..deleting }, Phase::Succeeded, "GuestShutDown"),
+            (Lost { ending: Some(Signal(9)), ..deleting }, Phase::Failed, "LauncherLost"),
+            (Lost { ending: Some(Unknown), ..deleting }, Phase::Failed, "LauncherLost"),
+            // It was killed after the deadline; without a grace period that is the ordinary end.
+            (Lost { killed: Some(Awaited::End), ..deleting }, Phase::Failed, GRACE_EXPIRED),
+            (Lost { killed: Some(Awaited::End), grace: 0, ..deleting }, Phase::Succeeded, "Killed"),
             // By an earlier handler.
-            (Lost { ending: Some(Unknown), grace: 0, ..leaving }, Phase::Succeeded, "Killed"),
-            // Nobody wanted that.
+            (Lost { ending: Some(Unknown), grace: 0, ..deleting }, Phase::Succeeded, "Killed"),
+            // The exit was not requested.
             (LOST, Phase::Failed, "LauncherLost"),
             (Lost { ending: Some(Code(0)), ..LOST }, Phase::Failed, "LauncherLost"),
             (Lost { ending: Some(Code(0)), started: false, ..LOST }, Phase::Failed, "LauncherLost"),
             (Lost { ending: Some(Signal(11)), grace: 0, ..LOST }, Phase::Failed, "LauncherLost"),
             (Lost { killed: Some(Awaited::Start), started: false, ..LOST }, Phase::Failed, "LaunchTimedOut"),
-            (Lost { with_node: true, ..leaving }, Phase::Failed, "NodeShutdown"),
+            (Lost { with_node: true, ..deleting }, Phase::Failed, "NodeShutdown"),
         ];
         for (lost, phase, reason) in rows {
             let end = lost.end(Path::new("/log"));
@@ -224,11 +226,11 @@ mod tests {
 
     #[test]
     fn a_wanted_exit_is_no_warning_at_any_stage_of_a_start() {
-        for lost in all().filter(|lost| lost.leaving && !lost.started) {
+        for lost in all().filter(|lost| lost.deleting && !lost.started) {
             assert_eq!(lost.end(Path::new("/log")).phase, Phase::Succeeded, "{lost:?}");
         }
-        for lost in all().filter(|lost| !lost.leaving) {
-            assert_eq!(lost.end(Path::new("/log")).phase, Phase::Failed, "nobody wanted {lost:?}");
+        for lost in all().filter(|lost| !lost.deleting) {
+            assert_eq!(lost.end(Path::new("/log")).phase, Phase::Failed, "not requested: {lost:?}");
         }
         let killed = Outcome { kind: outcome::Kind::NotStarted.into(), fault: None };
         assert_eq!(end(&killed, 30, true), End::wanted(NOT_STARTED));
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_its_field_once() {
+    fn a_message_names_its_field_once() {
         let outcome = |detail: &str| Outcome {
             kind: outcome::Kind::NotStarted.into(),
             fault: Some(Fault {
@@ -268,10 +270,10 @@ mod tests {
                 field: "spec.domain.devices.disks[0].disk.bus".to_owned(),
             }),
         };
-        let told = end(&outcome("native has no sata"), 30, false);
-        assert_eq!(told.reason, "Unsupported");
-        assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
-        let told = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30, false);
-        assert_eq!(told.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
+        let reported = end(&outcome("native has no sata"), 30, false);
+        assert_eq!(reported.reason, "Unsupported");
+        assert_eq!(reported.message, "spec.domain.devices.disks[0].disk.bus: native has no sata");
+        let reported = end(&outcome("spec.domain.devices.disks[0].disk.bus asks for sata"), 30, false);
+        assert_eq!(reported.message, "spec.domain.devices.disks[0].disk.bus asks for sata");
     }
 }

@@ -1,4 +1,4 @@
-//! Why a guest stands still, in KubeVirt's words.
+//! The reasons of a paused guest, in KubeVirt's terms.
 
 use vireo_proto::launcher::{DiskFailure, State};
 
@@ -7,7 +7,7 @@ pub const PAUSED_IO_ERROR: &str = "PausedIOError";
 
 const DETECTED: &str = "VMI was paused, low-level IO error detected";
 
-/// The condition `Paused` of a guest that stands still.
+/// The condition `Paused` of a paused guest.
 pub(super) fn condition(state: &State) -> (bool, &'static str, String) {
     if state.pause_requested || state.disk_failures.is_empty() {
         return (true, "PausedByUser", "VMI was paused by user".to_owned());
@@ -25,7 +25,7 @@ fn describe(failure: &DiskFailure) -> String {
     }
 }
 
-/// What the events say of such a condition's message: one for each volume.
+/// The messages of the events for such a condition, one for each volume.
 pub fn io_errors(message: &str) -> impl Iterator<Item = String> {
     let failures = message.strip_prefix(DETECTED).and_then(|rest| rest.strip_prefix(": "));
     let failures = failures.into_iter().flat_map(|failures| failures.split("; "));
@@ -35,7 +35,7 @@ pub fn io_errors(message: &str) -> impl Iterator<Item = String> {
     })
 }
 
-/// The condition `Ready` of a guest that stands still, for whatever reason: in a cluster, its pod's readiness gate.
+/// The condition `Ready` of a paused guest; in a cluster it comes from the pod's readiness gate.
 pub(super) fn not_ready() -> (bool, &'static str, String) {
     let gate = "kubevirt.io/virtual-machine-unpaused";
     let message = format!("the status of pod readiness gate {gate:?} is not \"True\", but False");
@@ -60,11 +60,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_user_paused_and_what_a_disk_paused_are_told_apart() {
+    fn pauses_by_a_user_and_by_a_disk_have_different_reasons() {
         let full = ("data", true, "No space left on device (os error 28)");
         let broken = ("root", false, "Input/output error");
         for (state, reason, events) in [
-            // As launchers of older releases say it.
+            // As launchers of older releases report it.
             (paused(false, &[]), "PausedByUser", &[][..]),
             (paused(true, &[]), "PausedByUser", &[]),
             (paused(true, &[full]), "PausedByUser", &[]),
@@ -83,9 +83,9 @@ mod tests {
                 &["VM Paused due to IO error at the volume: data"],
             ),
         ] {
-            let (holds, told, message) = condition(&state);
+            let (holds, actual, message) = condition(&state);
             assert!(holds);
-            assert_eq!(told, reason, "{state:?}");
+            assert_eq!(actual, reason, "{state:?}");
             assert_eq!(io_errors(&message).collect::<Vec<_>>(), events, "{message}");
         }
         let (_, _, message) = condition(&paused(false, &[full]));

@@ -54,7 +54,7 @@ fn ready_follows_the_guest_and_its_time_follows_its_status() {
 }
 
 #[test]
-fn a_machine_without_anything_to_start_is_told_apart() {
+fn a_vm_without_a_bootable_device_has_a_condition() {
     let stuck = State { phase: state::Phase::Running.into(), no_boot_device: true, ..State::default() };
     let status = next(&Status::default(), &Facts { state: Some(&stuck), ..facts(Phase::Running) });
     assert_eq!(condition(&status, NO_BOOT_DEVICE).unwrap().reason, "NoBootableDevice");
@@ -100,10 +100,10 @@ fn probed() -> Vm {
 #[test]
 fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_anew() {
     let vm = probed();
-    let standing = |well, cause: &str| Standing { well, cause: cause.to_owned() };
-    let (well, ill) = (standing(Some(true), ""), standing(Some(false), "no"));
-    let (new, doubted) = (standing(None, ""), standing(None, "no"));
-    let after = |before: &Status, readiness: Option<&Standing>, phase| {
+    let probe_status = |well, cause: &str| ProbeStatus { healthy: well, cause: cause.to_owned() };
+    let (well, ill) = (probe_status(Some(true), ""), probe_status(Some(false), "no"));
+    let (new, doubted) = (probe_status(None, ""), probe_status(None, "no"));
+    let after = |before: &Status, readiness: Option<&ProbeStatus>, phase| {
         next(before, &Facts { vm: Some(&vm), readiness, ..facts(phase) })
     };
     let starting = after(&Status::default(), None, Phase::Scheduled);

@@ -5,48 +5,53 @@ use vireo_proto::launcher::PluggedVolume;
 
 use super::{Facts, Phase};
 
-/// What is told of a machine's volumes, of those that are on their way out at the end.
-pub(super) fn told(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Vec<VolumeStatus> {
+/// The status of a VMI's volumes; those that are being unplugged come last.
+pub(super) fn statuses(before: &[VolumeStatus], vm: &Vm, facts: &Facts<'_>) -> Vec<VolumeStatus> {
     let plugged = facts.state.map(|state| state.volumes.as_slice()).unwrap_or_default();
     let named = |name: &str| plugged.iter().find(|volume| volume.name == name);
     let volumes = vm.disks().iter().filter(|disk| *disk.source() != VolumeSource::NoMedium);
     let wanted = volumes.map(|disk| match disk.source() {
         VolumeSource::PersistentVolumeClaim { name, hotpluggable: true, .. } => {
-            pluggable(disk, name, named(disk.name()), facts)
+            hotpluggable_status(disk, name, named(disk.name()), facts)
         }
         _ => VolumeStatus { name: disk.name().to_owned(), ..VolumeStatus::default() },
     });
     let unwanted = plugged.iter().filter(|volume| !vm.disks().iter().any(|disk| disk.name() == volume.name));
-    let leaving = unwanted.map(|volume| VolumeStatus {
+    let unplugging = unwanted.map(|volume| VolumeStatus {
         target: volume.target.clone(),
         phase: "Detaching".to_owned(),
         reason: "VolumeDetaching".to_owned(),
         message: sync_error(facts)
-            .map_or_else(|| "the guest is asked to let go of it".to_owned(), |(_, why)| why),
+            .map_or_else(|| "the guest is asked to release it".to_owned(), |(_, why)| why),
         // The claim is in use until then.
         persistent_volume_claim_info: before
             .iter()
             .find(|status| status.name == volume.name)
             .and_then(|status| status.persistent_volume_claim_info.clone()),
-        ..plugged_in(&volume.name)
+        ..hotplug_status(&volume.name)
     });
-    wanted.chain(leaving).collect()
+    wanted.chain(unplugging).collect()
 }
 
-fn plugged_in(name: &str) -> VolumeStatus {
-    // There is no pod that holds it: that there is this says that it can be plugged out.
+fn hotplug_status(name: &str) -> VolumeStatus {
+    // No pod holds the volume; the field marks it as hotplugged.
     let hotplug_volume = Some(HotplugVolumeStatus::default());
     VolumeStatus { name: name.to_owned(), hotplug_volume, ..VolumeStatus::default() }
 }
 
-fn pluggable(disk: &Disk, claim: &str, plugged: Option<&PluggedVolume>, facts: &Facts<'_>) -> VolumeStatus {
+fn hotpluggable_status(
+    disk: &Disk,
+    claim: &str,
+    plugged: Option<&PluggedVolume>,
+    facts: &Facts<'_>,
+) -> VolumeStatus {
     let (phase, reason, message) = match (plugged, sync_error(facts)) {
         (Some(_), _) => ("Ready", "VolumeReady", format!("volume {} is plugged into the guest", disk.name())),
         (None, Some((reason, why))) => ("Pending", reason, why),
         (None, None) if facts.phase == Phase::Running => {
-            ("AttachedToNode", "VolumeAttachedToNode", "it is plugged in next".to_owned())
+            ("AttachedToNode", "VolumeAttachedToNode", "it is hotplugged next".to_owned())
         }
-        (None, None) => ("Pending", "VolumeNotReady", "it is plugged in once the guest runs".to_owned()),
+        (None, None) => ("Pending", "VolumeNotReady", "it is hotplugged once the guest runs".to_owned()),
     };
     let info: Value = json!({"claimName": claim});
     VolumeStatus {
@@ -55,7 +60,7 @@ fn pluggable(disk: &Disk, claim: &str, plugged: Option<&PluggedVolume>, facts: &
         reason: reason.to_owned(),
         message,
         persistent_volume_claim_info: Some(info),
-        ..plugged_in(disk.name())
+        ..hotplug_status(disk.name())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Filling a claim's disk with an image that somebody sends: into a file beside it, which takes its place as a whole
-//! once all of it is there and fits.
+//! Fills a claim's disk with an uploaded image: the image is received in a file beside the disk, which replaces the
+//! disk atomically once it is complete and fits.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Read, Seek as _};
@@ -17,22 +17,22 @@ use crate::storage::format::{self, Format, FormatError};
 use crate::storage::images::{ImageError, convert};
 use crate::storage::sparse;
 
-/// What is received, as it comes.
+/// The received data.
 const RECEIVED: &str = "upload.received";
-/// What it becomes.
+/// The unpacked image.
 const UNPACKED: &str = "upload.unpacked";
-/// What a decoder of xz may take.
+/// The memory limit of an xz decoder.
 const XZ_MEMORY: u64 = 128 << 20;
-/// What an image may take beside its content, for its own tables.
+/// The size that an image may have beyond its content, for its tables.
 const OVERHEAD: u64 = 64 << 20;
 
-/// Why an image is not taken.
+/// Why an image is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum UploadError {
     /// There is no disk to fill.
     #[error(transparent)]
     Claim(#[from] ClaimError),
-    /// Somebody else is at it.
+    /// Another upload is under way.
     #[error("another upload to this claim is going on")]
     Busy,
     /// The image does not fit.
@@ -46,7 +46,7 @@ pub enum UploadError {
     /// No image, or one that is not taken.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// A compressed image that breaks off, or is none.
+    /// A compressed image that is truncated or invalid.
     #[error("the compressed image is damaged")]
     Damaged(#[source] io::Error),
     /// It looks like an image, and cannot be read as one.
@@ -70,7 +70,7 @@ fn writing(error: io::Error) -> UploadError {
     }
 }
 
-/// Files beside a disk, which go when nobody wants them any more.
+/// The files of an upload beside a disk; removed when dropped.
 #[derive(Debug)]
 struct Beside {
     directory: PathBuf,
@@ -95,7 +95,7 @@ impl Drop for Beside {
     }
 }
 
-/// An image on its way.
+/// An upload in progress.
 #[derive(Debug)]
 pub struct Upload {
     file: File,
@@ -106,7 +106,7 @@ pub struct Upload {
     received: u64,
 }
 
-/// An image that is there, and fits.
+/// A complete image that fits.
 #[derive(Debug)]
 pub struct Filled {
     image: PathBuf,
@@ -136,12 +136,12 @@ impl Claims {
             .open(directory.join(RECEIVED))
             .map_err(writing)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
-        // What a crash left behind.
+        // Drop the data of an upload before a crash.
         file.set_len(0).map_err(writing)?;
         Ok(Upload { file, beside: Beside { directory }, disk, size, received: 0 })
     }
 
-    /// Removes what uploads left behind that ended with the process. Blocks.
+    /// Removes the files of uploads that ended with an earlier process. Blocks.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -169,7 +169,7 @@ impl Upload {
         self.size
     }
 
-    /// Whether so many bytes may come at all.
+    /// Checks whether an image of this many bytes may fit.
     ///
     /// # Errors
     /// When no image of so many bytes fits.
@@ -182,10 +182,10 @@ impl Upload {
         Ok(())
     }
 
-    /// Takes the next bytes. Zeros take no room. Blocks.
+    /// Writes the next bytes. Zeros take no space. Blocks.
     ///
     /// # Errors
-    /// When it is too much, or cannot be written.
+    /// When the image is too large, or cannot be written.
     pub fn write(&mut self, data: &[u8]) -> Result<(), UploadError> {
         let end = self.received.saturating_add(data.len() as u64);
         self.expect(end)?;
@@ -196,17 +196,17 @@ impl Upload {
         Ok(())
     }
 
-    /// Makes a disk of what came: unpacked, raw and as large as the claim. Blocks, and may take long.
+    /// Makes a disk of the received image: unpacked, raw and as large as the claim. Blocks, and may take long.
     ///
     /// # Errors
-    /// When it is no image that is taken, does not fit, or there is no room for it.
+    /// When the image is rejected, does not fit, or there is no space for it.
     pub fn finish(self, job: &JobContext) -> Result<Filled, UploadError> {
         let Self { mut file, beside, disk, size, received } = self;
         file.set_len(received).map_err(writing)?;
         let mut image = beside.path(RECEIVED);
         if let Some(unpacked) = unpack(&mut file, &beside.path(UNPACKED), size, job)? {
             fs::rename(beside.path(UNPACKED), &image).map_err(writing)?;
-            // Who comes next must wait, too.
+            // Lock the new file, too, so that another upload is rejected.
             flock(&unpacked, FlockOperation::NonBlockingLockExclusive).map_err(|_| UploadError::Busy)?;
             file = unpacked;
         }
@@ -243,7 +243,7 @@ fn create(path: &Path) -> Result<File, UploadError> {
         .map_err(writing)
 }
 
-/// Unpacks what is compressed. None for what is not.
+/// Unpacks a compressed image. Returns `None` when it is not compressed.
 fn unpack(file: &mut File, to: &Path, size: u64, job: &JobContext) -> Result<Option<File>, UploadError> {
     let mut start = [0; 6];
     let read = file.read_at(&mut start, 0).map_err(writing)?;
@@ -271,12 +271,12 @@ fn unpack(file: &mut File, to: &Path, size: u64, job: &JobContext) -> Result<Opt
 }
 
 impl Filled {
-    /// Puts the image in the place of the claim's disk. Blocks, but not for long.
+    /// Replaces the claim's disk with the image. Blocks, but not for long.
     ///
     /// # Errors
     /// When the claim is gone, or its directory cannot be written.
     pub fn put(self) -> Result<(), UploadError> {
-        // Only in the place of a disk: where the claim has gone, so has its directory.
+        // Fails when the claim's disk was removed meanwhile.
         fs::metadata(&self.disk).map_err(writing)?;
         fs::rename(&self.image, &self.disk).map_err(writing)?;
         let directory = self.disk.parent().unwrap_or(Path::new("/"));

@@ -80,7 +80,7 @@ impl Built {
     }
 }
 
-/// Lets nobody import the only disk of an image, as a job does that hangs and that nobody waits for any more.
+/// Blocks the import of the only disk of an image, as an abandoned job that hangs does.
 pub(crate) fn hold(images: &Images, image: &str) -> File {
     let (source, job) = (Source::container_disk(&image.parse().unwrap(), None), JobContext::default());
     let name = source.name(images.open(&source.image, &job).unwrap().digest());
@@ -216,11 +216,11 @@ fn what_cannot_be_used_is_named_and_leaves_nothing() {
     assert_eq!(left, Vec::<PathBuf>::new());
 }
 
-/// What nobody may read in a message. It is short enough for every field of a header.
+/// Content that must not appear in a message. It is short enough for every field of a header.
 const SECRET: &str = "s3cr3t";
 
-/// What is told of an image that cannot be used.
-fn told(images: &Images, image: &str) -> String {
+/// The error of an image that cannot be used.
+fn error_text(images: &Images, image: &str) -> String {
     let image = image.parse().unwrap();
     let [disk, kernel] =
         [Source::container_disk(&image, None), Source::boot_file(&image, "/boot/k")].map(|source| {
@@ -240,53 +240,53 @@ fn nothing_of_a_file_that_is_no_image_is_quoted() {
     let header: Vec<u8> = SECRET.bytes().cycle().take(1024).collect();
     for content in [text.as_bytes(), header.as_slice(), b"", &[0; 10240]] {
         fs::write(at("file"), content).unwrap();
-        told(&built.images(), &format!("oci-archive:{}", at("file").display()));
+        error_text(&built.images(), &format!("oci-archive:{}", at("file").display()));
     }
-    let told = |index: &str| {
+    let error_text = |index: &str| {
         fs::write(at("layout/index.json"), index).unwrap();
-        told(&built.images(), &format!("oci:{}:{}", at("layout").display(), "v1"))
+        error_text(&built.images(), &format!("oci:{}:{}", at("layout").display(), "v1"))
     };
-    told(&text);
-    told(&format!("{{\"schemaVersion\": \"{SECRET}\"}}"));
+    error_text(&text);
+    error_text(&format!("{{\"schemaVersion\": \"{SECRET}\"}}"));
     let entry = json!({"mediaType": SECRET, "digest": SECRET, "size": SECRET});
-    told(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
+    error_text(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
     for digest in [SECRET.to_owned(), format!("sha256:{SECRET}")] {
         let name = json!({"org.opencontainers.image.ref.name": "v1"});
         let entry = json!({"mediaType": SECRET, "digest": digest, "size": 1, "annotations": name});
-        told(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
+        error_text(&json!({"schemaVersion": 2, "manifests": [entry]}).to_string());
     }
 }
 
 #[test]
 fn nothing_that_is_in_an_image_is_quoted() {
-    let told = |layers: &[(&str, Vec<u8>)]| {
+    let error_text = |layers: &[(&str, Vec<u8>)]| {
         let mut built = Built::new();
         built.image("v1", layers);
-        told(&built.images(), &format!("oci:{}/layout:v1", built.path().display()))
+        error_text(&built.images(), &format!("oci:{}/layout:v1", built.path().display()))
     };
-    told(&[(SECRET, Vec::new())]);
-    told(&[(TAR, SECRET.bytes().cycle().take(2048).collect())]);
-    told(&[(&format!("{TAR}+gzip"), SECRET.into()), (&format!("{TAR}+zstd"), SECRET.into())]);
+    error_text(&[(SECRET, Vec::new())]);
+    error_text(&[(TAR, SECRET.bytes().cycle().take(2048).collect())]);
+    error_text(&[(&format!("{TAR}+gzip"), SECRET.into()), (&format!("{TAR}+zstd"), SECRET.into())]);
     let two: [(&str, &[u8]); 2] = [(&format!("disk/{SECRET}"), b"a"), (&format!("disk/{SECRET}2"), b"b")];
-    told(&[(TAR, tar_of(&two))]);
+    error_text(&[(TAR, tar_of(&two))]);
     let mut header = tar::Header::new_gnu();
     header.set_entry_type(tar::EntryType::Symlink);
     header.set_size(0);
     let mut link = tar::Builder::new(Vec::new());
     link.append_link(&mut header, format!("disk/{SECRET}"), format!("/{SECRET}")).unwrap();
-    told(&[(TAR, link.into_inner().unwrap())]);
+    error_text(&[(TAR, link.into_inner().unwrap())]);
 
     let scratch = tempfile::tempdir().unwrap();
     let whole = qcow2_of(scratch.path(), &[7; 1 << 20]);
     let changed = |change: &dyn Fn(&mut [u8])| {
         let mut disk = whole.clone();
         change(&mut disk);
-        told(&[(TAR, tar_of(&[("disk/a", &disk)]))])
+        error_text(&[(TAR, tar_of(&[("disk/a", &disk)]))])
     };
     changed(&|disk| disk[8..16].copy_from_slice(format!("{SECRET}__").as_bytes()));
     changed(&|disk| disk[24..32].copy_from_slice(format!("{SECRET}__").as_bytes()));
     changed(&|disk| disk[72..80].copy_from_slice(format!("{SECRET}__").as_bytes()));
-    // Where its tables are: qemu-img tells such numbers.
+    // Where its tables are: qemu-img prints such numbers.
     let message = changed(&|disk| disk[40..48].copy_from_slice(format!("{SECRET}__").as_bytes()));
     assert!(message.contains("qemu-img cannot convert"), "{message}");
 }
@@ -298,33 +298,33 @@ fn what_is_elsewhere_is_neither_opened_nor_told() {
     let (outside, inside) = (tempfile::tempdir().unwrap(), built.path());
     fs::write(outside.path().join("file"), SECRET).unwrap();
     fs::create_dir(outside.path().join("directory")).unwrap();
-    let told = |path: &Path| {
-        let told = ["oci", "oci-archive"].map(|kind| {
-            let message = told(&built.images(), &format!("{kind}:{}", path.display()));
+    let error_text = |path: &Path| {
+        let texts = ["oci", "oci-archive"].map(|kind| {
+            let message = error_text(&built.images(), &format!("{kind}:{}", path.display()));
             message.replace(path.to_str().unwrap(), "PATH")
         });
-        assert!(told.iter().all(|message| message.contains("PATH")), "{told:?}");
-        told
+        assert!(texts.iter().all(|message| message.contains("PATH")), "{texts:?}");
+        texts
     };
-    let absent = told(&outside.path().join("absent"));
+    let absent = error_text(&outside.path().join("absent"));
     assert!(absent[0].contains("is not below a directory of --images"), "{absent:?}");
     for path in ["file", "directory", "file/below", "directory/below"] {
-        assert_eq!(told(&outside.path().join(path)), absent, "{path}");
+        assert_eq!(error_text(&outside.path().join(path)), absent, "{path}");
     }
     for path in ["/etc/shadow", "/proc/self/environ", "/nowhere"] {
-        assert_eq!(told(Path::new(path)), absent, "{path}");
+        assert_eq!(error_text(Path::new(path)), absent, "{path}");
     }
 
     // Nor by a link that leads there.
     let link = |to: &str| {
         let _ = fs::remove_file(inside.join("link"));
         std::os::unix::fs::symlink(outside.path().join(to), inside.join("link")).unwrap();
-        told(&inside.join("link"))
+        error_text(&inside.join("link"))
     };
-    let nowhere = link("absent");
-    assert!(nowhere[0].contains("symbolic link"), "{nowhere:?}");
-    assert_eq!((link("file"), link("directory")), (nowhere.clone(), nowhere.clone()));
-    assert_eq!(told(&inside.join("link/below")), nowhere);
+    let link_error = link("absent");
+    assert!(link_error[0].contains("symbolic link"), "{link_error:?}");
+    assert_eq!((link("file"), link("directory")), (link_error.clone(), link_error.clone()));
+    assert_eq!(error_text(&inside.join("link/below")), link_error);
 
     // Nor from inside an image.
     let blobs = fs::read_dir(inside.join("layout/blobs/sha256")).unwrap();
@@ -335,7 +335,7 @@ fn what_is_elsewhere_is_neither_opened_nor_told() {
         fs::rename(&file, &kept).unwrap();
         std::os::unix::fs::symlink(outside.path().join("file"), &file).unwrap();
         if built.disk(Some("v1"), None).is_err() {
-            self::told(&built.images(), &format!("oci:{}/layout:v1", inside.display()));
+            self::error_text(&built.images(), &format!("oci:{}/layout:v1", inside.display()));
         }
         fs::remove_file(&file).unwrap();
         fs::rename(&kept, &file).unwrap();
@@ -351,11 +351,11 @@ fn nobody_waits_for_a_fifo() {
         rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
     };
     make(&built.path().join("fifo")).unwrap();
-    let message = told(&built.images(), &format!("oci-archive:{}/fifo", built.path().display()));
+    let message = error_text(&built.images(), &format!("oci-archive:{}/fifo", built.path().display()));
     assert!(message.contains("it is not a regular file"), "{message}");
     fs::remove_file(built.path().join("layout/index.json")).unwrap();
     make(&built.path().join("layout/index.json")).unwrap();
-    let message = told(&built.images(), &format!("oci:{}/layout", built.path().display()));
+    let message = error_text(&built.images(), &format!("oci:{}/layout", built.path().display()));
     assert!(message.contains("it is not a regular file"), "{message}");
 }
 
@@ -368,7 +368,7 @@ async fn who_waits_for_the_same_image_gets_it_once_and_who_gives_up_does_not_hol
     let held = hold(&images, &source.image.to_string());
     let get = || images.get(&jobs, "default", source.clone());
     let gives_up = tokio::time::timeout(Duration::from_millis(200), get()).await;
-    assert!(gives_up.is_err(), "somebody else imports it");
+    assert!(gives_up.is_err(), "another job imports it");
     let both = async { tokio::join!(get(), get()) };
     let (both, ()) = tokio::join!(both, async { drop(held) });
     let (first, second) = (both.0.unwrap(), both.1.unwrap());

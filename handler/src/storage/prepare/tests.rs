@@ -87,7 +87,7 @@ async fn what_is_missing_is_named_by_its_field() {
         allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
     };
     let jobs = Jobs::default();
-    let machine = "domain: {memory: {guest: 64Mi}, devices: {}}";
+    let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";
     let layout = dir.join("layout").display().to_string();
     for (volume, field, said) in [
         (
@@ -121,7 +121,7 @@ async fn what_is_missing_is_named_by_its_field() {
             "PVC default/absent does not exist",
         ),
     ] {
-        let vm = vm(&format!("{{{machine}, volumes: [{{name: root, {volume}}}]}}"));
+        let vm = vm(&format!("{{{domain}, volumes: [{{name: root, {volume}}}]}}"));
         let error = prepare(&vm, &places, &jobs).await.unwrap_err();
         assert_eq!(error.field().map(Field::as_str), Some(field));
         let source = std::error::Error::source(&error).unwrap().to_string();

@@ -1,6 +1,6 @@
-//! The probes of one VMI: asked by its launcher, again and again, while its guest runs.
+//! Runs the probes of one VMI through its launcher while its guest runs.
 
-mod course;
+mod probe_state;
 
 use std::path::PathBuf;
 
@@ -19,140 +19,141 @@ use super::record::Record;
 use super::status::Phase;
 use crate::launcher::link::{chain, probe};
 use crate::network::dns::{self, Resolver};
-pub(super) use course::Standing;
-use course::{Course, Outcome, Rules};
+pub(super) use probe_state::ProbeStatus;
+use probe_state::{Outcome, ProbeState, Rules};
 
-/// What is known by both probes.
+/// The results of both probes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) readiness: Standing,
-    pub(super) liveness: Standing,
+pub(super) struct ProbeResults {
+    pub(super) readiness: ProbeStatus,
+    pub(super) liveness: ProbeStatus,
 }
 
-/// Whoever runs the probes. They end when it is dropped.
+/// Runs the probes until it is dropped.
 #[derive(Debug)]
-pub(super) struct Health {
-    awake: watch::Sender<bool>,
-    told: watch::Receiver<Told>,
+pub(super) struct Prober {
+    active: watch::Sender<bool>,
+    results: watch::Receiver<ProbeResults>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Health {
+impl Drop for Prober {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Health {
-    /// Runs the probes of a VMI whose guest runs; absent where it has none.
-    pub(super) fn of(record: &Record) -> Option<Self> {
+impl Prober {
+    /// Starts the probes of a VMI whose guest runs. Returns `None` for a VMI without probes.
+    pub(super) fn start(record: &Record) -> Option<Self> {
         let spec = &record.vmi.spec;
         if spec.liveness_probe.is_none() && spec.readiness_probe.is_none() {
             return None;
         }
         let vm = record.vm().ok()?;
         let since = running_since(&record.vmi.status);
-        let (awake, heard) = watch::channel(true);
-        let (tell, told) = watch::channel(Told::default());
-        let one = |probe: Option<&Probe>, place: fn(&mut Told) -> &mut Standing| {
+        let (active, is_active) = watch::channel(true);
+        let (publish, results) = watch::channel(ProbeResults::default());
+        let one = |probe: Option<&Probe>, field: fn(&mut ProbeResults) -> &mut ProbeStatus| {
             let probe = probe.cloned();
             let request = probe.as_ref().map(|probe| request(probe, &vm, dns::of_host));
-            let (socket, heard, tell) = (record.dir.launcher_socket(), heard.clone(), tell.clone());
+            let (socket, is_active, publish) =
+                (record.dir.launcher_socket(), is_active.clone(), publish.clone());
             async move {
                 let Some((probe, request)) = probe.zip(request) else { return };
-                let course = Course::begin(first(&probe, since));
-                let ask = || ask(socket.clone(), request.clone());
-                follow(course, Rules::of(&probe), ask, heard, |standing| {
-                    tell.send_if_modified(|told| {
-                        let known = place(told);
-                        let differs = known != standing;
-                        known.clone_from(standing);
+                let state = ProbeState::new(first(&probe, since));
+                let run = || run_probe(socket.clone(), request.clone());
+                probe_loop(state, Rules::of(&probe), run, is_active, |status| {
+                    publish.send_if_modified(|results| {
+                        let known = field(results);
+                        let differs = known != status;
+                        known.clone_from(status);
                         differs
                     });
                 })
                 .await;
             }
         };
-        let readiness = one(vm.readiness_probe(), |told| &mut told.readiness);
-        let liveness = one(vm.liveness_probe(), |told| &mut told.liveness);
+        let readiness = one(vm.readiness_probe(), |results| &mut results.readiness);
+        let liveness = one(vm.liveness_probe(), |results| &mut results.liveness);
         let both = async {
             tokio::join!(readiness, liveness);
         };
         let task = tokio::spawn(both.instrument(Span::current()));
-        Some(Self { awake, told, task })
+        Some(Self { active, results, task })
     }
 
-    /// Nobody asks a guest that does not run, and what is known of it stays.
-    pub(super) fn wake(&self, awake: bool) {
-        self.awake.send_if_modified(|known| std::mem::replace(known, awake) != awake);
+    /// Starts or stops probing. A guest that does not run is not probed and keeps its last results.
+    pub(super) fn set_active(&self, active: bool) {
+        self.active.send_if_modified(|known| std::mem::replace(known, active) != active);
     }
 
-    /// What is known now.
-    pub(super) fn told(&self) -> Told {
-        self.told.borrow().clone()
+    /// The current results.
+    pub(super) fn results(&self) -> ProbeResults {
+        self.results.borrow().clone()
     }
 
-    /// Waits until something else is known.
+    /// Waits until a result changes.
     pub(super) async fn changed(&mut self) {
-        if self.told.changed().await.is_err() {
+        if self.results.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// When the guest began to run, if it was noted.
+/// When the guest started to run, if that is recorded.
 fn running_since(status: &VirtualMachineInstanceStatus) -> Option<Timestamp> {
     let noted = status.phase_transition_timestamps.iter();
     let mut of_running = noted.filter(|entry| entry.phase == Phase::Running.as_str());
     of_running.next()?.phase_transition_timestamp.as_deref()?.parse().ok()
 }
 
-/// When a guest that runs since then is asked first.
+/// The time of the first probe of a guest that has run since `since`.
 fn first(probe: &Probe, since: Option<Timestamp>) -> Instant {
     let ran = since.map(|since| Timestamp::now().duration_since(since).unsigned_abs()).unwrap_or_default();
     Instant::now() + probe.initial_delay().saturating_sub(ran)
 }
 
-/// Asks while the guest is awake, until nobody wants to know any more.
-async fn follow<A: Future<Output = Outcome>>(
-    mut course: Course,
+/// Probes while the guest is active, until the prober is dropped.
+async fn probe_loop<A: Future<Output = Outcome>>(
+    mut state: ProbeState,
     rules: Rules,
-    ask: impl Fn() -> A,
-    mut awake: watch::Receiver<bool>,
-    tell: impl Fn(&Standing),
+    run: impl Fn() -> A,
+    mut active: watch::Receiver<bool>,
+    publish: impl Fn(&ProbeStatus),
 ) {
-    while awake.wait_for(|awake| *awake).await.is_ok() {
+    while active.wait_for(|active| *active).await.is_ok() {
         let due = async {
-            sleep_until(course.due).await;
-            let asked = Instant::now();
-            (ask().await, asked)
+            sleep_until(state.due).await;
+            let sent = Instant::now();
+            (run().await, sent)
         };
-        let (outcome, asked) = tokio::select! {
+        let (outcome, sent) = tokio::select! {
             biased;
-            // What it did not answer while it stood still is not held against it.
-            asleep = awake.wait_for(|awake| !*awake) => match asleep {
+            // A probe that was under way when the guest was paused does not count.
+            paused = active.wait_for(|active| !*active) => match paused {
                 Ok(_) => continue,
                 Err(_) => return,
             },
-            told = due => told,
+            done = due => done,
         };
-        course = course.next(&rules, outcome, asked, Instant::now());
-        tell(&course.standing);
+        state = state.next(&rules, outcome, sent, Instant::now());
+        publish(&state.status);
     }
 }
 
-async fn ask(socket: PathBuf, request: ProbeRequest) -> Outcome {
+async fn run_probe(socket: PathBuf, request: ProbeRequest) -> Outcome {
     match probe(&socket, request).await {
-        Ok(None) => Outcome::Well,
-        Ok(Some(failure)) => Outcome::Ill(failure),
+        Ok(None) => Outcome::Success,
+        Ok(Some(failure)) => Outcome::Failure(failure),
         Err(error) => {
-            debug!(error = chain(&error), "a probe cannot be asked");
+            debug!(error = chain(&error), "cannot run a probe");
             Outcome::Unknown
         }
     }
 }
 
-/// How the launcher is asked. `host` has the host's name servers, which are needed where a probe names its target.
+/// Builds the request to the launcher. `host` gives the host's name servers, for a probe of a host name.
 fn request(probe: &Probe, vm: &Vm, host: impl FnOnce() -> Resolver) -> ProbeRequest {
     let guest = inside(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
     let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {

@@ -1,4 +1,4 @@
-//! A guest is paused, goes on, or is reset.
+//! The lifecycle subresources: pause, unpause, reset and soft reboot.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use serde::Deserialize;
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_proto::launcher::{Steering, fault::Code};
 
-use super::fault::Fault;
-use super::{find, nowhere};
+use super::error::ApiError;
+use super::{find, path_not_found};
 use crate::launcher::link::{self, LinkError};
 use crate::node::Node;
 use crate::reconcile::status::Phase;
@@ -22,39 +22,39 @@ struct Options {
     dry_run: Vec<String>,
 }
 
-/// `pause`, `unpause`, `reset` and `softreboot`; answers once it is done.
-pub(super) async fn steer(
+/// `pause`, `unpause`, `reset` and `softreboot`; responds when the command is done.
+pub(super) async fn lifecycle(
     State(node): State<Arc<Node>>,
     Segments((namespace, name, what)): Segments<(String, String, String)>,
     uri: Uri,
     body: Bytes,
-) -> Result<(), Fault> {
-    let Some(steering) = named(&what) else { return Err(nowhere(uri).await) };
+) -> Result<(), ApiError> {
+    let Some(command) = parse(&what) else { return Err(path_not_found(uri).await) };
     let options: Option<Options> = match body.trim_ascii() {
         [] => None,
         body => serde_json::from_slice(body)
-            .map_err(|error| Fault::bad_request(format!("the options cannot be read: {error}")))?,
+            .map_err(|error| ApiError::bad_request(format!("the options cannot be read: {error}")))?,
     };
     let dry_run = options.unwrap_or_default().dry_run;
     if let Some(odd) = dry_run.iter().find(|word| *word != "All") {
-        return Err(Fault::bad_request(format!("dryRun: {odd:?} is not All")));
+        return Err(ApiError::bad_request(format!("dryRun: {odd:?} is not All")));
     }
     let vmi = find(&node, namespace, name)?;
-    fits(&vmi, steering)?;
+    check(&vmi, command)?;
     if !dry_run.is_empty() {
-        return fits_pause(&vmi, steering);
+        return check_paused(&vmi, command);
     }
-    let uid = vmi.metadata.uid.parse().map_err(|_| Fault::internal("the VMI has no UID"))?;
-    // Whether it is paused is better known to the launcher than to a status that follows it.
-    link::steer(&node.state.machine(uid).launcher_socket(), steering).await.map_err(|error| match &error {
-        LinkError::Refused(fault) if fault.code() == Code::Conflict => {
-            Fault::not_now(&vmi.metadata.name, &fault.detail)
+    let uid = vmi.metadata.uid.parse().map_err(|_| ApiError::internal("the VMI has no UID"))?;
+    // The launcher knows whether the guest is paused; the status may be older.
+    link::lifecycle(&node.state.vmi_dir(uid).launcher_socket(), command).await.map_err(|error| match &error {
+        LinkError::Fault(fault) if fault.code() == Code::Conflict => {
+            ApiError::not_now(&vmi.metadata.name, &fault.detail)
         }
-        error => Fault::internal(link::chain(error)),
+        error => ApiError::internal(link::chain(error)),
     })
 }
 
-fn named(what: &str) -> Option<Steering> {
+fn parse(what: &str) -> Option<Steering> {
     match what {
         "pause" => Some(Steering::Pause),
         "unpause" => Some(Steering::Unpause),
@@ -64,40 +64,40 @@ fn named(what: &str) -> Option<Steering> {
     }
 }
 
-/// Whether this may be done to a VMI at all, with KubeVirt's answers where not.
-fn fits(vmi: &VirtualMachineInstance, steering: Steering) -> Result<(), Fault> {
+/// Checks that a VMI supports the command, with KubeVirt's errors.
+fn check(vmi: &VirtualMachineInstance, command: Steering) -> Result<(), ApiError> {
     let name = &vmi.metadata.name;
     let phase = Phase::parse(&vmi.status.phase);
-    match steering {
-        Steering::Reset if phase != Phase::Running => Err(Fault::not_now(
+    match command {
+        Steering::Reset if phase != Phase::Running => Err(ApiError::not_now(
             name,
             &format!("Failed to reset non-running VMI with phase {}", phase.as_str()),
         )),
-        Steering::Pause if phase != Phase::Running => Err(Fault::not_now(name, "VM is not running")),
+        Steering::Pause if phase != Phase::Running => Err(ApiError::not_now(name, "VM is not running")),
         Steering::Unpause | Steering::SoftReboot if phase != Phase::Running => {
-            Err(Fault::not_now(name, "VMI is not running"))
+            Err(ApiError::not_now(name, "VMI is not running"))
         }
         Steering::Pause if has_liveness_probe(vmi) => {
-            Err(Fault::forbidden("Pausing VMIs with LivenessProbe is currently not supported"))
+            Err(ApiError::forbidden("Pausing VMIs with LivenessProbe is currently not supported"))
         }
-        // There is no guest agent to ask either.
+        // Soft reboot through the guest agent is not implemented.
         Steering::SoftReboot if !has_acpi(vmi) => {
-            Err(Fault::not_now(name, "VMI neither have the agent connected nor the ACPI feature enabled"))
+            Err(ApiError::not_now(name, "VMI neither have the agent connected nor the ACPI feature enabled"))
         }
         _ => Ok(()),
     }
 }
 
-/// The same about being paused, as far as the status knows.
-fn fits_pause(vmi: &VirtualMachineInstance, steering: Steering) -> Result<(), Fault> {
+/// Checks the paused state in the status, with KubeVirt's errors.
+fn check_paused(vmi: &VirtualMachineInstance, command: Steering) -> Result<(), ApiError> {
     let paused = vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True");
-    let why = match (steering, paused) {
+    let why = match (command, paused) {
         (Steering::Pause, true) => "VMI is already paused",
         (Steering::Unpause, false) => "VMI is not paused",
         (Steering::SoftReboot, true) => "VMI is paused",
         _ => return Ok(()),
     };
-    Err(Fault::not_now(&vmi.metadata.name, why))
+    Err(ApiError::not_now(&vmi.metadata.name, why))
 }
 
 fn has_liveness_probe(vmi: &VirtualMachineInstance) -> bool {
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn the_answers_are_kubevirts() {
         use Steering::{Pause, Reset, SoftReboot, Unpause};
-        let told = |vmi: &VirtualMachineInstance, steering| {
-            let told = fits(vmi, steering).and_then(|()| fits_pause(vmi, steering));
-            told.err().map(|fault| (fault.code.as_u16(), fault.message))
+        let actual = |vmi: &VirtualMachineInstance, command| {
+            let actual = check(vmi, command).and_then(|()| check_paused(vmi, command));
+            actual.err().map(|fault| (fault.code.as_u16(), fault.message))
         };
-        for (phase, paused, steering, expected) in [
+        for (phase, paused, command, expected) in [
             ("Running", false, Pause, None),
             ("Running", true, Pause, Some("VMI is already paused")),
             ("Scheduled", false, Pause, Some("VM is not running")),
@@ -143,17 +143,19 @@ mod tests {
             ("Running", false, SoftReboot, None),
             ("Running", true, SoftReboot, Some("VMI is paused")),
         ] {
-            let told = told(&vmi(phase, paused), steering);
+            let actual = actual(&vmi(phase, paused), command);
             match expected {
-                None => assert_eq!(told, None, "{phase} {steering:?}"),
-                Some(text) => assert!(told.is_some_and(|(code, told)| code == 409 && told.ends_with(text))),
+                None => assert_eq!(actual, None, "{phase} {command:?}"),
+                Some(text) => {
+                    assert!(actual.is_some_and(|(code, actual)| code == 409 && actual.ends_with(text)))
+                }
             }
         }
         let mut probed = vmi("Running", false);
         probed.spec.liveness_probe = Some(Default::default());
-        assert_eq!(told(&probed, Pause).map(|(code, _)| code), Some(403));
+        assert_eq!(actual(&probed, Pause).map(|(code, _)| code), Some(403));
         let mut bare = vmi("Running", false);
         bare.spec.domain.features.get_or_insert_default().acpi.get_or_insert_default().enabled = Some(false);
-        assert!(told(&bare, SoftReboot).is_some_and(|(_, told)| told.contains("ACPI")));
+        assert!(actual(&bare, SoftReboot).is_some_and(|(_, actual)| actual.contains("ACPI")));
     }
 }

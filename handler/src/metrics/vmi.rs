@@ -1,4 +1,4 @@
-//! What one machine has used.
+//! The resource usage of one VM.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,35 +8,31 @@ use vireo_proto::launcher::{
     BalloonStatistics, DiskStatistics, GuestFilesystem, InterfaceStatistics, Statistics, VcpuStatistics,
 };
 
-use super::collect::Seen;
-use super::sheet::{Labels, Metric, Sheet, Value, counter, gauge, seconds};
+use super::collect::VmiSample;
+use super::metric_set::{Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 
-/// A line, and where its value is.
+/// A metric, and how to get its value.
 type Line<T> = (Metric, fn(&T) -> Option<Value>);
 
-const MACHINE: &[Line<Statistics>] = &[
-    (
-        counter(
-            "kubevirt_vmi_cpu_usage_seconds_total",
-            "Processor time of the machine's process, in all modes.",
-        ),
-        |of| Some(seconds(of.user_nanoseconds?.saturating_add(of.system_nanoseconds?))),
-    ),
+const VM: &[Line<Statistics>] = &[
+    (counter("kubevirt_vmi_cpu_usage_seconds_total", "CPU time of the VM's process, in all modes."), |of| {
+        Some(seconds(of.user_nanoseconds?.saturating_add(of.system_nanoseconds?)))
+    }),
     (
         counter(
             "kubevirt_vmi_cpu_user_usage_seconds_total",
-            "Processor time of the machine's process in user mode, the guest's included.",
+            "CPU time of the VM's process in user mode, the guest's included.",
         ),
         |of| of.user_nanoseconds.map(seconds),
     ),
     (
         counter(
             "kubevirt_vmi_cpu_system_usage_seconds_total",
-            "Processor time of the machine's process in the host's kernel.",
+            "CPU time of the VM's process in the host's kernel.",
         ),
         |of| of.system_nanoseconds.map(seconds),
     ),
-    (gauge("kubevirt_vmi_memory_resident_bytes", "Memory of the machine's process that is in RAM."), |of| {
+    (gauge("kubevirt_vmi_memory_resident_bytes", "Memory of the VM's process that is in RAM."), |of| {
         of.resident_bytes.map(Value::Whole)
     }),
     (gauge("kubevirt_vmi_memory_domain_bytes", "Memory that the guest was given."), |of| {
@@ -77,11 +73,11 @@ const BALLOON: &[Line<BalloonStatistics>] = &[
 ];
 
 const VCPU: &[Line<VcpuStatistics>] = &[(
-    counter("kubevirt_vmi_vcpu_delay_seconds_total", "How long a vCPU waited for a processor of the host."),
+    counter("kubevirt_vmi_vcpu_delay_seconds_total", "How long a vCPU waited for a CPU of the host."),
     |of| of.delay_nanoseconds.map(seconds),
 )];
 /// Has one more label.
-const VCPU_SECONDS: Metric = counter("kubevirt_vmi_vcpu_seconds_total", "Processor time of a vCPU.");
+const VCPU_SECONDS: Metric = counter("kubevirt_vmi_vcpu_seconds_total", "CPU time of a vCPU.");
 
 const DISK: &[Line<DiskStatistics>] = &[
     (counter("kubevirt_vmi_storage_iops_read_total", "Reads of a disk."), |of| {
@@ -157,55 +153,59 @@ const FILESYSTEM: &[Line<GuestFilesystem>] = &[
     }),
 ];
 
-/// Adds what is known of one machine.
-pub(super) fn add(sheet: &mut Sheet, node: &str, seen: &Seen) {
-    let Some(statistics) = &seen.statistics else { return };
-    let labels = labels(node, &seen.vmi);
+/// Adds the metrics of one VM.
+pub(super) fn add(metric_set: &mut MetricSet, node: &str, sample: &VmiSample) {
+    let Some(statistics) = &sample.statistics else { return };
+    let labels = labels(node, &sample.vmi);
     let with = |more: &[(&'static str, &str)]| {
         let more = more.iter().map(|(name, value)| (Cow::Borrowed(*name), (*value).to_owned()));
         labels.iter().cloned().chain(more).collect::<Labels>()
     };
-    lines(sheet, MACHINE, statistics, &with(&[]));
+    lines(metric_set, VM, statistics, &with(&[]));
     if let Some(balloon) = &statistics.balloon {
-        lines(sheet, BALLOON, balloon, &with(&[]));
+        lines(metric_set, BALLOON, balloon, &with(&[]));
     }
     for vcpu in &statistics.vcpus {
         let number = vcpu.number.to_string();
-        lines(sheet, VCPU, vcpu, &with(&[("id", &number)]));
-        // What libvirt says of every processor that there is.
-        sheet.add(
+        lines(metric_set, VCPU, vcpu, &with(&[("id", &number)]));
+        // The state that libvirt reports for every online vCPU.
+        metric_set.add(
             &VCPU_SECONDS,
             with(&[("id", &number), ("state", "running")]),
             vcpu.nanoseconds.map(seconds),
         );
     }
     for disk in &statistics.disks {
-        lines(sheet, DISK, disk, &with(&[("drive", &disk.name)]));
+        lines(metric_set, DISK, disk, &with(&[("drive", &disk.name)]));
     }
     for interface in &statistics.interfaces {
         let name = ("interface", interface.name.as_str());
-        lines(sheet, INTERFACE, interface, &with(&[name]));
+        lines(metric_set, INTERFACE, interface, &with(&[name]));
         for (kind, traffic) in [("rx", interface.received), ("tx", interface.transmitted)] {
-            sheet.add(&TRAFFIC, with(&[name, ("type", kind)]), traffic.map(|traffic| traffic.bytes.into()));
+            metric_set.add(
+                &TRAFFIC,
+                with(&[name, ("type", kind)]),
+                traffic.map(|traffic| traffic.bytes.into()),
+            );
         }
     }
-    for filesystem in &seen.filesystems {
+    for filesystem in &sample.filesystems {
         let labels = with(&[
             ("disk_name", &filesystem.name),
             ("mount_point", &filesystem.mount_point),
             ("file_system_type", &filesystem.kind),
         ]);
-        lines(sheet, FILESYSTEM, filesystem, &labels);
+        lines(metric_set, FILESYSTEM, filesystem, &labels);
     }
 }
 
-fn lines<T>(sheet: &mut Sheet, lines: &[Line<T>], of: &T, labels: &Labels) {
+fn lines<T>(metric_set: &mut MetricSet, lines: &[Line<T>], of: &T, labels: &Labels) {
     for (metric, value) in lines {
-        sheet.add(metric, labels.clone(), value(of));
+        metric_set.add(metric, labels.clone(), value(of));
     }
 }
 
-/// Whose it is: node, namespace, name, and the VMI's own labels under names that Prometheus takes.
+/// Node, namespace and name, and the VMI's own labels under names that Prometheus accepts.
 fn labels(node: &str, vmi: &VirtualMachineInstance) -> Labels {
     let metadata = &vmi.metadata;
     let mut labels: Labels = vec![
@@ -213,7 +213,7 @@ fn labels(node: &str, vmi: &VirtualMachineInstance) -> Labels {
         ("namespace".into(), metadata.namespace.clone()),
         ("name".into(), metadata.name.clone()),
     ];
-    // Two of them may come to the same name; the first one has it.
+    // Several labels may map to the same name; the first one wins.
     let mut own = BTreeMap::new();
     for (name, value) in &metadata.labels {
         let plain: String =

@@ -8,11 +8,11 @@ use tokio::sync::watch::Sender;
 use vireo_proto::launcher::State;
 
 use super::*;
+use crate::launcher::fake::FakeLauncher;
 use crate::launcher::process::{Start, spawn};
-use crate::launcher::puppet::Puppet;
 use crate::manifests::catalog::Entry;
 use crate::reconcile::status::Phase;
-use crate::state::MachineDir;
+use crate::state::VmiDir;
 
 /// A VMI whose launcher is a process that knows nothing.
 struct Scene {
@@ -37,7 +37,7 @@ impl Scene {
             },
             "status": {"phase": phase.as_str()},
         }));
-        let record = Record { uid, dir: node.state.machine(uid), vmi: vmi.unwrap(), plan: None };
+        let record = Record { uid, dir: node.state.vmi_dir(uid), vmi: vmi.unwrap(), plan: None };
         record.dir.create().unwrap();
         record.write().unwrap();
         let process = launcher(&record.dir);
@@ -48,14 +48,14 @@ impl Scene {
         self.record.dir.launcher_socket()
     }
 
-    /// What a handler does that finds this, until the name is free again.
+    /// Runs the reconciler of this record until the name is free.
     async fn reconcile(&self, desired: Desired) -> Sender<Desired> {
         let record = Record::load(self.record.uid, self.record.dir.clone()).unwrap().unwrap();
-        let machine = Machine::adopt(self.node.clone(), record);
-        let (tell, wanted) = watch::channel(desired);
-        let done = tokio::time::timeout(Duration::from_secs(3600), machine.run(wanted));
+        let reconciler = VmiReconciler::adopt(self.node.clone(), record);
+        let (sender, wanted) = watch::channel(desired);
+        let done = tokio::time::timeout(Duration::from_secs(3600), reconciler.run(wanted));
         assert!(done.await.is_ok(), "it is waited for without end");
-        tell
+        sender
     }
 
     async fn is_gone(&self) {
@@ -65,7 +65,7 @@ impl Scene {
     }
 }
 
-fn launcher(dir: &MachineDir) -> process::Process {
+fn launcher(dir: &VmiDir) -> process::Process {
     let (log, stamp) = (dir.launcher_log(), dir.launcher_stamp());
     spawn(&Start {
         program: Path::new("/bin/sh"),
@@ -84,7 +84,7 @@ fn running() -> Sender<State> {
     watch::Sender::new(State { phase: state::Phase::Running.into(), ..State::default() })
 }
 
-/// As one that was stopped: connections are made and nobody takes them.
+/// Like a stopped process: connections are queued and never accepted.
 #[tokio::test(start_paused = true)]
 async fn a_launcher_that_never_answers_is_killed() {
     for grace in [0, 30] {
@@ -98,44 +98,44 @@ async fn a_launcher_that_never_answers_is_killed() {
     }
 }
 
-/// One that says that all is well, takes every request, and does nothing.
+/// A launcher that reports a running guest, accepts every request, and does nothing.
 #[tokio::test(start_paused = true)]
 async fn a_launcher_that_answers_and_does_nothing_is_killed() {
-    for refusal in [None, Some(vireo_proto::launcher::Fault::default())] {
+    for shutdown_fault in [None, Some(vireo_proto::launcher::Fault::default())] {
         let scene = Scene::new(Phase::Running, 30);
         let state = running();
-        let puppet = Puppet { refusal, ..Puppet::saying(state.subscribe()) };
-        let server = puppet.serve(&scene.socket());
+        let fake = FakeLauncher { shutdown_fault, ..FakeLauncher::with_state(state.subscribe()) };
+        let server = fake.serve(&scene.socket());
         scene.reconcile(Desired::Gone(30)).await;
         scene.is_gone().await;
         server.abort();
     }
 }
 
-/// It never had a guest, and nobody asked it to end.
+/// It never had a guest, and was not asked to end.
 #[tokio::test(start_paused = true)]
-async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_told() {
+async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_reported() {
     for phase in [None, Some(state::Phase::Waiting), Some(state::Phase::Starting)] {
         let scene = Scene::new(Phase::Scheduled, 30);
         let state = watch::Sender::new(State { phase: phase.unwrap_or_default().into(), ..State::default() });
-        let server = phase.map(|_| Puppet::saying(state.subscribe()).serve(&scene.socket()));
+        let server = phase.map(|_| FakeLauncher::with_state(state.subscribe()).serve(&scene.socket()));
         let record = Record::load(scene.record.uid, scene.record.dir.clone()).unwrap().unwrap();
-        let (tell, wanted) = watch::channel(Desired::Entry(Entry::Held));
-        let task = tokio::spawn(Machine::adopt(scene.node.clone(), record).run(wanted));
-        let mut news = scene.node.subscribe();
+        let (sender, wanted) = watch::channel(Desired::Entry(Entry::Held));
+        let task = tokio::spawn(VmiReconciler::adopt(scene.node.clone(), record).run(wanted));
+        let mut updates = scene.node.subscribe();
         let ended = async {
             loop {
                 let vmi = scene.node.vmi(&scene.record.key());
                 if let Some(vmi) = vmi.filter(|vmi| vmi.status.phase == Phase::Failed.as_str()) {
                     return vmi;
                 }
-                news.changed().await.unwrap();
+                updates.changed().await.unwrap();
             }
         };
         let vmi = tokio::time::timeout(Duration::from_secs(3600), ended).await.unwrap();
         assert_eq!(vmi.status.reason, "LaunchTimedOut", "{phase:?}: {:?}", vmi.status.conditions);
         scene.process.gone().await;
-        tell.send(Desired::Nothing).unwrap();
+        sender.send(Desired::Nothing).unwrap();
         task.await.unwrap();
         server.inspect(tokio::task::JoinHandle::abort);
     }
@@ -146,14 +146,14 @@ async fn a_launcher_that_never_starts_its_guest_is_killed_and_that_is_told() {
 async fn a_launcher_that_is_silent_keeps_its_guest_until_that_is_unwanted() {
     let scene = Scene::new(Phase::Running, 30);
     let record = Record::load(scene.record.uid, scene.record.dir.clone()).unwrap().unwrap();
-    let (tell, wanted) = watch::channel(Desired::Entry(Entry::Held));
-    let task = tokio::spawn(Machine::adopt(scene.node.clone(), record).run(wanted));
+    let (sender, wanted) = watch::channel(Desired::Entry(Entry::Held));
+    let task = tokio::spawn(VmiReconciler::adopt(scene.node.clone(), record).run(wanted));
     let day = tokio::time::timeout(Duration::from_secs(86400), scene.process.gone());
     assert!(day.await.is_err(), "it was killed");
-    tell.send(Desired::Gone(600)).unwrap();
+    sender.send(Desired::Gone(600)).unwrap();
     let patient = tokio::time::timeout(Duration::from_secs(60), scene.process.gone());
     assert!(patient.await.is_err(), "it has ten minutes");
-    tell.send(Desired::Gone(0)).unwrap();
+    sender.send(Desired::Gone(0)).unwrap();
     let begin = Instant::now();
     task.await.unwrap();
     assert!(begin.elapsed() < Duration::from_secs(60), "after {:?}", begin.elapsed());

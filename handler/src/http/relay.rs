@@ -1,7 +1,7 @@
-//! What flows between a guest and a client of a websocket, unread: consoles, screens and forwarded ports.
+//! Relays bytes between a guest and a websocket client: consoles, displays and forwarded ports.
 //!
-//! Binary frames are the bytes, in both directions; text frames mean nothing. A client that gives no sign of life, not
-//! even to pings, is let go; so is one that never reads, since it never sees a ping.
+//! Binary frames carry the bytes in both directions; text frames are ignored. A client that does not respond to pings
+//! is disconnected; so is one that never reads, since it never receives a ping.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -15,24 +15,24 @@ use tokio::net::UdpSocket;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tracing::debug;
 
-/// The sub-protocol that says "opaque bytes in binary frames".
+/// The subprotocol for opaque bytes in binary frames.
 pub(super) const PLAIN: &str = "plain.kubevirt.io";
-/// No datagram is larger; also what is read of a stream at once.
+/// The largest datagram, and the largest read from a stream.
 const BUFFER: usize = 64 << 10;
-/// How often a client is asked whether it is there.
+/// The interval of pings to the client.
 const PING: Duration = Duration::from_secs(20);
 /// How long a client may be silent. As KubeVirt's.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What comes from a guest.
+/// Data from a guest.
 pub(super) trait Source {
-    /// Absent: that was all.
+    /// Returns `None` at the end of the data.
     async fn take(&mut self, buffer: &mut [u8]) -> Option<usize>;
 }
 
-/// What goes to a guest.
+/// Data to a guest.
 pub(super) trait Target {
-    /// Absent: nothing goes there any more.
+    /// Returns `None` when the guest accepts no more data.
     async fn put(&mut self, bytes: &[u8]) -> Option<()>;
 }
 
@@ -52,7 +52,7 @@ impl<T: AsyncWrite + Unpin> Target for Stream<T> {
 }
 
 impl Source for Arc<UdpSocket> {
-    /// A port that nobody listens at is told by an error, after which somebody may.
+    /// An error reports that no process listens on the port; one may do so later.
     async fn take(&mut self, buffer: &mut [u8]) -> Option<usize> {
         loop {
             match self.recv(buffer).await {
@@ -65,23 +65,23 @@ impl Source for Arc<UdpSocket> {
 }
 
 impl Target for Arc<UdpSocket> {
-    /// What cannot be sent is lost, as datagrams are.
+    /// A datagram that cannot be sent is dropped.
     async fn put(&mut self, bytes: &[u8]) -> Option<()> {
         drop(self.send(bytes).await);
         Some(())
     }
 }
 
-/// Carries the two directions of a stream of bytes until either side ends.
-pub(super) async fn carry_stream(
+/// Relays both directions of a byte stream until either side ends.
+pub(super) async fn relay_stream(
     client: WebSocket,
     (from_guest, to_guest): (impl AsyncRead + Unpin, impl AsyncWrite + Unpin),
 ) {
-    carry(client, Stream(from_guest), Stream(to_guest)).await;
+    relay(client, Stream(from_guest), Stream(to_guest)).await;
 }
 
-/// Carries bytes both ways until either side ends.
-pub(super) async fn carry(client: WebSocket, mut from_guest: impl Source, mut to_guest: impl Target) {
+/// Relays data in both directions until either side ends.
+pub(super) async fn relay(client: WebSocket, mut from_guest: impl Source, mut to_guest: impl Target) {
     let (to_client, from_client) = client.split();
     tokio::select! {
         () = down(&mut from_guest, to_client) => debug!("the guest's side ended"),
@@ -115,7 +115,7 @@ async fn up(mut client: SplitStream<WebSocket>, guest: &mut impl Target) {
         match message {
             Message::Binary(bytes) => {
                 if guest.put(&bytes).await.is_none() {
-                    // Its end is told by the other direction, after the last of its output.
+                    // The other direction reports the end, after the last output.
                     std::future::pending::<()>().await;
                 }
             }

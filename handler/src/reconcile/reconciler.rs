@@ -1,4 +1,4 @@
-//! The task of one VMI.
+//! The reconciler of one VMI.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,53 +13,53 @@ use super::backoff::Backoff;
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
-use super::health::Health;
+use super::prober::Prober;
 use super::record::Record;
 use super::status::SyncError;
 use super::volumes;
-use crate::launcher::link::{Link, Seen, summary};
+use crate::launcher::link::{LauncherStatus, Link, summary};
 use crate::launcher::process::{self, Found};
 use crate::manifests::Key;
 use crate::node::Node;
 
-/// How soon what is overdue is looked at again.
+/// The retry interval after a deadline has passed.
 const OVERDUE_RETRY: Duration = Duration::from_secs(1);
-/// How soon a status that could not be written is written again.
+/// The retry interval after a status could not be written.
 const WRITE_RETRY: Duration = Duration::from_secs(5);
 
-/// One VMI with everything that was made for it.
+/// Reconciles one VMI: its record, its launcher and its probes.
 #[derive(Debug)]
-pub(super) struct Machine {
+pub(super) struct VmiReconciler {
     pub(super) node: Arc<Node>,
     pub(super) key: Key,
     pub(super) record: Option<Record>,
     pub(super) launcher: LauncherState,
-    /// The machine was sent to this launcher; what it says of itself may be older.
+    /// The launch request was sent to this launcher; the state that it last reported may be older.
     pub(super) launched: bool,
-    /// Until when the launcher has to do what is awaited of it.
+    /// The deadline of what the launcher has to do.
     pub(super) deadline: Option<Deadline>,
-    /// What the launcher was killed for not doing in time.
+    /// What the launcher did not do in time, if it was killed for that.
     pub(super) killed: Option<Awaited>,
-    /// What is known could not be written down yet.
+    /// The record could not be written yet.
     pub(super) unsaved: bool,
     pub(super) sync_error: Option<SyncError>,
-    /// Whoever runs its probes, while its guest is there and may go on.
-    pub(super) health: Option<Health>,
+    /// Runs its probes while its guest is to run.
+    pub(super) prober: Option<Prober>,
     pub(super) backoff: Backoff,
-    /// Tells of new claims.
+    /// Notifies about new claims.
     pub(super) claims: watch::Receiver<u64>,
 }
 
-/// The launcher of a machine.
+/// The launcher of a VMI.
 #[derive(Debug)]
 pub(super) enum LauncherState {
     Unstarted,
-    Followed(Link),
+    Attached(Link),
     Gone,
 }
 
-impl Machine {
-    /// A name about which nothing is recorded.
+impl VmiReconciler {
+    /// A reconciler of a name without a record.
     pub(super) fn new(node: Arc<Node>, key: Key) -> Self {
         Self {
             claims: node.subscribe_claims(),
@@ -72,23 +72,23 @@ impl Machine {
             killed: None,
             unsaved: false,
             sync_error: None,
-            health: None,
+            prober: None,
             backoff: Backoff::default(),
         }
     }
 
-    /// A recorded VMI, its launcher found again if it still runs.
+    /// A reconciler of a VMI that was recorded before a restart of the handler.
     pub(super) fn adopt(node: Arc<Node>, record: Record) -> Self {
-        let mut machine = Self::new(node, record.key());
+        let mut reconciler = Self::new(node, record.key());
         if let Some(plan) = &record.plan {
-            machine.node.adopt_wire(plan);
+            reconciler.node.adopt_wire(plan);
         }
-        machine.node.show(&machine.key, Some(record.vmi.clone()));
-        machine.record = Some(record);
-        machine
+        reconciler.node.show(&reconciler.key, Some(record.vmi.clone()));
+        reconciler.record = Some(record);
+        reconciler
     }
 
-    /// Looks for the launcher that the stamp speaks of.
+    /// Finds the launcher that the stamp identifies.
     pub(super) fn find_launcher(&mut self) -> std::io::Result<()> {
         let Some(record) = &self.record else { return Ok(()) };
         self.launcher = match process::find(&record.dir.launcher_stamp())? {
@@ -100,28 +100,28 @@ impl Machine {
                     name: self.key.name.clone(),
                     uid: record.uid.to_string(),
                 };
-                info!(pid = process.pid(), "following launcher");
-                LauncherState::Followed(Link::follow(process, record.dir.launcher_socket(), vmi))
+                info!(pid = process.pid(), "attached to the launcher");
+                LauncherState::Attached(Link::watch(process, record.dir.launcher_socket(), vmi))
             }
         };
         Ok(())
     }
 
-    /// Goes round until nothing is left of the name.
+    /// Reconciles until nothing is left of the name.
     pub(super) async fn run(mut self, mut desired: watch::Receiver<Desired>) -> Key {
         let mut span = self.span();
         if self.record.is_some()
             && let Err(error) = span.in_scope(|| self.find_launcher())
         {
-            error!(vmi = %self.key, %error, "cannot look for the launcher; it is left alone until the handler is restarted");
-            // The task does not end: else another one would start a second launcher for the VMI.
+            error!(vmi = %self.key, %error, "cannot find the launcher; the VMI is left alone until the handler is restarted");
+            // The task must not end: another one would start a second launcher for the VMI.
             return std::future::pending().await;
         }
         let mut uid = self.uid();
         loop {
             let wanted = desired.borrow_and_update().clone();
-            match self.round(&wanted, &mut desired).instrument(span.clone()).await {
-                Step::Again => {}
+            match self.reconcile(&wanted, &mut desired).instrument(span.clone()).await {
+                Step::Requeue => {}
                 Step::Finished => return self.key,
                 Step::Wait(until) => self.wait(&mut desired, until).await,
             }
@@ -136,7 +136,7 @@ impl Machine {
         self.record.as_ref().map(|record| record.uid)
     }
 
-    /// Names the VMI on every line that is logged about it.
+    /// Adds the VMI to every log line about it.
     fn span(&self) -> Span {
         let Key { namespace, name } = &self.key;
         match self.uid() {
@@ -145,36 +145,36 @@ impl Machine {
         }
     }
 
-    async fn round(&mut self, desired: &Desired, news: &mut watch::Receiver<Desired>) -> Step {
+    async fn reconcile(&mut self, desired: &Desired, updates: &mut watch::Receiver<Desired>) -> Step {
         if let Some(grace) = desired.grace()
             && let Err(sync_error) = self.shorten_grace(grace)
         {
-            // It is tried again by the next round; until then, what was known before holds.
+            // The next reconcile retries it; until then the earlier grace period applies.
             warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
-        if let Err(sync_error) = self.follow(desired) {
+        if let Err(sync_error) = self.apply_volumes(desired) {
             warn!(reason = sync_error.reason, "{}", sync_error.message);
         }
-        self.follow_health();
-        self.follow_deadline();
-        let seen = self.observe(desired);
-        let action = decide(desired.decided(self.record.as_ref()), &seen);
-        debug!(?seen, ?action, "decided");
+        self.update_prober();
+        self.update_deadline();
+        let observed = self.observe(desired);
+        let action = decide(desired.wanted(self.record.as_ref()), &observed);
+        debug!(?observed, ?action, "decided");
         let done = match action {
             Action::Wait => Ok(()),
             Action::Finish => return Step::Finished,
             action => {
                 let at = self.deadline.map(|deadline| deadline.at);
-                self.act(action, desired, &mut Interrupt { desired: news, at }).await
+                self.act(action, desired, &mut Interrupt { desired: updates, at }).await
             }
         };
         let mut until = self.overdue_at();
         match done {
             Ok(()) if action == Action::Wait => {
                 if self.sync_error.as_ref().is_some_and(|sync_error| sync_error.is_about_volumes())
-                    && !seen.volumes_differ
+                    && !observed.volumes_differ
                 {
-                    // What was wrong is no longer wanted.
+                    // The volume that failed is no longer in the spec.
                     self.sync_error = None;
                 }
             }
@@ -197,42 +197,43 @@ impl Machine {
             until = Some(until.map_or(retry, |until| until.min(retry)));
         }
         match action {
-            // The end of a killed process is told by its pidfd.
-            // That volumes are plugged in is told by the launcher's state.
-            Action::Wait | Action::Kill | Action::ReportStranger | Action::PlugVolumes => Step::Wait(until),
+            // The pidfd reports the end of a killed process; the launcher's state reports hotplugged volumes.
+            Action::Wait | Action::Kill | Action::ReportForeignLauncher | Action::HotplugVolumes => {
+                Step::Wait(until)
+            }
             _ if self.sync_error.is_some() => Step::Wait(until),
-            _ => Step::Again,
+            _ => Step::Requeue,
         }
     }
 
-    pub(super) fn seen(&self) -> Option<Seen> {
+    pub(super) fn launcher_status(&self) -> Option<LauncherStatus> {
         match &self.launcher {
             LauncherState::Unstarted | LauncherState::Gone => None,
-            LauncherState::Followed(link) => Some(link.seen()),
+            LauncherState::Attached(link) => Some(link.status()),
         }
     }
 
-    /// What the launcher says now, if it says anything.
+    /// The launcher's current state, if it responds.
     pub(super) fn state(&self) -> Option<State> {
-        match self.seen() {
-            Some(Seen::Here(state)) => Some(*state),
+        match self.launcher_status() {
+            Some(LauncherStatus::Connected(state)) => Some(*state),
             _ => None,
         }
     }
 
-    /// Has the probes run while there is a guest that may go on.
-    fn follow_health(&mut self) {
-        let followed = matches!(self.launcher, LauncherState::Followed(_));
-        let record = self.record.as_ref().filter(|record| followed && !record.ends());
+    /// Starts, pauses or stops the probes as the guest's state requires.
+    fn update_prober(&mut self) {
+        let attached = matches!(self.launcher, LauncherState::Attached(_));
+        let record = self.record.as_ref().filter(|record| attached && !record.ends());
         let Some(record) = record else {
-            self.health = None;
+            self.prober = None;
             return;
         };
         let phase = self.state().map(|state| state.phase());
-        let awake = phase == Some(state::Phase::Running);
-        match &self.health {
-            Some(health) => health.wake(awake),
-            None if awake => self.health = Health::of(record),
+        let active = phase == Some(state::Phase::Running);
+        match &self.prober {
+            Some(prober) => prober.set_active(active),
+            None if active => self.prober = Prober::start(record),
             None => {}
         }
     }
@@ -241,8 +242,8 @@ impl Machine {
         let launcher = match &self.launcher {
             LauncherState::Unstarted => Launcher::Unstarted,
             LauncherState::Gone => Launcher::Vanished,
-            LauncherState::Followed(link) => match summary(Some(&link.seen())) {
-                // The launch was answered; its state is on the way.
+            LauncherState::Attached(link) => match summary(Some(&link.status())) {
+                // The launcher has answered the launch; its new state is about to arrive.
                 Launcher::Waiting if self.launched => Launcher::Silent,
                 other => other,
             },
@@ -252,11 +253,12 @@ impl Machine {
         let record = self.record.as_ref();
         let record =
             record.map(|record| decide::Record { outdated: desired.differs(record), ..record.facts() });
-        let ill = self.health.as_ref().is_some_and(|health| health.told().liveness.well == Some(false));
-        Observed { record, launcher, volumes_differ: self.volumes_differ(), ill, request }
+        let liveness_failed =
+            self.prober.as_ref().is_some_and(|prober| prober.results().liveness.healthy == Some(false));
+        Observed { record, launcher, volumes_differ: self.volumes_differ(), liveness_failed, request }
     }
 
-    /// Whether the guest runs without what is to be plugged in, or with what is to be plugged out.
+    /// Whether a volume has to be hotplugged or unplugged.
     fn volumes_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
@@ -264,10 +266,10 @@ impl Machine {
         takes && record.vm().is_ok_and(|vm| differ(&vm))
     }
 
-    /// Sets the deadline of what is awaited of the launcher now. One that is set stays as long as that is the same.
-    fn follow_deadline(&mut self) {
-        let followed = matches!(self.launcher, LauncherState::Followed(_));
-        let record = self.record.as_ref().filter(|_| followed);
+    /// Sets the deadline of what the launcher has to do now. A deadline for the same thing is kept.
+    fn update_deadline(&mut self) {
+        let attached = matches!(self.launcher, LauncherState::Attached(_));
+        let record = self.record.as_ref().filter(|_| attached);
         let awaited = record.and_then(|record| Some((record, record.facts().awaited()?)));
         self.deadline = match (awaited, self.deadline) {
             (Some((_, awaited)), Some(deadline)) if deadline.awaited == awaited => Some(deadline),
@@ -278,16 +280,16 @@ impl Machine {
         };
     }
 
-    /// When something becomes overdue.
+    /// The time of the next check of the deadline.
     fn overdue_at(&self) -> Option<Instant> {
-        // What is overdue already was acted upon; look again after a while.
+        // A deadline that has passed was acted upon: check it again after a while.
         Some(self.deadline?.at.max(Instant::now() + OVERDUE_RETRY))
     }
 
     async fn wait(&mut self, desired: &mut watch::Receiver<Desired>, until: Option<Instant>) {
         let launcher = async {
             match &mut self.launcher {
-                LauncherState::Followed(link) => link.changed().await,
+                LauncherState::Attached(link) => link.changed().await,
                 LauncherState::Unstarted | LauncherState::Gone => std::future::pending().await,
             }
         };
@@ -299,22 +301,22 @@ impl Machine {
         };
         let claims = async {
             let waits = self.sync_error.as_ref().is_some_and(SyncError::is_about_claims);
-            // The node, which is shared, outlives this.
+            // The sender belongs to the node, which outlives this task.
             if !waits || self.claims.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         };
-        let health = async {
-            match &mut self.health {
-                Some(health) => health.changed().await,
+        let prober = async {
+            match &mut self.prober {
+                Some(prober) => prober.changed().await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             () = claims => {}
-            () = health => {}
+            () = prober => {}
             changed = desired.changed() => if changed.is_err() {
-                // The handler stops: nothing more is wanted of this task, and nothing is undone.
+                // The handler stops: this task does nothing more and undoes nothing.
                 std::future::pending::<()>().await;
             },
             () = launcher => {}
@@ -324,8 +326,11 @@ impl Machine {
 }
 
 enum Step {
-    Again,
+    /// Reconcile again at once.
+    Requeue,
+    /// Reconcile again after a change, or at this time.
     Wait(Option<Instant>),
+    /// End the task: nothing is left of the name.
     Finished,
 }
 

@@ -10,22 +10,23 @@ const RULES: Rules = Rules { period: Duration::from_secs(10), success_threshold:
 
 #[tokio::test(start_paused = true)]
 async fn a_guest_that_sleeps_is_not_asked_and_what_it_did_not_answer_does_not_count() {
-    let (awake, heard) = watch::channel(true);
+    let (active, is_active) = watch::channel(true);
     let asked = AtomicU32::new(0);
-    let told = Mutex::new(Vec::new());
+    let reported = Mutex::new(Vec::new());
     let ask = || {
         let number = asked.fetch_add(1, Ordering::Relaxed);
         async move {
             if number == 1 {
                 // Its answer is a failure, and comes while it sleeps.
                 sleep(Duration::from_secs(5)).await;
-                return Outcome::Ill("late".to_owned());
+                return Outcome::Failure("late".to_owned());
             }
-            Outcome::Well
+            Outcome::Success
         }
     };
-    let course = Course::begin(Instant::now() + Duration::from_secs(3));
-    let run = follow(course, RULES, ask, heard, |standing| told.lock().unwrap().push(standing.well));
+    let state = ProbeState::new(Instant::now() + Duration::from_secs(3));
+    let run =
+        probe_loop(state, RULES, ask, is_active, |status| reported.lock().unwrap().push(status.healthy));
     let script = async {
         let count = || asked.load(Ordering::Relaxed);
         sleep(Duration::from_secs(2)).await;
@@ -34,16 +35,16 @@ async fn a_guest_that_sleeps_is_not_asked_and_what_it_did_not_answer_does_not_co
         assert_eq!(count(), 1);
         sleep(Duration::from_secs(10)).await;
         assert_eq!(count(), 2, "the second is being answered");
-        awake.send_replace(false);
+        active.send_replace(false);
         sleep(Duration::from_secs(100)).await;
         assert_eq!(count(), 2);
-        awake.send_replace(true);
+        active.send_replace(true);
         sleep(Duration::from_secs(1)).await;
         assert_eq!(count(), 3, "what is overdue is asked at once");
-        drop(awake);
+        drop(active);
     };
     tokio::join!(run, script);
-    assert_eq!(*told.lock().unwrap(), [Some(true), Some(true)]);
+    assert_eq!(*reported.lock().unwrap(), [Some(true), Some(true)]);
 }
 
 #[test]
@@ -77,8 +78,8 @@ fn a_probe_of_a_name_brings_the_name_servers_of_its_vmi() {
         let request = request(vm.readiness_probe().unwrap(), &vm, host);
         let Some(Question::TcpSocket(to)) = request.question else { panic!("{request:?}") };
         assert_eq!((to.address.as_str(), to.port), (address, 80));
-        let told = request.resolver.map(|resolver| (resolver.servers, resolver.search_domains));
+        let reported = request.resolver.map(|resolver| (resolver.servers, resolver.search_domains));
         let search = vec!["shop.example".to_owned(), "example.org".to_owned()];
-        assert_eq!(told, servers.map(|servers| (servers.map(str::to_owned).to_vec(), search)), "{of:?}");
+        assert_eq!(reported, servers.map(|servers| (servers.map(str::to_owned).to_vec(), search)), "{of:?}");
     }
 }

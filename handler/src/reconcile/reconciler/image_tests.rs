@@ -19,9 +19,9 @@ fn desired(volume: &str) -> Desired {
 }
 
 async fn until(node: &Node, key: &Key, wanted: impl Fn(&vireo_api::v1::VirtualMachineInstance) -> bool) {
-    let mut news = node.subscribe();
+    let mut updates = node.subscribe();
     while !node.vmi(key).is_some_and(|vmi| wanted(&vmi)) {
-        news.changed().await.unwrap();
+        updates.changed().await.unwrap();
     }
 }
 
@@ -35,20 +35,20 @@ async fn a_vmi_whose_image_hangs_is_corrected_and_deleted_all_the_same() {
 
     let key = Key { namespace: "default".to_owned(), name: "web".to_owned() };
     let hangs = desired(&format!("containerDisk: {{image: '{image}'}}"));
-    let (tell, told) = watch::channel(hangs.clone());
-    let task = tokio::spawn(Machine::new(Arc::clone(&node), key.clone()).run(told));
+    let (sender, desired_updates) = watch::channel(hangs.clone());
+    let task = tokio::spawn(VmiReconciler::new(Arc::clone(&node), key.clone()).run(desired_updates));
     let everything = async {
         until(&node, &key, |vmi| vmi.status.phase == "Scheduling").await;
         let first = node.vmi(&key).unwrap().metadata.uid.clone();
-        tell.send(desired(&format!("containerDisk: {{image: '{image}:v1'}}"))).unwrap();
+        sender.send(desired(&format!("containerDisk: {{image: '{image}:v1'}}"))).unwrap();
         until(&node, &key, |vmi| vmi.metadata.uid != first && vmi.status.phase == "Scheduling").await;
-        tell.send(Desired::Nothing).unwrap();
+        sender.send(Desired::Nothing).unwrap();
         task.await.unwrap()
     };
     let done = tokio::time::timeout(Duration::from_secs(60), everything).await;
-    assert_eq!(done.expect("nobody waits for the image"), key);
+    assert_eq!(done.expect("the reconciler does not wait for the image"), key);
     assert!(node.vmi(&key).is_none());
-    assert_eq!(node.state.machines().unwrap(), []);
+    assert_eq!(node.state.vmi_dirs().unwrap(), []);
 }
 
 #[tokio::test]
@@ -56,14 +56,14 @@ async fn a_vmi_without_its_image_says_so() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
     let key = Key { namespace: "default".to_owned(), name: "web".to_owned() };
-    let (tell, told) = watch::channel(desired("containerDisk: {image: 'oci:/nowhere'}"));
-    let task = tokio::spawn(Machine::new(Arc::clone(&node), key.clone()).run(told));
+    let (sender, desired_updates) = watch::channel(desired("containerDisk: {image: 'oci:/nowhere'}"));
+    let task = tokio::spawn(VmiReconciler::new(Arc::clone(&node), key.clone()).run(desired_updates));
     let fails = |vmi: &vireo_api::v1::VirtualMachineInstance| {
         let found = vmi.status.conditions.iter().find(|condition| condition.r#type == "Synchronized");
         found.is_some_and(|found| found.status == "False" && found.reason == "ErrImagePull")
     };
     until(&node, &key, fails).await;
     assert_eq!(node.vmi(&key).unwrap().status.phase, "Scheduling", "it may come yet");
-    tell.send(Desired::Nothing).unwrap();
+    sender.send(Desired::Nothing).unwrap();
     assert_eq!(task.await.unwrap(), key);
 }

@@ -1,19 +1,19 @@
-//! Errors as the Kubernetes API answers them: `metav1.Status`.
+//! API errors in the form of Kubernetes: `metav1.Status`.
 
 use axum::Json;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// A refused request.
+/// The error of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Fault {
+pub(super) struct ApiError {
     pub(super) code: StatusCode,
     reason: &'static str,
     pub(super) message: String,
 }
 
-impl Fault {
+impl ApiError {
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self { code: StatusCode::NOT_FOUND, reason: "NotFound", message: message.into() }
     }
@@ -26,7 +26,7 @@ impl Fault {
         Self { code: StatusCode::CONFLICT, reason: "Conflict", message: message.into() }
     }
 
-    /// Something that cannot be done to this VMI now, as a Kubernetes API server says it.
+    /// The conflict error for an operation that is not possible in the VMI's current state.
     pub(super) fn not_now(name: &str, why: &str) -> Self {
         Self::conflict(format!(
             "Operation cannot be fulfilled on virtualmachineinstance.kubevirt.io \"{name}\": {why}"
@@ -46,7 +46,7 @@ impl Fault {
     }
 }
 
-impl IntoResponse for Fault {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = json!({
             "kind": "Status",

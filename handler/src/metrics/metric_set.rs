@@ -8,10 +8,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-/// Names and values.
+/// The labels of a sample.
 pub(super) type Labels = Vec<(Cow<'static, str>, String)>;
 
-/// What a line says.
+/// A metric.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Metric {
     /// As it is printed.
@@ -26,17 +26,17 @@ enum Kind {
     Gauge,
 }
 
-/// Something that only grows. Its name ends in `_total`.
+/// A counter. Its name ends in `_total`.
 pub(super) const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
-/// Something that may also shrink.
+/// A gauge.
 pub(super) const fn gauge(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Gauge, help }
 }
 
-/// A number.
+/// The value of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Value {
     Whole(u64),
@@ -54,14 +54,14 @@ pub(super) fn seconds(nanoseconds: u64) -> Value {
     Value::Part(std::time::Duration::from_nanos(nanoseconds).as_secs_f64())
 }
 
-/// Everything that is known at one moment, in the order of names.
+/// The samples of one request, in the order of metric names.
 #[derive(Debug, Default)]
-pub(super) struct Sheet(BTreeMap<&'static str, (Metric, Samples)>);
+pub(super) struct MetricSet(BTreeMap<&'static str, (Metric, Samples)>);
 
 type Samples = Vec<(Labels, Value)>;
 
-impl Sheet {
-    /// Notes a value, if it is known.
+impl MetricSet {
+    /// Adds a sample, if its value is known.
     pub(super) fn add(&mut self, metric: &Metric, labels: Labels, value: Option<Value>) {
         if let Some(value) = value {
             self.0.entry(metric.name).or_insert_with(|| (*metric, Vec::new())).1.push((labels, value));
@@ -69,10 +69,10 @@ impl Sheet {
     }
 }
 
-impl Collector for Sheet {
+impl Collector for MetricSet {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         for (metric, samples) in self.0.values() {
-            // The encoder puts the end on itself.
+            // The encoder adds the suffix itself.
             let name = metric.name.strip_suffix("_total").unwrap_or(metric.name);
             let kind = match metric.kind {
                 Kind::Counter => MetricType::Counter,

@@ -1,4 +1,4 @@
-//! For tests: a launcher that says what it is told to say.
+//! A fake launcher for tests.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -12,21 +12,21 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_server::{Launcher, LauncherServer};
 use vireo_proto::launcher::*;
 
-/// A launcher that says what it is told to say.
-pub(crate) struct Puppet {
+/// A launcher that reports the state that a test sets.
+pub(crate) struct FakeLauncher {
     pub(crate) vmi: Option<Identity>,
     pub(crate) version: Version,
     pub(crate) state: watch::Receiver<State>,
-    /// What it answers to a shutdown.
-    pub(crate) refusal: Option<Fault>,
+    /// Its response to a shutdown request.
+    pub(crate) shutdown_fault: Option<Fault>,
 }
 
-impl Puppet {
-    /// One that has no machine, and says that it is in this state.
-    pub(crate) fn saying(state: watch::Receiver<State>) -> Self {
-        let refusal =
-            Fault { code: fault::Code::Conflict.into(), detail: "no machine".into(), field: String::new() };
-        Self { vmi: None, version: VERSION, state, refusal: Some(refusal) }
+impl FakeLauncher {
+    /// A launcher without a VM that reports this state.
+    pub(crate) fn with_state(state: watch::Receiver<State>) -> Self {
+        let shutdown_fault =
+            Fault { code: fault::Code::Conflict.into(), detail: "no VM".into(), field: String::new() };
+        Self { vmi: None, version: VERSION, state, shutdown_fault: Some(shutdown_fault) }
     }
 
     /// Serves until the handle is aborted, which ends its connections as well.
@@ -41,14 +41,14 @@ impl Puppet {
 }
 
 #[tonic::async_trait]
-impl Launcher for Puppet {
+impl Launcher for FakeLauncher {
     async fn hello(&self, _: Request<HelloRequest>) -> Result<Response<HelloResponse>, Status> {
         let state = Some(self.state.borrow().clone());
         Ok(Response::new(HelloResponse { version: Some(self.version), vmi: self.vmi.clone(), state, pid: 1 }))
     }
 
     async fn launch(&self, _: Request<LaunchRequest>) -> Result<Response<LaunchResponse>, Status> {
-        Err(Status::unimplemented("a puppet"))
+        Err(Status::unimplemented("a fake launcher"))
     }
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<State, Status>> + Send>>;
@@ -58,7 +58,7 @@ impl Launcher for Puppet {
     }
 
     async fn shutdown(&self, _: Request<ShutdownRequest>) -> Result<Response<ShutdownResponse>, Status> {
-        Ok(Response::new(ShutdownResponse { fault: self.refusal.clone() }))
+        Ok(Response::new(ShutdownResponse { fault: self.shutdown_fault.clone() }))
     }
 
     async fn kill(&self, _: Request<KillRequest>) -> Result<Response<KillResponse>, Status> {
