@@ -2,6 +2,8 @@
 
 pub mod controller;
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use vireo_api::v1::{
     API_VERSION, Condition, ObjectMeta, OwnerReference, REPLICA_SET_KIND, VMI_KIND, VirtualMachineInstance,
@@ -100,6 +102,11 @@ struct Mine<'a> {
     released: Vec<&'a VirtualMachineInstance>,
 }
 
+/// Whether the selector of a set matches these labels.
+fn selects(set: &VirtualMachineInstanceReplicaSet, labels: &BTreeMap<String, String>) -> bool {
+    set.spec.selector.as_ref().is_some_and(|selector| selector::matches(selector, labels))
+}
+
 impl<'a> Mine<'a> {
     fn of(
         set: &VirtualMachineInstanceReplicaSet,
@@ -118,11 +125,7 @@ impl<'a> Mine<'a> {
         for one in alive {
             let controller =
                 one.metadata.owner_references.iter().find(|owner| owner.controller == Some(true));
-            let matches = set
-                .spec
-                .selector
-                .as_ref()
-                .is_some_and(|selector| selector::matches(selector, &one.metadata.labels));
+            let matches = selects(set, &one.metadata.labels);
             match (controller, matches) {
                 (Some(owner), true) if owner.uid == set.metadata.uid => mine.sort(one, now),
                 (Some(owner), false) if owner.uid == set.metadata.uid => mine.released.push(one),

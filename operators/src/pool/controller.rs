@@ -53,7 +53,7 @@ pub fn read_revision(mut object: Value) -> Result<PoolRevision, serde_json::Erro
     Ok(PoolRevision { template: template.and_then(|template| serde_json::from_value(template).ok()) })
 }
 
-/// The caches that the controller reads, which somebody else keeps.
+/// The caches that the controller reads, which the caller keeps.
 #[derive(Debug, Clone)]
 pub struct Caches {
     /// Pools.

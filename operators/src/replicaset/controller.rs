@@ -16,7 +16,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::write;
 use vireo_client::{Kind, ObjectKey};
 
-use super::{Observed, Step, decide};
+use super::{Observed, Step, decide, selects};
 use crate::ReconcileError;
 
 const COMPONENT: &str = "virtualmachinereplicaset-controller";
@@ -35,7 +35,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that reads these caches, which somebody else keeps.
+    /// A controller that reads these caches, which the caller keeps.
     pub fn new(
         client: Client,
         sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
@@ -47,9 +47,11 @@ impl Controller {
         let (changed, of) = (Arc::clone(&queue), Arc::clone(&sets));
         vmis.on_change(move |vmi| {
             vmi.owners(Kind::REPLICA_SET.kind).for_each(|set| changed.add(set));
-            // An instance that nothing controls may concern every set of its namespace.
-            if vmi.versions().any(|vmi| vmi.owner.is_none()) {
-                of.namespace(&vmi.key.namespace).iter().for_each(|set| changed.add(set.key.clone()));
+            // A set may adopt an instance that nothing controls.
+            for orphan in vmi.versions().filter(|vmi| vmi.owner.is_none()) {
+                let sets = of.namespace(&vmi.key.namespace);
+                let adopting = sets.iter().filter(|set| selects(&set.value, &orphan.metadata.labels));
+                adopting.for_each(|set| changed.add(set.key.clone()));
             }
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
