@@ -39,6 +39,8 @@ pub struct Node {
     changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
+    /// UIDs of VMIs whose directory is there and whose record cannot be read.
+    unreadable: Mutex<BTreeSet<Uuid>>,
 }
 
 #[derive(Debug, Default)]
@@ -76,6 +78,7 @@ impl Node {
             host: Once::new(),
             changes: tokio::sync::watch::Sender::new(0),
             claims: tokio::sync::watch::Sender::new(0),
+            unreadable: Mutex::default(),
         }
     }
 
@@ -114,6 +117,16 @@ impl Node {
         };
         drop(published);
         self.changes.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    /// Records that the record of a VMI cannot be read: a launcher may run for it.
+    pub fn mark_unreadable(&self, uid: Uuid) {
+        lock(&self.unreadable).insert(uid);
+    }
+
+    /// Whether a launcher may run for a VMI whose record cannot be read.
+    pub(crate) fn is_unreadable(&self, uid: &str) -> bool {
+        uid.parse().is_ok_and(|uid: Uuid| lock(&self.unreadable).contains(&uid))
     }
 
     /// Notifies about every change of the published VMIs.

@@ -161,7 +161,10 @@ impl Reconcile for Pods {
 
     async fn reconcile(&self, id: &VmiId) -> Result<Requeue, Error> {
         let vmi = self.node.vmi(&id.key).filter(|vmi| vmi.metadata.uid == id.uid);
-        let has_ended = vmi.as_ref().is_none_or(|vmi| Phase::parse(&vmi.status.phase).is_final());
+        let has_ended = match &vmi {
+            Some(vmi) => Phase::parse(&vmi.status.phase).is_final(),
+            None => !self.node.is_unreadable(&id.uid),
+        };
         let pods = self.pods.owned_by(&id.uid);
         for pod in &pods {
             match pod.deletion() {

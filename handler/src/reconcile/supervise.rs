@@ -37,8 +37,6 @@ struct Tasks {
     desired: BTreeMap<Key, Desired>,
     /// Which file each existing VMI came from.
     owners: BTreeMap<Key, String>,
-    /// UIDs of VMIs whose directory is there and whose record cannot be read: a launcher may run for them.
-    unreadable: BTreeSet<Uuid>,
     running: JoinSet<Key>,
 }
 
@@ -56,7 +54,6 @@ pub async fn run(
         senders: BTreeMap::new(),
         desired: BTreeMap::new(),
         owners: BTreeMap::new(),
-        unreadable: BTreeSet::new(),
         running: JoinSet::new(),
     };
     let adopted = tasks.adopt().await?;
@@ -69,7 +66,7 @@ pub async fn run(
     loop {
         let update = source.update(&tasks.owners);
         tasks.apply(update);
-        source.settle(&|key, uid| tasks.senders.contains_key(key) || tasks.is_unreadable(uid));
+        source.settle(&|key, uid| tasks.senders.contains_key(key) || tasks.node.is_unreadable(uid));
         tokio::select! {
             () = &mut stop => return Ok(()),
             Some(done) = tasks.running.join_next() => tasks.finished(done),
@@ -103,7 +100,7 @@ impl Tasks {
                 Ok(None) => clear(&dir).await,
                 Err(error) => {
                     error!(%uid, error = chain(&error), "this VMI is left alone");
-                    self.unreadable.insert(uid);
+                    self.node.mark_unreadable(uid);
                 }
             }
         }
@@ -154,7 +151,7 @@ impl Tasks {
                     differs
                 });
             }
-            None if matches!(desired.manifest(), Some((_, Origin::Object(uid))) if self.unreadable.contains(uid)) =>
+            None if matches!(desired.manifest(), Some((_, Origin::Object(uid))) if self.node.is_unreadable(&uid.to_string())) =>
             {
                 error!(vmi = %key, "a launcher may run for this VMI, whose record cannot be read; it is left alone");
             }
@@ -165,11 +162,6 @@ impl Tasks {
             None if matches!(desired, Desired::Nothing | Desired::Gone(_)) => drop(self.desired.remove(key)),
             None => {}
         }
-    }
-
-    /// Whether there is a directory for a VMI whose record cannot be read.
-    fn is_unreadable(&self, uid: &str) -> bool {
-        uid.parse().is_ok_and(|uid: Uuid| self.unreadable.contains(&uid))
     }
 
     /// Removes a finished task, and starts another one if its VMI is desired again.

@@ -299,3 +299,16 @@ async fn a_guest_whose_pod_is_removed_by_force_is_ended() {
     assert_eq!(one.world.ask("DELETE", &format!("{PODS}/x"), now).await.0, 200);
     assert_eq!(one.stop("x").await, 0);
 }
+
+#[tokio::test]
+async fn a_pod_stays_while_the_record_of_its_vmi_cannot_be_read() {
+    let mut one = followed(World::new()).await;
+    one.create_bound("x", "node1").await;
+    // As the supervisor does at the start.
+    one.node.mark_unreadable(meta::text(&one.get("x").unwrap(), "uid").parse().unwrap());
+    one.create_pod("x").await;
+    let soon = json!({"gracePeriodSeconds": 5});
+    assert_eq!(one.world.ask("DELETE", &format!("{PODS}/x"), soon).await.0, 200);
+    assert_eq!(one.stop("x").await, 5, "its guest may run");
+    assert!(one.pod("x").is_some());
+}
