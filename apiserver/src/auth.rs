@@ -113,7 +113,7 @@ impl Tokens {
         &self.signer
     }
 
-    /// A token that says this. None where the machine has no randomness.
+    /// A token that says this. None when the host gives no random numbers.
     pub fn sign(&self, claims: &Claims) -> Option<String> {
         self.signer.sign(claims)
     }
@@ -131,7 +131,7 @@ pub fn bearer(header: &HeaderValue) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then_some(token.trim())
 }
 
-/// Compares in a time that does not tell how much fits.
+/// Compares in constant time.
 fn same(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len() && one.iter().zip(other).fold(0, |differs, (a, b)| differs | (a ^ b)) == 0
 }

@@ -2,7 +2,7 @@
 //!
 //! [`request_info`] reads a request once, for authorization and for [`target`], which finds what is served there, [`query`]
 //! what stands behind the path; [`read`], [`watch`] and [`mod@write`] serve
-//! objects of every resource in the table alike; [`discovery`] tells clients what there is.
+//! objects of every resource in the table alike; [`discovery`] lists what is served.
 
 mod access;
 pub mod body;

@@ -62,7 +62,7 @@ impl From<PlanError> for Fault {
 
 /// Translates. Features that the monitor does not support were rejected by
 /// [`choose`](crate::hypervisor::choose); the errors here come from the monitor's own types.
-pub fn machine(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
+pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
     let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
@@ -75,13 +75,13 @@ pub fn machine(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanErr
             Net::new(tap, wanted.mac).mtu(wanted.mtu).boot_order(wanted.boot_order)
         })
         .collect();
-    let machine = VmConfig::new(launch.cpu.topology(), memory, boot)
+    let config = VmConfig::new(launch.cpu.topology(), memory, boot)
         .with_rng(launch.rng)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
         .with_port(host.agent.map(port))
         .with_devices(disks, nets)?;
-    Ok(machine)
+    Ok(config)
 }
 
 fn boot(
@@ -166,9 +166,9 @@ mod tests {
         });
         launch.disks.push(Disk { bus: DiskBus::Sata, ..launch.disks[0].clone() });
         launch.disks.push(Disk { bus: DiskBus::Scsi, device: DiskDevice::CdRom, ..launch.disks[0].clone() });
-        let machine = machine(&launch, host(&launch)).unwrap();
+        let config = vm_config(&launch, host(&launch)).unwrap();
         // The VM's parts are private to the monitor; what it prints shows that they arrived.
-        let text = format!("{machine:?}");
+        let text = format!("{config:?}");
         for part in [
             "Qcow2",
             "Raw",
@@ -204,7 +204,7 @@ mod tests {
         for (change, field) in table {
             let mut launch = sample::kernel_boot();
             change(&mut launch);
-            let fault = Fault::from(machine(&launch, host(&launch)).unwrap_err());
+            let fault = Fault::from(vm_config(&launch, host(&launch)).unwrap_err());
             assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
         }
     }

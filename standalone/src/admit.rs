@@ -20,7 +20,7 @@ use crate::resource::{causes, claim, kubevirt, volume};
 /// What one server admits.
 #[derive(Debug)]
 pub struct VirtAdmission {
-    /// Which paths of this machine objects may name.
+    /// Which paths of this host objects may name.
     pub allowed: AllowedPaths,
     /// KubeVirt's.
     pub virt: admission::Admission,

@@ -1,4 +1,4 @@
-//! What CDI has for uploads: where they go, tokens for them, and the door that images come through.
+//! What CDI has for uploads: their targets, their tokens, and the endpoint that receives images.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +87,7 @@ async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result
     let uid = claim.metadata.uid.unwrap_or_default();
     let subject = Subject { namespace: namespace.to_owned(), name, uid };
     let token = token::sign(server.tokens.signer(), &subject, Timestamp::now())
-        .ok_or_else(|| ApiError::internal("the machine gives no random numbers"))?;
+        .ok_or_else(|| ApiError::internal("the host gives no random numbers"))?;
     asked["apiVersion"] = json!(format!("{GROUP}/v1beta1"));
     asked["kind"] = json!(KIND);
     meta::of(&mut asked).insert("namespace".to_owned(), json!(namespace));

@@ -18,9 +18,9 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Serves the KubeVirt API for this machine and runs what it is told; writes a kubeconfig and prints its path.
+    /// Serves the KubeVirt API for this host and runs its VMIs; writes a kubeconfig and prints its path.
     Standalone(Standalone),
-    /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a machine that goes down.
+    /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
     StopGuests(StopGuests),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Standalone {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
     /// A directory below which VMs may have files for disks (hostDisk). May be said again; without it none may, since who
-    /// creates VMs could name any file of this machine.
+    /// creates VMs could name any file of this host.
     #[arg(long = "host-disks", value_name = "DIR")]
     host_disks: Vec<PathBuf>,
     /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`). May be said

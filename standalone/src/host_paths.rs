@@ -1,4 +1,4 @@
-//! Paths of this machine that objects name, as disks and as images: refused where an object that names one is stored, and
+//! Paths of this host that objects name, as disks and as images: refused where an object that names one is stored, and
 //! once more where a VM is prepared, which also sees where links lead.
 
 use std::path::Path;
@@ -99,12 +99,12 @@ mod tests {
                 "spec.virtualMachineTemplate.spec.template.spec",
             ),
         ] {
-            let told = validate(&off, row, &object, None);
-            assert_eq!(told.len(), 1, "{told:?}");
-            assert_eq!(told[0].field, format!("{at}.volumes[1]"));
-            assert!(told[0].message.starts_with("HostDisk feature gate is not enabled"), "{told:?}");
-            let told = validate(&some, row, &object, None);
-            assert_eq!(told[0].field, format!("{at}.volumes[1].hostDisk.path"));
+            let causes = validate(&off, row, &object, None);
+            assert_eq!(causes.len(), 1, "{causes:?}");
+            assert_eq!(causes[0].field, format!("{at}.volumes[1]"));
+            assert!(causes[0].message.starts_with("HostDisk feature gate is not enabled"), "{causes:?}");
+            let causes = validate(&some, row, &object, None);
+            assert_eq!(causes[0].field, format!("{at}.volumes[1].hostDisk.path"));
             assert_eq!(validate(&AllowedPaths::any(), row, &object, None), []);
             assert_eq!(validate(&off, row, &object, Some(&object)), [], "it was stored before");
             let before = json!({"spec": {}});
@@ -124,10 +124,10 @@ mod tests {
         });
         let (vmi, vm) = (json!({"spec": spec}), json!({"spec": {"template": {"spec": spec}}}));
         let causes = validate(&allowed(&["/srv"]), &kubevirt::VMIS, &vmi, None);
-        let told: Vec<_> =
+        let causes: Vec<_> =
             causes.iter().map(|cause| (cause.field.as_str(), cause.message.as_str())).collect();
         assert_eq!(
-            told,
+            causes,
             [
                 (
                     "spec.volumes[1].containerDisk.image",

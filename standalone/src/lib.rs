@@ -1,4 +1,4 @@
-//! `vireo standalone`: the KubeVirt API on one machine, without a cluster.
+//! `vireo standalone`: the KubeVirt API on one host, without a cluster.
 //!
 //! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
 //! storage, [`admit`] and [`policy`] who may write what. [`virt_api`] mounts KubeVirt's API server, [`cdi`] is CDI's. [`vireo_handler::cluster`] is

@@ -1,4 +1,4 @@
-//! `vireo`: the KubeVirt API on one machine.
+//! `vireo`: the KubeVirt API on one host.
 
 mod cli;
 
@@ -24,11 +24,11 @@ fn main() -> ExitCode {
 
 async fn serve(options: Options) -> Result<(), Failure> {
     let ready = |url: &str, kubeconfig: &Path| {
-        // Who closed our standard output wants no news, but still a server.
+        // The server keeps running when its standard output is closed.
         let _ = writeln!(io::stdout(), "The API is at {url}\nexport KUBECONFIG={}", kubeconfig.display());
         // `systemctl start` returns when requests are answered, and not before.
         if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-            tracing::warn!(%error, "the service manager cannot be told that the server is ready");
+            tracing::warn!(%error, "cannot notify the service manager that the server is ready");
         }
     };
     Ok(run(options, ready, stop_signal()?).await?)

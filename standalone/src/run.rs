@@ -34,7 +34,7 @@ use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use crate::{bootstrap, policy};
 
-/// What a server is told.
+/// The options of a server.
 #[derive(Debug)]
 pub struct Options {
     /// The node agent's part.
@@ -83,7 +83,7 @@ fn directory(state: &Path) -> PathBuf {
     state.join("api")
 }
 
-/// Runs until `stop`. `ready` is told the URL and the kubeconfig. Guests go on when it returns.
+/// Runs until `stop`. `ready` receives the URL and the kubeconfig. Guests go on when it returns.
 ///
 /// # Errors
 /// When it cannot start, or cannot go on.
@@ -215,7 +215,7 @@ fn make_private(directory: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)
 }
 
-/// The address under which this machine reaches it.
+/// The address under which this host reaches it.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from([127, 0, 0, 1]),

@@ -81,7 +81,7 @@ pub(crate) enum Command {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Machine {
+pub(crate) struct VmTarget {
     /// Name of the virtual machine
     pub(crate) vm: String,
     /// Only validate the request on the server
@@ -98,7 +98,7 @@ pub(crate) struct Instance {
 #[derive(Debug, Args)]
 pub(crate) struct Start {
     #[command(flatten)]
-    pub(crate) vm: Machine,
+    pub(crate) vm: VmTarget,
     /// Start in paused state, until virtctl unpause
     #[arg(long)]
     pub(crate) paused: bool,
@@ -107,7 +107,7 @@ pub(crate) struct Start {
 #[derive(Debug, Args)]
 pub(crate) struct Stop {
     #[command(flatten)]
-    pub(crate) vm: Machine,
+    pub(crate) vm: VmTarget,
     /// Seconds that the guest gets to shut down, instead of its spec's grace period; with --force, 0
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) grace_period: Option<i64>,

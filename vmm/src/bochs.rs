@@ -118,7 +118,7 @@ pub(crate) struct Framebuffer {
 
 impl Head {
     /// Sets a mode with 32 bits a pixel and makes the framebuffer reachable through `function`, in the place of
-    /// firmware. For when that is on a bus; `None` if it has no address there that a kernel can be told.
+    /// firmware. For when that is on a bus; `None` if it has no address there that a kernel can use.
     pub(crate) fn switch_on(&self, function: &dyn Function, width: u16, height: u16) -> Option<Framebuffer> {
         self.registers.set_mode(width, height);
         function.write_config(COMMAND, &MEMORY_ENABLE.to_le_bytes());

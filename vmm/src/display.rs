@@ -220,7 +220,7 @@ impl Watch {
                     self.seen = seen;
                     return value;
                 }
-                Next::News => true,
+                Next::Changed => true,
                 Next::Alarm => false,
             };
             state = if !wants {
@@ -254,7 +254,7 @@ pub enum Next<T> {
         value: T,
     },
     /// It waits for the frame to change.
-    News,
+    Changed,
     /// It waits only for the alarm.
     Alarm,
 }

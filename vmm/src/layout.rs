@@ -22,7 +22,7 @@ pub const RAM_ABOVE_4G: u64 = 0x1_0000_0000;
 pub const ECAM_START: u64 = 0xB000_0000;
 /// 256 buses.
 pub const ECAM_SIZE: u64 = 0x1000_0000;
-/// The highest bus that the guest is told of: there are no bridges. Linux looks for peer buses up to the number in
+/// The highest bus number in the guest's tables: there are no bridges. Linux looks for peer buses up to the number in
 /// the MCFG, one configuration access after the other: with 255 that is 16 thousand exits in every boot.
 pub const PCI_LAST_BUS: u8 = 0;
 /// Window for 32-bit BARs.

@@ -113,7 +113,7 @@ fn build(bytes: usize, protection: i32) -> Result<MmapRegion, MmapRegionError> {
 }
 
 /// Asks for huge pages, where the host gives them to those who ask. The advice also shows in `/proc/PID/smaps` as
-/// `hg`, by which the guest's RAM is told apart from the monitor's own memory.
+/// `hg`, which distinguishes the guest's RAM from the monitor's own memory.
 fn advise_huge_pages(mapping: &MmapRegion) {
     #[expect(unsafe_code, reason = "rustix has no safe madvise")]
     // SAFETY: the range is exactly the mapping, which is alive, and this advice changes no content.

@@ -191,7 +191,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
     })
 }
 
-/// Whether it is a name that no disk before it has. The name of an added disk is its volume's, and told there.
+/// Whether it is a name that no disk before it has. The name of an added disk is its volume's, and reported there.
 fn name(name: &str, names: &[String], at: &Field, written: bool, found: &mut Findings) -> bool {
     if !written {
         return true;

@@ -167,7 +167,7 @@ impl Vm {
     }
 
     /// Reads a manifest some of whose values had the wrong type and were left out: `mistyped` names them, and what
-    /// only follows from them is not told again. With an empty `mistyped` this is `try_from`.
+    /// only follows from them is not reported again. With an empty `mistyped` this is `try_from`.
     pub fn read(vmi: &v1::VirtualMachineInstance, mistyped: &[Problem]) -> Result<Self, Report> {
         let mut found = Findings::default();
         let vm = assemble(vmi, &mut found);

@@ -1,5 +1,5 @@
 //! How a served object is declared: once, with everything that lenience and lossless round trips need, and the
-//! OpenAPI schema that tells clients of it.
+//! OpenAPI schema that clients get.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(crate) fn words(lines: &[&str]) -> Value {
 /// How server-side apply merges a list; one without is replaced as a whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListType {
-    /// By element; these fields tell its objects apart.
+    /// By element; its objects are distinguished by these fields.
     Map(&'static [&'static str]),
     /// By element; its elements are scalars.
     Set,

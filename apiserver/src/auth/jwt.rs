@@ -75,7 +75,7 @@ impl Signer {
         Ok(Self { key, random, name })
     }
 
-    /// A token that says this. None where the machine has no randomness.
+    /// A token that says this. None when the host gives no random numbers.
     pub fn sign(&self, claims: &impl Serialize) -> Option<String> {
         let header = json!({"alg": "ES256", "kid": self.name});
         let (header, claims) = (serde_json::to_vec(&header).ok()?, serde_json::to_vec(claims).ok()?);

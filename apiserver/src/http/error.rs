@@ -257,7 +257,7 @@ impl ApiError {
     }
 }
 
-/// Conflicts as Kubernetes tells them.
+/// Conflicts in Kubernetes' form.
 fn conflict_message(conflicts: &[Conflict]) -> String {
     if let [conflict] = conflicts {
         return format!("Apply failed with 1 conflict: conflict with {}: {}", conflict.owner, conflict.field);

@@ -109,8 +109,10 @@ impl Writing<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        let message =
-            format!("{who} is attempting to grant RBAC permissions not currently held:\n{}", tell(missing));
+        let message = format!(
+            "{who} is attempting to grant RBAC permissions not currently held:\n{}",
+            describe(missing)
+        );
         Err(Escalation::NotHeld(message))
     }
 }
@@ -120,8 +122,8 @@ pub(super) fn lacking(held: &[&Rule], wanted: &Rule) -> Vec<Part> {
     wanted.parts().filter(|part| !held.iter().any(|rule| rule.covers(part))).collect()
 }
 
-/// As Kubernetes tells them: a line for each thing, with its verbs.
-fn tell(missing: BTreeSet<Part>) -> String {
+/// In Kubernetes' form: a line for each thing, with its verbs.
+fn describe(missing: BTreeSet<Part>) -> String {
     let mut things: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for part in missing {
         let (thing, verb) = match part {

@@ -46,7 +46,7 @@ pub struct Rules {
     fields: BTreeMap<String, Rules>,
     /// Of elements of a list, or values of a map.
     each: Option<Box<Rules>>,
-    /// By which fields elements of a list are the same as before; None where nobody can tell.
+    /// By which fields elements of a list are the same as before; None where that is unknown.
     keys: Option<Vec<String>>,
 }
 
@@ -154,8 +154,8 @@ fn one(schema: &Value, given: &Value, (root, known): (bool, bool)) -> Result<Rul
     let Some(fields) = given.as_object() else {
         return Err((String::new(), "Invalid value: must be an object".to_owned()));
     };
-    if let Some(stranger) = fields.keys().find(|field| !WORDS.contains(&field.as_str())) {
-        return Err(wrong(stranger, "unknown field".to_owned()));
+    if let Some(unknown) = fields.keys().find(|field| !WORDS.contains(&field.as_str())) {
+        return Err(wrong(unknown, "unknown field".to_owned()));
     }
     for field in &WORDS[..5] {
         let limit = if *field == "message" { LONGEST_MESSAGE } else { LONGEST };

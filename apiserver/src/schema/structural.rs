@@ -26,7 +26,7 @@ pub(super) fn field<'a>(schema: &'a Value, name: &str) -> Option<&'a Value> {
     known.or_else(|| schema.get("additionalProperties").filter(|more| more.is_object()))
 }
 
-/// Takes out what a schema does not know, and tells the paths of it; and nulls where nothing may be null.
+/// Takes out what a schema does not know, and returns its paths; and nulls where nothing may be null.
 pub fn prune(schema: &Value, value: &mut Value, at: &str, unknown: &mut Vec<String>) {
     // Metadata is looked at elsewhere.
     if schema.get("$ref").is_some() {

@@ -48,7 +48,7 @@ impl Connections {
         self.unauthenticated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spawns a stranger's connection.
+    /// Spawns an unauthenticated connection.
     pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
         connection: impl FnOnce(Standing) -> F,
@@ -63,7 +63,7 @@ impl Connections {
         let oldest = too_many.then(|| unauthenticated.tasks.pop_first()).flatten();
         drop(unauthenticated);
         if let Some((number, task)) = oldest {
-            debug!(number, "a stranger's connection makes place for another one");
+            debug!(number, "an unauthenticated connection is closed for another one");
             task.abort();
         }
     }

@@ -66,7 +66,7 @@ pub(super) async fn start(transport: &mut Transport, command: &[String]) -> Resu
     let (path, arguments) = command.split_first().map_or(("", &[][..]), |(path, rest)| (path.as_str(), rest));
     let arguments = json!({ "path": path, "arg": arguments, "capture-output": false });
     let started: Started =
-        transport.tell(&json!({ "execute": "guest-exec", "arguments": arguments })).await?;
+        transport.execute(&json!({ "execute": "guest-exec", "arguments": arguments })).await?;
     Ok(started.pid)
 }
 
@@ -81,7 +81,7 @@ struct ExecStatus {
 pub(super) async fn ended(transport: &mut Transport, program: i64) -> Result<Option<End>, AgentError> {
     let arguments = json!({ "pid": program });
     let status: ExecStatus =
-        transport.tell(&json!({ "execute": "guest-exec-status", "arguments": arguments })).await?;
+        transport.execute(&json!({ "execute": "guest-exec-status", "arguments": arguments })).await?;
     let end = match (status.exitcode, status.signal) {
         (Some(code), _) => End::Code(code),
         (None, Some(number)) => End::Signal(number),

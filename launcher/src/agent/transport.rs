@@ -88,11 +88,11 @@ impl Transport {
 
     /// Executes a command that has no arguments.
     pub(super) async fn ask<T: DeserializeOwned>(&mut self, command: &str) -> Result<T, AgentError> {
-        self.tell(&json!({ "execute": command })).await
+        self.execute(&json!({ "execute": command })).await
     }
 
     /// Executes a command.
-    pub(super) async fn tell<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {
+    pub(super) async fn execute<T: DeserializeOwned>(&mut self, command: &Value) -> Result<T, AgentError> {
         let result = timeout(ANSWER_TIMEOUT, self.exchange(command)).await;
         result.unwrap_or(Err(AgentError::Timeout(ANSWER_TIMEOUT)))
     }

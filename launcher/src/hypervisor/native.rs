@@ -44,12 +44,12 @@ impl Hypervisor for Native {
 
 async fn start_vm(launch: Arc<Launch>, host: HostResources, port: Port) -> Result<Guest, Fault> {
     let (owner, end) = guest();
-    let machine = plan::machine(&launch, host)?.with_notices(notice_sender(end.events.clone()));
+    let config = plan::vm_config(&launch, host)?.with_notices(notice_sender(end.events.clone()));
     let display = display::open(&launch)?;
-    let machine = machine.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
-    let counters = machine.disk_counters();
+    let config = config.with_graphics(display.as_ref().map(display::VmDisplay::graphics).transpose()?);
+    let counters = config.disk_counters();
     let names = launch.disks.iter().map(|disk| disk.name.clone()).collect();
-    let (stalls, failures) = stall::listen(machine.disk_stalls(), names);
+    let (stalls, failures) = stall::listen(config.disk_stalls(), names);
     let (current, controls) = watch::channel(None);
     let (started_tx, started) = oneshot::channel();
     let desired = Arc::new(DesiredState::new(launch.start_paused));
@@ -65,7 +65,7 @@ async fn start_vm(launch: Arc<Launch>, host: HostResources, port: Port) -> Resul
         stalls,
     };
     let vm_thread =
-        VmThread { machine, launch, output: port.output, events, current, desired, _screen: display };
+        VmThread { config, launch, output: port.output, events, current, desired, _screen: display };
     thread::Builder::new()
         .name("vm".to_owned())
         .spawn(move || vm_thread.run(started_tx))
@@ -94,7 +94,7 @@ fn thread_error(error: io::Error) -> Fault {
 
 /// A guest from its first start to its end, across its own resets.
 struct VmThread {
-    machine: VmConfig,
+    config: VmConfig,
     launch: Arc<Launch>,
     output: Output,
     events: mpsc::UnboundedSender<Event>,
@@ -137,7 +137,7 @@ impl VmThread {
     fn start(&self) -> Result<Vm<Running>, Fault> {
         let output = self.output.clone();
         let output = Box::new(move |bytes: &[u8]| output.write(bytes));
-        let vm = Vm::build(&self.machine, output).map_err(|error| self.build_fault(&error))?;
+        let vm = Vm::build(&self.config, output).map_err(|error| self.build_fault(&error))?;
         let started = if self.desired.paused() { vm.start_paused() } else { vm.start() };
         let vm = started.map_err(|error| fault(Code::Hypervisor, chain(&error)))?;
         self.current.send_replace(Some(vm.controls()));

@@ -12,7 +12,7 @@ pub const VIRT_API: (&str, &str) = ("kubevirt", "virt-api");
 pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
 /// Namespace and name of virt-handler's ServiceAccount.
 pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
-/// Namespace and name of the ServiceAccount of the provisioner of this machine's storage.
+/// Namespace and name of the ServiceAccount of the provisioner of this host's storage.
 pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
 /// The user as which instances are placed; Kubernetes'.
 pub const SCHEDULER: &str = "system:kube-scheduler";
@@ -52,7 +52,7 @@ const ENTERED: [&str; 5] = [
     "virtualmachineinstances/vnc/screenshot",
     "virtualmachines/portforward",
 ];
-/// What is told a machine.
+/// Requests that change how a VM or a VMI runs.
 const STEERED: [&str; 12] = [
     "virtualmachineinstances/addvolume",
     "virtualmachineinstances/pause",
@@ -176,7 +176,7 @@ fn provisioner() -> Vec<Value> {
     ]
 }
 
-/// Everything that is done to machines, and these verbs for their objects.
+/// All requests to VMs and VMIs, and these verbs for their objects.
 fn full(verbs: &[&str]) -> Vec<Value> {
     let scaled = ["get", "patch", "update"];
     vec![

@@ -195,19 +195,19 @@ mod tests {
     fn it_grows_and_changes_in_nothing_else() {
         let mut old = claim(good());
         admit(&mut old, None);
-        let told = |change: &dyn Fn(&mut Value)| {
+        let causes = |change: &dyn Fn(&mut Value)| {
             let mut new = old.clone();
             change(&mut new);
             let causes = admit(&mut new, Some(&old));
             let causes = if causes.is_empty() { validate_update(&new, &old, false) } else { causes };
             causes.into_iter().map(|cause| cause.field).collect::<Vec<_>>()
         };
-        assert!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("2Gi")).is_empty());
-        assert!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1024Mi")).is_empty());
-        assert_eq!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1Mi")), [STORAGE]);
-        assert_eq!(told(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("x")), [STORAGE]);
-        assert_eq!(told(&|new| new["spec"]["storageClassName"] = json!("other")), ["spec"]);
-        assert_eq!(told(&|new| new["spec"]["volumeName"] = json!("mine")), ["spec"]);
+        assert!(causes(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("2Gi")).is_empty());
+        assert!(causes(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1024Mi")).is_empty());
+        assert_eq!(causes(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("1Mi")), [STORAGE]);
+        assert_eq!(causes(&|new| new["spec"]["resources"]["requests"]["storage"] = json!("x")), [STORAGE]);
+        assert_eq!(causes(&|new| new["spec"]["storageClassName"] = json!("other")), ["spec"]);
+        assert_eq!(causes(&|new| new["spec"]["volumeName"] = json!("mine")), ["spec"]);
         let mut bound = old.clone();
         bound["spec"]["volumeName"] = json!("pvc-1");
         assert_eq!(validate_update(&bound, &old, true), []);

@@ -53,7 +53,7 @@ static KUBEVIRT: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
 fn definitions() -> BTreeMap<String, Value> {
     let mut definitions = KUBEVIRT.clone();
     for (name, schema) in KUBERNETES.iter() {
-        // What every kind has is described once, and more fully than the part that the machine looks at.
+        // What every kind has is described once, and more fully than the part that Vireo reads.
         // KubeVirt's types say more of the selectors that they embed.
         let is_general = is_of_metadata(name) && !name.starts_with("LabelSelector");
         if is_general || !KUBEVIRT.contains_key(name) {

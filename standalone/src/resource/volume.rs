@@ -79,15 +79,15 @@ mod tests {
         describe_class(&mut class);
         assert_eq!(super::class(&mut class, None), []);
         assert_eq!(class_name(&class), "local (default)");
-        let told = |change: &dyn Fn(&mut Value)| {
+        let causes = |change: &dyn Fn(&mut Value)| {
             let mut other = class.clone();
             change(&mut other);
             super::class(&mut other, Some(&class)).into_iter().map(|cause| cause.field).collect::<Vec<_>>()
         };
-        assert_eq!(told(&|class| class["metadata"]["name"] = json!("fast")), ["metadata.name"]);
-        assert_eq!(told(&|class| class["reclaimPolicy"] = json!("Retain")), ["reclaimPolicy"]);
-        assert_eq!(told(&|class| class["parameters"] = json!({"a": "b"})), ["parameters"]);
-        assert!(told(&|class| class["metadata"]["annotations"] = json!({})).is_empty());
+        assert_eq!(causes(&|class| class["metadata"]["name"] = json!("fast")), ["metadata.name"]);
+        assert_eq!(causes(&|class| class["reclaimPolicy"] = json!("Retain")), ["reclaimPolicy"]);
+        assert_eq!(causes(&|class| class["parameters"] = json!({"a": "b"})), ["parameters"]);
+        assert!(causes(&|class| class["metadata"]["annotations"] = json!({})).is_empty());
         class["metadata"]["annotations"] = json!({});
         describe_class(&mut class);
         assert_eq!(class_name(&class), "local", "what somebody said stays");

@@ -29,7 +29,7 @@ struct Payload {
 
 const AUDIENCE: &str = "cdi-upload";
 
-/// A token for a claim, from now on. None where the machine has no randomness.
+/// A token for a claim, from now on. None where the host gives no random numbers.
 pub fn sign(signer: &Signer, subject: &Subject, now: Timestamp) -> Option<String> {
     let exp = now.as_second().saturating_add(LIFE.as_secs());
     signer.sign(&Payload { aud: AUDIENCE.to_owned(), exp, subject: subject.clone() })

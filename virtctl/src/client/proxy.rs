@@ -62,7 +62,7 @@ impl Proxy {
         self.uri.to_string()
     }
 
-    /// Sends an image of a length; `tell` is called with the number of bytes sent.
+    /// Sends an image of a length; `report` is called with the number of bytes sent.
     pub(crate) async fn upload(
         &self,
         token: &str,

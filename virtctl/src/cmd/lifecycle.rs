@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Failure, options};
-use crate::cli::{Machine, Server, Start, Stop};
+use crate::cli::{Server, Start, Stop, VmTarget};
 use crate::client::Client;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -48,7 +48,7 @@ fn grace(args: &Stop) -> Result<Option<i64>, GraceError> {
 }
 
 /// Requests it; the server does it asynchronously.
-async fn ask(server: &Server, vm: &Machine, what: &str, body: &Value) -> Result<(), Failure> {
+async fn ask(server: &Server, vm: &VmTarget, what: &str, body: &Value) -> Result<(), Failure> {
     let client = Client::new(server).await?;
     client.ask(&vm.vm, what, body).await?;
     println!("VM {} was scheduled to {what}", vm.vm);
@@ -62,7 +62,7 @@ mod tests {
     #[test]
     fn only_no_time_at_all_can_be_forced() {
         let args = |grace_period, force| Stop {
-            vm: Machine { vm: "x".to_owned(), dry_run: false },
+            vm: VmTarget { vm: "x".to_owned(), dry_run: false },
             grace_period,
             force,
         };

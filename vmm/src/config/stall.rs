@@ -52,11 +52,11 @@ pub(crate) fn answer(policy: ErrorPolicy, error: &io::Error) -> Answer {
     }
 }
 
-/// Who is told that a disk's request is held, and why, and each time that it fails again; then, with nothing, that none
+/// Called when a disk's request is held, with the error, and each time that it fails again; with nothing when none
 /// is held any more. Called on the disk's worker: it must not block.
 type Listener = Box<dyn Fn(Option<StallCause>) + Send + Sync>;
 
-/// A disk's requests that the host cannot carry out, as the VM's owner sees them: it is told, and may have them
+/// A disk's requests that the host cannot carry out, as the VM's owner sees them: it is notified, and may have them
 /// tried again. Lives with the disk's configuration, across all VMs that are built with it.
 #[derive(Default)]
 pub struct DiskStall {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_is_held_goes_on_when_it_is_asked_for_and_ends_with_its_worker() {
         let stall = Arc::new(DiskStall::default());
-        let (notify, told) = std::sync::mpsc::channel();
+        let (notify, notified) = std::sync::mpsc::channel();
         stall.listen(move |cause| notify.send(cause).unwrap());
         let full = || io::Error::from(rustix::io::Errno::NOSPC);
         let hold = || {
@@ -188,11 +188,11 @@ mod tests {
             std::thread::spawn(move || stall.hold(&error, u32::MAX))
         };
         let held = hold();
-        assert!(told.recv().unwrap().unwrap().no_space);
+        assert!(notified.recv().unwrap().unwrap().no_space);
         stall.retry();
         assert!(held.join().unwrap(), "it is tried again long before its time");
         let held = hold();
-        told.recv().unwrap();
+        notified.recv().unwrap();
         stall.release();
         assert!(!held.join().unwrap());
         assert!(!stall.hold(&full(), 0), "its worker was to come back before");

@@ -31,7 +31,7 @@ fn colour(watch: &mut Watch) -> u32 {
         if canvas.width() == 100 && canvas.changed_since(seen) {
             return Next::Done { seen: canvas.generation(), value: canvas.copy(Area::sized(1, 1))[0] };
         }
-        Next::News
+        Next::Changed
     })
 }
 

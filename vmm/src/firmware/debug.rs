@@ -13,17 +13,17 @@ const PRESENT: u8 = 0xe9;
 #[derive(Clone)]
 pub(crate) struct NothingToStart {
     notices: Notices,
-    told: Arc<AtomicBool>,
+    reported: Arc<AtomicBool>,
 }
 
 impl NothingToStart {
     /// Sends the notice to `notices`.
     pub(crate) fn new(notices: Notices) -> Self {
-        Self { notices, told: Arc::default() }
+        Self { notices, reported: Arc::default() }
     }
 
     fn notify(&self) {
-        if !self.told.swap(true, Ordering::Relaxed) {
+        if !self.reported.swap(true, Ordering::Relaxed) {
             self.notices.notify(Notice::NoBootDevice);
         }
     }
@@ -84,9 +84,9 @@ mod tests {
 
     #[test]
     fn it_is_told_once_and_the_console_shows_all() {
-        let told = Arc::new(Mutex::new(0));
+        let reported = Arc::new(Mutex::new(0));
         let shown = Arc::new(Mutex::new(Vec::new()));
-        let (count, screen) = (told.clone(), shown.clone());
+        let (count, screen) = (reported.clone(), shown.clone());
         let nothing = NothingToStart::new(Notices::new(move |notice| {
             assert_eq!(notice, Notice::NoBootDevice);
             *count.lock().unwrap() += 1;
@@ -98,7 +98,7 @@ mod tests {
             console.write(b"No bootable device.\n");
             b"No bootable device.\n".iter().for_each(|byte| port.write(0, &[*byte]));
         }
-        assert_eq!(*told.lock().unwrap(), 1);
+        assert_eq!(*reported.lock().unwrap(), 1);
         assert_eq!(shown.lock().unwrap().len(), 40);
     }
 }

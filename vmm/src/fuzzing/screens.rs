@@ -46,17 +46,17 @@ pub fn virtio_input(script: &[u8]) {
     crate::virtio::input::fuzz(&memory, script, segments(&memory, 0, script.len()));
 }
 
-/// What a driver writes to a port: control messages and output, each told by three bytes: which of the two, and where in
+/// What a driver writes to a port: control messages and output, each encoded in three bytes: which of the two, and where in
 /// the script and how long it is, in units of eight bytes.
 pub fn virtio_port(script: &[u8]) {
     let memory = ram();
     let script = script.get(..4096).unwrap_or(script);
     memory.write_slice(script, GuestAddress(0)).expect("RAM at 0");
-    let (told, _) = script.as_chunks::<3>();
+    let (messages, _) = script.as_chunks::<3>();
     let buffer = |&[kind, at, len]: &[u8; 3]| {
         (kind & 1 == 0, segments(&memory, u64::from(at) * 8, usize::from(len) * 8))
     };
-    crate::virtio::port::fuzz(&memory, told.iter().map(buffer));
+    crate::virtio::port::fuzz(&memory, messages.iter().map(buffer));
 }
 
 /// Messages of a viewer.

@@ -59,9 +59,9 @@ impl Bar {
 
     /// Makes it answer at the range, or nowhere; whether that changed anything.
     pub(super) fn place(&mut self, wanted: Option<BusRange>) -> bool {
-        let news = wanted != self.wanted;
+        let changed = wanted != self.wanted;
         self.wanted = wanted;
-        self.settle(news)
+        self.settle(changed)
     }
 
     /// Tries again where the last placement was rejected; whether that changed anything.

@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// What a client says, and where what it is told goes.
+    /// What a client sends, and the replies to it.
     struct Client(Cursor<Vec<u8>>, Vec<u8>);
 
     impl Read for Client {
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn each_version_has_its_own_way() {
-        for (says, told) in [
+        for (says, expected) in [
             (&b"RFB 003.003\n\x01"[..], &[0, 0, 0, 1][..]),
             (b"RFB 003.005\n\x00", &[0, 0, 0, 1]),
             (b"RFB 003.007\n\x01\x01", &[1, 1]),
@@ -124,7 +124,7 @@ mod tests {
         ] {
             let (outcome, answer) = with(says);
             assert!(outcome.is_ok(), "{says:?}: {outcome:?}");
-            assert_eq!(answer, told, "{says:?}");
+            assert_eq!(answer, expected, "{says:?}");
         }
     }
 

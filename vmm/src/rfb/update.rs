@@ -81,7 +81,7 @@ impl Session {
             step.cursor = canvas.cursor_since(self.cursor_seen).filter(|_| self.cursor).cloned();
         }
         if step.notes.is_empty() && step.areas.is_empty() && step.cursor.is_none() {
-            return Next::News;
+            return Next::Changed;
         }
         step.format = requests.format.take();
         step.encodings = requests.encodings.take();
@@ -194,7 +194,7 @@ mod tests {
     fn done(next: Next<Step>) -> (u64, Step) {
         match next {
             Next::Done { seen, value } => (seen, value),
-            Next::News => panic!("waits for news"),
+            Next::Changed => panic!("waits for a change"),
             Next::Alarm => panic!("waits for the alarm"),
         }
     }
@@ -217,7 +217,7 @@ mod tests {
             "one answer to one request"
         );
         requests.update = Some(Area::default());
-        assert!(matches!(session.next(&canvas, seen, &mut requests), Next::News));
+        assert!(matches!(session.next(&canvas, seen, &mut requests), Next::Changed));
         requests.update = Some(Area::sized(1, 1));
         let (_, step) = done(session.next(&canvas, seen, &mut requests));
         assert_eq!(areas(&step), [Area::sized(64, 16)]);
@@ -249,7 +249,7 @@ mod tests {
             let (seen, step) = done(session.next(&canvas, 0, &mut requests));
             assert_eq!((step.cursor.is_some(), step.areas.len()), (sent, 1));
             requests.update = Some(Area::default());
-            assert!(matches!(session.next(&canvas, seen, &mut requests), Next::News));
+            assert!(matches!(session.next(&canvas, seen, &mut requests), Next::Changed));
         }
     }
 

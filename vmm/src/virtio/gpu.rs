@@ -1,7 +1,7 @@
 //! The graphics adapter (section 5.7), in two dimensions, with one display.
 //!
 //! Its driver copies frames here and says which of them is on the display, and what of it is new. Viewers look at
-//! that when they want news; what nobody watches is not looked at. All that a driver can make the host keep is
+//! that when they request an update; a display without viewers is not read. All that a driver can make the host keep is
 //! bounded, and everything it names is checked to be there.
 
 mod command;

@@ -54,10 +54,10 @@ impl Shared {
     }
 
     /// Has what people did become events, if a driver is there.
-    fn happen(&self, tell: impl FnOnce(&mut Events)) {
+    fn happen(&self, queue: impl FnOnce(&mut Events)) {
         let mut state = self.state();
         if state.active {
-            tell(&mut state.events);
+            queue(&mut state.events);
             drop(state);
             self.notifier.ring();
         }

@@ -136,7 +136,7 @@ fn compiled(pattern: &str) -> Result<Rc<Regex>, ExecutionError> {
     Ok(made)
 }
 
-/// Makes an expression pay, and tells how many steps one run of it takes.
+/// Charges an expression, and returns how many steps one run of it takes.
 pub(super) fn meter(expr: &mut IdedExpr) -> u64 {
     let below = match &mut expr.expr {
         Expr::Literal(_) | Expr::Ident(_) | Expr::Unspecified => 0,

@@ -54,7 +54,7 @@ pub(super) async fn start(
     }
     let remains = QemuProcess { child: process.child, stderr: process.stderr };
     let no_boot_device = process.no_boot_device;
-    let machine = QemuVm {
+    let vm = QemuVm {
         process: remains,
         lines,
         writer,
@@ -68,7 +68,7 @@ pub(super) async fn start(
         stats_query: None,
         poll_guest_at: None,
     };
-    tokio::spawn(machine.run(ctx));
+    tokio::spawn(vm.run(ctx));
     Ok(owner)
 }
 

@@ -202,7 +202,7 @@ mod tests {
     fn failed(now: Instant) -> Stall {
         let mut stall = Stall::new(false);
         assert_eq!(stall.failed("disk0".to_owned(), full("data"), now), [reported(&[full("data")])]);
-        assert_eq!(stall.stopped(now), [], "what is known is not told");
+        assert_eq!(stall.stopped(now), [], "an error is reported once");
         stall
     }
 
@@ -288,7 +288,7 @@ mod tests {
         let mut stall = ask();
         assert_eq!(stall.on_status("io-error", now), [reported(&[DiskFailure::default()])]);
         assert!(stall.deadline().is_some());
-        // The failure was told after all.
+        // The failure was reported after all.
         let mut stall = ask();
         stall.failed("disk0".to_owned(), full("data"), now);
         assert_eq!(stall.on_status("io-error", now), []);

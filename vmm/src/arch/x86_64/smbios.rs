@@ -33,7 +33,7 @@ pub(crate) fn tables(identity: &Smbios, cpus: CpuTopology, memory: MemorySize) -
     (bytes.len() <= AREA).then_some(bytes)
 }
 
-/// An entry point and its table for firmware, which places both and tells about itself in them; `None` if the texts
+/// An entry point and its table for firmware, which places both and adds its own entries; `None` if the texts
 /// are too long.
 pub(crate) fn for_firmware(
     identity: &Smbios,

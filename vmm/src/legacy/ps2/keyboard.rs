@@ -143,7 +143,7 @@ mod tests {
         std::iter::from_fn(|| keyboard.sender.next(false)).map(|sent| sent.byte).collect()
     }
 
-    fn told(keyboard: &mut Keyboard, bytes: &[u8]) -> Vec<u8> {
+    fn send(keyboard: &mut Keyboard, bytes: &[u8]) -> Vec<u8> {
         bytes
             .iter()
             .flat_map(|byte| {
@@ -168,32 +168,32 @@ mod tests {
         assert_eq!(press(&mut keyboard, 0x1e), [0x1c, 0xf0, 0x1c]);
         assert_eq!(press(&mut keyboard, 0xcb), [0xe0, 0x6b, 0xe0, 0xf0, 0x6b]);
         assert_eq!(press(&mut keyboard, 0xc6), PAUSE[1]);
-        assert_eq!(told(&mut keyboard, &[0xf0, 1]), [ACK, ACK]);
+        assert_eq!(send(&mut keyboard, &[0xf0, 1]), [ACK, ACK]);
         assert_eq!(press(&mut keyboard, 0x1e), [0x1e, 0x9e]);
         assert_eq!(press(&mut keyboard, 0xcb), [0xe0, 0x4b, 0xe0, 0xcb]);
-        assert_eq!(told(&mut keyboard, &[0xf0, 0]), [ACK, ACK, 1]);
-        assert_eq!(told(&mut keyboard, &[0xf0, 3]), [ACK, RESEND]);
+        assert_eq!(send(&mut keyboard, &[0xf0, 0]), [ACK, ACK, 1]);
+        assert_eq!(send(&mut keyboard, &[0xf0, 3]), [ACK, RESEND]);
     }
 
     #[test]
     fn commands_are_answered_as_drivers_expect() {
         let mut keyboard = Keyboard::default();
-        assert_eq!(told(&mut keyboard, &[0xff]), [ACK, SELF_TEST_PASSED]);
-        assert_eq!(told(&mut keyboard, &[0xf2]), [ACK, 0xab, 0x83]);
-        assert_eq!(told(&mut keyboard, &[0xee]), [0xee]);
-        assert_eq!(told(&mut keyboard, &[0xfe]), [0xee]);
-        assert_eq!(told(&mut keyboard, &[0xed, 4]), [ACK, ACK]);
+        assert_eq!(send(&mut keyboard, &[0xff]), [ACK, SELF_TEST_PASSED]);
+        assert_eq!(send(&mut keyboard, &[0xf2]), [ACK, 0xab, 0x83]);
+        assert_eq!(send(&mut keyboard, &[0xee]), [0xee]);
+        assert_eq!(send(&mut keyboard, &[0xfe]), [0xee]);
+        assert_eq!(send(&mut keyboard, &[0xed, 4]), [ACK, ACK]);
         assert!(keyboard.leds().caps && !keyboard.leds().num);
-        assert_eq!(told(&mut keyboard, &[0xed, 0xf4]), [ACK, ACK], "a command instead of an argument");
-        assert_eq!(told(&mut keyboard, &[0x33]), [RESEND]);
+        assert_eq!(send(&mut keyboard, &[0xed, 0xf4]), [ACK, ACK], "a command instead of an argument");
+        assert_eq!(send(&mut keyboard, &[0x33]), [RESEND]);
     }
 
     #[test]
     fn a_guest_that_does_not_listen_is_sent_nothing() {
         let mut keyboard = Keyboard::default();
-        told(&mut keyboard, &[0xf5]);
+        send(&mut keyboard, &[0xf5]);
         keyboard.key(key(0x1e), true);
-        told(&mut keyboard, &[0xf4]);
+        send(&mut keyboard, &[0xf4]);
         keyboard.key(key(0x1e), false);
         assert!(sent(&mut keyboard).is_empty());
     }

@@ -207,7 +207,7 @@ mod tests {
         .collect()
     }
 
-    fn told(mouse: &mut Mouse, bytes: &[u8]) -> Vec<u8> {
+    fn send(mouse: &mut Mouse, bytes: &[u8]) -> Vec<u8> {
         bytes
             .iter()
             .flat_map(|byte| {
@@ -225,7 +225,7 @@ mod tests {
     fn movement_is_told_in_steps() {
         let mut mouse = Mouse::default();
         mouse.point(at(100, 100, 0));
-        assert_eq!(told(&mut mouse, &[0xf4]), [ACK]);
+        assert_eq!(send(&mut mouse, &[0xf4]), [ACK]);
         mouse.point(at(110, 105, 0));
         assert_eq!(sent(&mut mouse), [0x28, 10, 0xfb]);
         mouse.point(at(410, 105, 1));
@@ -238,25 +238,25 @@ mod tests {
     fn a_wheel_is_there_for_those_who_knock() {
         let mut mouse = Mouse::default();
         mouse.point(at(1, 1, 0));
-        assert_eq!(told(&mut mouse, &[0xf2, 0xf4]), [ACK, PLAIN, ACK]);
+        assert_eq!(send(&mut mouse, &[0xf2, 0xf4]), [ACK, PLAIN, ACK]);
         mouse.point(at(1, 1, 0b1000));
         assert!(sent(&mut mouse).is_empty());
         mouse.point(at(1, 1, 0));
-        told(&mut mouse, &[0xf3, 200, 0xf3, 100, 0xf3, 80]);
-        assert_eq!(told(&mut mouse, &[0xf2]), [ACK, WHEEL]);
+        send(&mut mouse, &[0xf3, 200, 0xf3, 100, 0xf3, 80]);
+        assert_eq!(send(&mut mouse, &[0xf2]), [ACK, WHEEL]);
         mouse.moved = (0, 0, 0);
         mouse.point(at(1, 1, 0b1000));
         assert_eq!(sent(&mut mouse), [0x08, 0, 0, 0xff]);
         mouse.point(at(1, 1, 0b1_0000));
         assert_eq!(sent(&mut mouse), [0x08, 0, 0, 1]);
-        assert_eq!(told(&mut mouse, &[0xff, 0xf2]), [ACK, SELF_TEST_PASSED, PLAIN, ACK, PLAIN]);
+        assert_eq!(send(&mut mouse, &[0xff, 0xf2]), [ACK, SELF_TEST_PASSED, PLAIN, ACK, PLAIN]);
     }
 
     #[test]
     fn a_guest_that_does_not_read_gets_the_sum() {
         let mut mouse = Mouse::default();
         mouse.point(at(0, 0, 0));
-        told(&mut mouse, &[0xf4]);
+        send(&mut mouse, &[0xf4]);
         for x in 0..200 {
             mouse.point(at(x, 0, 0));
         }
@@ -267,10 +267,10 @@ mod tests {
     #[test]
     fn other_commands_are_answered() {
         let mut mouse = Mouse::default();
-        assert_eq!(told(&mut mouse, &[0xe8, 3, 0xf3, 40, 0xe7]), [ACK; 5]);
-        assert_eq!(told(&mut mouse, &[0xe9]), [ACK, 0x10, 3, 40]);
-        assert_eq!(told(&mut mouse, &[0xee, 0x12, 0xec]), [ACK, 0x12, ACK]);
-        assert_eq!(told(&mut mouse, &[0xeb]), [ACK, 8, 0, 0]);
-        assert_eq!(told(&mut mouse, &[0x01]), [RESEND]);
+        assert_eq!(send(&mut mouse, &[0xe8, 3, 0xf3, 40, 0xe7]), [ACK; 5]);
+        assert_eq!(send(&mut mouse, &[0xe9]), [ACK, 0x10, 3, 40]);
+        assert_eq!(send(&mut mouse, &[0xee, 0x12, 0xec]), [ACK, 0x12, ACK]);
+        assert_eq!(send(&mut mouse, &[0xeb]), [ACK, 8, 0, 0]);
+        assert_eq!(send(&mut mouse, &[0x01]), [RESEND]);
     }
 }

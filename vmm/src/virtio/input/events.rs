@@ -100,13 +100,13 @@ impl Events {
         ];
         let pressed = |bit: u8| pointing.buttons >> bit & 1;
         packet.extend(BUTTONS.map(|(bit, code)| Event::new(EV_KEY, code, pressed(bit).into())));
-        let news = pointing.buttons & !std::mem::replace(&mut self.mask, pointing.buttons);
-        let turned = WHEEL.iter().filter(|(bit, ..)| news >> bit & 1 != 0);
+        let newly_pressed = pointing.buttons & !std::mem::replace(&mut self.mask, pointing.buttons);
+        let turned = WHEEL.iter().filter(|(bit, ..)| newly_pressed >> bit & 1 != 0);
         packet.extend(turned.map(|(_, code, step)| Event::new(EV_REL, *code, step.cast_unsigned())));
         self.packet(packet);
     }
 
-    /// Queues what is news of `packet`, and the mark of its end. What does not fit is dropped whole, but for the
+    /// Queues the changes of `packet`, and the mark of its end. What does not fit is dropped whole, but for the
     /// letting go of keys: the guest would have them down for ever.
     fn packet(&mut self, mut packet: Vec<Event>) {
         packet.retain(|event| event.kind != EV_KEY || (event.value != 0) != self.down.contains(&event.code));
@@ -186,15 +186,15 @@ mod tests {
     #[test]
     fn buttons_are_told_when_they_change_and_each_notch_once() {
         let mut events = Events::default();
-        let mut told = |buttons| {
+        let mut sent = |buttons| {
             events.point(at(0, 0, buttons));
             taken(&mut events).split_off(2)
         };
-        assert_eq!(told(0b1_0001), [(EV_KEY, 0x110, 1), (EV_REL, REL_WHEEL, -1), SYN]);
-        assert_eq!(told(0b1_0001), [SYN]);
-        assert_eq!(told(0b100), [(EV_KEY, 0x110, 0), (EV_KEY, 0x111, 1), SYN]);
+        assert_eq!(sent(0b1_0001), [(EV_KEY, 0x110, 1), (EV_REL, REL_WHEEL, -1), SYN]);
+        assert_eq!(sent(0b1_0001), [SYN]);
+        assert_eq!(sent(0b100), [(EV_KEY, 0x110, 0), (EV_KEY, 0x111, 1), SYN]);
         assert_eq!(
-            told(0b100_1000),
+            sent(0b100_1000),
             [(EV_KEY, 0x111, 0), (EV_REL, REL_WHEEL, 1), (EV_REL, REL_HWHEEL, 1), SYN]
         );
     }

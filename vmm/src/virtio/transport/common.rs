@@ -232,12 +232,12 @@ impl Common {
             tracing::debug!(old = self.status, new = value, "the driver takes status bits back");
             return Effect::None;
         }
-        let news = value & !self.status;
-        self.status |= news & (ACKNOWLEDGE | DRIVER | FAILED);
-        if news & FEATURES_OK != 0 && self.accepts() {
+        let added = value & !self.status;
+        self.status |= added & (ACKNOWLEDGE | DRIVER | FAILED);
+        if added & FEATURES_OK != 0 && self.accepts() {
             self.status |= FEATURES_OK;
         }
-        if news & DRIVER_OK != 0 && self.status & FEATURES_OK != 0 {
+        if added & DRIVER_OK != 0 && self.status & FEATURES_OK != 0 {
             self.status |= DRIVER_OK;
             return Effect::Start;
         }
