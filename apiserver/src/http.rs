@@ -52,6 +52,7 @@ use discovery::Served;
 use measured::About;
 use query::Query;
 use target::{Delegated, Object, Target};
+use write::WriteRequest;
 
 /// What Kubernetes says of a panic.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
@@ -113,30 +114,15 @@ async fn serve(
         Target::Object(object) => objects(server, object, query, request).await,
         Target::Scale(object) => {
             let form = table::Form::negotiate(&request, &query)?;
-            write::scale(write::WriteRequest { server: Arc::clone(server), object, query, form, request })
-                .await
+            write::scale(WriteRequest { server: Arc::clone(server), object, query, form, request }).await
         }
         Target::Binding(object) => {
-            let form = table::Form::Plain;
-            write::binding::bind(write::WriteRequest {
-                server: Arc::clone(server),
-                object,
-                query,
-                form,
-                request,
-            })
-            .await
+            let (server, form) = (Arc::clone(server), table::Form::Plain);
+            write::binding::bind(WriteRequest { server, object, query, form, request }).await
         }
         Target::Eviction(object) => {
-            let form = table::Form::Plain;
-            write::eviction::evict(write::WriteRequest {
-                server: Arc::clone(server),
-                object,
-                query,
-                form,
-                request,
-            })
-            .await
+            let (server, form) = (Arc::clone(server), table::Form::Plain);
+            write::eviction::evict(WriteRequest { server, object, query, form, request }).await
         }
         Target::Token(account) => token::serve(server, &account, request).await,
         Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
@@ -189,7 +175,7 @@ async fn objects(
     }
     let (method, named) = (request.method().clone(), object.name.is_some());
     let whole = object.status.is_none();
-    let request = write::WriteRequest { server: Arc::clone(server), object, query, form, request };
+    let request = WriteRequest { server: Arc::clone(server), object, query, form, request };
     match method {
         Method::POST if !named => write::create(request).await,
         Method::PUT if named => write::replace(request).await,
