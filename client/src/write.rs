@@ -3,6 +3,7 @@
 use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions};
 use kube::core::Status;
 use kube::{Api, Error};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use vireo_api::v1::ObjectMeta;
 
@@ -96,6 +97,24 @@ pub async fn patch_status(
     let Some(change) = merge_diff(before, after) else { return Ok(None) };
     let patch = Patch::Merge(version.demand(json!({ "status": change })));
     api.patch_status(version.name, &PatchParams::default(), &patch).await.map(Some)
+}
+
+/// Writes the difference of two statuses of one type to this version of an object; nothing where they are equal.
+///
+/// # Errors
+/// As the API server answers, and when it does not.
+pub async fn change_status<T: Serialize + PartialEq>(
+    api: &Api<DynamicObject>,
+    version: Version<'_>,
+    before: &T,
+    after: &T,
+) -> Result<Option<DynamicObject>, Error> {
+    // Most reconciles change nothing.
+    if before == after {
+        return Ok(None);
+    }
+    let value = |status| serde_json::to_value(status).map_err(Error::SerdeError);
+    patch_status(api, version, &value(before)?, &value(after)?).await
 }
 
 /// Deletes the object of this name if it still has this UID. What it is now, if finalizers keep it. An object that is gone

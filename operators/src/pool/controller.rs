@@ -143,9 +143,9 @@ impl Controller {
         pool: &Cached<VirtualMachinePool>,
         decision: &Decision,
     ) -> Result<(), ReconcileError> {
-        let (before, after) = (serde_json::to_value(&pool.status)?, serde_json::to_value(&decision.status)?);
         let api = Kind::POOL.namespaced(&self.client, &pool.key.namespace);
-        if let Some(written) = write::patch_status(&api, (&pool.metadata).into(), &before, &after).await? {
+        let written = write::change_status(&api, (&pool.metadata).into(), &pool.status, &decision.status);
+        if let Some(written) = written.await? {
             self.caches.pools.shows(revision(&written), &[]).await;
         }
         Ok(())

@@ -87,13 +87,10 @@ impl Reconcile for Controller {
         let now = Timestamp::now();
         let decision =
             decide(Observed { set: &set, instances: &instances, failure: failure.as_deref(), now });
-        if decision.status != set.status {
-            let (before, after) =
-                (serde_json::to_value(&set.status)?, serde_json::to_value(&decision.status)?);
-            let api = Kind::REPLICA_SET.namespaced(&self.client, &key.namespace);
-            if let Some(written) = write::patch_status(&api, (&set.metadata).into(), &before, &after).await? {
-                self.sets.shows(revision(&written), &[]).await;
-            }
+        let api = Kind::REPLICA_SET.namespaced(&self.client, &key.namespace);
+        let written = write::change_status(&api, (&set.metadata).into(), &set.status, &decision.status);
+        if let Some(written) = written.await? {
+            self.sets.shows(revision(&written), &[]).await;
         }
         let vmis = Kind::VMI.namespaced(&self.client, &key.namespace);
         let mut actuator = Actuator { controller: self, set: &set, vmis, done: Done::default() };

@@ -43,7 +43,7 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A controller that reads a cache of instances, which somebody else keeps.
+    /// A controller that reads a cache of instances, which the caller keeps.
     pub fn new(client: Client, vmis: Arc<Informer<VirtualMachineInstance>>, launcher: Launcher) -> Self {
         let queue = controller::queue();
         let config = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
@@ -77,13 +77,12 @@ impl Controller {
         vmi: &Cached<VirtualMachineInstance>,
         decision: &Decision,
     ) -> Result<Option<DynamicObject>, ReconcileError> {
-        let (before, after) = (serde_json::to_value(&vmi.status)?, serde_json::to_value(&decision.status)?);
         let mut version = write::Version::from(&vmi.metadata);
         if vmi.metadata.labels.contains_key(NODE_LABEL) {
-            // The node agent writes the other fields: another version of the object is no reason to wait.
+            // The node agent writes the other fields, so the patch applies to any version of the object.
             version.resource_version = "";
         }
-        Ok(write::patch_status(api, version, &before, &after).await?)
+        Ok(write::change_status(api, version, &vmi.status, &decision.status).await?)
     }
 
     async fn create_pod(
@@ -161,7 +160,7 @@ impl Reconcile for Controller {
                 }
                 Step::HandOver(node) => {
                     let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
-                    // Nobody else writes it: another version of the object is no reason to wait.
+                    // No other client writes this label, so the patch applies to any version of the object.
                     let version = write::Version { resource_version: "", ..version };
                     shown = revision(&write::patch(&api, version, patch).await?).max(shown);
                 }
