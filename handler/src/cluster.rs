@@ -58,6 +58,7 @@ impl std::fmt::Display for VmiId {
 /// The VMIs of a node as a Kubernetes API has them.
 pub struct Cluster {
     vmis: Arc<Informer<Instance>>,
+    node: Arc<Node>,
     bound: Arc<Bound>,
     changed: Arc<Notify>,
     deleting: Arc<WorkQueue<VmiId>>,
@@ -104,8 +105,8 @@ impl Cluster {
         let adopted = watch::Sender::new(false);
         let wanted = (Arc::clone(&bound), Arc::clone(&changed));
         let pods = Pods::new(client.clone(), Arc::clone(&node), wanted, adopted.subscribe());
-        let status = StatusWriter::new(client, Arc::clone(&vmis), node);
-        Self { vmis, bound, changed, deleting, finalizer, removed, remover, pods, status, adopted }
+        let status = StatusWriter::new(client, Arc::clone(&vmis), Arc::clone(&node));
+        Self { vmis, node, bound, changed, deleting, finalizer, removed, remover, pods, status, adopted }
     }
 
     /// The source of VMIs for the node agent.
@@ -133,7 +134,11 @@ impl Cluster {
             vireo_client::controller::run(&self.finalizer, &self.deleting, 1).await;
         };
         let remove = vireo_client::controller::run(&self.remover, &self.removed, 1);
-        tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run());
+        let follow = shown::follow(&self.node, |key, vmi| {
+            self.status.shown(key);
+            self.pods.shown(key, vmi);
+        });
+        tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run(), follow);
     }
 }
 

@@ -15,14 +15,15 @@ use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
 use vireo_api::names::{COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER};
-use vireo_api::v1::ObjectMeta;
+use vireo_api::v1::{ObjectMeta, VirtualMachineInstance};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::catalog::Bound;
-use super::{RETRY, VmiId, shown};
+use super::{RETRY, VmiId};
+use crate::manifests::Key;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
 
@@ -105,10 +106,12 @@ impl Pods {
             }
             controller::run(self, &self.queue, WORKERS).await;
         };
-        let follow = shown::follow(&self.node, |key, vmi| {
-            self.queue.add(VmiId { key: key.clone(), uid: vmi.metadata.uid.clone() });
-        });
-        tokio::join!(self.pods.run(), follow, reconcile);
+        tokio::join!(self.pods.run(), reconcile);
+    }
+
+    /// Reconciles the Pods of a VMI that the node shows.
+    pub(super) fn shown(&self, key: &Key, vmi: &VirtualMachineInstance) {
+        self.queue.add(VmiId { key: key.clone(), uid: vmi.metadata.uid.clone() });
     }
 
     fn stop(&self, VmiId { key, uid }: &VmiId, seconds: u64) {

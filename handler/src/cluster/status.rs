@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
-use thiserror::Error;
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Regarding};
@@ -13,24 +12,13 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, write};
 
 use super::instance::Instance;
-use super::{RETRY, events, shown};
+use super::{RETRY, events};
 use crate::manifests::Key;
 use crate::node::Node;
 
 const COMPONENT: &str = "virt-handler";
 /// How many statuses are written at a time.
 const WORKERS: usize = 4;
-
-/// Why the write of a status is retried.
-#[derive(Debug, Error)]
-pub(super) enum StatusError {
-    /// A request failed.
-    #[error("cannot write a status")]
-    Kube(#[from] kube::Error),
-    /// A status cannot be written as JSON.
-    #[error("cannot encode a status")]
-    Json(#[from] serde_json::Error),
-}
 
 /// Writes the changes of the statuses.
 pub(super) struct StatusWriter {
@@ -61,7 +49,12 @@ impl StatusWriter {
             self.vmis.synced().await;
             controller::run(self, &self.queue, WORKERS).await;
         };
-        tokio::join!(shown::follow(&self.node, |key, _| self.queue.add(key.clone())), write);
+        write.await;
+    }
+
+    /// Has the status of a VMI written that the node shows.
+    pub(super) fn shown(&self, key: &Key) {
+        self.queue.add(key.clone());
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
@@ -71,10 +64,10 @@ impl StatusWriter {
 
 impl Reconcile for StatusWriter {
     type Key = Key;
-    type Error = StatusError;
+    type Error = kube::Error;
     const NAME: &'static str = "virt-handler, statuses";
 
-    async fn reconcile(&self, key: &Key) -> Result<Requeue, StatusError> {
+    async fn reconcile(&self, key: &Key) -> Result<Requeue, kube::Error> {
         let Some(now) = self.node.vmi(key) else {
             self.reported().remove(key);
             return Ok(None);
@@ -87,11 +80,10 @@ impl Reconcile for StatusWriter {
         let object = self.vmis.get(key).filter(|object| object.uid == now.metadata.uid);
         let Some(object) = object else { return Ok(None) };
         let after = with_own_fields(&object.status, &now.status);
-        let (old, new) = (serde_json::to_value(&object.status)?, serde_json::to_value(&after)?);
         // Only the node writes these fields, so the patch applies to any version of the object.
         let version = write::Version { resource_version: "", ..(&object.metadata).into() };
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);
-        let written = match write::patch_status(&api, version, &old, &new).await {
+        let written = match write::change_status(&api, version, &object.status, &after).await {
             // It is gone.
             Err(kube::Error::Api(status)) if status.code == 404 => return Ok(None),
             written => written?,
