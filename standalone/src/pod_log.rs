@@ -8,11 +8,13 @@ use axum::http::{Method, Uri};
 use axum::response::Response;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
-use vireo_api::names::{COMPUTE, DOMAIN_ANNOTATION};
+use vireo_api::names::{COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION};
 use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
-use vireo_apiserver::meta::is_dns_name;
+use vireo_apiserver::meta::{self, is_dns_name};
 use vireo_apiserver::resource::PODS;
 use vireo_apiserver::store::Store;
+
+use crate::resource::kubevirt::VMIS;
 
 /// Serves the logs of Pods.
 #[derive(Debug)]
@@ -46,7 +48,10 @@ impl ApiService for PodLog {
             }
             let found = self.store.get(&PODS.key(namespace, name));
             let found = found.ok_or_else(|| ApiError::not_found(&PODS, name))?;
-            let path = log_of(&found.value, namespace, name, request.uri().query())?;
+            let uid = |vmi: &str| {
+                self.store.get(&VMIS.key(namespace, vmi)).map(|vmi| meta::text(&vmi.value, "uid").to_owned())
+            };
+            let path = log_of(&found.value, (namespace, name), request.uri().query(), uid)?;
             self.ask(request, &path).await
         })
     }
@@ -71,7 +76,13 @@ fn pod(path: &ResourcePath) -> Option<(&str, &str)> {
 }
 
 /// Where the node agent has the log of a Pod, with kube-apiserver's answers where it has none.
-fn log_of(pod: &Value, namespace: &str, name: &str, query: Option<&str>) -> Result<String, ApiError> {
+/// `uid` returns the UID of a VMI.
+fn log_of(
+    pod: &Value,
+    (namespace, name): (&str, &str),
+    query: Option<&str>,
+    uid: impl Fn(&str) -> Option<String>,
+) -> Result<String, ApiError> {
     let containers = query.into_iter().flat_map(|query| query.split('&'));
     let container = containers.filter_map(|pair| pair.strip_prefix("container=")).next_back();
     if let Some(container) = container.filter(|container| ![COMPUTE, ""].contains(container)) {
@@ -84,6 +95,11 @@ fn log_of(pod: &Value, namespace: &str, name: &str, query: Option<&str>) -> Resu
     // Then they need no escape in a path.
     let vmi = vmi.filter(|vmi| is_dns_name(namespace) && is_dns_name(vmi));
     let vmi = vmi.ok_or_else(|| ApiError::bad_request(format!("pod {name} is no launcher pod")))?;
+    let created_by = pod.pointer("/metadata/labels").and_then(|all| all.get(CREATED_BY_LABEL)?.as_str());
+    // The node agent finds guests by name, and another one may have it by now.
+    if created_by.is_none() || uid(vmi).as_deref() != created_by {
+        return Err(ApiError::bad_request(format!("the guest of pod {name} is gone, and its log with it")));
+    }
     let query = query.map(|query| format!("?{query}")).unwrap_or_default();
     Ok(format!("/v1/namespaces/{namespace}/virtualmachineinstances/{vmi}/log{query}"))
 }
@@ -94,9 +110,17 @@ mod tests {
 
     #[test]
     fn a_log_is_the_console_of_the_guest() {
-        let pod = |node: &str, vmi: &str| json!({"metadata": {"annotations": {DOMAIN_ANNOTATION: vmi}}, "spec": {"nodeName": node}});
+        let pod = |node: &str, vmi: &str| {
+            json!({"metadata": {"annotations": {DOMAIN_ANNOTATION: vmi}, "labels": {CREATED_BY_LABEL: "u"}},
+                "spec": {"nodeName": node}})
+        };
+        let uid = |vmi: &str| match vmi {
+            "web" => Some("u".to_owned()),
+            "again" => Some("v".to_owned()),
+            _ => None,
+        };
         let asked = |pod: Value, query: &str| {
-            log_of(&pod, "n", "p", Some(query)).map_err(|error| error.to_value()["message"].clone())
+            log_of(&pod, ("n", "p"), Some(query), uid).map_err(|error| error.to_value()["message"].clone())
         };
         let path =
             "/v1/namespaces/n/virtualmachineinstances/web/log?container=compute&follow=true".to_owned();
@@ -106,6 +130,8 @@ mod tests {
             (pod("", "web"), "", "pod p does not have a host assigned"),
             (pod("node1", "../x"), "", "pod p is no launcher pod"),
             (json!({"spec": {"nodeName": "node1"}}), "", "pod p is no launcher pod"),
+            (pod("node1", "again"), "", "the guest of pod p is gone, and its log with it"),
+            (pod("node1", "gone"), "", "the guest of pod p is gone, and its log with it"),
         ] {
             assert_eq!(asked(pod, query), Err(json!(message)));
         }
