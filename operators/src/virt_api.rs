@@ -1,6 +1,6 @@
 //! KubeVirt's API server: the subresources of VMs and VMIs, and what it says of itself.
 //!
-//! [`VirtApi`] is a tower service for the group [`GROUP`], as an aggregated API server: whoever mounts it authenticates and
+//! [`VirtApi`] is a tower service for the group [`GROUP`], as an aggregated API server: the server in front authenticates and
 //! authorizes the clients. It reads and writes objects with a client of its own.
 
 mod body;
@@ -146,7 +146,7 @@ fn json_response(code: StatusCode, value: &Value) -> Response {
     (code, Json(value)).into_response()
 }
 
-/// 202: somebody else does it.
+/// 202: a controller carries it out.
 fn accepted() -> Response {
     StatusCode::ACCEPTED.into_response()
 }

@@ -1,7 +1,7 @@
 use jiff::Timestamp;
 use vireo_api::v1::{Condition, VirtualMachineInstance};
 
-/// What is wrong with a VM, or must be told of it.
+/// What the conditions of a VM report beside those of its instance.
 #[derive(Debug, Default)]
 pub(super) struct Own {
     /// Why the last step cannot be taken.
@@ -10,7 +10,7 @@ pub(super) struct Own {
     pub(super) restart_required: bool,
 }
 
-/// Conditions that are the VM's own, and kept where nobody says otherwise.
+/// The condition that another controller sets, and that stays.
 const KEPT: &str = "ManualRecoveryRequired";
 
 /// The conditions of a VM: those of its instance, and its own.

@@ -135,7 +135,7 @@ impl ExitFlag {
 
     fn raise(&self) {
         // SAFETY: the byte is in the shared page of a `Vcpu`, which its thread owns and hands back when it is
-        // joined; `VcpuPool` joins after raising, and nobody else has the flag of a thread that is being joined.
+        // joined; `VcpuPool` joins after raising, and no other thread has the flag of a thread that is being joined.
         // The kernel, this and `lower` are the only ones who touch the byte, all of them as a single byte.
         #[expect(unsafe_code, reason = "the byte is shared with the kernel and the thread in KVM_RUN")]
         let flag = unsafe { AtomicU8::from_ptr(self.0) };

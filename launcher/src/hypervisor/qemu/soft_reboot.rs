@@ -84,7 +84,7 @@ mod tests {
     fn a_guest_that_switches_itself_off_is_reset_and_goes_on() {
         let now = Instant::now();
         let mut soft = SoftReboot::default();
-        assert_eq!(soft.on_event(&off(), now), None, "nobody asked");
+        assert_eq!(soft.on_event(&off(), now), None, "not requested");
         soft.begin(now);
         let reset = Event::Reset { by_guest: false };
         let heard: Vec<_> = [&off(), &Event::Stop, &reset, &Event::Resume, &off()]

@@ -292,7 +292,7 @@ mod tests {
         let mut stall = ask();
         stall.failed("disk0".to_owned(), full("data"), now);
         assert_eq!(stall.on_status("io-error", now), []);
-        assert_eq!(Stall::new(false).on_status("paused", now), [], "nobody asked");
+        assert_eq!(Stall::new(false).on_status("paused", now), [], "not requested");
     }
 
     #[test]
