@@ -11,7 +11,7 @@ const LONGEST: usize = 256;
 pub(super) fn read(domain: &v1::DomainSpec, found: &mut Findings) -> Chassis {
     let at = Field::new("spec.domain.chassis");
     let empty = v1::Chassis::default();
-    let given = domain.chassis.as_ref().unwrap_or(&empty);
+    let given = domain.chassis.as_deref().unwrap_or(&empty);
     let mut text = |name: &str, text: &str| {
         if !is_one_line(text, LONGEST) {
             found

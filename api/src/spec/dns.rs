@@ -75,7 +75,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
     if subdomain.as_deref().is_some_and(|name| !is_dns_subdomain(name)) {
         found.invalid_value(&at.at("subdomain"), &spec.subdomain, DNS_SUBDOMAIN);
     }
-    let config = config(spec.dns_config.as_ref(), policy, &at.at("dnsConfig"), found);
+    let config = config(spec.dns_config.as_deref(), policy, &at.at("dnsConfig"), found);
     let (nameservers, searches) = config.unwrap_or_default();
     Dns { policy, nameservers, searches, subdomain }
 }

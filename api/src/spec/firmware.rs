@@ -78,7 +78,7 @@ impl Firmware {
 pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Findings) -> Option<Firmware> {
     let at = Field::new("spec.domain.firmware");
     let empty = v1::Firmware::default();
-    let firmware = domain.firmware.as_ref().unwrap_or(&empty);
+    let firmware = domain.firmware.as_deref().unwrap_or(&empty);
     let uuid = if firmware.uuid.is_empty() {
         uid.map(|uid| uid.derive("firmware"))
     } else {
@@ -102,7 +102,7 @@ pub(super) fn read(domain: &v1::DomainSpec, uid: Option<&VmiUid>, found: &mut Fi
         }
         found.refuse_if(true, &at, "an ACPI table of one's own");
     }
-    let boot = boot(firmware, domain.features.as_ref(), &at, found);
+    let boot = boot(firmware, domain.features.as_deref(), &at, found);
     Some(Firmware { boot: boot?, uuid: uuid?, serial: firmware.serial.clone() })
 }
 

@@ -202,8 +202,8 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     super::scheduling::validate(spec, found);
     let dns = super::dns::read(spec, found);
     let resources = super::memory::resources(&domain.resources, found);
-    let cpu = super::cpu::read(domain.cpu.as_ref(), &resources, found);
-    let memory = super::memory::read(domain.memory.as_ref(), &domain.resources, &resources, found);
+    let cpu = super::cpu::read(domain.cpu.as_deref(), &resources, found);
+    let memory = super::memory::read(domain.memory.as_deref(), &domain.resources, &resources, found);
     let firmware = super::firmware::read(domain, uid, found);
     let chassis = super::chassis::read(domain, found);
     super::platform::read(spec, found);
@@ -216,9 +216,9 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let screen = super::screen::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);
     let at = Field::new("spec");
-    let liveness = spec.liveness_probe.as_ref();
+    let liveness = spec.liveness_probe.as_deref();
     let liveness = super::probe::read_liveness(liveness, &at.at("livenessProbe"), &interfaces, found);
-    let readiness = spec.readiness_probe.as_ref();
+    let readiness = spec.readiness_probe.as_deref();
     let readiness = super::probe::read(readiness, &at.at("readinessProbe"), &interfaces, found);
     elsewhere(spec, found);
     super::capacity::lists(spec, found);

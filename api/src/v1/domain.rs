@@ -9,17 +9,17 @@ shapes! {
         /// Resource requirements of the VMI, such as its memory.
         pub resources: ResourceRequirements,
         /// CPU topology and features of the guest.
-        pub cpu: Option<Cpu>,
+        pub cpu: Option<Box<Cpu>>,
         /// Memory of the guest.
-        pub memory: Option<Memory>,
+        pub memory: Option<Box<Memory>>,
         /// Machine type of the guest.
         pub machine: Option<MachineType>,
         /// Firmware of the guest.
-        pub firmware: Option<Firmware>,
+        pub firmware: Option<Box<Firmware>>,
         /// Clock and timers of the guest.
-        pub clock: Option<Clock>,
+        pub clock: Option<Box<Clock>>,
         /// Features of the hypervisor, such as ACPI, APIC and Hyper-V enlightenments.
-        pub features: Option<Features>,
+        pub features: Option<Box<Features>>,
         /// Disks, network interfaces and other devices.
         pub devices: Devices,
         /// How IOThreads are assigned to disks: `shared`, `auto` or `supplementalPool`.
@@ -27,9 +27,9 @@ shapes! {
         /// Options of the IOThreads.
         pub io_threads: Option<IoThreads>,
         /// Chassis information that is passed to the guest by SMBIOS.
-        pub chassis: Option<Chassis>,
+        pub chassis: Option<Box<Chassis>>,
         /// Launch security (confidential computing) of the VMI.
-        pub launch_security: Option<LaunchSecurity>,
+        pub launch_security: Option<Box<LaunchSecurity>>,
         /// What happens when the guest reboots: `Reboot` resets the VMI; `Terminate` ends it. Defaults to `Reboot`.
         pub reboot_policy: Option<String>,
     }

@@ -130,6 +130,16 @@ impl<T: Shape> Shape for Option<T> {
     }
 }
 
+impl<T: Shape> Shape for Box<T> {
+    fn unknown_fields(&self, at: &str, found: &mut Vec<UnknownField>) {
+        (**self).unknown_fields(at, found);
+    }
+
+    fn schema(definitions: &mut BTreeMap<String, Value>) -> Value {
+        T::schema(definitions)
+    }
+}
+
 impl<T: Shape> Shape for Vec<T> {
     fn unknown_fields(&self, at: &str, found: &mut Vec<UnknownField>) {
         for (index, value) in self.iter().enumerate() {

@@ -22,7 +22,7 @@ shapes! {
         /// Information on the guest's operating system, reported by the guest agent.
         pub guest_os_info: GuestOsInfo = "guestOSInfo",
         /// State of the current or the last live migration.
-        pub migration_state: Option<MigrationState>,
+        pub migration_state: Option<Box<MigrationState>>,
         /// How the VMI can be migrated: `LiveMigration` or `BlockMigration`.
         pub migration_method: String,
         /// Transport that migrations use: `Unix` for Unix sockets.

@@ -42,7 +42,7 @@ shapes! {
         /// Labels that a node must have for the VMI to be scheduled to it.
         pub node_selector: BTreeMap<String, String>,
         /// Affinity scheduling rules of the VMI.
-        pub affinity: Option<Affinity>,
+        pub affinity: Option<Box<Affinity>>,
         /// Name of the scheduler that dispatches the VMI. Defaults to the default scheduler.
         pub scheduler_name: String,
         /// Tolerations of taints, applied to the launcher pod.
@@ -67,9 +67,9 @@ shapes! {
         /// guest.
         pub utility_volumes: Vec<UtilityVolume> => ListType::Map(&["name"]),
         /// Periodic probe of the liveness of the VMI. The VMI is stopped if the probe fails.
-        pub liveness_probe: Option<Probe>,
+        pub liveness_probe: Option<Box<Probe>>,
         /// Periodic probe of the readiness of the VMI. It determines the `Ready` condition.
-        pub readiness_probe: Option<Probe>,
+        pub readiness_probe: Option<Box<Probe>>,
         /// Host name of the guest. Defaults to the name of the VMI.
         pub hostname: String,
         /// Subdomain of the VMI: its fully qualified name is `<hostname>.<subdomain>.<namespace>.svc.<cluster domain>`.
@@ -80,7 +80,7 @@ shapes! {
         /// `ClusterFirst`.
         pub dns_policy: String,
         /// DNS parameters of the pod, in addition to those generated from `dnsPolicy`.
-        pub dns_config: Option<PodDnsConfig>,
+        pub dns_config: Option<Box<PodDnsConfig>>,
         /// SSH public keys and passwords that are delivered to the guest.
         pub access_credentials: Vec<AccessCredential>,
         /// ResourceClaims that devices of the VMI can be allocated from.

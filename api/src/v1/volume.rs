@@ -7,37 +7,37 @@ shapes! {
         /// Name of the volume, unique in the VMI. Disks and filesystems refer to it.
         pub name: String,
         /// Disk image on the node.
-        pub host_disk: Option<HostDisk>,
+        pub host_disk: Option<Box<HostDisk>>,
         /// PersistentVolumeClaim in the same namespace that is attached to the VMI.
-        pub persistent_volume_claim: Option<ClaimVolumeSource>,
+        pub persistent_volume_claim: Option<Box<ClaimVolumeSource>>,
         /// cloud-init NoCloud source, attached as a disk that is generated when the VMI starts.
-        pub cloud_init_no_cloud: Option<CloudInitSource>,
+        pub cloud_init_no_cloud: Option<Box<CloudInitSource>>,
         /// cloud-init ConfigDrive source, attached as a disk that is generated when the VMI starts.
-        pub cloud_init_config_drive: Option<CloudInitSource>,
+        pub cloud_init_config_drive: Option<Box<CloudInitSource>>,
         /// Sysprep answer files, attached as a CD-ROM that Windows reads when it is set up.
-        pub sysprep: Option<SysprepSource>,
+        pub sysprep: Option<Box<SysprepSource>>,
         /// Disk image that is embedded in a container image.
-        pub container_disk: Option<ContainerDiskSource>,
+        pub container_disk: Option<Box<ContainerDiskSource>>,
         /// Copy-on-write overlay over a PersistentVolumeClaim. Its writes are lost when the VMI ends.
-        pub ephemeral: Option<EphemeralVolumeSource>,
+        pub ephemeral: Option<Box<EphemeralVolumeSource>>,
         /// Empty disk that shares the VMI's life cycle. It survives reboots of the guest.
-        pub empty_disk: Option<EmptyDiskSource>,
+        pub empty_disk: Option<Box<EmptyDiskSource>>,
         /// DataVolume whose PersistentVolumeClaim CDI creates and imports.
-        pub data_volume: Option<DataVolumeSource>,
+        pub data_volume: Option<Box<DataVolumeSource>>,
         /// ConfigMap in the same namespace, whose entries are files of a disk.
-        pub config_map: Option<ConfigMapVolumeSource>,
+        pub config_map: Option<Box<ConfigMapVolumeSource>>,
         /// Secret in the same namespace, whose entries are files of a disk.
-        pub secret: Option<SecretVolumeSource>,
+        pub secret: Option<Box<SecretVolumeSource>>,
         /// Fields of the pod that are files of a disk.
-        pub downward_api: Option<DownwardApiVolumeSource> = "downwardAPI",
+        pub downward_api: Option<Box<DownwardApiVolumeSource>> = "downwardAPI",
         /// ServiceAccount whose token is a file of a disk.
-        pub service_account: Option<ServiceAccountVolumeSource>,
+        pub service_account: Option<Box<ServiceAccountVolumeSource>>,
         /// Disk that exposes host and VM metrics to the guest.
-        pub downward_metrics: Option<DownwardMetrics>,
+        pub downward_metrics: Option<Box<DownwardMetrics>>,
         /// PersistentVolumeClaim that memory dumps of the VMI are written to.
-        pub memory_dump: Option<ClaimVolumeSource>,
+        pub memory_dump: Option<Box<ClaimVolumeSource>>,
         /// Directory in the launcher container that is shared with the guest.
-        pub container_path: Option<ContainerPathVolumeSource>,
+        pub container_path: Option<Box<ContainerPathVolumeSource>>,
     }
 
     /// A disk image on the node.

@@ -25,7 +25,7 @@ fn pool(replicas: i64, cores: u32) -> VirtualMachinePool {
     let template = pool.spec.virtual_machine_template.get_or_insert_default();
     template.metadata.labels = labels();
     let inner = template.spec.template.insert(VirtualMachineInstanceTemplateSpec::default());
-    inner.spec.domain.cpu = Some(vireo_api::v1::Cpu { cores: Some(cores), ..Default::default() });
+    inner.spec.domain.cpu = Some(Box::new(vireo_api::v1::Cpu { cores: Some(cores), ..Default::default() }));
     pool
 }
 

@@ -137,7 +137,7 @@ pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
     }
     if let Some(add) = &request.add_volume_options {
         spec.domain.devices.disks.extend(add.disk.clone());
-        let persistent_volume_claim = source(add).cloned();
+        let persistent_volume_claim = source(add).cloned().map(Box::new);
         spec.volumes.push(Volume { name: add.name.clone(), persistent_volume_claim, ..Volume::default() });
     }
     if let Some(remove) = &request.remove_volume_options {

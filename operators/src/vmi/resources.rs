@@ -37,7 +37,7 @@ impl Requests {
         let guest = bytes(resource("memory")).or_else(|| bytes(visible)).unwrap_or_default();
         let overcommits = domain.resources.overcommit_guest_overhead == Some(true);
         let overhead = if overcommits { 0 } else { overhead(vmi, native) };
-        let cpu = domain.cpu.as_ref();
+        let cpu = domain.cpu.as_deref();
         let dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
         let share = vcpus(cpu).saturating_mul(if dedicated { DEDICATED } else { SHARED });
         let requested = resource("cpu").and_then(|given| MilliCpus::try_from(given).ok());

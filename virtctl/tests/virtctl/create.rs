@@ -80,8 +80,9 @@ async fn what_nobody_says_is_as_upstream_has_it() {
     assert_eq!(one.spec.run_strategy.as_deref(), Some("Always"));
     let spec = one.spec.template.unwrap_or_default().spec;
     assert_eq!(spec.termination_grace_period_seconds, Some(180));
-    let guest =
-        |memory: Option<vireo_api::v1::Memory>| memory.and_then(|memory| memory.guest).map(|guest| guest.0);
+    let guest = |memory: Option<Box<vireo_api::v1::Memory>>| {
+        memory.and_then(|memory| memory.guest).map(|guest| guest.0)
+    };
     assert_eq!(guest(spec.domain.memory).as_deref(), Some("512Mi"));
     // An instance type says how much memory there is.
     let sized = machine(&["--instancetype=virtualmachineinstancetype/small", "--preference=linux"]).await;

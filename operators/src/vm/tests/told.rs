@@ -45,7 +45,7 @@ fn the_status_for_people_is_that_of_the_instance() {
     }
     let status = &mut world.instance.as_mut().unwrap().status;
     let migration = MigrationState { start_timestamp: Some("now".to_owned()), ..MigrationState::default() };
-    status.migration_state = Some(migration);
+    status.migration_state = Some(Box::new(migration));
     assert_eq!(shown(&mut world), "Migrating");
     world.vm.spec.run_strategy = Some("Halted".to_owned());
     assert_eq!(shown(&mut world), "Stopping");

@@ -23,8 +23,8 @@ pub(super) fn volume(args: &CloudInit) -> Result<Option<Volume>, Failure> {
     }
     let volume = Volume { name: NAME.to_owned(), ..Volume::default() };
     match args.cloud_init.as_str() {
-        "nocloud" => Ok(Some(Volume { cloud_init_no_cloud: Some(source), ..volume })),
-        "configdrive" => Ok(Some(Volume { cloud_init_config_drive: Some(source), ..volume })),
+        "nocloud" => Ok(Some(Volume { cloud_init_no_cloud: Some(Box::new(source)), ..volume })),
+        "configdrive" => Ok(Some(Volume { cloud_init_config_drive: Some(Box::new(source)), ..volume })),
         _ => {
             let message = "none conflicts with cloud-init data: remove one of the two";
             Err(FlagError::new("cloud-init", message).into())

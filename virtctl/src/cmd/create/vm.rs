@@ -45,7 +45,7 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
     let chosen = |matcher: &Option<Matcher>| matcher.as_ref().is_some_and(|matcher| !is_a_wish(matcher));
     if !chosen(&instancetype) {
         let guest = Some(quantity("memory", args.memory.as_deref().unwrap_or(MEMORY))?);
-        spec.domain.memory = Some(Memory { guest, ..Memory::default() });
+        spec.domain.memory = Some(Box::new(Memory { guest, ..Memory::default() }));
     }
     spec.volumes = storage.volumes;
     spec.domain.devices.disks = storage.disks;

@@ -27,7 +27,7 @@ impl Storage {
             let name =
                 params.get("name").map_or_else(|| format!("{vm}-containerdisk-{index}"), str::to_owned);
             let source = ContainerDiskSource { image, ..ContainerDiskSource::default() };
-            let volume = Volume { name, container_disk: Some(source), ..Volume::default() };
+            let volume = Volume { name, container_disk: Some(Box::new(source)), ..Volume::default() };
             storage.add(flag, volume, params.number("bootorder")?)?;
         }
         for text in &args.volume_pvc {
@@ -36,7 +36,8 @@ impl Storage {
             let claim_name = params.needed("src")?.to_owned();
             let name = params.get("name").unwrap_or(&claim_name).to_owned();
             let source = ClaimVolumeSource { claim_name, ..ClaimVolumeSource::default() };
-            let volume = Volume { name, persistent_volume_claim: Some(source), ..Volume::default() };
+            let volume =
+                Volume { name, persistent_volume_claim: Some(Box::new(source)), ..Volume::default() };
             storage.add(flag, volume, params.number("bootorder")?)?;
         }
         if let Some(text) = &args.volume_sysprep {
@@ -85,5 +86,5 @@ fn answers(text: &str) -> Result<Volume, FlagError> {
             return Err(FlagError::new(flag, format!("type: {other:?} is neither configmap nor secret")));
         }
     };
-    Ok(Volume { name: SYSPREP.to_owned(), sysprep: Some(sysprep), ..Volume::default() })
+    Ok(Volume { name: SYSPREP.to_owned(), sysprep: Some(Box::new(sysprep)), ..Volume::default() })
 }
