@@ -99,7 +99,8 @@ struct Filler {
 impl Filler {
     /// A token that ends with its Secret and its account, and with no time.
     fn token(&self, secret: &Object, account: Named, now: Timestamp) -> Option<String> {
-        let named = Named { name: secret.key.name.clone(), uid: meta::text(&secret.value, "uid").to_owned() };
+        let named =
+            Named { name: secret.key.name.clone(), uid: meta::text(&secret.value(), "uid").to_owned() };
         let holder = Account { namespace: secret.key.namespace.clone(), account, secret: Some(named) };
         self.tokens.sign(&Claims::new(holder, vec![ISSUER.to_owned()], now.as_second(), None))
     }
@@ -112,7 +113,7 @@ impl Controller for Filler {
         let (secrets, accounts) = (SECRETS.name(), SERVICE_ACCOUNTS.name());
         let all = |namespace: Option<&str>| -> BTreeSet<Key> {
             let objects = store.list(&secrets, namespace).objects;
-            let ours = objects.iter().filter(|object| account_of(&object.value).is_some());
+            let ours = objects.iter().filter(|object| account_of(&object.value()).is_some());
             ours.map(|object| object.key.clone()).collect()
         };
         let changed = |key: &Key| match &key.resource {
@@ -132,16 +133,17 @@ impl Controller for Filler {
         secret: &Arc<Object>,
         now: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError> {
-        let Some(name) = account_of(&secret.value).filter(|_| !meta::is_leaving(&secret.value)) else {
+        let value = secret.value();
+        let Some(name) = account_of(&value).filter(|_| !meta::is_leaving(&value)) else {
             return Ok(None);
         };
         let account = SERVICE_ACCOUNTS.key(&secret.key.namespace, name);
         if store.is_unreadable(&account) {
             return Ok(None);
         }
-        let account = store.get(&account);
-        let uid = account.as_ref().map(|account| meta::text(&account.value, "uid"));
-        let token = match decide(&secret.value, uid, &self.authority) {
+        let account = store.get(&account).map(|account| account.value());
+        let uid = account.as_ref().map(|account| meta::text(account, "uid"));
+        let token = match decide(&value, uid, &self.authority) {
             Task::Nothing => return Ok(None),
             Task::Remove => return objects::remove(store, secret).map(|()| None),
             Task::Fill { token } => token,
@@ -206,7 +208,7 @@ mod tests {
         }
 
         fn secret(&self) -> Option<Value> {
-            self.store.get(&SECRETS.key("default", "s")).map(|secret| secret.value.clone())
+            self.store.get(&SECRETS.key("default", "s")).map(|secret| secret.to_value())
         }
 
         fn token(&self) -> String {
@@ -229,7 +231,7 @@ mod tests {
         filler.run_until_idle(&world.store);
         let secret = world.secret().unwrap();
         let account = world.store.get(&SERVICE_ACCOUNTS.key("default", "robot")).unwrap();
-        assert_eq!(annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value, "uid")));
+        assert_eq!(annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value(), "uid")));
         assert_eq!(
             (&secret["data"]["namespace"], &secret["data"]["ca.crt"]),
             (&json!("ZGVmYXVsdA=="), &json!("Q0E="))

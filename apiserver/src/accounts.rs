@@ -57,7 +57,7 @@ fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
 fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
     let row = &SERVICE_ACCOUNTS;
     let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
-        let room = objects::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value));
+        let room = objects::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value()));
         if before.is_some() || room.is_none() {
             return Ok(Change::Nothing);
         }
@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(store.revision(), revision, "there is nothing more to do");
         objects::remove(&store, &first).unwrap();
         reconcile(&store, &mut state);
-        assert_ne!(meta::text(&account().unwrap().value, "uid"), meta::text(&first.value, "uid"));
+        assert_ne!(meta::text(&account().unwrap().value(), "uid"), meta::text(&first.value(), "uid"));
         let room = objects::namespace(&store, "default").unwrap();
         objects::remove(&store, &room).unwrap();
         objects::remove(&store, &account().unwrap()).unwrap();

@@ -19,7 +19,7 @@ impl Catalog {
             registry: Arc::clone(registry),
             custom: definitions
                 .iter()
-                .filter_map(|object| resource::served(&object.value))
+                .filter_map(|object| resource::served(&object.value()))
                 .map(Arc::new)
                 .collect(),
         }

@@ -39,9 +39,9 @@ fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
     }
     let all = store.list(&name, None).objects;
     state.leaving =
-        all.iter().filter(|one| meta::is_leaving(&one.value)).map(|one| one.key.name.clone()).collect();
+        all.iter().filter(|one| meta::is_leaving(&one.value())).map(|one| one.key.name.clone()).collect();
     for definition in &all {
-        let done = match meta::is_leaving(&definition.value) {
+        let done = match meta::is_leaving(&definition.value()) {
             true => empty(store, definition),
             false => establish(store, definition, &all),
         };
@@ -57,7 +57,7 @@ fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
 /// Says whether the names of a definition are free. Who has them keeps them.
 fn establish(store: &Store, definition: &Object, all: &[Arc<Object>]) -> Result<(), DiskError> {
     let conflict = conflict(definition, all);
-    let before = definition.value.pointer("/status/conditions").cloned().unwrap_or_default();
+    let before = definition.value().pointer("/status/conditions").cloned().unwrap_or_default();
     let condition = |kind: &str, holds: bool, reason: &str, message: &str| {
         let status = if holds { "True" } else { "False" };
         let old = before.as_array().into_iter().flatten().find(|old| old.get("type") == Some(&json!(kind)));
@@ -114,23 +114,23 @@ fn conflict(definition: &Object, all: &[Arc<Object>]) -> Option<String> {
         names
     };
     let age = |object: &Object| {
-        (meta::text(&object.value, "creationTimestamp").to_owned(), object.key.name.clone())
+        (meta::text(&object.value(), "creationTimestamp").to_owned(), object.key.name.clone())
     };
-    let mine = names(&definition.value);
+    let mine = names(&definition.value());
     let rivals = all.iter().filter(|one| {
-        text(&one.value, "group") == text(&definition.value, "group") && age(one) < age(definition)
+        text(&one.value(), "group") == text(&definition.value(), "group") && age(one) < age(definition)
     });
-    let mut taken = rivals.flat_map(|one| names(&one.value));
+    let mut taken = rivals.flat_map(|one| names(&one.value()));
     taken.find(|name| mine.contains(name)).map(|name| format!("{name:?} is already in use"))
 }
 
 /// Removes the objects of a definition, and lets it go when there are none.
 fn empty(store: &Store, definition: &Object) -> Result<(), DiskError> {
-    if !meta::finalizers(&definition.value).iter().any(|one| one == CLEANUP) {
+    if !meta::finalizers(&definition.value()).iter().any(|one| one == CLEANUP) {
         return Ok(());
     }
     let objects = store.list(&definition.key.name, None).objects;
-    for object in objects.iter().filter(|object| !meta::is_leaving(&object.value)) {
+    for object in objects.iter().filter(|object| !meta::is_leaving(&object.value())) {
         objects::remove(store, object)?;
     }
     if !store.list(&definition.key.name, None).objects.is_empty() {
@@ -188,7 +188,7 @@ mod tests {
         assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
         let rival = define(&store, "crates", "Box");
         settle(&store, &mut state);
-        let status = store.get(&rival).unwrap().value["status"]["conditions"].clone();
+        let status = store.get(&rival).unwrap().value()["status"]["conditions"].clone();
         assert_eq!((&status[0]["status"], &status[1]["status"]), (&json!("False"), &json!("False")));
         assert!(catalogs.now(&store).at("example.com", "v1", "crates").is_none());
 
@@ -196,12 +196,12 @@ mod tests {
         put(&store, &object, json!({"metadata": {"finalizers": ["x/y"]}}));
         objects::remove(&store, &store.get(&key).unwrap()).unwrap();
         settle(&store, &mut state);
-        assert!(meta::is_leaving(&store.get(&object).unwrap().value), "it goes, and is held");
+        assert!(meta::is_leaving(&store.get(&object).unwrap().value()), "it goes, and is held");
         assert!(store.get(&key).is_some() && catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
         objects::change(&store, &store.get(&object).unwrap(), |_| false).unwrap();
         settle(&store, &mut state);
         assert!(store.get(&key).is_none() && catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
-        let status = store.get(&rival).unwrap().value["status"]["conditions"].clone();
+        let status = store.get(&rival).unwrap().value()["status"]["conditions"].clone();
         assert_eq!(status[1]["status"], "True", "the names are free now");
     }
 }

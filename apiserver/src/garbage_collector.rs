@@ -136,17 +136,18 @@ impl Collector {
         let object = &event.object;
         if let Some(before) = &event.before {
             self.dependents.remove(before);
-            let owners = owners(before).filter_map(|owner| owner.key(&self.catalog, &before.key.namespace));
+            let had = before.value();
+            let owners = owners(&had).filter_map(|owner| owner.key(&self.catalog, &before.key.namespace));
             self.open.extend(owners);
         }
         if event.stays {
             self.dependents.add(&self.catalog, object);
             self.open.insert(event.key.clone());
         }
-        if event.stays && !meta::is_leaving(&object.value) {
+        if event.stays && !meta::is_leaving(&object.value()) {
             return;
         }
-        self.open.extend(self.dependents.of(meta::text(&object.value, "uid")).cloned());
+        self.open.extend(self.dependents.of(meta::text(&object.value(), "uid")).cloned());
         if event.key.resource == NAMESPACES.name() {
             let inside =
                 self.catalog.all().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
@@ -161,19 +162,20 @@ impl Collector {
 
     /// What there is to do about an object.
     fn tasks(&self, store: &Store, object: &Object, time: Option<i64>) -> Vec<Task> {
+        let value = &*object.value();
         let effects: Vec<(Owner, Effect)> =
-            owners(object).map(|owner| (owner, self.effect(store, &owner, &object.key.namespace))).collect();
+            owners(value).map(|owner| (owner, self.effect(store, &owner, &object.key.namespace))).collect();
         if let Some((owner, _)) = effects.iter().find(|(_, effect)| *effect == Effect::Release) {
             return vec![Task::Disown(owner.uid.to_owned())];
         }
-        if !meta::is_leaving(&object.value) {
+        if !meta::is_leaving(value) {
             let orphaned = !effects.is_empty() && effects.iter().all(|(_, effect)| *effect == Effect::Delete);
             let stale = time.is_some_and(|now| is_stale(object, now));
             let due = orphaned || stale || is_closing(store, &object.key.namespace);
             return due.then_some(Task::Remove).into_iter().collect();
         }
-        let finalizers = meta::finalizers(&object.value);
-        let childless = self.dependents.of(meta::text(&object.value, "uid")).next().is_none();
+        let finalizers = meta::finalizers(value);
+        let childless = self.dependents.of(meta::text(value, "uid")).next().is_none();
         let held = [FOREGROUND, ORPHAN].into_iter().filter(|one| finalizers.iter().any(|has| has == one));
         let mut tasks: Vec<Task> = held.filter(|_| childless).map(Task::Release).collect();
         let name = &object.key.name;
@@ -192,13 +194,14 @@ impl Collector {
         if store.is_unreadable(&key) {
             return Effect::Keep;
         }
-        let Some(there) = store.get(&key).filter(|there| meta::text(&there.value, "uid") == owner.uid) else {
+        let there = store.get(&key).map(|there| there.value());
+        let Some(there) = there.filter(|there| meta::text(there, "uid") == owner.uid) else {
             return Effect::Delete;
         };
-        if !meta::is_leaving(&there.value) {
+        if !meta::is_leaving(&there) {
             return Effect::Keep;
         }
-        let finalizers = meta::finalizers(&there.value);
+        let finalizers = meta::finalizers(&there);
         let has = |finalizer: &str| finalizers.iter().any(|one| one == finalizer);
         match (has(ORPHAN), has(FOREGROUND)) {
             (true, _) => Effect::Release,
@@ -221,7 +224,7 @@ enum Effect {
 
 fn is_closing(store: &Store, namespace: &str) -> bool {
     !namespace.is_empty()
-        && objects::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value))
+        && objects::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value()))
 }
 
 fn carry_out(store: &Store, catalog: &Catalog, object: &Object, task: &Task) -> Result<(), DiskError> {
@@ -246,8 +249,9 @@ fn is_stale(object: &Object, now: i64) -> bool {
     if object.key.resource != "events" {
         return false;
     }
-    let last = ["lastTimestamp", "eventTime"].iter().find_map(|field| object.value.get(field)?.as_str());
-    let last = last.unwrap_or_else(|| meta::text(&object.value, "creationTimestamp"));
+    let event = object.value();
+    let last = ["lastTimestamp", "eventTime"].iter().find_map(|field| event.get(field)?.as_str());
+    let last = last.unwrap_or_else(|| meta::text(&event, "creationTimestamp"));
     last.parse::<Timestamp>().is_ok_and(|last| now - last.as_second() > EVENTS_KEPT)
 }
 

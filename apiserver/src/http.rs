@@ -221,10 +221,15 @@ fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<
 
 /// A JSON answer.
 pub fn json_of(code: StatusCode, value: &impl Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(text) => (code, [(header::CONTENT_TYPE, "application/json")], text).into_response(),
+    match serde_json::to_string(value) {
+        Ok(text) => response(code, text),
         Err(error) => ApiError::internal(error.to_string()).into_response(),
     }
+}
+
+/// A response of JSON text.
+fn response(code: StatusCode, text: impl Into<String>) -> Response {
+    (code, [(header::CONTENT_TYPE, "application/json")], text.into()).into_response()
 }
 
 /// `metav1.Status` of a success.

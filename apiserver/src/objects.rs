@@ -94,12 +94,13 @@ pub fn change(
     object: &Object,
     stays: impl FnOnce(&mut Value) -> bool,
 ) -> Result<(), DiskError> {
-    let uid = meta::text(&object.value, "uid");
+    let known = object.value();
+    let uid = meta::text(&known, "uid");
     let changed = store.write(&object.key, |now, _| {
-        let Some(now) = now.filter(|now| meta::text(&now.value, "uid") == uid) else {
+        let Some(now) = now.filter(|now| meta::text(&now.value(), "uid") == uid) else {
             return Ok(Change::Nothing);
         };
-        let mut value = now.value.clone();
+        let mut value = now.to_value();
         Ok(if stays(&mut value) { Change::Put(value) } else { Change::Remove(value) })
     });
     done(changed)
@@ -142,7 +143,7 @@ pub fn make(
 ) -> Result<(), DiskError> {
     let written = store.write(&resource.key("", name), |before, _| {
         let mut value = match before {
-            Some(before) => before.value.clone(),
+            Some(before) => before.to_value(),
             None => {
                 let mut fresh =
                     json!({"apiVersion": resource.api_version(), "kind": resource.kind, "metadata": {}});

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::resource::path;
 use crate::resource::{Cause, Resource};
+use crate::store::Object;
 
 /// What a list or a watch is narrowed to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,6 +48,11 @@ impl Selector {
     /// Whether it selects everything.
     pub fn is_empty(&self) -> bool {
         self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Whether a stored object is selected. What has no selector is not parsed.
+    pub fn selects_stored(&self, object: &Object) -> bool {
+        self.is_empty() || self.selects(&object.value())
     }
 
     /// Whether an object is selected.

@@ -1,6 +1,6 @@
 //! Objects with one history: every write has a revision, and a write that was acknowledged survives `kill -9`.
 //!
-//! What is on disk (redb) is the objects and the last revision. Memory has them too, beside a bounded past of
+//! What is on disk (redb) is the objects and the last revision. Memory has them too, compressed, beside a bounded past of
 //! events; reads and watches are served from memory, so that they go on when the disk is full. A past that is gone,
 //! also by a restart, is [`Expired`]: readers start over, as with a Kubernetes API server.
 
@@ -30,6 +30,7 @@ use disk::{Disk, Opened};
 pub use follow::{Changes, Follower, Kept};
 use key_locks::KeyLocks;
 pub use limits::{Excess, Limits};
+use object::Recent;
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};
@@ -63,6 +64,7 @@ pub trait Recorder: fmt::Debug + Send + Sync {
 pub struct Store {
     recorder: Option<Arc<dyn Recorder>>,
     present: RwLock<Present>,
+    recent: Arc<Recent>,
     unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
     batches: Batches,
@@ -94,12 +96,13 @@ impl Store {
         Self::open(path).unwrap()
     }
 
-    fn over(Opened { disk, revision, objects, unreadable }: Opened) -> Self {
+    fn over(Opened { disk, revision, objects, recent, unreadable }: Opened) -> Self {
         let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
         Self {
             recorder: None,
             present: RwLock::new(present),
+            recent,
             unreadable,
             key_locks: KeyLocks::default(),
             batches: Batches::default(),

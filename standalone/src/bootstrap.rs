@@ -31,6 +31,6 @@ mod tests {
         let revision = store.revision();
         prepare(&store, "node1").unwrap();
         assert_eq!(store.revision(), revision);
-        assert_eq!(objects::namespace(&store, "default").unwrap().value["status"]["phase"], "Active");
+        assert_eq!(objects::namespace(&store, "default").unwrap().value()["status"]["phase"], "Active");
     }
 }

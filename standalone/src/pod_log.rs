@@ -49,9 +49,11 @@ impl ApiService for PodLog {
             let found = self.store.get(&PODS.key(namespace, name));
             let found = found.ok_or_else(|| ApiError::not_found(&PODS, name))?;
             let uid = |vmi: &str| {
-                self.store.get(&VMIS.key(namespace, vmi)).map(|vmi| meta::text(&vmi.value, "uid").to_owned())
+                self.store
+                    .get(&VMIS.key(namespace, vmi))
+                    .map(|vmi| meta::text(&vmi.value(), "uid").to_owned())
             };
-            let path = log_of(&found.value, (namespace, name), request.uri().query(), uid)?;
+            let path = log_of(&found.value(), (namespace, name), request.uri().query(), uid)?;
             self.ask(request, &path).await
         })
     }

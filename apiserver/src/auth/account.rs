@@ -84,7 +84,7 @@ impl Claims {
         let kept = || {
             let Holder { namespace, secret, .. } = &self.holder;
             let secret = store.get(&SECRETS.key(namespace, &secret.as_ref()?.name))?;
-            let kept = STANDARD.decode(secret.value.get("data")?.get("token")?.as_str()?).ok()?;
+            let kept = STANDARD.decode(secret.value().get("data")?.get("token")?.as_str()?).ok()?;
             Some(kept == token.as_bytes())
         };
         self.exp.is_some() || kept() == Some(true)
@@ -96,7 +96,7 @@ impl Claims {
         let in_time = self.nbf <= now && self.exp.is_none_or(|end| now < end) && self.iss == ISSUER;
         let there = |resource: &Resource, wanted: &Named| {
             let found = store.get(&resource.key(namespace, &wanted.name));
-            found.is_some_and(|found| meta::text(&found.value, "uid") == wanted.uid)
+            found.is_some_and(|found| meta::text(&found.value(), "uid") == wanted.uid)
         };
         let holds = in_time
             && there(&SERVICE_ACCOUNTS, account)
@@ -125,7 +125,7 @@ mod tests {
         let mut value = json!({});
         meta::create(&mut value, "n", name);
         let object = store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap().unwrap();
-        Named { name: name.to_owned(), uid: meta::text(&object.value, "uid").to_owned() }
+        Named { name: name.to_owned(), uid: meta::text(&object.value(), "uid").to_owned() }
     }
 
     #[test]

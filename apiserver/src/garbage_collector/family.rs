@@ -24,17 +24,12 @@ impl Owner<'_> {
 }
 
 /// The owners of an object.
-pub(super) fn owners(object: &Object) -> impl Iterator<Item = Owner<'_>> {
-    let references = object.value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+pub(super) fn owners(object: &Value) -> impl Iterator<Item = Owner<'_>> {
+    let references = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     references.into_iter().flatten().map(|reference| {
         let text = |field| reference.get(field).and_then(Value::as_str).unwrap_or_default();
         Owner { uid: text("uid"), api_version: text("apiVersion"), kind: text("kind"), name: text("name") }
     })
-}
-
-/// Owners that can be found: nobody waits for dependents of others.
-fn followed<'a>(catalog: &Catalog, object: &'a Object) -> impl Iterator<Item = Owner<'a>> {
-    owners(object).filter(|owner| owner.key(catalog, &object.key.namespace).is_some())
 }
 
 /// Dependents by the UIDs of their owners.
@@ -43,13 +38,15 @@ pub(super) struct Dependents(BTreeMap<String, BTreeSet<Key>>);
 
 impl Dependents {
     pub(super) fn add(&mut self, catalog: &Catalog, object: &Object) {
-        for owner in followed(catalog, object) {
+        // Nobody waits for dependents of what cannot be found.
+        let namespace = &object.key.namespace;
+        for owner in owners(&object.value()).filter(|owner| owner.key(catalog, namespace).is_some()) {
             self.0.entry(owner.uid.to_owned()).or_default().insert(object.key.clone());
         }
     }
 
     pub(super) fn remove(&mut self, object: &Object) {
-        for owner in owners(object) {
+        for owner in owners(&object.value()) {
             if let Some(keys) = self.0.get_mut(owner.uid) {
                 keys.remove(&object.key);
                 if keys.is_empty() {

@@ -41,7 +41,7 @@ impl World {
             .objects
             .iter()
             .map(|object| {
-                let dash = if meta::is_leaving(&object.value) { "-" } else { "" };
+                let dash = if meta::is_leaving(&object.value()) { "-" } else { "" };
                 format!("{dash}{}", object.key.name)
             })
             .collect();
@@ -103,8 +103,8 @@ fn a_pod_on_a_node_has_its_grace_period_also_when_its_owner_is_gone() {
     world.store.write(&key, |_, _| Ok::<_, ()>(Change::Put(pod))).unwrap();
     assert!(world.left().is_empty());
     let pod = world.store.get(&key).unwrap();
-    assert_eq!(pod.value["metadata"]["deletionGracePeriodSeconds"], 30);
-    let mut unbound = pod.value.clone();
+    assert_eq!(pod.value()["metadata"]["deletionGracePeriodSeconds"], 30);
+    let mut unbound = pod.to_value();
     json_patch::merge(
         &mut unbound,
         &json!({"spec": {"nodeName": null}, "metadata": {"deletionTimestamp": null,

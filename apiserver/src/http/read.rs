@@ -1,25 +1,27 @@
 //! One object, and lists.
 
+use std::sync::Arc;
+
 use axum::http::StatusCode;
 use axum::response::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::query::{Match, Query};
-use super::table::{Form, shown, table};
+use super::table::{Form, table, text};
 use super::target::Object;
-use super::{ApiError, Server, json_of};
+use super::{ApiError, Server, json_of, response};
+use crate::resource::Resource;
 use crate::selector::Selector;
-use crate::store::Listing;
+use crate::store::{Listing, Object as Stored};
 
 /// One object.
 pub(super) fn one(server: &Server, object: &Object, form: Form) -> Result<Response, ApiError> {
     let name = object.name.as_deref().unwrap_or_default();
     let found =
         server.store.get(&object.key(name)).ok_or_else(|| ApiError::not_found(&object.resource, name))?;
-    Ok(json_of(StatusCode::OK, &shown(&object.resource, &found.value, form)))
+    Ok(response(StatusCode::OK, &*text(&object.resource, &found, form)))
 }
 
 /// Where a list is read on: the moment it shows, and the last object that was listed.
@@ -63,7 +65,7 @@ pub(super) fn list(
     let rest = listing.objects.iter().filter(|object| {
         (object.key.namespace.as_str(), object.key.name.as_str()) > (after.0.as_str(), after.1.as_str())
     });
-    let mut selected = rest.filter(|object| selector.selects(&object.value));
+    let mut selected = rest.filter(|object| selector.selects_stored(object));
     let page: Vec<_> = match query.limit {
         Some(limit) => selected.by_ref().take(limit).collect(),
         None => selected.by_ref().collect(),
@@ -78,25 +80,27 @@ pub(super) fn list(
             metadata["remainingItemCount"] = json!(selected.count() + 1);
         }
     }
-    let page: Vec<&Value> = page.into_iter().map(|object| &object.value).collect();
     Ok(match form {
-        Form::Table(include) => json_of(StatusCode::OK, &table(&object.resource, &page, include, metadata)),
-        Form::Plain => {
-            let kind = format!("{}List", object.resource.kind);
-            let list = List { kind, api_version: object.resource.api_version(), metadata, items: &page };
-            json_of(StatusCode::OK, &list)
+        Form::Table(include) => {
+            let rows = page.iter().map(|found| found.value());
+            json_of(StatusCode::OK, &table(&object.resource, rows, include, metadata))
         }
+        Form::Plain => response(StatusCode::OK, list_text(&object.resource, &metadata, &page)),
     })
 }
 
-/// Objects as they are stored, which are not copied.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct List<'o> {
-    kind: String,
-    api_version: String,
-    metadata: Value,
-    items: &'o [&'o Value],
+/// A list as JSON; the objects are copied as they are stored.
+fn list_text(resource: &Resource, metadata: &Value, items: &[&Arc<Stored>]) -> String {
+    let (kind, api_version) = (json!(format!("{}List", resource.kind)), json!(resource.api_version()));
+    let bytes: usize = items.iter().map(|item| item.size + 32).sum();
+    let mut text = String::with_capacity(bytes + 256);
+    text.push_str(&format!(r#"{{"kind":{kind},"apiVersion":{api_version},"metadata":{metadata},"items":["#));
+    for (index, item) in items.iter().enumerate() {
+        text.push_str(if index > 0 { "," } else { "" });
+        text.push_str(&item.json());
+    }
+    text.push_str("]}");
+    text
 }
 
 fn moment(server: &Server, object: &Object, query: &Query, next: Option<&Next>) -> Result<Listing, ApiError> {

@@ -1,6 +1,7 @@
 //! In which form objects are answered: as they are, or as the table that `kubectl get` prints.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
+use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::header;
@@ -10,6 +11,7 @@ use super::ApiError;
 use super::query::Query;
 use crate::meta;
 use crate::resource::{Column, Resource};
+use crate::store::Object;
 
 /// The form of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,7 +65,12 @@ fn form(kind: &str, include: Include) -> Option<Form> {
 }
 
 /// Objects as a table.
-pub(super) fn table(resource: &Resource, objects: &[&Value], include: Include, list: Value) -> Value {
+pub(super) fn table(
+    resource: &Resource,
+    objects: impl IntoIterator<Item = impl Borrow<Value>>,
+    include: Include,
+    list: Value,
+) -> Value {
     let name = json!({"name": "Name", "type": "string", "format": "name", "priority": 0,
         "description": "Name must be unique within a namespace."});
     let head = |column: &Column| {
@@ -73,7 +80,8 @@ pub(super) fn table(resource: &Resource, objects: &[&Value], include: Include, l
             "description": column.description})
     };
     let heads: Vec<Value> = leading(resource, name).chain(resource.columns.iter().map(head)).collect();
-    let rows: Vec<Value> = objects.iter().map(|object| row(resource, object, include)).collect();
+    let rows: Vec<Value> =
+        objects.into_iter().map(|object| row(resource, object.borrow(), include)).collect();
     json!({
         "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": list,
         "columnDefinitions": heads, "rows": rows,
@@ -109,8 +117,16 @@ pub(super) fn shown<'o>(resource: &Resource, object: &'o Value, form: Form) -> C
         Form::Plain => Cow::Borrowed(object),
         Form::Table(include) => {
             let revision = json!({ "resourceVersion": meta::text(object, "resourceVersion") });
-            Cow::Owned(table(resource, &[object], include, revision))
+            Cow::Owned(table(resource, [object], include, revision))
         }
+    }
+}
+
+/// A stored object in the form that was asked for, as JSON.
+pub(super) fn text(resource: &Resource, object: &Object, form: Form) -> Arc<str> {
+    match form {
+        Form::Plain => object.json(),
+        Form::Table(_) => shown(resource, &object.value(), form).to_string().into(),
     }
 }
 

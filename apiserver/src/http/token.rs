@@ -47,7 +47,7 @@ pub(super) async fn serve(server: &Server, object: &Object, request: Request) ->
         name: meta::text(value, "name").to_owned(),
         uid: meta::text(value, "uid").to_owned(),
     };
-    let holder = Account { namespace: namespace.clone(), account: named(&account.value), secret };
+    let holder = Account { namespace: namespace.clone(), account: named(&account.value()), secret };
     let now = Timestamp::now().as_second();
     let claims = Claims::new(holder, requested.audiences.clone(), now, Some(requested.seconds));
     let token = server.tokens.sign(&claims);
@@ -125,7 +125,7 @@ fn bound(server: &Server, namespace: &str, wanted: Named) -> Result<Named, ApiEr
     let row = &SECRETS;
     let found = server.store.get(&row.key(namespace, &wanted.name));
     let found = found.ok_or_else(|| ApiError::not_found(row, &wanted.name))?;
-    let uid = meta::text(&found.value, "uid").to_owned();
+    let uid = meta::text(&found.value(), "uid").to_owned();
     if !wanted.uid.is_empty() && wanted.uid != uid {
         let why = format!(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::measured::Lasting;
 use super::query::Query;
-use super::table::{Form, shown};
+use super::table::{Form, text};
 use super::target::Object;
 use super::{ApiError, Server};
 use crate::resource::Resource;
@@ -89,8 +89,8 @@ pub(super) fn serve(
         .into_response())
 }
 
-fn line(kind: &str, object: &Value) -> String {
-    // Not by `json!`, which would copy the object.
+/// An event; `object` is JSON.
+fn line(kind: &str, object: &str) -> String {
     format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n")
 }
 
@@ -101,8 +101,8 @@ impl Watch {
         while piece.len() < PIECE
             && let Some(object) = self.first.next()
         {
-            if self.selects(&object.value) {
-                piece.push_str(&line("ADDED", &shown(&self.resource, &object.value, self.form)));
+            if self.selects(&object) {
+                piece.push_str(&line("ADDED", &text(&self.resource, &object, self.form)));
             }
         }
         if piece.is_empty() && std::mem::take(&mut self.marked) {
@@ -111,9 +111,9 @@ impl Watch {
         Some(piece).filter(|piece| !piece.is_empty())
     }
 
-    fn selects(&self, object: &Value) -> bool {
-        let named = self.name.as_deref().is_none_or(|name| crate::meta::text(object, "name") == name);
-        named && self.selector.selects(object)
+    fn selects(&self, object: &Stored) -> bool {
+        let named = self.name.as_deref().is_none_or(|name| object.key.name == name);
+        named && self.selector.selects_stored(object)
     }
 
     /// A bookmark: nothing happened up to here that the client does not know.
@@ -125,19 +125,19 @@ impl Watch {
         let object = json!({
             "kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata,
         });
-        line("BOOKMARK", &object)
+        line("BOOKMARK", &object.to_string())
     }
 
     fn line(&self, event: &Event) -> Option<String> {
-        let was = event.before.as_ref().is_some_and(|before| self.selects(&before.value));
-        let is = event.stays && self.selects(&event.object.value);
+        let was = event.before.as_ref().is_some_and(|before| self.selects(before));
+        let is = event.stays && self.selects(&event.object);
         let kind = match (was, is) {
             (false, true) => "ADDED",
             (true, true) => "MODIFIED",
             (true, false) => "DELETED",
             (false, false) => return None,
         };
-        Some(line(kind, &shown(&self.resource, &event.object.value, self.form)))
+        Some(line(kind, &text(&self.resource, &event.object, self.form)))
     }
 
     /// What to send next; nothing when the watch is over.
@@ -157,7 +157,7 @@ impl Watch {
                 }
                 Err(expired) => {
                     self.over = true;
-                    return Some(line("ERROR", &ApiError::from(expired).to_value()));
+                    return Some(line("ERROR", &ApiError::from(expired).to_value().to_string()));
                 }
             }
             let bookmark = self.bookmark;

@@ -106,7 +106,7 @@ struct Writer {
 #[derive(Debug)]
 struct Written {
     code: StatusCode,
-    value: Value,
+    value: Arc<Value>,
     warnings: Vec<String>,
 }
 
@@ -190,7 +190,7 @@ impl Writer {
     fn written(&self, done: Option<Written>, stored: Option<Arc<Stored>>) -> Result<Written, ApiError> {
         let mut written = done.ok_or_else(|| ApiError::internal("the write was not decided"))?;
         if let Some(stored) = stored.filter(|_| !self.dry) {
-            written.value = stored.value.clone();
+            written.value = stored.value();
         }
         Ok(written)
     }

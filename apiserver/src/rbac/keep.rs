@@ -55,12 +55,12 @@ fn reconcile(store: &Store, State { policy, follower }: &mut State) -> Option<Du
 /// Makes one of the defaults, or adds what it lacks.
 fn heal(store: &Store, default: &Default) -> Result<(), DiskError> {
     let key = default.resource.key("", default.name);
-    if store.get(&key).is_some_and(|there| healed(&there.value, &default.value).is_none()) {
+    if store.get(&key).is_some_and(|there| healed(&there.value(), &default.value).is_none()) {
         return Ok(());
     }
     let written = store.write(&key, |before, _| {
         Ok(match before {
-            Some(before) => healed(&before.value, &default.value).map_or(Change::Nothing, Change::Put),
+            Some(before) => healed(&before.value(), &default.value).map_or(Change::Nothing, Change::Put),
             None => {
                 let mut fresh = default.value.clone();
                 meta::create(&mut fresh, "", default.name);
@@ -132,7 +132,7 @@ fn aggregate(store: &Store) -> Result<(), DiskError> {
     let roles = store.list(&CLUSTER_ROLES.name(), None).objects;
     for role in roles.iter().filter(|role| is_made(role)) {
         let rules = made_of(role, &roles);
-        if rules != rules_in(&role.value) {
+        if rules != rules_in(&role.value()) {
             objects::change(store, role, |value| {
                 value["rules"] = json!(rules);
                 !meta::is_leaving(value) || objects::is_held(value)
@@ -144,7 +144,7 @@ fn aggregate(store: &Store) -> Result<(), DiskError> {
 
 /// Whether a role is made of others.
 fn is_made(role: &Object) -> bool {
-    role.value.get("aggregationRule").is_some_and(|rule| !rule.is_null())
+    role.value().get("aggregationRule").is_some_and(|rule| !rule.is_null())
 }
 
 /// The rules of all roles that a role is made of, each once, in the order of their names. Where such a role is itself made
@@ -153,12 +153,13 @@ fn made_of(role: &Object, roles: &[Arc<Object>]) -> Vec<Rule> {
     let mut open = vec![role];
     let mut parts: BTreeMap<&str, &Object> = BTreeMap::from([(role.key.name.as_str(), role)]);
     while let Some(role) = open.pop() {
-        let selectors = list(&role.value, &["aggregationRule", "clusterRoleSelectors"]);
+        let role = role.value();
+        let selectors = list(&role, &["aggregationRule", "clusterRoleSelectors"]);
         let selectors: Vec<Selector> =
             selectors.iter().filter_map(|selector| Selector::of_labels(selector).ok()).collect();
         let mut found: Vec<&Object> = Vec::new();
         for other in roles.iter().filter(|other| !parts.contains_key(other.key.name.as_str())) {
-            if selectors.iter().any(|selector| selector.selects(&other.value)) {
+            if selectors.iter().any(|selector| selector.selects(&other.value())) {
                 found.push(&**other);
             }
         }
@@ -171,7 +172,7 @@ fn made_of(role: &Object, roles: &[Arc<Object>]) -> Vec<Rule> {
     }
     let mut seen = BTreeSet::new();
     let plain = parts.into_values().filter(|part| !is_made(part));
-    plain.flat_map(|part| rules_in(&part.value)).filter(|rule| seen.insert(rule.clone())).collect()
+    plain.flat_map(|part| rules_in(&part.value())).filter(|rule| seen.insert(rule.clone())).collect()
 }
 
 #[cfg(test)]

@@ -129,7 +129,7 @@ impl Roles {
         for resource in [&CLUSTER_ROLES, &ROLES] {
             for object in store.list(&resource.name(), None).objects {
                 let place = (object.key.namespace.clone(), object.key.name.clone());
-                roles.rules.insert(place, rules_in(&object.value).into());
+                roles.rules.insert(place, rules_in(&object.value()).into());
             }
         }
         for resource in [&CLUSTER_ROLE_BINDINGS, &ROLE_BINDINGS] {
@@ -141,7 +141,7 @@ impl Roles {
     }
 
     fn bind(&mut self, object: &Object) {
-        let Binding { subjects, role_ref } = read(&object.value);
+        let Binding { subjects, role_ref } = read(&object.value());
         let (kind, name) = (meta_kind(object), &object.key.name);
         let namespace = Some(object.key.namespace.clone()).filter(|namespace| !namespace.is_empty());
         let binding = match &namespace {
@@ -226,7 +226,7 @@ impl Roles {
 }
 
 fn meta_kind(binding: &Object) -> &'static str {
-    if meta::text(&binding.value, "namespace").is_empty() { "ClusterRoleBinding" } else { "RoleBinding" }
+    if meta::text(&binding.value(), "namespace").is_empty() { "ClusterRoleBinding" } else { "RoleBinding" }
 }
 
 /// The roles of a store, brought up to date when they are asked for.

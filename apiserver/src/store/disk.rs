@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
+use redb::{Builder, Database, ReadableDatabase as _, ReadableTable as _, TableDefinition};
 use serde_json::Value;
 use thiserror::Error;
 use tracing::warn;
 
+use super::object::Recent;
 use super::reserve::{Reserve, Space};
 use super::{Excess, Key, Limits, Object, unreadable};
 
@@ -19,6 +20,8 @@ const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("o
 /// `revision`: the last write; `format`: how all this is laid out.
 const FACTS: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 const FORMAT: u64 = 1;
+/// Bytes of pages that redb keeps in memory. It is read only when it is opened: all objects are in memory.
+const CACHE: usize = 8 << 20;
 /// How soon it is tried again whether a disk can be written that could not.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -81,6 +84,8 @@ pub(super) struct Opened {
     /// The last one.
     pub(super) revision: u64,
     pub(super) objects: Vec<Object>,
+    /// Those of which the values are kept.
+    pub(super) recent: Arc<Recent>,
     /// Objects that cannot be read, now and at earlier starts.
     pub(super) unreadable: BTreeSet<Key>,
 }
@@ -137,10 +142,11 @@ impl Disk {
             return Err(DiskError::Strange { path: path.to_owned(), what });
         }
         let (mut objects, mut moved) = (Vec::new(), Vec::new());
+        let recent = Arc::default();
         let directory = unreadable::directory(path);
         let mut unreadable = unreadable::keys(&directory);
         for (name, revision, json) in rows {
-            match object(&name, revision, &json) {
+            match object(&name, revision, &json, &recent) {
                 Ok(object) => objects.push(object),
                 Err((key, why)) => {
                     if unreadable::set_aside(&directory, &key, revision, &json, &why) {
@@ -159,7 +165,7 @@ impl Disk {
         };
         let path = path.to_owned();
         let disk = Self { path, database, reserve, attempted: revision, doubt: Vec::new(), failed: None };
-        Ok(Opened { disk, revision, objects, unreadable })
+        Ok(Opened { disk, revision, objects, recent, unreadable })
     }
 
     /// The revision of the next write. One that was tried is never used again: readers may have seen it on disk.
@@ -176,7 +182,7 @@ impl Disk {
     }
 
     fn reopen(&mut self) -> Result<Vec<Attempt>, DiskError> {
-        let database = Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?;
+        let database = builder().open(&self.path).map_err(|error| failed(&self.path)(error.into()))?;
         let revision = revision(&database).map_err(failed(&self.path))?;
         self.database = Some(database);
         let doubt = std::mem::take(&mut self.doubt);
@@ -237,7 +243,7 @@ impl Disk {
         // redb serves nothing after an input or output error until it is opened again.
         let database = match self.database.take() {
             Some(database) => database,
-            None => Database::open(&self.path).map_err(|error| failed(&self.path)(error.into()))?,
+            None => builder().open(&self.path).map_err(|error| failed(&self.path)(error.into()))?,
         };
         self.attempted = revision;
         self.doubt = attempts.to_vec();
@@ -271,8 +277,14 @@ fn failed(path: &Path) -> impl FnOnce(redb::Error) -> DiskError {
     move |source| DiskError::File { path, source: Box::new(source) }
 }
 
+fn builder() -> Builder {
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE);
+    builder
+}
+
 fn create(path: &Path) -> Result<Database, redb::Error> {
-    let database = Database::create(path)?;
+    let database = builder().create(path)?;
     let writing = database.begin_write()?;
     {
         writing.open_table(OBJECTS)?;
@@ -293,8 +305,7 @@ fn write(database: &Database, attempts: &[Attempt], revision: u64) -> Result<(),
         for Attempt { object, stays } in attempts {
             let name = name(&object.key);
             if *stays {
-                let json = object.value.to_string();
-                objects.insert(name.as_str(), (object.revision, json.as_bytes()))?;
+                objects.insert(name.as_str(), (object.revision, object.json().as_bytes()))?;
             } else {
                 objects.remove(name.as_str())?;
             }
@@ -319,14 +330,14 @@ fn name(key: &Key) -> String {
 }
 
 /// The object of a row; else its key, and why it cannot be read.
-fn object(name: &str, revision: u64, json: &[u8]) -> Result<Object, (Key, String)> {
+fn object(name: &str, revision: u64, json: &[u8], recent: &Arc<Recent>) -> Result<Object, (Key, String)> {
     let mut parts = name.splitn(3, '\0');
     let mut part = || parts.next().unwrap_or_default();
     let key = Key::new(part(), part(), part());
     let depth = Limits { bytes: usize::MAX, ..Limits::STORED };
     match serde_json::from_slice(json) {
         Ok(value @ Value::Object(_)) => match depth.check(&value) {
-            Ok(size) => Ok(Object::sized(key, revision, value, size)),
+            Ok(size) => Ok(Object::sized(key, revision, value, size, recent)),
             Err(excess) => Err((key, excess.to_string())),
         },
         Ok(_) => Err((key, "it is no object".to_owned())),

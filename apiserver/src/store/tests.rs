@@ -19,13 +19,13 @@ fn put(store: &Store, name: &str, text: &str) -> u64 {
 fn remove(store: &Store, name: &str) {
     let key = Key::new("r", "n", name);
     let gone = |now: Option<&Arc<Object>>, _: &Store| {
-        Ok::<_, ()>(now.map_or(Change::Nothing, |now| Change::Remove(now.value.clone())))
+        Ok::<_, ()>(now.map_or(Change::Nothing, |now| Change::Remove(now.to_value())))
     };
     store.write(&key, gone).unwrap();
 }
 
 fn texts(listing: &Listing) -> BTreeMap<String, String> {
-    let text = |object: &Arc<Object>| object.value["text"].as_str().unwrap().to_owned();
+    let text = |object: &Arc<Object>| object.value()["text"].as_str().unwrap().to_owned();
     listing.objects.iter().map(|object| (object.key.name.clone(), text(object))).collect()
 }
 
@@ -44,7 +44,7 @@ fn what_was_acknowledged_is_there_after_reopening() {
     let store = Store::open(&path).unwrap();
     assert_eq!(store.revision(), last, "a revision is never used twice, also not that of a removal");
     assert_eq!(texts(&store.list("r", None)).into_iter().collect::<Vec<_>>(), [("b".into(), "1".into())]);
-    assert_eq!(store.get(&Key::new("r", "n", "b")).unwrap().value["metadata"]["resourceVersion"], "2");
+    assert_eq!(store.get(&Key::new("r", "n", "b")).unwrap().value()["metadata"]["resourceVersion"], "2");
     assert!(store.events("r", None, 2).is_err(), "the past ended with the process");
     assert_eq!(store.events("r", None, 3).unwrap().1.len(), 0);
 }

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::batch::{Entry, Outcome, Pending, Slot};
 use super::disk::{Attempt, Disk, DiskError, Failure};
+use super::object::Recent;
 use super::reserve::Space;
 use super::{Event, Key, Limits, Object, Store};
 
@@ -161,7 +162,7 @@ impl Store {
             if is_there || self.get(&draft.key).map(|now| now.revision) != before {
                 outcome.set(Outcome::Stale);
             } else if confirm(self) {
-                attempts.push(draft.attempt(revision));
+                attempts.push(draft.attempt(revision, &self.recent));
                 outcomes.push(outcome);
                 revision += 1;
             } else {
@@ -190,7 +191,7 @@ impl Store {
                 {
                     return Ok(landed);
                 }
-                let attempt = Draft::again(failed).attempt(disk.next_revision());
+                let attempt = Draft::again(failed).attempt(disk.next_revision(), &self.recent);
                 disk.write(std::slice::from_ref(&attempt), space)?;
                 self.publish(std::slice::from_ref(&attempt));
                 Ok(attempt.object)
@@ -228,7 +229,7 @@ impl Store {
     }
 
     fn commit(&self, disk: &mut Disk, draft: Draft, space: Space) -> Result<Arc<Object>, DiskError> {
-        let attempt = draft.attempt(disk.next_revision());
+        let attempt = draft.attempt(disk.next_revision(), &self.recent);
         let attempts = std::slice::from_ref(&attempt);
         disk.write(attempts, space)?;
         self.publish(attempts);
@@ -267,14 +268,15 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    fn attempt(self, revision: u64) -> Attempt {
+    fn attempt(self, revision: u64, recent: &Arc<Recent>) -> Attempt {
         let Self { key, value, bytes, stays } = self;
-        Attempt { object: Arc::new(Object::sized(key, revision, value, bytes)), stays }
+        Attempt { object: Arc::new(Object::sized(key, revision, value, bytes, recent)), stays }
     }
 
     /// What an attempt that failed was made of.
     fn again(Attempt { object, stays }: &Attempt) -> Self {
-        Self { key: object.key.clone(), value: object.value.clone(), bytes: object.size, stays: *stays }
+        let value = object.to_value();
+        Self { key: object.key.clone(), value, bytes: object.size, stays: *stays }
     }
 }
 
@@ -293,7 +295,7 @@ impl Store {
             Change::Put(mut value) => {
                 check_limits(key, &value)?;
                 if let Some(recorder) = &self.recorder {
-                    recorder.record(key, before.map(|before| &before.value), &mut value);
+                    recorder.record(key, before.map(|before| before.value()).as_deref(), &mut value);
                 }
                 (value, true)
             }

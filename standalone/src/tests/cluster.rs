@@ -81,7 +81,7 @@ impl<S: Source> Followed<S> {
     }
 
     fn get(&self, name: &str) -> Option<Value> {
-        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
+        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.to_value())
     }
 
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
@@ -176,7 +176,7 @@ async fn a_status_is_written_to_its_own_object_with_events() {
     assert_eq!(one.get("x").unwrap()["status"]["virtualMachineRevisionName"], "r");
     let events = || one.world.server.store.list("events", Some("default")).objects;
     one.until("there is an event", || events().len() == 1).await;
-    let event = &events()[0].value;
+    let event = &events()[0].value();
     assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("Started"), &json!(uid)));
     assert_eq!(event["source"], json!({"component": "virt-handler", "host": "node1"}));
 }
@@ -243,7 +243,7 @@ impl<S: Source> Followed<S> {
 
     fn pod(&self, name: &str) -> Option<Value> {
         let pods = self.world.server.store.list("pods", Some("default")).objects;
-        pods.iter().find(|pod| pod.value["metadata"]["name"] == name).map(|pod| pod.value.clone())
+        pods.iter().find(|pod| pod.value()["metadata"]["name"] == name).map(|pod| pod.to_value())
     }
 
     /// Has the node show a VMI in a phase.

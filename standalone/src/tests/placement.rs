@@ -51,7 +51,7 @@ impl Placed {
     }
 
     fn get(&self, name: &str) -> Option<Value> {
-        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.value.clone())
+        self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.to_value())
     }
 
     /// The launcher Pods of an instance.
@@ -59,9 +59,9 @@ impl Placed {
         let uid = self.get(name).unwrap_or_default()["metadata"]["uid"].clone();
         let pods = self.world.server.store.list("pods", Some("default")).objects;
         let its = |pod: &&Arc<vireo_apiserver::store::Object>| {
-            pod.value["metadata"]["labels"][CREATED_BY_LABEL] == uid
+            pod.value()["metadata"]["labels"][CREATED_BY_LABEL] == uid
         };
-        pods.iter().filter(its).map(|pod| pod.value.clone()).collect()
+        pods.iter().filter(its).map(|pod| pod.to_value()).collect()
     }
 
     fn node_of(&self, name: &str) -> Option<String> {
@@ -106,9 +106,9 @@ async fn an_instance_that_fits_is_bound_and_another_says_why_not() {
     );
     let failed = || {
         let events = placed.world.server.store.list("events", Some("default")).objects;
-        let failed = events.iter().filter(|event| event.value["reason"] == "FailedScheduling");
+        let failed = events.iter().filter(|event| event.value()["reason"] == "FailedScheduling");
         let kind = |event: &Arc<vireo_apiserver::store::Object>| {
-            event.value["involvedObject"]["kind"].as_str().unwrap_or_default().to_owned()
+            event.value()["involvedObject"]["kind"].as_str().unwrap_or_default().to_owned()
         };
         let mut kinds: Vec<String> = failed.map(kind).collect();
         kinds.sort();

@@ -67,7 +67,7 @@ impl Provisioned {
             "metadata": {}, "spec": {"volumes": volumes}, "status": {"phase": phase}});
         let key = kubevirt::VMIS.key("default", "web");
         let written = self.store().write(&key, |before, _| {
-            let mut new = before.map_or_else(|| vmi.clone(), |before| before.value.clone());
+            let mut new = before.map_or_else(|| vmi.clone(), |before| before.to_value());
             if before.is_none() {
                 meta::create(&mut new, "default", "web");
             }
@@ -82,7 +82,7 @@ impl Provisioned {
     }
 
     fn get(&self, key: &Key) -> Option<Value> {
-        self.store().get(key).map(|object| object.value.clone())
+        self.store().get(key).map(|object| object.to_value())
     }
 
     fn claimed(&self) -> Option<Value> {
@@ -95,7 +95,7 @@ impl Provisioned {
 
     fn volumes(&self) -> Vec<Value> {
         let all = self.store().list("persistentvolumes", None).objects;
-        all.iter().map(|volume| volume.value.clone()).collect()
+        all.iter().map(|volume| volume.to_value()).collect()
     }
 
     fn file(&self) -> PathBuf {
@@ -108,7 +108,7 @@ impl Provisioned {
 
     fn events(&self, reason: &str) -> usize {
         let events = self.store().list("events", None).objects;
-        events.iter().filter(|event| event.value["reason"] == reason).count()
+        events.iter().filter(|event| event.value()["reason"] == reason).count()
     }
 
     fn problem(&self) -> String {

@@ -16,7 +16,7 @@ fn write_as_the_node(world: &World, name: &str) {
     let key = kubevirt::VMIS.key("default", name);
     let written: Result<_, WriteError<std::convert::Infallible>> =
         world.server.store.write(&key, |object, _| {
-            let mut value = object.unwrap().value.clone();
+            let mut value = object.unwrap().to_value();
             value["metadata"]["labels"] = json!({NODE: "node1"});
             Ok(Change::Put(value))
         });

@@ -58,8 +58,8 @@ impl Controlled {
             let mut revisions = store.subscribe();
             loop {
                 for vmi in store.list(&kubevirt::VMIS.name(), None).objects {
-                    let held = meta::finalizers(&vmi.value).iter().any(|one| one == VMI_FINALIZER);
-                    if meta::is_leaving(&vmi.value) && held {
+                    let held = meta::finalizers(&vmi.value()).iter().any(|one| one == VMI_FINALIZER);
+                    if meta::is_leaving(&vmi.value()) && held {
                         end(&store, &vmi);
                     }
                 }
@@ -100,7 +100,7 @@ impl Controlled {
     }
 
     fn vm(&self) -> Value {
-        self.stored_vm().map(|object| object.value.clone()).unwrap_or_default()
+        self.stored_vm().map(|object| object.to_value()).unwrap_or_default()
     }
 
     fn vmi(&self) -> Option<Arc<Object>> {
@@ -108,7 +108,7 @@ impl Controlled {
     }
 
     fn uid(&self) -> String {
-        self.vmi().map(|vmi| meta::text(&vmi.value, "uid").to_owned()).unwrap_or_default()
+        self.vmi().map(|vmi| meta::text(&vmi.value(), "uid").to_owned()).unwrap_or_default()
     }
 
     /// Writes an object as another release would have.
@@ -135,12 +135,12 @@ impl Controlled {
     fn reasons(&self) -> BTreeSet<String> {
         let events = self.world.server.store.list("events", None).objects;
         let its = events.iter().filter(|event| is_about_the_vm(event));
-        its.filter_map(|event| Some(event.value["reason"].as_str()?.to_owned())).collect()
+        its.filter_map(|event| Some(event.value()["reason"].as_str()?.to_owned())).collect()
     }
 }
 
 fn is_about_the_vm(event: &Object) -> bool {
-    event.value["involvedObject"]["kind"] == "VirtualMachine"
+    event.value()["involvedObject"]["kind"] == "VirtualMachine"
 }
 
 /// Plays the node: nothing of the VMI runs any more.
@@ -168,7 +168,7 @@ async fn a_volume_request_that_is_refused_keeps_no_other_one() {
         .await;
     assert_eq!(code, 200);
     let is_done = || {
-        let volumes = vm.vmi().unwrap().value["spec"]["volumes"].clone();
+        let volumes = vm.vmi().unwrap().value()["spec"]["volumes"].clone();
         vm.vm()["status"].get("volumeRequests").is_none()
             && volumes.as_array().is_some_and(|all| all.len() == 1 && all[0]["name"] == "data")
     };

@@ -21,7 +21,8 @@ impl Writer {
             Application { of: Type::of_resource(resource), author: &self.author, manifest: &manifest, force };
         let mut done: Option<Written> = None;
         let decide = |stored: Option<&Arc<Stored>>| {
-            let before = stored.map(|stored| &stored.value);
+            let before = stored.map(|stored| stored.value());
+            let before = before.as_deref();
             if before.is_none() {
                 self.may_begin(&manifest)?;
                 self.may_create()?;
@@ -43,7 +44,7 @@ impl Writer {
             };
             self.check_limits(&mut value, stored.map(|stored| &**stored))?;
             managers.write(&mut value);
-            done = Some(Written { code, value: value.clone(), warnings });
+            done = Some(Written { code, value: Arc::new(value.clone()), warnings });
             Ok(self.decide(value))
         };
         // Again, now that nobody else writes.

@@ -51,9 +51,9 @@ pub(in crate::http) async fn bind(request: WriteRequest) -> Result<Response, Api
 impl Writer {
     fn bind(&self, binding: &Value) -> Result<(), ApiError> {
         let decide = |before: Option<&Arc<Stored>>| {
-            let before = &before.ok_or_else(|| self.absent())?.value;
-            self.check_identity(binding, before)?;
-            let mut value = before.clone();
+            let before = before.ok_or_else(|| self.absent())?.value();
+            self.check_identity(binding, &before)?;
+            let mut value = Value::clone(&before);
             resource::bind(&mut value, binding)
                 .map_err(|why| ApiError::conflict_on("pods/binding", self.name(), &why))?;
             Ok(self.decide(value))

@@ -80,15 +80,16 @@ impl Writer {
     fn change(&self, make: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Written, ApiError> {
         let mut done: Option<Written> = None;
         let decide = |before: Option<&Arc<Stored>>| {
-            let before = before.ok_or_else(|| self.absent())?;
-            let mut value = make(&before.value)?;
+            let stored = before.ok_or_else(|| self.absent())?;
+            let before = &*stored.value();
+            let mut value = make(before)?;
             // A subresource has no say in it.
-            let said = if self.object.status.is_some() { &before.value } else { &value };
-            let requested = Managers::requested(said, Some(&before.value));
-            let warnings = self.update(&mut value, &before.value)?;
-            self.check_limits(&mut value, Some(before))?;
-            self.record_update(&mut value, Some(&before.value), requested);
-            done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings });
+            let said = if self.object.status.is_some() { before } else { &value };
+            let requested = Managers::requested(said, Some(before));
+            let warnings = self.update(&mut value, before)?;
+            self.check_limits(&mut value, Some(stored))?;
+            self.record_update(&mut value, Some(before), requested);
+            done = Some(Written { code: StatusCode::OK, value: Arc::new(value.clone()), warnings });
             Ok(self.decide(value))
         };
         let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, |_| Ok(()))?;

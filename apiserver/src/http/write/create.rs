@@ -65,7 +65,7 @@ impl Writer {
         let (object, new) = (self.object.clone(), name.to_owned());
         let confirm = move |store: &Store| room(store, &object, &new);
         let stored = self.store.update(&self.object.key(name), self.space(), decide, confirm)?;
-        let value = stored.map_or(value, |stored| stored.value.clone());
+        let value = stored.map_or_else(|| Arc::new(value), |stored| stored.value());
         Ok(Written { code: StatusCode::CREATED, value, warnings })
     }
 

@@ -124,7 +124,8 @@ impl Writer {
         self.store.write(&self.object.key(name), |before, _| {
             let before = before.ok_or_else(|| ApiError::not_found(resource, name))?;
             self.check_preconditions(before, options)?;
-            let mut value = before.value.clone();
+            let had = before.value();
+            let mut value = Value::clone(&had);
             if let Some(finalizer) = options.finalizer.filter(|_| !meta::is_leaving(&value)) {
                 let mut finalizers = meta::finalizers(&value);
                 if !finalizers.iter().any(|one| one == finalizer) {
@@ -135,10 +136,10 @@ impl Writer {
             if options.evicts {
                 mark_disrupted(&mut value);
             }
-            let attributes = self.attributes(Operation::Delete, Some(&before.value));
+            let attributes = self.attributes(Operation::Delete, Some(&had));
             self.admission.delete(&attributes, &mut value, options.grace)?;
             let change = objects::mark_for_deletion(&mut value, resource.grace, options.grace);
-            if !meta::is_leaving(&before.value) && resource.grace.is_some() && meta::is_leaving(&value) {
+            if !meta::is_leaving(&had) && resource.grace.is_some() && meta::is_leaving(&value) {
                 meta::increment_generation(&mut value);
             }
             left = Some(match change {
@@ -156,8 +157,9 @@ impl Writer {
 
     pub(super) fn check_preconditions(&self, before: &Object, options: &Options) -> Result<(), ApiError> {
         let (resource, name) = (&*self.object.resource, before.key.name.as_str());
+        let had = before.value();
         for (wanted, field) in [(&options.uid, "uid"), (&options.revision, "resourceVersion")] {
-            let has = meta::text(&before.value, field);
+            let has = meta::text(&had, field);
             if !wanted.is_empty() && wanted != has {
                 let why =
                     format!("Precondition failed: {field} in precondition: {wanted}, in object meta: {has}");
@@ -174,7 +176,7 @@ impl Writer {
         let Self { store, object, .. } = self;
         let listing = store.list(&object.resource.name(), object.namespace.as_deref());
         let mut items = Vec::new();
-        for found in listing.objects.iter().filter(|found| selector.selects(&found.value)) {
+        for found in listing.objects.iter().filter(|found| selector.selects_stored(found)) {
             match self.remove(&found.key.name, options) {
                 Ok(Left::Going(value) | Left::Gone(value)) => items.push(value),
                 // Somebody else was faster.

@@ -39,9 +39,10 @@ impl Writer {
     fn evict(&self, mut options: Options) -> Result<(), ApiError> {
         let pod = self.store.get(&self.object.key(self.name())).ok_or_else(|| self.absent())?;
         self.check_preconditions(&pod, &options)?;
-        self.admission.evict(&self.attributes(Operation::Delete, Some(&pod.value)), options.dry)?;
+        let pod = pod.value();
+        self.admission.evict(&self.attributes(Operation::Delete, Some(&pod)), options.dry)?;
         // Another pod of this name was not asked about.
-        meta::text(&pod.value, "uid").clone_into(&mut options.uid);
+        meta::text(&pod, "uid").clone_into(&mut options.uid);
         self.remove(self.name(), &options).map(drop)
     }
 }

@@ -48,7 +48,7 @@ pub(in crate::http) async fn scale(request: WriteRequest) -> Result<Response, Ap
     let scale = match wanted {
         None => {
             let object = writer.store.get(&writer.object.key(writer.name()));
-            of(writer.scale_at()?, &object.ok_or_else(|| writer.absent())?.value)
+            of(writer.scale_at()?, &object.ok_or_else(|| writer.absent())?.value())
         }
         Some(wanted) => aside(move || writer.scale(&wanted)).await?,
     };
@@ -64,7 +64,7 @@ impl Writer {
         let at = self.scale_at()?;
         let mut done = None;
         let decide = |before: Option<&Arc<Stored>>| {
-            let before = &before.ok_or_else(|| self.absent())?.value;
+            let before = &*before.ok_or_else(|| self.absent())?.value();
             let wanted = match wanted {
                 Wanted::Whole(whole) => Cow::Borrowed(whole),
                 Wanted::Patch(patch) => Cow::Owned(patch.apply(&of(at, before), &[]).map_err(patch_error)?),
@@ -80,7 +80,8 @@ impl Writer {
             }
             meta::count_generation(&mut value, before);
             self.record_update(&mut value, Some(before), Managers::requested(before, Some(before)));
-            done = Some(Written { code: StatusCode::OK, value: value.clone(), warnings: Vec::new() });
+            done =
+                Some(Written { code: StatusCode::OK, value: Arc::new(value.clone()), warnings: Vec::new() });
             Ok(self.decide(value))
         };
         let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, |_| Ok(()))?;

@@ -186,7 +186,7 @@ pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), Api
     let Some(namespace) = &object.namespace else { return Ok(()) };
     match objects::namespace(store, namespace) {
         None => Err(ApiError::not_found(&NAMESPACES, namespace)),
-        Some(found) if meta::is_leaving(&found.value) => {
+        Some(found) if meta::is_leaving(&found.value()) => {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );

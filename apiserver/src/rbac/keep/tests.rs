@@ -33,7 +33,7 @@ fn put(store: &Store, plural: &str, name: &str, mut value: Value) {
 
 fn verbs(store: &Store, role: &str, resource: &str) -> Vec<String> {
     let role = store.get(&row("clusterroles").key("", role)).unwrap();
-    let mut verbs: Vec<String> = rules_in(&role.value)
+    let mut verbs: Vec<String> = rules_in(&role.value())
         .into_iter()
         .filter(|rule| rule.resources.iter().any(|one| one == resource))
         .flat_map(|rule| rule.verbs)
@@ -113,7 +113,7 @@ fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
     })
     .unwrap();
     assert_eq!(reconcile(&store, &mut state), None);
-    assert_eq!(store.get(&key).unwrap().value["subjects"][0]["name"], "system:masters");
+    assert_eq!(store.get(&key).unwrap().value()["subjects"][0]["name"], "system:masters");
     assert_eq!(verbs(&store, "example.com:view", "crates"), ["get", "list", "watch"]);
     assert_eq!(verbs(&store, "view", "things"), ["get"]);
 
@@ -124,7 +124,7 @@ fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
     })
     .unwrap();
     reconcile(&store, &mut state);
-    assert_eq!(store.get(&key).unwrap().value["subjects"], json!([]), "its users said so");
+    assert_eq!(store.get(&key).unwrap().value()["subjects"], json!([]), "its users said so");
 }
 
 #[test]

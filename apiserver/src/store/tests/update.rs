@@ -13,7 +13,7 @@ fn numbered(store: &Store, key: &Key, number: u64) {
 }
 
 fn plus_one(before: Option<&Arc<Object>>) -> Result<Change, Infallible> {
-    let mut value = before.unwrap().value.clone();
+    let mut value = before.unwrap().to_value();
     value["number"] = json!(value["number"].as_u64().unwrap() + 1);
     Ok(Change::Put(value))
 }
@@ -47,7 +47,7 @@ fn others_write_while_an_update_is_decided() {
             plus_one(before)
         };
         let stored = store.update(&key, Space::Free, decide, |_| Ok(())).unwrap().unwrap();
-        assert_eq!((&stored.value["number"], tries.get()), (&json!(11), 2), "nothing is lost");
+        assert_eq!((&stored.value()["number"], tries.get()), (&json!(11), 2), "nothing is lost");
     });
 }
 
@@ -86,7 +86,7 @@ fn updates_of_one_object_wait_for_each_other() {
             });
         }
     });
-    assert_eq!(store.get(&key).unwrap().value["number"], json!(WRITERS * UPDATES));
+    assert_eq!(store.get(&key).unwrap().value()["number"], json!(WRITERS * UPDATES));
     assert_eq!(tries.into_inner(), WRITERS * UPDATES, "none was decided twice");
 }
 

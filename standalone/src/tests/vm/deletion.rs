@@ -37,9 +37,10 @@ async fn nothing_of_a_vm_stays_however_it_is_deleted() {
             vm.until(&format!("{policy} {by_hand}: the VM is gone"), || vm.vm().is_null()).await;
             if policy == "Orphan" {
                 let vmi = vm.vmi().unwrap();
-                assert_eq!(vmi.value["status"]["phase"], "Running");
-                assert!(!meta::is_leaving(&vmi.value));
-                let owners = vmi.value["metadata"]["ownerReferences"].as_array();
+                assert_eq!(vmi.value()["status"]["phase"], "Running");
+                assert!(!meta::is_leaving(&vmi.value()));
+                let vmi = vmi.value();
+                let owners = vmi["metadata"]["ownerReferences"].as_array();
                 assert!(owners.is_none_or(Vec::is_empty), "{owners:?}");
                 vm.delete(VMI, "Background").await;
             }
@@ -59,8 +60,8 @@ async fn an_orphan_is_adopted_by_the_next_vm_of_its_name() {
     vm.create_vm("Always").await;
     vm.is_shown_as("Running").await;
     let vmi = vm.vmi().unwrap();
-    assert_eq!(meta::text(&vmi.value, "uid"), first, "the guest goes on");
-    assert_eq!(vmi.value["metadata"]["ownerReferences"][0]["uid"], vm.vm()["metadata"]["uid"]);
+    assert_eq!(meta::text(&vmi.value(), "uid"), first, "the guest goes on");
+    assert_eq!(vmi.value()["metadata"]["ownerReferences"][0]["uid"], vm.vm()["metadata"]["uid"]);
     assert!(!vm.reasons().contains("FailedCreate"));
     vm.delete(VM, "Background").await;
     vm.until("both are gone", || vm.vmi().is_none() && vm.vm().is_null()).await;
