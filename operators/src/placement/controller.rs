@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::api::PostParams;
 use kube::runtime::watcher::Config;
@@ -20,6 +21,8 @@ use crate::conditions;
 
 /// All Pods are placed together: one that is refused must not delay the others.
 const LONGEST_RETRY: std::time::Duration = std::time::Duration::from_secs(5);
+/// Pods that are bound at the same time.
+const WRITES: usize = 8;
 const COMPONENT: &str = "default-scheduler";
 const CONDITION: &str = "PodScheduled";
 const UNSCHEDULABLE: &str = "Unschedulable";
@@ -159,11 +162,15 @@ impl Reconcile for Controller {
         let refused = unschedulable(node, bound, pending.iter().map(|pod| &pod.value).collect());
         pending.sort_by_key(|pod| (&pod.metadata.creation_timestamp, &pod.key));
         let (mut shown, mut failed) = (0, None);
-        for pod in pending {
-            let done = match refused.get(&pod.uid) {
+        let write = async |pod: &Arc<Cached<Pod>>| {
+            match refused.get(&pod.uid) {
                 Some(why) => self.note(pod, why).await,
                 None => self.bind(pod).await.map(|()| 0),
-            };
+            }
+        };
+        // Writes at the same time share a commit of the store.
+        let mut writes = stream::iter(pending).map(write).buffered(WRITES);
+        while let Some(done) = writes.next().await {
             match done {
                 Ok(revision) => shown = revision.max(shown),
                 Err(error) => failed = Some(error),
