@@ -15,6 +15,8 @@ mod reserve;
 mod unreadable;
 mod write;
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Bound;
@@ -49,8 +51,38 @@ pub struct Listing {
 #[derive(Debug)]
 struct Present {
     revision: u64,
-    objects: BTreeMap<Key, Arc<Object>>,
+    objects: BTreeSet<ByKey>,
     past: Past,
+}
+
+/// An object in the order of its key.
+#[derive(Debug)]
+struct ByKey(Arc<Object>);
+
+impl Borrow<Key> for ByKey {
+    fn borrow(&self) -> &Key {
+        &self.0.key
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key == other.0.key
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key.cmp(&other.0.key)
+    }
 }
 
 /// Completes what the server itself writes before it is stored.
@@ -96,8 +128,9 @@ impl Store {
         Self::open(path).unwrap()
     }
 
+    #[expect(clippy::mutable_key_type, reason = "the key of an object does not change")]
     fn over(Opened { disk, revision, objects, recent, unreadable }: Opened) -> Self {
-        let objects = objects.into_iter().map(|object| (object.key.clone(), Arc::new(object))).collect();
+        let objects = objects.into_iter().map(|object| ByKey(Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
         Self {
             recorder: None,
@@ -127,7 +160,7 @@ impl Store {
 
     /// One object.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
-        self.present().objects.get(key).cloned()
+        self.present().objects.get(key).map(|object| Arc::clone(&object.0))
     }
 
     /// Whether an object was there that could not be read, and is in nobody's hands since: nobody deleted it.
@@ -203,7 +236,8 @@ impl Store {
     /// How many objects there are of each resource.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut counts = BTreeMap::new();
-        for key in self.present().objects.keys() {
+        for ByKey(object) in &self.present().objects {
+            let key = &object.key;
             match counts.get_mut(&key.resource) {
                 Some(count) => *count += 1,
                 None => {
@@ -227,8 +261,8 @@ impl Present {
         namespace: Option<&'a str>,
     ) -> impl Iterator<Item = &'a Arc<Object>> {
         let first = Key::new(resource, namespace.unwrap_or_default(), "");
-        let range = self.objects.range((Bound::Included(first), Bound::Unbounded));
-        range.map(|(_, object)| object).take_while(move |object| object.key.is_of(resource, namespace))
+        let range = self.objects.range::<Key, _>((Bound::Included(first), Bound::Unbounded));
+        range.map(|object| &object.0).take_while(move |object| object.key.is_of(resource, namespace))
     }
 }
 

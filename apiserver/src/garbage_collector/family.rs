@@ -1,6 +1,6 @@
 //! Who belongs to whom.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -34,30 +34,26 @@ pub(super) fn owners(object: &Value) -> impl Iterator<Item = Owner<'_>> {
 
 /// Dependents by the UIDs of their owners.
 #[derive(Debug, Default)]
-pub(super) struct Dependents(BTreeMap<String, BTreeSet<Key>>);
+pub(super) struct Dependents(BTreeSet<(String, Key)>);
 
 impl Dependents {
     pub(super) fn add(&mut self, catalog: &Catalog, object: &Object) {
         // Nobody waits for dependents of what cannot be found.
         let namespace = &object.key.namespace;
         for owner in owners(&object.value()).filter(|owner| owner.key(catalog, namespace).is_some()) {
-            self.0.entry(owner.uid.to_owned()).or_default().insert(object.key.clone());
+            self.0.insert((owner.uid.to_owned(), object.key.clone()));
         }
     }
 
     pub(super) fn remove(&mut self, object: &Object) {
         for owner in owners(&object.value()) {
-            if let Some(keys) = self.0.get_mut(owner.uid) {
-                keys.remove(&object.key);
-                if keys.is_empty() {
-                    self.0.remove(owner.uid);
-                }
-            }
+            self.0.remove(&(owner.uid.to_owned(), object.key.clone()));
         }
     }
 
     /// What belongs to an owner.
-    pub(super) fn of(&self, uid: &str) -> impl Iterator<Item = &Key> {
-        self.0.get(uid).into_iter().flatten()
+    pub(super) fn of<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a Key> {
+        let first = (uid.to_owned(), Key::new("", "", ""));
+        self.0.range(first..).take_while(move |(owner, _)| owner == uid).map(|(_, key)| key)
     }
 }

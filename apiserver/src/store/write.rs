@@ -10,7 +10,7 @@ use super::batch::{Entry, Outcome, Pending, Slot};
 use super::disk::{Attempt, Disk, DiskError, Failure};
 use super::object::Recent;
 use super::reserve::Space;
-use super::{Event, Key, Limits, Object, Store};
+use super::{ByKey, Event, Key, Limits, Object, Store};
 
 /// How often an update is decided anew when controllers write to the same object in between.
 pub(super) const MOST_TRIES: usize = 16;
@@ -247,9 +247,10 @@ impl Store {
         present.revision = last.object.revision;
         for Attempt { object, stays } in attempts {
             let before = match stays {
-                true => present.objects.insert(object.key.clone(), Arc::clone(object)),
-                false => present.objects.remove(&object.key),
+                true => present.objects.replace(ByKey(Arc::clone(object))),
+                false => present.objects.take(&object.key),
             };
+            let before = before.map(|before| before.0);
             let event = Event { key: object.key.clone(), before, object: Arc::clone(object), stays: *stays };
             present.past.push(Arc::new(event));
         }

@@ -1,6 +1,6 @@
 //! Objects by name, and by what controls them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::{Cached, Change};
@@ -10,15 +10,14 @@ use crate::ObjectKey;
 #[derive(Debug)]
 pub(super) struct Cache<T> {
     objects: BTreeMap<ObjectKey, Arc<Cached<T>>>,
-    /// By the UID of what controls them.
-    owned: HashMap<String, BTreeSet<ObjectKey>>,
-    /// By namespace.
-    uncontrolled: HashMap<String, BTreeSet<ObjectKey>>,
+    /// After the UID of what controls them.
+    owned: BTreeSet<(String, ObjectKey)>,
+    uncontrolled: BTreeSet<ObjectKey>,
 }
 
 impl<T> Default for Cache<T> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), owned: HashMap::new(), uncontrolled: HashMap::new() }
+        Self { objects: BTreeMap::new(), owned: BTreeSet::new(), uncontrolled: BTreeSet::new() }
     }
 }
 
@@ -41,45 +40,36 @@ impl<T> Cache<T> {
     /// Puts an object in its place, or removes it.
     pub(super) fn put(&mut self, key: ObjectKey, after: Option<Cached<T>>) -> Change<T> {
         let before = self.objects.remove(&key);
-        if let Some(before) = &before {
-            let (index, by) = self.index(before);
-            if let Some(keys) = index.get_mut(by) {
-                keys.remove(&key);
-                if keys.is_empty() {
-                    index.remove(by);
-                }
-            }
+        match before.as_ref().map(|before| &before.owner) {
+            Some(Some(owner)) => drop(self.owned.remove(&(owner.uid.clone(), key.clone()))),
+            Some(None) => drop(self.uncontrolled.remove(&key)),
+            None => {}
         }
         let after = after.map(Arc::new);
         if let Some(after) = &after {
-            let (index, by) = self.index(after);
-            index.entry(by.to_owned()).or_default().insert(key.clone());
+            match &after.owner {
+                Some(owner) => self.owned.insert((owner.uid.clone(), key.clone())),
+                None => self.uncontrolled.insert(key.clone()),
+            };
             self.objects.insert(key.clone(), Arc::clone(after));
         }
         Change { key, before, after }
-    }
-
-    fn index<'a>(&mut self, object: &'a Cached<T>) -> (&mut HashMap<String, BTreeSet<ObjectKey>>, &'a str) {
-        match &object.owner {
-            Some(owner) => (&mut self.owned, &owner.uid),
-            None => (&mut self.uncontrolled, &object.key.namespace),
-        }
     }
 
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<Cached<T>>> {
         self.objects.get(key).cloned()
     }
 
-    fn found(&self, keys: Option<&BTreeSet<ObjectKey>>) -> Vec<Arc<Cached<T>>> {
-        keys.into_iter().flatten().filter_map(|key| self.get(key)).collect()
-    }
-
     pub(super) fn owned_by(&self, uid: &str) -> Vec<Arc<Cached<T>>> {
-        self.found(self.owned.get(uid))
+        let first = (uid.to_owned(), ObjectKey::new("", ""));
+        let keys = self.owned.range(first..).take_while(|(owner, _)| owner == uid);
+        keys.filter_map(|(_, key)| self.get(key)).collect()
     }
 
     pub(super) fn uncontrolled(&self, namespace: &str) -> Vec<Arc<Cached<T>>> {
-        self.found(self.uncontrolled.get(namespace))
+        let first = ObjectKey::new(namespace, "");
+        let keys = self.uncontrolled.range(first..).take_while(|key| key.namespace == namespace);
+        keys.filter_map(|key| self.get(key)).collect()
     }
 
     pub(super) fn namespace(&self, namespace: &str) -> Vec<Arc<Cached<T>>> {
