@@ -36,7 +36,7 @@ mod volume;
 pub use cloud_init::CloudInit;
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
-pub use field::Field;
+pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
 pub use firmware::{BootSource, Firmware, KernelBoot};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
 pub use image::{ImageRef, ImageRefError};

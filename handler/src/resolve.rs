@@ -35,6 +35,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         |field: &str| if vm.balloon() == Balloon::Wanted { field.to_owned() } else { String::new() };
     wire::LaunchRequest {
         vmi: Some(identity(vm)),
+        fields: Some(vireo_api::spec::field_paths().into()),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
         cpu: Some(cpu(vm)),
         memory_bytes: vm.memory().guest().get(),
@@ -53,7 +54,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),
         memory_balloon: vm.balloon() != Balloon::Off,
-        memory_balloon_field: insists("spec.domain.devices.autoattachMemBalloon"),
+        memory_balloon_field: insists(vireo_api::spec::MEMORY_BALLOON_FIELD),
         console_socket: text(&facts.dir.console_socket()),
         vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
         runtime_dir: text(&facts.dir.run()),

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use vireo_proto::launcher::Fault;
 
 use crate::fault::{Code, fault, fault_at};
-use vireo_vmconfig::BootSource;
+use crate::launch::Launch;
+use vireo_vmconfig::{BootSource, FieldPaths};
 
 /// Where distributions put SeaBIOS.
 const BIOS: [&str; 3] = [
@@ -16,9 +17,6 @@ const BIOS: [&str; 3] = [
 ];
 /// Where distributions put OVMF.
 const EFI: [&str; 3] = ["/usr/share/OVMF", "/usr/share/edk2/ovmf", "/usr/share/edk2/x64"];
-
-const AT_BIOS: &str = "spec.domain.firmware.bootloader.bios";
-const AT_EFI: &str = "spec.domain.firmware.bootloader.efi";
 
 /// What is not where distributions have it.
 #[derive(Clone, Debug, Default)]
@@ -43,26 +41,26 @@ pub struct Firmware {
 }
 
 impl Paths {
-    /// Firmware for a VM that starts so, with its variables: the ones it has, or fresh ones in `runtime`.
+    /// Firmware for a VM, with its variables: the ones it has, or fresh ones in its scratch directory.
     /// `None` for a VM without firmware.
     ///
     /// # Errors
     /// Names what is missing, and the package that brings it.
-    pub fn find(&self, boot: &BootSource, runtime: &Path) -> Result<Option<Firmware>, Fault> {
-        match boot {
+    pub fn find(&self, launch: &Launch) -> Result<Option<Firmware>, Fault> {
+        match &launch.boot {
             BootSource::Kernel(_) => Ok(None),
             BootSource::Bios { .. } => {
-                Ok(Some(Firmware { code: self.bios()?, variables: None, secure: false }))
+                Ok(Some(Firmware { code: self.bios(&launch.fields)?, variables: None, secure: false }))
             }
             BootSource::Efi { secure_boot, persistent } => {
-                let (code, template) = self.efi(*secure_boot)?;
-                let own = own_variables(&template, persistent.as_deref(), runtime)?;
+                let (code, template) = self.efi(*secure_boot, &launch.fields)?;
+                let own = own_variables(&template, persistent.as_deref(), &launch.runtime_dir)?;
                 Ok(Some(Firmware { code, variables: Some(own), secure: *secure_boot }))
             }
         }
     }
 
-    fn bios(&self) -> Result<PathBuf, Fault> {
+    fn bios(&self, fields: &FieldPaths) -> Result<PathBuf, Fault> {
         let candidates = match &self.bios {
             Some(path) => vec![path.clone()],
             None => BIOS.iter().map(PathBuf::from).collect(),
@@ -70,7 +68,7 @@ impl Paths {
         let found = candidates.iter().find(|path| path.is_file());
         found.cloned().ok_or_else(|| {
             missing(
-                AT_BIOS,
+                &fields.bios,
                 &format!("no BIOS on this node: {} is not there", listed(&candidates)),
                 "seabios",
                 "--bios",
@@ -78,7 +76,7 @@ impl Paths {
         })
     }
 
-    fn efi(&self, secure: bool) -> Result<(PathBuf, PathBuf), Fault> {
+    fn efi(&self, secure: bool, fields: &FieldPaths) -> Result<(PathBuf, PathBuf), Fault> {
         let (code, template) = if secure {
             ("OVMF_CODE_4M.secboot.fd", "OVMF_VARS_4M.ms.fd")
         } else {
@@ -93,7 +91,7 @@ impl Paths {
             let looked: Vec<_> = candidates.iter().map(|(code, _)| code.clone()).collect();
             let what =
                 format!("no EFI firmware on this node: {} with its {template} is not there", listed(&looked));
-            missing(AT_EFI, &what, "ovmf", "--efi-code and --efi-variables")
+            missing(&fields.efi, &what, "ovmf", "--efi-code and --efi-variables")
         })
     }
 }
@@ -131,8 +129,14 @@ fn fresh(template: &Path, to: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn efi(secure_boot: bool, variables: Option<PathBuf>) -> BootSource {
-        BootSource::Efi { secure_boot, persistent: variables }
+    use crate::launch::sample;
+
+    fn efi(persistent: Option<PathBuf>) -> BootSource {
+        BootSource::Efi { secure_boot: false, persistent }
+    }
+
+    fn launch(boot: BootSource, runtime_dir: &Path) -> Launch {
+        Launch { boot, runtime_dir: runtime_dir.to_owned(), ..sample::kernel_boot() }
     }
 
     #[test]
@@ -144,7 +148,7 @@ mod tests {
         let paths = Paths { bios: None, efi_code: Some(code), efi_variables: Some(template) };
         let kept = dir.path().join("kept.fd");
         for (keep, after) in [(Some(kept.clone()), &b"mine"[..]), (None, b"vars")] {
-            let found = || paths.find(&efi(false, keep.clone()), dir.path()).unwrap().unwrap();
+            let found = || paths.find(&launch(efi(keep.clone()), dir.path())).unwrap().unwrap();
             let own = found().variables.unwrap();
             assert_eq!(std::fs::read(&own).unwrap(), b"vars");
             std::fs::write(&own, b"mine").unwrap();
@@ -164,10 +168,10 @@ mod tests {
             efi_variables: Some(nowhere),
         };
         for (boot, package, field) in [
-            (BootSource::Bios { use_serial: false }, "package seabios", AT_BIOS),
-            (efi(false, None), "package ovmf", AT_EFI),
+            (BootSource::Bios { use_serial: false }, "package seabios", "bios"),
+            (efi(None), "package ovmf", "efi"),
         ] {
-            let fault = paths.find(&boot, Path::new("/tmp")).unwrap_err();
+            let fault = paths.find(&launch(boot, Path::new("/tmp"))).unwrap_err();
             assert!(
                 fault.detail.contains(package) && fault.detail.contains("/nowhere/firmware"),
                 "{}",

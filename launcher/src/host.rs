@@ -125,19 +125,16 @@ pub enum HostError {
 /// Every file and device that cannot be opened, together.
 pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<HostResources, Fault> {
     let mut errors = Vec::new();
-    let firmware = firmware.find(&launch.boot, &launch.runtime_dir)?.and_then(|found| match kind {
-        Kind::Native => collect(&mut errors, "spec.domain.firmware.bootloader", open_firmware(&found)),
+    let firmware = firmware.find(launch)?.and_then(|found| match kind {
+        Kind::Native => collect(&mut errors, &launch.fields.bootloader, open_firmware(&found)),
         Kind::Qemu => Some(HostFirmware::Paths(found)),
     });
     let kernel = match &launch.boot {
         BootSource::Kernel(KernelFiles { kernel, initrd, .. }) => {
             let kernel = open_file("the kernel", kernel, false);
             let initrd = initrd.as_deref().map(|path| open_file("the initrd", path, false)).transpose();
-            collect(&mut errors, "spec.domain.firmware.kernelBoot", kernel).zip(collect(
-                &mut errors,
-                "spec.domain.firmware.kernelBoot",
-                initrd,
-            ))
+            let field = &launch.fields.kernel_boot;
+            collect(&mut errors, field, kernel).zip(collect(&mut errors, field, initrd))
         }
         BootSource::Bios { .. } | BootSource::Efi { .. } => None,
     };
@@ -319,7 +316,7 @@ mod tests {
         directory.source = DiskSource::Raw(dir.path().to_owned());
         launch.disks.push(directory);
         let fault = open(&launch, Kind::Qemu, &existing()).unwrap_err();
-        assert_eq!(fault.field, "spec.domain.firmware.kernelBoot");
+        assert_eq!(fault.field, "kernelBoot");
         for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
             assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);
         }

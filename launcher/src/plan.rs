@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use vireo_proto::launcher::Fault;
-use vireo_vmconfig::{BootSource, DiskSource, KernelFiles, Smbios};
+use vireo_vmconfig::{BootSource, DiskSource, FieldPaths, KernelFiles, Smbios};
 use vireo_vmm::config::{
     Boot as MonitorBoot, Disk as MonitorDisk, DiskError, DiskImage, Firmware, Input, KernelBoot, MemorySize,
     MemorySizeError, Net, Opened, Port, TooManyDevices, VmConfig,
@@ -17,7 +17,7 @@ use crate::launch::{Disk, Launch};
 
 /// Why a launch message has no monitor configuration.
 #[derive(Debug, thiserror::Error)]
-pub enum PlanError {
+enum PlanError {
     /// Not a size of guest memory.
     #[error("the monitor has no such amount of memory")]
     Memory(#[from] MemorySizeError),
@@ -48,21 +48,28 @@ pub enum PlanError {
     TooManyDevices(#[from] TooManyDevices),
 }
 
-impl From<PlanError> for Fault {
-    fn from(error: PlanError) -> Self {
-        let field = match &error {
-            PlanError::Memory(_) => "spec.domain.memory.guest",
-            PlanError::NothingToStart => "spec.domain.firmware",
-            PlanError::Disk { field, .. } | PlanError::EmptyDrive { field, .. } => field,
-            PlanError::TooManyDevices(_) => "spec.domain.devices",
+impl PlanError {
+    fn fault(&self, fields: &FieldPaths) -> Fault {
+        let field = match self {
+            Self::Memory(_) => &fields.memory,
+            Self::NothingToStart => &fields.firmware,
+            Self::Disk { field, .. } | Self::EmptyDrive { field, .. } => field,
+            Self::TooManyDevices(_) => &fields.devices,
         };
-        fault_at(Code::Unsupported, field, chain(&error))
+        fault_at(Code::Unsupported, field, chain(self))
     }
 }
 
 /// Translates. Features that the monitor does not support were rejected by
 /// [`choose`](crate::hypervisor::choose); the errors here come from the monitor's own types.
-pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
+///
+/// # Errors
+/// What the monitor does not have, at the field that asks for it.
+pub fn vm_config(launch: &Launch, host: HostResources) -> Result<VmConfig, Fault> {
+    plan(launch, host).map_err(|error| error.fault(&launch.fields))
+}
+
+fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
     let boot = boot(&launch.boot, host.kernel, host.firmware)?;
     let memory = MemorySize::from_bytes(launch.memory_bytes)?;
     let disks = launch.disks.iter().zip(host.disks).map(|(wanted, files)| disk(wanted, files));
@@ -196,15 +203,15 @@ mod tests {
     fn what_only_the_monitor_knows_is_refused_by_field() {
         type Change = fn(&mut Launch);
         let table: [(Change, &str); 4] = [
-            (|l| l.memory_bytes = 1, "spec.domain.memory.guest"),
-            (|l| l.boot = BootSource::Bios { use_serial: false }, "spec.domain.firmware"),
+            (|l| l.memory_bytes = 1, "memory"),
+            (|l| l.boot = BootSource::Bios { use_serial: false }, "firmware"),
             (|l| l.disks[0].serial = "x".repeat(21), "spec.domain.devices.disks[0].disk.bus"),
-            (|l| l.disks = vec![l.disks[0].clone(); 40], "spec.domain.devices"),
+            (|l| l.disks = vec![l.disks[0].clone(); 40], "devices"),
         ];
         for (change, field) in table {
             let mut launch = sample::kernel_boot();
             change(&mut launch);
-            let fault = Fault::from(vm_config(&launch, host(&launch)).unwrap_err());
+            let fault = vm_config(&launch, host(&launch)).unwrap_err();
             assert_eq!((fault.code(), fault.field.as_str()), (Code::Unsupported, field));
         }
     }

@@ -8,6 +8,7 @@ mod choices;
 mod cpu;
 mod disk;
 mod extra;
+mod fields;
 mod problems;
 mod smbios;
 

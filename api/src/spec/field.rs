@@ -1,5 +1,7 @@
 use std::fmt;
 
+use vireo_vmconfig::FieldPaths;
+
 /// A path into a manifest, as KubeVirt writes it: `spec.domain.devices.disks[0].bootOrder`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Field(String);
@@ -41,9 +43,51 @@ impl fmt::Display for Field {
     }
 }
 
+/// The field that insists on a memory balloon.
+pub const MEMORY_BALLOON_FIELD: &str = "spec.domain.devices.autoattachMemBalloon";
+
+/// The fields of a VMI that set the parts of its VM.
+pub fn field_paths() -> FieldPaths {
+    let domain = |path: &str| format!("spec.domain.{path}");
+    FieldPaths {
+        memory: domain("memory.guest"),
+        cpu_model: domain("cpu.model"),
+        cpu_features: domain("cpu.features"),
+        firmware: domain("firmware"),
+        bootloader: domain("firmware.bootloader"),
+        bios: domain("firmware.bootloader.bios"),
+        efi: domain("firmware.bootloader.efi"),
+        secure_boot: domain("firmware.bootloader.efi.secureBoot"),
+        kernel_boot: domain("firmware.kernelBoot"),
+        devices: domain("devices"),
+        disks: domain("devices.disks"),
+        video: domain("devices.video.type"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::v1::{Shape as _, VirtualMachineInstance};
+
+    #[test]
+    fn the_paths_are_those_of_fields() {
+        let FieldPaths { memory, cpu_model, cpu_features, firmware, bootloader, bios, efi, .. } =
+            field_paths();
+        let FieldPaths { secure_boot, kernel_boot, devices, disks, video, .. } = field_paths();
+        let rest = [secure_boot, kernel_boot, devices, disks, video, MEMORY_BALLOON_FIELD.to_owned()];
+        let paths =
+            [memory, cpu_model, cpu_features, firmware, bootloader, bios, efi].into_iter().chain(rest);
+        for path in paths {
+            let manifest = path.rsplit('.').fold(Value::Null, |inner, name| json!({ name: inner }));
+            let vmi: VirtualMachineInstance = serde_json::from_value(manifest).unwrap();
+            let mut unknown = Vec::new();
+            vmi.unknown_fields("", &mut unknown);
+            assert!(unknown.is_empty(), "{path}: {unknown:?}");
+        }
+    }
 
     #[test]
     fn a_path_contains_itself_and_what_is_below_it() {

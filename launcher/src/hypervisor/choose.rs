@@ -114,28 +114,25 @@ fn unsupported_by_qemu(launch: &Launch) -> Vec<Requirement> {
 
 /// Every requested feature that the monitor does not support, in the order of the manifest.
 fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
-    let mut requirements = Vec::new();
+    let (mut requirements, fields) = (Vec::new(), &launch.fields);
     if let CpuModel::Named(model) = launch.cpu.model() {
-        requirements.push(Requirement::new("spec.domain.cpu.model", format!("the CPU model {model}")));
+        requirements.push(Requirement::new(&fields.cpu_model, format!("the CPU model {model}")));
     }
     if let Some(feature) = launch.cpu.features().first() {
         requirements.push(Requirement::new(
-            "spec.domain.cpu.features",
+            &fields.cpu_features,
             format!("the CPU feature {} by name", feature.name()),
         ));
     }
     if let Err(error) = MemorySize::from_bytes(launch.memory_bytes) {
-        requirements.push(Requirement::new(
-            "spec.domain.memory.guest",
-            format!("a size outside its range ({error})"),
-        ));
+        requirements.push(Requirement::new(&fields.memory, format!("a size outside its range ({error})")));
     }
     match launch.boot {
         BootSource::Kernel(_) | BootSource::Bios { .. } | BootSource::Efi { secure_boot: false, .. } => {}
         BootSource::Efi { secure_boot: true, .. } => {
             // Without it the guest could change what is to be trusted.
             let what = "secure boot, which needs system management mode";
-            requirements.push(Requirement::new("spec.domain.firmware.bootloader.efi.secureBoot", what));
+            requirements.push(Requirement::new(&fields.secure_boot, what));
         }
     }
     for disk in &launch.disks {
@@ -164,7 +161,7 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
     let devices = native_devices(launch);
     if devices > VmConfig::DEVICE_SLOTS {
         let what = format!("{devices} PCI devices, of which {} fit,", VmConfig::DEVICE_SLOTS);
-        requirements.push(Requirement::new("spec.domain.devices.disks", what));
+        requirements.push(Requirement::new(&fields.disks, what));
     }
     for interface in &launch.interfaces {
         if interface.boot_order.is_some() && matches!(launch.boot, BootSource::Bios { .. }) {
@@ -178,7 +175,7 @@ fn unsupported_by_native(launch: &Launch) -> Vec<Requirement> {
     }
     if let Some(video @ (Video::Cirrus | Video::Ramfb)) = launch.video {
         let what = format!("a {} display adapter", video);
-        requirements.push(Requirement::new("spec.domain.devices.video.type", what));
+        requirements.push(Requirement::new(&fields.video, what));
     }
     if let Some(field) = &launch.hotplug_field {
         requirements.push(Requirement::new(field, "a volume that is attached"));

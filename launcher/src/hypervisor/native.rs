@@ -148,8 +148,8 @@ impl VmThread {
         let detail = chain(error);
         match error {
             BuildError::Kvm(_) => fault(Code::NoKvm, detail),
-            BuildError::Firmware(_) => fault_at(Code::BootSource, "spec.domain.firmware.bootloader", detail),
-            BuildError::Load(_) => fault_at(Code::BootSource, "spec.domain.firmware.kernelBoot", detail),
+            BuildError::Firmware(_) => fault_at(Code::BootSource, &self.launch.fields.bootloader, detail),
+            BuildError::Load(_) => fault_at(Code::BootSource, &self.launch.fields.kernel_boot, detail),
             BuildError::Disk { number, .. } => {
                 let disk = number.checked_sub(1).and_then(|index| self.launch.disks.get(index));
                 let field = disk.map(|disk| disk.field.as_str()).unwrap_or_default();

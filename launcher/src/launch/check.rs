@@ -52,6 +52,7 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             (Some(vmi), Some(cpu), Some(boot)) if p.is_empty() => Ok(Self {
                 vmi,
                 hypervisor,
+                fields: request.fields.unwrap_or_default().into(),
                 cpu,
                 memory_bytes: request.memory_bytes,
                 boot,

@@ -1,16 +1,35 @@
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
     BootSource, CacheMode, Cpu, CpuModel, CpuTopology, DiskBus, DiskDevice, DiskSource, ErrorPolicy,
-    KernelFiles, NicModel, RebootPolicy, Smbios,
+    FieldPaths, KernelFiles, NicModel, RebootPolicy, Smbios,
 };
 
 use super::*;
+
+/// Each named after itself.
+pub(crate) fn fields() -> FieldPaths {
+    FieldPaths {
+        memory: "memory".into(),
+        cpu_model: "cpu.model".into(),
+        cpu_features: "cpu.features".into(),
+        firmware: "firmware".into(),
+        bootloader: "bootloader".into(),
+        bios: "bios".into(),
+        efi: "efi".into(),
+        secure_boot: "secureBoot".into(),
+        kernel_boot: "kernelBoot".into(),
+        devices: "devices".into(),
+        disks: "disks".into(),
+        video: "video".into(),
+    }
+}
 
 /// A VM both hypervisors can run: a kernel, one virtio disk, one virtio NIC.
 pub(crate) fn kernel_boot() -> Launch {
     Launch {
         vmi: Identity { namespace: "default".into(), name: "web".into(), uid: "0f00".into() },
         hypervisor: HypervisorChoice::Auto,
+        fields: fields(),
         cpu: Cpu::new(CpuTopology::new(1, 2, 1).expect("two vCPUs"), CpuModel::HostModel, Vec::new()),
         memory_bytes: 256 << 20,
         boot: BootSource::Kernel(KernelFiles {

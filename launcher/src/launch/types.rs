@@ -5,7 +5,7 @@ use std::time::Duration;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
-    BootSource, Cpu, DeviceRequest, DiskSource, MacAddr, NicModel, RebootPolicy, Smbios, Video,
+    BootSource, Cpu, DeviceRequest, DiskSource, FieldPaths, MacAddr, NicModel, RebootPolicy, Smbios, Video,
 };
 
 /// The requested VM, for either hypervisor.
@@ -15,6 +15,8 @@ pub struct Launch {
     pub vmi: Identity,
     /// Who runs it, if that was decided elsewhere.
     pub hypervisor: HypervisorChoice,
+    /// The manifest's fields, for faults.
+    pub fields: FieldPaths,
     /// vCPUs.
     pub cpu: Cpu,
     /// Guest RAM in bytes; never zero.

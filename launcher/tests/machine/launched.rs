@@ -86,6 +86,7 @@ impl LaunchedVm {
         LaunchRequest {
             vmi: Some(Identity { namespace: "ns".into(), name: "web".into(), uid: "u-1".into() }),
             memory_bytes: 64 << 20,
+            fields: Some(FieldPaths { kernel_boot: "kernelBoot".into(), ..FieldPaths::default() }),
             firmware: Some(Firmware { boot: Some(firmware::Boot::Bios(Bios { use_serial: false })) }),
             serial_console: true,
             console_socket: self.path("console.sock").to_string_lossy().into_owned(),
