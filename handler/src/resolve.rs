@@ -6,7 +6,7 @@ use vireo_api::spec::{
     Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Vm,
 };
 use vireo_proto::launcher as wire;
-use vireo_vmconfig::{DiskSource, Smbios};
+use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
@@ -37,9 +37,9 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         vmi: Some(identity(vm)),
         fields: Some(vireo_api::spec::field_paths().into()),
         hypervisor: Some(hypervisor(vm.hypervisor(), facts.hypervisor)),
-        cpu: Some(cpu(vm)),
+        cpu: Some(vm.cpu().into()),
         memory_bytes: vm.memory().guest().get(),
-        firmware: Some(firmware(vm, facts.prepared)),
+        firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
         interfaces: vm.interfaces().iter().map(|interface| self::interface(vm, interface, facts)).collect(),
         serial_console: vm.serial_console(),
@@ -93,41 +93,22 @@ fn hypervisor(manifest: HypervisorChoice, node: HypervisorChoice) -> wire::Hyper
     wire::HypervisorChoice { kind: kind.into(), forced_by: by }
 }
 
-fn cpu(vm: &Vm) -> wire::Cpu {
-    let cpu = vm.cpu();
-    let feature = |feature: &vireo_vmconfig::CpuFeature| wire::CpuFeature {
-        name: feature.name().to_owned(),
-        enabled: feature.is_enabled(),
-    };
-    wire::Cpu {
-        sockets: cpu.sockets(),
-        cores: cpu.cores(),
-        threads: cpu.threads(),
-        model: cpu.model().as_str().to_owned(),
-        features: cpu.features().iter().map(feature).collect(),
-    }
-}
-
-fn firmware(vm: &Vm, prepared: &Prepared) -> wire::Firmware {
-    use wire::firmware::Boot;
-    let boot = match vm.firmware().boot() {
-        BootSource::Kernel(boot) => Boot::Kernel(wire::KernelBoot {
-            kernel_path: prepared.kernel.as_ref().map(|kernel| text(&kernel.kernel)).unwrap_or_default(),
-            initrd_path: prepared
-                .kernel
-                .as_ref()
-                .and_then(|kernel| kernel.initrd.as_deref())
-                .map(text)
-                .unwrap_or_default(),
-            command_line: boot.command_line().to_owned(),
-        }),
-        BootSource::Bios { use_serial } => Boot::Bios(wire::Bios { use_serial: *use_serial }),
-        BootSource::Efi { secure_boot, persistent: _ } => Boot::Efi(wire::Efi {
+fn boot_source(vm: &Vm, prepared: &Prepared) -> vireo_vmconfig::BootSource {
+    match vm.firmware().boot() {
+        BootSource::Kernel(boot) => {
+            let files = prepared.kernel.as_ref();
+            vireo_vmconfig::BootSource::Kernel(KernelFiles {
+                kernel: files.map(|files| files.kernel.clone()).unwrap_or_default(),
+                initrd: files.and_then(|files| files.initrd.clone()),
+                command_line: boot.command_line().to_owned(),
+            })
+        }
+        BootSource::Bios { use_serial } => vireo_vmconfig::BootSource::Bios { use_serial: *use_serial },
+        BootSource::Efi { secure_boot, persistent: _ } => vireo_vmconfig::BootSource::Efi {
             secure_boot: *secure_boot,
-            variables_path: prepared.variables.as_deref().map(text).unwrap_or_default(),
-        }),
-    };
-    wire::Firmware { boot: Some(boot) }
+            persistent: prepared.variables.clone(),
+        },
+    }
 }
 
 /// Manufacturer, product and family are those of KubeVirt: tools in guests look for them.
