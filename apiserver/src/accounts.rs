@@ -57,8 +57,8 @@ fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
 fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
     let row = &SERVICE_ACCOUNTS;
     let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
-        let room = objects::namespace(store, namespace).filter(|room| !meta::is_leaving(&room.value()));
-        if before.is_some() || room.is_none() {
+        let home = objects::namespace(store, namespace).filter(|home| !meta::is_leaving(&home.value()));
+        if before.is_some() || home.is_none() {
             return Ok(Change::Nothing);
         }
         let mut value = json!({"apiVersion": row.api_version(), "kind": row.kind});
@@ -88,8 +88,8 @@ mod tests {
         objects::remove(&store, &first).unwrap();
         reconcile(&store, &mut state);
         assert_ne!(meta::text(&account().unwrap().value(), "uid"), meta::text(&first.value(), "uid"));
-        let room = objects::namespace(&store, "default").unwrap();
-        objects::remove(&store, &room).unwrap();
+        let home = objects::namespace(&store, "default").unwrap();
+        objects::remove(&store, &home).unwrap();
         objects::remove(&store, &account().unwrap()).unwrap();
         reconcile(&store, &mut state);
         assert!(account().is_none(), "not in a namespace that goes");

@@ -64,11 +64,11 @@ pub const METRICS: &str = "/metrics";
 pub struct Server {
     /// The objects.
     pub store: Arc<Store>,
-    /// Whose tokens are whose.
+    /// Authentication by tokens.
     pub tokens: Arc<Tokens>,
-    /// Where everything is kept, which is to have room.
+    /// The directory of the state. It must have free space.
     pub state_dir: PathBuf,
-    /// What is admitted beside what resources themselves demand.
+    /// Admission, after the validation of the resource.
     pub admission: Arc<dyn Admission>,
     /// Who answers for parts of the API.
     pub services: Vec<Arc<dyn ApiService>>,

@@ -2,13 +2,13 @@
 //!
 //! [`action`] is what somebody wants to do, [`rule`] what a rule allows, and [`roles`] who has which rules: an index that
 //! is made anew when a role or a binding was written, never for a request. [`escalate`] keeps people from giving away
-//! more than they have. [`defaults`] are the roles that every server has, and [`keep`] sees that they are there, and that
-//! roles which are made of others are.
+//! more than they have. [`defaults`] are the roles that every server has, and [`bootstrap`] creates them and aggregates
+//! ClusterRoles.
 
 pub mod action;
+pub mod bootstrap;
 pub mod defaults;
 pub mod escalate;
-pub mod keep;
 pub mod roles;
 pub mod rule;
 

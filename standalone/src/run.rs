@@ -104,7 +104,7 @@ pub async fn run(
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     bootstrap::prepare(&store, &node.settings.node_name)?;
     let policy = policy::policy();
-    rbac::keep::prepare(&store, &policy)?;
+    rbac::bootstrap::prepare(&store, &policy)?;
     let authority = Authority::of(&directory)?;
     let listening = |source| RunError::Listen { address: options.listen, source };
     let bind = async || TcpListener::bind(options.listen).await;
@@ -164,7 +164,7 @@ pub async fn run(
         () = controllers.run() => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = provisioner::run(provisioner, Arc::clone(&node)) => {}
-        () = rbac::keep::run(Arc::clone(&store), policy) => {}
+        () = rbac::bootstrap::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = heartbeat::run(virt_handler, &node.settings.node_name) => {}

@@ -256,7 +256,7 @@ impl Lines {
         }
     }
 
-    async fn told(&mut self) -> String {
+    async fn reported(&mut self) -> String {
         let (kind, object) = self.next().await.unwrap();
         format!("{kind} {}", object["metadata"]["name"].as_str().unwrap_or_default())
     }
@@ -274,16 +274,16 @@ async fn a_watch_tells_what_enters_changes_and_leaves_a_selection() {
     world.ask("POST", MAPS, labelled("b", "db")).await;
     let mut all = Lines::of(&world, &format!("{MAPS}?watch=true")).await;
     let mut web = Lines::of(&world, &format!("{MAPS}?watch=1&labelSelector=tier%3Dweb")).await;
-    assert_eq!((all.told().await, all.told().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
-    assert_eq!(web.told().await, "ADDED a");
+    assert_eq!((all.reported().await, all.reported().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    assert_eq!(web.reported().await, "ADDED a");
     world.patch(&format!("{MAPS}/b"), "merge", json!({"metadata": {"labels": {"tier": "web"}}})).await;
     world.patch(&format!("{MAPS}/a"), "merge", json!({"metadata": {"labels": {"tier": "db"}}})).await;
     world.ask("DELETE", &format!("{MAPS}/b"), Value::Null).await;
     for expected in ["MODIFIED b", "MODIFIED a", "DELETED b"] {
-        assert_eq!(all.told().await, expected);
+        assert_eq!(all.reported().await, expected);
     }
     for expected in ["ADDED b", "DELETED a", "DELETED b"] {
-        assert_eq!(web.told().await, expected);
+        assert_eq!(web.reported().await, expected);
     }
 }
 
@@ -297,10 +297,13 @@ async fn a_watch_goes_on_from_its_moment_or_says_that_it_is_forgotten() {
     let from = list["metadata"]["resourceVersion"].as_str().unwrap();
     world.ask("POST", MAPS, map("b", large)).await;
     let mut watch = Lines::of(&world, &format!("{MAPS}?watch=true&resourceVersion={from}")).await;
-    assert_eq!(watch.told().await, "ADDED b");
+    assert_eq!(watch.reported().await, "ADDED b");
     let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
     let mut streamed = Lines::of(&world, &format!("{MAPS}?watch=true&{initial}")).await;
-    assert_eq!((streamed.told().await, streamed.told().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    assert_eq!(
+        (streamed.reported().await, streamed.reported().await),
+        ("ADDED a".to_owned(), "ADDED b".to_owned())
+    );
     let (kind, mark) = streamed.next().await.unwrap();
     assert_eq!(
         (kind.as_str(), &mark["metadata"]["annotations"]["k8s.io/initial-events-end"]),

@@ -26,21 +26,26 @@ pub fn run(
 ) {
     if std::env::var_os("VIREO_MONITOR").is_some_and(|monitor| monitor == "qemu") {
         eprintln!("nested: VIREO_MONITOR=qemu: {name} says nothing about our monitor");
-        let host =
-            host().and_then(HostBuilder::start).unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
-        return load(&host, Monitor::Qemu).unwrap_or_else(|error| panic!("{name}: {}", told(&error)));
+        let host = host()
+            .and_then(HostBuilder::start)
+            .unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));
+        return load(&host, Monitor::Qemu).unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));
     }
     let attempt = || {
         let host = host()?.start()?;
         load(&host, Monitor::Vmm).inspect_err(|error| {
-            assert!(!lacks_a_program(error), "{name}: {}", told(error));
+            assert!(!lacks_a_program(error), "{name}: {}", reported(error));
             control(name, &host, error, &load);
         })
     };
     let Err(first) = attempt() else { return };
-    note(&format!("NESTED RETRY 1/1 {name}: {}", told(&first)));
+    note(&format!("NESTED RETRY 1/1 {name}: {}", reported(&first)));
     if let Err(second) = attempt() {
-        panic!("{name} failed twice in fresh hosts.\nfirst: {}\nthen: {}", told(&first), told(&second));
+        panic!(
+            "{name} failed twice in fresh hosts.\nfirst: {}\nthen: {}",
+            reported(&first),
+            reported(&second)
+        );
     }
 }
 
@@ -55,13 +60,13 @@ fn control(
     error: &HostError,
     load: impl Fn(&Host, Monitor) -> Result<(), HostError>,
 ) {
-    let here = || load(host, Monitor::Qemu).map_err(|error| told(&error));
+    let here = || load(host, Monitor::Qemu).map_err(|error| reported(&error));
     let verdict = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(here)) {
         Ok(Ok(())) => "passes: the fault is likely ours".to_owned(),
         Ok(Err(error)) => format!("fails too ({error}): the fault is likely the emulation's"),
         Err(_) => "gives a wrong answer: the scenario itself may be at fault".to_owned(),
     };
-    note(&format!("NESTED CONTROL {name}: vmm: {}; qemu in the same host {verdict}", told(error)));
+    note(&format!("NESTED CONTROL {name}: vmm: {}; qemu in the same host {verdict}", reported(error)));
 }
 
 /// Prints the line and keeps it, so that a passing run still shows how often it had to try again.
@@ -75,7 +80,7 @@ fn note(line: &str) {
     }
 }
 
-fn told(error: &HostError) -> String {
+fn reported(error: &HostError) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -26,7 +26,7 @@ pub enum Down {
 
 impl Down {
     /// For `systemctl`, and what the container of that machine ends with.
-    fn told(self) -> (&'static str, Status) {
+    fn reported(self) -> (&'static str, Status) {
         match self {
             Self::Reboot => ("reboot", Status::Code(128 + 1)),
             Self::PowerOff => ("poweroff", Status::Code(128 + 2)),
@@ -64,8 +64,8 @@ impl<'h> Disk<'h> {
         self.host.shell(&format!("rm -rf {}/*", self.file(JOURNAL))).run()?.ok();
         let words = ["--mount", "sh", "-c", BOOT, "boot", &self.path, &self.host.input("")];
         let mut first = self.host.command("unshare").args(words).spawn()?;
-        let told = first.wait_for("\n", TIMEOUT).inspect_err(|_| eprintln!("{}", first.stderr()))?;
-        Ok(Machine { host: self.host, first, pid: told.trim().to_owned() })
+        let reported = first.wait_for("\n", TIMEOUT).inspect_err(|_| eprintln!("{}", first.stderr()))?;
+        Ok(Machine { host: self.host, first, pid: reported.trim().to_owned() })
     }
 
     /// The journal of a unit since the last boot.
@@ -110,7 +110,7 @@ impl<'h> Machine<'h> {
     /// # Panics
     /// If it ends in another way.
     pub fn down(mut self, how: Down, deadline: Duration) -> Result<(), HostError> {
-        let (verb, wanted) = how.told();
+        let (verb, wanted) = how.reported();
         self.shell(&format!("systemctl {verb}")).run()?.ok();
         let output = self.first.wait(deadline)?;
         assert_eq!(output.status, wanted, "after systemctl {verb}: {}", output.stderr);

@@ -34,8 +34,8 @@ impl<'h> Api<'h> {
             // Of the examples.
             .args(["--host-disks", "/var/lib/vireo-data", "--images", "/var/lib/images"])
             .spawn()?;
-        let told = vireo.wait_for(&kubeconfig, SOON);
-        assert!(told.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
+        let reported = vireo.wait_for(&kubeconfig, SOON);
+        assert!(reported.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
         Ok(Self { host, kubeconfig, namespace: "default".to_owned(), _vireo: Some(vireo) })
     }
 
@@ -76,14 +76,14 @@ impl<'h> Api<'h> {
 
     /// What `kubectl` complains of when it fails.
     fn fails(&self, line: &str, input: &str) -> Result<String, HostError> {
-        let told = self.feed(line, input)?;
-        assert_ne!(told.status, Status::Code(0), "kubectl {line} succeeds:\n{}", told.stdout);
-        Ok(told.stderr)
+        let reported = self.feed(line, input)?;
+        assert_ne!(reported.status, Status::Code(0), "kubectl {line} succeeds:\n{}", reported.stdout);
+        Ok(reported.stderr)
     }
 
     fn json(&self, line: &str) -> Result<Value, HostError> {
-        let told = self.ok(&format!("{line} -o json"))?;
-        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+        let reported = self.ok(&format!("{line} -o json"))?;
+        Ok(serde_json::from_str(&reported).unwrap_or_else(|error| panic!("{error} in:\n{reported}")))
     }
 }
 
@@ -134,9 +134,9 @@ fn applies_in_the_server(api: &Api<'_>) -> Result<(), HostError> {
     let apply = "apply --server-side -f -";
     assert!(api.feed(apply, &map("a", "k: one"))?.ok().contains("serverside-applied"));
     let rival = format!("{apply} --field-manager rival");
-    let told = api.fails(&rival, &map("a", "k: two"))?;
+    let reported = api.fails(&rival, &map("a", "k: two"))?;
     for word in ["Apply failed with 1 conflict: conflict with \"kubectl\": .data.k", "--force-conflicts"] {
-        assert!(told.contains(word), "{word} is missing in:\n{told}");
+        assert!(reported.contains(word), "{word} is missing in:\n{reported}");
     }
     api.feed(&format!("{rival} --force-conflicts"), &map("a", "k: two"))?.ok();
     assert_eq!(api.ok("get cm a -o jsonpath={.data.k}")?, "two");
@@ -172,8 +172,8 @@ fn prints_in_all_forms(api: &Api<'_>) -> Result<(), HostError> {
         ("go-template={{range .items}}{{.data.k}}{{end}}", "two"),
         ("wide", "DATA"),
     ] {
-        let told = api.ok(&format!("get cm -l tier=web -o '{form}'"))?;
-        assert!(told.contains(word), "{word} is missing in -o {form}:\n{told}");
+        let reported = api.ok(&format!("get cm -l tier=web -o '{form}'"))?;
+        assert!(reported.contains(word), "{word} is missing in -o {form}:\n{reported}");
     }
     assert!(api.ok("get cm,ns -A --chunk-size=1")?.contains("namespace/kube-system"));
     assert!(api.ok("get cm --show-labels --sort-by=.metadata.name --no-headers")?.contains("tier=web"));
@@ -275,8 +275,8 @@ fn knows_who_asks(api: &Api<'_>) -> Result<(), HostError> {
 
 /// The example's definition, without its rules where the server is from before there were any (Kubernetes 1.25).
 fn definition(api: &Api<'_>) -> Result<(String, bool), HostError> {
-    let told = api.feed("create --dry-run=server -f -", DEFINITION)?;
-    if !told.stderr.contains("unknown field \"x-kubernetes-validations\"") {
+    let reported = api.feed("create --dry-run=server -f -", DEFINITION)?;
+    if !reported.stderr.contains("unknown field \"x-kubernetes-validations\"") {
         return Ok((DEFINITION.to_owned(), true));
     }
     eprintln!("skipped: rules in definitions, which this server does not know");

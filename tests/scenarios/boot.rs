@@ -112,10 +112,10 @@ fn nested_full_kernel_four_cpus_128_mib() {
 fn what_may_tell_of_an_error_is_asked_for() -> Result<(), std::io::Error> {
     let log = "<6>[    0.1] all is well\n<4>[    0.2] can't claim BAR 0\n<3>[    0.3] bad\n<12>[    0.4] init: slow\n<28>x\n";
     let command = complaints_command().replace("dmesg -r", &format!("printf %s {}", shell_words(log)));
-    let told = std::process::Command::new("sh").args(["-c", &command]).output()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    assert_eq!(complaints(&told), complaints(log));
-    assert_eq!((told.lines().count(), complaints(log).len()), (4, 2), "{told}");
+    let reported = std::process::Command::new("sh").args(["-c", &command]).output()?;
+    let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
+    assert_eq!(complaints(&reported), complaints(log));
+    assert_eq!((reported.lines().count(), complaints(log).len()), (4, 2), "{reported}");
     Ok(())
 }
 

@@ -55,8 +55,8 @@ impl<'h> Client<'h> {
     }
 
     pub(crate) fn json(&self, line: &str) -> Result<Value, HostError> {
-        let told = self.kubectl(&format!("{line} -o json"), None)?.ok();
-        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+        let reported = self.kubectl(&format!("{line} -o json"), None)?.ok();
+        Ok(serde_json::from_str(&reported).unwrap_or_else(|error| panic!("{error} in:\n{reported}")))
     }
 
     /// All objects of a kind.

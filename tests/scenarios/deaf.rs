@@ -20,8 +20,8 @@ fn a_console_that_never_reads_hurts_nobody() -> Result<(), HostError> {
     let (standalone, mut guest) = Standalone::with_a_guest(&host)?;
 
     let files = || -> Result<usize, HostError> {
-        let told = host.shell("ls /proc/$(pidof vireo)/fd | wc -l").run()?.ok();
-        Ok(told.trim().parse().unwrap_or_default())
+        let reported = host.shell("ls /proc/$(pidof vireo)/fd | wc -l").run()?.ok();
+        Ok(reported.trim().parse().unwrap_or_default())
     };
     let before = files()?;
     let mut deaf = standalone.console_process("one")?;

@@ -249,8 +249,13 @@ fn by_virtctl(host: &Host) -> Result<(), HostError> {
     run(format!("{virtctl} scp -r {options} {work}/in ada@vmi/debian:there"))?.ok();
     run(format!("{virtctl} scp --recursive {options} -l ada vmi/debian/default:there {work}/out"))?.ok();
     run(format!("cmp {work}/in/file {work}/out/file"))?.ok();
-    let told = run(format!("{virtctl} ssh {options} ada@vmi/debian -c 'wc -c <there/file; exit 3'"))?;
-    assert_eq!((told.status, told.stdout.trim()), (Status::Code(3), "3000000"), "{}", told.stderr);
+    let reported = run(format!("{virtctl} ssh {options} ada@vmi/debian -c 'wc -c <there/file; exit 3'"))?;
+    assert_eq!(
+        (reported.status, reported.stdout.trim()),
+        (Status::Code(3), "3000000"),
+        "{}",
+        reported.stderr
+    );
     run(format!("ssh-keygen -F vmi.debian.default -f '{}'", host.work("known hosts")))?.ok();
     Ok(())
 }
@@ -258,30 +263,30 @@ fn by_virtctl(host: &Host) -> Result<(), HostError> {
 /// What QEMU's guest agent tells: in the status, and to whoever asks.
 fn by_its_agent(node: &Node<'_>) -> Result<(), HostError> {
     let mut status = Value::Null;
-    let told = eventually("the agent is heard", BOOT, || {
+    let reported = eventually("the agent is heard", BOOT, || {
         status = node.vmi("debian")?.unwrap_or_default()["status"].clone();
         Ok(status["interfaces"][0]["infoSource"] == "domain, guest-agent")
     });
-    assert!(told.is_ok(), "{status:#}");
+    assert!(reported.is_ok(), "{status:#}");
     let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
     assert!(
         conditions.iter().any(|one| one["type"] == "AgentConnected" && one["status"] == "True"),
         "{status:#}"
     );
     let mut ready = Value::Null;
-    let told = eventually("a program of the guest says that it is ready", BOOT, || {
+    let reported = eventually("a program of the guest says that it is ready", BOOT, || {
         ready = condition(&node.vmi("debian")?.unwrap_or_default(), "Ready");
         Ok(ready["status"] == "True")
     });
-    assert!(told.is_ok(), "{ready:#}");
+    assert!(reported.is_ok(), "{ready:#}");
     assert_eq!(status["guestOSInfo"]["id"], "debian", "{status:#}");
     assert_ne!(status["interfaces"][0]["interfaceName"], Value::Null, "{status:#}");
     assert!(
         status["interfaces"][0]["ipAddress"].as_str().is_some_and(|address| address.starts_with("10.201."))
     );
     let ask = |line: &str| -> Result<Value, HostError> {
-        let told = node.virtctl(line)?.ok();
-        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+        let reported = node.virtctl(line)?.ok();
+        Ok(serde_json::from_str(&reported).unwrap_or_else(|error| panic!("{error} in:\n{reported}")))
     };
     let info = ask("guestosinfo debian")?;
     assert_eq!((&info["hostname"], &info["os"]["id"]), (&"analyst".into(), &"debian".into()), "{info:#}");

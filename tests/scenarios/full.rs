@@ -50,19 +50,19 @@ fn a_full_disk_refuses_writes_and_nothing_else() -> Result<(), HostError> {
     assert_eq!(standalone.kubectl("get --raw /livez", None)?.ok(), "ok", "a restart would not help");
     let mut refused = None;
     for number in 0..20 {
-        let told = standalone.kubectl("create -f -", Some(&large(&format!("large-{number}"))))?;
-        if told.status != Status::Code(0) {
-            refused = Some(told.stderr);
+        let reported = standalone.kubectl("create -f -", Some(&large(&format!("large-{number}"))))?;
+        if reported.status != Status::Code(0) {
+            refused = Some(reported.stderr);
             break;
         }
     }
-    let told = refused.expect("a full disk takes everything");
-    assert!(told.contains("No space left on device"), "{told}");
+    let reported = refused.expect("a full disk takes everything");
+    assert!(reported.contains("No space left on device"), "{reported}");
     assert_eq!(standalone.json("get cm words")?["data"]["a"], "one", "what is there is read");
     // A write of the server itself, which may use the reserve, shows in between that the store works.
     eventually("the store is said to fail", SOON, || {
-        let told = standalone.kubectl("create -f -", Some(&large("again")))?;
-        assert!(told.stderr.contains("No space left on device"), "{}", told.stderr);
+        let reported = standalone.kubectl("create -f -", Some(&large("again")))?;
+        assert!(reported.stderr.contains("No space left on device"), "{}", reported.stderr);
         Ok(standalone.kubectl("get --raw /readyz", None)?.stderr.contains("[-]store failed: "))
     })?;
     make_room(&host)?;
@@ -128,8 +128,12 @@ fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Resul
         };
         Ok(standalone.items("events")?.iter().any(warns))
     })?;
-    let told = standalone.virtctl("unpause vmi one")?;
-    assert!(told.stderr.contains("VMI stays paused: not enough space on volume scratch"), "{}", told.stderr);
+    let reported = standalone.virtctl("unpause vmi one")?;
+    assert!(
+        reported.stderr.contains("VMI stays paused: not enough space on volume scratch"),
+        "{}",
+        reported.stderr
+    );
     // Also for a `vireo` that starts on a full disk.
     standalone.lose()?;
     paused(&standalone, "PausedIOError")?;

@@ -54,8 +54,9 @@ impl Running<'_> {
 
     /// Waits until an instance is gone with everything that was made for it.
     fn is_gone(&self, name: &str, uid: &str, deadline: Duration) -> Result<(), HostError> {
-        let told = || self.standalone.kubectl(&format!("get vmi {name}"), None).map(|told| told.stderr);
-        let gone = eventually(&format!("{name} is gone"), deadline, || Ok(told()?.contains("NotFound")));
+        let reported =
+            || self.standalone.kubectl(&format!("get vmi {name}"), None).map(|reported| reported.stderr);
+        let gone = eventually(&format!("{name} is gone"), deadline, || Ok(reported()?.contains("NotFound")));
         if gone.is_err() {
             eprintln!("{}", self.standalone.kubectl(&format!("describe vmi {name}"), None)?.stdout);
         }
@@ -77,8 +78,9 @@ fn whatever_hangs_can_be_deleted() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let mut running = Running { standalone: Standalone::start(&host)? };
-    let namespaces =
-        || host.shell("find /run/netns -type f 2>/dev/null | sort; true").run().map(|told| told.stdout);
+    let namespaces = || {
+        host.shell("find /run/netns -type f 2>/dev/null | sort; true").run().map(|reported| reported.stdout)
+    };
     let before = namespaces()?;
     for (name, grace) in [("forced", 600), ("patient", 600), ("guest", 2), ("restarted", 2)] {
         running.start(name, grace)?;
@@ -101,9 +103,9 @@ fn whatever_hangs_can_be_deleted() -> Result<(), HostError> {
     running.stop(LAUNCHER, "restarted")?;
     running.standalone.kubectl("delete vmi patient guest restarted --wait=false", None)?.ok();
     running.standalone.lose()?;
-    let told =
+    let reported =
         running.standalone.kubectl("get vmi patient -o jsonpath={.metadata.deletionTimestamp}", None)?;
-    assert!(!told.ok().is_empty(), "it has ten minutes");
+    assert!(!reported.ok().is_empty(), "it has ten minutes");
     running.standalone.kubectl("delete vmi patient --force --grace-period=0 --wait=false", None)?.ok();
     running.is_gone("patient", &patient?, MARGIN)?;
     running.is_gone("guest", &guest?, MARGIN)?;

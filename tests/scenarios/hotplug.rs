@@ -36,7 +36,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     guest.ready()?;
     guest.run("modprobe virtio_scsi && modprobe sd_mod", SOON)?;
 
-    for (line, told) in [
+    for (line, reported) in [
         ("addvolume web --volume-name=none", "Volume none is not a DataVolume or PersistentVolumeClaim"),
         ("addvolume none --volume-name=data", "\"none\" not found"),
         ("addvolume web --volume-name=data --disk-type=lun", "lun"),
@@ -45,13 +45,13 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
         ("removevolume web --volume-name=scratch", "not hotpluggable"),
         ("addvolume web --volume-name=data --bus=sata", "invalid value"),
     ] {
-        refused(&standalone, line, told)?;
+        refused(&standalone, line, reported)?;
     }
     standalone.virtctl("addvolume web --volume-name=data --dry-run")?.ok();
     assert_eq!(plugged(&standalone, "web")?, Vec::<String>::new());
 
-    let told = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
-    assert_eq!(told, "Successfully submitted add volume request to VM web for volume data\n");
+    let reported = standalone.virtctl("addvolume web --volume-name=data --serial=D4TA --cache=none")?.ok();
+    assert_eq!(reported, "Successfully submitted add volume request to VM web for volume data\n");
     refused(&standalone, "addvolume web --volume-name=data", "already exists")?;
     is_ready(&standalone, "data", "sdb")?;
     on_scsi(&standalone, &mut guest)?;
@@ -64,8 +64,11 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
 
 /// Tries something; the volumes stay as they are.
 fn refused(standalone: &Standalone<'_>, line: &str, why: &str) -> Result<(), HostError> {
-    let told = standalone.virtctl(line)?;
-    assert!(told.status != vireo_tests::Status::Code(0) && told.stderr.contains(why), "{line}: {told:?}");
+    let reported = standalone.virtctl(line)?;
+    assert!(
+        reported.status != vireo_tests::Status::Code(0) && reported.stderr.contains(why),
+        "{line}: {reported:?}"
+    );
     Ok(())
 }
 
@@ -75,10 +78,10 @@ fn plugged(standalone: &Standalone<'_>, name: &str) -> Result<Vec<String>, HostE
     let vmi = vmis.iter().find(|vmi| vmi["metadata"]["name"] == name).cloned().unwrap_or_default();
     let volumes = vmi["status"]["volumeStatus"].as_array().cloned().unwrap_or_default();
     let words = |volume: &Value, field: &str| volume[field].as_str().unwrap_or_default().to_owned();
-    let told = |volume: &Value| {
+    let reported = |volume: &Value| {
         ["name", "phase", "target"].map(|field| words(volume, field)).join(" ").trim().to_owned()
     };
-    Ok(volumes.iter().filter(|volume| volume.get("hotplugVolume").is_some()).map(told).collect())
+    Ok(volumes.iter().filter(|volume| volume.get("hotplugVolume").is_some()).map(reported).collect())
 }
 
 fn is_ready(standalone: &Standalone<'_>, name: &str, target: &str) -> Result<(), HostError> {
@@ -127,8 +130,8 @@ fn on_scsi(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), Hos
 fn goes(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
     let file = standalone.file("claims/default/data/disk.img");
     assert_eq!(standalone.shell(&format!("head -n1 {file}"))?, format!("{WORDS}\n"));
-    let told = standalone.virtctl("removevolume web --volume-name=data")?.ok();
-    assert_eq!(told, "Successfully submitted remove volume request to VM web for volume data\n");
+    let reported = standalone.virtctl("removevolume web --volume-name=data")?.ok();
+    assert_eq!(reported, "Successfully submitted remove volume request to VM web for volume data\n");
     sees(guest, "sdb", false)?;
     none_is_left(standalone)?;
     standalone.kubectl("wait pvc data --for=delete --timeout=60s", None)?.ok();

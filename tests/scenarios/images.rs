@@ -114,20 +114,20 @@ fn an_image_is_what_the_administrator_says_and_nothing_else_of_the_node() -> Res
 fn refuses_what_is_elsewhere(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let store = standalone.file("api/store.redb");
     for path in ["/etc/shadow", "/proc/self/environ", &store, "/nowhere", "/etc/shadow/below"] {
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for kind in ["oci", "oci-archive"] {
             let image = format!("{kind}:{path}");
             for manifest in [instance("x", &container_disk(&image), None), instance("x", EMPTY, Some(&image))]
             {
                 let refused = standalone.kubectl("apply -f -", Some(&manifest))?;
                 assert_eq!(refused.status, Status::Code(1), "{image}: {}", refused.stdout);
-                told.push(refused.stderr);
+                reported.push(refused.stderr);
             }
         }
         let why = format!("{path} is not below a directory of --images: ");
-        assert!(told.iter().all(|told| told.contains(&why)), "{told:#?}");
-        assert!(told[0].contains("spec.volumes[0].containerDisk.image: "), "{}", told[0]);
-        assert!(told[1].contains("spec.domain.firmware.kernelBoot.container.image: "), "{}", told[1]);
+        assert!(reported.iter().all(|reported| reported.contains(&why)), "{reported:#?}");
+        assert!(reported[0].contains("spec.volumes[0].containerDisk.image: "), "{}", reported[0]);
+        assert!(reported[1].contains("spec.domain.firmware.kernelBoot.container.image: "), "{}", reported[1]);
     }
     Ok(())
 }
@@ -150,18 +150,18 @@ fn tells_nothing_of_what_is_none(standalone: &Standalone<'_>, images: &Images) -
             standalone.kubectl("apply -f -", Some(&manifest))?.ok();
         }
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let all = eventually("all say that their images cannot be used", BOOT, || {
-        told = standalone.items("vmi")?;
-        Ok(told.iter().filter_map(image_error).count() == 2 * traps.len())
+        reported = standalone.items("vmi")?;
+        Ok(reported.iter().filter_map(image_error).count() == 2 * traps.len())
     });
-    all.inspect_err(|_| eprintln!("{told:#?}"))?;
+    all.inspect_err(|_| eprintln!("{reported:#?}"))?;
     for kind in ["vmi", "events"] {
         let all = standalone.kubectl(&format!("get {kind} -A -o yaml"), None)?.ok();
         assert!(!all.contains(SECRET), "{kind}:\n{all}");
     }
     let said = |name: &str, wanted: &str| {
-        let vmi = told.iter().find(|vmi| vmi["metadata"]["name"] == name);
+        let vmi = reported.iter().find(|vmi| vmi["metadata"]["name"] == name);
         let message = vmi.and_then(image_error).unwrap_or_default();
         assert!(message.contains(wanted), "{name}: {message}");
     };

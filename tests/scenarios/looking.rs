@@ -49,9 +49,10 @@ impl<'h> Screen<'h> {
     pub(crate) fn open(looker: &'h Looker, host: &'h Host, name: &str) -> Result<Self, HostError> {
         let words = ["vnc", name, "--proxy-only", "--state-dir", &host.work("state")];
         let mut proxy = host.command(&host.input("virtctl")).args(words).spawn()?;
-        let told = proxy.wait_for("\n", SOON)?;
-        let told: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
-        let port = told["port"].as_u64().unwrap_or_else(|| panic!("no port in {told}"));
+        let reported = proxy.wait_for("\n", SOON)?;
+        let reported: Value =
+            serde_json::from_str(&reported).unwrap_or_else(|error| panic!("{error}: {reported}"));
+        let port = reported["port"].as_u64().unwrap_or_else(|| panic!("no port in {reported}"));
         let relay = Relay::to(host, u16::try_from(port).map_err(other)?).map_err(HostError::Start)?;
         Ok(Self { host, name: name.to_owned(), looker, port, relay, _proxy: proxy })
     }

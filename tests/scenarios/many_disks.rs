@@ -43,8 +43,8 @@ fn sixty_disks_and_empty_drives_on_qemu_here() -> Result<(), HostError> {
     let image = format!("oci:{}", host.input("kernel-oci"));
 
     let refused = standalone.kubectl("create -f -", Some(&manifest(&image, 205).to_string()))?;
-    let told = "spec.domain.devices.disks: Too many: 205: must have at most 192 items on the bus virtio";
-    assert!(refused.stderr.contains(told), "{refused:?}");
+    let reported = "spec.domain.devices.disks: Too many: 205: must have at most 192 items on the bus virtio";
+    assert!(refused.stderr.contains(reported), "{refused:?}");
 
     standalone.kubectl("create -f -", Some(&manifest(&image, DISKS).to_string()))?.ok();
     let phase = "wait --for=jsonpath={.status.phase}=Running --timeout=90s vmi/many";

@@ -102,16 +102,16 @@ fn misses_who_hangs(host: &Host, standalone: &Standalone<'_>) -> Result<(), Host
     ] {
         let send = |signal: &str| {
             let line = format!("kill -{signal} {pids}");
-            host.shell(&line).run().map(|told| told.ok())
+            host.shell(&line).run().map(|reported| reported.ok())
         };
         send("STOP")?;
         let begin = Instant::now();
         let text = host.shell(&curl).run()?.ok();
         send("CONT")?;
         assert!(begin.elapsed() < Duration::from_secs(9), "{program}: {:?}", begin.elapsed());
-        let told = Scrape(parse(&text).unwrap_or_else(|error| panic!("{error}")));
-        assert!((told.known("vireo_metrics_vmis_missing", &[]) - 1.0).abs() < 0.1, "{program}:\n{text}");
-        assert_eq!(told.value("kubevirt_vmi_cpu_usage_seconds_total", &[]), None, "{program}");
+        let reported = Scrape(parse(&text).unwrap_or_else(|error| panic!("{error}")));
+        assert!((reported.known("vireo_metrics_vmis_missing", &[]) - 1.0).abs() < 0.1, "{program}:\n{text}");
+        assert_eq!(reported.value("kubevirt_vmi_cpu_usage_seconds_total", &[]), None, "{program}");
         eventually("it is there again", SOON, || {
             Ok(scrape(standalone)?.value("kubevirt_vmi_cpu_usage_seconds_total", &[]).is_some())
         })?;

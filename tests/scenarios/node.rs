@@ -119,9 +119,9 @@ impl<'h> Node<'h> {
     /// All that `virt-handler status` tells.
     fn status(&self) -> Result<Value, HostError> {
         let command = self.host.command(&self.host.input("virt-handler"));
-        let told =
+        let reported =
             command.args(["status", "-o", "json", "--state-dir", &self.host.work("state")]).run()?.ok();
-        Ok(serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error} in:\n{told}")))
+        Ok(serde_json::from_str(&reported).unwrap_or_else(|error| panic!("{error} in:\n{reported}")))
     }
 
     pub(crate) fn vmi(&self, name: &str) -> Result<Option<Value>, HostError> {
@@ -308,9 +308,9 @@ fn forwards_a_port(host: &Host) -> Result<(), HostError> {
     let virtctl = host.command(&host.input("virtctl"));
     let words = ["port-forward", "vmi/one", "0:80", "0:81", "--state-dir", &host.work("state")];
     let mut virtctl = virtctl.args(words).spawn()?;
-    let told = virtctl.wait_for(" to 81\n", SOON)?;
+    let reported = virtctl.wait_for(" to 81\n", SOON)?;
     let address = |port: &str| {
-        let line = told.lines().find(|line| line.ends_with(&format!(" to {port}")));
+        let line = reported.lines().find(|line| line.ends_with(&format!(" to {port}")));
         line.and_then(|line| line.split(' ').nth(2)).unwrap_or_default().to_owned()
     };
     for _ in 0..2 {
@@ -410,16 +410,16 @@ fn refuses_what_is_broken(node: &Node<'_>) -> Result<(), HostError> {
         node.apply(&format!("{}.yaml", case.name), &case.manifest(&node.host.input("kernel-oci")))?;
     }
     for case in broken::CASES {
-        let mut told = String::new();
+        let mut reported = String::new();
         let named = eventually(&format!("{} is refused", case.name), SOON, || {
             let status = node.status()?;
             let refused = status["refused"].as_array().into_iter().flatten();
             let mine = refused.filter(|refusal| refusal["file"] == format!("{}.yaml", case.name));
-            told = mine.map(Value::to_string).collect();
-            told.push_str(&node.vmi(case.name)?.map(|vmi| vmi["status"].to_string()).unwrap_or_default());
-            Ok(case.fields.iter().all(|field| told.contains(field)))
+            reported = mine.map(Value::to_string).collect();
+            reported.push_str(&node.vmi(case.name)?.map(|vmi| vmi["status"].to_string()).unwrap_or_default());
+            Ok(case.fields.iter().all(|field| reported.contains(field)))
         });
-        assert!(named.is_ok(), "{}: {:?} are not all named in: {told}", case.name, case.fields);
+        assert!(named.is_ok(), "{}: {:?} are not all named in: {reported}", case.name, case.fields);
     }
     for case in broken::CASES {
         let phase = node.vmi(case.name)?.map(|vmi| vmi["status"]["phase"].clone());

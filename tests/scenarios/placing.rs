@@ -62,8 +62,10 @@ fn a_machine_waits_for_room() -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(&large("greedy", 64, "requests: {cpu: 1k}")))?.ok();
     let waits = |name: &str, what: &str| {
         let why = format!("0/1 nodes are available: 1 Insufficient {what}.");
-        let told = format!("--for=jsonpath={{.status.conditions[0].message}}='{why}'");
-        standalone.kubectl(&format!("wait vmi {name} --timeout=60s {told}"), None).map(|told| told.ok())
+        let reported = format!("--for=jsonpath={{.status.conditions[0].message}}='{why}'");
+        standalone
+            .kubectl(&format!("wait vmi {name} --timeout=60s {reported}"), None)
+            .map(|reported| reported.ok())
     };
     waits("second", "memory")?;
     waits("greedy", "cpu")?;

@@ -126,8 +126,8 @@ fn a_guest_whose_server_dies_is_started_anew() -> Result<(), HostError> {
         "True",
         "no probe of that kind"
     );
-    let told = standalone.virtctl("pause vm web")?;
-    assert!(told.stderr.contains("Pausing VMIs with LivenessProbe"), "{}", told.stderr);
+    let reported = standalone.virtctl("pause vm web")?;
+    assert!(reported.stderr.contains("Pausing VMIs with LivenessProbe"), "{}", reported.stderr);
     guest.run("killall httpd", SOON)?;
     standalone.another_runs("web", &first)?;
     let events = unhealthy(&standalone, &first)?;

@@ -47,13 +47,13 @@ impl<'h> Robot<'h> {
     }
 
     fn kubectl_with(&self, line: &str, input: Option<&str>) -> Result<String, HostError> {
-        let told = self.standalone.kubectl(&format!("--kubeconfig {} {line}", self.config), input)?;
-        Ok(told.stdout + &told.stderr)
+        let reported = self.standalone.kubectl(&format!("--kubeconfig {} {line}", self.config), input)?;
+        Ok(reported.stdout + &reported.stderr)
     }
 
     fn virtctl(&self, line: &str) -> Result<String, HostError> {
-        let told = self.standalone.virtctl(&format!("--kubeconfig {} {line}", self.config))?;
-        Ok(told.stdout + &told.stderr)
+        let reported = self.standalone.virtctl(&format!("--kubeconfig {} {line}", self.config))?;
+        Ok(reported.stdout + &reported.stderr)
     }
 
     /// Lets it do what a role says.
@@ -64,8 +64,8 @@ impl<'h> Robot<'h> {
     }
 }
 
-fn has(told: &str, wanted: &str) {
-    assert!(told.contains(wanted), "{wanted:?} is missing in:\n{told}");
+fn has(reported: &str, wanted: &str) {
+    assert!(reported.contains(wanted), "{wanted:?} is missing in:\n{reported}");
 }
 
 /// A token without an end, in a Secret.
@@ -75,13 +75,13 @@ fn keeps_a_token<'h>(host: &Host, standalone: &'h Standalone<'h>) -> Result<Robo
             "apiVersion: v1\nkind: Secret\nmetadata: {{name: robot{annotations}}}\ntype: kubernetes.io/service-account-token\n"
         )
     };
-    let told = standalone.kubectl("apply -f -", Some(&secret("")))?;
-    has(&told.stderr, "metadata.annotations[kubernetes.io/service-account.name]: Required value");
+    let reported = standalone.kubectl("apply -f -", Some(&secret("")))?;
+    has(&reported.stderr, "metadata.annotations[kubernetes.io/service-account.name]: Required value");
     let secret = secret(", annotations: {kubernetes.io/service-account.name: robot}");
     standalone.kubectl("apply -f -", Some(&secret))?.ok();
     let field = |field: &str| {
         let line = format!("get secret robot -o 'jsonpath={{.data.{field}}}' | base64 -d");
-        standalone.kubectl(&line, None).map(|told| told.stdout)
+        standalone.kubectl(&line, None).map(|reported| reported.stdout)
     };
     eventually("it is filled", BOOT, || Ok(!field("token")?.is_empty()))?;
     assert_eq!(field("namespace")?, "default");
@@ -104,21 +104,21 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
     };
     let (data, secret) = (host.work("data"), host.work("state/api/token.json"));
     let apply = |path: &str| robot.apply(&disk(path));
-    let told = apply(&secret)?;
-    has(&told, "spec.template.spec.volumes[0].hostDisk.path");
-    has(&told, &format!("{secret} is not below a directory of --host-disks: {data}"));
+    let reported = apply(&secret)?;
+    has(&reported, "spec.template.spec.volumes[0].hostDisk.path");
+    has(&reported, &format!("{secret} is not below a directory of --host-disks: {data}"));
     host.shell(&format!("mkdir {data}; ln -s {} {data}/link", host.work("state/api"))).run()?.ok();
     has(&apply(&format!("{data}/link/token.json"))?, "created");
     eventually("it is refused, and not said where the link leads", BOOT, || {
-        let told = robot.kubectl("get events")?;
-        assert!(!told.contains(&secret), "{told}");
-        Ok(told.contains(&format!("{data}/link/token.json does not lead to a file below")))
+        let reported = robot.kubectl("get events")?;
+        assert!(!reported.contains(&secret), "{reported}");
+        Ok(reported.contains(&format!("{data}/link/token.json does not lead to a file below")))
     })?;
     has(&robot.kubectl("delete vm file --timeout=60s")?, "deleted");
     has(&apply(&format!("{data}/new/disk.img"))?, "created");
     eventually("it runs with its file", BOOT, || {
-        let told = robot.kubectl("get vmi file -o jsonpath={.status.phase}")?;
-        Ok(told == "Running")
+        let reported = robot.kubectl("get vmi file -o jsonpath={.status.phase}")?;
+        Ok(reported == "Running")
     })?;
     assert_eq!(host.shell(&format!("stat -c %s {data}/new/disk.img")).run()?.ok(), "1048576\n");
     has(&robot.kubectl("delete vm file --timeout=60s")?, "deleted");
@@ -130,8 +130,8 @@ fn is_told_by_flags(standalone: &Standalone<'_>, token: &str) -> Result<(), Host
     let server = format!("--kubeconfig /dev/null --server https://127.0.0.1:6443 --token {token}");
     let authority = format!("--certificate-authority {}", standalone.file("api/ca.crt"));
     for trust in [authority.as_str(), "--insecure-skip-tls-verify"] {
-        let told = standalone.virtctl(&format!("{server} {trust} version"))?;
-        has(&told.stdout, "Server Version: v1.");
+        let reported = standalone.virtctl(&format!("{server} {trust} version"))?;
+        has(&reported.stdout, "Server Version: v1.");
     }
     let stranger = standalone.virtctl(&format!("{server} version"))?;
     assert_eq!(stranger.status, Status::Code(1), "{stranger:?}");
@@ -157,14 +157,14 @@ fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
     let volume = "get --raw /apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/filled";
     has(&editor.kubectl(volume)?, "NotFound");
     let upload = format!("image-upload pvc filled --size 1Mi --image-path {image}");
-    let told = editor.virtctl(&format!("{upload} --uploadproxy-url http://127.0.0.1"))?;
-    has(&told, "is not of the form https://host:port");
+    let reported = editor.virtctl(&format!("{upload} --uploadproxy-url http://127.0.0.1"))?;
+    has(&reported, "is not of the form https://host:port");
     has(&editor.kubectl("get pvc filled")?, "NotFound");
-    let told = editor.virtctl(&format!("{upload} --uploadproxy-url https://127.0.0.1:1"))?;
-    has(&told, "PVC default/filled was created and still waits for its image");
+    let reported = editor.virtctl(&format!("{upload} --uploadproxy-url https://127.0.0.1:1"))?;
+    has(&reported, "PVC default/filled was created and still waits for its image");
     has(&editor.virtctl(&format!("{upload} --no-create"))?, "Processing completed successfully");
-    let told = editor.virtctl(&upload.replace("filled", "huge").replace("1Mi", "1Ei"))?;
-    has(&told, "PVC huge gets no disk: ");
+    let reported = editor.virtctl(&upload.replace("filled", "huge").replace("1Mi", "1Ei"))?;
+    has(&reported, "PVC huge gets no disk: ");
     has(&editor.kubectl("delete pvc filled huge --timeout=30s")?, "deleted");
     Ok(())
 }
@@ -177,8 +177,8 @@ fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
     let robot = Robot::new(&host, &standalone)?;
     let me = robot.kubectl("auth whoami")?;
-    for told in ["system:serviceaccount:default:robot", "system:serviceaccounts:default", "JTI="] {
-        has(&me, told);
+    for reported in ["system:serviceaccount:default:robot", "system:serviceaccounts:default", "JTI="] {
+        has(&me, reported);
     }
     has(
         &robot.kubectl("get vmi")?,

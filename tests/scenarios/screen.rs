@@ -125,11 +125,11 @@ fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
         look(host, "pointed", &["point", "1023", "0", "1"])?;
         let events = guest
             .run(&bytes_of("pointed", "4/4 \"%u \" \" \" 2/2 \"%u \" \" \" 1/4 \"%u\" \"\\n\""), SOON)?;
-        let told =
+        let reported =
             |line: &str| line.split_whitespace().skip(4).map(|word| word.parse().unwrap_or(0)).collect();
-        let told: Vec<Vec<u32>> = events.lines().map(told).collect();
+        let reported: Vec<Vec<u32>> = events.lines().map(reported).collect();
         // The vertical axis was at 0 before, which Linux says nothing about.
-        assert_eq!(told[..3], [[3, 0, 32767], [1, 0x110, 1], [0, 0, 0]], "{events}");
+        assert_eq!(reported[..3], [[3, 0, 32767], [1, 0x110, 1], [0, 0, 0]], "{events}");
         power_off(guest)?;
         with_a_driver(host, monitor)
     };

@@ -51,8 +51,8 @@ fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError>
         .args(["--images", &host.input(""), "--images", &host.work("images")])
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;
-    let told = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);
-    assert!(told.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
+    let reported = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);
+    assert!(reported.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
     Ok(vireo)
 }
 
@@ -147,8 +147,8 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert_eq!(words(head), "NAME AGE PHASE IP NODENAME READY");
     assert!(words(row).ends_with("Running 10.201.0.2 here True"), "{table}");
     let described = standalone.kubectl("describe vmi one", None)?.ok();
-    for told in ["Started", "HypervisorChosen", "kubevirt.io/nodeName=here"] {
-        assert!(described.contains(told), "{told} is missing in:\n{described}");
+    for reported in ["Started", "HypervisorChosen", "kubevirt.io/nodeName=here"] {
+        assert!(described.contains(reported), "{reported} is missing in:\n{described}");
     }
 
     let mut guest = standalone.console("one")?;
@@ -191,7 +191,7 @@ fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
         table.starts_with("NAME") && table.contains("DESIRED") && table.contains("2         2"),
         "{table}"
     );
-    let names = || standalone.kubectl("get vmi -l app=web -o name", None).map(|told| told.stdout);
+    let names = || standalone.kubectl("get vmi -l app=web -o name", None).map(|reported| reported.stdout);
     let before = names()?;
     let first = before.lines().next().unwrap_or_default().to_owned();
     standalone.kubectl(&format!("delete {first} --timeout=60s"), None)?.ok();
@@ -212,7 +212,7 @@ fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
             Ok(standalone.kubectl(line, None)?.stdout == format!("{number},{number}"))
         })
     };
-    let machines = || standalone.kubectl("get vm -l app=farm -o name", None).map(|told| told.stdout);
+    let machines = || standalone.kubectl("get vm -l app=farm -o name", None).map(|reported| reported.stdout);
     ready(1)?;
     standalone.kubectl("scale vmpool/farm --replicas=2", None)?.ok();
     ready(2)?;
@@ -225,7 +225,7 @@ fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let uid = |kind: &str| {
         standalone
             .kubectl(&format!("get {kind} farm-0 -o jsonpath={{.metadata.uid}}"), None)
-            .map(|told| told.stdout)
+            .map(|reported| reported.stdout)
     };
     let (machine, instance) = (uid("vm")?, uid("vmi")?);
     standalone.kubectl("apply -f -", Some(&pool.replace("64Mi", "96Mi")))?.ok();
@@ -274,8 +274,8 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
     assert!(early.stderr.contains("spec.instancetype"), "{}", early.stderr);
     standalone.kubectl("apply -f -", Some(chosen))?.ok();
     let both = vm.replace("{domain: {", "{domain: {memory: {guest: 1Gi}, ");
-    let told = standalone.kubectl("apply -f -", Some(&both))?;
-    assert!(told.stderr.contains("spec.template.spec.domain.memory.guest"), "{}", told.stderr);
+    let reported = standalone.kubectl("apply -f -", Some(&both))?;
+    assert!(reported.stderr.contains("spec.template.spec.domain.memory.guest"), "{}", reported.stderr);
     standalone.kubectl("apply -f -", Some(vm))?.ok();
     standalone.printable("sized", "Running")?;
     let spec = standalone.json("get vmi sized")?["spec"].clone();
@@ -348,9 +348,10 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
         "{table}"
     );
     let table = standalone.kubectl("get sc,pv,pvc", None)?.ok();
-    for told in ["storageclass.storage.k8s.io/local (default)", "vireo.io/local", "Immediate", "default/data"]
+    for reported in
+        ["storageclass.storage.k8s.io/local (default)", "vireo.io/local", "Immediate", "default/data"]
     {
-        assert!(table.contains(told), "{told} is missing in:\n{table}");
+        assert!(table.contains(reported), "{reported} is missing in:\n{table}");
     }
     let volume = standalone.json("get pvc data")?["spec"]["volumeName"].clone();
     let volume = standalone.json(&format!("get pv {}", volume.as_str().unwrap_or_default()))?;
@@ -363,11 +364,11 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let class = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: vireo.io/local\n";
     let by_hand = "apiVersion: v1\nkind: PersistentVolume\nmetadata: {name: mine}\nspec: {accessModes: [ReadWriteOnce], capacity: {storage: 1Gi}, hostPath: {path: /tmp}}\n";
     for (manifest, said) in [(class, "there is one StorageClass"), (by_hand, "made with their claims")] {
-        let told = standalone.kubectl("apply --validate=false -f -", Some(manifest))?.stderr;
-        assert!(told.contains(said), "{told}");
+        let reported = standalone.kubectl("apply --validate=false -f -", Some(manifest))?.stderr;
+        assert!(reported.contains(said), "{reported}");
     }
-    let told = standalone.kubectl("delete sc local", None)?.stderr;
-    assert!(told.contains("Forbidden"), "{told}");
+    let reported = standalone.kubectl("delete sc local", None)?.stderr;
+    assert!(reported.contains("Forbidden"), "{reported}");
     Ok(())
 }
 
@@ -398,10 +399,10 @@ pub(crate) fn machine_of(instance: &str, name: &str, strategy: &str) -> String {
 fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(&machine_with_a_claim(standalone.host)))?.ok();
     standalone.printable("two", "Stopped")?;
-    let told = standalone.virtctl("port-forward --stdio vm/two 80")?;
-    assert!(told.stderr.contains("VMI is not started"), "{}", told.stderr);
-    let told = standalone.virtctl("stop two")?;
-    assert!(told.stderr.contains("VM is not running"), "{}", told.stderr);
+    let reported = standalone.virtctl("port-forward --stdio vm/two 80")?;
+    assert!(reported.stderr.contains("VMI is not started"), "{}", reported.stderr);
+    let reported = standalone.virtctl("stop two")?;
+    assert!(reported.stderr.contains("VM is not running"), "{}", reported.stderr);
     standalone.virtctl("start two")?.ok();
     claims_a_disk(standalone)?;
     standalone.printable("two", "Running")?;
@@ -447,8 +448,8 @@ fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     );
     standalone.virtctl("pause vm two")?.ok();
     standalone.printable("two", "Paused")?;
-    let told = standalone.virtctl("soft-reboot two")?;
-    assert!(told.stderr.contains("VMI is paused"), "{}", told.stderr);
+    let reported = standalone.virtctl("soft-reboot two")?;
+    assert!(reported.stderr.contains("VMI is paused"), "{}", reported.stderr);
     standalone.virtctl("unpause vm two")?.ok();
     standalone.printable("two", "Running")?;
     standalone.virtctl("soft-reboot two")?.ok();
@@ -469,12 +470,15 @@ fn is_reached(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), 
     for target in ["vm/two", "vmi/two/default", "vm/two.default"] {
         let line =
             format!("printf 'GET /file HTTP/1.0\\r\\n\\r\\n' | {virtctl} port-forward --stdio {target} 80");
-        let told = standalone.host.shell(&line).env("KUBECONFIG", &standalone.kubeconfig()).run()?;
-        assert!(told.stdout.ends_with("\r\n\r\nfrom the guest\n"), "{target}: {told:?}");
+        let reported = standalone.host.shell(&line).env("KUBECONFIG", &standalone.kubeconfig()).run()?;
+        assert!(reported.stdout.ends_with("\r\n\r\nfrom the guest\n"), "{target}: {reported:?}");
     }
     for (target, said) in [("vm/none", "\"none\" not found"), ("vmi/none", "not found")] {
-        let told = standalone.virtctl(&format!("port-forward --stdio=true {target} 80"))?;
-        assert!(told.status == Status::Code(1) && told.stderr.contains(said), "{target}: {told:?}");
+        let reported = standalone.virtctl(&format!("port-forward --stdio=true {target} 80"))?;
+        assert!(
+            reported.status == Status::Code(1) && reported.stderr.contains(said),
+            "{target}: {reported:?}"
+        );
     }
     Ok(())
 }
@@ -484,17 +488,17 @@ fn refuses(standalone: &Standalone<'_>) -> Result<(), HostError> {
     // What only the node finds out is told in the status; that is the node's scenario.
     for case in broken::CASES.iter().filter(|case| case.name != "no-kernel-path") {
         let manifest = case.manifest("/nowhere");
-        let told = standalone.kubectl("apply --validate=false -f -", Some(&manifest))?;
-        assert_ne!(told.status, Status::Code(0), "{} is accepted", case.name);
-        let missing: Vec<_> = case.fields.iter().filter(|field| !told.stderr.contains(**field)).collect();
-        assert!(missing.is_empty(), "{}: {missing:?} are not named in:\n{}", case.name, told.stderr);
+        let reported = standalone.kubectl("apply --validate=false -f -", Some(&manifest))?;
+        assert_ne!(reported.status, Status::Code(0), "{} is accepted", case.name);
+        let missing: Vec<_> = case.fields.iter().filter(|field| !reported.stderr.contains(**field)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?} are not named in:\n{}", case.name, reported.stderr);
     }
     let state = standalone.host.work("state");
     let stranger = format!(
         "--kubeconfig /dev/null --server https://127.0.0.1:6443 --certificate-authority {state}/api/ca.crt --token wrong get nodes"
     );
-    let told = standalone.kubectl(&stranger, None)?;
-    assert!(told.stderr.contains("Unauthorized"), "{}", told.stderr);
+    let reported = standalone.kubectl(&stranger, None)?;
+    assert!(reported.stderr.contains("Unauthorized"), "{}", reported.stderr);
     Ok(())
 }
 
@@ -506,8 +510,8 @@ fn keeps_plain_objects(standalone: &Standalone<'_>) -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(MAP))?.ok();
     assert!(standalone.kubectl("apply -f -", Some(MAP))?.ok().contains("unchanged"));
     let changed = MAP.replace("one", "two");
-    let told = standalone.kubectl("apply --dry-run=server -f -", Some(&changed))?.ok();
-    assert!(told.contains("configured"), "{told}");
+    let reported = standalone.kubectl("apply --dry-run=server -f -", Some(&changed))?.ok();
+    assert!(reported.contains("configured"), "{reported}");
     assert_eq!(standalone.json("get cm words")?["data"]["a"], "one");
     standalone.kubectl("apply -f -", Some(&changed))?.ok();
     assert_eq!(standalone.json("get cm -l tier=web")?["items"][0]["data"]["a"], "two");

@@ -149,9 +149,9 @@ fn on_the_way_down(disk: &Disk<'_>) -> Result<(), HostError> {
     assert!(guests.contains("1 guests stopped") && guests.contains("Deactivated successfully"), "{guests}");
     let vireo = disk.journal("vireo")?;
     assert!(vireo.contains("its guests go on") && vireo.contains("Deactivated successfully"), "{vireo}");
-    for told in [guests, vireo] {
+    for reported in [guests, vireo] {
         for bad in ["Killing", "timed out", "Failed with result", "panicked"] {
-            assert!(!told.contains(bad), "{bad} in:\n{told}");
+            assert!(!reported.contains(bad), "{bad} in:\n{reported}");
         }
     }
     Ok(())
@@ -172,8 +172,8 @@ fn a_guest_does_not(
     assert_eq!(up.client.json("get vm halted")?["status"]["printableStatus"], "Stopped");
     assert_eq!(up.client.items("vmi")?.len(), 1);
     let uid = up.client.uid("two")?;
-    let told = disk.journal("vireo")?;
-    assert!(told.contains("NodeShutdown") && !told.contains("LauncherLost"), "{told}");
+    let reported = disk.journal("vireo")?;
+    assert!(reported.contains("NodeShutdown") && !reported.contains("LauncherLost"), "{reported}");
 
     // It counts the seconds that it has from the button on.
     let count =

@@ -59,10 +59,10 @@ fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
     assert!(described.contains("PVC default/root waits for its image"), "{described}");
 
     let upload = format!("image-upload pvc root --image-path {image}");
-    let told = standalone.virtctl(&format!("{upload} --no-create"))?;
-    assert_eq!(told.status, Status::Code(0), "{told:?}");
-    assert!(told.stdout.contains("Uploading data completed successfully"), "{}", told.stdout);
-    assert!(told.stderr.contains("100% ("), "lines, as this is no terminal: {}", told.stderr);
+    let reported = standalone.virtctl(&format!("{upload} --no-create"))?;
+    assert_eq!(reported.status, Status::Code(0), "{reported:?}");
+    assert!(reported.stdout.contains("Uploading data completed successfully"), "{}", reported.stdout);
+    assert!(reported.stderr.contains("100% ("), "lines, as this is no terminal: {}", reported.stderr);
     let phase =
         "get pvc root -o jsonpath='{.metadata.annotations.cdi\\.kubevirt\\.io/storage\\.pod\\.phase}'";
     assert_eq!(standalone.kubectl(phase, None)?.ok(), "Succeeded");
@@ -96,9 +96,9 @@ fn files(standalone: &Standalone<'_>, claim: &str) -> Result<String, HostError> 
 }
 
 fn fails(standalone: &Standalone<'_>, line: &str, said: &str) -> Result<Output, HostError> {
-    let told = standalone.virtctl(line)?;
-    assert!(told.status == Status::Code(1) && told.stderr.contains(said), "{line}: {told:?}");
-    Ok(told)
+    let reported = standalone.virtctl(line)?;
+    assert!(reported.status == Status::Code(1) && reported.stderr.contains(said), "{line}: {reported:?}");
+    Ok(reported)
 }
 
 /// A client, and then the server, that dies in the middle.

@@ -108,9 +108,9 @@ fn lists_are_as_long_as_kubevirts_at_most() {
         (json!({"accessCredentials": many(json!({}))}), "spec.accessCredentials"),
     ] {
         let report = changed(json!({"spec": change})).check().unwrap_err();
-        let told = report.problems().iter().find(|problem| problem.cause() == TooMany);
-        let told = told.map(|problem| (problem.field().as_str(), problem.message()));
-        assert_eq!(told, Some((field, "Too many: 257: must have at most 256 items")));
+        let reported = report.problems().iter().find(|problem| problem.cause() == TooMany);
+        let reported = reported.map(|problem| (problem.field().as_str(), problem.message()));
+        assert_eq!(reported, Some((field, "Too many: 257: must have at most 256 items")));
     }
 }
 

@@ -86,11 +86,12 @@ fn each_broken_one_is_told_everything_at_once() {
         let (_, machines) =
             found.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}"));
         let report = machines[0].check().expect_err(name);
-        let mut told: Vec<_> = report.problems().iter().map(|problem| problem.field().to_string()).collect();
+        let mut reported: Vec<_> =
+            report.problems().iter().map(|problem| problem.field().to_string()).collect();
         let mut fields: Vec<_> = fields.iter().map(|field| (*field).to_owned()).collect();
-        told.sort();
+        reported.sort();
         fields.sort();
-        assert_eq!(told, fields, "{name}:\n{report}");
+        assert_eq!(reported, fields, "{name}:\n{report}");
     }
     // The tenth is right as far as a manifest can tell: only the node knows that its image is not there.
     let (_, machines) = found.iter().find(|(name, _)| name == "image-not-there").unwrap();

@@ -12,9 +12,9 @@ type Row = (Value, &'static str, Cause);
 fn each_is_refused(with: fn(Value) -> Result<Vm, Report>, below: &str, rows: Vec<Row>) {
     for (change, field, cause) in rows {
         let report = with(change.clone()).expect_err(&change.to_string());
-        let told: Vec<_> =
+        let reported: Vec<_> =
             report.problems().iter().map(|problem| (problem.field().to_string(), problem.cause())).collect();
-        assert_eq!(told, [(format!("{below}{field}"), cause)], "{change}\n{report}");
+        assert_eq!(reported, [(format!("{below}{field}"), cause)], "{change}\n{report}");
     }
 }
 
@@ -282,9 +282,9 @@ fn boot_orders_are_shared_by_disks_and_interfaces() {
         "interfaces": [{"name": "default", "masquerade": {}, "bootOrder": 1}],
     }))
     .unwrap_err();
-    let told: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
     assert_eq!(
-        told,
+        reported,
         [
             ("spec.domain.devices.disks[1].bootOrder", Duplicate),
             ("spec.domain.devices.interfaces[0].bootOrder", Duplicate),
@@ -449,8 +449,8 @@ fn networks() {
 fn a_network_that_nothing_is_on_is_refused() {
     let more = json!({"name": "other", "multus": {"networkName": "x"}});
     let report = with_spec(json!({"networks": ["+", more]})).unwrap_err();
-    let told: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
-    assert_eq!(told, [("spec.networks[1].name", NotFound), ("spec.networks[1].multus", NotSupported)]);
+    let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    assert_eq!(reported, [("spec.networks[1].name", NotFound), ("spec.networks[1].multus", NotSupported)]);
 }
 
 #[test]

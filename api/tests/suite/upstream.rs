@@ -48,9 +48,9 @@ fn a_path_in_an_image_may_end_with_a_slash() {
     assert_eq!(path.as_deref(), Some("/disk/disk.img"));
     for path in ["/", "//", "/disk//", "/disk/../x/", "disk/"] {
         let report = with_spec(volume(path)).unwrap_err();
-        let told = report.problems()[0].message();
+        let reported = report.problems()[0].message();
         let text = "must be an absolute path to a file without relative components";
-        assert_eq!(told, format!("Invalid value: {path:?}: {text}"));
+        assert_eq!(reported, format!("Invalid value: {path:?}: {text}"));
     }
 }
 
@@ -61,8 +61,8 @@ fn a_port_that_is_listed_twice_is_one_port() {
     let card = json!({"interfaces": [{"name": "default", "masquerade": {}, "ports": ports}]});
     let vm = with_devices(card).unwrap();
     let Binding::Masquerade { ports, .. } = vm.interfaces()[0].binding();
-    let told: Vec<_> = ports.iter().map(|port| (port.name(), port.port())).collect();
-    assert_eq!(told, [(None, 80), (Some("web"), 80), (None, 80)]);
+    let reported: Vec<_> = ports.iter().map(|port| (port.name(), port.port())).collect();
+    assert_eq!(reported, [(None, 80), (Some("web"), 80), (None, 80)]);
 }
 
 #[test]
@@ -105,8 +105,9 @@ fn a_template_may_carry_what_a_server_once_wrote_into_metadata() {
 fn search_domains_are_counted_with_the_spaces_between_them() {
     let searches = |domains: &[String]| {
         let report = with_spec(json!({"dnsConfig": {"searches": domains}})).err()?;
-        let told = report.problems().iter().map(|problem| problem.field().to_string()).collect::<Vec<_>>();
-        Some(told)
+        let reported =
+            report.problems().iter().map(|problem| problem.field().to_string()).collect::<Vec<_>>();
+        Some(reported)
     };
     let of = |lengths: &[usize]| lengths.iter().map(|length| "x".repeat(*length)).collect::<Vec<_>>();
     let list = "spec.dnsConfig.searches".to_owned();
@@ -127,8 +128,8 @@ fn memory_is_plugged_into_virtual_machines_in_whole_blocks() {
     let problems = |memory: Value| {
         let spec = json!({"domain": {"memory": memory}});
         let spec: VirtualMachineInstanceSpec = serde_json::from_value(spec).unwrap();
-        let told = memory_hotplug_problems(&spec);
-        told.iter().map(|problem| problem.to_string()).collect::<Vec<_>>()
+        let reported = memory_hotplug_problems(&spec);
+        reported.iter().map(|problem| problem.to_string()).collect::<Vec<_>>()
     };
     let guest = "spec.domain.memory.guest: ";
     for (memory, expected) in [

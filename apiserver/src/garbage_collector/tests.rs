@@ -118,15 +118,15 @@ fn a_pod_on_a_node_has_its_grace_period_also_when_its_owner_is_gone() {
 #[test]
 fn a_namespace_goes_when_it_is_empty() {
     let world = World::new();
-    world.put("", "room", json!({"kind": "Namespace", "spec": {"finalizers": ["kubernetes"]}, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-    world.put("room", "a", json!({}));
-    world.put("room", "held", json!({"metadata": {"finalizers": ["x"]}}));
+    world.put("", "closing", json!({"kind": "Namespace", "spec": {"finalizers": ["kubernetes"]}, "metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    world.put("closing", "a", json!({}));
+    world.put("closing", "held", json!({"metadata": {"finalizers": ["x"]}}));
     assert_eq!(world.left(), ["-held"]);
-    assert!(objects::namespace(&world.store, "room").is_some());
-    let held = world.store.get(&Key::new("configmaps", "room", "held")).unwrap();
+    assert!(objects::namespace(&world.store, "closing").is_some());
+    let held = world.store.get(&Key::new("configmaps", "closing", "held")).unwrap();
     objects::change(&world.store, &held, |_| false).unwrap();
     assert!(world.left().is_empty());
-    assert!(objects::namespace(&world.store, "room").is_none());
+    assert!(objects::namespace(&world.store, "closing").is_none());
     assert!(objects::namespace(&world.store, "default").is_some());
 }
 

@@ -25,7 +25,7 @@ impl World {
         let store = Store::open(&dir.path().join("store")).unwrap();
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::objects::prepare(&store).unwrap();
-        crate::rbac::keep::prepare(&store, &Policy::default()).unwrap();
+        crate::rbac::bootstrap::prepare(&store, &Policy::default()).unwrap();
         let tokens = Arc::new(Tokens::of_a_test(dir.path(), Arc::clone(&store)));
         let server = Arc::new(Server {
             store,

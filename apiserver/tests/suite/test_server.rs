@@ -38,7 +38,7 @@ impl TestServer {
         let store = Store::open(&dir.path().join("store")).unwrap();
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         objects::prepare(&store).unwrap();
-        rbac::keep::prepare(&store, &Policy::default()).unwrap();
+        rbac::bootstrap::prepare(&store, &Policy::default()).unwrap();
         let signer = Signer::of(&dir.path().join("sa.key")).unwrap();
         let tokens = Arc::new(Tokens::new("token".to_owned(), signer, Arc::clone(&store)));
         let mut controllers = tokio::task::JoinSet::new();

@@ -64,16 +64,16 @@ fn to(port: u32) -> TcpSocket {
     TcpSocket { address: "127.0.0.1".to_owned(), port }
 }
 
-async fn told(question: Question) -> ProbeResponse {
+async fn reported(question: Question) -> ProbeResponse {
     let (agent, _requests) = requests();
     run(&agent, ProbeRequest { timeout_seconds: 1, question: Some(question), resolver: None }).await
 }
 
 async fn get(port: u32, tls: bool, path: &str) -> Option<String> {
     let get = HttpGet { to: Some(to(port)), tls, path: path.to_owned(), headers: Vec::new() };
-    let told = told(Question::HttpGet(get)).await;
-    assert_eq!(told.fault, None);
-    told.failure
+    let reported = reported(Question::HttpGet(get)).await;
+    assert_eq!(reported.fault, None);
+    reported.failure
 }
 
 fn status(code: u32) -> (String, Then) {
@@ -115,11 +115,14 @@ async fn every_manner_of_an_http_server() {
     ];
     for (number, (manner, failure)) in rows.into_iter().enumerate() {
         let port = server(manner, None).await;
-        let told = get(port, false, "/").await;
+        let reported = get(port, false, "/").await;
         match failure {
-            "" => assert_eq!(told, None, "row {number}"),
+            "" => assert_eq!(reported, None, "row {number}"),
             failure => {
-                assert!(told.as_ref().is_some_and(|told| told.contains(failure)), "row {number}: {told:?}")
+                assert!(
+                    reported.as_ref().is_some_and(|reported| reported.contains(failure)),
+                    "row {number}: {reported:?}"
+                )
             }
         }
     }
@@ -144,7 +147,7 @@ async fn a_request_is_what_was_asked_for() {
     let header = |name: &str, value: &str| Header { name: name.to_owned(), value: value.to_owned() };
     let headers = vec![header("Host", "web.example"), header("X-Y", "z")];
     let get = HttpGet { to: Some(to(port)), tls: false, path: "/a b?c=d".to_owned(), headers };
-    assert_eq!(told(Question::HttpGet(get)).await, ProbeResponse::default());
+    assert_eq!(reported(Question::HttpGet(get)).await, ProbeResponse::default());
 }
 
 #[tokio::test]
@@ -168,9 +171,9 @@ async fn any_certificate_will_do_and_none_will_not() {
 #[tokio::test]
 async fn a_socket_is_well_when_it_is_accepted() {
     let port = server(|_| (String::new(), Then::Hold), None).await;
-    assert_eq!(told(Question::TcpSocket(to(port))).await, ProbeResponse::default());
+    assert_eq!(reported(Question::TcpSocket(to(port))).await, ProbeResponse::default());
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
-    let failure = told(Question::TcpSocket(to(closed.into()))).await.failure.unwrap();
+    let failure = reported(Question::TcpSocket(to(closed.into()))).await.failure.unwrap();
     assert!(failure.starts_with(&format!("cannot connect to port {closed}: ")), "{failure}");
 }
 
@@ -189,8 +192,8 @@ async fn a_question_that_is_none_says_nothing_of_the_guest() {
         get(":80/", "x"),
         get("/", "x y"),
     ] {
-        let told = told(question.clone()).await;
-        assert!(told.failure.is_none() && told.fault.is_some(), "{question:?}: {told:?}");
+        let reported = reported(question.clone()).await;
+        assert!(reported.failure.is_none() && reported.fault.is_some(), "{question:?}: {reported:?}");
     }
     let (agent, _requests) = requests();
     assert!(run(&agent, ProbeRequest::default()).await.fault.is_some());
@@ -205,15 +208,15 @@ async fn an_agent_that_is_not_there_is_a_failure() {
         Question::Exec(Exec { command: vec!["true".to_owned()] }),
     ];
     for question in requests.clone() {
-        let told =
+        let reported =
             run(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
-        assert_eq!(told.failure.as_deref(), Some("no answer within 3 s"));
+        assert_eq!(reported.failure.as_deref(), Some("no answer within 3 s"));
     }
     drop(asked);
     for question in requests {
-        let told =
+        let reported =
             run(&agent, ProbeRequest { timeout_seconds: 3, question: Some(question), resolver: None }).await;
-        assert_eq!(told.failure.as_deref(), Some("VMI does not have guest agent connected"));
+        assert_eq!(reported.failure.as_deref(), Some("VMI does not have guest agent connected"));
     }
 }
 

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(inferred(Choice::Instancetype, "filled"), pair("small", ""));
         let ignoring = matcher(json!({"inferFromVolumeFailurePolicy": "Ignore"}));
         let rejecting = matcher(json!({"inferFromVolumeFailurePolicy": "Reject"}));
-        for (from, told, ignored) in [
+        for (from, reported, ignored) in [
             ("nowhere", "unable to find volume nowhere to infer defaults", false),
             ("gone", "persistentvolumeclaims \"gone\" not found", false),
             ("image", "unable to infer defaults from volume image as type is not supported", true),
@@ -142,7 +142,7 @@ mod tests {
             ),
         ] {
             let error = inferred(Choice::Instancetype, from).unwrap_err();
-            assert_eq!((error.to_string().as_str(), error.is_ignored_by(&ignoring)), (told, ignored));
+            assert_eq!((error.to_string().as_str(), error.is_ignored_by(&ignoring)), (reported, ignored));
             assert!(!error.is_ignored_by(&rejecting) && !error.is_ignored_by(&Matcher::default()));
         }
     }
@@ -159,9 +159,9 @@ mod tests {
                 vec!["inferFromVolumeFailurePolicy"],
             ),
         ] {
-            let told = flaws(Choice::Preference, &matcher(fields.clone()));
-            let told: Vec<&str> = told.into_iter().map(|(field, _)| field).collect();
-            assert_eq!(told, expected, "{fields}");
+            let reported = flaws(Choice::Preference, &matcher(fields.clone()));
+            let reported: Vec<&str> = reported.into_iter().map(|(field, _)| field).collect();
+            assert_eq!(reported, expected, "{fields}");
         }
     }
 }

@@ -162,11 +162,9 @@ impl Reconcile for Controller {
         let refused = unschedulable(node, bound, pending.iter().map(|pod| &pod.value).collect());
         pending.sort_by_key(|pod| (&pod.metadata.creation_timestamp, &pod.key));
         let (mut shown, mut failed) = (0, None);
-        let write = async |pod: &Arc<Cached<Pod>>| {
-            match refused.get(&pod.uid) {
-                Some(why) => self.note(pod, why).await,
-                None => self.bind(pod).await.map(|()| 0),
-            }
+        let write = async |pod: &Arc<Cached<Pod>>| match refused.get(&pod.uid) {
+            Some(why) => self.note(pod, why).await,
+            None => self.bind(pod).await.map(|()| 0),
         };
         // Writes at the same time share a commit of the store.
         let mut writes = stream::iter(pending).map(write).buffered(WRITES);

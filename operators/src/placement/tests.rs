@@ -33,21 +33,21 @@ fn refused(bound: &[(u64, u64)], pending: &[(&str, &str, (u64, u64))]) -> Vec<(S
 
 #[test]
 fn who_was_there_first_has_room_first() {
-    let told = |uid: &str, lacks: &str| {
+    let reported = |uid: &str, lacks: &str| {
         (uid.to_owned(), format!("0/1 nodes are available: 1 Insufficient {lacks}."))
     };
     for (placed, waiting, expected) in [
         (vec![], vec![("a", "1", (1000, 2000))], vec![]),
-        (vec![], vec![("a", "1", (1001, 100))], vec![told("a", "memory")]),
-        (vec![], vec![("a", "1", (1, 2001))], vec![told("a", "cpu")]),
-        (vec![(900, 1950)], vec![("a", "1", (101, 51))], vec![told("a", "cpu, 1 Insufficient memory")]),
+        (vec![], vec![("a", "1", (1001, 100))], vec![reported("a", "memory")]),
+        (vec![], vec![("a", "1", (1, 2001))], vec![reported("a", "cpu")]),
+        (vec![(900, 1950)], vec![("a", "1", (101, 51))], vec![reported("a", "cpu, 1 Insufficient memory")]),
         // The older one, whatever its name.
-        (vec![], vec![("a", "2", (600, 1)), ("b", "1", (600, 1))], vec![told("a", "memory")]),
-        (vec![], vec![("b", "1", (600, 1)), ("a", "1", (600, 1))], vec![told("b", "memory")]),
+        (vec![], vec![("a", "2", (600, 1)), ("b", "1", (600, 1))], vec![reported("a", "memory")]),
+        (vec![], vec![("b", "1", (600, 1)), ("a", "1", (600, 1))], vec![reported("b", "memory")]),
         // What does not fit does not stand in the way of what does.
-        (vec![(500, 0)], vec![("a", "1", (600, 1)), ("b", "2", (500, 1))], vec![told("a", "memory")]),
+        (vec![(500, 0)], vec![("a", "1", (600, 1)), ("b", "2", (500, 1))], vec![reported("a", "memory")]),
         // More than there is may be placed already, and stays.
-        (vec![(2000, 9000)], vec![("a", "1", (1, 0))], vec![told("a", "memory")]),
+        (vec![(2000, 9000)], vec![("a", "1", (1, 0))], vec![reported("a", "memory")]),
         (vec![(2000, 9000)], vec![("a", "1", (0, 0))], vec![]),
     ] {
         assert_eq!(refused(&placed, &waiting), expected, "{placed:?} {waiting:?}");
@@ -57,8 +57,8 @@ fn who_was_there_first_has_room_first() {
 #[test]
 fn a_cordon_and_a_taint_keep_away_what_does_not_tolerate_them() {
     let cordoned = json!({"unschedulable": true});
-    let told = why(cordoned.clone(), json!({}));
-    assert_eq!(told.as_deref(), Some("0/1 nodes are available: 1 node(s) were unschedulable."));
+    let reported = why(cordoned.clone(), json!({}));
+    assert_eq!(reported.as_deref(), Some("0/1 nodes are available: 1 node(s) were unschedulable."));
     for toleration in [
         json!({"operator": "Exists"}),
         json!({"key": UNSCHEDULABLE, "operator": "Exists", "effect": "NoSchedule"}),
@@ -66,11 +66,14 @@ fn a_cordon_and_a_taint_keep_away_what_does_not_tolerate_them() {
         assert_eq!(why(cordoned.clone(), json!({"tolerations": [toleration]})), None);
     }
     let taint = |effect: &str| json!({"taints": [{"key": "gpu", "value": "a", "effect": effect}]});
-    let told = why(taint("NoExecute"), json!({})).unwrap();
-    assert_eq!(told, "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: a}.");
+    let reported = why(taint("NoExecute"), json!({})).unwrap();
+    assert_eq!(reported, "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: a}.");
     assert_eq!(why(taint("PreferNoSchedule"), json!({})), None);
     let nonsense = json!({"unschedulable": true, "taints": [1, {"key": "gpu"}]});
-    assert!(why(nonsense, json!({})).is_some_and(|told| told.contains("unschedulable")), "and nothing more");
+    assert!(
+        why(nonsense, json!({})).is_some_and(|reported| reported.contains("unschedulable")),
+        "and nothing more"
+    );
     for (toleration, covers) in [
         (json!({"key": "gpu", "value": "a"}), true),
         (json!({"key": "gpu", "value": "b"}), false),
@@ -78,8 +81,8 @@ fn a_cordon_and_a_taint_keep_away_what_does_not_tolerate_them() {
         (json!({"key": "gpu", "operator": "Exists", "effect": "NoExecute"}), false),
         (json!({"key": "gpu", "operator": "Near"}), false),
     ] {
-        let told = why(taint("NoSchedule"), json!({"tolerations": [toleration]}));
-        assert_eq!(told.is_none(), covers, "{toleration}");
+        let reported = why(taint("NoSchedule"), json!({"tolerations": [toleration]}));
+        assert_eq!(reported.is_none(), covers, "{toleration}");
     }
 }
 

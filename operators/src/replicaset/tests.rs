@@ -42,7 +42,7 @@ fn observed(set: &VirtualMachineInstanceReplicaSet, instances: &[VirtualMachineI
 }
 
 /// What is done, in a word each: `+` for a creation.
-fn told(decision: &Decision) -> Vec<String> {
+fn reported(decision: &Decision) -> Vec<String> {
     let word = |step: &Step| match step {
         Step::Create(_) => "+".to_owned(),
         Step::Delete(uid) => format!("-{uid}"),
@@ -63,7 +63,7 @@ fn there_are_as_many_as_are_wanted() {
         (1, vec![("a", "Failed")], vec!["-a", "+"]),
     ] {
         let instances: Vec<_> = there.iter().map(|(uid, phase)| instance(uid, phase)).collect();
-        assert_eq!(told(&observed(&set(replicas), &instances)), expected, "{replicas} of {there:?}");
+        assert_eq!(reported(&observed(&set(replicas), &instances)), expected, "{replicas} of {there:?}");
     }
     assert_eq!(observed(&set(1000), &[]).steps.len(), 250, "a burst at a time");
 }
@@ -87,7 +87,7 @@ fn instances_come_and_go_by_their_labels() {
     let mut leaving = instance("leaving", "Running");
     leaving.metadata.deletion_timestamp = Some(NOW.to_owned());
     let decision = observed(&set(1), &[orphan, stranger, other, leaving]);
-    assert_eq!(told(&decision), ["adopt orphan", "release stranger"]);
+    assert_eq!(reported(&decision), ["adopt orphan", "release stranger"]);
     assert_eq!(decision.status.replicas, Some(1), "the orphan counts at once");
 }
 
@@ -96,7 +96,7 @@ fn a_paused_set_creates_and_deletes_nothing() {
     let mut paused = set(3);
     paused.spec.paused = true;
     let decision = observed(&paused, &[instance("a", "Failed")]);
-    assert_eq!((told(&decision).len(), decision.paused), (0, Some(true)));
+    assert_eq!((reported(&decision).len(), decision.paused), (0, Some(true)));
     paused.status = decision.status;
     assert_eq!(paused.status.conditions[0].r#type, "ReplicaPaused");
     assert_eq!(observed(&paused, &[]).paused, None, "it is told once");
@@ -118,13 +118,13 @@ fn what_cannot_run_is_not_tried_all_the_time() {
     };
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:55Z")];
     let decision = observed(&set(2), std::slice::from_ref(&failed));
-    assert_eq!(told(&decision), ["+"], "it keeps its place for a while");
+    assert_eq!(reported(&decision), ["+"], "it keeps its place for a while");
     assert_eq!(decision.requeue_at, Some("2026-11-21T12:00:05Z".parse().unwrap()));
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:50Z")];
-    assert_eq!(told(&observed(&set(2), std::slice::from_ref(&failed))), ["-a", "+", "+"]);
+    assert_eq!(reported(&observed(&set(2), std::slice::from_ref(&failed))), ["-a", "+", "+"]);
     failed.status.phase_transition_timestamps =
         vec![at("Running", "2026-11-21T11:59:50Z"), at("Failed", "2026-11-21T11:59:59Z")];
-    assert_eq!(told(&observed(&set(1), &[failed])), ["-a", "+"], "one that ran is replaced at once");
+    assert_eq!(reported(&observed(&set(1), &[failed])), ["-a", "+"], "one that ran is replaced at once");
 }
 
 #[test]

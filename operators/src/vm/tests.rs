@@ -2,7 +2,7 @@
 
 mod asked;
 mod plugged;
-mod told;
+mod status;
 mod world;
 
 use jiff::SignedDuration;

@@ -62,7 +62,7 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     let policy = policy::policy();
     bootstrap::prepare(&store, &nodes::name(0))?;
-    rbac::keep::prepare(&store, &policy)?;
+    rbac::bootstrap::prepare(&store, &policy)?;
     let signer = Signer::of(&directory.path().join("sa.key"))?;
     let tokens = Arc::new(Tokens::new("administrator".to_owned(), signer, Arc::clone(&store)));
     let server = Arc::new_cyclic(|server| {
@@ -97,7 +97,7 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
         () = nodes.run() => Err("the nodes ended".into()),
         () = controllers.run() => Err("the controllers ended".into()),
         () = definitions::run(Arc::clone(&store)) => Err("a controller ended".into()),
-        () = rbac::keep::run(Arc::clone(&store), policy) => Err("a controller ended".into()),
+        () = rbac::bootstrap::run(Arc::clone(&store), policy) => Err("a controller ended".into()),
         () = accounts::run(Arc::clone(&store)) => Err("a controller ended".into()),
         () = garbage_collector::run(Arc::clone(&store), registry) => Err("the garbage collector ended".into()),
     }

@@ -23,12 +23,12 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
     let made = maps.create(&PostParams::default(), &objects::map(NAME)).await?;
     let version = made.metadata.resource_version.ok_or("an object without a version")?;
     let ready = Arc::new(Semaphore::new(0));
-    let (told, mut news) = mpsc::unbounded_channel();
+    let (reported, mut news) = mpsc::unbounded_channel();
     let mut watchers = JoinSet::new();
     for _ in 0..count {
         // A client each, and so a connection each.
         let maps: Api<ConfigMap> = Api::default_namespaced(server.client().await);
-        watchers.spawn(watch(maps, version.clone(), Arc::clone(&ready), told.clone()));
+        watchers.spawn(watch(maps, version.clone(), Arc::clone(&ready), reported.clone()));
     }
     tokio::select! {
         all = ready.acquire_many(u32::try_from(count)?) => all?.forget(),
@@ -74,13 +74,13 @@ async fn watch(
     maps: Api<ConfigMap>,
     version: String,
     ready: Arc<Semaphore>,
-    told: mpsc::UnboundedSender<Instant>,
+    reported: mpsc::UnboundedSender<Instant>,
 ) -> Result<(), kube::Error> {
     let only = WatchParams::default().fields(&format!("metadata.name={NAME}"));
     let mut events = maps.watch(&only, &version).await?.boxed();
     ready.add_permits(1);
     while let Some(event) = events.next().await {
-        if matches!(event?, WatchEvent::Modified(_)) && told.send(Instant::now()).is_err() {
+        if matches!(event?, WatchEvent::Modified(_)) && reported.send(Instant::now()).is_err() {
             break;
         }
     }

@@ -13,11 +13,11 @@ impl World {
 fn owners(object: &Value) -> Vec<(String, String, Value)> {
     let text = |entry: &Value, field: &str| entry[field].as_str().unwrap_or_default().to_owned();
     let entries = object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    let told = |entry: &Value| {
+    let reported = |entry: &Value| {
         let name = format!("{} {}", text(entry, "manager"), text(entry, "operation"));
         (name, text(entry, "subresource"), entry["fieldsV1"].clone())
     };
-    let mut owners: Vec<_> = entries.iter().map(told).collect();
+    let mut owners: Vec<_> = entries.iter().map(reported).collect();
     // The server's order is by time, of which a test may take more than a second.
     owners.sort_by(|a, b| (&a.0, &a.1).cmp(&(&b.0, &b.1)));
     owners

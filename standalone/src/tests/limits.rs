@@ -104,9 +104,9 @@ async fn an_administrator_learns_of_objects_that_cannot_be_read() {
     let request = Request::builder().uri("/readyz?verbose").body(Body::empty()).unwrap();
     let response = answer(Arc::clone(&world.server), User::administrator(), request).await;
     assert_eq!(response.status(), 200);
-    let told = response.into_body().collect().await.unwrap().to_bytes();
-    let told = std::str::from_utf8(&told).unwrap();
-    assert!(told.contains("[+]objects ok: 1 could not be read"), "{told}");
+    let reported = response.into_body().collect().await.unwrap().to_bytes();
+    let reported = std::str::from_utf8(&reported).unwrap();
+    assert!(reported.contains("[+]objects ok: 1 could not be read"), "{reported}");
     let mut registry = prometheus_client::registry::Registry::default();
     world.server.measures.register(&mut registry, Arc::clone(&world.server.store));
     let mut shown = String::new();

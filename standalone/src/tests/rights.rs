@@ -168,8 +168,8 @@ async fn one_may_ask_for_another_with_the_right_to_it() {
     bound["kind"] = json!("ClusterRoleBinding");
     assert_eq!(world.ask("POST", &format!("{kinds}/clusterrolebindings"), bound).await.0, 201);
     let me = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    let (code, told) = world.as_ada_with("POST", me, json!({}), &as_bob).await;
-    assert_eq!((code, &told["status"]["userInfo"]["username"]), (201, &json!("bob")));
+    let (code, reported) = world.as_ada_with("POST", me, json!({}), &as_bob).await;
+    assert_eq!((code, &reported["status"]["userInfo"]["username"]), (201, &json!("bob")));
     assert_eq!(world.as_ada("GET", "/api/v1/nodes", Value::Null).await.0, 200);
     let (code, status) = world.as_ada_with("GET", "/api/v1/nodes", Value::Null, &as_bob).await;
     assert!(
@@ -187,13 +187,13 @@ async fn whoever_is_known_learns_the_version() {
     let world = World::new();
     for version in ["v1", "v1alpha3"] {
         let base = format!("/apis/subresources.kubevirt.io/{version}");
-        let (code, told) = world.as_ada("GET", &format!("{base}/version"), Value::Null).await;
-        assert_eq!((code, told["gitVersion"].is_string()), (200, true), "{told}");
-        let (code, told) = world.as_ada("GET", &format!("{base}/guestfs"), Value::Null).await;
-        assert_eq!((code, &told["reason"]), (404, &json!("NotFound")), "{told}");
+        let (code, reported) = world.as_ada("GET", &format!("{base}/version"), Value::Null).await;
+        assert_eq!((code, reported["gitVersion"].is_string()), (200, true), "{reported}");
+        let (code, reported) = world.as_ada("GET", &format!("{base}/guestfs"), Value::Null).await;
+        assert_eq!((code, &reported["reason"]), (404, &json!("NotFound")), "{reported}");
         assert_eq!(world.as_ada("GET", &format!("{base}/healthz"), Value::Null).await.0, 403);
-        let (code, told) = world.ask("GET", &format!("{base}/healthz"), Value::Null).await;
-        assert_eq!((code, &told["apiserver"]["connectivity"]), (200, &json!("ok")), "{told}");
+        let (code, reported) = world.ask("GET", &format!("{base}/healthz"), Value::Null).await;
+        assert_eq!((code, &reported["apiserver"]["connectivity"]), (200, &json!("ok")), "{reported}");
         assert_eq!(world.ask("POST", &format!("{base}/version"), json!({})).await.0, 405);
         let (_, list) = world.as_ada("GET", &base, Value::Null).await;
         let names: Vec<_> = list["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();

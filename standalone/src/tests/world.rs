@@ -45,7 +45,7 @@ impl World {
         let store = with_unreadable(dir.path(), keys);
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::bootstrap::prepare(&store, "node1").unwrap();
-        vireo_apiserver::rbac::keep::prepare(&store, &crate::policy::policy()).unwrap();
+        vireo_apiserver::rbac::bootstrap::prepare(&store, &crate::policy::policy()).unwrap();
         let tokens = Arc::new(tokens(dir.path(), &store));
         let allowed = AllowedPaths {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),

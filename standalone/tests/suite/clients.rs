@@ -41,12 +41,12 @@ fn maps(client: &Client) -> Api<ConfigMap> {
 /// Follows the ConfigMaps into a store; every change of it is told.
 fn reflect(client: &Client) -> (Store<ConfigMap>, tokio::sync::watch::Receiver<u64>) {
     let (store, writer) = reflector::store();
-    let (told, news) = tokio::sync::watch::channel(0);
+    let (reported, news) = tokio::sync::watch::channel(0);
     let events = watcher(maps(client), watcher::Config::default()).default_backoff();
     let mut events = Box::pin(reflector::reflector(writer, events));
     tokio::spawn(async move {
         while events.next().await.is_some() {
-            told.send_modify(|count| *count += 1);
+            reported.send_modify(|count| *count += 1);
         }
     });
     (store, news)
@@ -197,8 +197,8 @@ async fn a_certificate_says_who_somebody_is() {
     let server = Server::start();
     let ada = server.client_with_certificate("ada", "dev").await;
     let me = SelfSubjectReview::default();
-    let told = Api::all(ada.clone()).create(&PostParams::default(), &me).await.unwrap();
-    let user = told.status.and_then(|status| status.user_info).expect("who it is");
+    let reported = Api::all(ada.clone()).create(&PostParams::default(), &me).await.unwrap();
+    let user = reported.status.and_then(|status| status.user_info).expect("who it is");
     assert_eq!(user.username.as_deref(), Some("ada"));
     assert_eq!(user.groups, Some(vec!["dev".to_owned(), "system:authenticated".to_owned()]));
     let refused = maps(&ada).list(&ListParams::default()).await.unwrap_err();

@@ -60,8 +60,8 @@ fn prunes(api: &Api<'_>) -> Result<(), HostError> {
         format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n")
     };
     api.feed("apply --prune -l app=x -f -", &(map("one") + &map("two")))?.ok();
-    let told = api.feed("apply --prune -l app=x -f -", &map("one"))?.ok();
-    assert!(told.contains("configmap/two pruned"), "{told}");
+    let reported = api.feed("apply --prune -l app=x -f -", &map("one"))?.ok();
+    assert!(reported.contains("configmap/two pruned"), "{reported}");
     api.ok("delete cm one")?;
     for (made, why) in [
         ("deployment d --image=x", "spec: Forbidden: only VirtualMachineInstances run here"),
@@ -76,17 +76,18 @@ fn prunes(api: &Api<'_>) -> Result<(), HostError> {
 /// Every manifest that users are shown. Guests do not come up here: there is neither a launcher nor an image.
 fn takes_the_examples(api: &Api<'_>) -> Result<(), HostError> {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
-    let told = api.ok(&format!("apply --dry-run=server -f {examples}"))?;
+    let reported = api.ok(&format!("apply --dry-run=server -f {examples}"))?;
     assert!(
-        told.lines().count() >= 6 && told.lines().all(|line| line.ends_with("created (server dry run)")),
-        "{told}"
+        reported.lines().count() >= 6
+            && reported.lines().all(|line| line.ends_with("created (server dry run)")),
+        "{reported}"
     );
     // What refers to others is only taken where they are.
-    let told = api.ok(&format!("apply -f {examples}/standalone"))?;
-    let made = told.lines().count();
-    assert!(made >= 4, "{told}");
-    let told = api.ok(&format!("delete --timeout=60s -f {examples}/standalone"))?;
-    assert_eq!(told.lines().count(), made, "{told}");
+    let reported = api.ok(&format!("apply -f {examples}/standalone"))?;
+    let made = reported.lines().count();
+    assert!(made >= 4, "{reported}");
+    let reported = api.ok(&format!("delete --timeout=60s -f {examples}/standalone"))?;
+    assert_eq!(reported.lines().count(), made, "{reported}");
     eventually("nothing is left of them", SOON, || {
         Ok(api.feed("get vm,vmi,vmirs,vmpool,pvc -A", "")?.stderr.contains("No resources found"))
     })
@@ -108,8 +109,11 @@ fn takes_what_virtctl_makes(api: &Api<'_>) -> Result<(), HostError> {
     ] {
         let virtctl = api.host.command(&api.host.input("virtctl"));
         let manifest = virtctl.arg("create").args(line.split(' ')).run()?.ok();
-        let told = api.feed("apply --dry-run=server --validate=strict -f -", &manifest)?.ok();
-        assert!(told.starts_with(made) && told.contains("created (server dry run)"), "{told}{manifest}");
+        let reported = api.feed("apply --dry-run=server --validate=strict -f -", &manifest)?.ok();
+        assert!(
+            reported.starts_with(made) && reported.contains("created (server dry run)"),
+            "{reported}{manifest}"
+        );
         api.feed("create -f -", &manifest)?.ok();
     }
     let expanded =

@@ -116,13 +116,13 @@ async fn a_claim_becomes_a_disk_of_its_name() {
 async fn a_claim_is_asked_what_the_machine_is() {
     let asked = async |words: &[&str]| {
         let spec = machine(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
-        let told = |matcher: Option<Matcher>| {
+        let reported = |matcher: Option<Matcher>| {
             let matcher = matcher?;
             assert_eq!((matcher.name.as_str(), matcher.kind.as_str()), ("", ""));
             Some((matcher.infer_from_volume, matcher.infer_from_volume_failure_policy))
         };
         let memory = spec.template.unwrap_or_default().spec.domain.memory.is_some();
-        (told(spec.instancetype), told(spec.preference), memory)
+        (reported(spec.instancetype), reported(spec.preference), memory)
     };
     let wish = |volume: &str| Some((volume.to_owned(), Some("Ignore".to_owned())));
     let demand = |volume: &str| Some((volume.to_owned(), None));
@@ -167,9 +167,9 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--volume-containerdisk=src:quay.io/a/b:c"], "spec.volumes[0].containerDisk.image"),
         (&["--volume-sysprep=src:answers"], "spec.volumes[0].sysprep"),
     ] {
-        let (code, printed, told) = create(&[&["vm"], words].concat()).await;
-        assert_eq!((code, printed.as_str()), (Some(1), ""), "{words:?}: {told}");
-        assert!(told.contains(said), "{words:?}: {told}");
+        let (code, printed, reported) = create(&[&["vm"], words].concat()).await;
+        assert_eq!((code, printed.as_str()), (Some(1), ""), "{words:?}: {reported}");
+        assert!(reported.contains(said), "{words:?}: {reported}");
     }
     for words in [
         &["vm", "--memory=1Gi", "--instancetype=small"][..],
@@ -182,6 +182,6 @@ async fn what_cannot_be_is_refused_by_its_flag() {
     ] {
         assert_eq!(create(words).await.0, Some(2), "{words:?}");
     }
-    let (code, _, told) = create(&["instancetype", "--cpu=1", "--memory=1Gi", "--gpu=name:a"]).await;
-    assert!(code == Some(1) && told.contains("--gpu: devicename: required value"), "{told}");
+    let (code, _, reported) = create(&["instancetype", "--cpu=1", "--memory=1Gi", "--gpu=name:a"]).await;
+    assert!(code == Some(1) && reported.contains("--gpu: devicename: required value"), "{reported}");
 }

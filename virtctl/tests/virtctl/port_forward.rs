@@ -11,8 +11,8 @@ const WEB: [&str; 2] = ["port-forward", "vmi/web/prod"];
 async fn every_port_is_served_and_every_connection_has_its_own_stream() {
     let handler = Handler::start();
     let mut child = virtctl(&handler.state, &[&WEB[..], &["0:80", "udp/0:53"]].concat());
-    let mut told = BufReader::new(child.stdout.take().expect("its stdout")).lines();
-    let mut line = async || told.next_line().await.expect("a line").expect("a line");
+    let mut reported = BufReader::new(child.stdout.take().expect("its stdout")).lines();
+    let mut line = async || reported.next_line().await.expect("a line").expect("a line");
     let (tcp, udp) = (line().await, line().await);
     assert!(tcp.starts_with("forwarding tcp 127.0.0.1:") && tcp.ends_with(" to 80"), "{tcp}");
     assert!(udp.starts_with("forwarding udp 127.0.0.1:") && udp.ends_with(" to 53"), "{udp}");
@@ -79,8 +79,8 @@ async fn what_is_wrong_is_said() {
     ] {
         let output = finish(virtctl(&nobody, words)).await;
         assert_eq!(output.status.code(), Some(1), "{words:?}");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(told.contains(said), "{words:?}: {told}");
+        let reported = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(reported.contains(said), "{words:?}: {reported}");
     }
     let handler = Handler::start();
     let child = virtctl(&handler.state, &[&WEB[..], &["22", "--stdio"]].concat());

@@ -56,8 +56,8 @@ async fn a_port_carries_bytes_both_ways_for_each_viewer() {
     let mut child = virtctl(&handler.state, &[&VNC[..], &["--proxy-only"]].concat());
     drop(handler.websocket("vnc").await);
     let mut line = String::new();
-    let mut told = BufReader::new(child.stdout.take().expect("its stdout"));
-    told.read_line(&mut line).await.expect("a line");
+    let mut reported = BufReader::new(child.stdout.take().expect("its stdout"));
+    reported.read_line(&mut line).await.expect("a line");
     let port: serde_json::Value = serde_json::from_str(&line).expect("JSON");
     let port = u16::try_from(port["port"].as_u64().expect("a number")).expect("a port");
     for _ in 0..2 {

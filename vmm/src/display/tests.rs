@@ -66,7 +66,7 @@ fn every_viewer_sees_a_change_once() {
 fn a_viewer_that_wants_nothing_sleeps_until_the_alarm() {
     let (display, wall) = wall();
     let mut watch = display.watch();
-    let (tell, told) = mpsc::channel();
+    let (tell, reported) = mpsc::channel();
     let wanted = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let asked = wanted.clone();
@@ -79,7 +79,7 @@ fn a_viewer_that_wants_nothing_sleeps_until_the_alarm() {
                 }
             });
         });
-        told.recv().unwrap();
+        reported.recv().unwrap();
         assert_eq!(wall.asked.load(Ordering::Relaxed), 0);
         wanted.store(1, Ordering::Relaxed);
         Watch::alarm(&display);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::validate::{belongs, is_called, room};
+use super::validate::{check_namespace, is_called, match_request};
 use super::{Writer, Written};
 use crate::http::ApiError;
 use crate::managed_fields::{self, Application, Applied, Type};
@@ -26,7 +26,7 @@ impl Writer {
             if before.is_none() {
                 self.may_begin(&manifest)?;
                 self.may_create()?;
-                room(&self.store, &self.object, self.name())?;
+                check_namespace(&self.store, &self.object, self.name())?;
             }
             let Applied { object: mut value, managers } = managed_fields::apply(before, &application)
                 .map_err(|why| ApiError::unapplied(resource, &manifest, why))?;
@@ -50,7 +50,7 @@ impl Writer {
         // Again, now that nobody else writes.
         let (object, name) = (self.object.clone(), self.name().to_owned());
         let confirm = move |store: &Store| match store.get(&object.key(&name)) {
-            None => room(store, &object, &name),
+            None => check_namespace(store, &object, &name),
             Some(_) => Ok(()),
         };
         let stored = self.store.update(&self.object.key(self.name()), self.space(), decide, confirm)?;
@@ -59,7 +59,7 @@ impl Writer {
 
     /// Checks a manifest, and leaves of it what is written here.
     fn read_manifest(&self, manifest: &mut Value) -> Result<(), ApiError> {
-        belongs(&self.object, manifest)?;
+        match_request(&self.object, manifest)?;
         if manifest.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::validate::{belongs, is_called};
+use super::validate::{is_called, match_request};
 use super::{WriteRequest, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::http::body::{self, PatchBody};
@@ -20,7 +20,7 @@ use crate::store::Object as Stored;
 pub(in crate::http) async fn replace(request: WriteRequest) -> Result<Response, ApiError> {
     let (writer, form, request) = request.split()?;
     let value = given_as(&writer.object, request).await?;
-    belongs(&writer.object, &value)?;
+    match_request(&writer.object, &value)?;
     is_called(&value, writer.name())?;
     let resource = &*writer.object.resource;
     // Who replaces such an object must have seen it, or what others wrote would be lost.

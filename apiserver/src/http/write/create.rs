@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::Value;
 
-use super::validate::{belongs, room};
+use super::validate::{check_namespace, match_request};
 use super::{WriteRequest, Writer, Written, given_as};
 use crate::http::ApiError;
 use crate::managed_fields::Managers;
@@ -24,7 +24,7 @@ pub(in crate::http) async fn create(request: WriteRequest) -> Result<Response, A
         return Err(ApiError::bad_request("an empty namespace may not be set during creation"));
     }
     let value = given_as(&writer.object, request).await?;
-    belongs(&writer.object, &value)?;
+    match_request(&writer.object, &value)?;
     writer.answer(form, move |writer| writer.create(value)).await
 }
 
@@ -50,7 +50,7 @@ impl Writer {
 
     fn create_as(&self, mut value: Value, name: &str) -> Result<Written, ApiError> {
         self.check_name(name)?;
-        room(&self.store, &self.object, name)?;
+        check_namespace(&self.store, &self.object, name)?;
         meta::create(&mut value, self.object.namespace.as_deref().unwrap_or_default(), name);
         let requested = Managers::requested(&value, None);
         let warnings = self.validate(&mut value, None)?;
@@ -63,7 +63,7 @@ impl Writer {
         };
         // Again, now that nobody else writes.
         let (object, new) = (self.object.clone(), name.to_owned());
-        let confirm = move |store: &Store| room(store, &object, &new);
+        let confirm = move |store: &Store| check_namespace(store, &object, &new);
         let stored = self.store.update(&self.object.key(name), self.space(), decide, confirm)?;
         let value = stored.map_or_else(|| Arc::new(value), |stored| stored.value());
         Ok(Written { code: StatusCode::CREATED, value, warnings })

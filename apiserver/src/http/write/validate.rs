@@ -15,8 +15,8 @@ use crate::schema::structural;
 use crate::store::Store;
 use crate::{meta, objects, resource, schema};
 
-/// Whether an object is of the kind and place that the path says.
-pub(super) fn belongs(object: &Object, value: &Value) -> Result<(), ApiError> {
+/// Whether an object is of the kind and in the namespace of the request.
+pub(super) fn match_request(object: &Object, value: &Value) -> Result<(), ApiError> {
     for (field, expected) in
         [("apiVersion", object.resource.api_version()), ("kind", object.resource.kind.clone().into_owned())]
     {
@@ -181,8 +181,8 @@ impl Writer {
     }
 }
 
-/// Whether something may be made in a namespace.
-pub(super) fn room(store: &Store, object: &Object, name: &str) -> Result<(), ApiError> {
+/// Whether an object may be created in its namespace: it is there, and is not being deleted.
+pub(super) fn check_namespace(store: &Store, object: &Object, name: &str) -> Result<(), ApiError> {
     let Some(namespace) = &object.namespace else { return Ok(()) };
     match objects::namespace(store, namespace) {
         None => Err(ApiError::not_found(&NAMESPACES, namespace)),

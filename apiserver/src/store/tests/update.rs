@@ -154,13 +154,13 @@ fn each_of_a_commit_that_failed_has_its_own_outcome() {
 #[test]
 fn what_is_confirmed_still_holds_when_it_is_written() {
     let (_dir, store, key) = store();
-    let room = Key::new("rooms", "", "n");
+    let parent = Key::new("parents", "", "n");
     let decide = |_: Option<&Arc<Object>>| {
         // As if somebody else did it meanwhile.
-        numbered(&store, &room, 1);
+        numbered(&store, &parent, 1);
         Ok(Change::Put(json!({"metadata": {}})))
     };
-    let closed = room.clone();
+    let closed = parent.clone();
     let confirm = move |store: &Store| store.get(&closed).map_or(Ok(()), |_| Err("closed"));
     let refused = store.update(&key, Space::Free, decide, confirm);
     assert!(matches!(refused, Err(UpdateError::Write(WriteError::Refused("closed")))));

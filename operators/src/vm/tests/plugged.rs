@@ -97,13 +97,13 @@ fn what_makes_no_sense_is_turned_down() {
     let mut world = running();
     world.ask(add("data", "c")).unwrap();
     world.settle();
-    for (request, told) in [
+    for (request, reported) in [
         (add("data", "other"), "already exists"),
         (add("more", "c"), "volume [data] is of the same claim"),
         (remove("none"), "does not exist"),
     ] {
-        let Err(Rejection::Conflict(why)) = world.ask(request) else { panic!("{told} is accepted") };
-        assert!(why.contains(told), "{why}");
+        let Err(Rejection::Conflict(why)) = world.ask(request) else { panic!("{reported} is accepted") };
+        assert!(why.contains(reported), "{why}");
     }
     let instance = world.instance.as_mut().unwrap();
     instance.spec.volumes[0].persistent_volume_claim.as_mut().unwrap().hotpluggable = None;
@@ -120,7 +120,7 @@ fn what_makes_no_sense_is_turned_down() {
 
 #[test]
 fn options_are_completed_or_refused() {
-    let told = |options: serde_json::Value| {
+    let reported = |options: serde_json::Value| {
         let done = volumes::complete(serde_json::from_value(options).unwrap());
         done.map(|done| serde_json::to_value(done.disk.unwrap()).unwrap())
     };
@@ -135,7 +135,7 @@ fn options_are_completed_or_refused() {
             json!({"name": long, "disk": {"bus": "virtio"}, "serial": "a-name-of-more-than-"}),
         ),
     ] {
-        assert_eq!(told(json!({"name": name, "disk": disk, "volumeSource": source})), Ok(expected));
+        assert_eq!(reported(json!({"name": name, "disk": disk, "volumeSource": source})), Ok(expected));
     }
     let two = json!({"persistentVolumeClaim": {"claimName": "c"}, "dataVolume": {"name": "c"}});
     for (options, part) in [
@@ -146,7 +146,7 @@ fn options_are_completed_or_refused() {
         (json!({"name": "data", "disk": {}, "volumeSource": two}), "volumeSource"),
         (json!({"name": "data", "disk": {}, "volumeSource": {"dataVolume": {"name": "c"}}}), "dataVolume"),
     ] {
-        let Err(Rejection::BadRequest(why)) = told(options) else { panic!("{part} is not missed") };
+        let Err(Rejection::BadRequest(why)) = reported(options) else { panic!("{part} is not missed") };
         assert!(why.contains(part), "{why}");
     }
     assert!(volumes::checked(Default::default()).is_err());

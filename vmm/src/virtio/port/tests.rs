@@ -141,8 +141,8 @@ proptest! {
         let mut control = Control::new(NAME);
         control.begin(active);
         for message in messages.into_iter().cycle().take(1000) {
-            let told = control.handle(message);
-            prop_assert!(told.is_none() || active);
+            let reported = control.handle(message);
+            prop_assert!(reported.is_none() || active);
         }
         let mut count = 0;
         while control.next().is_some() {

@@ -1,4 +1,4 @@
-//! Keeps default roles and bindings there, and roles made of others as these are.
+//! Creates the default roles and bindings, adds what they lack, and aggregates ClusterRoles.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use crate::{controller, meta, objects};
 /// When the store cannot be written.
 pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
     for default in policy.iter() {
-        heal(store, default)?;
+        reconcile_default(store, default)?;
     }
     aggregate(store)
 }
 
-/// Keeps them until the store is gone.
+/// Reconciles them until the store is gone.
 pub async fn run(store: Arc<Store>, policy: Policy) {
     let begin = || State { policy: policy.clone(), follower: Follower::default() };
     controller::run_with(store, "roles", begin, reconcile).await;
@@ -52,15 +52,15 @@ fn reconcile(store: &Store, State { policy, follower }: &mut State) -> Option<Du
     None
 }
 
-/// Makes one of the defaults, or adds what it lacks.
-fn heal(store: &Store, default: &Default) -> Result<(), DiskError> {
+/// Creates a default, or adds what it lacks.
+fn reconcile_default(store: &Store, default: &Default) -> Result<(), DiskError> {
     let key = default.resource.key("", default.name);
-    if store.get(&key).is_some_and(|there| healed(&there.value(), &default.value).is_none()) {
+    if store.get(&key).is_some_and(|there| reconciled(&there.value(), &default.value).is_none()) {
         return Ok(());
     }
     let written = store.write(&key, |before, _| {
         Ok(match before {
-            Some(before) => healed(&before.value(), &default.value).map_or(Change::Nothing, Change::Put),
+            Some(before) => reconciled(&before.value(), &default.value).map_or(Change::Nothing, Change::Put),
             None => {
                 let mut fresh = default.value.clone();
                 meta::create(&mut fresh, "", default.name);
@@ -72,7 +72,7 @@ fn heal(store: &Store, default: &Default) -> Result<(), DiskError> {
 }
 
 /// What becomes of an object to which something was missing.
-fn healed(there: &Value, wanted: &Value) -> Option<Value> {
+fn reconciled(there: &Value, wanted: &Value) -> Option<Value> {
     let update = there.pointer("/metadata/annotations").and_then(|all| all.get(AUTO_UPDATE));
     if update.is_some_and(|update| update == "false") || meta::is_leaving(there) {
         return None;

@@ -1,4 +1,4 @@
-//! What a machine's status says.
+//! What a VirtualMachine's status says.
 
 use serde_json::json;
 use vireo_api::v1::{Condition, MigrationState};
