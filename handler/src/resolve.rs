@@ -49,7 +49,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         tablets: vm.tablets(),
         hotplug: vm.hotplug(),
         hotplug_field: vm
-            .pluggable_disks()
+            .hotpluggable_disks()
             .next()
             .map(|disk| disk.source_field().to_string())
             .unwrap_or_default(),

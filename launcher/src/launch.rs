@@ -8,5 +8,5 @@ mod check;
 pub(crate) mod sample;
 mod types;
 
-pub use check::{LaunchError, pluggable};
+pub use check::{LaunchError, hotpluggable};
 pub use types::*;

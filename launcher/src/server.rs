@@ -11,9 +11,9 @@ use vireo_proto::launcher::launcher_server::Launcher;
 use vireo_proto::launcher::{
     AskAgentRequest, AskAgentResponse, AttachVolumeRequest, AttachVolumeResponse, DetachVolumeRequest,
     DetachVolumeResponse, DismissRequest, DismissResponse, HelloRequest, HelloResponse, KillRequest,
-    KillResponse, LaunchRequest, LaunchResponse, ProbeRequest, ProbeResponse, ScreenshotRequest,
-    ScreenshotResponse, ShutdownRequest, ShutdownResponse, State, StatisticsRequest, StatisticsResponse,
-    SteerRequest, SteerResponse, Steering, WatchRequest,
+    KillResponse, LaunchRequest, LaunchResponse, LifecycleCommand, LifecycleRequest, LifecycleResponse,
+    ProbeRequest, ProbeResponse, ScreenshotRequest, ScreenshotResponse, ShutdownRequest, ShutdownResponse,
+    State, StatisticsRequest, StatisticsResponse, WatchRequest,
 };
 
 use crate::fault::{Code, chain, fault};
@@ -79,25 +79,25 @@ impl Launcher for Server {
         Ok(Response::new(KillResponse { fault: self.session.kill().await }))
     }
 
-    async fn steer(&self, request: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
-        let command = match request.into_inner().steering() {
-            Steering::Pause => VmCommand::Pause,
-            Steering::Unpause => VmCommand::Resume,
-            Steering::Reset => VmCommand::Reset,
-            Steering::SoftReboot => VmCommand::SoftReboot,
-            Steering::Unspecified => {
+    async fn steer(&self, request: Request<LifecycleRequest>) -> Result<Response<LifecycleResponse>, Status> {
+        let command = match request.into_inner().command() {
+            LifecycleCommand::Pause => VmCommand::Pause,
+            LifecycleCommand::Unpause => VmCommand::Resume,
+            LifecycleCommand::Reset => VmCommand::Reset,
+            LifecycleCommand::SoftReboot => VmCommand::SoftReboot,
+            LifecycleCommand::Unspecified => {
                 let fault = fault(Code::Invalid, "this launcher does not know what to do");
-                return Ok(Response::new(SteerResponse { fault: Some(fault) }));
+                return Ok(Response::new(LifecycleResponse { fault: Some(fault) }));
             }
         };
-        Ok(Response::new(SteerResponse { fault: self.session.lifecycle(command).await }))
+        Ok(Response::new(LifecycleResponse { fault: self.session.lifecycle(command).await }))
     }
 
     async fn attach_volume(
         &self,
         request: Request<AttachVolumeRequest>,
     ) -> Result<Response<AttachVolumeResponse>, Status> {
-        let fault = match launch::pluggable(request.into_inner()) {
+        let fault = match launch::hotpluggable(request.into_inner()) {
             Ok(disk) => self.session.hotplug(VolumeRequest::Attach(Box::new(disk))).await,
             Err(error) => Some(fault(Code::Invalid, chain(&error))),
         };

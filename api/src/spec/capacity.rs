@@ -61,12 +61,12 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         found.too_many(&at.at("inputs"), attached.tablets, TABLETS, " on the bus virtio");
     }
     let at = at.at("disks");
-    let count = |bus: DiskBus, pluggable: bool| {
-        disks.iter().filter(|disk| disk.config().bus == bus && disk.is_hotpluggable() == pluggable).count()
+    let count = |bus: DiskBus, hotpluggable: bool| {
+        disks.iter().filter(|disk| disk.config().bus == bus && disk.is_hotpluggable() == hotpluggable).count()
     };
-    let pluggable = count(DiskBus::Virtio, true);
-    if pluggable > HOTPLUG_PORTS {
-        found.too_many(&at, pluggable, HOTPLUG_PORTS, " that are hotpluggable on the bus virtio");
+    let hotpluggable = count(DiskBus::Virtio, true);
+    if hotpluggable > HOTPLUG_PORTS {
+        found.too_many(&at, hotpluggable, HOTPLUG_PORTS, " that are hotpluggable on the bus virtio");
     }
     let [virtio, sata, scsi, usb] =
         [DiskBus::Virtio, DiskBus::Sata, DiskBus::Scsi, DiskBus::Usb].map(|bus| count(bus, false));

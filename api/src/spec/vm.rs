@@ -102,7 +102,7 @@ impl Vm {
     }
 
     /// Those of [`Self::disks`] that are attached once it runs.
-    pub fn pluggable_disks(&self) -> impl Iterator<Item = &Disk> {
+    pub fn hotpluggable_disks(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| disk.is_hotpluggable())
     }
 

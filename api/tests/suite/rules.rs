@@ -391,7 +391,7 @@ fn volumes() {
 
 #[test]
 fn volumes_that_are_plugged_in() {
-    let pluggable = |disk: Value, devices: Value| {
+    let hotpluggable = |disk: Value, devices: Value| {
         let mut disk = disk;
         disk["name"] = json!("data");
         let volume =
@@ -401,11 +401,11 @@ fn volumes_that_are_plugged_in() {
         spec
     };
     for bus in ["scsi", "virtio"] {
-        let accepted = with_spec(pluggable(json!({"disk": {"bus": bus}}), json!({}))).expect(bus);
+        let accepted = with_spec(hotpluggable(json!({"disk": {"bus": bus}}), json!({}))).expect(bus);
         let names = |disks: Vec<&vireo_api::spec::Disk>| {
             disks.into_iter().map(|disk| disk.name().to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(names(accepted.pluggable_disks().collect()), ["data"]);
+        assert_eq!(names(accepted.hotpluggable_disks().collect()), ["data"]);
         assert_eq!((accepted.fixed_disks().count(), accepted.hotplug()), (0, true));
     }
     let scsi = json!({"disk": {"bus": "scsi"}});
@@ -413,14 +413,14 @@ fn volumes_that_are_plugged_in() {
         with_spec,
         "spec.domain.devices.",
         vec![
-            (pluggable(json!({"disk": {"bus": "sata"}}), json!({})), "disks[0].disk.bus", Invalid),
-            (pluggable(json!({"cdrom": {"bus": "sata"}}), json!({})), "disks[0].cdrom", Invalid),
+            (hotpluggable(json!({"disk": {"bus": "sata"}}), json!({})), "disks[0].disk.bus", Invalid),
+            (hotpluggable(json!({"cdrom": {"bus": "sata"}}), json!({})), "disks[0].cdrom", Invalid),
             (
-                pluggable(json!({"disk": {"bus": "scsi"}, "bootOrder": 1}), json!({})),
+                hotpluggable(json!({"disk": {"bus": "scsi"}, "bootOrder": 1}), json!({})),
                 "disks[0].bootOrder",
                 NotSupported,
             ),
-            (pluggable(scsi, json!({"disableHotplug": true})), "disableHotplug", Invalid),
+            (hotpluggable(scsi, json!({"disableHotplug": true})), "disableHotplug", Invalid),
         ],
     );
 }

@@ -7,7 +7,7 @@ use axum::extract::{Path as Segments, State};
 use axum::http::Uri;
 use serde::Deserialize;
 use vireo_api::v1::VirtualMachineInstance;
-use vireo_proto::launcher::{Steering, fault::Code};
+use vireo_proto::launcher::{LifecycleCommand, fault::Code};
 
 use super::error::ApiError;
 use super::{find, path_not_found};
@@ -54,34 +54,36 @@ pub(super) async fn lifecycle(
     })
 }
 
-fn parse(what: &str) -> Option<Steering> {
+fn parse(what: &str) -> Option<LifecycleCommand> {
     match what {
-        "pause" => Some(Steering::Pause),
-        "unpause" => Some(Steering::Unpause),
-        "reset" => Some(Steering::Reset),
-        "softreboot" => Some(Steering::SoftReboot),
+        "pause" => Some(LifecycleCommand::Pause),
+        "unpause" => Some(LifecycleCommand::Unpause),
+        "reset" => Some(LifecycleCommand::Reset),
+        "softreboot" => Some(LifecycleCommand::SoftReboot),
         _ => None,
     }
 }
 
 /// Checks that a VMI supports the command, with KubeVirt's errors.
-fn check(vmi: &VirtualMachineInstance, command: Steering) -> Result<(), ApiError> {
+fn check(vmi: &VirtualMachineInstance, command: LifecycleCommand) -> Result<(), ApiError> {
     let name = &vmi.metadata.name;
     let phase = Phase::parse(&vmi.status.phase);
     match command {
-        Steering::Reset if phase != Phase::Running => Err(ApiError::not_now(
+        LifecycleCommand::Reset if phase != Phase::Running => Err(ApiError::not_now(
             name,
             &format!("Failed to reset non-running VMI with phase {}", phase.as_str()),
         )),
-        Steering::Pause if phase != Phase::Running => Err(ApiError::not_now(name, "VM is not running")),
-        Steering::Unpause | Steering::SoftReboot if phase != Phase::Running => {
+        LifecycleCommand::Pause if phase != Phase::Running => {
+            Err(ApiError::not_now(name, "VM is not running"))
+        }
+        LifecycleCommand::Unpause | LifecycleCommand::SoftReboot if phase != Phase::Running => {
             Err(ApiError::not_now(name, "VMI is not running"))
         }
-        Steering::Pause if has_liveness_probe(vmi) => {
+        LifecycleCommand::Pause if has_liveness_probe(vmi) => {
             Err(ApiError::forbidden("Pausing VMIs with LivenessProbe is currently not supported"))
         }
         // Soft reboot through the guest agent is not implemented.
-        Steering::SoftReboot if !has_acpi(vmi) => {
+        LifecycleCommand::SoftReboot if !has_acpi(vmi) => {
             Err(ApiError::not_now(name, "VMI neither have the agent connected nor the ACPI feature enabled"))
         }
         _ => Ok(()),
@@ -89,12 +91,12 @@ fn check(vmi: &VirtualMachineInstance, command: Steering) -> Result<(), ApiError
 }
 
 /// Checks the paused state in the status, with KubeVirt's errors.
-fn check_paused(vmi: &VirtualMachineInstance, command: Steering) -> Result<(), ApiError> {
+fn check_paused(vmi: &VirtualMachineInstance, command: LifecycleCommand) -> Result<(), ApiError> {
     let paused = vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True");
     let why = match (command, paused) {
-        (Steering::Pause, true) => "VMI is already paused",
-        (Steering::Unpause, false) => "VMI is not paused",
-        (Steering::SoftReboot, true) => "VMI is paused",
+        (LifecycleCommand::Pause, true) => "VMI is already paused",
+        (LifecycleCommand::Unpause, false) => "VMI is not paused",
+        (LifecycleCommand::SoftReboot, true) => "VMI is paused",
         _ => return Ok(()),
     };
     Err(ApiError::not_now(&vmi.metadata.name, why))
@@ -127,7 +129,7 @@ mod tests {
 
     #[test]
     fn the_answers_are_kubevirts() {
-        use Steering::{Pause, Reset, SoftReboot, Unpause};
+        use LifecycleCommand::{Pause, Reset, SoftReboot, Unpause};
         let actual = |vmi: &VirtualMachineInstance, command| {
             let actual = check(vmi, command).and_then(|()| check_paused(vmi, command));
             actual.err().map(|fault| (fault.code.as_u16(), fault.message))

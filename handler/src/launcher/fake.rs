@@ -65,8 +65,8 @@ impl Launcher for FakeLauncher {
         Ok(Response::new(KillResponse { fault: None }))
     }
 
-    async fn steer(&self, _: Request<SteerRequest>) -> Result<Response<SteerResponse>, Status> {
-        Ok(Response::new(SteerResponse { fault: None }))
+    async fn steer(&self, _: Request<LifecycleRequest>) -> Result<Response<LifecycleResponse>, Status> {
+        Ok(Response::new(LifecycleResponse { fault: None }))
     }
 
     async fn attach_volume(

@@ -17,8 +17,8 @@ use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
-    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, ProbeRequest,
-    ScreenshotRequest, ShutdownRequest, State, Statistics, StatisticsRequest, SteerRequest, Steering,
+    DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand,
+    LifecycleRequest, ProbeRequest, ScreenshotRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
     WatchRequest, state::Phase,
 };
 
@@ -202,10 +202,10 @@ pub async fn screenshot(socket: &Path, move_cursor: bool) -> Result<Vec<u8>, Lin
 ///
 /// # Errors
 /// When the launcher cannot be reached or rejects the call.
-pub async fn lifecycle(socket: &Path, steering: Steering) -> Result<(), LinkError> {
+pub async fn lifecycle(socket: &Path, command: LifecycleCommand) -> Result<(), LinkError> {
     let mut client = connect(socket).await?;
     check_fault(
-        within(LIFECYCLE_TIMEOUT, client.steer(SteerRequest { steering: steering.into() })).await?.fault,
+        within(LIFECYCLE_TIMEOUT, client.steer(LifecycleRequest { command: command.into() })).await?.fault,
     )
 }
 

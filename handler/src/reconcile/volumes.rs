@@ -27,8 +27,8 @@ pub(super) fn changes<'a>(vm: &'a Vm, plugged: &[PluggedVolume], claims: &Claims
         }
         _ => false,
     };
-    let out = plugged.iter().filter(|volume| !vm.pluggable_disks().any(|disk| is(disk, volume)));
-    let into = vm.pluggable_disks().filter(|disk| !plugged.iter().any(|volume| is(disk, volume)));
+    let out = plugged.iter().filter(|volume| !vm.hotpluggable_disks().any(|disk| is(disk, volume)));
+    let into = vm.hotpluggable_disks().filter(|disk| !plugged.iter().any(|volume| is(disk, volume)));
     out.map(|volume| Change::Detach(volume.name.clone())).chain(into.map(Change::Attach)).collect()
 }
 
@@ -39,11 +39,11 @@ mod tests {
 
     use super::*;
 
-    fn vm(pluggable: &[(&str, &str)]) -> Vm {
+    fn vm(hotpluggable: &[(&str, &str)]) -> Vm {
         let disks: Vec<_> =
-            pluggable.iter().map(|(name, _)| json!({"name": name, "disk": {"bus": "scsi"}})).collect();
+            hotpluggable.iter().map(|(name, _)| json!({"name": name, "disk": {"bus": "scsi"}})).collect();
         let claim = |claim: &str| json!({"claimName": claim, "hotpluggable": true});
-        let volumes: Vec<_> = pluggable
+        let volumes: Vec<_> = hotpluggable
             .iter()
             .map(|(name, of)| json!({"name": name, "persistentVolumeClaim": claim(of)}))
             .chain([json!({"name": "fixed", "emptyDisk": {"capacity": "1Mi"}})])

@@ -105,17 +105,17 @@ fn choice<M: TryFrom<i32> + Into<Option<T>>, T: Default>(p: &mut Problems, at: &
 }
 
 /// A disk that is to be attached.
-pub fn pluggable(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
+pub fn hotpluggable(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
     let mut problems = Problems::default();
     let checked = convert::disk(&mut problems, "disk", request.disk.unwrap_or_default());
     match checked.filter(|_| problems.is_empty()) {
-        Some(disk) if is_pluggable(&disk) => Ok(disk),
+        Some(disk) if is_hotpluggable(&disk) => Ok(disk),
         Some(_) => Err(LaunchError(vec!["disk: only a raw one on scsi or virtio is attached".to_owned()])),
         None => Err(LaunchError(problems.into_texts())),
     }
 }
 
-fn is_pluggable(disk: &Disk) -> bool {
+fn is_hotpluggable(disk: &Disk) -> bool {
     matches!(disk.source, DiskSource::Raw(_))
         && matches!(disk.bus, DiskBus::Scsi | DiskBus::Virtio)
         && !disk.is_cdrom()

@@ -77,7 +77,7 @@ async fn volumes_come_and_go() {
     read_until(&mut console, guest::READY).await;
     let kept = launcher.detach("fast").await.expect("a boot sector lets go of nothing");
     assert!(kept.code() == Code::Conflict && kept.detail.contains("the guest"), "{kept:?}");
-    assert_eq!(launcher.steer(Steering::Reset).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Reset).await, None);
     let state =
         launcher.until("the volume's end", |state| state.volumes.iter().all(|one| one.name != "fast")).await;
     assert_eq!(targets(&state), [("again", "sda")]);

@@ -68,28 +68,28 @@ async fn a_guest_is_steered() {
     let request = LaunchRequest { start_paused: true, ..launcher.request(&disk) };
     assert_eq!(launcher.launch(request).await.fault, None);
     launcher.until("the stopped VM", |state| state.phase() == state::Phase::Paused).await;
-    let refused = launcher.steer(Steering::Pause).await.unwrap();
+    let refused = launcher.steer(LifecycleCommand::Pause).await.unwrap();
     assert_eq!((refused.code(), refused.detail.as_str()), (Code::Conflict, "VMI is already paused"));
-    assert_eq!(launcher.steer(Steering::Unpause).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Unpause).await, None);
     launcher.until("the guest", |state| state.phase() == state::Phase::Running).await;
     let mut console = launcher.console().await;
     read_until(&mut console, guest::READY).await;
 
-    assert_eq!(launcher.steer(Steering::Pause).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Pause).await, None);
     launcher.until("a pause", |state| state.phase() == state::Phase::Paused).await;
-    assert_eq!(launcher.steer(Steering::Reset).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Reset).await, None);
     let reset = launcher.until("a reset", |state| state.reboots == 1).await;
     assert_eq!(reset.phase(), state::Phase::Paused);
-    assert_eq!(launcher.steer(Steering::Unpause).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Unpause).await, None);
     read_until(&mut console, guest::READY).await;
 
-    assert_eq!(launcher.steer(Steering::SoftReboot).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::SoftReboot).await, None);
     launcher.until("a reboot", |state| state.reboots == 2).await;
     read_until(&mut console, guest::READY).await;
-    assert_eq!(launcher.steer(Steering::Pause).await, None);
+    assert_eq!(launcher.steer(LifecycleCommand::Pause).await, None);
     launcher.shut_down(50).await;
     assert_eq!(launcher.outcome().await.kind(), Kind::ShutDown, "its button is heard again");
-    assert_eq!(launcher.steer(Steering::Reset).await.unwrap().detail, "VMI is not running");
+    assert_eq!(launcher.steer(LifecycleCommand::Reset).await.unwrap().detail, "VMI is not running");
     launcher.dismiss().await;
 }
 

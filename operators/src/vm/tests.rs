@@ -1,7 +1,7 @@
 //! Machines in a world that does at once what is decided.
 
 mod asked;
-mod plugged;
+mod hotplug;
 mod status;
 mod world;
 

@@ -118,7 +118,7 @@ pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Resul
                     remove.name
                 ));
             }
-            Some(volume) if !is_pluggable(volume) => {
+            Some(volume) if !is_hotpluggable(volume) => {
                 return conflict(format!(
                     "Unable to remove volume [{}] because it is not hotpluggable",
                     remove.name
@@ -191,10 +191,14 @@ pub(super) fn forget_done(
 /// The spec without what may be plugged in and out while it runs.
 pub(super) fn fixed(spec: &VirtualMachineInstanceSpec) -> VirtualMachineInstanceSpec {
     let mut spec = spec.clone();
-    let pluggable: Vec<String> =
-        spec.volumes.iter().filter(|volume| is_pluggable(volume)).map(|volume| volume.name.clone()).collect();
-    spec.volumes.retain(|volume| !pluggable.contains(&volume.name));
-    spec.domain.devices.disks.retain(|disk| !pluggable.contains(&disk.name));
+    let hotpluggable: Vec<String> = spec
+        .volumes
+        .iter()
+        .filter(|volume| is_hotpluggable(volume))
+        .map(|volume| volume.name.clone())
+        .collect();
+    spec.volumes.retain(|volume| !hotpluggable.contains(&volume.name));
+    spec.domain.devices.disks.retain(|disk| !hotpluggable.contains(&disk.name));
     spec
 }
 
@@ -204,11 +208,11 @@ fn is_done(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> bool {
     let removed = request
         .remove_volume_options
         .as_ref()
-        .is_none_or(|remove| has(&remove.name).is_none_or(|volume| !is_pluggable(volume)));
+        .is_none_or(|remove| has(&remove.name).is_none_or(|volume| !is_hotpluggable(volume)));
     added && removed
 }
 
-fn is_pluggable(volume: &Volume) -> bool {
+fn is_hotpluggable(volume: &Volume) -> bool {
     let claim = volume.persistent_volume_claim.as_ref();
     claim.is_some_and(|claim| claim.hotpluggable == Some(true))
 }

@@ -1,4 +1,4 @@
-//! Volumes that are plugged in and out.
+//! Hotplugged volumes.
 
 use serde_json::json;
 use vireo_api::v1::{AddVolumeOptions, Condition, VirtualMachineInstanceSpec, VolumeRequest};
