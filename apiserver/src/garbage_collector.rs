@@ -18,56 +18,57 @@ use crate::store::{Changes, DiskError, Event, Follower, Key, Object, Store};
 use crate::{controller, meta, objects};
 use family::{Dependents, Owner, owners};
 
-/// Put on by a deletion that waits for dependents.
+/// The finalizer of a foreground deletion, which waits for dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Put on by a deletion that leaves dependents alone.
+/// The finalizer of a deletion that orphans dependents.
 pub const ORPHAN: &str = "orphan";
 /// How long events are kept; as a Kubernetes API server does.
 const EVENTS_KEPT: i64 = 3600;
 /// How often old events are looked for, and what could not be written is tried again.
-const ROUND: Duration = Duration::from_secs(60);
+const RESYNC: Duration = Duration::from_secs(60);
 
-/// One thing to do.
+/// What is done with an object.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
-    /// Delete it.
+    /// It is deleted.
     Remove,
-    /// Let go of it.
+    /// A finalizer is removed.
     Release(&'static str),
-    /// Take it from its owner.
+    /// The owner reference with this UID is removed.
     Disown(String),
-    /// A namespace is empty.
+    /// The finalizers of an empty namespace are removed.
     Close,
 }
 
-/// Collects until the store is gone.
+/// Collects garbage until the store is gone.
 pub async fn run(store: Arc<Store>, registry: Arc<Registry>) {
-    controller::run_with(store, "what was left behind", || Collector::new(Arc::clone(&registry)), turn).await;
+    controller::run_with(store, "garbage collector", || Collector::new(Arc::clone(&registry)), collect_due)
+        .await;
 }
 
-fn turn(store: &Store, collector: &mut Collector) -> Option<Duration> {
-    let due = collector.old.is_none_or(|old| old.elapsed() >= ROUND);
+fn collect_due(store: &Store, collector: &mut Collector) -> Option<Duration> {
+    let due = collector.old.is_none_or(|old| old.elapsed() >= RESYNC);
     if due {
         collector.old = Some(Instant::now());
     }
     let time = due.then(|| Timestamp::now().as_second());
-    if let Err(error) = collector.round(store, time) {
-        tracing::warn!(%error, "what was left behind cannot be removed; it is tried again");
+    if let Err(error) = collector.collect(store, time) {
+        tracing::warn!(%error, "cannot collect garbage: retrying");
     }
-    Some(ROUND.saturating_sub(collector.old.map_or(ROUND, |old| old.elapsed())))
+    Some(RESYNC.saturating_sub(collector.old.map_or(RESYNC, |old| old.elapsed())))
 }
 
-/// Who collects, and how far.
+/// The garbage collector and its index of dependents.
 #[derive(Debug, Default)]
 pub struct Collector {
     catalogs: Catalogs,
-    /// What is served.
+    /// The resources that are served.
     catalog: Arc<Catalog>,
     follower: Follower,
     dependents: Dependents,
-    /// To look at.
+    /// Objects to look at.
     open: BTreeSet<Key>,
-    /// When old events were looked for.
+    /// When events were checked for their age.
     old: Option<Instant>,
 }
 
@@ -77,11 +78,11 @@ impl Collector {
         Self { catalogs: Catalogs::new(registry), ..Self::default() }
     }
 
-    /// Does everything there is to do now; with a time, also what only time makes due. Blocks.
+    /// Deletes what is due after the changes since the last call; with a time, also old events. Blocks.
     ///
     /// # Errors
     /// When the store cannot be written.
-    pub fn round(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
+    pub fn collect(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
         let before = std::mem::replace(&mut self.catalog, self.catalogs.now(store));
         let more = !Arc::ptr_eq(&before, &self.catalog);
         let catalog = Arc::clone(&self.catalog);
@@ -93,10 +94,10 @@ impl Collector {
                     self.open.insert(object.key.clone());
                 }
             }
-            Changes::Delta(events) => events.iter().for_each(|event| self.hear(store, event)),
+            Changes::Delta(events) => events.iter().for_each(|event| self.apply_event(store, event)),
         }
         if more {
-            self.meet(store, &before);
+            self.add_new_kinds(store, &before);
         }
         if let Some(now) = time {
             let events = store.list(&EVENTS.name(), None).objects;
@@ -114,8 +115,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Follows what is served since just now.
-    fn meet(&mut self, store: &Store, before: &Catalog) {
+    /// Adds the owners of kinds that are served since the last call.
+    fn add_new_kinds(&mut self, store: &Store, before: &Catalog) {
         let catalog = Arc::clone(&self.catalog);
         let fresh = catalog.all().filter(|row| before.of_kind(&row.api_version(), &row.kind).is_none());
         let fresh: BTreeSet<String> = fresh.map(|row| row.name()).collect();
@@ -131,8 +132,8 @@ impl Collector {
         }
     }
 
-    /// What a write may have made due.
-    fn hear(&mut self, store: &Store, event: &Event) {
+    /// Updates the index, and queues what a write may have made due.
+    fn apply_event(&mut self, store: &Store, event: &Event) {
         let object = &event.object;
         if let Some(before) = &event.before {
             self.dependents.remove(before);

@@ -33,7 +33,7 @@ impl World {
     /// Names of what is left, leaving ones with a dash.
     fn left(&self) -> Vec<String> {
         for _ in 0..4 {
-            self.collector.lock().unwrap().round(&self.store, Some(1_000_000_000)).unwrap();
+            self.collector.lock().unwrap().collect(&self.store, Some(1_000_000_000)).unwrap();
         }
         let mut left: Vec<String> = self
             .store
@@ -168,7 +168,7 @@ fn what_follows_the_store_does_what_a_look_at_everything_would() {
     assert_eq!(world.left(), ["owner"]);
     let mut afresh = Collector::default();
     let revision = world.store.revision();
-    afresh.round(&world.store, Some(1_000_000_000)).unwrap();
+    afresh.collect(&world.store, Some(1_000_000_000)).unwrap();
     assert_eq!(world.store.revision(), revision, "nothing was left to do");
 }
 
@@ -186,7 +186,7 @@ fn a_write_makes_it_look_at_what_it_touches_only() {
     let Changes::Delta(events) = collector.follower.look(&world.store) else {
         panic!("it has fallen behind")
     };
-    events.iter().for_each(|event| collector.hear(&world.store, event));
+    events.iter().for_each(|event| collector.apply_event(&world.store, event));
     let names: Vec<&str> = collector.open.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["a", "owner"]);
 }
