@@ -121,7 +121,7 @@ async fn received(body: Body, count: usize) -> Result<(), Error> {
 
 fn map(name: &str, labels: Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": labels},
-        "data": {"text": "x".repeat(SIZE)}})
+        "data": {"text": crate::filler::text(name, SIZE)}})
 }
 
 fn get(path: &str) -> Result<Request<Vec<u8>>, Error> {

@@ -5,6 +5,8 @@ mod figures;
 mod load;
 mod subject;
 
+#[path = "../common/filler.rs"]
+mod filler;
 #[path = "../../tests/suite/server.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "it is the tests' server, which also dies")]
 mod server;

@@ -8,6 +8,8 @@ mod table;
 mod vmis;
 mod watches;
 
+#[path = "../common/filler.rs"]
+mod filler;
 #[path = "../../tests/suite/server.rs"]
 #[expect(dead_code, clippy::unwrap_used, reason = "it is the tests' server, which also dies")]
 mod server;

@@ -19,7 +19,7 @@ const SIZE: usize = 1024;
 pub(super) fn map(name: &str) -> ConfigMap {
     ConfigMap {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
-        data: Some(BTreeMap::from([("text".to_owned(), "x".repeat(SIZE))])),
+        data: Some(BTreeMap::from([("text".to_owned(), crate::filler::text(name, SIZE))])),
         ..ConfigMap::default()
     }
 }
