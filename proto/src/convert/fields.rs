@@ -2,45 +2,28 @@ use vireo_vmconfig::FieldPaths;
 
 use crate::launcher as wire;
 
-impl From<FieldPaths> for wire::FieldPaths {
-    fn from(fields: FieldPaths) -> Self {
-        let FieldPaths { memory, cpu_model, cpu_features, firmware, bootloader, bios, efi, .. } = fields;
-        let FieldPaths { secure_boot, kernel_boot, devices, disks, video, .. } = fields;
-        Self {
-            memory,
-            cpu_model,
-            cpu_features,
-            firmware,
-            bootloader,
-            bios,
-            efi,
-            secure_boot,
-            kernel_boot,
-            devices,
-            disks,
-            video,
+macro_rules! convert {
+    ($from:ty => $to:ty) => {
+        impl From<$from> for $to {
+            fn from(fields: $from) -> Self {
+                Self {
+                    memory: fields.memory,
+                    cpu_model: fields.cpu_model,
+                    cpu_features: fields.cpu_features,
+                    firmware: fields.firmware,
+                    bootloader: fields.bootloader,
+                    bios: fields.bios,
+                    efi: fields.efi,
+                    secure_boot: fields.secure_boot,
+                    kernel_boot: fields.kernel_boot,
+                    devices: fields.devices,
+                    disks: fields.disks,
+                    video: fields.video,
+                }
+            }
         }
-    }
+    };
 }
 
-impl From<wire::FieldPaths> for FieldPaths {
-    fn from(fields: wire::FieldPaths) -> Self {
-        let wire::FieldPaths { memory, cpu_model, cpu_features, firmware, bootloader, bios, efi, .. } =
-            fields;
-        let wire::FieldPaths { secure_boot, kernel_boot, devices, disks, video, .. } = fields;
-        Self {
-            memory,
-            cpu_model,
-            cpu_features,
-            firmware,
-            bootloader,
-            bios,
-            efi,
-            secure_boot,
-            kernel_boot,
-            devices,
-            disks,
-            video,
-        }
-    }
-}
+convert!(FieldPaths => wire::FieldPaths);
+convert!(wire::FieldPaths => FieldPaths);
