@@ -57,8 +57,9 @@ fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
 fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
     let row = &SERVICE_ACCOUNTS;
     let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
-        let home = objects::namespace(store, namespace).filter(|home| !meta::is_leaving(&home.value()));
-        if before.is_some() || home.is_none() {
+        let found = objects::namespace(store, namespace);
+        let is_active = found.is_some_and(|found| !meta::is_leaving(&found.value()));
+        if before.is_some() || !is_active {
             return Ok(Change::Nothing);
         }
         let mut value = json!({"apiVersion": row.api_version(), "kind": row.kind});
@@ -88,8 +89,8 @@ mod tests {
         objects::remove(&store, &first).unwrap();
         reconcile(&store, &mut state);
         assert_ne!(meta::text(&account().unwrap().value(), "uid"), meta::text(&first.value(), "uid"));
-        let home = objects::namespace(&store, "default").unwrap();
-        objects::remove(&store, &home).unwrap();
+        let namespace = objects::namespace(&store, "default").unwrap();
+        objects::remove(&store, &namespace).unwrap();
         objects::remove(&store, &account().unwrap()).unwrap();
         reconcile(&store, &mut state);
         assert!(account().is_none(), "not in a namespace that goes");

@@ -250,7 +250,7 @@ fn is_stale(object: &Object, now: i64) -> bool {
     if object.key.resource != "events" {
         return false;
     }
-    let event = object.value();
+    let event = object.value_once();
     let last = ["lastTimestamp", "eventTime"].iter().find_map(|field| event.get(field)?.as_str());
     let last = last.unwrap_or_else(|| meta::text(&event, "creationTimestamp"));
     last.parse::<Timestamp>().is_ok_and(|last| now - last.as_second() > EVENTS_KEPT)

@@ -52,7 +52,7 @@ impl Selector {
 
     /// Whether a stored object is selected. What has no selector is not parsed.
     pub fn selects_stored(&self, object: &Object) -> bool {
-        self.is_empty() || self.selects(&object.value())
+        self.is_empty() || self.selects(&object.value_once())
     }
 
     /// Whether an object is selected.

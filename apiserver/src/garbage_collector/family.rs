@@ -38,9 +38,9 @@ pub(super) struct Dependents(BTreeSet<(String, Key)>);
 
 impl Dependents {
     pub(super) fn add(&mut self, catalog: &Catalog, object: &Object) {
-        // Nobody waits for dependents of what cannot be found.
+        // An owner that is not served waits for no dependents.
         let namespace = &object.key.namespace;
-        for owner in owners(&object.value()).filter(|owner| owner.key(catalog, namespace).is_some()) {
+        for owner in owners(&object.value_once()).filter(|owner| owner.key(catalog, namespace).is_some()) {
             self.0.insert((owner.uid.to_owned(), object.key.clone()));
         }
     }

@@ -82,7 +82,7 @@ pub(super) fn list(
     }
     Ok(match form {
         Form::Table(include) => {
-            let rows = page.iter().map(|found| found.value());
+            let rows = page.iter().map(|found| found.value_once());
             json_of(StatusCode::OK, &table(&object.resource, rows, include, metadata))
         }
         Form::Plain => response(StatusCode::OK, list_text(&object.resource, &metadata, &page)),

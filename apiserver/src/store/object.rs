@@ -86,12 +86,17 @@ impl Object {
             return Arc::clone(&unpacked.value);
         }
         let json = self.unpack();
-        // It was made of a value.
-        let value = Arc::new(serde_json::from_str(&json).unwrap_or_default());
+        let value = parse(&json);
         let unpacked = Arc::new(Unpacked { json, value: Arc::clone(&value) });
         *kept = Arc::downgrade(&unpacked);
         self.recent.push(unpacked, self.size);
         value
+    }
+
+    /// The same for those who look at all objects: a value that is parsed for it is not kept in place of others.
+    pub fn value_once(&self) -> Arc<Value> {
+        let kept = lock(&self.unpacked).upgrade();
+        kept.map_or_else(|| parse(&self.unpack()), |unpacked| Arc::clone(&unpacked.value))
     }
 
     /// A copy of the value.
@@ -131,6 +136,11 @@ impl fmt::Debug for Object {
             .field("json", &self.json())
             .finish_non_exhaustive()
     }
+}
+
+/// The value of a stored object, which was made of one.
+fn parse(json: &str) -> Arc<Value> {
+    Arc::new(serde_json::from_str(json).unwrap_or_default())
 }
 
 fn is_same_metadata(has: &Value, new: &Value) -> bool {
@@ -197,7 +207,8 @@ mod tests {
         assert!(!is_kept(&first), "a newer one took its place");
         assert!(is_kept(&large), "the last one stays, however large");
         assert_eq!(first.json(), json);
-        assert!(!is_kept(&first), "its text alone was asked for");
+        assert_eq!(first.value_once().to_string(), *json);
+        assert!(!is_kept(&first) && is_kept(&large), "nothing took the place of another");
         let value = first.value();
         assert_eq!(value.pointer("/metadata"), Some(&json!({"name": "first", "resourceVersion": "7"})));
         assert!(Arc::ptr_eq(&value, &first.value()), "it is parsed once");
