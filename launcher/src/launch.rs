@@ -8,5 +8,5 @@ mod check;
 pub(crate) mod sample;
 mod types;
 
-pub use check::{LaunchError, hotpluggable};
+pub use check::{LaunchError, disk_to_attach};
 pub use types::*;

@@ -97,7 +97,7 @@ impl Launcher for Server {
         &self,
         request: Request<AttachVolumeRequest>,
     ) -> Result<Response<AttachVolumeResponse>, Status> {
-        let fault = match launch::hotpluggable(request.into_inner()) {
+        let fault = match launch::disk_to_attach(request.into_inner()) {
             Ok(disk) => self.session.hotplug(VolumeRequest::Attach(Box::new(disk))).await,
             Err(error) => Some(fault(Code::Invalid, chain(&error))),
         };

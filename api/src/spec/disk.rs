@@ -135,7 +135,7 @@ pub(super) fn read(
             found.invalid(&bus_field, message);
         }
         if source.is_hotpluggable() {
-            hotpluggable((bus, &bus_field), device, (order, &at), (devices, found));
+            validate_hotplug((bus, &bus_field), device, (order, &at), (devices, found));
         }
         let config = vmconfig::Disk {
             name: disk.name,
@@ -156,7 +156,7 @@ pub(super) fn read(
 }
 
 /// What can be attached to a VM that runs.
-fn hotpluggable(
+fn validate_hotplug(
     (bus, bus_field): (DiskBus, &Field),
     device: DiskDevice,
     (order, at): (Option<u32>, &Field),

@@ -74,12 +74,25 @@ mod tests {
 
     #[test]
     fn the_paths_are_those_of_fields() {
-        let FieldPaths { memory, cpu_model, cpu_features, firmware, bootloader, bios, efi, .. } =
-            field_paths();
-        let FieldPaths { secure_boot, kernel_boot, devices, disks, video, .. } = field_paths();
-        let rest = [secure_boot, kernel_boot, devices, disks, video, MEMORY_BALLOON_FIELD.to_owned()];
-        let paths =
-            [memory, cpu_model, cpu_features, firmware, bootloader, bios, efi].into_iter().chain(rest);
+        // Each by name: a new one does not compile until it is checked.
+        let FieldPaths {
+            memory,
+            cpu_model,
+            cpu_features,
+            firmware,
+            bootloader,
+            bios,
+            efi,
+            secure_boot,
+            kernel_boot,
+            devices,
+            disks,
+            video,
+        } = field_paths();
+        let cpu = [cpu_model, cpu_features];
+        let boot = [firmware, bootloader, bios, efi, secure_boot, kernel_boot];
+        let rest = [memory, devices, disks, video, MEMORY_BALLOON_FIELD.to_owned()];
+        let paths = cpu.into_iter().chain(boot).chain(rest);
         for path in paths {
             let manifest = path.rsplit('.').fold(Value::Null, |inner, name| json!({ name: inner }));
             let vmi: VirtualMachineInstance = serde_json::from_value(manifest).unwrap();

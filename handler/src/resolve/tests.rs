@@ -143,6 +143,7 @@ fn a_kernel_of_an_image_becomes_files_of_this_node() {
         &Prepared { disks: Vec::new(), kernel: Some(kernel), variables: None },
         HypervisorChoice::Auto,
     );
+    assert_eq!(request.fields.unwrap().kernel_boot, "spec.domain.firmware.kernelBoot");
     assert_eq!(
         request.firmware.unwrap().boot,
         Some(wire::firmware::Boot::Kernel(wire::KernelBoot {

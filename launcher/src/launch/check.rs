@@ -105,7 +105,7 @@ fn choice<M: TryFrom<i32> + Into<Option<T>>, T: Default>(p: &mut Problems, at: &
 }
 
 /// A disk that is to be attached.
-pub fn hotpluggable(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
+pub fn disk_to_attach(request: wire::AttachVolumeRequest) -> Result<Disk, LaunchError> {
     let mut problems = Problems::default();
     let checked = convert::disk(&mut problems, "disk", request.disk.unwrap_or_default());
     match checked.filter(|_| problems.is_empty()) {

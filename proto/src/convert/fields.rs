@@ -27,3 +27,27 @@ macro_rules! convert {
 
 convert!(FieldPaths => wire::FieldPaths);
 convert!(wire::FieldPaths => FieldPaths);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_path_survives_the_message() {
+        let expected = FieldPaths {
+            memory: "1".to_owned(),
+            cpu_model: "2".to_owned(),
+            cpu_features: "3".to_owned(),
+            firmware: "4".to_owned(),
+            bootloader: "5".to_owned(),
+            bios: "6".to_owned(),
+            efi: "7".to_owned(),
+            secure_boot: "8".to_owned(),
+            kernel_boot: "9".to_owned(),
+            devices: "10".to_owned(),
+            disks: "11".to_owned(),
+            video: "12".to_owned(),
+        };
+        assert_eq!(FieldPaths::from(wire::FieldPaths::from(expected.clone())), expected);
+    }
+}
