@@ -13,10 +13,12 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
+use vireo_proto::files::tap_name;
 use vireo_proto::launcher::Fault;
 
 use crate::agent::AgentPort;
 use crate::fault::{Code, chain, fault_at};
+use crate::files::PassedFiles;
 use crate::firmware::{self, Firmware};
 use crate::launch::{Disk, Interface, Kind, Launch};
 use vireo_vmconfig::{BootSource, DiskSource, KernelFiles};
@@ -30,7 +32,7 @@ pub struct HostResources {
     pub firmware: Option<HostFirmware>,
     /// One for each disk; absent for an empty CD drive.
     pub disks: Vec<Option<DiskFiles>>,
-    /// One for each interface, for the monitor; QEMU attaches to taps by itself.
+    /// One for each interface. QEMU attaches by itself to those that the node agent did not open.
     pub taps: Vec<OwnedFd>,
     /// The guest agent's port.
     pub agent: Option<AgentPort>,
@@ -123,7 +125,12 @@ pub enum HostError {
 ///
 /// # Errors
 /// Every file and device that cannot be opened, together.
-pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<HostResources, Fault> {
+pub fn open(
+    launch: &Launch,
+    kind: Kind,
+    firmware: &firmware::Paths,
+    passed: &PassedFiles,
+) -> Result<HostResources, Fault> {
     let mut errors = Vec::new();
     let firmware = firmware.find(launch)?.and_then(|found| match kind {
         Kind::Native => collect(&mut errors, &launch.fields.bootloader, open_firmware(&found)),
@@ -131,8 +138,9 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
     });
     let kernel = match &launch.boot {
         BootSource::Kernel(KernelFiles { kernel, initrd, .. }) => {
-            let kernel = open_file("the kernel", kernel, false);
-            let initrd = initrd.as_deref().map(|path| open_file("the initrd", path, false)).transpose();
+            let kernel = open_file("the kernel", kernel, false, passed);
+            let initrd =
+                initrd.as_deref().map(|path| open_file("the initrd", path, false, passed)).transpose();
             let field = &launch.fields.kernel_boot;
             collect(&mut errors, field, kernel).zip(collect(&mut errors, field, initrd))
         }
@@ -140,17 +148,20 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
     };
     let disks = launch.disks.iter().filter_map(|disk| {
         let what = format!("volume {}", disk.name);
-        let opened = open_disk(&what, &disk.source, !disk.read_only);
+        let opened = open_disk(&what, &disk.source, !disk.read_only, passed);
         collect(&mut errors, &disk.field, opened)
     });
     let disks = disks.collect();
     let mut taps = Vec::new();
     for Interface { name, tap, field, .. } in &launch.interfaces {
-        // Opening a tap that is not there would make one that leads nowhere.
-        let opened = find_tap(name, tap).and_then(|()| match kind {
-            Kind::Native => open_tap(name, tap).map(Some),
-            Kind::Qemu => Ok(None),
-        });
+        let opened = match passed.take(&tap_name(tap)) {
+            Some(tap) => Ok(Some(tap)),
+            // Opening a tap that is not there would make one that leads nowhere.
+            None => find_tap(name, tap).and_then(|()| match kind {
+                Kind::Native => open_tap(name, tap).map(Some),
+                Kind::Qemu => Ok(None),
+            }),
+        };
         taps.extend(collect(&mut errors, field, opened).flatten());
     }
     if let Some((field, _)) = errors.first() {
@@ -165,8 +176,8 @@ pub fn open(launch: &Launch, kind: Kind, firmware: &firmware::Paths) -> Result<H
 ///
 /// # Errors
 /// When its file cannot be had.
-pub fn open_disk_files(disk: &Disk) -> Result<DiskFiles, Fault> {
-    let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only);
+pub fn open_disk_files(disk: &Disk, passed: &PassedFiles) -> Result<DiskFiles, Fault> {
+    let opened = open_disk(&format!("volume {}", disk.name), &disk.source, !disk.read_only, passed);
     let opened = opened.map_err(|error| fault_at(Code::HostResource, &disk.field, chain(&error)))?;
     opened.ok_or_else(|| fault_at(Code::Invalid, &disk.field, "a volume without content cannot be attached"))
 }
@@ -176,10 +187,11 @@ fn collect<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result
 }
 
 fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
-    let code = open_file("the firmware", &firmware.code, false)?;
+    let own = PassedFiles::default();
+    let code = open_file("the firmware", &firmware.code, false, &own)?;
     let variables = firmware.variables.as_deref().map(|path| {
         let what = "the EFI variables";
-        let file = open_file(what, path, true)?;
+        let file = open_file(what, path, true, &own)?;
         lock(what, path, &file, true)?;
         Ok(file)
     });
@@ -187,24 +199,32 @@ fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
 }
 
 /// Absent for an empty CD drive.
-fn open_disk(what: &str, source: &DiskSource, write: bool) -> Result<Option<DiskFiles>, HostError> {
+fn open_disk(
+    what: &str,
+    source: &DiskSource,
+    write: bool,
+    passed: &PassedFiles,
+) -> Result<Option<DiskFiles>, HostError> {
     let (path, backing) = match source {
         DiskSource::NoMedium => return Ok(None),
         DiskSource::Raw(path) => (path, None),
         DiskSource::Qcow2 { path, backing } => (path, backing.as_ref()),
     };
-    let image = open_file(what, path, write)?;
+    let image = open_file(what, path, write, passed)?;
     lock(what, path, &image, write)?;
     let backing = backing.map(|path| {
-        let file = open_file(what, path, false)?;
+        let file = open_file(what, path, false, passed)?;
         lock(what, path, &file, false)?;
         Ok(file)
     });
     Ok(Some(DiskFiles { image, backing: backing.transpose()? }))
 }
 
-fn open_file(what: &str, path: &Path, write: bool) -> Result<File, HostError> {
+fn open_file(what: &str, path: &Path, write: bool, passed: &PassedFiles) -> Result<File, HostError> {
     use std::os::unix::fs::OpenOptionsExt;
+    if let Some(file) = passed.take_file(path) {
+        return Ok(file);
+    }
     // Without O_NONBLOCK, opening a fifo would wait for its other end.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
@@ -280,8 +300,8 @@ mod tests {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
         let launch = launch_in(dir.path());
-        let first = open(&launch, Kind::Qemu, &existing()).unwrap();
-        let fault = open(&launch, Kind::Qemu, &existing()).unwrap_err();
+        let first = open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).unwrap();
+        let fault = open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).unwrap_err();
         assert_eq!(fault.code(), Code::HostResource);
         assert_eq!(fault.field, "spec.domain.devices.disks[0].disk.bus");
         assert!(
@@ -292,14 +312,21 @@ mod tests {
         let mut other = launch.clone();
         other.disks[0].source =
             DiskSource::Qcow2 { path: dir.path().join("overlay2"), backing: Some(dir.path().join("base")) };
-        let second = open(&other, Kind::Qemu, &existing()).expect("the base is shared");
+        let second =
+            open(&other, Kind::Qemu, &existing(), &PassedFiles::default()).expect("the base is shared");
         let mut writer = launch.clone();
         writer.disks[0].source = DiskSource::Raw(dir.path().join("base"));
-        assert!(open(&writer, Kind::Qemu, &existing()).unwrap_err().detail.contains("base is in use"));
+        assert!(
+            open(&writer, Kind::Qemu, &existing(), &PassedFiles::default())
+                .unwrap_err()
+                .detail
+                .contains("base is in use")
+        );
 
         drop((first, second));
         assert!(
-            open(&writer, Kind::Qemu, &existing()).is_ok() && open(&launch, Kind::Qemu, &existing()).is_ok()
+            open(&writer, Kind::Qemu, &existing(), &PassedFiles::default()).is_ok()
+                && open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).is_ok()
         );
     }
 
@@ -315,7 +342,7 @@ mod tests {
         directory.read_only = true;
         directory.source = DiskSource::Raw(dir.path().to_owned());
         launch.disks.push(directory);
-        let fault = open(&launch, Kind::Qemu, &existing()).unwrap_err();
+        let fault = open(&launch, Kind::Qemu, &existing(), &PassedFiles::default()).unwrap_err();
         assert_eq!(fault.field, "kernelBoot");
         for part in ["/images/kernel", "/images/initrd", "volume root", "volume data", "no-such-tap"] {
             assert!(fault.detail.contains(part), "{part} is missing in {}", fault.detail);

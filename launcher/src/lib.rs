@@ -11,6 +11,7 @@ pub mod agent;
 pub mod console;
 pub mod dhcp;
 pub mod fault;
+pub mod files;
 pub mod firmware;
 pub mod health;
 pub mod host;

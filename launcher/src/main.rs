@@ -13,11 +13,13 @@ use tonic::transport::Server as Transport;
 use tracing::level_filters::LevelFilter;
 use tracing::{error, info};
 use vireo_launcher::fault::chain;
+use vireo_launcher::files::PassedFiles;
 use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{logging, process, socket};
+use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::launcher::launcher_server::LauncherServer;
 
 /// How long connections get to take their last answers.
@@ -55,6 +57,8 @@ enum LauncherError {
     Runtime(#[source] io::Error),
     #[error("cannot serve the launcher protocol")]
     Socket(#[from] socket::SocketError),
+    #[error("cannot serve the socket for open files")]
+    Files(#[source] io::Error),
     #[error("the launcher protocol's server failed")]
     Serve(#[source] tonic::transport::Error),
 }
@@ -77,8 +81,10 @@ fn run(args: Args) -> Result<(), LauncherError> {
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = socket::bind(&args.socket)?;
         info!(socket = %args.socket.display(), "waiting for a VM");
+        let files =
+            PassedFiles::serve(&args.socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };
-        let (session, handle) = Session::new(Box::new(LocalNode { qemu: args.qemu, firmware }));
+        let (session, handle) = Session::new(Box::new(LocalNode { qemu: args.qemu, firmware, files }));
         handle_signals(&handle).map_err(LauncherError::Runtime)?;
         serve(session, handle, listener).await.map_err(LauncherError::Serve)
     })

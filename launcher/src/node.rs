@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use vireo_vmm::kvm::KvmUnusable;
 
 use crate::fault::chain;
+use crate::files::PassedFiles;
 use crate::firmware;
 use crate::hypervisor::native::Native;
 use crate::hypervisor::qemu::{Qemu, find_binary};
@@ -19,6 +20,8 @@ pub struct LocalNode {
     pub qemu: PathBuf,
     /// Firmware that is not where distributions have it.
     pub firmware: firmware::Paths,
+    /// What the node agent opened.
+    pub files: PassedFiles,
 }
 
 impl Node for LocalNode {
@@ -28,6 +31,10 @@ impl Node for LocalNode {
 
     fn firmware(&self) -> &firmware::Paths {
         &self.firmware
+    }
+
+    fn files(&self) -> &PassedFiles {
+        &self.files
     }
 
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor> {

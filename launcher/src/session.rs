@@ -26,6 +26,7 @@ pub use start::LaunchReply;
 
 use crate::agent::{self, AgentRequest};
 use crate::fault::{Code, fault};
+use crate::files::PassedFiles;
 use crate::firmware::Paths;
 use crate::hypervisor::{Hypervisor, Probe};
 use crate::launch::Kind;
@@ -41,6 +42,8 @@ pub trait Node: Send {
     fn probe(&self) -> Probe;
     /// Where this node's firmware is.
     fn firmware(&self) -> &Paths;
+    /// Files that the node agent opened.
+    fn files(&self) -> &PassedFiles;
     /// The hypervisor of this kind.
     fn hypervisor(&self, kind: Kind) -> Box<dyn Hypervisor>;
 }

@@ -4,6 +4,7 @@
 //! the messages: the protocol version and the names of a VM's files.
 
 pub mod convert;
+pub mod files;
 
 /// Messages, client and server of the launcher's service.
 #[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]

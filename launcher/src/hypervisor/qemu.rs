@@ -58,6 +58,8 @@ impl Qemu {
             kvm: self.kvm,
             firmware,
             files: inherited_fds.files(),
+            taps: inherited_fds.tap_fds(),
+            kernel: inherited_fds.kernel_fds(),
             serial: inherited_fds.serial_fd(),
             firmware_log: inherited_fds.firmware_fd(),
             qmp: inherited_fds.qmp_fd(),

@@ -3,6 +3,7 @@ use vireo_proto::launcher::{Fault, State};
 
 use super::stage::RunningVm;
 use super::{VolumeRequest, answer};
+use crate::files::PassedFiles;
 use crate::host;
 use crate::hypervisor::{HotplugAction, HotplugRequest};
 
@@ -11,7 +12,7 @@ impl RunningVm {
     pub(super) fn hotplug(
         &self,
         wanted: VolumeRequest,
-        state: &State,
+        (state, files): (&State, &PassedFiles),
         reply: oneshot::Sender<Option<Fault>>,
     ) {
         let attached = |name: &str| state.volumes.iter().any(|volume| volume.name == name);
@@ -20,7 +21,7 @@ impl RunningVm {
             VolumeRequest::Attach(disk) if attached(&disk.name) => return answer(reply, None),
             VolumeRequest::Detach(name) if !attached(&name) => return answer(reply, None),
             VolumeRequest::Detach(name) => HotplugAction::Detach(name),
-            VolumeRequest::Attach(disk) => match host::open_disk_files(&disk) {
+            VolumeRequest::Attach(disk) => match host::open_disk_files(&disk, files) {
                 Ok(files) => HotplugAction::Attach(disk, files),
                 Err(fault) => return answer(reply, Some(fault)),
             },

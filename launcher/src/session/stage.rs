@@ -76,7 +76,7 @@ impl Session {
                         return Stage::Killing(vm, StopCause::Killed);
                     }
                     Some(Command::Lifecycle(command, reply)) => vm.lifecycle(command, reply),
-                    Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, &self.state(), reply),
+                    Some(Command::Hotplug(wanted, reply)) => vm.hotplug(wanted, (&self.state(), self.node.files()), reply),
                     Some(other) => reject(other, &self.state()),
                 }
             }

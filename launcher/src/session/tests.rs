@@ -15,6 +15,7 @@ use crate::launch::Launch;
 struct Stagehand {
     up: Slot<oneshot::Sender<Result<(), Fault>>>,
     vm: Slot<GuestEnd>,
+    files: PassedFiles,
 }
 
 type Slot<T> = Arc<Mutex<Option<T>>>;
@@ -27,6 +28,10 @@ impl Node for Stagehand {
     fn firmware(&self) -> &Paths {
         const NONE: Paths = Paths { bios: None, efi_code: None, efi_variables: None };
         &NONE
+    }
+
+    fn files(&self) -> &PassedFiles {
+        &self.files
     }
 
     fn hypervisor(&self, _: Kind) -> Box<dyn Hypervisor> {

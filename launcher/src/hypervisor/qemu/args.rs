@@ -4,7 +4,7 @@ use vireo_vmconfig::{BootSource, CpuModel, KernelFiles, RebootPolicy, Smbios, Vi
 
 use super::blockdev::{self, DiskFds};
 use super::pci::Layout;
-use super::{device, escaped, extra, hotplug};
+use super::{device, extra, hotplug};
 use crate::firmware::Firmware;
 use crate::launch::Launch;
 
@@ -19,6 +19,10 @@ pub(super) struct Resources<'a> {
     pub firmware: Option<&'a Firmware>,
     /// Inherited descriptors, for each disk that has a medium.
     pub files: Vec<Option<DiskFds>>,
+    /// Inherited tap devices, one for each interface; QEMU opens those that are missing.
+    pub taps: Vec<i32>,
+    /// Inherited kernel and initrd, for a VM that starts from them.
+    pub kernel: Option<(i32, Option<i32>)>,
     /// Inherited socket of the serial port.
     pub serial: Option<i32>,
     /// Inherited socket of the firmware's debug port.
@@ -41,7 +45,7 @@ pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<Strin
     chardevs(&mut args, resources);
     let layout = Layout::of(launch, resources.agent.is_some());
     blockdev::disks(&mut args, launch, &resources.files, layout);
-    device::devices(&mut args, launch);
+    device::devices(&mut args, launch, &resources.taps);
     agent(&mut args, resources);
     hotplug::ports(&mut args, launch);
     extra::devices(&mut args, launch);
@@ -127,11 +131,13 @@ fn cpu(args: &mut Args, launch: &Launch, kvm: bool) {
 fn boot(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     // Only what has a boot index is tried.
     args.option("-boot", "strict=on");
-    if let BootSource::Kernel(KernelFiles { kernel, initrd, command_line }) = &launch.boot {
-        args.option("-kernel", kernel.to_string_lossy());
+    if let (BootSource::Kernel(KernelFiles { command_line, .. }), Some((kernel, initrd))) =
+        (&launch.boot, resources.kernel)
+    {
+        let path = |fd: i32| format!("/proc/self/fd/{fd}");
+        args.option("-kernel", path(kernel));
         if let Some(initrd) = initrd {
-            // QEMU splits this one at commas to pass several modules to Multiboot kernels.
-            args.option("-initrd", escaped(initrd));
+            args.option("-initrd", path(initrd));
         }
         args.option("-append", command_line.as_str());
     }

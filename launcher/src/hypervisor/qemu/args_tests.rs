@@ -25,6 +25,8 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
             kvm,
             firmware: None,
             files: files.collect(),
+            taps: Vec::new(),
+            kernel: Some((20, Some(21))),
             serial: Some(8),
             firmware_log: None,
             qmp: 9,
@@ -62,8 +64,8 @@ fn a_kernel_boot_reads_as_it_should() {
         ("-smp", "cpus=2,sockets=1,cores=2,threads=1"),
         ("-m", "268435456B"),
         ("-display", "none"),
-        ("-kernel", "/images/kernel"),
-        ("-initrd", "/images/initrd"),
+        ("-kernel", "/proc/self/fd/20"),
+        ("-initrd", "/proc/self/fd/21"),
         ("-append", "console=ttyS0 a=b,c"),
         ("-serial", "chardev:serial"),
         ("-mon", "chardev=qmp,mode=control"),
@@ -207,9 +209,6 @@ fn what_users_name_cannot_add_options() {
     assert_eq!(values(&line, "-smbios"), ["type=1,product=x,,uuid=y", "type=3,asset=a,,b"]);
     let net: Value = serde_json::from_str(values(&line, "-netdev")[0]).unwrap();
     assert_eq!((&net["ifname"], &net["script"]), (&json!("t,script=/x"), &json!("no")));
-    // Plain strings to QEMU, except for the initrd, which is a list.
-    assert_eq!(values(&line, "-kernel"), ["/k,1"]);
-    assert_eq!(values(&line, "-initrd"), ["/i,,2"]);
     assert_eq!(values(&line, "-append"), ["c=,3"]);
 }
 
@@ -337,6 +336,8 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
             kvm: false,
             firmware: Some(&firmware),
             files: Vec::new(),
+            taps: Vec::new(),
+            kernel: None,
             serial: None,
             firmware_log: Some(7),
             qmp: 9,
@@ -381,6 +382,8 @@ fn bios_is_the_one_that_was_found() {
         kvm: true,
         firmware,
         files: Vec::new(),
+        taps: Vec::new(),
+        kernel: None,
         serial: None,
         firmware_log: Some(7),
         qmp: 9,

@@ -7,9 +7,9 @@ use crate::launch::{Interface, Launch};
 use vireo_vmconfig::{NicModel, Video};
 
 /// NICs and all devices that are either there or not.
-pub(super) fn devices(args: &mut Args, launch: &Launch) {
+pub(super) fn devices(args: &mut Args, launch: &Launch, taps: &[i32]) {
     for (index, interface) in launch.interfaces.iter().enumerate() {
-        nic(args, interface, index);
+        nic(args, interface, index, taps.get(index).copied());
     }
     if launch.rng {
         args.json("-object", &json!({ "qom-type": "rng-random", "id": "rng", "filename": "/dev/urandom" }));
@@ -40,12 +40,16 @@ pub(super) fn devices(args: &mut Args, launch: &Launch) {
     }
 }
 
-fn nic(args: &mut Args, interface: &Interface, index: usize) {
+/// `tap` is the inherited descriptor, for a tap that the launcher has open.
+fn nic(args: &mut Args, interface: &Interface, index: usize, tap: Option<i32>) {
     let net = format!("net{index}");
-    let mut netdev = json!({
-        "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
-    });
-    if interface.model == NicModel::Virtio {
+    let mut netdev = match tap {
+        Some(fd) => json!({ "type": "tap", "id": net, "fd": fd.to_string() }),
+        None => json!({
+            "type": "tap", "id": net, "ifname": interface.tap, "script": "no", "downscript": "no",
+        }),
+    };
+    if tap.is_none() && interface.model == NicModel::Virtio {
         // Other NICs have no use for offload headers.
         netdev["vnet_hdr"] = json!(true);
     }

@@ -43,6 +43,8 @@ pub(super) struct Process {
 /// What QEMU inherits.
 pub(super) struct InheritedFds {
     disks: Vec<Option<OwnedDisk>>,
+    taps: Vec<OwnedFd>,
+    kernel: Option<(OwnedFd, Option<OwnedFd>)>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
@@ -81,8 +83,14 @@ impl InheritedFds {
                 let backing = files.backing.as_ref().map(OwnedImage::share).transpose()?;
                 Ok(Some((OwnedImage::share(&files.image)?, backing)))
             });
+            let share = |file: &File| file.as_fd().try_clone_to_owned();
+            let kernel = host.kernel.as_ref().map(|(kernel, initrd)| {
+                io::Result::Ok((share(kernel)?, initrd.as_ref().map(share).transpose()?))
+            });
             Ok(Self {
                 disks: disks.collect::<io::Result<_>>()?,
+                taps: host.taps.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
+                kernel: kernel.transpose()?,
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
@@ -99,6 +107,18 @@ impl InheritedFds {
             backing: backing.as_ref().map(OwnedImage::number),
         };
         self.disks.iter().map(|disk| disk.as_ref().map(numbers)).collect()
+    }
+
+    /// Descriptor numbers of the tap devices.
+    pub(super) fn tap_fds(&self) -> Vec<RawFd> {
+        self.taps.iter().map(AsRawFd::as_raw_fd).collect()
+    }
+
+    /// Descriptor numbers of kernel and initrd.
+    pub(super) fn kernel_fds(&self) -> Option<(RawFd, Option<RawFd>)> {
+        self.kernel
+            .as_ref()
+            .map(|(kernel, initrd)| (kernel.as_raw_fd(), initrd.as_ref().map(AsRawFd::as_raw_fd)))
     }
 
     /// Descriptor number of QEMU's end of its monitor.
@@ -126,6 +146,10 @@ impl InheritedFds {
         let images = images.flatten().map(|image| image.fd.as_raw_fd());
         images
             .chain([self.qmp_fd()])
+            .chain(self.tap_fds())
+            .chain(
+                self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
+            )
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())

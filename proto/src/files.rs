@@ -1,0 +1,156 @@
+//! Open files on their way from the node agent to a launcher, by SCM_RIGHTS (unix(7)).
+//!
+//! A launcher in a Pod sees neither the node's files nor may it open devices, so the node agent opens them. The names are
+//! those that the launch request has. Each packet has one descriptor and its name; the launcher answers the end of the
+//! packets with the number that it has received.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use rustix::cmsg_space;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, send, sendmsg, shutdown, socket_with,
+};
+
+/// The socket for open files, below a VM's directory.
+pub const FILES_SOCKET: &str = "files.sock";
+/// The longest name: a path, or `tap:` and the name of a device.
+const LONGEST_NAME: usize = 4096;
+
+/// The name of a tap device's descriptor.
+pub fn tap_name(device: &str) -> String {
+    format!("tap:{device}")
+}
+
+/// Passes open files to the launcher that listens at `socket`. Blocks until it has them.
+///
+/// # Errors
+/// When the launcher cannot be reached, or does not take them all.
+pub fn pass(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
+    let stream = seqpacket()?;
+    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    for (name, file) in files {
+        let mut space = [std::mem::MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [file.as_fd()];
+        if name.is_empty()
+            || name.len() > LONGEST_NAME
+            || !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
+        {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{name:?} is no name of a file"),
+            ));
+        }
+        sendmsg(&stream, &[IoSlice::new(name.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+    }
+    shutdown(&stream, Shutdown::Write)?;
+    let mut answer = [0_u8; 4];
+    let length = rustix::io::read(&stream, &mut answer)?;
+    let received = if length == answer.len() { u32::from_be_bytes(answer) } else { 0 };
+    if usize::try_from(received) == Ok(files.len()) {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the launcher took {received} of {} files", files.len())))
+    }
+}
+
+/// Listens for [`pass`] at `socket`, which must not exist. Only its owner and root may connect (unix(7)).
+///
+/// # Errors
+/// When the socket cannot be made.
+pub fn listener(socket: &Path) -> io::Result<OwnedFd> {
+    let listener = seqpacket()?;
+    bind(&listener, &SocketAddrUnix::new(socket)?)?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
+    listen(&listener, 4)?;
+    Ok(listener)
+}
+
+/// Waits for one [`pass`] and hands its files over. Blocks.
+///
+/// # Errors
+/// When no connection can be had, or one fails.
+pub fn receive(listener: BorrowedFd<'_>, mut take: impl FnMut(String, OwnedFd)) -> io::Result<()> {
+    let stream = accept_with(listener, SocketFlags::CLOEXEC)?;
+    let mut count = 0_u32;
+    while let Some((name, file)) = packet(stream.as_fd())? {
+        take(name, file);
+        count = count.saturating_add(1);
+    }
+    send(&stream, &count.to_be_bytes(), SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// One packet; `None` at their end.
+fn packet(stream: BorrowedFd<'_>) -> io::Result<Option<(String, OwnedFd)>> {
+    let mut name = vec![0_u8; LONGEST_NAME];
+    let mut space = [std::mem::MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = recvmsg(stream, &mut [IoSliceMut::new(&mut name)], &mut ancillary, flags)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    name.truncate(received.bytes);
+    let file = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    let name = String::from_utf8(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    let file = file
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("{name} came without a file")))?;
+    Ok(Some((name, file)))
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn files_arrive_under_their_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join(FILES_SOCKET);
+        let listener = listener(&socket).unwrap();
+        let receiver = std::thread::spawn(move || {
+            let mut files = Vec::new();
+            receive(listener.as_fd(), |name, file| files.push((name, file))).unwrap();
+            files
+        });
+        let names: Vec<String> = (0..20).map(|number| format!("/a/{number}")).collect();
+        let files = names.iter().map(|name| {
+            let path = dir.path().join(name.replace('/', "_"));
+            std::fs::write(&path, name).unwrap();
+            (name.clone(), OwnedFd::from(File::open(path).unwrap()))
+        });
+        pass(&socket, &files.collect::<Vec<_>>()).unwrap();
+        let received = receiver.join().unwrap();
+        assert_eq!(received.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), names);
+        for (name, file) in received {
+            let mut content = String::new();
+            File::from(file).read_to_string(&mut content).unwrap();
+            assert_eq!(content, name);
+        }
+    }
+
+    #[test]
+    fn nobody_listens_and_no_name_are_errors() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join(FILES_SOCKET);
+        assert!(pass(&socket, &[]).is_err());
+        let _listener = listener(&socket).unwrap();
+        let file = OwnedFd::from(File::open("/dev/null").unwrap());
+        assert_eq!(pass(&socket, &[(String::new(), file)]).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+}
