@@ -29,12 +29,33 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct Run {
-    /// Directory of VirtualMachineInstance manifests (*.yaml, *.yml, *.json), followed as it changes.
-    // Not required by clap: it would be required of `status` too wherever the environment names the state directory.
-    #[arg(long, value_name = "DIR")]
-    manifests: Option<PathBuf>,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     node: NodeArgs,
+}
+
+/// Where VMIs come from. Not required by clap: it would be required of `status` too wherever the environment names the
+/// state directory.
+#[derive(Debug, Args)]
+#[group(multiple = false)]
+struct Source {
+    /// Directory of VirtualMachineInstance manifests (*.yaml, *.yml, *.json), followed as it changes.
+    #[arg(long, value_name = "DIR")]
+    manifests: Option<PathBuf>,
+    /// Run the VMIs that a cluster binds to this node, in their launcher Pods. The cluster is that of $KUBECONFIG, or the
+    /// one that this program runs in. DIR is where the kubelet has its Pods.
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "/var/lib/kubelet/pods")]
+    cluster: Option<PathBuf>,
+}
+
+/// Where VMIs come from.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Vmis {
+    /// A directory.
+    Manifests(PathBuf),
+    /// A cluster, with the kubelet's directory of Pods.
+    Cluster(PathBuf),
 }
 
 #[derive(Debug, Args)]
@@ -76,9 +97,10 @@ impl From<Status> for Options {
 }
 
 impl Run {
-    /// The node's options and the manifests directory, if that is there.
-    pub(crate) fn parts(self) -> Option<(NodeArgs, PathBuf)> {
-        Some((self.node, self.manifests?))
+    /// The node's options, and where VMIs come from, if that is there.
+    pub(crate) fn parts(self) -> Option<(NodeArgs, Vmis)> {
+        let Source { manifests, cluster } = self.source;
+        Some((self.node, manifests.map(Vmis::Manifests).or(cluster.map(Vmis::Cluster))?))
     }
 }
 
@@ -87,10 +109,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn manifests_are_needed_to_run_and_not_to_ask() {
+    fn a_source_is_needed_to_run_and_not_to_ask() {
         let parse = |words: &[&str]| Cli::try_parse_from([&["virt-handler"], words].concat()).unwrap();
         let run = parse(&["--manifests", "there", "--state-dir", "here"]);
-        assert_eq!(run.run.parts().map(|(_, manifests)| manifests), Some(PathBuf::from("there")));
+        let source = |cli: Cli| cli.run.parts().map(|(_, vmis)| vmis);
+        assert_eq!(source(run), Some(Vmis::Manifests("there".into())));
+        assert_eq!(source(parse(&["--cluster"])), Some(Vmis::Cluster("/var/lib/kubelet/pods".into())));
+        assert_eq!(source(parse(&["--cluster", "/p"])), Some(Vmis::Cluster("/p".into())));
+        assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "--cluster"]).is_err());
         assert!(parse(&["--state-dir", "here"]).run.parts().is_none());
         assert!(parse(&["status", "one"]).command.is_some());
         assert!(Cli::try_parse_from(["virt-handler", "--manifests", "there", "status"]).is_err());

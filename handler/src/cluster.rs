@@ -23,6 +23,7 @@ use kube::runtime::watcher::Config;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 use vireo_api::names::NODE_LABEL;
+use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::queue::WorkQueue;
@@ -30,6 +31,7 @@ use vireo_client::queue::WorkQueue;
 use crate::manifests::catalog::Update;
 use crate::manifests::{Key, Source};
 use crate::node::Node;
+use crate::reconcile::status::Phase;
 
 use catalog::Bound;
 pub use catalog::Counts;
@@ -41,6 +43,9 @@ use status::StatusWriter;
 
 /// Delay after the first request that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// How long a VMI that starts may be in a phase before that phase is written: most pass it sooner, and each write costs
+/// the API server a commit.
+const PASSING: Duration = Duration::from_millis(200);
 
 /// A VMI, and no other one of its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -135,10 +140,19 @@ impl Cluster {
         };
         let remove = vireo_client::controller::run(&self.remover, &self.removed, 1);
         let follow = shown::follow(&self.node, |key, vmi| {
-            self.status.shown(key);
-            self.pods.shown(key, vmi);
+            let delay = delay(vmi);
+            self.status.shown(key, delay);
+            self.pods.shown(key, vmi, delay);
         });
         tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run(), follow);
+    }
+}
+
+/// When the status of a VMI is to be written.
+fn delay(vmi: &VirtualMachineInstance) -> Duration {
+    match Phase::parse(&vmi.status.phase) {
+        Phase::Pending | Phase::Scheduling | Phase::Scheduled => PASSING,
+        Phase::Running | Phase::Succeeded | Phase::Failed => Duration::ZERO,
     }
 }
 

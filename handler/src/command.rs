@@ -1,24 +1,14 @@
-//! What the commands that run a node agent have in common: options, log, signals, exit code.
+//! What the commands that run a node agent have in common: options.
 
-use std::error::Error;
-use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use ipnet::Ipv4Net;
-use rustix::process::{Resource, Rlimit};
-use tokio::signal::unix::{SignalKind, signal};
-use tracing::{error, warn};
-use tracing_subscriber::EnvFilter;
 use vireo_api::spec::HypervisorChoice;
+pub use vireo_client::program::{Failure, run, stop_signal};
 
-use crate::launcher::link::chain;
-use crate::settings::{Settings, beside_this_program, host_name};
+use crate::settings::{Runtime, Settings, beside_this_program, host_name};
 use crate::storage::AllowedPaths;
-
-/// The error that ends a command.
-pub type Failure = Box<dyn Error>;
 
 /// The options of a node agent.
 #[derive(Debug, Args)]
@@ -74,6 +64,7 @@ impl NodeArgs {
                 Hypervisor::Qemu => HypervisorChoice::Qemu,
             },
             vm_cidr: self.vm_cidr.trunc(),
+            runtime: Runtime::Process,
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,
                 None => beside_this_program()?,
@@ -83,58 +74,4 @@ impl NodeArgs {
             node_name: self.node_name.unwrap_or_else(host_name),
         })
     }
-}
-
-/// Runs a command on its own runtime and logs the error that ends it. The log goes to stderr, filtered by the
-/// directives of `tracing_subscriber::EnvFilter` in `VIREO_LOG`.
-pub fn run<F: Future<Output = Result<(), Failure>>>(
-    command: impl FnOnce() -> Result<F, Failure>,
-) -> ExitCode {
-    let filter = EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        // Reporting a line that cannot be written would panic: the log's disk may be full.
-        .log_internal_errors(false)
-        .with_target(false)
-        .init();
-    if let Err(error) = raise_open_files() {
-        warn!(%error, "cannot raise the limit of open files, which many clients and VMs need");
-    }
-    match command().and_then(drive) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            error!("{}", chain(error.as_ref()));
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Raises the limit of open files: a node has hundreds of connections and guests.
-fn raise_open_files() -> Result<(), rustix::io::Errno> {
-    let files = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
-}
-
-fn drive(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(command);
-    // Blocking work (an import, a namespace) is abandoned; all of it is idempotent.
-    runtime.shutdown_background();
-    done
-}
-
-/// Returns a future that ends at SIGTERM or SIGINT. From this call on, neither signal kills the process.
-///
-/// # Errors
-/// When the signal handlers cannot be installed.
-pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
 }

@@ -24,8 +24,17 @@ const DEVICES: &str = "1k";
 /// The memory in KiB that a node reserves for itself: a tenth of its memory, within these bounds.
 const RESERVED_MEMORY: (u128, u128) = (256 << 10, 2 << 20);
 
-/// Writes a heartbeat once a minute, and recreates a Node that was deleted, until it is dropped.
-pub async fn run(client: Client, name: &str) {
+/// Who writes the Node object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The node agent: it creates the object, and recreates it when it was deleted.
+    NodeAgent,
+    /// The kubelet: the node agent adds labels and the time of its heartbeat.
+    Kubelet,
+}
+
+/// Writes a heartbeat once a minute until it is dropped.
+pub async fn run(client: Client, name: &str, owner: Owner) {
     let api = Kind::NODE.all(&client);
     let config = Config::default().fields(&format!("metadata.name={name}"));
     let nodes = Informer::new(api.clone(), config, |_| Ok(()));
@@ -38,7 +47,7 @@ pub async fn run(client: Client, name: &str) {
     });
     let heartbeats = async {
         loop {
-            let wait = match beat(&api, name, Timestamp::now()).await {
+            let wait = match beat(&api, name, owner, Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -56,9 +65,10 @@ pub async fn run(client: Client, name: &str) {
 }
 
 /// Writes one heartbeat.
-async fn beat(api: &Api<DynamicObject>, name: &str, now: Timestamp) -> Result<(), Error> {
+async fn beat(api: &Api<DynamicObject>, name: &str, owner: Owner, now: Timestamp) -> Result<(), Error> {
     let node = match api.get_opt(name).await? {
         Some(node) => node,
+        None if owner == Owner::Kubelet => api.get(name).await?,
         None => {
             let mut new = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
             describe(&mut new, name, now);
@@ -68,15 +78,22 @@ async fn beat(api: &Api<DynamicObject>, name: &str, now: Timestamp) -> Result<()
     };
     let before = serde_json::to_value(&node).map_err(Error::SerdeError)?;
     let mut after = before.clone();
-    describe(&mut after, name, now);
+    match owner {
+        Owner::NodeAgent => {
+            describe(&mut after, name, now);
+            after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
+        }
+        Owner::Kubelet => label(&mut after),
+    }
     after["metadata"]["annotations"][HEARTBEAT] = json!(json!(seconds(now)).to_string());
-    after["status"]["conditions"][0]["lastHeartbeatTime"] = json!(seconds(now));
     let uid = node.metadata.uid.unwrap_or_default();
     let version = Version { name, uid: &uid, resource_version: "" };
     if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
         write::patch(api, version, json!({ "metadata": change })).await?;
     }
-    write::patch_status(api, version, &before["status"], &after["status"]).await?;
+    if owner == Owner::NodeAgent {
+        write::patch_status(api, version, &before["status"], &after["status"]).await?;
+    }
     Ok(())
 }
 
@@ -105,20 +122,12 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
         "{}Ki",
         memory.saturating_sub((memory / 10).clamp(RESERVED_MEMORY.0, RESERVED_MEMORY.1))
     ));
+    label(value);
     let labels = &mut value["metadata"]["labels"];
-    for (label, text) in [
-        ("kubernetes.io/hostname", name),
-        ("kubernetes.io/os", "linux"),
-        ("kubernetes.io/arch", "amd64"),
-        ("kubevirt.io/schedulable", "true"),
-        ("kubevirt.io/cpumanager", "false"),
-        ("cpumanager", "false"),
-        ("machine-type.node.kubevirt.io/q35", "true"),
-    ] {
+    for (label, text) in
+        [("kubernetes.io/hostname", name), ("kubernetes.io/os", "linux"), ("kubernetes.io/arch", "amd64")]
+    {
         labels[label] = json!(text);
-    }
-    if let Some(vendor) = std::fs::read_to_string("/proc/cpuinfo").ok().as_deref().and_then(vendor) {
-        labels[format!("cpu-vendor.node.kubevirt.io/{vendor}")] = json!("true");
     }
     let conditions = value.pointer("/status/conditions").and_then(Value::as_array).cloned();
     let (ready, mut conditions): (Vec<Value>, Vec<Value>) =
@@ -142,6 +151,22 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
         for (field, text) in new.as_object().into_iter().flatten() {
             status[part][field] = text.clone();
         }
+    }
+}
+
+/// Writes KubeVirt's labels of a node.
+fn label(node: &mut Value) {
+    let labels = &mut node["metadata"]["labels"];
+    for (label, text) in [
+        ("kubevirt.io/schedulable", "true"),
+        ("kubevirt.io/cpumanager", "false"),
+        ("cpumanager", "false"),
+        ("machine-type.node.kubevirt.io/q35", "true"),
+    ] {
+        labels[label] = json!(text);
+    }
+    if let Some(vendor) = std::fs::read_to_string("/proc/cpuinfo").ok().as_deref().and_then(vendor) {
+        labels[format!("cpu-vendor.node.kubevirt.io/{vendor}")] = json!("true");
     }
 }
 

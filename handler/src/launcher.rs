@@ -5,6 +5,7 @@ mod descendants;
 #[cfg(test)]
 pub(crate) mod fake;
 pub mod link;
+pub(crate) mod pod;
 pub mod process;
 mod socket;
 pub mod stop;

@@ -1,4 +1,4 @@
-//! `virt-handler`: locks the state directory, serves the endpoint, and follows the manifests until a signal stops it.
+//! `virt-handler`: locks the state directory, serves the endpoint, and runs the VMIs of its source until a signal stops it.
 
 mod cli;
 
@@ -8,28 +8,38 @@ use std::sync::Arc;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
+use kube::Client;
 use tracing::info;
+use vireo_handler::cluster::Cluster;
 use vireo_handler::command::{self, Failure, stop_signal};
+use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
 use vireo_handler::{http, report};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, Vmis};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Some(Command::Status(asked)) = cli.command {
         return report::command(&asked.into());
     }
-    let Some((node, manifests)) = cli.run.parts() else {
-        Cli::command().error(ErrorKind::MissingRequiredArgument, "--manifests is required").exit()
+    let Some((node, vmis)) = cli.run.parts() else {
+        let text = "give the source of the VMIs: --manifests DIR or --cluster";
+        Cli::command().error(ErrorKind::MissingRequiredArgument, text).exit()
     };
-    command::run(|| Ok(serve(node.settings()?, std::path::absolute(manifests)?)))
+    match vmis {
+        Vmis::Manifests(manifests) => {
+            command::run(|| Ok(serve_manifests(node.settings()?, std::path::absolute(manifests)?)))
+        }
+        Vmis::Cluster(pods) => command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods)))),
+    }
 }
 
-async fn serve(settings: Settings, manifests: PathBuf) -> Result<(), Failure> {
+/// Runs the VMIs of a directory.
+async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), Failure> {
     let node = Arc::new(Node::new(settings));
     let _lock = node.state.take().await?;
     let listener = http::bind(&node.state.endpoint())?;
@@ -47,6 +57,26 @@ async fn serve(settings: Settings, manifests: PathBuf) -> Result<(), Failure> {
     tokio::select! {
         done = supervise::run(Arc::clone(&node), source, stop) => done?,
         done = endpoint => done?,
+    }
+    info!("virt-handler stops; its guests go on");
+    Ok(())
+}
+
+/// Runs the VMIs that are bound to this node of a cluster.
+async fn serve_cluster(settings: Settings) -> Result<(), Failure> {
+    let node = Arc::new(Node::new(settings));
+    let _lock = node.state.take().await?;
+    let listener = http::bind(&node.state.endpoint())?;
+    let name = node.settings.node_name.clone();
+    let client = Client::try_default().await?;
+    info!(state = %node.settings.state_dir.display(), node = name, "virt-handler runs");
+    let stop = stop_signal()?;
+    let cluster = Cluster::new(client.clone(), Arc::clone(&node), Vec::new());
+    tokio::select! {
+        done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
+        done = http::serve(listener, Arc::clone(&node)) => done?,
+        () = cluster.run() => {}
+        () = heartbeat::run(client, &name, Owner::Kubelet) => {}
     }
     info!("virt-handler stops; its guests go on");
     Ok(())

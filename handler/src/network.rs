@@ -20,6 +20,7 @@ use std::fs::{self, File};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd as _;
+use std::path::Path;
 
 use ipnet::Ipv4Net;
 use rustix::thread::CapabilitySet;
@@ -195,20 +196,47 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
         .map_err(namespace_error("enter", plan))?
 }
 
+/// Makes the guest's side of a Pod's network, or completes it: the tap behind the interface that the Pod has. Returns
+/// the MTU. Blocks; repeatable.
+///
+/// # Errors
+/// When the kernel rejects a part.
+pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<u32, NetworkError> {
+    permitted()?;
+    let inside = inside.clone();
+    let enter =
+        |source| NetworkError::Namespace { verb: "enter", name: namespace.display().to_string(), source };
+    netns::inside(namespace, move || {
+        let mtu = link::with_links(async |links| links.uplink_mtu().await)?;
+        let mtu = mtu.unwrap_or(LARGEST_MTU).max(SMALLEST_MTU);
+        sysctl("net/ipv4/ip_forward", "1")?;
+        set_up_guest_side(mtu, &inside)?;
+        sysctl("net/ipv4/conf/all/rp_filter", "1")?;
+        Ok(mtu)
+    })
+    .map_err(enter)?
+}
+
+/// Makes the tap, its rules and its address. Rules come before addresses: no packet passes unfiltered.
+fn set_up_guest_side(mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
+    tap::create(TAP)
+        .or_else(busy_is_fine)
+        .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
+    nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
+    link::with_links(async |links| {
+        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await
+    })
+}
+
 /// Sets up the inside of the namespace.
 fn set_up_namespace(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
     // IPv6 is not used, and the guest must not be able to make the namespace configure itself.
     sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
     sysctl("net/ipv4/ip_forward", "1")?;
-    tap::create(TAP)
-        .or_else(busy_is_fine)
-        .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
-    // Rules before addresses: no packet passes unfiltered.
-    nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
+    set_up_guest_side(mtu, inside)?;
     link::with_links(async |links| {
         links.raise("lo", None, None).await?;
         links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(mtu)).await?;
-        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await?;
         links.default_route(wire.host()).await
     })?;
     // Drop packets with a source address that is not the guest's own.

@@ -14,7 +14,7 @@ use crate::launcher::link::chain;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
-use crate::settings::Settings;
+use crate::settings::{Runtime, Settings};
 use crate::state::{StateDir, StateError, write_json};
 use crate::storage::{Claims, Images};
 
@@ -39,6 +39,8 @@ pub struct Node {
     changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
+    launcher_pods: Mutex<BTreeMap<String, LauncherPod>>,
+    pods: tokio::sync::watch::Sender<u64>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
 }
@@ -47,6 +49,20 @@ pub struct Node {
 struct Published {
     vmis: BTreeMap<Key, Arc<VirtualMachineInstance>>,
     rejections: Vec<Rejection>,
+}
+
+/// A launcher Pod that is bound to this node and has not ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LauncherPod {
+    /// Its UID.
+    pub(crate) uid: String,
+    /// Its IP address; empty while it has none.
+    pub(crate) address: String,
+}
+
+fn find_cgroups() -> Option<Cgroups> {
+    let found = Cgroups::find();
+    found.map_err(|error| info!(%error, "launchers share the handler's cgroup")).ok()
 }
 
 /// Ignores poisoning: a panic in the short critical sections below leaves no partial change.
@@ -58,12 +74,10 @@ impl Node {
     /// A node without VMIs.
     pub fn new(settings: Settings) -> Self {
         let state = StateDir::at(&settings.state_dir);
-        let cgroups = match Cgroups::find() {
-            Ok(cgroups) => Some(cgroups),
-            Err(error) => {
-                info!(%error, "launchers share the handler's cgroup");
-                None
-            }
+        let (state, cgroups) = match &settings.runtime {
+            Runtime::Process => (state, find_cgroups()),
+            // The kubelet makes the cgroups of Pods.
+            Runtime::Pods(_) => (state.of_pods(), None),
         };
         Self {
             storage: Claims::below(settings.storage_dir.clone()),
@@ -78,6 +92,8 @@ impl Node {
             host: Once::new(),
             changes: tokio::sync::watch::Sender::new(0),
             claims: tokio::sync::watch::Sender::new(0),
+            launcher_pods: Mutex::default(),
+            pods: tokio::sync::watch::Sender::new(0),
             unreadable: Mutex::default(),
         }
     }
@@ -89,6 +105,7 @@ impl Node {
             state_dir: dir.to_owned(),
             hypervisor: vireo_api::spec::HypervisorChoice::Auto,
             vm_cidr: "10.201.0.0/16".parse().unwrap(),
+            runtime: Runtime::Process,
             launcher: "virt-launcher".into(),
             qemu: None,
             storage_dir: "/nowhere".into(),
@@ -132,6 +149,32 @@ impl Node {
     /// Notifies about every change of the published VMIs.
     pub fn subscribe(&self) -> tokio::sync::watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// Sets the launcher Pod of a VMI, by the UID of the VMI.
+    pub(crate) fn set_launcher_pod(&self, uid: &str, pod: LauncherPod) {
+        let before = lock(&self.launcher_pods).insert(uid.to_owned(), pod.clone());
+        if before.as_ref() != Some(&pod) {
+            self.pods.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Removes a launcher Pod that has ended or is gone, but not another one of its VMI.
+    pub(crate) fn remove_launcher_pod(&self, uid: &str, pod: &str) {
+        let mut pods = lock(&self.launcher_pods);
+        if pods.get(uid).is_some_and(|known| known.uid == pod) {
+            pods.remove(uid);
+        }
+    }
+
+    /// The launcher Pod of a VMI, where the kubelet starts launchers.
+    pub(crate) fn launcher_pod(&self, uid: Uuid) -> Option<LauncherPod> {
+        lock(&self.launcher_pods).get(&uid.to_string()).cloned()
+    }
+
+    /// Notifies about changes of the launcher Pods.
+    pub(crate) fn subscribe_pods(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.pods.subscribe()
     }
 
     /// Where persistent volume claims are.

@@ -5,12 +5,12 @@ use std::path::Path;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Vm,
 };
-use vireo_proto::launcher as wire;
+use vireo_proto::{CONSOLE_SOCKET, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
-use crate::state::VmiDir;
+use crate::state::{RUN, VmiDir};
 use crate::storage::Prepared;
 
 /// The facts that the node adds to a spec.
@@ -30,6 +30,7 @@ pub struct Facts<'a> {
 
 /// Builds the launch request.
 pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
+    let view = facts.dir.launcher_view();
     let disk = |(disk, source): (&Disk, &DiskSource)| self::disk(disk, source);
     let insists =
         |field: &str| if vm.balloon() == Balloon::Wanted { field.to_owned() } else { String::new() };
@@ -55,9 +56,9 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
             .unwrap_or_default(),
         memory_balloon: vm.balloon() != Balloon::Off,
         memory_balloon_field: insists(vireo_api::spec::MEMORY_BALLOON_FIELD),
-        console_socket: text(&facts.dir.console_socket()),
-        vnc_socket: if vm.video().is_some() { text(&facts.dir.vnc_socket()) } else { String::new() },
-        runtime_dir: text(&facts.dir.run()),
+        console_socket: text(&view.join(CONSOLE_SOCKET)),
+        vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
+        runtime_dir: text(&view.join(RUN)),
         extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
         smbios: Some((&smbios(vm)).into()),
         reboot_policy: wire::RebootPolicy::from(vm.lifecycle().reboot()).into(),

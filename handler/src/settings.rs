@@ -7,6 +7,15 @@ use vireo_api::spec::HypervisorChoice;
 
 use crate::storage::AllowedPaths;
 
+/// Who starts launchers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Runtime {
+    /// The handler, as processes of this node.
+    Process,
+    /// The kubelet, in Pods whose files are in this directory.
+    Pods(PathBuf),
+}
+
 /// Settings of one handler.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -16,6 +25,8 @@ pub struct Settings {
     pub hypervisor: HypervisorChoice,
     /// `--vm-cidr`.
     pub vm_cidr: Ipv4Net,
+    /// Who starts launchers.
+    pub runtime: Runtime,
     /// `--launcher`.
     pub launcher: PathBuf,
     /// `--qemu`; the launcher's default when absent.
@@ -26,6 +37,13 @@ pub struct Settings {
     pub allowed: AllowedPaths,
     /// `--node-name`.
     pub node_name: String,
+}
+
+impl Settings {
+    /// The same for launchers in Pods, whose files the kubelet has in this directory.
+    pub fn in_pods(self, pods: PathBuf) -> Self {
+        Self { runtime: Runtime::Pods(pods), ..self }
+    }
 }
 
 /// The launcher of this release lies beside its handler.

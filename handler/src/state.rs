@@ -16,6 +16,8 @@ use rustix::io::Errno;
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
+use vireo_api::names::SOCKETS_DIRECTORY;
+use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_SOCKET};
 
 /// `sun_path` has 108 bytes with its end.
@@ -23,6 +25,8 @@ const LONGEST_SOCKET: usize = 107;
 /// How long to wait for a lock or socket of a killed process: the kernel takes a while to release a large process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
+/// The launcher's scratch directory, beside its sockets.
+pub(crate) const RUN: &str = "run";
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -77,6 +81,8 @@ impl StateError {
 #[derive(Debug, Clone)]
 pub struct StateDir {
     root: PathBuf,
+    /// Launchers run in Pods.
+    pods: bool,
 }
 
 /// The lock of a state directory; released when dropped.
@@ -88,7 +94,12 @@ pub struct StateLock {
 impl StateDir {
     /// Names a state directory without touching it, for readers.
     pub fn at(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), pods: false }
+    }
+
+    /// The same for launchers in Pods.
+    pub(crate) fn of_pods(self) -> Self {
+        Self { pods: true, ..self }
     }
 
     /// Creates the directory with its parts and takes its lock. A killed handler holds the lock until the kernel has
@@ -151,7 +162,7 @@ impl StateDir {
 
     /// The directory of one VMI.
     pub fn vmi_dir(&self, uid: Uuid) -> VmiDir {
-        VmiDir { path: self.root.join("vmis").join(uid.to_string()) }
+        VmiDir { path: self.root.join("vmis").join(uid.to_string()), pod: self.pods }
     }
 
     /// The directories of all VMIs. Names that are not UIDs are left alone.
@@ -181,6 +192,8 @@ impl StateDir {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VmiDir {
     path: PathBuf,
+    /// Its launcher runs in a Pod.
+    pod: bool,
 }
 
 impl VmiDir {
@@ -231,19 +244,39 @@ impl VmiDir {
         self.path.join("node-shutdown")
     }
 
+    /// Where the launcher's sockets are.
+    fn sockets(&self) -> PathBuf {
+        if self.pod { self.pod_link() } else { self.path.clone() }
+    }
+
+    /// The link to the volume of the launcher Pod with the sockets. Their own paths may be too long for a socket.
+    pub(crate) fn pod_link(&self) -> PathBuf {
+        self.path.join("pod")
+    }
+
     /// The launcher's gRPC socket.
     pub fn launcher_socket(&self) -> PathBuf {
-        self.path.join(LAUNCHER_SOCKET)
+        self.sockets().join(LAUNCHER_SOCKET)
+    }
+
+    /// The launcher's socket for open files.
+    pub(crate) fn files_socket(&self) -> PathBuf {
+        self.sockets().join(FILES_SOCKET)
+    }
+
+    /// The directory of the launcher's sockets as the launcher sees it.
+    pub(crate) fn launcher_view(&self) -> PathBuf {
+        if self.pod { SOCKETS_DIRECTORY.into() } else { self.path.clone() }
     }
 
     /// The guest's serial console.
     pub fn console_socket(&self) -> PathBuf {
-        self.path.join(CONSOLE_SOCKET)
+        self.sockets().join(CONSOLE_SOCKET)
     }
 
     /// The guest's serial console, with its history first.
     pub fn console_history_socket(&self) -> PathBuf {
-        self.path.join(CONSOLE_HISTORY_SOCKET)
+        self.sockets().join(CONSOLE_HISTORY_SOCKET)
     }
 
     /// The log of the guest's serial console until it ended, as plain text.
@@ -253,7 +286,7 @@ impl VmiDir {
 
     /// The guest's display.
     pub fn vnc_socket(&self) -> PathBuf {
-        self.path.join(VNC_SOCKET)
+        self.sockets().join(VNC_SOCKET)
     }
 
     /// The launcher's stdout and stderr.
@@ -261,9 +294,9 @@ impl VmiDir {
         self.path.join("launcher.log")
     }
 
-    /// `LaunchRequest.runtime_dir`.
+    /// `LaunchRequest.runtime_dir`, where the handler makes it.
     pub fn run(&self) -> PathBuf {
-        self.path.join("run")
+        self.path.join(RUN)
     }
 }
 

@@ -18,7 +18,7 @@ use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::cluster::Cluster;
-use vireo_handler::heartbeat;
+use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
 use vireo_handler::provisioner;
@@ -167,7 +167,7 @@ pub async fn run(
         () = rbac::bootstrap::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
-        () = heartbeat::run(virt_handler, &node.settings.node_name) => {}
+        () = heartbeat::run(virt_handler, &node.settings.node_name, Owner::NodeAgent) => {}
         () = placement.run() => {}
         () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }

@@ -48,14 +48,20 @@ pub(super) fn events(
     {
         events.push(Event::new(Reason::ShuttingDown, "Signaled Graceful Shutdown"));
     }
-    if was.phase != is.phase {
-        events.extend(entered(&is.phase));
+    let (left, phase) = (Phase::parse(&was.phase), Phase::parse(&is.phase));
+    if left != phase {
+        // Not every phase of a start is written.
+        let is_before = |phase| matches!(phase, Phase::Pending | Phase::Scheduling);
+        if phase == Phase::Running && is_before(left) {
+            events.extend(entered(Phase::Scheduled));
+        }
+        events.extend(entered(phase));
     }
     events
 }
 
-fn entered(phase: &str) -> Option<Event> {
-    let (reason, message) = match Phase::parse(phase) {
+fn entered(phase: Phase) -> Option<Event> {
+    let (reason, message) = match phase {
         Phase::Scheduled => (Reason::Created, "VirtualMachineInstance defined."),
         Phase::Running => (Reason::Started, "VirtualMachineInstance started."),
         Phase::Succeeded => (Reason::Stopped, "The VirtualMachineInstance was shut down."),

@@ -1,11 +1,14 @@
-//! The launcher Pods of a node whose launchers the node agent starts itself: it does for them, and for no others, what
-//! a kubelet does. It writes their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have
-//! ended.
+//! The launcher Pods of a node.
+//!
+//! Where the node agent starts launchers itself, it does for their Pods, and for no others, what a kubelet does. It writes
+//! their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have ended. Where the kubelet starts
+//! them, it learns from the Pods where its launchers are, and which VMI has none any more.
 
 mod status;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Preconditions};
@@ -24,11 +27,14 @@ use vireo_client::{Kind, ObjectKey, write};
 use super::catalog::Bound;
 use super::{RETRY, VmiId};
 use crate::manifests::Key;
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::reconcile::status::Phase;
+use crate::settings::Runtime;
 
 /// How many VMIs are reconciled at a time.
 const WORKERS: usize = 4;
+/// How long the launcher of a Pod may be starting before that is written.
+const CREATING: Duration = Duration::from_secs(1);
 
 /// A launcher Pod as the node agent caches it.
 #[derive(Debug)]
@@ -44,6 +50,11 @@ impl LauncherPod {
         let metadata = ObjectMeta::deserialize(&object["metadata"])?;
         let image = object.pointer("/spec/containers/0/image").and_then(Value::as_str).unwrap_or_default();
         Ok(Self { metadata, image: image.to_owned(), status: object["status"].take() })
+    }
+
+    /// Whether it has not ended.
+    fn is_active(&self) -> bool {
+        !matches!(self.status["phase"].as_str(), Some("Succeeded" | "Failed"))
     }
 
     /// The grace period of its launcher in seconds, if it is being deleted.
@@ -65,6 +76,7 @@ pub(super) struct Pods {
     vanished: Arc<Mutex<BTreeSet<String>>>,
     /// Whether the VMIs from before the restart are adopted: until then, one that is not published may run.
     adopted: watch::Receiver<bool>,
+    started_by_kubelet: bool,
 }
 
 fn lock(uids: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
@@ -85,16 +97,34 @@ impl Pods {
         let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let vanished: Arc<Mutex<BTreeSet<String>>> = Arc::default();
         let (add, gone) = (Arc::clone(&queue), Arc::clone(&vanished));
+        let started_by_kubelet = matches!(node.settings.runtime, Runtime::Pods(_));
+        let published = Arc::clone(&node);
         pods.on_change(move |change| {
             let owner = change.versions().filter_map(|pod| pod.owner.as_ref());
             let Some(owner) = owner.last().filter(|owner| owner.kind == Kind::VMI.kind) else { return };
+            if started_by_kubelet {
+                match change.after.as_ref().filter(|pod| pod.is_active()) {
+                    Some(pod) => {
+                        let address = pod.status["podIP"].as_str().unwrap_or_default().to_owned();
+                        let pod = node::LauncherPod { uid: pod.uid.clone(), address };
+                        published.set_launcher_pod(&owner.uid, pod);
+                    }
+                    None => {
+                        change.versions().for_each(|pod| published.remove_launcher_pod(&owner.uid, &pod.uid))
+                    }
+                }
+            }
             if change.after.is_none() {
                 lock(&gone).insert(owner.uid.clone());
             }
             let key = ObjectKey::new(&change.key.namespace, &owner.name);
-            add.add(VmiId { key, uid: owner.uid.clone() });
+            // Its guest may run before anybody asks why it does not yet.
+            let is_new =
+                change.before.is_none() && change.after.as_ref().is_some_and(|pod| pod.deletion().is_none());
+            let delay = if is_new { CREATING } else { Duration::ZERO };
+            add.add_after(VmiId { key, uid: owner.uid.clone() }, delay);
         });
-        Self { client, node, bound, changed, pods, queue, vanished, adopted }
+        Self { client, node, bound, changed, pods, queue, vanished, adopted, started_by_kubelet }
     }
 
     pub(super) async fn run(&self) {
@@ -109,9 +139,9 @@ impl Pods {
         tokio::join!(self.pods.run(), reconcile);
     }
 
-    /// Reconciles the Pods of a VMI that the node shows.
-    pub(super) fn shown(&self, key: &Key, vmi: &VirtualMachineInstance) {
-        self.queue.add(VmiId { key: key.clone(), uid: vmi.metadata.uid.clone() });
+    /// Reconciles the Pods of a VMI that the node shows, after a delay.
+    pub(super) fn shown(&self, key: &Key, vmi: &VirtualMachineInstance, delay: Duration) {
+        self.queue.add_after(VmiId { key: key.clone(), uid: vmi.metadata.uid.clone() }, delay);
     }
 
     fn stop(&self, VmiId { key, uid }: &VmiId, seconds: u64) {
@@ -142,6 +172,31 @@ impl Pods {
         Ok(())
     }
 
+    /// Ends a VMI whose launcher ended before the node agent found it. Else the launcher tells how its guest ended.
+    async fn end_unstarted(
+        &self,
+        id: &VmiId,
+        vmi: Option<&VirtualMachineInstance>,
+        pods: &[Arc<Cached<LauncherPod>>],
+    ) -> Result<(), Error> {
+        let phase = vmi.map(|vmi| Phase::parse(&vmi.status.phase));
+        let is_unstarted = matches!(phase, Some(Phase::Pending | Phase::Scheduling));
+        if !is_unstarted {
+            lock(&self.vanished).remove(&id.uid);
+            return Ok(());
+        }
+        if pods.iter().any(|pod| pod.is_active()) {
+            return Ok(());
+        }
+        match pods.is_empty() {
+            // It may not have been received yet.
+            true if lock(&self.vanished).contains(&id.uid) => self.end_without_pod(id).await?,
+            true => {}
+            false => self.stop(id, 0),
+        }
+        Ok(())
+    }
+
     async fn write_status(&self, pod: &Cached<LauncherPod>, after: &Value) -> Result<(), Error> {
         let api = Kind::POD.namespaced(&self.client, &pod.key.namespace);
         // The node agent alone writes it once the Pod is bound.
@@ -169,6 +224,9 @@ impl Reconcile for Pods {
             None => !self.node.is_unreadable(&id.uid),
         };
         let pods = self.pods.owned_by(&id.uid);
+        if self.started_by_kubelet {
+            return self.end_unstarted(id, vmi.as_deref(), &pods).await.map(|()| None);
+        }
         for pod in &pods {
             match pod.deletion() {
                 Some(_) if has_ended => {

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use kube::Client;
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 use vireo_client::controller::{self, Reconcile, Requeue};
@@ -52,9 +54,9 @@ impl StatusWriter {
         write.await;
     }
 
-    /// Has the status of a VMI written that the node shows.
-    pub(super) fn shown(&self, key: &Key) {
-        self.queue.add(key.clone());
+    /// Has the status of a VMI written that the node shows, after a delay.
+    pub(super) fn shown(&self, key: &Key, delay: Duration) {
+        self.queue.add_after(key.clone(), delay);
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
@@ -90,10 +92,9 @@ impl Reconcile for StatusWriter {
         };
         // Wait for the informer, so that the next patch is computed from this version.
         self.vmis.shows(written.as_ref().map_or(0, revision), &[]).await;
-        for event in events::events(&object.status, before.as_deref(), &now) {
-            let regarding = Regarding::new(Kind::VMI, &now.metadata);
-            self.recorder.publish(regarding, event.reason, event.message).await;
-        }
+        let regarding = Regarding::new(Kind::VMI, &now.metadata);
+        let events = events::events(&object.status, before.as_deref(), &now).into_iter();
+        join_all(events.map(|event| self.recorder.publish(regarding, event.reason, event.message))).await;
         self.reported().insert(key.clone(), now);
         Ok(None)
     }

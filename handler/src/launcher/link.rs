@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tracing::{Instrument as _, Span, debug, warn};
+pub use vireo_client::program::chain;
 use vireo_proto::VERSION;
 use vireo_proto::launcher::launcher_client::LauncherClient;
 use vireo_proto::launcher::{
@@ -334,18 +335,6 @@ impl StateWatcher {
             differs
         });
     }
-}
-
-/// An error with its causes, in one line.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }
 
 /// The status in terms of [`crate::reconcile::decide`].

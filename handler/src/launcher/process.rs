@@ -135,6 +135,16 @@ fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
 }
 
+/// Writes the stamp of a process that somebody else started.
+///
+/// # Errors
+/// When the process is gone, or the stamp cannot be written.
+pub fn stamp(stamp: &Path, pid: Pid) -> io::Result<()> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))?;
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(stamp)?;
+    file.write_all(format!("{}{stat}", boot_id()?).as_bytes())
+}
+
 /// The process of a stamp.
 #[derive(Debug)]
 pub enum Found {

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl, opcode};
 
@@ -46,12 +47,11 @@ unsafe impl Ioctl for SetInterface {
     }
 }
 
-/// Makes a persistent tap in the calling thread's network namespace. One of that name that is already there and not
-/// in use is kept.
+/// Opens a tap in the calling thread's network namespace, and makes it if it is not there.
 ///
 /// # Errors
 /// When the kernel has no tun driver or refuses; it asks for `CAP_NET_ADMIN`.
-pub fn create(name: &str) -> io::Result<()> {
+pub fn open(name: &str) -> io::Result<OwnedFd> {
     let mut padded = [0_u8; 16];
     match padded.get_mut(..name.len()) {
         Some(start) if name.len() < 16 => start.copy_from_slice(name.as_bytes()),
@@ -62,11 +62,24 @@ pub fn create(name: &str) -> io::Result<()> {
             ));
         }
     }
-    let fd: OwnedFd = OpenOptions::new().read(true).write(true).open("/dev/net/tun")?.into();
+    let fd: OwnedFd = {
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        OpenOptions::new().read(true).write(true).custom_flags(nonblock).open("/dev/net/tun")?.into()
+    };
     let request = InterfaceRequest { name: padded, flags: IFF_TAP | IFF_NO_PI | IFF_VNET_HDR, rest: [0; 22] };
     // SAFETY: the request is valid for a tun descriptor, which /dev/net/tun just gave.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
     unsafe { ioctl(&fd, SetInterface(request)) }?;
+    Ok(fd)
+}
+
+/// Makes a persistent tap in the calling thread's network namespace. One of that name that is already there and not
+/// in use is kept.
+///
+/// # Errors
+/// When the kernel has no tun driver or refuses; it asks for `CAP_NET_ADMIN`.
+pub fn create(name: &str) -> io::Result<()> {
+    let fd = open(name)?;
     // SAFETY: TUNSETPERSIST is an ioctl that takes its argument as an integer, which is what this type passes.
     #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
     let persist = unsafe { rustix::ioctl::IntegerSetter::<SET_PERSISTENT>::new_usize(1) };

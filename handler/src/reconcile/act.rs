@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 use tracing::{info, warn};
+use vireo_proto::files;
+use vireo_proto::launcher::LaunchRequest;
 
 use super::deadline::Interrupt;
 use super::decide::Action;
 use super::desired::Desired;
 use super::reconciler::{LauncherState, VmiReconciler};
 use super::record::{Record, now};
-use super::status::{Phase, SyncError};
+use super::status::{NO_POD, Phase, SyncError};
+use crate::launcher;
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
+use crate::settings::Runtime;
 use crate::storage::{self, Places, Prepared, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
@@ -158,9 +162,44 @@ impl VmiReconciler {
         let record = self.known()?;
         record.dir.create().map_err(sync_error("FailedCreate"))?;
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
-        self.ensure_network(&vm).await?;
-        let is_moot = |desired: &Desired| desired.replaces(&record);
-        if cancel_if(desired, is_moot, self.prepare_storage(&vm)).await.transpose()?.is_none() {
+        match self.node.settings.runtime.clone() {
+            Runtime::Process => {
+                self.ensure_network(&vm).await?;
+                self.start_process(desired, &record, &vm).await
+            }
+            Runtime::Pods(pods) => self.find_in_pod(pods, record).await,
+        }
+    }
+
+    /// Takes over the launcher that the kubelet started.
+    async fn find_in_pod(&mut self, pods: PathBuf, record: Record) -> Done {
+        // A Pod that appears from here on triggers another reconcile.
+        self.pods.mark_unchanged();
+        let pod = self.node.launcher_pod(record.uid).ok_or_else(|| SyncError {
+            reason: NO_POD,
+            message: "the VMI has no launcher Pod on this node".to_owned(),
+        })?;
+        run_blocking("FailedLauncher", move || {
+            let found = launcher::pod::find(&record.dir, &pods, &pod.uid);
+            found.map(drop).map_err(|error| SyncError {
+                reason: "FailedLauncher",
+                message: format!("cannot find the launcher of the Pod {}: {error}", pod.uid),
+            })
+        })
+        .await?;
+        self.find_launcher().map_err(sync_error("FailedLauncher"))?;
+        self.enter(Phase::Scheduled)
+    }
+
+    /// Starts the launcher as a process.
+    async fn start_process(
+        &mut self,
+        desired: &watch::Receiver<Desired>,
+        record: &Record,
+        vm: &vireo_api::spec::Vm,
+    ) -> Done {
+        let is_moot = |desired: &Desired| desired.replaces(record);
+        if cancel_if(desired, is_moot, self.prepare_storage(vm)).await.transpose()?.is_none() {
             return Ok(());
         }
         let record = self.known()?;
@@ -266,7 +305,14 @@ impl VmiReconciler {
                 return Err(sync_error);
             }
         };
-        let request = self.request(&record, &vm, &prepared);
+        let mtu = match (&self.node.settings.runtime, &record.plan) {
+            (Runtime::Pods(_), _) => self.ensure_network_in_pod(&vm).await?,
+            (Runtime::Process, plan) => plan.as_ref().map_or(0, |plan| plan.mtu),
+        };
+        let request = self.request(&record, &vm, &prepared, mtu);
+        if let Runtime::Pods(_) = self.node.settings.runtime {
+            self.pass_files(&record, request.clone()).await?;
+        }
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
             // The launcher's state reports the result, also of a rejected launch.
@@ -274,6 +320,24 @@ impl VmiReconciler {
             Some(Err(error)) => return Err(sync_error("FailedLaunch")(error)),
         }
         Ok(())
+    }
+
+    /// Makes the guest's side of its Pod's network. Returns the MTU.
+    async fn ensure_network_in_pod(&self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
+        let Some(inside) = inside(vm) else { return Ok(0) };
+        let namespace = launcher::pod::network_namespace(self.link()?.pid());
+        let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
+        run_blocking("FailedNetwork", ensure).await
+    }
+
+    /// Passes the files of a launch request to a launcher that cannot open them.
+    async fn pass_files(&self, record: &Record, request: LaunchRequest) -> Done {
+        let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
+        let pass = move || {
+            let files = launcher::pod::open(&request, &launcher::pod::network_namespace(pid))?;
+            files::pass(&socket, &files)
+        };
+        run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await
     }
 
     async fn release_network(&mut self) -> Done {

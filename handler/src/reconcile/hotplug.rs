@@ -1,15 +1,18 @@
 //! Hotplugs volumes into a running guest and unplugs them.
 
 use vireo_api::spec::{Disk, Vm};
+use vireo_proto::files;
 
-use super::act::{Done, cancel_if, sync_error};
+use super::act::{Done, cancel_if, run_blocking, sync_error};
 use super::deadline::Interrupt;
 use super::desired::Desired;
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use super::volumes::{self, Change};
+use crate::launcher;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
+use crate::settings::Runtime;
 use crate::storage::{self, StorageError};
 
 fn disk_error(error: StorageError) -> SyncError {
@@ -65,6 +68,12 @@ impl VmiReconciler {
         let source = cancel_if(interrupt.desired, |desired| desired.removes(&record), prepare).await;
         let Some(source) = source else { return Ok(()) };
         let disk = crate::resolve::disk(disk, &source.map_err(disk_error)?);
+        if let Runtime::Pods(_) = self.node.settings.runtime {
+            let (socket, opened) = (record.dir.files_socket(), disk.clone());
+            let pass = move || files::pass(&socket, &launcher::pod::open_disk(&opened)?);
+            let failed = volumes::HOTPLUG_FAILED;
+            run_blocking(failed, move || pass().map_err(sync_error(failed))).await?;
+        }
         let Some(done) = interrupt.or(self.link()?.attach(disk)).await else { return Ok(()) };
         done.map_err(sync_error(volumes::HOTPLUG_FAILED))
     }

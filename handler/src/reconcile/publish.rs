@@ -21,8 +21,7 @@ impl VmiReconciler {
         let Some(record) = &self.record else { return true };
         let mut next = record.clone();
         let vm = next.vm().ok();
-        let alive = next.plan.as_ref().filter(|_| !next.phase().is_final());
-        let address = alive.map(|plan| plan.wire().vm().to_string());
+        let address = if next.phase().is_final() { None } else { self.address(&next) };
         let changed = desired.differs(record);
         let results = self.prober.as_ref().map(Prober::results);
         next.vmi.status = status::next(
@@ -56,6 +55,17 @@ impl VmiReconciler {
         !self.unsaved
     }
 
+    /// The VMI's address: of its wire, or of its Pod.
+    fn address(&self, record: &Record) -> Option<String> {
+        match &record.plan {
+            Some(plan) => Some(plan.wire().vm().to_string()),
+            None => {
+                let pod = self.node.launcher_pod(record.uid)?;
+                Some(pod.address).filter(|address| !address.is_empty())
+            }
+        }
+    }
+
     /// Writes a record to disk. A failure is logged once; later reconciles retry it.
     pub(super) fn save(&mut self, record: &Record) {
         let written = record.write();
@@ -76,11 +86,12 @@ impl VmiReconciler {
         record: &Record,
         vm: &vireo_api::spec::Vm,
         prepared: &crate::storage::Prepared,
+        mtu: u32,
     ) -> vireo_proto::launcher::LaunchRequest {
         let facts = resolve::Facts {
             dir: &record.dir,
             prepared,
-            mtu: record.plan.as_ref().map_or(0, |plan| plan.mtu),
+            mtu,
             resolver: &crate::network::dns::of_host(),
             hypervisor: self.node.settings.hypervisor,
         };

@@ -15,7 +15,7 @@ use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
 use super::prober::Prober;
 use super::record::Record;
-use super::status::SyncError;
+use super::status::{NO_POD, SyncError};
 use super::volumes;
 use crate::launcher::link::{LauncherStatus, Link, summary};
 use crate::launcher::process::{self, Found};
@@ -48,6 +48,8 @@ pub(super) struct VmiReconciler {
     pub(super) backoff: Backoff,
     /// Notifies about new claims.
     pub(super) claims: watch::Receiver<u64>,
+    /// Notifies about changed launcher Pods.
+    pub(super) pods: watch::Receiver<u64>,
 }
 
 /// The launcher of a VMI.
@@ -63,6 +65,7 @@ impl VmiReconciler {
     pub(super) fn new(node: Arc<Node>, key: Key) -> Self {
         Self {
             claims: node.subscribe_claims(),
+            pods: node.subscribe_pods(),
             node,
             key,
             record: None,
@@ -306,6 +309,13 @@ impl VmiReconciler {
                 std::future::pending::<()>().await;
             }
         };
+        let pods = async {
+            let waits = self.sync_error.as_ref().is_some_and(|error| error.reason == NO_POD);
+            // The same holds for this one.
+            if !waits || self.pods.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
         let prober = async {
             match &mut self.prober {
                 Some(prober) => prober.changed().await,
@@ -314,6 +324,7 @@ impl VmiReconciler {
         };
         tokio::select! {
             () = claims => {}
+            () = pods => {}
             () = prober => {}
             changed = desired.changed() => if changed.is_err() {
                 // The handler stops: this task does nothing more and undoes nothing.

@@ -79,6 +79,9 @@ impl Phase {
     }
 }
 
+/// The reason of a VMI whose launcher Pod is not on the node yet.
+pub(super) const NO_POD: &str = "LauncherPodNotFound";
+
 /// Why the last action failed; it is retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SyncError {

@@ -9,7 +9,7 @@ use vireo_handler::cluster::{Cluster, Counts};
 use vireo_handler::manifests::catalog::{Entry, Update};
 use vireo_handler::manifests::{Key as VmiKey, Source};
 use vireo_handler::node::Node;
-use vireo_handler::settings::Settings;
+use vireo_handler::settings::{Runtime, Settings};
 
 use super::*;
 use crate::compose::client;
@@ -28,6 +28,7 @@ struct Followed<S> {
 
 async fn followed(world: World) -> Followed<impl Source> {
     let node = Arc::new(Node::new(Settings {
+        runtime: Runtime::Process,
         state_dir: world._dir.path().join("state"),
         hypervisor: vireo_api::spec::HypervisorChoice::Auto,
         vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),

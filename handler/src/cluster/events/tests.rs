@@ -32,6 +32,8 @@ fn what_is_known_is_not_told_again() {
     running.status.conditions = vec![chosen, sync_error];
     let scheduled = vmi("Scheduled").status.clone();
     assert_eq!(reasons(&scheduled, None, &running), ["HypervisorChosen", "FailedNetwork", "Started"]);
+    let started = reasons(&vmi("Scheduling").status, None, &vmi("Running"));
+    assert_eq!(started, ["Created", "Started"], "a phase that was passed is not written");
     let known = running.status.clone();
     assert!(reasons(&known, None, &running).is_empty(), "after a restart");
     let mut paused = running.clone();

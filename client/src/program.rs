@@ -1,0 +1,79 @@
+//! What the programs have in common: log, signals, exit code.
+
+use std::error::Error;
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+
+use rustix::process::{Resource, Rlimit};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, warn};
+use tracing_subscriber::EnvFilter;
+
+/// The error that ends a program.
+pub type Failure = Box<dyn Error>;
+
+/// Runs a program on its own runtime and logs the error that ends it. The log goes to stderr, filtered by the
+/// directives of `tracing_subscriber::EnvFilter` in `VIREO_LOG`.
+pub fn run<F: Future<Output = Result<(), Failure>>>(
+    command: impl FnOnce() -> Result<F, Failure>,
+) -> ExitCode {
+    let filter = EnvFilter::try_from_env("VIREO_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        // Reporting a line that cannot be written would panic: the log's disk may be full.
+        .log_internal_errors(false)
+        .with_target(false)
+        .init();
+    if let Err(error) = raise_open_files() {
+        warn!(%error, "cannot raise the limit of open files, which many clients and VMs need");
+    }
+    match command().and_then(drive) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            error!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Raises the limit of open files: a node has hundreds of connections and guests.
+fn raise_open_files() -> Result<(), rustix::io::Errno> {
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })
+}
+
+fn drive(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(command);
+    // Blocking work (an import, a namespace) is abandoned; all of it is idempotent.
+    runtime.shutdown_background();
+    done
+}
+
+/// Returns a future that ends at SIGTERM or SIGINT. From this call on, neither signal kills the process.
+///
+/// # Errors
+/// When the signal handlers cannot be installed.
+pub fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

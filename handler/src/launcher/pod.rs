@@ -1,0 +1,177 @@
+//! The Pod runtime: a launcher that the kubelet started in its Pod.
+//!
+//! The launcher's sockets are in a volume of the Pod, which the node agent finds below the kubelet's directory. It opens
+//! the files and devices of the VM itself and passes them: the launcher sees none of the node's files.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::Pid;
+use uuid::Uuid;
+use vireo_api::names::SOCKETS_VOLUME;
+use vireo_proto::files::tap_name;
+use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
+
+use super::process;
+use crate::network::{netns, tap};
+use crate::state::VmiDir;
+
+/// Finds the launcher of a Pod by its socket, and stamps it. `pods` is the kubelet's directory of Pods. Blocks.
+///
+/// # Errors
+/// When it does not listen yet, or its socket is not of the Pod.
+pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
+    // It becomes a part of a path.
+    let uid: Uuid = pod.parse().map_err(|_| io::Error::other(format!("{pod:?} is not the UID of a Pod")))?;
+    let volume = pods.join(format!("{uid}/volumes/kubernetes.io~empty-dir/{SOCKETS_VOLUME}"));
+    link(&dir.pod_link(), &volume)?;
+    let socket = UnixStream::connect(dir.launcher_socket())?;
+    let pid = socket_peercred(&socket)?.pid;
+    // Whoever runs in the Pod may put another socket in its place.
+    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
+    if !is_in_pod(&cgroups, uid) {
+        return Err(io::Error::other("the launcher's socket is served by a process outside its Pod"));
+    }
+    process::stamp(&dir.launcher_stamp(), pid)?;
+    Ok(pid)
+}
+
+/// Whether a process with these cgroups is in a Pod. The kubelet's cgroup drivers spell its UID with `-` and with `_`.
+fn is_in_pod(cgroups: &str, pod: Uuid) -> bool {
+    let uid = pod.to_string();
+    let spelled = [format!("pod{uid}"), format!("pod{}", uid.replace('-', "_"))];
+    cgroups.lines().any(|line| spelled.iter().any(|name| line.contains(name)))
+}
+
+/// Makes a symbolic link, in the place of another one.
+fn link(at: &Path, to: &Path) -> io::Result<()> {
+    if fs::read_link(at).is_ok_and(|now| now == to) {
+        return Ok(());
+    }
+    match fs::remove_file(at) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => std::os::unix::fs::symlink(to, at),
+    }
+}
+
+/// The network namespace of a process.
+pub(crate) fn network_namespace(pid: i32) -> PathBuf {
+    format!("/proc/{pid}/ns/net").into()
+}
+
+/// Opens the files and devices that a launch request names. `namespace` is the network namespace of the taps. Blocks.
+///
+/// # Errors
+/// Names the first that cannot be opened.
+pub(crate) fn open(request: &LaunchRequest, namespace: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
+    let mut files = Vec::new();
+    for disk in &request.disks {
+        files.extend(open_disk(disk)?);
+    }
+    if let Some(Boot::Kernel(boot)) = request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
+        let paths = [&boot.kernel_path, &boot.initrd_path];
+        for path in paths.into_iter().filter(|path| !path.is_empty()) {
+            files.push(open_file(path, false)?);
+        }
+    }
+    for interface in &request.interfaces {
+        let device = interface.tap.clone();
+        let opened = netns::inside(namespace, move || tap::open(&device))?;
+        files.push((tap_name(&interface.tap), opened.map_err(named(&interface.tap))?));
+    }
+    Ok(files)
+}
+
+/// Opens the files of a disk. Blocks.
+///
+/// # Errors
+/// Names the first that cannot be opened.
+pub(crate) fn open_disk(disk: &Disk) -> io::Result<Vec<(String, OwnedFd)>> {
+    let write = !disk.read_only;
+    Ok(match disk.source.as_ref().and_then(|source| source.source.as_ref()) {
+        Some(Source::Raw(raw)) => vec![open_file(&raw.path, write)?],
+        Some(Source::Qcow2(image)) => vec![open_file(&image.path, write)?],
+        Some(Source::Overlay(overlay)) => {
+            vec![open_file(&overlay.path, write)?, open_file(&overlay.backing_raw_path, false)?]
+        }
+        Some(Source::NoMedium(_)) | None => Vec::new(),
+    })
+}
+
+fn open_file(path: &str, write: bool) -> io::Result<(String, OwnedFd)> {
+    // Without O_NONBLOCK, opening a fifo would wait for its other end.
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file: File =
+        OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).map_err(named(path))?;
+    Ok((path.to_owned(), file.into()))
+}
+
+fn named(what: &str) -> impl FnOnce(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("cannot open {what}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use vireo_proto::launcher::{DiskSource, disk_source::Overlay};
+
+    use super::*;
+    use crate::state::StateDir;
+
+    #[test]
+    fn a_process_is_in_the_pod_that_its_cgroup_names() {
+        let pod: Uuid = "0f0e0d0c-0b0a-0908-0706-050403020100".parse().unwrap();
+        let table = [
+            ("4:memory:/kubepods/besteffort/pod0f0e0d0c-0b0a-0908-0706-050403020100/abc\n", true),
+            ("0::/kubepods.slice/kubepods-pod0f0e0d0c_0b0a_0908_0706_050403020100.slice/cri-1.scope\n", true),
+            (
+                "0::/kubepods.slice/kubepods-pod1f0e0d0c_0b0a_0908_0706_050403020100.slice/cri-1.scope\n",
+                false,
+            ),
+            ("0::/system.slice/containerd.service\n", false),
+        ];
+        for (cgroups, expected) in table {
+            assert_eq!(is_in_pod(cgroups, pod), expected, "{cgroups}");
+        }
+    }
+
+    #[test]
+    fn a_socket_of_another_process_is_not_taken_for_the_launchers() {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = Uuid::new_v4();
+        let pods = dir.path().join("pods");
+        let volume = pods.join(format!("{pod}/volumes/kubernetes.io~empty-dir/{SOCKETS_VOLUME}"));
+        fs::create_dir_all(&volume).unwrap();
+        let vmi = StateDir::at(dir.path()).of_pods().vmi_dir(Uuid::new_v4());
+        vmi.create().unwrap();
+        let absent = find(&vmi, &pods, &pod.to_string()).unwrap_err();
+        assert_eq!(absent.kind(), io::ErrorKind::NotFound);
+        let _socket = UnixListener::bind(volume.join(vireo_proto::LAUNCHER_SOCKET)).unwrap();
+        let foreign = find(&vmi, &pods, &pod.to_string()).unwrap_err();
+        assert!(foreign.to_string().contains("outside its Pod"), "{foreign}");
+        assert!(!vmi.launcher_stamp().exists());
+        assert!(find(&vmi, &pods, "../../etc").is_err());
+    }
+
+    #[test]
+    fn every_file_of_a_disk_is_opened_by_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        fs::write(path("image"), "").unwrap();
+        let overlay = Overlay { path: path("image"), backing_raw_path: path("base") };
+        let source = Some(DiskSource { source: Some(Source::Overlay(overlay)) });
+        let disk = Disk { source, ..Disk::default() };
+        let missing = open_disk(&disk).unwrap_err();
+        assert!(missing.to_string().contains(&path("base")), "{missing}");
+        fs::write(path("base"), "").unwrap();
+        let names: Vec<String> = open_disk(&disk).unwrap().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, [path("image"), path("base")]);
+    }
+}
