@@ -6,6 +6,7 @@ use std::path::{Component, PathBuf};
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
+use vireo_standalone::install::Installation;
 use vireo_standalone::run::Options;
 
 /// Virtual machines with the KubeVirt API, without a cluster.
@@ -20,8 +21,29 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serves the KubeVirt API for this host and runs its VMIs; writes a kubeconfig and prints its path.
     Standalone(Standalone),
+    /// Prints the objects that install Vireo in a cluster, for `kubectl apply -f -`.
+    Manifests(Manifests),
     /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
     StopGuests(StopGuests),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Manifests {
+    /// The image of virt-controller, virt-api and virt-handler.
+    #[arg(long, value_name = "IMAGE")]
+    image: String,
+    /// The image of virt-launcher.
+    #[arg(long, value_name = "IMAGE")]
+    launcher_image: String,
+    /// When the images are pulled: Always, IfNotPresent or Never.
+    #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
+    pull_policy: String,
+}
+
+impl From<Manifests> for Installation {
+    fn from(Manifests { image, launcher_image, pull_policy }: Manifests) -> Self {
+        Self { image, launcher_image, pull_policy }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ pub mod bootstrap;
 pub mod cdi;
 pub mod compose;
 mod host_paths;
+pub mod install;
 mod pod_log;
 pub mod policy;
 pub mod resource;

@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
+use vireo_standalone::install::{Installation, objects};
 use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command};
@@ -18,6 +19,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
+        Command::Manifests(manifests) => command::run(|| Ok(print_manifests(manifests.into()))),
         Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
     }
 }
@@ -32,6 +34,14 @@ async fn serve(options: Options) -> Result<(), Failure> {
         }
     };
     Ok(run(options, ready, stop_signal()?).await?)
+}
+
+async fn print_manifests(installation: Installation) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    for object in objects(&installation) {
+        writeln!(out, "---\n{}", serde_json::to_string(&object)?)?;
+    }
+    Ok(())
 }
 
 async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {

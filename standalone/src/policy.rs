@@ -6,12 +6,18 @@ mod kubevirt;
 pub use cdi::CDI_API;
 pub use kubevirt::{LOCAL_PROVISIONER, SCHEDULER, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 
+use serde_json::Value;
 use vireo_apiserver::auth::User;
 use vireo_apiserver::rbac::defaults::Policy;
 
 /// The bootstrap policy of the server.
 pub fn policy() -> Policy {
     Policy::new(kubevirt::all().into_iter().chain(cdi::all()))
+}
+
+/// The roles and bindings of KubeVirt, for a cluster: it has a scheduler and its role already.
+pub fn kubevirt_roles() -> impl Iterator<Item = Value> {
+    kubevirt::all().into_iter().filter(|object| object.name != SCHEDULER).map(|object| object.value)
 }
 
 /// Whether this is the scheduler or the user of a component of KubeVirt or CDI, which may write what admission keeps from other users.

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, Pod, PodDNSConfig, PodSpec, ResourceRequirements, Toleration,
-    TopologySpreadConstraint,
+    Affinity, Container, EmptyDirVolumeSource, Pod, PodDNSConfig, PodSpec, ResourceRequirements, Toleration,
+    TopologySpreadConstraint, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use vireo_api::names::{COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER, NODE_LABEL};
+use vireo_api::names::{
+    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER, NODE_LABEL, SOCKETS_DIRECTORY,
+    SOCKETS_VOLUME,
+};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
@@ -24,6 +27,8 @@ const DEFAULT_GRACE: i64 = 30;
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;
+/// The socket of a launcher in a Pod.
+const SOCKET: &str = "/var/run/vireo/launcher.sock";
 /// Annotations of an instance that are about the instance alone begin so.
 const OWN_ANNOTATIONS: [&str; 3] = [
     "kubectl.kubernetes.io/",
@@ -64,10 +69,23 @@ pub fn launcher_pod(
     let requests = Requests::of(vmi, launcher.native);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
+    let by_kubelet = launcher.started_by == StartedBy::Kubelet;
+    let command = ["/usr/bin/virt-launcher", "--socket", SOCKET].map(str::to_owned);
+    let mount = VolumeMount {
+        name: SOCKETS_VOLUME.to_owned(),
+        mount_path: SOCKETS_DIRECTORY.to_owned(),
+        ..VolumeMount::default()
+    };
+    let sockets = Volume {
+        name: SOCKETS_VOLUME.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    };
     let container = Container {
         name: COMPUTE.to_owned(),
         image: Some(launcher.image.clone()),
-        command: Some(vec!["/usr/bin/virt-launcher".to_owned()]),
+        command: Some(command.into()),
+        volume_mounts: by_kubelet.then(|| vec![mount]),
         resources: Some(ResourceRequirements {
             requests: Some(BTreeMap::from([
                 ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
@@ -81,6 +99,7 @@ pub fn launcher_pod(
         metadata: metadata(vmi, &requests),
         spec: Some(PodSpec {
             containers: vec![container],
+            volumes: by_kubelet.then(|| vec![sockets]),
             restart_policy: Some("Never".to_owned()),
             automount_service_account_token: Some(false),
             enable_service_links: Some(false),
@@ -171,8 +190,11 @@ mod tests {
     use super::*;
 
     fn rendered(vmi: Value, node: Option<&str>) -> Value {
-        let launcher =
-            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::NodeAgent, native: false };
+        rendered_for(StartedBy::NodeAgent, vmi, node)
+    }
+
+    fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
+        let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
         json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node).unwrap())
     }
 
@@ -210,6 +232,16 @@ mod tests {
         );
         assert_eq!(spec.get("nodeName"), None);
         assert_eq!(spec.get("tolerations"), None, "nothing of what is empty");
+    }
+
+    #[test]
+    fn a_launcher_that_the_kubelet_starts_has_its_sockets_where_the_node_agent_finds_them() {
+        let vmi = json!({"metadata": {"name": "demo"}});
+        let pod = rendered_for(StartedBy::Kubelet, vmi, None);
+        let container = &pod["spec"]["containers"][0];
+        assert_eq!(pod["spec"]["volumes"], json!([{"name": "sockets", "emptyDir": {}}]));
+        assert_eq!(container["volumeMounts"], json!([{"name": "sockets", "mountPath": SOCKETS_DIRECTORY}]));
+        assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
     }
 
     #[test]
