@@ -10,6 +10,7 @@ pub mod informer;
 pub mod kind;
 pub mod program;
 pub mod queue;
+pub mod tls;
 pub mod write;
 
 pub use kind::Kind;

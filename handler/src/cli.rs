@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -19,12 +20,25 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
     #[command(flatten)]
     pub(crate) run: Run,
+    #[command(flatten)]
+    pub(crate) endpoint: Endpoint,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Shows VMIs: phase, hypervisor and why, address, and what is wrong with refused manifests.
     Status(Status),
+}
+
+/// What virt-api connects to.
+#[derive(Debug, Args)]
+pub(crate) struct Endpoint {
+    /// Where virt-api finds this node's consoles and VMIs, with --tls-dir.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8186")]
+    pub(crate) listen: SocketAddr,
+    /// The directory of tls.crt, tls.key and ca.crt, whose clients are served.
+    #[arg(long, value_name = "DIR", requires = "cluster")]
+    pub(crate) tls_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use kube::Client;
+use tokio::net::TcpListener;
 use tracing::info;
+use vireo_client::tls::{self, Clients, TlsFiles};
 use vireo_handler::cluster::Cluster;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::heartbeat::{self, Owner};
@@ -19,7 +21,7 @@ use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
 use vireo_handler::{http, report};
 
-use cli::{Cli, Command, Vmis};
+use cli::{Cli, Command, Endpoint, Vmis};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -34,7 +36,9 @@ fn main() -> ExitCode {
         Vmis::Manifests(manifests) => {
             command::run(|| Ok(serve_manifests(node.settings()?, std::path::absolute(manifests)?)))
         }
-        Vmis::Cluster(pods) => command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods)))),
+        Vmis::Cluster(pods) => {
+            command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods), cli.endpoint)))
+        }
     }
 }
 
@@ -62,8 +66,17 @@ async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), F
     Ok(())
 }
 
+/// Serves the endpoint to virt-api, over TLS.
+async fn serve_virt_api(Endpoint { listen, tls_dir }: Endpoint, node: Arc<Node>) -> Result<(), Failure> {
+    let Some(directory) = tls_dir else { return std::future::pending().await };
+    let listener =
+        TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
+    let files = Arc::new(TlsFiles::server(directory, Clients::Certified));
+    Ok(tls::serve(listener, files, http::router(node)).await?)
+}
+
 /// Runs the VMIs that are bound to this node of a cluster.
-async fn serve_cluster(settings: Settings) -> Result<(), Failure> {
+async fn serve_cluster(settings: Settings, endpoint: Endpoint) -> Result<(), Failure> {
     let node = Arc::new(Node::new(settings));
     let _lock = node.state.take().await?;
     let listener = http::bind(&node.state.endpoint())?;
@@ -75,6 +88,7 @@ async fn serve_cluster(settings: Settings) -> Result<(), Failure> {
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
+        done = serve_virt_api(endpoint, Arc::clone(&node)) => done?,
         () = cluster.run() => {}
         () = heartbeat::run(client, &name, Owner::Kubelet) => {}
     }

@@ -74,6 +74,15 @@ impl Admission {
         }
     }
 
+    /// A Pod, if it is there.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Option<Value>, kube::Error> {
+        let found = Kind::POD.namespaced(&self.client, namespace).get_opt(name).await?;
+        found.map(serde_json::to_value).transpose().map_err(kube::Error::SerdeError)
+    }
+
     /// Decides on a request to evict a Pod. Unless it is a dry run, the VMI of a launcher Pod is marked for evacuation where
     /// its eviction strategy says so.
     ///

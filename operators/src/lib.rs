@@ -3,6 +3,7 @@
 //! KubeVirt's API server.
 
 pub mod admission;
+pub mod certificates;
 mod conditions;
 mod controllers;
 mod error;
@@ -16,6 +17,7 @@ pub mod selector;
 pub mod virt_api;
 pub mod vm;
 pub mod vmi;
+pub mod webhooks;
 
 pub use controllers::Controllers;
 pub use error::ReconcileError;

@@ -3,14 +3,17 @@
 //! [`VirtApi`] is a tower service for the group [`GROUP`], as an aggregated API server: the server in front authenticates and
 //! authorizes the clients. It reads and writes objects with a client of its own.
 
+pub mod agents;
 mod body;
 pub mod discovery;
 mod documents;
 mod endpoint;
 mod error;
 mod expand;
+pub mod front_proxy;
 mod lifecycle;
 mod node;
+pub mod server;
 mod volumes;
 
 use std::convert::Infallible;

@@ -51,6 +51,14 @@ impl<'a> Path<'a> {
         };
         Some(Self { version, namespace, resource, name, subresource })
     }
+
+    /// The subresource as roles name it: a port is not part of it.
+    pub(super) fn rbac_subresource(&self) -> String {
+        match self.subresource.as_slice() {
+            [PORT_FORWARD, ..] => PORT_FORWARD.to_owned(),
+            subresource => subresource.join("/"),
+        }
+    }
 }
 
 /// Something that is served.
@@ -209,6 +217,17 @@ mod tests {
 
     fn at(rest: &str) -> Option<Endpoint> {
         Endpoint::at(&Path::parse(&format!("/apis/subresources.kubevirt.io/{rest}"))?).ok()
+    }
+
+    #[test]
+    fn roles_name_subresources_without_ports() {
+        let named = |rest: &str| {
+            let path =
+                format!("/apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/x/{rest}");
+            Path::parse(&path).unwrap().rbac_subresource()
+        };
+        assert_eq!(named("portforward/22/tcp"), "portforward");
+        assert_eq!(named("vnc/screenshot"), "vnc/screenshot");
     }
 
     #[test]

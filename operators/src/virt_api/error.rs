@@ -106,6 +106,16 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", message)
     }
 
+    /// 403.
+    pub(super) fn forbidden(message: impl AsRef<str>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 503: a part that is needed does not answer now.
+    pub(super) fn unavailable(message: impl AsRef<str>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
     /// 500.
     pub(super) fn internal(message: impl AsRef<str>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)

@@ -1,0 +1,234 @@
+//! TLS between Vireo's components: certificates in files that are read again when they change, and an HTTP server.
+//!
+//! A directory has `tls.crt`, `tls.key` and `ca.crt`, as a Secret of the type `kubernetes.io/tls` is mounted.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use axum::Router;
+use axum::extract::Request;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+use tower::ServiceExt as _;
+use tracing::{debug, warn};
+
+/// How long a client may take to agree on TLS, and to send the head of a request.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How soon it is tried again when no connection can be taken.
+const PAUSE: Duration = Duration::from_millis(200);
+/// The largest number of connections at a time.
+const CONNECTIONS: usize = 4096;
+
+/// Why there is no TLS.
+#[derive(Debug, Error)]
+pub enum TlsError {
+    /// A file cannot be read.
+    #[error("cannot read {path}", path = path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The TLS library does not take the certificates.
+    #[error("the certificates cannot be used")]
+    Unusable(#[source] Box<dyn std::error::Error + Send + Sync>),
+}
+
+fn unusable(error: impl std::error::Error + Send + Sync + 'static) -> TlsError {
+    TlsError::Unusable(Box::new(error))
+}
+
+/// The certificate of the client of a connection, which the authority of its clients has issued.
+#[derive(Debug, Clone)]
+pub struct ClientCertificate(pub Option<CertificateDer<'static>>);
+
+/// Which clients a server takes.
+#[derive(Debug, Clone)]
+pub enum Clients {
+    /// Those with a certificate of the authority in `ca.crt`.
+    Certified,
+    /// All; certificates that are shown must be of one of these authorities, in PEM.
+    Any(Vec<u8>),
+}
+
+/// The certificate files of a component.
+#[derive(Debug)]
+pub struct TlsFiles<T> {
+    directory: PathBuf,
+    make: fn(&Path, &Clients) -> Result<T, TlsError>,
+    clients: Clients,
+    current: Mutex<Option<(SystemTime, Arc<T>)>>,
+}
+
+impl TlsFiles<ServerConfig> {
+    /// Those of a server.
+    pub fn server(directory: PathBuf, clients: Clients) -> Self {
+        Self { directory, make: server_config, clients, current: Mutex::default() }
+    }
+}
+
+impl TlsFiles<ClientConfig> {
+    /// Those of a client.
+    pub fn client(directory: PathBuf) -> Self {
+        Self { directory, make: client_config, clients: Clients::Certified, current: Mutex::default() }
+    }
+}
+
+impl<T> TlsFiles<T> {
+    /// The configuration of the files as they are now. While new ones cannot be used, that of the former stays.
+    ///
+    /// # Errors
+    /// When none could be used yet.
+    pub fn current(&self) -> Result<Arc<T>, TlsError> {
+        let path = self.directory.join("tls.crt");
+        let changed = std::fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, config)) = &*current
+            && changed.as_ref().is_ok_and(|changed| changed == at)
+        {
+            return Ok(Arc::clone(config));
+        }
+        let made = (self.make)(&self.directory, &self.clients);
+        match (made, changed, &*current) {
+            (Ok(config), Ok(changed), _) => {
+                let config = Arc::new(config);
+                *current = Some((changed, Arc::clone(&config)));
+                Ok(config)
+            }
+            (Ok(config), Err(_), None) => Ok(Arc::new(config)),
+            (made, _, Some((_, config))) => {
+                if let Err(error) = made {
+                    warn!(error = &error as &dyn std::error::Error, "the former certificate stays in use");
+                }
+                Ok(Arc::clone(config))
+            }
+            (Err(error), _, None) => Err(error),
+        }
+    }
+}
+
+fn read(path: PathBuf) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(&path).map_err(|source| TlsError::Read { path, source: source.into() })
+}
+
+fn certificates(path: PathBuf) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path.clone())?).collect();
+    found.map_err(|source| TlsError::Read { path, source: source.into() })
+}
+
+fn key(path: PathBuf) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(&read(path.clone())?)
+        .map_err(|source| TlsError::Read { path, source: source.into() })
+}
+
+fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates {
+        roots.add(certificate).map_err(unusable)?;
+    }
+    Ok(roots)
+}
+
+fn server_config(directory: &Path, clients: &Clients) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let authorities = match clients {
+        Clients::Certified => certificates(directory.join("ca.crt"))?,
+        Clients::Any(pem) => {
+            CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(unusable)?
+        }
+    };
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authorities)?), Arc::clone(&provider));
+    let verifier = match clients {
+        Clients::Certified => verifier,
+        Clients::Any(_) => verifier.allow_unauthenticated(),
+    };
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_client_cert_verifier(verifier.build().map_err(unusable)?)
+        .with_single_cert(certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
+        .map_err(unusable)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn client_config(directory: &Path, _: &Clients) -> Result<ClientConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(unusable)?
+        .with_root_certificates(roots(certificates(directory.join("ca.crt"))?)?)
+        .with_client_auth_cert(certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
+        .map_err(unusable)
+}
+
+/// Serves routes over TLS until it is dropped. Requests have a [`ClientCertificate`]; connections may be upgraded.
+///
+/// # Errors
+/// When there is no certificate at the start.
+pub async fn serve(
+    listener: TcpListener,
+    files: Arc<TlsFiles<ServerConfig>>,
+    router: Router,
+) -> Result<(), TlsError> {
+    files.current()?;
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        // The semaphore is never closed.
+        let place = Arc::clone(&places).acquire_owned().await;
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "no connection can be taken");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let (files, router) = (Arc::clone(&files), router.clone());
+        tokio::spawn(async move {
+            if let Err(error) = connection(stream, &files, router).await {
+                debug!(error, "a connection ended");
+            }
+            drop(place);
+        });
+    }
+}
+
+async fn connection(
+    stream: TcpStream,
+    files: &TlsFiles<ServerConfig>,
+    router: Router,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    // Small frames of a console must not wait for each other.
+    stream.set_nodelay(true)?;
+    let acceptor = TlsAcceptor::from(files.current()?);
+    let accepted = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await;
+    let stream = accepted.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let certificate = ClientCertificate(chain.first().map(|certificate| certificate.clone().into_owned()));
+    let service = router.map_request(move |request: hyper::Request<hyper::body::Incoming>| {
+        let mut request: Request = request.map(axum::body::Body::new);
+        request.extensions_mut().insert(certificate.clone());
+        request
+    });
+    hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service))
+        .with_upgrades()
+        .await?;
+    Ok(())
+}

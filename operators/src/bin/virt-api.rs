@@ -1,0 +1,61 @@
+//! `virt-api`: the aggregated API of a cluster, and its webhooks.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use kube::Client;
+use tokio::net::TcpListener;
+use tracing::info;
+use vireo_client::program::{self, Failure, stop_signal};
+use vireo_client::tls::{self, Clients, TlsFiles};
+use vireo_operators::virt_api::agents::PodAgents;
+use vireo_operators::virt_api::front_proxy::FrontProxy;
+use vireo_operators::virt_api::{VirtApi, server};
+
+/// Serves KubeVirt's subresources and webhooks of a cluster: that of $KUBECONFIG, or the one that it runs in.
+#[derive(Debug, Parser)]
+#[command(name = "virt-api", version)]
+struct Args {
+    /// Where it listens.
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:8443")]
+    listen: SocketAddr,
+    /// The directory of its tls.crt and tls.key.
+    #[arg(long, value_name = "DIR")]
+    tls_dir: PathBuf,
+    /// The directory of the tls.crt and tls.key that it shows to node agents, and of the ca.crt of theirs.
+    #[arg(long, value_name = "DIR")]
+    client_tls_dir: PathBuf,
+    /// The namespace of the node agents.
+    #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kubevirt")]
+    namespace: String,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    program::run(|| Ok(serve(args)))
+}
+
+async fn serve(args: Args) -> Result<(), Failure> {
+    let stop = stop_signal()?;
+    let client = Client::try_default().await?;
+    let proxy = FrontProxy::read(&client).await?;
+    let files = TlsFiles::server(args.tls_dir, Clients::Any(proxy.authority.clone().into_bytes()));
+    let agents = PodAgents {
+        client: client.clone(),
+        namespace: args.namespace,
+        tls: Arc::new(TlsFiles::client(args.client_tls_dir)),
+    };
+    let virt_api = VirtApi::new(client.clone(), Arc::new(agents));
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+    info!(listen = %args.listen, "virt-api serves");
+    tokio::select! {
+        served = tls::serve(listener, Arc::new(files), server::router(&client, virt_api, proxy)) => served?,
+        () = stop => info!("virt-api stops"),
+    }
+    Ok(())
+}

@@ -1,0 +1,72 @@
+//! virt-api as a server of a cluster: the aggregated API, and the webhooks.
+
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{any, get, post};
+use axum::{Extension, Json, Router};
+use kube::Client;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+use vireo_client::tls::ClientCertificate;
+
+use super::front_proxy::{FrontProxy, authorize};
+use super::{ApiError, VirtApi};
+use crate::admission::Admission;
+use crate::webhooks::{self, Webhook};
+
+/// The largest AdmissionReview: two objects as large as they may be.
+const LARGEST_REVIEW: usize = 7 << 20;
+
+/// What requests need.
+#[derive(Clone)]
+struct Api {
+    client: Client,
+    virt_api: VirtApi,
+    proxy: FrontProxy,
+}
+
+/// The routes of virt-api.
+pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy) -> Router {
+    let api = Api { client: client.clone(), virt_api, proxy };
+    let webhook = |webhook: Webhook| {
+        let admission = Admission::new(client.clone());
+        post(move |Json(review): Json<Value>| async move {
+            Json(webhooks::answer(&admission, webhook, &review).await)
+        })
+        .layer(DefaultBodyLimit::max(LARGEST_REVIEW))
+    };
+    Router::new()
+        .route(Webhook::Mutate.path(), webhook(Webhook::Mutate))
+        .route(Webhook::Validate.path(), webhook(Webhook::Validate))
+        .route(Webhook::Evict.path(), webhook(Webhook::Evict))
+        .route("/healthz", get(async || "ok"))
+        // Aggregating servers merge it.
+        .route("/openapi/v2", get(async || Json(openapi())))
+        .route("/apis/{*path}", any(aggregated))
+        .fallback(async || ApiError::path_not_found())
+        .with_state(api)
+}
+
+fn openapi() -> Value {
+    json!({"swagger": "2.0", "info": {"title": "virt-api", "version": env!("CARGO_PKG_VERSION")}, "paths": {}})
+}
+
+/// Answers a request that the API server passes on.
+async fn aggregated(
+    State(api): State<Api>,
+    Extension(certificate): Extension<ClientCertificate>,
+    request: Request,
+) -> Response {
+    let Some(caller) = api.proxy.caller(&certificate, request.headers()) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    let path = request.uri().path().to_owned();
+    if let Err(error) = authorize(&api.client, &caller, request.method(), &path).await {
+        return error.into_response();
+    }
+    match api.virt_api.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    }
+}

@@ -1,0 +1,247 @@
+//! Admission by webhooks: [`crate::admission`] as answers to an `AdmissionReview` (`admission.k8s.io/v1`).
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use vireo_client::Kind;
+
+use crate::Problem;
+use crate::admission::{Admission, instancetype, pool, replicaset, reserved, vm, vmi};
+
+/// The users of the components, which may write what others may not.
+const COMPONENTS: [&str; 3] = [
+    "system:serviceaccount:kubevirt:virt-api",
+    "system:serviceaccount:kubevirt:virt-controller",
+    "system:serviceaccount:kubevirt:virt-handler",
+];
+/// How many problems the message of a denial lists, as in KubeVirt's API.
+const MAX_CAUSES: usize = 10;
+
+/// What virt-api is asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Webhook {
+    /// Objects that are to be completed.
+    Mutate,
+    /// Objects that are to be stored.
+    Validate,
+    /// Pods that are to be evicted.
+    Evict,
+}
+
+impl Webhook {
+    /// Where it is served.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Mutate => "/mutate",
+            Self::Validate => "/validate",
+            Self::Evict => "/evict",
+        }
+    }
+}
+
+/// The kinds that are admitted.
+pub const KINDS: [Kind; 8] = [
+    Kind::VMI,
+    Kind::VM,
+    Kind::REPLICA_SET,
+    Kind::POOL,
+    Kind::INSTANCETYPE,
+    Kind::CLUSTER_INSTANCETYPE,
+    Kind::PREFERENCE,
+    Kind::CLUSTER_PREFERENCE,
+];
+
+/// Why a request is denied.
+#[derive(Debug, PartialEq, Eq)]
+enum Denial {
+    /// The object is not valid.
+    Invalid(Vec<Problem>),
+    /// It cannot be decided now, or evicted.
+    Other(u16, String),
+}
+
+impl From<kube::Error> for Denial {
+    fn from(error: kube::Error) -> Self {
+        Self::Other(500, format!("the admission of KubeVirt failed: {error}"))
+    }
+}
+
+/// An object that is to be written.
+struct Write<'a> {
+    kind: Kind,
+    new: &'a Value,
+    old: Option<&'a Value>,
+    is_component: bool,
+}
+
+/// Answers a review.
+pub async fn answer(admission: &Admission, webhook: Webhook, review: &Value) -> Value {
+    let request = &review["request"];
+    let decided = match webhook {
+        Webhook::Evict => evict(admission, request).await,
+        Webhook::Mutate | Webhook::Validate => match write(request) {
+            None => Ok(None),
+            Some(write) if webhook == Webhook::Mutate => mutate(admission, &write).await,
+            Some(write) => validate(admission, &write).await.map(|()| None),
+        },
+    };
+    let mut response = json!({"uid": request["uid"], "allowed": decided.is_ok()});
+    match decided {
+        Ok(None) => {}
+        Ok(Some(patch)) => {
+            response["patchType"] = json!("JSONPatch");
+            response["patch"] = json!(STANDARD.encode(patch.to_string()));
+        }
+        Err(denial) => response["status"] = status(request, denial),
+    }
+    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response})
+}
+
+/// The write of a request; none where it is about no kind of ours, or a status.
+fn write(request: &Value) -> Option<Write<'_>> {
+    let resource = &request["resource"];
+    let is_it = |kind: &Kind| resource["group"] == kind.group && resource["resource"] == kind.plural;
+    let kind = KINDS.into_iter().find(is_it)?;
+    if request["subResource"].as_str().is_some_and(|subresource| !subresource.is_empty()) {
+        return None;
+    }
+    let new = Some(&request["object"]).filter(|object| object.is_object())?;
+    let old = Some(&request["oldObject"]).filter(|object| object.is_object());
+    let user = request.pointer("/userInfo/username").and_then(Value::as_str).unwrap_or_default();
+    Some(Write { kind, new, old, is_component: COMPONENTS.contains(&user) })
+}
+
+/// Completes an object of a kind and validates what it says by itself.
+fn admit(kind: Kind, new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
+    match kind {
+        Kind::VMI => vmi::admit(new, old),
+        Kind::VM => vm::admit(new, old),
+        Kind::REPLICA_SET => replicaset::admit(new, old),
+        Kind::POOL => pool::admit(new, old),
+        Kind::INSTANCETYPE => instancetype::instancetype(new),
+        Kind::CLUSTER_INSTANCETYPE => instancetype::cluster_instancetype(new),
+        Kind::PREFERENCE => instancetype::preference(new),
+        Kind::CLUSTER_PREFERENCE => instancetype::cluster_preference(new),
+        _ => Vec::new(),
+    }
+}
+
+fn none(problems: Vec<Problem>) -> Result<(), Denial> {
+    if problems.is_empty() { Ok(()) } else { Err(Denial::Invalid(problems)) }
+}
+
+/// A new object as the API server will store it: it has a name and a UID by then.
+fn identified(new: &Value) -> Value {
+    let mut new = new.clone();
+    if !new["metadata"].is_object() {
+        new["metadata"] = json!({});
+    }
+    for (field, value) in [("name", "to-be-generated"), ("uid", "00000000-0000-0000-0000-000000000000")] {
+        if new["metadata"][field].as_str().is_none_or(str::is_empty) {
+            new["metadata"][field] = json!(value);
+        }
+    }
+    new
+}
+
+/// The patch that completes an object.
+async fn mutate(admission: &Admission, write: &Write<'_>) -> Result<Option<Value>, Denial> {
+    let given = identified(write.new);
+    let mut new = given.clone();
+    none(admission.mutate(write.kind, &mut new, write.old).await?)?;
+    none(admit(write.kind, &mut new, write.old))?;
+    let patch = json_patch::diff(&given, &new);
+    Ok((!patch.is_empty()).then(|| json!(patch)))
+}
+
+async fn validate(admission: &Admission, write: &Write<'_>) -> Result<(), Denial> {
+    let Write { kind, new, old, is_component } = *write;
+    if !is_component {
+        none(reserved::validate(kind, new, old).into_iter().collect())?;
+    }
+    if let Some(old) = old.filter(|_| kind == Kind::VMI) {
+        none(vmi::validate_update(new, old, is_component))?;
+    }
+    // Other webhooks may have changed it.
+    none(admit(kind, &mut identified(new), old))?;
+    none(admission.validate(kind, new, old).await?)
+}
+
+async fn evict(admission: &Admission, request: &Value) -> Result<Option<Value>, Denial> {
+    let text = |field: &str| request[field].as_str().unwrap_or_default();
+    let pod = admission.pod(text("namespace"), text("name")).await?;
+    let Some(pod) = pod else { return Ok(None) };
+    let dry_run = request["dryRun"] == true;
+    admission.evict(&pod, dry_run).await.map(|()| None).map_err(|message| Denial::Other(429, message))
+}
+
+/// `metav1.Status` of a denial.
+fn status(request: &Value, denial: Denial) -> Value {
+    match denial {
+        Denial::Other(code, message) => {
+            let reason = if code == 429 { "TooManyRequests" } else { "InternalError" };
+            json!({"code": code, "reason": reason, "message": message})
+        }
+        Denial::Invalid(problems) => {
+            let listed = problems.iter().take(MAX_CAUSES);
+            let listed: Vec<String> =
+                listed.map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+            let causes: Vec<Value> = problems
+                .iter()
+                .map(|problem| {
+                    json!({"reason": problem.cause.as_str(), "field": problem.field, "message": problem.message})
+                })
+                .collect();
+            json!({
+                "code": 422, "reason": "Invalid", "message": listed.join(", "),
+                "details": {"name": request["name"], "group": request["kind"]["group"],
+                    "kind": request["kind"]["kind"], "causes": causes},
+            })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(subresource: &str, user: &str) -> Value {
+        json!({
+            "uid": "u", "resource": {"group": "kubevirt.io", "version": "v1", "resource": "virtualmachineinstances"},
+            "subResource": subresource, "userInfo": {"username": user}, "object": {"spec": {}},
+        })
+    }
+
+    #[test]
+    fn writes_of_our_kinds_are_admitted_and_others_are_not_looked_at() {
+        let (vmi, status) = (request("", "ada"), request("status", "ada"));
+        let found = write(&vmi).unwrap();
+        assert_eq!((found.kind, found.old, found.is_component), (Kind::VMI, None, false));
+        assert!(write(&status).is_none());
+        assert!(write(&request("", COMPONENTS[2])).unwrap().is_component);
+        let mut pod = request("", "ada");
+        pod["resource"] = json!({"group": "", "version": "v1", "resource": "pods"});
+        assert!(write(&pod).is_none());
+    }
+
+    #[test]
+    fn an_object_without_a_name_and_uid_gets_some_for_its_validation() {
+        let vmi = json!({"metadata": {"generateName": "web-"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}}}});
+        assert_eq!(admit(Kind::VMI, &mut identified(&vmi), None), []);
+        let known = json!({"metadata": {"name": "web", "uid": "u"}});
+        assert_eq!(identified(&known), known);
+    }
+
+    #[test]
+    fn a_denial_names_the_fields() {
+        let problems = vec![Problem::required("spec.domain", "must be set")];
+        let mut vmi = request("", "ada");
+        vmi["kind"] = json!({"group": "kubevirt.io", "kind": "VirtualMachineInstance"});
+        let denied = status(&vmi, Denial::Invalid(problems));
+        assert_eq!((&denied["code"], &denied["message"]), (&json!(422), &json!("spec.domain: must be set")));
+        assert_eq!(denied["details"]["causes"][0]["field"], "spec.domain");
+        let evicted = status(&vmi, Denial::Other(429, "no".to_owned()));
+        assert_eq!(evicted["reason"], "TooManyRequests");
+    }
+}
