@@ -18,3 +18,14 @@ pub const COMPUTE: &str = "compute";
 pub const SOCKETS_VOLUME: &str = "sockets";
 /// Where a launcher in a Pod has that volume.
 pub const SOCKETS_DIRECTORY: &str = "/var/run/vireo";
+/// The volume of a launcher Pod with the sockets by which the node agent gets the files of images.
+pub const IMAGES_VOLUME: &str = "images";
+/// Where the containers of images have that volume.
+pub const IMAGES_DIRECTORY: &str = "/var/run/vireo-images";
+/// The container of a launcher Pod with the image of a kernel.
+pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
+
+/// The container of a launcher Pod with the image of a container disk.
+pub fn disk_container(volume: &str) -> String {
+    format!("volume{volume}")
+}

@@ -58,6 +58,17 @@ pub(crate) struct LauncherPod {
     pub(crate) uid: String,
     /// Its IP address; empty while it has none.
     pub(crate) address: String,
+    /// Its containers, by their names.
+    pub(crate) containers: BTreeMap<String, Container>,
+}
+
+/// A container of a launcher Pod.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Container {
+    /// The digest of its image.
+    pub(crate) digest: String,
+    /// Why it failed, if it did.
+    pub(crate) failure: Option<String>,
 }
 
 fn find_cgroups() -> Option<Cgroups> {

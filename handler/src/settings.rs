@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ipnet::Ipv4Net;
 use vireo_api::spec::HypervisorChoice;
 
-use crate::storage::AllowedPaths;
+use crate::storage::{AllowedDirectories, AllowedPaths};
 
 /// Who starts launchers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,9 +40,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The same for launchers in Pods, whose files the kubelet has in this directory.
+    /// The same for launchers in Pods, whose files the kubelet has in this directory. Users of a cluster name no paths of
+    /// its nodes.
     pub fn in_pods(self, pods: PathBuf) -> Self {
-        Self { runtime: Runtime::Pods(pods), ..self }
+        let none = AllowedDirectories::Below(Vec::new());
+        let allowed = AllowedPaths { host_disks: none.clone(), images: none };
+        Self { runtime: Runtime::Pods(pods), allowed, ..self }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod firmware;
 pub mod health;
 pub mod host;
 pub mod hypervisor;
+pub mod image;
 pub mod launch;
 pub mod logging;
 pub mod node;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
 use futures_util::stream;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -18,16 +19,50 @@ use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
-use vireo_launcher::{logging, process, socket};
+use vireo_launcher::{image, logging, process, socket};
 use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::launcher::launcher_server::LauncherServer;
 
 /// How long connections get to take their last answers.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Runs one VM. Started by virt-handler, which sends the VM to run.
+/// Runs one VM, which virt-handler sends.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(version, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    args: Option<Args>,
+}
+
+/// What else a launcher Pod needs.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Copies this program to a directory, for the containers of images.
+    Install {
+        /// Where.
+        directory: PathBuf,
+    },
+    /// Offers the disk of the image that this runs in to virt-handler.
+    OfferDisk {
+        /// Unix socket to offer it on.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+        /// The disk [default: the only file below /disk].
+        path: Option<PathBuf>,
+    },
+    /// Offers files of the image that this runs in to virt-handler.
+    OfferFiles {
+        /// Unix socket to offer them on.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
+        /// Which.
+        paths: Vec<PathBuf>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
 struct Args {
     /// Unix socket to serve the launcher protocol on.
     #[arg(long, value_name = "PATH")]
@@ -57,6 +92,8 @@ enum LauncherError {
     Runtime(#[source] io::Error),
     #[error("cannot serve the launcher protocol")]
     Socket(#[from] socket::SocketError),
+    #[error(transparent)]
+    Image(#[from] image::ImageError),
     #[error("cannot serve the socket for open files")]
     Files(#[source] io::Error),
     #[error("the launcher protocol's server failed")]
@@ -64,9 +101,22 @@ enum LauncherError {
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    logging::start(args.log_level);
-    match run(args) {
+    let cli = Cli::parse();
+    logging::start(cli.args.as_ref().map_or(LevelFilter::INFO, |args| args.log_level));
+    let done = match (cli.command, cli.args) {
+        (Some(Command::Install { directory }), _) => image::install(&directory).map_err(LauncherError::from),
+        (Some(Command::OfferDisk { socket, path }), _) => {
+            image::offer_disk(&socket, path.as_deref()).map_err(LauncherError::from)
+        }
+        (Some(Command::OfferFiles { socket, paths }), _) => {
+            image::offer_files(&socket, &paths).map_err(LauncherError::from)
+        }
+        (None, Some(args)) => run(args),
+        (None, None) => {
+            Cli::command().error(ErrorKind::MissingRequiredArgument, "--socket is required").exit()
+        }
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             error!("{}", chain(&error));

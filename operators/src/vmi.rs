@@ -2,6 +2,7 @@
 
 pub mod controller;
 mod decide;
+mod images;
 mod pod;
 mod resources;
 mod template;

@@ -3,13 +3,16 @@
 //! A launcher in a Pod sees neither the node's files nor may it open devices, so the node agent opens them. The names are
 //! those that the launch request has. Each packet has one descriptor and its name; the launcher answers the end of the
 //! packets with the number that it has received.
+//!
+//! In the other direction, the containers of images in that Pod offer the files of their images to the node agent.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use rustix::cmsg_space;
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
@@ -31,8 +34,79 @@ pub fn tap_name(device: &str) -> String {
 /// # Errors
 /// When the launcher cannot be reached, or does not take them all.
 pub fn pass(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
-    let stream = seqpacket()?;
-    connect(&stream, &SocketAddrUnix::new(socket)?)?;
+    let stream = connected(socket)?;
+    send_all(&stream, files)?;
+    let mut answer = [0_u8; 4];
+    let length = rustix::io::read(&stream, &mut answer)?;
+    let received = if length == answer.len() { u32::from_be_bytes(answer) } else { 0 };
+    if usize::try_from(received) == Ok(files.len()) {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the launcher took {received} of {} files", files.len())))
+    }
+}
+
+/// What the node agent wants of the files that are offered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The files.
+    Files,
+    /// Nothing any more.
+    Nothing,
+}
+
+impl Wanted {
+    fn byte(self) -> u8 {
+        match self {
+            Self::Files => b'F',
+            Self::Nothing => b'N',
+        }
+    }
+}
+
+/// Offers open files to the next peer that connects. Blocks. Returns what it wanted.
+///
+/// # Errors
+/// When no connection can be had, or one fails.
+pub fn offer(listener: BorrowedFd<'_>, files: &[(String, OwnedFd)]) -> io::Result<Wanted> {
+    let stream = accept_with(listener, SocketFlags::CLOEXEC)?;
+    let mut wanted = [0_u8];
+    rustix::io::read(&stream, &mut wanted)?;
+    if wanted == [Wanted::Nothing.byte()] {
+        return Ok(Wanted::Nothing);
+    }
+    send_all(&stream, files)?;
+    Ok(Wanted::Files)
+}
+
+/// Gets the files that are offered at `socket`. Blocks.
+///
+/// # Errors
+/// When nobody offers them, or they do not all arrive.
+pub fn fetch(socket: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
+    let stream = ask(socket, Wanted::Files)?;
+    let mut files = Vec::new();
+    while let Some(file) = packet(stream.as_fd())? {
+        files.push(file);
+    }
+    Ok(files)
+}
+
+/// Says to who offers files at `socket` that they are not needed any more.
+///
+/// # Errors
+/// When nobody does.
+pub fn finish(socket: &Path) -> io::Result<()> {
+    ask(socket, Wanted::Nothing).map(drop)
+}
+
+fn ask(socket: &Path, wanted: Wanted) -> io::Result<OwnedFd> {
+    let stream = connected(socket)?;
+    send(&stream, &[wanted.byte()], SendFlags::NOSIGNAL)?;
+    Ok(stream)
+}
+
+fn send_all(stream: &OwnedFd, files: &[(String, OwnedFd)]) -> io::Result<()> {
     for (name, file) in files {
         let mut space = [std::mem::MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -46,17 +120,9 @@ pub fn pass(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
                 format!("{name:?} is no name of a file"),
             ));
         }
-        sendmsg(&stream, &[IoSlice::new(name.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
+        sendmsg(stream, &[IoSlice::new(name.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
     }
-    shutdown(&stream, Shutdown::Write)?;
-    let mut answer = [0_u8; 4];
-    let length = rustix::io::read(&stream, &mut answer)?;
-    let received = if length == answer.len() { u32::from_be_bytes(answer) } else { 0 };
-    if usize::try_from(received) == Ok(files.len()) {
-        Ok(())
-    } else {
-        Err(io::Error::other(format!("the launcher took {received} of {} files", files.len())))
-    }
+    Ok(shutdown(stream, Shutdown::Write)?)
 }
 
 /// Listens for [`pass`] at `socket`, which must not exist. Only its owner and root may connect (unix(7)).
@@ -107,6 +173,18 @@ fn packet(stream: BorrowedFd<'_>) -> io::Result<Option<(String, OwnedFd)>> {
     Ok(Some((name, file)))
 }
 
+/// Connects to a socket, whose path may be longer than those of sockets can be.
+fn connected(socket: &Path) -> io::Result<OwnedFd> {
+    let invalid = || io::Error::new(io::ErrorKind::InvalidInput, "not the path of a socket");
+    let (directory, name) = socket.parent().zip(socket.file_name()).ok_or_else(invalid)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(directory, flags, Mode::empty())?;
+    let path = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
+    let stream = seqpacket()?;
+    connect(&stream, &SocketAddrUnix::new(&path)?)?;
+    Ok(stream)
+}
+
 fn seqpacket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
@@ -142,6 +220,30 @@ mod tests {
             File::from(file).read_to_string(&mut content).unwrap();
             assert_eq!(content, name);
         }
+    }
+
+    #[test]
+    fn files_are_offered_until_nothing_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let long = dir.path().join("x".repeat(100));
+        std::fs::create_dir(&long).unwrap();
+        std::os::unix::fs::symlink(&long, dir.path().join("short")).unwrap();
+        let listener = listener(&dir.path().join("short/disk.sock")).unwrap();
+        let socket = long.join("disk.sock");
+        let files = vec![("disk".to_owned(), OwnedFd::from(File::open("/dev/null").unwrap()))];
+        let offering = std::thread::spawn(move || {
+            let mut count = 0;
+            while offer(listener.as_fd(), &files).unwrap() == Wanted::Files {
+                count += 1;
+            }
+            count
+        });
+        for _ in 0..2 {
+            assert_eq!(fetch(&socket).unwrap()[0].0, "disk");
+        }
+        finish(&socket).unwrap();
+        assert_eq!(offering.join().unwrap(), 2);
+        assert!(fetch(&socket).is_err(), "nobody offers them any more");
     }
 
     #[test]

@@ -66,7 +66,14 @@ fn host_disk(allowed: &AllowedPaths, volume: &Value, field: &str) -> Option<Caus
 fn image(allowed: &AllowedPaths, container: Option<&Value>, field: &str) -> Option<Cause> {
     // What is no reference is refused for that.
     let image: ImageRef = container?.get("image")?.as_str()?.parse().ok()?;
-    let why = allowed.check_image(image.path()).err()?;
+    let Some(path) = image.path() else {
+        let message = format!(
+            "Unsupported value: {:?}: pulling from a registry is not available yet: use oci: or oci-archive:",
+            image.to_string()
+        );
+        return Some(Cause::unsupported(format!("{field}.image"), message));
+    };
+    let why = allowed.check_image(path).err()?;
     Some(Cause::invalid(format!("{field}.image"), format!("Invalid value: \"{image}\": {why}")))
 }
 

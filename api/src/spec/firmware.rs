@@ -191,7 +191,7 @@ fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<K
 pub(super) fn image(text: &str, at: &Field, found: &mut Findings) -> Option<ImageRef> {
     match text.parse() {
         Ok(image) => return Some(image),
-        Err(error @ super::ImageRefError::Registry(_)) => found.not_supported(at, error.to_string()),
+        Err(error @ super::ImageRefError::Reference(_)) => found.not_supported(at, error.to_string()),
         Err(error @ super::ImageRefError::Empty) => found.required_value(at, error.to_string()),
         Err(error) => found.invalid(at, error.to_string()),
     }

@@ -21,14 +21,18 @@ pub enum ImageRef {
         /// The manifest's name in the layout's index; needed where there are several.
         tag: Option<String>,
     },
+    /// `[registry/]name[:tag][@digest]`: an image that a cluster's kubelet pulls.
+    Registry(String),
 }
 
 /// Why an image reference is invalid or unsupported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {
-    /// A reference to a registry, or of another transport.
-    #[error("{0:?}: pulling from a registry is not available yet: use oci: or oci-archive:")]
-    Registry(String),
+    /// Of another transport, or no reference at all.
+    #[error(
+        "{0:?} is no reference to an image: write registry/name:tag, oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
+    )]
+    Reference(String),
     /// Not an absolute path.
     #[error(
         "{0:?} is no absolute path without '.', '..' and empty parts: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
@@ -43,17 +47,19 @@ pub enum ImageRefError {
 }
 
 impl ImageRef {
-    /// The directory or the file.
-    pub fn path(&self) -> &Path {
+    /// The directory or the file; none for an image of a registry.
+    pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Layout { path, .. } | Self::Archive { path, .. } => path,
+            Self::Layout { path, .. } | Self::Archive { path, .. } => Some(path),
+            Self::Registry(_) => None,
         }
     }
 
-    /// The manifest's name in the index.
+    /// The manifest's name in the index of a layout or an archive.
     pub fn tag(&self) -> Option<&str> {
         match self {
             Self::Layout { tag, .. } | Self::Archive { tag, .. } => tag.as_deref(),
+            Self::Registry(_) => None,
         }
     }
 }
@@ -64,6 +70,18 @@ fn is_tag(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
 }
 
+/// Whether a text is a reference to an image of a registry, as far as a kubelet would try to pull it.
+fn is_registry_reference(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:@/".contains(&byte);
+    let (first, rest) = text.split_once('/').map_or((text, None), |(first, rest)| (first, Some(rest)));
+    let is_host =
+        first.split_once(':').is_none_or(|(_, port)| port.bytes().all(|digit| digit.is_ascii_digit()));
+    text.bytes().all(is_plain)
+        && text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+        && text.split('/').all(|part| !part.is_empty() && !part.starts_with(':') && !part.ends_with(':'))
+        && (rest.is_none() || is_host)
+}
+
 impl FromStr for ImageRef {
     type Err = ImageRefError;
 
@@ -72,7 +90,8 @@ impl FromStr for ImageRef {
             (Some(rest), _) => (rest, false),
             (_, Some(rest)) => (rest, true),
             _ if text.is_empty() => return Err(ImageRefError::Empty),
-            _ => return Err(ImageRefError::Registry(text.to_owned())),
+            _ if is_registry_reference(text) => return Ok(Self::Registry(text.to_owned())),
+            _ => return Err(ImageRefError::Reference(text.to_owned())),
         };
         let (path, tag) = match rest.rsplit_once(':') {
             Some((path, tag)) => (path, Some(tag)),
@@ -91,11 +110,11 @@ impl FromStr for ImageRef {
 
 impl fmt::Display for ImageRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = match self {
-            Self::Layout { .. } => "oci",
-            Self::Archive { .. } => "oci-archive",
-        };
-        write!(f, "{transport}:{}", self.path().display())?;
+        match self {
+            Self::Layout { path, .. } => write!(f, "oci:{}", path.display())?,
+            Self::Archive { path, .. } => write!(f, "oci-archive:{}", path.display())?,
+            Self::Registry(reference) => f.write_str(reference)?,
+        }
         match self.tag() {
             Some(tag) => write!(f, ":{tag}"),
             None => Ok(()),
@@ -116,8 +135,18 @@ mod tests {
             ("oci-archive:/a b/linux.tar:latest", "/a b/linux.tar", Some("latest")),
         ] {
             let image: ImageRef = text.parse().unwrap();
-            assert_eq!((image.path(), image.tag()), (Path::new(path), tag), "{text}");
+            assert_eq!((image.path(), image.tag()), (Some(Path::new(path)), tag), "{text}");
             assert_eq!(image.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn references_to_registries_are_left_to_the_kubelet() {
+        for text in
+            ["linux", "linux:v1", "quay.example/a/linux:v1", "localhost:5000/linux", "a/b@sha256:00ff"]
+        {
+            let image: ImageRef = text.parse().unwrap();
+            assert_eq!((image.path(), image.to_string().as_str()), (None, text));
         }
     }
 
@@ -125,8 +154,8 @@ mod tests {
     fn everything_else_says_what_it_is_not() {
         type Made = fn(String) -> ImageRefError;
         let cases: [(&str, &str, Made); 8] = [
-            ("quay.example/linux:v1", "quay.example/linux:v1", ImageRefError::Registry),
-            ("docker-archive:/x", "docker-archive:/x", ImageRefError::Registry),
+            ("quay.example//linux", "quay.example//linux", ImageRefError::Reference),
+            ("docker-archive:/x", "docker-archive:/x", ImageRefError::Reference),
             ("oci:linux", "linux", ImageRefError::Path),
             ("oci:/", "/", ImageRefError::Path),
             ("oci:/a/../b", "/a/../b", ImageRefError::Path),

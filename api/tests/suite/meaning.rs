@@ -122,7 +122,7 @@ fn disks_are_joined_with_their_volumes() {
         ]
     );
     let VolumeSource::ContainerDisk { image, path } = disks[0].source() else { panic!("{disks:?}") };
-    assert_eq!((image.path(), image.tag(), path), (Path::new("/images/linux"), Some("v1"), &None));
+    assert_eq!((image.path(), image.tag(), path), (Some(Path::new("/images/linux")), Some("v1"), &None));
     let VolumeSource::CloudInitNoCloud(data) = disks[1].source() else { panic!("{disks:?}") };
     assert_eq!((data.user_data(), data.network_data()), (Some(b"#cloud-config\n".as_slice()), None));
     let tools = &disks[2];

@@ -52,6 +52,28 @@ impl LauncherPod {
         Ok(Self { metadata, image: image.to_owned(), status: object["status"].take() })
     }
 
+    /// What the node agent needs to know of it.
+    fn published(&self) -> node::LauncherPod {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let container = |status: &Value| {
+            let terminated = &status["state"]["terminated"];
+            let failed = terminated["exitCode"].as_i64().is_some_and(|code| code != 0);
+            let failure = failed.then(|| {
+                let said = [&terminated["message"], &terminated["reason"]].map(text);
+                said.into_iter()
+                    .find(|said| !said.is_empty())
+                    .unwrap_or_else(|| "its container failed".to_owned())
+            });
+            (text(&status["name"]), node::Container { digest: text(&status["imageID"]), failure })
+        };
+        let statuses = self.status["containerStatuses"].as_array().into_iter().flatten();
+        node::LauncherPod {
+            uid: self.metadata.uid.clone(),
+            address: text(&self.status["podIP"]),
+            containers: statuses.map(container).collect(),
+        }
+    }
+
     /// Whether it has not ended.
     fn is_active(&self) -> bool {
         !matches!(self.status["phase"].as_str(), Some("Succeeded" | "Failed"))
@@ -105,9 +127,7 @@ impl Pods {
             if started_by_kubelet {
                 match change.after.as_ref().filter(|pod| pod.is_active()) {
                     Some(pod) => {
-                        let address = pod.status["podIP"].as_str().unwrap_or_default().to_owned();
-                        let pod = node::LauncherPod { uid: pod.uid.clone(), address };
-                        published.set_launcher_pod(&owner.uid, pod);
+                        published.set_launcher_pod(&owner.uid, pod.published());
                     }
                     None => {
                         change.versions().for_each(|pod| published.remove_launcher_pod(&owner.uid, &pod.uid))

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
-use vireo_api::names::SOCKETS_VOLUME;
+use vireo_api::names::{IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files::tap_name;
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
@@ -29,7 +29,7 @@ use crate::state::VmiDir;
 pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
     // It becomes a part of a path.
     let uid: Uuid = pod.parse().map_err(|_| io::Error::other(format!("{pod:?} is not the UID of a Pod")))?;
-    let volume = pods.join(format!("{uid}/volumes/kubernetes.io~empty-dir/{SOCKETS_VOLUME}"));
+    let volume = volume(pods, pod, SOCKETS_VOLUME);
     link(&dir.pod_link(), &volume)?;
     let socket = UnixStream::connect(dir.launcher_socket())?;
     let pid = socket_peercred(&socket)?.pid;
@@ -40,6 +40,16 @@ pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
     }
     process::stamp(&dir.launcher_stamp(), pid)?;
     Ok(pid)
+}
+
+/// A volume of a Pod that the kubelet made.
+fn volume(pods: &Path, pod: &str, name: &str) -> PathBuf {
+    pods.join(format!("{pod}/volumes/kubernetes.io~empty-dir/{name}"))
+}
+
+/// The socket at which a container of a Pod offers files of its image.
+pub(crate) fn image_socket(pods: &Path, pod: &str, container: &str) -> PathBuf {
+    volume(pods, pod, IMAGES_VOLUME).join(format!("{container}.sock"))
 }
 
 /// Whether a process with these cgroups is in a Pod. The kubelet's cgroup drivers spell its UID with `-` and with `_`.

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tracing::debug;
 use vireo_api::spec::ImageRef;
+use vireo_proto::files;
 
 use super::allowed::{AllowedPaths, NotAllowed};
 use super::blobs::{BlobError, Blobs, Location, hex_of, plain};
@@ -41,6 +42,18 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 pub struct Source {
     image: ImageRef,
     file: WantedFile,
+    container: Option<ImageContainer>,
+}
+
+/// The container of an image that the kubelet has pulled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageContainer {
+    /// The digest by which the kubelet knows the image.
+    pub digest: String,
+    /// The socket at which it offers files of the image.
+    pub socket: PathBuf,
+    /// Why it offers none, if it has failed.
+    pub failure: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -63,12 +76,17 @@ impl Source {
     /// A container disk: the file at `path` in the image, or the only one below `/disk`. It becomes a raw image.
     pub fn container_disk(image: &ImageRef, path: Option<&str>) -> Self {
         let path = path.map(|path| plain(Path::new(path)));
-        Self { image: image.clone(), file: WantedFile::Disk(path) }
+        Self { image: image.clone(), file: WantedFile::Disk(path), container: None }
     }
 
     /// A kernel or initrd at `path` in the image, as it is.
     pub fn boot_file(image: &ImageRef, path: &str) -> Self {
-        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))) }
+        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))), container: None }
+    }
+
+    /// The same of an image that a container has.
+    pub fn in_container(self, container: Option<ImageContainer>) -> Self {
+        Self { container, ..self }
     }
 
     /// The name in the store of the file from an image with this digest.
@@ -109,6 +127,15 @@ pub enum ImageError {
         /// Why.
         source: OpenError,
     },
+    /// An image of a registry, where no kubelet pulls it.
+    #[error("pulling from a registry is not available here: use oci: or oci-archive:")]
+    Registry,
+    /// The container of the image has failed.
+    #[error("{0}")]
+    Container(String),
+    /// The container of the image does not offer the file.
+    #[error("cannot get the file from the container of the image")]
+    Fetch(#[source] io::Error),
     /// The OCI image.
     #[error(transparent)]
     Oci(#[from] OciError),
@@ -175,6 +202,9 @@ impl Images {
     /// # Errors
     /// When it cannot be, or takes too long.
     pub async fn get(&self, jobs: &Jobs, namespace: &str, source: Source) -> Result<PathBuf, ImageError> {
+        if let ImageRef::Registry(_) = source.image {
+            return self.get_from_container(jobs, namespace, source).await;
+        }
         let (images, wanted) = (self.clone(), source.clone());
         let look = move |job: &JobContext| {
             let name = wanted.name(images.open(&wanted.image, job)?.digest());
@@ -189,6 +219,34 @@ impl Images {
         let _turn = turn.lock().await;
         let images = self.clone();
         jobs.imports.run(namespace, move |job| images.import(&source, job)).await?
+    }
+
+    /// The file of an image that the kubelet has pulled.
+    async fn get_from_container(
+        &self,
+        jobs: &Jobs,
+        namespace: &str,
+        source: Source,
+    ) -> Result<PathBuf, ImageError> {
+        let container = source.container.clone().ok_or(ImageError::Registry)?;
+        let name = source.name(&container.digest);
+        let at = self.at(&name, &source);
+        let turn = self.turn(&name);
+        let _turn = turn.lock().await;
+        let images = self.clone();
+        let import = move |job: &JobContext| {
+            images.once(&name, &at, job, |partial| {
+                if let Some(why) = container.failure {
+                    return Err(ImageError::Container(why));
+                }
+                let mut file = fetch(&container.socket, &source.file)?;
+                match &source.file {
+                    WantedFile::Disk(_) => unpack_disk(file, &source.file, partial, job),
+                    WantedFile::Boot(_) => copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop),
+                }
+            })
+        };
+        jobs.imports.run(namespace, import).await?
     }
 
     fn turn(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
@@ -210,7 +268,7 @@ impl Images {
     }
 
     fn open(&self, image: &ImageRef, job: &JobContext) -> Result<Image, ImageError> {
-        let path = image.path();
+        let path = image.path().ok_or(ImageError::Registry)?;
         self.0.allowed.check_image(path)?;
         let location = match (image, self.0.allowed.images.containing(path)) {
             (ImageRef::Layout { .. }, Some((directory, rest))) => node_file::directory(directory)
@@ -221,6 +279,7 @@ impl Images {
                 .map(Location::Archive),
             (ImageRef::Layout { .. }, None) => node_file::directory(path).map(Location::Directory),
             (ImageRef::Archive { .. }, None) => node_file::regular(path).map(Location::Archive),
+            (ImageRef::Registry(_), _) => return Err(ImageError::Registry),
         };
         let location = location.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
         Ok(Image::open(Blobs::open(location, job)?, image.tag())?)
@@ -290,6 +349,23 @@ fn lock(path: &Path, job: &JobContext) -> Result<File, ImageError> {
                 std::thread::sleep(LOCK_RETRY);
             }
             Err(error) => return Err(store(path)(error.into())),
+        }
+    }
+}
+
+/// Gets a file that a container offers. Blocks.
+fn fetch(socket: &Path, wanted: &WantedFile) -> Result<File, ImageError> {
+    let name = match wanted {
+        WantedFile::Disk(_) => "disk".to_owned(),
+        WantedFile::Boot(path) => Path::new("/").join(path).to_string_lossy().into_owned(),
+    };
+    let files = files::fetch(socket).map_err(ImageError::Fetch)?;
+    let file = files.into_iter().find(|(offered, _)| *offered == name).map(|(_, file)| File::from(file));
+    let file = file.ok_or_else(|| ImageError::NoFile(wanted.to_string()))?;
+    match file.metadata().map_err(ImageError::Fetch)?.is_file() {
+        true => Ok(file),
+        false => {
+            Err(ImageError::NotRegular { file: wanted.to_string(), what: "a directory or a special file" })
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Prepares the files of a VM from its validated spec: plans the steps first, then runs them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use vireo_api::names::{KERNEL_BOOT_CONTAINER, disk_container};
 use vireo_api::spec::{
     BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
 };
@@ -13,7 +15,7 @@ use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::host_disks;
-use super::images::{ImageError, Images, Source};
+use super::images::{ImageContainer, ImageError, Images, Source};
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
@@ -153,6 +155,8 @@ pub struct Places {
     pub claims: Claims,
     /// Which files of the node may be disks.
     pub allowed: AllowedPaths,
+    /// The containers of images in the launcher Pod, by their names.
+    pub containers: BTreeMap<String, ImageContainer>,
 }
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
@@ -160,7 +164,8 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
     let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
     Ok(match disk.source() {
         VolumeSource::ContainerDisk { image, path } => {
-            let source = Source::container_disk(image, path.as_deref());
+            let container = places.containers.get(&disk_container(disk.name())).cloned();
+            let source = Source::container_disk(image, path.as_deref()).in_container(container);
             let backing = places.images.get(jobs, vm.identity().namespace(), source).await;
             let backing = backing.map_err(image_error(disk.source_field(), image))?;
             Step::Overlay { backing, at: at("qcow2") }
@@ -314,7 +319,9 @@ fn make(
 async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {
     let image = boot.image();
     let file = async |path: &str| {
-        let got = places.images.get(jobs, vm.identity().namespace(), Source::boot_file(image, path)).await;
+        let container = places.containers.get(KERNEL_BOOT_CONTAINER).cloned();
+        let source = Source::boot_file(image, path).in_container(container);
+        let got = places.images.get(jobs, vm.identity().namespace(), source).await;
         got.map_err(image_error(boot.field(), image))
     };
     let kernel = file(boot.kernel_path()).await?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use vireo_api::names::{COMPUTE, NODE_LABEL, VMI_FINALIZER};
+use vireo_api::names::{NODE_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
 use super::{LauncherPod, StartedBy};
@@ -156,7 +156,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     }
     let is_ready = match observed.started_by {
         StartedBy::NodeAgent => true,
-        StartedBy::Kubelet => pod.runs(COMPUTE),
+        StartedBy::Kubelet => pod.has_started(),
     };
     if let Some(node) = pod.node().filter(|_| is_ready) {
         decision.steps.push(Step::HandOver(node.to_owned()));

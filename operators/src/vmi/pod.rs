@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use vireo_api::names::COMPUTE;
 use vireo_api::v1::{Condition, ObjectMeta};
 
 /// What matters of a launcher Pod.
@@ -60,6 +61,8 @@ pub struct ContainerState {
     pub waiting: Option<Waiting>,
     /// It runs.
     pub running: Option<Value>,
+    /// It has ended.
+    pub terminated: Option<Value>,
 }
 
 /// Why a container was not started yet.
@@ -110,6 +113,12 @@ impl LauncherPod {
     pub fn runs(&self, container: &str) -> bool {
         let mut all = self.status.container_statuses.iter();
         all.any(|one| one.name == container && one.state.running.is_some())
+    }
+
+    /// Whether the launcher runs, and the containers of images have been started.
+    pub fn has_started(&self) -> bool {
+        let started = |one: &ContainerStatus| one.state.running.is_some() || one.state.terminated.is_some();
+        self.runs(COMPUTE) && self.status.container_statuses.iter().all(started)
     }
 
     /// Why an image of a container cannot be pulled.

@@ -95,7 +95,7 @@ pub fn launcher_pod(
         }),
         ..Container::default()
     };
-    Ok(Pod {
+    let mut pod = Pod {
         metadata: metadata(vmi, &requests),
         spec: Some(PodSpec {
             containers: vec![container],
@@ -121,7 +121,11 @@ pub fn launcher_pod(
             ..PodSpec::default()
         }),
         status: None,
-    })
+    };
+    if let Some(spec) = pod.spec.as_mut().filter(|_| by_kubelet) {
+        super::images::add(spec, vmi, &launcher.image);
+    }
+    Ok(pod)
 }
 
 fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {

@@ -1,0 +1,200 @@
+//! The containers of images in a launcher Pod: the kubelet pulls the images of disks and kernels as those of all Pods, and
+//! the node agent gets their files from these containers, which end as soon as it has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, ResourceRequirements,
+    SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use vireo_api::names::{IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container};
+use vireo_api::spec::ImageRef;
+use vireo_api::v1::VirtualMachineInstance;
+
+/// The volume with the launcher, which the containers of images run.
+const PROGRAM_VOLUME: &str = "launcher";
+/// Where they have it.
+const PROGRAM_DIRECTORY: &str = "/vireo";
+/// The user of the files of container disks; KubeVirt's.
+const USER: i64 = 107;
+
+/// An image that an instance needs.
+struct Image<'a> {
+    container: String,
+    image: &'a str,
+    pull_policy: &'a str,
+    pull_secret: &'a str,
+    /// The subcommand of the launcher, and its operands.
+    offer: (&'static str, Vec<&'a str>),
+}
+
+/// The images of registries that an instance needs.
+fn images(vmi: &VirtualMachineInstance) -> Vec<Image<'_>> {
+    let disks = vmi.spec.volumes.iter().filter_map(|volume| {
+        let disk = volume.container_disk.as_ref()?;
+        let path = Some(disk.path.as_str()).filter(|path| !path.is_empty());
+        Some(Image {
+            container: disk_container(&volume.name),
+            image: &disk.image,
+            pull_policy: &disk.image_pull_policy,
+            pull_secret: &disk.image_pull_secret,
+            offer: ("offer-disk", path.into_iter().collect()),
+        })
+    });
+    let firmware = vmi.spec.domain.firmware.as_ref();
+    let kernel = firmware.and_then(|firmware| firmware.kernel_boot.as_ref()?.container.as_ref());
+    let kernel = kernel.map(|kernel| Image {
+        container: KERNEL_BOOT_CONTAINER.to_owned(),
+        image: &kernel.image,
+        pull_policy: &kernel.image_pull_policy,
+        pull_secret: &kernel.image_pull_secret,
+        offer: (
+            "offer-files",
+            [&*kernel.kernel_path, &*kernel.initrd_path]
+                .into_iter()
+                .filter(|path| !path.is_empty())
+                .collect(),
+        ),
+    });
+    let is_pulled = |image: &Image<'_>| matches!(image.image.parse(), Ok(ImageRef::Registry(_)));
+    disks.chain(kernel).filter(is_pulled).collect()
+}
+
+/// Adds the containers of an instance's images to its launcher Pod. `launcher` is the image of the launcher.
+pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &str) {
+    let images = images(vmi);
+    if images.is_empty() {
+        return;
+    }
+    let empty = |name: &str| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    };
+    spec.volumes.get_or_insert_default().extend([empty(IMAGES_VOLUME), empty(PROGRAM_VOLUME)]);
+    spec.init_containers.get_or_insert_default().push(Container {
+        name: "container-disk-binary".to_owned(),
+        image: Some(launcher.to_owned()),
+        command: Some(command("/usr/bin/virt-launcher", &["install", PROGRAM_DIRECTORY])),
+        volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_DIRECTORY, false)]),
+        ..small()
+    });
+    let secrets: BTreeSet<&str> =
+        images.iter().map(|image| image.pull_secret).filter(|secret| !secret.is_empty()).collect();
+    if !secrets.is_empty() {
+        let reference = |name: &str| LocalObjectReference { name: name.to_owned() };
+        spec.image_pull_secrets = Some(secrets.into_iter().map(reference).collect());
+    }
+    spec.containers.extend(images.into_iter().map(container));
+}
+
+fn container(image: Image<'_>) -> Container {
+    let socket = format!("{IMAGES_DIRECTORY}/{}.sock", image.container);
+    let (subcommand, operands) = image.offer;
+    let arguments = [&[subcommand, "--socket", &socket][..], &operands].concat();
+    Container {
+        name: image.container.clone(),
+        image: Some(image.image.to_owned()),
+        image_pull_policy: Some(image.pull_policy.to_owned()).filter(|policy| !policy.is_empty()),
+        command: Some(command(&format!("{PROGRAM_DIRECTORY}/virt-launcher"), &arguments)),
+        volume_mounts: Some(vec![
+            mount(PROGRAM_VOLUME, PROGRAM_DIRECTORY, true),
+            mount(IMAGES_VOLUME, IMAGES_DIRECTORY, false),
+        ]),
+        termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
+        ..small()
+    }
+}
+
+fn command(program: &str, arguments: &[&str]) -> Vec<String> {
+    [program].iter().chain(arguments).map(|&word| word.to_owned()).collect()
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}
+
+/// A container of little use and no privilege.
+fn small() -> Container {
+    let quantities = |cpu: &str, memory: &str| {
+        let of = |name: &str, quantity: &str| (name.to_owned(), Quantity(quantity.to_owned()));
+        BTreeMap::from([of("cpu", cpu), of("memory", memory)])
+    };
+    Container {
+        resources: Some(ResourceRequirements {
+            requests: Some(quantities("1m", "1M")),
+            limits: Some(quantities("100m", "40M")),
+            ..ResourceRequirements::default()
+        }),
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities {
+                drop: Some(vec!["ALL".to_owned()]),
+                ..Capabilities::default()
+            }),
+            run_as_non_root: Some(true),
+            run_as_user: Some(USER),
+            ..SecurityContext::default()
+        }),
+        ..Container::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn added(spec: Value) -> Value {
+        let vmi = serde_json::from_value(json!({ "spec": spec })).unwrap();
+        let mut pod = PodSpec::default();
+        add(&mut pod, &vmi, "launcher:1");
+        json!(pod)
+    }
+
+    #[test]
+    fn each_image_of_a_registry_has_a_container_that_offers_its_files() {
+        let container =
+            json!({"image": "example.com/k:1", "kernelPath": "/boot/vmlinuz", "initrdPath": "/boot/initrd"});
+        let pod = added(json!({
+            "domain": {"firmware": {"kernelBoot": {"container": container}}},
+            "volumes": [
+                {"name": "root", "containerDisk": {"image": "example.com/d:1", "imagePullSecret": "s", "imagePullPolicy": "Never"}},
+                {"name": "data", "containerDisk": {"image": "example.com/d:2", "path": "/data.img", "imagePullSecret": "s"}},
+                {"name": "here", "containerDisk": {"image": "oci:/images/x"}},
+            ],
+        }));
+        let containers = pod["containers"].as_array().unwrap();
+        let names: Vec<&Value> = containers.iter().map(|container| &container["name"]).collect();
+        assert_eq!(names, ["volumeroot", "volumedata", "kernel-boot-volume"]);
+        let command = json!([
+            "/vireo/virt-launcher",
+            "offer-disk",
+            "--socket",
+            "/var/run/vireo-images/volumedata.sock",
+            "/data.img"
+        ]);
+        assert_eq!(containers[1]["command"], command);
+        assert_eq!(containers[2]["command"][4], "/boot/vmlinuz");
+        assert_eq!(containers[2]["command"][5], "/boot/initrd");
+        assert_eq!(containers[0]["imagePullPolicy"], "Never");
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "s"}]));
+        assert_eq!(pod["initContainers"][0]["image"], "launcher:1");
+        assert_eq!(pod["volumes"].as_array().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_instance_without_images_gets_no_containers() {
+        assert_eq!(
+            added(json!({"volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}}]})),
+            json!({"containers": []})
+        );
+    }
+}
