@@ -25,7 +25,14 @@ pub const IMAGES_DIRECTORY: &str = "/var/run/vireo-images";
 /// The container of a launcher Pod with the image of a kernel.
 pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
 
+const DISK_CONTAINER_PREFIX: &str = "volume";
+
 /// The container of a launcher Pod with the image of a container disk.
 pub fn disk_container(volume: &str) -> String {
-    format!("volume{volume}")
+    format!("{DISK_CONTAINER_PREFIX}{volume}")
+}
+
+/// Whether a container of a launcher Pod has the image of a disk or of a kernel.
+pub fn is_image_container(name: &str) -> bool {
+    name.starts_with(DISK_CONTAINER_PREFIX) || name == KERNEL_BOOT_CONTAINER
 }

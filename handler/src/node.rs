@@ -58,17 +58,8 @@ pub(crate) struct LauncherPod {
     pub(crate) uid: String,
     /// Its IP address; empty while it has none.
     pub(crate) address: String,
-    /// Its containers, by their names.
-    pub(crate) containers: BTreeMap<String, Container>,
-}
-
-/// A container of a launcher Pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Container {
-    /// The digest of its image.
-    pub(crate) digest: String,
-    /// Why it failed, if it did.
-    pub(crate) failure: Option<String>,
+    /// The digests of the images of its init containers, by their names.
+    pub(crate) images: BTreeMap<String, String>,
 }
 
 fn find_cgroups() -> Option<Cgroups> {

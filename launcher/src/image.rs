@@ -8,12 +8,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use vireo_proto::files::{self, Wanted};
+use vireo_proto::files::{self, Wanted, disk_name, file_name};
 
 /// Where the disk of a container disk is, if the manifest does not say.
 const DISKS: &str = "/disk";
-/// The name by which a disk is offered.
-const DISK: &str = "disk";
 
 /// Why files cannot be offered.
 #[derive(Debug, Error)]
@@ -64,11 +62,11 @@ pub fn install(directory: &Path) -> Result<(), ImageError> {
 /// # Errors
 /// When it is not there, or cannot be offered.
 pub fn offer_disk(socket: &Path, path: Option<&Path>) -> Result<(), ImageError> {
-    let path = match path {
-        Some(path) => path.to_owned(),
-        None => only_disk(Path::new(DISKS))?,
+    let file = match path {
+        Some(path) => open(path)?,
+        None => open(&only_disk(Path::new(DISKS))?)?,
     };
-    offer(socket, &[(DISK.to_owned(), open(&path)?)])
+    offer(socket, &[(disk_name(path), file)])
 }
 
 /// Offers files of this image under their paths, until they are not needed any more.
@@ -76,7 +74,7 @@ pub fn offer_disk(socket: &Path, path: Option<&Path>) -> Result<(), ImageError> 
 /// # Errors
 /// When one is not there, or cannot be offered.
 pub fn offer_files(socket: &Path, paths: &[PathBuf]) -> Result<(), ImageError> {
-    let named = |path: &PathBuf| Ok((path.to_string_lossy().into_owned(), open(path)?));
+    let named = |path: &PathBuf| Ok((file_name(path), open(path)?));
     offer(socket, &paths.iter().map(named).collect::<Result<Vec<_>, _>>()?)
 }
 

@@ -36,7 +36,7 @@ const LIFE: i64 = 90 * 24 * 60 * 60;
 const SKEW: i64 = 5 * 60;
 const MANAGER: &str = "virt-operator";
 /// Interval of checks.
-pub const INTERVAL: Duration = Duration::from_secs(60);
+pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The configurations of webhooks, by kind and plural; both have this name.
 const WEBHOOKS: [(&str, &str); 2] = [
     ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),

@@ -9,7 +9,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::cmsg_space;
 use rustix::fs::{Mode, OFlags};
@@ -27,6 +27,37 @@ const LONGEST_NAME: usize = 4096;
 /// The name of a tap device's descriptor.
 pub fn tap_name(device: &str) -> String {
     format!("tap:{device}")
+}
+
+/// The name of the disk of an image: the path by which it was asked for, if there is one.
+pub fn disk_name(path: Option<&Path>) -> String {
+    format!("disk:{}", path.map(Path::to_string_lossy).unwrap_or_default())
+}
+
+/// The name of a file of an image.
+pub fn file_name(path: &Path) -> String {
+    format!("file:{}", path.to_string_lossy())
+}
+
+/// A file of an image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImageFile {
+    /// Its disk: at a path, or the only one.
+    Disk(Option<PathBuf>),
+    /// At a path.
+    File(PathBuf),
+}
+
+impl ImageFile {
+    /// The file that a name means.
+    pub fn parse(name: &str) -> Option<Self> {
+        let path = |path: &str| Some(PathBuf::from(path)).filter(|path| !path.as_os_str().is_empty());
+        match name.split_once(':')? {
+            ("disk", at) => Some(Self::Disk(path(at))),
+            ("file", at) => path(at).map(Self::File),
+            _ => None,
+        }
+    }
 }
 
 /// Passes open files to the launcher that listens at `socket`. Blocks until it has them.
@@ -244,6 +275,20 @@ mod tests {
         finish(&socket).unwrap();
         assert_eq!(offering.join().unwrap(), 2);
         assert!(fetch(&socket).is_err(), "nobody offers them any more");
+    }
+
+    #[test]
+    fn names_mean_files_of_images() {
+        let path = Path::new("/a:b.img");
+        for (name, file) in [
+            (disk_name(None), ImageFile::Disk(None)),
+            (disk_name(Some(path)), ImageFile::Disk(Some(path.to_owned()))),
+            (file_name(path), ImageFile::File(path.to_owned())),
+        ] {
+            assert_eq!(ImageFile::parse(&name), Some(file));
+        }
+        assert_eq!(ImageFile::parse("tap:tap0"), None);
+        assert_eq!(ImageFile::parse("file:"), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! their statuses, ends guests whose Pods are deleted, and removes Pods whose guests have ended. Where the kubelet starts
 //! them, it learns from the Pods where its launchers are, and which VMI has none any more.
 
+mod images;
 mod status;
 
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use kube::{Client, Error};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use vireo_api::names::{COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER};
+use vireo_api::names::{COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER, is_image_container};
 use vireo_api::v1::{ObjectMeta, VirtualMachineInstance};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::informer::{Cached, Informer, revision};
@@ -30,6 +31,7 @@ use crate::manifests::Key;
 use crate::node::{self, Node};
 use crate::reconcile::status::Phase;
 use crate::settings::Runtime;
+use images::{ImageImporter, OfferedImage, PulledImage};
 
 /// How many VMIs are reconciled at a time.
 const WORKERS: usize = 4;
@@ -55,23 +57,29 @@ impl LauncherPod {
     /// What the node agent needs to know of it.
     fn published(&self) -> node::LauncherPod {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let container = |status: &Value| {
-            let terminated = &status["state"]["terminated"];
-            let failed = terminated["exitCode"].as_i64().is_some_and(|code| code != 0);
-            let failure = failed.then(|| {
-                let said = [&terminated["message"], &terminated["reason"]].map(text);
-                said.into_iter()
-                    .find(|said| !said.is_empty())
-                    .unwrap_or_else(|| "its container failed".to_owned())
-            });
-            (text(&status["name"]), node::Container { digest: text(&status["imageID"]), failure })
-        };
-        let statuses = self.status["containerStatuses"].as_array().into_iter().flatten();
+        let image = |status: &Value| (text(&status["name"]), text(&status["imageID"]));
         node::LauncherPod {
             uid: self.metadata.uid.clone(),
             address: text(&self.status["podIP"]),
-            containers: statuses.map(container).collect(),
+            images: self.init_containers().map(image).collect(),
         }
+    }
+
+    fn init_containers(&self) -> impl Iterator<Item = &Value> {
+        self.status["initContainerStatuses"].as_array().into_iter().flatten()
+    }
+
+    /// The containers of images that run: they offer files of their images.
+    fn offers(&self) -> impl Iterator<Item = PulledImage> {
+        let running = self.init_containers().filter(|status| status["state"]["running"].is_object());
+        running.filter_map(|status| {
+            let (container, digest) = (status["name"].as_str()?, status["imageID"].as_str()?);
+            is_image_container(container).then(|| PulledImage {
+                pod: self.metadata.uid.clone(),
+                container: container.to_owned(),
+                digest: digest.to_owned(),
+            })
+        })
     }
 
     /// Whether it has not ended.
@@ -99,6 +107,7 @@ pub(super) struct Pods {
     /// Whether the VMIs from before the restart are adopted: until then, one that is not published may run.
     adopted: watch::Receiver<bool>,
     started_by_kubelet: bool,
+    importer: ImageImporter,
 }
 
 fn lock(uids: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
@@ -121,6 +130,8 @@ impl Pods {
         let (add, gone) = (Arc::clone(&queue), Arc::clone(&vanished));
         let started_by_kubelet = matches!(node.settings.runtime, Runtime::Pods(_));
         let published = Arc::clone(&node);
+        let importer = ImageImporter::new(client.clone(), Arc::clone(&node));
+        let imports = importer.queue();
         pods.on_change(move |change| {
             let owner = change.versions().filter_map(|pod| pod.owner.as_ref());
             let Some(owner) = owner.last().filter(|owner| owner.kind == Kind::VMI.kind) else { return };
@@ -128,6 +139,13 @@ impl Pods {
                 match change.after.as_ref().filter(|pod| pod.is_active()) {
                     Some(pod) => {
                         published.set_launcher_pod(&owner.uid, pod.published());
+                        for image in pod.offers() {
+                            imports.add(OfferedImage {
+                                vmi: ObjectKey::new(&change.key.namespace, &owner.name),
+                                uid: owner.uid.clone(),
+                                image,
+                            });
+                        }
                     }
                     None => {
                         change.versions().for_each(|pod| published.remove_launcher_pod(&owner.uid, &pod.uid))
@@ -144,7 +162,7 @@ impl Pods {
             let delay = if is_new { CREATING } else { Duration::ZERO };
             add.add_after(VmiId { key, uid: owner.uid.clone() }, delay);
         });
-        Self { client, node, bound, changed, pods, queue, vanished, adopted, started_by_kubelet }
+        Self { client, node, bound, changed, pods, queue, vanished, adopted, started_by_kubelet, importer }
     }
 
     pub(super) async fn run(&self) {
@@ -156,7 +174,7 @@ impl Pods {
             }
             controller::run(self, &self.queue, WORKERS).await;
         };
-        tokio::join!(self.pods.run(), reconcile);
+        tokio::join!(self.pods.run(), reconcile, self.importer.run());
     }
 
     /// Reconciles the Pods of a VMI that the node shows, after a delay.

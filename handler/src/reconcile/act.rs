@@ -1,12 +1,10 @@
 //! Runs one action. An action may fail or be cancelled; the next run finds what is already done.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::watch;
-use tracing::{debug, info, warn};
-use vireo_api::names::COMPUTE;
+use tracing::{info, warn};
 use vireo_proto::files;
 use vireo_proto::launcher::LaunchRequest;
 
@@ -22,7 +20,7 @@ use crate::launcher::process::{self, Start};
 use crate::network::nft::{Forward, Protocol};
 use crate::network::{self, Inside, Plan, netns};
 use crate::settings::Runtime;
-use crate::storage::{self, ImageContainer, Places, Prepared, StorageError};
+use crate::storage::{self, Places, Prepared, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -281,25 +279,8 @@ impl VmiReconciler {
             images: self.node.images.clone(),
             claims: self.node.claims(),
             allowed: self.node.settings.allowed.clone(),
-            containers: self.image_containers(&record),
+            pulled: self.node.launcher_pod(record.uid).map(|pod| pod.images).unwrap_or_default(),
         })
-    }
-
-    /// The containers of images in the launcher Pod.
-    fn image_containers(&self, record: &Record) -> BTreeMap<String, ImageContainer> {
-        let Runtime::Pods(pods) = &self.node.settings.runtime else { return BTreeMap::new() };
-        let Some(pod) = self.node.launcher_pod(record.uid) else { return BTreeMap::new() };
-        let others = pod.containers.iter().filter(|(name, _)| *name != COMPUTE);
-        others
-            .map(|(name, container)| {
-                let container = ImageContainer {
-                    digest: container.digest.clone(),
-                    socket: launcher::pod::image_socket(pods, &pod.uid, name),
-                    failure: container.failure.clone(),
-                };
-                (name.clone(), container)
-            })
-            .collect()
     }
 
     pub(super) fn link(&self) -> Result<&Link, SyncError> {
@@ -332,7 +313,6 @@ impl VmiReconciler {
         let request = self.request(&record, &vm, &prepared, mtu);
         if let Runtime::Pods(_) = self.node.settings.runtime {
             self.pass_files(&record, request.clone()).await?;
-            self.finish_images(&record).await?;
         }
         match interrupt.or(self.link()?.launch(request)).await {
             None => {}
@@ -359,20 +339,6 @@ impl VmiReconciler {
             files::pass(&socket, &files)
         };
         run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await
-    }
-
-    /// Lets the containers of images end: their files are in the store of the node.
-    async fn finish_images(&self, record: &Record) -> Done {
-        let containers = self.image_containers(record);
-        run_blocking("FailedLaunch", move || {
-            for container in containers.into_values() {
-                if let Err(error) = files::finish(&container.socket) {
-                    debug!(%error, socket = %container.socket.display(), "the container of an image has ended");
-                }
-            }
-            Ok(())
-        })
-        .await
     }
 
     async fn release_network(&mut self) -> Done {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tracing::debug;
 use vireo_api::spec::ImageRef;
-use vireo_proto::files;
+use vireo_proto::files::{self, ImageFile};
 
 use super::allowed::{AllowedPaths, NotAllowed};
 use super::blobs::{BlobError, Blobs, Location, hex_of, plain};
@@ -42,18 +42,8 @@ const LOCK_RETRY: Duration = Duration::from_millis(50);
 pub struct Source {
     image: ImageRef,
     file: WantedFile,
-    container: Option<ImageContainer>,
-}
-
-/// The container of an image that the kubelet has pulled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ImageContainer {
-    /// The digest by which the kubelet knows the image.
-    pub digest: String,
-    /// The socket at which it offers files of the image.
-    pub socket: PathBuf,
-    /// Why it offers none, if it has failed.
-    pub failure: Option<String>,
+    /// The digest of an image that the kubelet has pulled.
+    pulled: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -76,17 +66,17 @@ impl Source {
     /// A container disk: the file at `path` in the image, or the only one below `/disk`. It becomes a raw image.
     pub fn container_disk(image: &ImageRef, path: Option<&str>) -> Self {
         let path = path.map(|path| plain(Path::new(path)));
-        Self { image: image.clone(), file: WantedFile::Disk(path), container: None }
+        Self { image: image.clone(), file: WantedFile::Disk(path), pulled: None }
     }
 
     /// A kernel or initrd at `path` in the image, as it is.
     pub fn boot_file(image: &ImageRef, path: &str) -> Self {
-        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))), container: None }
+        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))), pulled: None }
     }
 
-    /// The same of an image that a container has.
-    pub fn in_container(self, container: Option<ImageContainer>) -> Self {
-        Self { container, ..self }
+    /// The same of an image that the kubelet has pulled and knows by a digest.
+    pub fn pulled(self, digest: Option<String>) -> Self {
+        Self { pulled: digest, ..self }
     }
 
     /// The name in the store of the file from an image with this digest.
@@ -130,11 +120,13 @@ pub enum ImageError {
     /// An image of a registry, where no kubelet pulls it.
     #[error("pulling from a registry is not available here: use oci: or oci-archive:")]
     Registry,
-    /// The container of the image has failed.
-    #[error("{0}")]
-    Container(String),
-    /// The container of the image does not offer the file.
-    #[error("cannot get the file from the container of the image")]
+    /// The kubelet has pulled the image, but the store does not have its file.
+    #[error(
+        "the image store of the node does not have {0}: delete the launcher Pod, and it is imported again"
+    )]
+    NotImported(String),
+    /// The container of the image does not offer its files.
+    #[error("cannot get the files of the image from its container")]
     Fetch(#[source] io::Error),
     /// The OCI image.
     #[error(transparent)]
@@ -203,7 +195,7 @@ impl Images {
     /// When it cannot be, or takes too long.
     pub async fn get(&self, jobs: &Jobs, namespace: &str, source: Source) -> Result<PathBuf, ImageError> {
         if let ImageRef::Registry(_) = source.image {
-            return self.get_from_container(jobs, namespace, source).await;
+            return self.find_pulled(&source);
         }
         let (images, wanted) = (self.clone(), source.clone());
         let look = move |job: &JobContext| {
@@ -221,32 +213,53 @@ impl Images {
         jobs.imports.run(namespace, move |job| images.import(&source, job)).await?
     }
 
-    /// The file of an image that the kubelet has pulled.
-    async fn get_from_container(
+    /// The file of an image that the kubelet has pulled, which [`import_pulled`](Self::import_pulled) has imported.
+    fn find_pulled(&self, source: &Source) -> Result<PathBuf, ImageError> {
+        let digest = source.pulled.as_deref().ok_or(ImageError::Registry)?;
+        let at = self.at(&source.name(digest), source);
+        if at.exists() { Ok(at) } else { Err(ImageError::NotImported(source.file.to_string())) }
+    }
+
+    /// Imports the files that the container of an image offers at a socket, and lets the container end. `digest` is that by
+    /// which the kubelet knows the image.
+    ///
+    /// # Errors
+    /// When the files cannot be had or imported, or it takes too long.
+    pub async fn import_pulled(
         &self,
         jobs: &Jobs,
         namespace: &str,
-        source: Source,
-    ) -> Result<PathBuf, ImageError> {
-        let container = source.container.clone().ok_or(ImageError::Registry)?;
-        let name = source.name(&container.digest);
-        let at = self.at(&name, &source);
-        let turn = self.turn(&name);
-        let _turn = turn.lock().await;
-        let images = self.clone();
-        let import = move |job: &JobContext| {
-            images.once(&name, &at, job, |partial| {
-                if let Some(why) = container.failure {
-                    return Err(ImageError::Container(why));
-                }
-                let mut file = fetch(&container.socket, &source.file)?;
-                match &source.file {
-                    WantedFile::Disk(_) => unpack_disk(file, &source.file, partial, job),
-                    WantedFile::Boot(_) => copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop),
-                }
-            })
+        (digest, socket): (String, PathBuf),
+    ) -> Result<(), ImageError> {
+        let fetch = {
+            let socket = socket.clone();
+            move |_: &JobContext| files::fetch(&socket).map_err(ImageError::Fetch)
         };
-        jobs.imports.run(namespace, import).await?
+        for (name, file) in jobs.quick.run(namespace, fetch).await?? {
+            let Some(file_of_image) = ImageFile::parse(&name) else { continue };
+            let image = ImageRef::Registry(digest.clone());
+            let source = match &file_of_image {
+                ImageFile::Disk(path) => {
+                    Source::container_disk(&image, path.as_deref().and_then(Path::to_str))
+                }
+                ImageFile::File(path) => Source::boot_file(&image, &path.to_string_lossy()),
+            };
+            let key = source.name(&digest);
+            let at = self.at(&key, &source);
+            if at.exists() {
+                continue;
+            }
+            let turn = self.turn(&key);
+            let _turn = turn.lock().await;
+            let images = self.clone();
+            let import = move |job: &JobContext| {
+                let file = File::from(file);
+                images.once(&key, &at, job, |partial| unpack(file, &source.file, partial, job)).map(drop)
+            };
+            jobs.imports.run(namespace, import).await??;
+        }
+        let finish = move |_: &JobContext| files::finish(&socket).map_err(ImageError::Fetch);
+        jobs.quick.run(namespace, finish).await?
     }
 
     fn turn(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
@@ -353,20 +366,15 @@ fn lock(path: &Path, job: &JobContext) -> Result<File, ImageError> {
     }
 }
 
-/// Gets a file that a container offers. Blocks.
-fn fetch(socket: &Path, wanted: &WantedFile) -> Result<File, ImageError> {
-    let name = match wanted {
-        WantedFile::Disk(_) => "disk".to_owned(),
-        WantedFile::Boot(path) => Path::new("/").join(path).to_string_lossy().into_owned(),
-    };
-    let files = files::fetch(socket).map_err(ImageError::Fetch)?;
-    let file = files.into_iter().find(|(offered, _)| *offered == name).map(|(_, file)| File::from(file));
-    let file = file.ok_or_else(|| ImageError::NoFile(wanted.to_string()))?;
-    match file.metadata().map_err(ImageError::Fetch)?.is_file() {
-        true => Ok(file),
-        false => {
-            Err(ImageError::NotRegular { file: wanted.to_string(), what: "a directory or a special file" })
-        }
+/// Puts a file of an image where it is to be in the store.
+fn unpack(mut file: File, wanted: &WantedFile, partial: &Path, job: &JobContext) -> Result<(), ImageError> {
+    if !file.metadata().map_err(ImageError::Fetch)?.is_file() {
+        let what = "a directory or a special file";
+        return Err(ImageError::NotRegular { file: wanted.to_string(), what });
+    }
+    match wanted {
+        WantedFile::Disk(_) => unpack_disk(file, wanted, partial, job),
+        WantedFile::Boot(_) => copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop),
     }
 }
 

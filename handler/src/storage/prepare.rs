@@ -15,7 +15,7 @@ use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::host_disks;
-use super::images::{ImageContainer, ImageError, Images, Source};
+use super::images::{ImageError, Images, Source};
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
@@ -155,8 +155,8 @@ pub struct Places {
     pub claims: Claims,
     /// Which files of the node may be disks.
     pub allowed: AllowedPaths,
-    /// The containers of images in the launcher Pod, by their names.
-    pub containers: BTreeMap<String, ImageContainer>,
+    /// The digests of the images that the kubelet has pulled for the launcher Pod, by their containers.
+    pub pulled: BTreeMap<String, String>,
 }
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
@@ -164,8 +164,8 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
     let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
     Ok(match disk.source() {
         VolumeSource::ContainerDisk { image, path } => {
-            let container = places.containers.get(&disk_container(disk.name())).cloned();
-            let source = Source::container_disk(image, path.as_deref()).in_container(container);
+            let digest = places.pulled.get(&disk_container(disk.name())).cloned();
+            let source = Source::container_disk(image, path.as_deref()).pulled(digest);
             let backing = places.images.get(jobs, vm.identity().namespace(), source).await;
             let backing = backing.map_err(image_error(disk.source_field(), image))?;
             Step::Overlay { backing, at: at("qcow2") }
@@ -319,8 +319,8 @@ fn make(
 async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {
     let image = boot.image();
     let file = async |path: &str| {
-        let container = places.containers.get(KERNEL_BOOT_CONTAINER).cloned();
-        let source = Source::boot_file(image, path).in_container(container);
+        let digest = places.pulled.get(KERNEL_BOOT_CONTAINER).cloned();
+        let source = Source::boot_file(image, path).pulled(digest);
         let got = places.images.get(jobs, vm.identity().namespace(), source).await;
         got.map_err(image_error(boot.field(), image))
     };

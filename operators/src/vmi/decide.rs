@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use vireo_api::names::{NODE_LABEL, VMI_FINALIZER};
+use vireo_api::names::{COMPUTE, NODE_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
 use super::{LauncherPod, StartedBy};
@@ -135,9 +135,12 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     };
     if pod.is_final() {
         "Failed".clone_into(&mut status.phase);
-        let why = match pod.status.reason.as_str() {
-            "" => ("PodFailed", "the launcher Pod ended before the instance was handed over to its node"),
-            reason => (reason, pod.status.message.as_str()),
+        let why = match (pod.status.reason.as_str(), pod.init_failure()) {
+            ("", Some(init)) => ("PodFailed", init.message.trim()),
+            ("", None) => {
+                ("PodFailed", "the launcher Pod ended before the instance was handed over to its node")
+            }
+            (reason, _) => (reason, pod.status.message.as_str()),
         };
         why.0.clone_into(&mut status.reason);
         set_false(&mut status.conditions, SYNCHRONIZED, Some(why), observed.now);
@@ -156,7 +159,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     }
     let is_ready = match observed.started_by {
         StartedBy::NodeAgent => true,
-        StartedBy::Kubelet => pod.has_started(),
+        StartedBy::Kubelet => pod.runs(COMPUTE),
     };
     if let Some(node) = pod.node().filter(|_| is_ready) {
         decision.steps.push(Step::HandOver(node.to_owned()));

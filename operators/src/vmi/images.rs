@@ -1,5 +1,5 @@
-//! The containers of images in a launcher Pod: the kubelet pulls the images of disks and kernels as those of all Pods, and
-//! the node agent gets their files from these containers, which end as soon as it has them.
+//! The init containers of images in a launcher Pod: the kubelet pulls the images of disks and kernels as those of all Pods,
+//! and the node agent gets their files from these containers, which end as soon as its image store has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &s
         let reference = |name: &str| LocalObjectReference { name: name.to_owned() };
         spec.image_pull_secrets = Some(secrets.into_iter().map(reference).collect());
     }
-    spec.containers.extend(images.into_iter().map(container));
+    spec.init_containers.get_or_insert_default().extend(images.into_iter().map(container));
 }
 
 fn container(image: Image<'_>) -> Container {
@@ -171,9 +171,10 @@ mod tests {
                 {"name": "here", "containerDisk": {"image": "oci:/images/x"}},
             ],
         }));
-        let containers = pod["containers"].as_array().unwrap();
+        let containers = pod["initContainers"].as_array().unwrap();
         let names: Vec<&Value> = containers.iter().map(|container| &container["name"]).collect();
-        assert_eq!(names, ["volumeroot", "volumedata", "kernel-boot-volume"]);
+        assert_eq!(names, ["container-disk-binary", "volumeroot", "volumedata", "kernel-boot-volume"]);
+        let containers = &containers[1..];
         let command = json!([
             "/vireo/virt-launcher",
             "offer-disk",

@@ -2,7 +2,6 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use vireo_api::names::COMPUTE;
 use vireo_api::v1::{Condition, ObjectMeta};
 
 /// What matters of a launcher Pod.
@@ -62,7 +61,19 @@ pub struct ContainerState {
     /// It runs.
     pub running: Option<Value>,
     /// It has ended.
-    pub terminated: Option<Value>,
+    pub terminated: Option<Terminated>,
+}
+
+/// How a container has ended.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Terminated {
+    /// 0 for success.
+    pub exit_code: i64,
+    /// Such as `Error`.
+    pub reason: String,
+    /// What it said last.
+    pub message: String,
 }
 
 /// Why a container was not started yet.
@@ -115,15 +126,23 @@ impl LauncherPod {
         all.any(|one| one.name == container && one.state.running.is_some())
     }
 
-    /// Whether the launcher runs, and the containers of images have been started.
-    pub fn has_started(&self) -> bool {
-        let started = |one: &ContainerStatus| one.state.running.is_some() || one.state.terminated.is_some();
-        self.runs(COMPUTE) && self.status.container_statuses.iter().all(started)
+    /// Why an init container failed.
+    pub fn init_failure(&self) -> Option<&Terminated> {
+        let mut ended =
+            self.status.init_container_statuses.iter().filter_map(|one| one.state.terminated.as_ref());
+        ended.find(|ended| ended.exit_code != 0)
     }
 
-    /// Why an image of a container cannot be pulled.
+    /// Why an image cannot be pulled, or a container cannot be made of it.
     pub fn image_failure(&self) -> Option<&Waiting> {
-        const FAILURES: [&str; 3] = ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"];
+        const FAILURES: [&str; 6] = [
+            "ErrImagePull",
+            "ImagePullBackOff",
+            "InvalidImageName",
+            "CreateContainerConfigError",
+            "CreateContainerError",
+            "RunContainerError",
+        ];
         let all = self.status.init_container_statuses.iter().chain(&self.status.container_statuses);
         let mut waiting = all.filter_map(|one| one.state.waiting.as_ref());
         waiting.find(|waiting| FAILURES.contains(&waiting.reason.as_str()))

@@ -47,7 +47,7 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
         images: built.images(),
         claims: Claims::below(dir.join("claims")),
         allowed: AllowedPaths::any(),
-        containers: BTreeMap::new(),
+        pulled: BTreeMap::new(),
     };
     let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
@@ -86,7 +86,7 @@ async fn what_is_missing_is_named_by_its_field() {
         images: built.images(),
         claims: Claims::below(dir.join("claims")),
         allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
-        containers: BTreeMap::new(),
+        pulled: BTreeMap::new(),
     };
     let jobs = Jobs::default();
     let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";
