@@ -39,7 +39,7 @@ pub use dns::{Dns, DnsPolicy};
 pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
 pub use firmware::{BootSource, Firmware, KernelBoot};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
-pub use image::{ImageRef, ImageRefError};
+pub use image::{ImageRef, ImageRefError, NO_REGISTRY};
 pub use interface::{Dhcp, Interface, Port, Protocol};
 pub use labels::label_selector_problems;
 pub use lifecycle::{EvictionStrategy, Lifecycle};

@@ -5,12 +5,12 @@ use std::path::Path;
 use vireo_api::spec::{
     Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Vm,
 };
-use vireo_proto::{CONSOLE_SOCKET, VNC_SOCKET, launcher as wire};
+use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
 
 use crate::network::TAP;
 use crate::network::dns::Resolver;
-use crate::state::{RUN, VmiDir};
+use crate::state::VmiDir;
 use crate::storage::Prepared;
 
 /// The facts that the node adds to a spec.
@@ -58,7 +58,7 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         memory_balloon_field: insists(vireo_api::spec::MEMORY_BALLOON_FIELD),
         console_socket: text(&view.join(CONSOLE_SOCKET)),
         vnc_socket: if vm.video().is_some() { text(&view.join(VNC_SOCKET)) } else { String::new() },
-        runtime_dir: text(&view.join(RUN)),
+        runtime_dir: text(&view.join(RUN_DIRECTORY)),
         extra_devices: vm.extra_devices().iter().map(Into::into).collect(),
         smbios: Some((&smbios(vm)).into()),
         reboot_policy: wire::RebootPolicy::from(vm.lifecycle().reboot()).into(),

@@ -18,15 +18,13 @@ use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 use vireo_api::names::SOCKETS_DIRECTORY;
 use vireo_proto::files::FILES_SOCKET;
-use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, VNC_SOCKET};
+use vireo_proto::{CONSOLE_HISTORY_SOCKET, CONSOLE_SOCKET, LAUNCHER_SOCKET, RUN_DIRECTORY, VNC_SOCKET};
 
 /// `sun_path` has 108 bytes with its end.
 const LONGEST_SOCKET: usize = 107;
 /// How long to wait for a lock or socket of a killed process: the kernel takes a while to release a large process.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
-/// The launcher's scratch directory, beside its sockets.
-pub(crate) const RUN: &str = "run";
 
 /// Why the state directory cannot be used.
 #[derive(Debug, Error)]
@@ -296,7 +294,7 @@ impl VmiDir {
 
     /// `LaunchRequest.runtime_dir`, where the handler makes it.
     pub fn run(&self) -> PathBuf {
-        self.path.join(RUN)
+        self.path.join(RUN_DIRECTORY)
     }
 }
 

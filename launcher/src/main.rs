@@ -20,6 +20,7 @@ use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{image, logging, process, socket};
+use vireo_proto::RUN_DIRECTORY;
 use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::launcher::launcher_server::LauncherServer;
 
@@ -131,6 +132,8 @@ fn run(args: Args) -> Result<(), LauncherError> {
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = socket::bind(&args.socket)?;
         info!(socket = %args.socket.display(), "waiting for a VM");
+        // In a Pod, nobody else makes it.
+        std::fs::create_dir_all(args.socket.with_file_name(RUN_DIRECTORY)).map_err(LauncherError::Runtime)?;
         let files =
             PassedFiles::serve(&args.socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;
         let firmware = Paths { bios: args.bios, efi_code: args.efi_code, efi_variables: args.efi_variables };

@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn an_object_without_a_name_and_uid_gets_some_for_its_validation() {
-        let vmi = json!({"metadata": {"generateName": "web-"},
+        let vmi = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"generateName": "web-"},
             "spec": {"domain": {"memory": {"guest": "64Mi"}}}});
         assert_eq!(admit(Kind::VMI, &mut identified(&vmi), None), []);
         let known = json!({"metadata": {"name": "web", "uid": "u"}});

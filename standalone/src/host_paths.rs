@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use vireo_api::spec::ImageRef;
+use vireo_api::spec::{ImageRef, NO_REGISTRY};
 use vireo_apiserver::resource::{Cause, Resource};
 use vireo_handler::storage::{AllowedPaths, NotAllowed};
 
@@ -67,10 +67,7 @@ fn image(allowed: &AllowedPaths, container: Option<&Value>, field: &str) -> Opti
     // What is no reference is refused for that.
     let image: ImageRef = container?.get("image")?.as_str()?.parse().ok()?;
     let Some(path) = image.path() else {
-        let message = format!(
-            "Unsupported value: {:?}: pulling from a registry is not available yet: use oci: or oci-archive:",
-            image.to_string()
-        );
+        let message = format!("Unsupported value: {:?}: {NO_REGISTRY}", image.to_string());
         return Some(Cause::unsupported(format!("{field}.image"), message));
     };
     let why = allowed.check_image(path).err()?;
@@ -141,15 +138,20 @@ mod tests {
                     "Invalid value: \"oci:/var/lib\": /var/lib is not below a directory of --images: /srv"
                 ),
                 (
+                    "spec.volumes[2].containerDisk.image",
+                    "Unsupported value: \"registry.example/c:1\": pulling from a registry is not available yet: use oci: or oci-archive:"
+                ),
+                (
                     "spec.domain.firmware.kernelBoot.container.image",
                     "Invalid value: \"oci-archive:/etc/shadow:v1\": /etc/shadow is not below a directory of --images: /srv"
                 ),
             ]
         );
         let causes = validate(&allowed(&[]), &kubevirt::VMS, &vm, None);
-        assert_eq!(causes.len(), 3, "{causes:?}");
+        assert_eq!(causes.len(), 4, "{causes:?}");
         assert!(causes[0].field.starts_with("spec.template.spec.volumes[0]"), "{causes:?}");
         assert_eq!(validate(&allowed(&[]), &kubevirt::VMS, &vm, Some(&vm)), [], "it was stored before");
-        assert_eq!(validate(&AllowedPaths::any(), &kubevirt::VMS, &vm, None), []);
+        let causes = validate(&AllowedPaths::any(), &kubevirt::VMS, &vm, None);
+        assert_eq!(causes.len(), 1, "nothing is pulled: {causes:?}");
     }
 }

@@ -25,6 +25,9 @@ pub enum ImageRef {
     Registry(String),
 }
 
+/// Why an image of a registry is refused where no kubelet pulls it.
+pub const NO_REGISTRY: &str = "pulling from a registry is not available yet: use oci: or oci-archive:";
+
 /// Why an image reference is invalid or unsupported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImageRefError {

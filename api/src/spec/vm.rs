@@ -3,8 +3,8 @@ use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, Video};
 use super::report::Findings;
 use super::screen::Screen;
 use super::{
-    BootSource, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, Interface, Lifecycle, Memory, Notice,
-    Probe, Problem, Report, Resources,
+    BootSource, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, ImageRef, Interface, Lifecycle,
+    Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -104,6 +104,20 @@ impl Vm {
     /// Those of [`Self::disks`] that are attached once it runs.
     pub fn hotpluggable_disks(&self) -> impl Iterator<Item = &Disk> {
         self.disks.iter().filter(|disk| disk.is_hotpluggable())
+    }
+
+    /// The images of registries, with their fields: only a kubelet pulls them.
+    pub fn registry_images(&self) -> impl Iterator<Item = (String, &ImageRef)> {
+        let disks = self.disks().iter().filter_map(|disk| match disk.source() {
+            VolumeSource::ContainerDisk { image, .. } => Some((disk.source_field(), image)),
+            _ => None,
+        });
+        let kernel = match self.firmware().boot() {
+            BootSource::Kernel(boot) => Some((boot.field(), boot.image())),
+            BootSource::Bios { .. } | BootSource::Efi { .. } => None,
+        };
+        let is_pulled = |(_, image): &(&Field, &ImageRef)| matches!(image, ImageRef::Registry(_));
+        disks.chain(kernel).filter(is_pulled).map(|(field, image)| (format!("{field}.image"), image))
     }
 
     /// Whether volumes may be attached. KubeVirt's default is yes.

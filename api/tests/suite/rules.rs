@@ -174,7 +174,7 @@ fn firmware() {
                 Invalid,
             ),
             (
-                kernel(json!({"image": "quay.example/k", "kernelPath": "/k"})),
+                kernel(json!({"image": "docker-archive:/k", "kernelPath": "/k"})),
                 "kernelBoot.container.image",
                 NotSupported,
             ),
@@ -318,7 +318,7 @@ fn volumes() {
         ),
         (source(json!({"containerDisk": {}})), "[2].containerDisk.image", Required),
         (
-            source(json!({"containerDisk": {"image": "quay.example/x:1"}})),
+            source(json!({"containerDisk": {"image": "docker-archive:/x"}})),
             "[2].containerDisk.image",
             NotSupported,
         ),

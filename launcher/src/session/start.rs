@@ -95,10 +95,6 @@ impl Session {
             };
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
-        std::fs::create_dir_all(&launch.runtime_dir).map_err(|error| {
-            let path = launch.runtime_dir.display();
-            fault(Code::HostResource, format!("cannot make the directory {path}: {error}"))
-        })?;
         self.status.send_modify(|status| status.screen.clone_from(&launch.vnc_socket));
         let mut host = host::open(&launch, kind, self.node.firmware(), self.node.files())?;
         host.agent = self

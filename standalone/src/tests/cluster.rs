@@ -176,10 +176,16 @@ async fn a_status_is_written_to_its_own_object_with_events() {
     one.until("it runs", || one.get("x").is_some_and(|x| x["status"]["phase"] == "Running")).await;
     assert_eq!(one.get("x").unwrap()["status"]["virtualMachineRevisionName"], "r");
     let events = || one.world.server.store.list("events", Some("default")).objects;
-    one.until("there is an event", || events().len() == 1).await;
-    let event = &events()[0].value();
-    assert_eq!((&event["reason"], &event["involvedObject"]["uid"]), (&json!("Started"), &json!(uid)));
-    assert_eq!(event["source"], json!({"component": "virt-handler", "host": "node1"}));
+    one.until("there are events", || events().len() == 2).await;
+    let mut reasons = Vec::new();
+    for event in events() {
+        let event = event.value();
+        assert_eq!(event["involvedObject"]["uid"], uid);
+        assert_eq!(event["source"], json!({"component": "virt-handler", "host": "node1"}));
+        reasons.push(event["reason"].clone());
+    }
+    reasons.sort_by_key(ToString::to_string);
+    assert_eq!(reasons, ["Created", "Started"]);
 }
 
 #[tokio::test]

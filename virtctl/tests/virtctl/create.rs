@@ -164,7 +164,7 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--infer-preference", "--volume-containerdisk=src:oci:/a"], "is not a claim"),
         (&["--access-cred=type:ssh,src:keys"], "--ssh-key"),
         (&["--name=Not_a_name"], "metadata.name"),
-        (&["--volume-containerdisk=src:quay.io/a/b:c"], "spec.volumes[0].containerDisk.image"),
+        (&["--volume-containerdisk=src:oci:a"], "spec.volumes[0].containerDisk.image"),
         (&["--volume-sysprep=src:answers"], "spec.volumes[0].sysprep"),
     ] {
         let (code, printed, reported) = create(&[&["vm"], words].concat()).await;
