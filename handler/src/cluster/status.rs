@@ -14,7 +14,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, write};
 
 use super::instance::Instance;
-use super::{RETRY, events};
+use super::{PASSING, RETRY, events};
 use crate::manifests::Key;
 use crate::node::Node;
 
@@ -39,7 +39,8 @@ impl StatusWriter {
         let appears = Arc::clone(&queue);
         vmis.on_change(move |change| {
             if change.before.is_none() {
-                appears.add(change.key.clone());
+                // It may be shown already, in a phase that passes.
+                appears.add_after(change.key.clone(), PASSING);
             }
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, Some(&node.settings.node_name));
