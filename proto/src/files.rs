@@ -7,6 +7,7 @@
 //! In the other direction, the containers of images in that Pod offer the files of their images to the node agent.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,8 @@ use rustix::net::{
     connect, listen, recvmsg, send, sendmsg, shutdown, socket_with,
 };
 
+use socket2::{Domain, Protocol, Socket, Type};
+
 /// The socket for open files, below a VM's directory.
 pub const FILES_SOCKET: &str = "files.sock";
 /// The longest name: a path, or `tap:` and the name of a device.
@@ -27,6 +30,28 @@ const LONGEST_NAME: usize = 4096;
 /// The name of a tap device's descriptor.
 pub fn tap_name(device: &str) -> String {
     format!("tap:{device}")
+}
+
+/// The port of DHCP servers.
+const DHCP_PORT: u16 = 67;
+
+/// The name of the socket of the DHCP server on a tap device.
+pub fn dhcp_name(device: &str) -> String {
+    format!("dhcp:{device}")
+}
+
+/// The socket of the DHCP server on a tap device of the calling thread's network namespace.
+///
+/// # Errors
+/// When it cannot be made; it asks for `CAP_NET_BIND_SERVICE`.
+pub fn dhcp_socket(device: &str) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    // Each tap has its own server on the same port; the device keeps them apart.
+    socket.set_reuse_address(true)?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.set_broadcast(true)?;
+    socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DHCP_PORT)).into())?;
+    Ok(socket.into())
 }
 
 /// The name of the disk of an image: the path by which it was asked for, if there is one.

@@ -15,7 +15,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
 use vireo_api::names::{IMAGES_VOLUME, SOCKETS_VOLUME};
-use vireo_proto::files::tap_name;
+use vireo_proto::files::{dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use super::process;
@@ -94,6 +94,12 @@ pub(crate) fn open(request: &LaunchRequest, namespace: &Path) -> io::Result<Vec<
         let device = interface.tap.clone();
         let opened = netns::inside(namespace, move || tap::open(&device))?;
         files.push((tap_name(&interface.tap), opened.map_err(named(&interface.tap))?));
+        if interface.lease.is_some() {
+            let device = interface.tap.clone();
+            let socket = netns::inside(namespace, move || dhcp_socket(&device))?;
+            files
+                .push((dhcp_name(&interface.tap), socket.map_err(named("the DHCP server's socket"))?.into()));
+        }
     }
     Ok(files)
 }

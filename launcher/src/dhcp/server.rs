@@ -1,15 +1,15 @@
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::UdpSocket;
 use tracing::{debug, info, warn};
+use vireo_proto::files::{dhcp_name, dhcp_socket};
 
 use super::answer::{Offer, answer};
+use crate::files::PassedFiles;
 use crate::launch::Interface;
 
-const SERVER_PORT: u16 = 67;
 const CLIENT_PORT: u16 = 68;
 /// What a guest can put into one Ethernet frame, jumbo frames included.
 const LONGEST: usize = 9216;
@@ -35,10 +35,14 @@ pub struct DhcpError {
 }
 
 impl Server {
-    /// Listens on the interface's tap device; `None` for an interface without a lease.
-    pub fn bind(interface: &Interface) -> Result<Option<Self>, DhcpError> {
+    /// Listens on the interface's tap device, by the socket that the node agent passed if there is one; `None` for an interface without a lease.
+    pub fn bind(interface: &Interface, passed: &PassedFiles) -> Result<Option<Self>, DhcpError> {
         let Some(lease) = interface.lease.clone() else { return Ok(None) };
-        let socket = bind(&interface.tap).map_err(|source| DhcpError {
+        let socket = match passed.take(&dhcp_name(&interface.tap)) {
+            Some(socket) => Ok(socket.into()),
+            None => dhcp_socket(&interface.tap),
+        };
+        let socket = socket.and_then(UdpSocket::from_std).map_err(|source| DhcpError {
             interface: interface.name.clone(),
             tap: interface.tap.clone(),
             source,
@@ -73,14 +77,4 @@ impl Server {
             Err(error) => warn!(tap = self.tap, %error, "cannot send a DHCP answer"),
         }
     }
-}
-
-fn bind(tap: &str) -> io::Result<UdpSocket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    // Each tap has its own server on the same port; the device keeps them apart.
-    socket.set_reuse_address(true)?;
-    socket.bind_device(Some(tap.as_bytes()))?;
-    socket.set_broadcast(true)?;
-    socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, SERVER_PORT)).into())?;
-    UdpSocket::from_std(socket.into())
 }

@@ -114,7 +114,7 @@ impl Session {
             }
         }
         for interface in &launch.interfaces {
-            let server = dhcp::Server::bind(interface)
+            let server = dhcp::Server::bind(interface, self.node.files())
                 .map_err(|error| fault_at(Code::HostResource, &interface.field, chain(&error)))?;
             if let Some(server) = server {
                 self.servers.spawn(server.run());

@@ -4,20 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, ResourceRequirements,
-    SecurityContext, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, ResourceRequirements, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vireo_api::names::{IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container};
 use vireo_api::spec::ImageRef;
 use vireo_api::v1::VirtualMachineInstance;
 
+use super::template::unprivileged;
+
 /// The volume with the launcher, which the containers of images run.
 const PROGRAM_VOLUME: &str = "launcher";
 /// Where they have it.
 const PROGRAM_DIRECTORY: &str = "/vireo";
-/// The user of the files of container disks; KubeVirt's.
-const USER: i64 = 107;
 
 /// An image that an instance needs.
 struct Image<'a> {
@@ -120,7 +119,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// A container of little use and no privilege.
+/// A container of little use and no privilege. Its user is the one who owns the files of container disks.
 fn small() -> Container {
     let quantities = |cpu: &str, memory: &str| {
         let of = |name: &str, quantity: &str| (name.to_owned(), Quantity(quantity.to_owned()));
@@ -132,16 +131,7 @@ fn small() -> Container {
             limits: Some(quantities("100m", "40M")),
             ..ResourceRequirements::default()
         }),
-        security_context: Some(SecurityContext {
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities {
-                drop: Some(vec!["ALL".to_owned()]),
-                ..Capabilities::default()
-            }),
-            run_as_non_root: Some(true),
-            run_as_user: Some(USER),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(unprivileged()),
         ..Container::default()
     }
 }

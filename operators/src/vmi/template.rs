@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Container, EmptyDirVolumeSource, Pod, PodDNSConfig, PodSpec, ResourceRequirements, Toleration,
-    TopologySpreadConstraint, Volume, VolumeMount,
+    Affinity, Capabilities, Container, EmptyDirVolumeSource, Pod, PodDNSConfig, PodSpec,
+    ResourceRequirements, SeccompProfile, SecurityContext, Toleration, TopologySpreadConstraint, Volume,
+    VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -27,6 +28,8 @@ const DEFAULT_GRACE: i64 = 30;
 const LONGEST_NAME: usize = 200;
 /// The longest value of a label.
 const LONGEST_LABEL: usize = 63;
+/// The user of launchers in Pods; KubeVirt's.
+const USER: i64 = 107;
 /// The socket of a launcher in a Pod.
 const SOCKET: &str = "/var/run/vireo/launcher.sock";
 /// Annotations of an instance that are about the instance alone begin so.
@@ -86,6 +89,7 @@ pub fn launcher_pod(
         image: Some(launcher.image.clone()),
         command: Some(command.into()),
         volume_mounts: by_kubelet.then(|| vec![mount]),
+        security_context: by_kubelet.then(unprivileged),
         resources: Some(ResourceRequirements {
             requests: Some(BTreeMap::from([
                 ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
@@ -176,6 +180,23 @@ fn node_selector(vmi: &VirtualMachineInstance) -> BTreeMap<String, String> {
     ]);
     selector.extend(spec.node_selector.clone());
     selector
+}
+
+/// A user without any privilege: the node agent opens what the launcher needs.
+pub(super) fn unprivileged() -> SecurityContext {
+    SecurityContext {
+        allow_privilege_escalation: Some(false),
+        capabilities: Some(Capabilities { drop: Some(vec!["ALL".to_owned()]), ..Capabilities::default() }),
+        read_only_root_filesystem: Some(true),
+        run_as_group: Some(USER),
+        run_as_non_root: Some(true),
+        run_as_user: Some(USER),
+        seccomp_profile: Some(SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            ..SeccompProfile::default()
+        }),
+        ..SecurityContext::default()
+    }
 }
 
 /// What KubeVirt's API has in the same shape as Kubernetes'; nothing of what is empty.
