@@ -65,7 +65,7 @@ fn link(at: &Path, to: &Path) -> io::Result<()> {
         return Ok(());
     }
     match fs::remove_file(at) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => std::os::unix::fs::symlink(to, at),
     }
 }
