@@ -63,7 +63,11 @@ impl Launcher for Server {
 
     /// Changes that follow each other faster than they are read are seen as one.
     async fn watch(&self, _: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
-        let states = WatchStream::new(self.session.status()).map(|status| Ok(status.state));
+        let watcher = self.session.watch();
+        let states = WatchStream::new(self.session.status()).map(move |status| {
+            let _counts = &watcher;
+            Ok(status.state)
+        });
         Ok(Response::new(Box::pin(states)))
     }
 

@@ -21,7 +21,7 @@ use tracing::info;
 use vireo_proto::launcher::state::Phase;
 use vireo_proto::launcher::{Fault, Identity, Outcome, State};
 
-pub use command::{Command, Handle, VolumeRequest};
+pub use command::{Command, Handle, VolumeRequest, Watchers};
 pub use start::LaunchReply;
 
 use crate::agent::{self, AgentRequest};
@@ -35,6 +35,9 @@ use stage::Stage;
 
 /// How long a launcher that has nothing to run waits for its handler.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long a launcher that is to exit gives a handler that watches it to record how its guest ended.
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a session needs to know about where it runs.
 pub trait Node: Send {
@@ -73,6 +76,7 @@ pub struct Session {
     agent_open: watch::Sender<bool>,
     /// The launcher exits as soon as its guest has ended.
     exiting: bool,
+    watchers: Watchers,
 }
 
 impl Session {
@@ -83,6 +87,7 @@ impl Session {
         let (status, seen) = watch::channel(SessionStatus { vmi: None, state, screen: None });
         let (agent_client, agent_requests) = agent::requests();
         let (stats_source, meters) = watch::channel(None);
+        let watchers = Watchers::default();
         let session = Self {
             node,
             commands,
@@ -92,8 +97,9 @@ impl Session {
             agent_requests: Some(agent_requests),
             agent_open: watch::Sender::new(false),
             exiting: false,
+            watchers: watchers.clone(),
         };
-        (session, Handle::new(sender, seen, meters, agent_client))
+        (session, Handle::new(sender, seen, meters, (agent_client, watchers)))
     }
 
     /// Runs until the launcher may exit.
@@ -149,8 +155,15 @@ impl Session {
 
     async fn exited(&mut self, outcome: Outcome) -> Stage {
         info!(outcome = ?outcome.kind(), "the VM is gone");
-        let give_up = Instant::now() + IDLE_TIMEOUT;
-        while !self.exiting {
+        let mut give_up = Instant::now() + IDLE_TIMEOUT;
+        loop {
+            if self.exiting {
+                // A Pod that is deleted takes its launcher with it, and the handler shall know of the end.
+                match self.watchers.is_empty() {
+                    true => return Stage::Gone,
+                    false => give_up = give_up.min(Instant::now() + OUTCOME_TIMEOUT),
+                }
+            }
             let command = tokio::select! {
                 command = self.commands.recv() => command,
                 () = tokio::time::sleep_until(give_up) => return Stage::Gone,
@@ -165,10 +178,10 @@ impl Session {
                 Some(other @ (Command::Launch(..) | Command::Lifecycle(..) | Command::Hotplug(..))) => {
                     reject(other, &self.state());
                 }
-                Some(Command::Exit) | None => return Stage::Gone,
+                Some(Command::Exit) => self.exiting = true,
+                None => return Stage::Gone,
             }
         }
-        Stage::Gone
     }
 }
 

@@ -12,6 +12,7 @@ use super::status::{self, Facts, Phase};
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::resolve;
+use crate::settings::Runtime;
 
 impl VmiReconciler {
     /// Updates, writes and publishes the status. A status that cannot be written is published all the same. Returns
@@ -59,9 +60,12 @@ impl VmiReconciler {
     fn address(&self, record: &Record) -> Option<String> {
         match &record.plan {
             Some(plan) => Some(plan.wire().vm().to_string()),
+            None if self.node.settings.runtime == Runtime::Process => None,
             None => {
-                let pod = self.node.launcher_pod(record.uid)?;
-                Some(pod.address).filter(|address| !address.is_empty())
+                // After a restart the Pod is not known at once. Its address does not change.
+                let pod = self.node.launcher_pod(record.uid).map(|pod| pod.address);
+                let before = || Some(record.vmi.status.interfaces.first()?.ip_address.clone());
+                pod.or_else(before).filter(|address| !address.is_empty())
             }
         }
     }

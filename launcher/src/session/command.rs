@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -37,6 +39,33 @@ pub enum VolumeRequest {
     Detach(String),
 }
 
+/// The clients that read the stream of the state.
+#[derive(Clone, Debug, Default)]
+pub struct Watchers(Arc<AtomicUsize>);
+
+impl Watchers {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
+    /// Counts one more until the result is dropped.
+    fn enter(&self) -> Watcher {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Watcher(self.clone())
+    }
+}
+
+/// One of [`Watchers`].
+#[derive(Debug)]
+pub struct Watcher(Watchers);
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// A handle to a session.
 #[derive(Clone)]
 pub struct Handle {
@@ -44,6 +73,7 @@ pub struct Handle {
     status: watch::Receiver<SessionStatus>,
     stats_source: watch::Receiver<StatsSource>,
     agent: AgentClient,
+    watchers: Watchers,
 }
 
 impl Handle {
@@ -51,9 +81,14 @@ impl Handle {
         commands: mpsc::Sender<Command>,
         status: watch::Receiver<SessionStatus>,
         stats_source: watch::Receiver<StatsSource>,
-        agent: AgentClient,
+        (agent, watchers): (AgentClient, Watchers),
     ) -> Self {
-        Self { commands, status, stats_source, agent }
+        Self { commands, status, stats_source, agent, watchers }
+    }
+
+    /// Makes the launcher wait at its exit for a client that reads its state, until the result is dropped.
+    pub fn watch(&self) -> Watcher {
+        self.watchers.enter()
     }
 
     /// The client of the guest agent.
