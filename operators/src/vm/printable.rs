@@ -46,7 +46,9 @@ fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
         _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
         _ if holds(instance, "Provisioning") || lacks("PvcNotPopulated") => Some("Provisioning"),
         _ if lacks("PvcNotBound") => Some("WaitingForVolumeBinding"),
-        _ if lacks("ErrImagePull") => Some("ErrImagePull"),
+        _ if ["ErrImagePull", "ErrImageNeverPull", "InvalidImageName"].into_iter().any(lacks) => {
+            Some("ErrImagePull")
+        }
         _ if lacks("ImagePullBackOff") => Some("ImagePullBackOff"),
         "" | "Pending" | "Scheduling" | "Scheduled" => Some("Starting"),
         _ => Some("Unknown"),

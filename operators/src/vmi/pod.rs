@@ -135,9 +135,12 @@ impl LauncherPod {
 
     /// Why an image cannot be pulled, or a container cannot be made of it.
     pub fn image_failure(&self) -> Option<&Waiting> {
-        const FAILURES: [&str; 6] = [
+        const FAILURES: [&str; 9] = [
             "ErrImagePull",
             "ImagePullBackOff",
+            "ErrImageNeverPull",
+            "ImageInspectError",
+            "RegistryUnavailable",
             "InvalidImageName",
             "CreateContainerConfigError",
             "CreateContainerError",

@@ -22,6 +22,7 @@ fn the_status_for_people_is_that_of_the_instance() {
     for (kind, status, reason, phase, expected) in [
         ("Paused", "True", "PausedByUser", "Running", "Paused"),
         ("Synchronized", "False", "ErrImagePull", "Scheduling", "ErrImagePull"),
+        ("Synchronized", "False", "ErrImageNeverPull", "Scheduling", "ErrImagePull"),
         ("Synchronized", "False", "ImagePullBackOff", "Scheduling", "ImagePullBackOff"),
         ("Synchronized", "False", "FailedPvcNotFound", "Pending", "ErrorPvcNotFound"),
         ("Synchronized", "False", "PvcNotPopulated", "Pending", "Provisioning"),
