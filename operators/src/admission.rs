@@ -2,6 +2,7 @@
 //! else there must be. The API server of standalone calls them before it stores an object, as webhooks do in a cluster.
 
 mod eviction;
+pub mod host_paths;
 pub mod instancetype;
 pub mod pool;
 pub mod replicaset;

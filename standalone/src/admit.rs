@@ -70,10 +70,9 @@ impl Admission for VirtAdmission {
             none(causes(vmi::validate_update(new, old, is_component(user))))?;
         }
         none(storage(attributes, new))?;
-        if let Some(kind) = kind(resource) {
-            answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
-        }
-        none(host_paths::validate(&self.allowed, resource, new, old))
+        let Some(kind) = kind(resource) else { return Ok(Vec::new()) };
+        answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
+        none(host_paths::validate(&self.allowed, kind, new, old))
     }
 
     fn delete(
