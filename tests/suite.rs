@@ -6,6 +6,7 @@ mod scenarios {
     pub(crate) mod broken;
     mod cdrom;
     pub(crate) mod client;
+    mod cluster;
     mod deaf;
     mod debian;
     mod disk;

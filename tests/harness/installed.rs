@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::guest::{Drive, Monitor};
@@ -14,6 +15,9 @@ const IMAGE: &str = "/in/guest.raw";
 /// From the start of the monitor to the login prompt, on a busy test host.
 const BOOT: Duration = Duration::from_secs(150);
 const ANSWER: Duration = Duration::from_secs(60);
+
+/// A number of its own for every command, since a console shows the answers to earlier ones too.
+static ASKED: AtomicU32 = AtomicU32::new(1);
 
 /// Debian's firmware, by the name it has in a host.
 const FIRMWARE: [(&str, &str); 3] = [
@@ -80,7 +84,7 @@ impl Installed {
         };
         let (program, args) = words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
         let process = host.command(program).args(args.iter().cloned()).directory("/tmp").spawn()?;
-        Ok(Login { process, asked: 0 })
+        Ok(Login { process })
     }
 
     fn vmm(&self) -> Vec<String> {
@@ -159,13 +163,12 @@ pub fn images(target: &str) -> io::Result<PathBuf> {
 #[derive(Debug)]
 pub struct Login<'h> {
     process: Process<'h>,
-    asked: u32,
 }
 
 impl<'h> Login<'h> {
     /// A guest whose serial line is a running command's standard input and output.
     pub fn over(process: Process<'h>) -> Self {
-        Self { process, asked: 0 }
+        Self { process }
     }
 
     /// Waits for the prompt and logs in, after the start and after every reboot. What the console showed until then.
@@ -184,9 +187,8 @@ impl<'h> Login<'h> {
     /// If it fails.
     #[track_caller]
     pub fn run(&mut self, line: &str) -> Result<String, HostError> {
-        self.asked += 1;
         // The console echoes the line: the marks in it are not yet those in the answer.
-        let n = self.asked;
+        let n = ASKED.fetch_add(1, Ordering::Relaxed);
         self.send(&format!("echo \"BEGIN\"-{n}; {line}; echo \"END\"-{n}-$?"))?;
         self.process.wait_for(&format!("BEGIN-{n}\r\n"), ANSWER)?;
         let mark = format!("END-{n}-");

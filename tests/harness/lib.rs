@@ -40,6 +40,7 @@
 #[doc(hidden)]
 pub mod agent;
 pub mod cache;
+pub mod cluster;
 mod debian;
 pub mod eventually;
 pub mod font;

@@ -20,16 +20,20 @@ pub fn directory(nested: &str) -> &'static Path {
         // The whole workspace, as the tests are: parts of it have other features of the same crates, built once more.
         build.args(["build", "--quiet", "--workspace", "--bins", "--manifest-path"]);
         build.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"));
-        // What the runner of tests says of this package would pass for news to build scripts, which look at it: half of
-        // the workspace was built anew by every run, and once more by the next one.
-        for (name, _) in std::env::vars_os() {
-            let text = name.to_string_lossy();
-            if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|ours| text.starts_with(ours)) {
-                build.env_remove(&name);
-            }
-        }
+        forget_package(&mut build);
         let status = build.status().expect("cargo starts");
         assert!(status.success(), "the programs under test do not build");
         Path::new(nested).parent().unwrap_or(Path::new(".")).to_owned()
     })
+}
+
+/// Takes from a command that runs cargo what the runner of tests says of this package. It would pass for news to build
+/// scripts, which look at it: half of the workspace was built anew by every run, and once more by the next one.
+pub(crate) fn forget_package(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_"].iter().any(|ours| text.starts_with(ours)) {
+            command.env_remove(&name);
+        }
+    }
 }

@@ -1,8 +1,9 @@
-//! Who talks to a `vireo`: Debian's `kubectl` and our `virtctl`.
+//! Who talks to a `vireo` or a cluster: Debian's `kubectl` and our `virtctl`.
 
 use std::time::Duration;
 
 use serde_json::Value;
+use vireo_tests::cluster::Cluster;
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, Invocation, Output, Process};
@@ -14,26 +15,43 @@ pub(crate) struct Client<'h> {
     pub(crate) host: &'h Host,
     /// Its state directory, as the host has it.
     state: String,
-    /// A process in whose network it is.
-    network: Option<String>,
+    place: Place<'h>,
+}
+
+/// Where the server is reached.
+enum Place<'h> {
+    /// On the host.
+    Host,
+    /// In the network of a process.
+    Beside(String),
+    /// On the node of a cluster.
+    Cluster(&'h Cluster),
 }
 
 impl<'h> Client<'h> {
     /// Of the `vireo` of a host.
     pub(crate) fn of(host: &'h Host) -> Self {
-        Self { host, state: host.work("state"), network: None }
+        Self { host, state: host.work("state"), place: Place::Host }
     }
 
     /// Of one in the network of a process.
     pub(crate) fn beside(host: &'h Host, state: String, process: &str) -> Self {
-        Self { host, state, network: Some(process.to_owned()) }
+        Self { host, state, place: Place::Beside(process.to_owned()) }
+    }
+
+    /// Of a cluster.
+    pub(crate) fn within(cluster: &'h Cluster) -> Self {
+        let host = cluster.host();
+        Self { host, state: host.work("state"), place: Place::Cluster(cluster) }
     }
 
     /// One of our programs or the machine's, where the server is reached.
     fn program(&self, name: &str) -> Invocation<'h> {
-        let command = match &self.network {
-            Some(process) => self.host.command("nsenter").args(["-t", process, "--net", "--", name]),
-            None => self.host.command(name),
+        let command = match &self.place {
+            Place::Host => self.host.command(name),
+            Place::Beside(process) => self.host.command("nsenter").args(["-t", process, "--net", "--", name]),
+            // It says itself which kubeconfig there is.
+            Place::Cluster(cluster) => cluster.command(name),
         };
         command.env("KUBECONFIG", &self.kubeconfig())
     }
@@ -70,15 +88,22 @@ impl<'h> Client<'h> {
 
     /// `virtctl console` from the beginning, connected.
     pub(crate) fn console_process(&self, name: &str) -> Result<Process<'h>, HostError> {
+        Ok(self.try_console(name)?.unwrap_or_else(|why| panic!("{why}")))
+    }
+
+    /// The same, or why there is no console.
+    pub(crate) fn try_console(&self, name: &str) -> Result<Result<Process<'h>, String>, HostError> {
         let mut process =
             self.program(&self.host.input("virtctl")).args(["console", name, "--history"]).spawn()?;
+        let mut ended = None;
         eventually("virtctl is connected", BOOT, || {
-            if let Some(status) = process.ended()? {
-                panic!("virtctl ended with {status:?}:\n{}", process.stderr());
-            }
-            Ok(process.stderr().contains("Successfully connected"))
+            ended = process.ended()?;
+            Ok(ended.is_some() || process.stderr().contains("Successfully connected"))
         })?;
-        Ok(process)
+        Ok(match ended {
+            Some(status) => Err(format!("virtctl ended with {status:?}:\n{}", process.stderr())),
+            None => Ok(process),
+        })
     }
 
     /// Waits until the machine's instance runs and is another one.
@@ -102,6 +127,11 @@ impl<'h> Client<'h> {
     /// Where a file of its state is.
     pub(crate) fn file(&self, path: &str) -> String {
         format!("{}/{path}", self.state)
+    }
+
+    /// What a shell prints where the server is reached.
+    pub(crate) fn on_node(&self, line: &str) -> Result<String, HostError> {
+        Ok(self.program("/bin/bash").args(["-e", "-o", "pipefail", "-c", line]).run()?.ok())
     }
 
     /// What a command of the host's shell prints.

@@ -1,0 +1,198 @@
+//! Vireo on a real Kubernetes of one node: its images, its manifests, `kubectl` and `virtctl`.
+
+mod guest;
+mod machine;
+mod refused;
+
+use std::cell::Cell;
+use std::ops::Deref;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use vireo_tests::cluster::{self, Cluster};
+use vireo_tests::eventually::eventually;
+use vireo_tests::{HostBuilder, HostError, installed, programs};
+
+use crate::scenarios::client::Client;
+
+/// Everything that a cluster does; with room for Kubernetes and images that are made first.
+const ALL: Duration = Duration::from_secs(1500);
+/// What a busy cluster does in a moment.
+const STEP: Duration = Duration::from_secs(120);
+const LIMIT: &str = "--timeout=120s";
+/// The name of the guest's image on the node, without its tag.
+const GUEST: &str = "localhost/vireo/guest";
+const VIREO: &str = "localhost/vireo/vireo:";
+const LAUNCHER: &str = "localhost/vireo/virt-launcher:";
+
+/// Vireo in a cluster.
+struct Vireo<'h> {
+    client: Client<'h>,
+    begun: Instant,
+    step: Cell<Instant>,
+}
+
+impl<'h> Deref for Vireo<'h> {
+    type Target = Client<'h>;
+
+    fn deref(&self) -> &Client<'h> {
+        &self.client
+    }
+}
+
+impl<'h> Vireo<'h> {
+    fn new(cluster: &'h Cluster, begun: Instant) -> Self {
+        Self { client: Client::within(cluster), begun, step: Cell::new(Instant::now()) }
+    }
+
+    /// Says what comes next, and how long the last took.
+    fn step(&self, name: &str) {
+        let last = self.step.replace(Instant::now()).elapsed();
+        eprintln!(
+            "cluster: {:6.1} s (+{:.1} s) {name}",
+            self.begun.elapsed().as_secs_f32(),
+            last.as_secs_f32()
+        );
+    }
+
+    /// What `kubectl` prints when it succeeds.
+    #[track_caller]
+    fn ok(&self, line: &str) -> String {
+        self.feed(line, "")
+    }
+
+    /// The same with something to read.
+    #[track_caller]
+    fn feed(&self, line: &str, input: &str) -> String {
+        let reported =
+            self.kubectl(line, Some(input)).unwrap_or_else(|error| panic!("kubectl {line}: {error}"));
+        reported.ok()
+    }
+
+    /// What `kubectl` complains of when it fails.
+    fn fails(&self, line: &str, input: &str) -> Result<String, HostError> {
+        let reported = self.kubectl(line, Some(input))?;
+        assert!(
+            reported.status != vireo_tests::Status::Code(0),
+            "kubectl {line} succeeds:\n{}",
+            reported.stdout
+        );
+        Ok(reported.stderr)
+    }
+
+    /// Waits until an object is as it should be.
+    fn becomes(&self, object: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value, HostError> {
+        let mut last = Value::Null;
+        let reached = eventually(&format!("{object} {what}"), STEP, || {
+            last = self.json(&format!("get {object}"))?;
+            Ok(holds(&last))
+        });
+        reached.inspect_err(|_| eprintln!("{object} as last seen: {last:#}"))?;
+        Ok(last)
+    }
+
+    fn phase(&self, name: &str, wanted: &str) -> Result<Value, HostError> {
+        self.becomes(&format!("vmi {name}"), &format!("is {wanted}"), |vmi| vmi["status"]["phase"] == wanted)
+    }
+
+    /// The launcher Pods of an instance.
+    fn pods(&self, name: &str) -> Result<Vec<Value>, HostError> {
+        self.items(&format!("pods -l kubevirt.io=virt-launcher,vm.kubevirt.io/name={name}"))
+    }
+
+    /// The only one.
+    fn pod(&self, name: &str) -> Result<Value, HostError> {
+        let mut pods = self.pods(name)?;
+        assert_eq!(pods.len(), 1, "{pods:#?}");
+        Ok(pods.remove(0))
+    }
+
+    /// Waits until there is nothing of an instance.
+    fn gone(&self, name: &str) -> Result<(), HostError> {
+        eventually(&format!("nothing is left of {name}"), STEP, || {
+            let vmis = self.kubectl(&format!("get vmi {name}"), None)?;
+            Ok(vmis.stderr.contains("NotFound") && self.pods(name)?.is_empty())
+        })
+    }
+
+    /// The processes of a program, which are the cluster's, with spaces between.
+    fn processes(&self, program: &str) -> Result<String, HostError> {
+        Ok(self.host.shell(&format!("pidof {program} || true")).run()?.ok().trim().to_owned())
+    }
+}
+
+#[test]
+fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
+    let begun = Instant::now();
+    let programs = programs::directory(env!("CARGO_BIN_EXE_nested"));
+    let images = cluster::images();
+    let guest = installed::images("archive").map_err(HostError::Start)?.join("disk.oci.tar");
+    eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
+    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL);
+    let builder = builder.file(programs.join("vireo")).file(programs.join("virtctl"));
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
+    let cluster = Cluster::up(builder, &directory)?;
+    let vireo = Vireo::new(&cluster, begun);
+    vireo.step("Kubernetes is up");
+    vireo.shell(&format!("mkdir -p {}", vireo.host.work("state")))?;
+    for archive in images.iter().filter(|path| !path.to_string_lossy().contains("native")) {
+        cluster.import(archive, None)?;
+    }
+    cluster.import(&guest, Some(GUEST))?;
+    is_installed(&vireo)?;
+    guest::runs(&vireo)?;
+    refused::fields(&vireo)?;
+    refused::images(&vireo)?;
+    machine::starts_and_stops(&vireo)?;
+    machine::moves_away(&vireo)?;
+    leaves_nothing(&vireo)?;
+    vireo.step("end");
+    cluster.done();
+    Ok(())
+}
+
+fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// The manifests install everything, and everything becomes available.
+fn is_installed(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("install");
+    let (image, launcher) = (format!("{VIREO}{}", version()), format!("{LAUNCHER}{}", version()));
+    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
+    let manifests = vireo.host.command(&vireo.host.input("vireo")).args(words).run()?.ok();
+    vireo.feed("apply -f -", &manifests);
+    vireo.ok(&format!("-n kubevirt wait deployment --all --for=condition=Available {LIMIT}"));
+    vireo.ok(&format!("-n kubevirt rollout status daemonset/virt-handler {LIMIT}"));
+    for service in vireo.items("apiservice -l kubevirt.io=virt-api")? {
+        let name = service["metadata"]["name"].as_str().unwrap_or_default();
+        vireo.ok(&format!("wait apiservice/{name} --for=condition=Available {LIMIT}"));
+    }
+    vireo.becomes("node node-1", "takes VMIs", |node| {
+        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
+    })?;
+    let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
+    eprintln!("cluster: subresources: {}", known.split_whitespace().count());
+    // To install again changes nothing.
+    let again = vireo.feed("apply -f -", &manifests);
+    let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
+    eprintln!("cluster: applied again, changed: {changed:?}");
+    Ok(())
+}
+
+/// What is deleted leaves no trace on the node.
+fn leaves_nothing(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("nothing is left on the node");
+    vireo.ok(&format!("delete vm,vmi --all {LIMIT}"));
+    eventually("all launcher Pods are gone", STEP, || {
+        Ok(vireo.items("pods -A -l kubevirt.io=virt-launcher")?.is_empty())
+    })?;
+    eventually("no process of a guest is left", STEP, || {
+        Ok(vireo.processes("qemu-system-x86_64")?.is_empty() && vireo.processes("virt-launcher")?.is_empty())
+    })?;
+    eventually("the node agent keeps no files of instances", STEP, || {
+        Ok(vireo.on_node("ls -A /var/lib/vireo/vmis")?.trim().is_empty())
+    })?;
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! One guest from its start to its end.
+
+use vireo_tests::HostError;
+use vireo_tests::Status;
+use vireo_tests::eventually::eventually;
+use vireo_tests::installed::Login;
+
+use super::{STEP, Vireo};
+use crate::scenarios::probes::condition;
+
+const MANIFEST: &str = include_str!("../../../examples/cluster/demo.yaml");
+const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";
+const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+
+/// A guest is started, used, paused, kept from those without rights and from the loss of its node agent, and shut down
+/// from inside.
+pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a guest starts");
+    vireo.feed("apply -f -", MANIFEST);
+    vireo.phase("demo", "Running")?;
+    vireo.step("it runs");
+    is_in_its_pod(vireo)?;
+    let mut guest = console(vireo)?;
+    let shown = guest.log_in()?;
+    assert!(shown.contains("user-data: hello from demo"), "{shown}");
+    vireo.step("it has a login on its console");
+    assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
+    guest.run("echo kept >/tmp/kept")?;
+    let boot = guest.run(BOOT_ID)?;
+    is_paused(vireo)?;
+    assert_eq!(guest.run(BOOT_ID)?, boot, "paused and not restarted");
+    is_kept_from_strangers(vireo)?;
+    outlives_its_agent(vireo, guest, &boot)?;
+    is_shut_down(vireo)
+}
+
+/// The guest's console from its beginning.
+fn console<'h>(vireo: &Vireo<'h>) -> Result<Login<'h>, HostError> {
+    Ok(Login::over(vireo.console_process("demo")?))
+}
+
+fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let vmi = vireo.becomes("vmi demo", "is ready", |vmi| condition(vmi, "Ready")["status"] == "True")?;
+    let finalizers = &vmi["metadata"]["finalizers"];
+    assert!(
+        finalizers
+            .as_array()
+            .is_some_and(|all| all.iter().any(|one| one == "kubevirt.io/foregroundDeleteVirtualMachine")),
+        "{finalizers}"
+    );
+    let pod = vireo.pod("demo")?;
+    assert_eq!(condition(&pod, "Ready")["status"], "True", "{pod:#}");
+    let owner = &pod["metadata"]["ownerReferences"][0];
+    assert_eq!((&owner["kind"], &owner["uid"]), (&"VirtualMachineInstance".into(), &vmi["metadata"]["uid"]));
+    assert_eq!(vmi["status"]["interfaces"][0]["ipAddress"], pod["status"]["podIP"], "{:#}", vmi["status"]);
+    assert_eq!(vmi["status"]["nodeName"], "node-1");
+    let table = vireo.ok("get pods -l vm.kubevirt.io/name=demo");
+    let row: Vec<&str> = table.lines().nth(1).unwrap_or_default().split_whitespace().collect();
+    assert_eq!(row.get(1..3), Some(&["1/1", "Running"][..]), "{table}");
+    let table = vireo.ok("get vmi demo");
+    assert!(table.contains("Running") && table.contains("node-1"), "{table}");
+    Ok(())
+}
+
+fn is_paused(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("it is paused");
+    vireo.virtctl("pause vmi demo")?.ok();
+    let paused =
+        |status: &'static str| move |vmi: &serde_json::Value| condition(vmi, "Paused")["status"] == status;
+    vireo.becomes("vmi demo", "is paused", paused("True"))?;
+    vireo.virtctl("unpause vmi demo")?.ok();
+    vireo.becomes("vmi demo", "goes on", |vmi| condition(vmi, "Paused")["status"] != "True")?;
+    Ok(())
+}
+
+/// Who may look at instances may neither use nor pause them.
+fn is_kept_from_strangers(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a user without rights is refused");
+    vireo.ok("create serviceaccount looker");
+    let looker = "--as system:serviceaccount:default:looker";
+    let stranger = vireo.fails(&format!("{looker} get vmi"), "")?;
+    assert!(stranger.contains("cannot list resource \"virtualmachineinstances\""), "{stranger}");
+    vireo.ok("create rolebinding looks --clusterrole=kubevirt.io:view --serviceaccount=default:looker");
+    vireo.ok(&format!("{looker} get vmi demo"));
+    for (line, subresource) in [("console demo", "console"), ("pause vmi demo", "pause")] {
+        let reported = vireo.virtctl(&format!("{looker} {line}"))?;
+        assert_ne!(reported.status, Status::Code(0), "{line}: {}", reported.stdout);
+        let expected = format!("virtualmachineinstances/{subresource}\"");
+        assert!(
+            reported.stderr.contains("cannot") && reported.stderr.contains(&expected),
+            "{line}: {}",
+            reported.stderr
+        );
+    }
+    let denied = vireo.fails(&format!("{looker} delete vmi demo"), "")?;
+    assert!(denied.contains("cannot delete resource"), "{denied}");
+    Ok(())
+}
+
+/// The node agent is killed, then replaced: the guest goes on.
+fn outlives_its_agent(vireo: &Vireo<'_>, open: Login<'_>, boot: &str) -> Result<(), HostError> {
+    vireo.step("its node agent is killed");
+    let pod = vireo.pod("demo")?["metadata"]["uid"].clone();
+    let handler = vireo.processes("virt-handler")?;
+    vireo.shell(&format!("kill -9 {handler}"))?;
+    eventually("another one runs", STEP, || {
+        let pods = vireo.items(HANDLER)?;
+        let status =
+            pods.first().map(|pod| pod["status"]["containerStatuses"][0].clone()).unwrap_or_default();
+        Ok(status["restartCount"] == 1 && status["ready"] == true)
+    })?;
+    drop(open);
+    is_the_same(vireo, &pod, boot)?;
+    vireo.step("its node agent is replaced");
+    vireo.ok("-n kubevirt rollout restart daemonset/virt-handler");
+    vireo.ok("-n kubevirt rollout status daemonset/virt-handler --timeout=120s");
+    is_the_same(vireo, &pod, boot)
+}
+
+fn is_the_same(vireo: &Vireo<'_>, pod: &serde_json::Value, boot: &str) -> Result<(), HostError> {
+    // Its console is there when the node agent is.
+    let mut guest = None;
+    eventually("there is a console", STEP, || {
+        guest = vireo.try_console("demo")?.map(Login::over).ok();
+        Ok(guest.is_some())
+    })?;
+    let mut guest = guest.expect("a console");
+    guest.send("")?;
+    assert_eq!(guest.run("cat /tmp/kept")?.trim(), "kept");
+    assert_eq!(guest.run(BOOT_ID)?, boot);
+    assert_eq!(&vireo.pod("demo")?["metadata"]["uid"], pod);
+    let vmi = vireo.json("get vmi demo")?;
+    assert_eq!(vmi["status"]["phase"], "Running", "{:#}", vmi["status"]);
+    vireo.becomes("vmi demo", "is ready", |vmi| condition(vmi, "Ready")["status"] == "True")?;
+    Ok(())
+}
+
+fn is_shut_down(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("it shuts down from inside");
+    let mut guest = console(vireo)?;
+    guest.send("")?;
+    guest.send("poweroff")?;
+    vireo.phase("demo", "Succeeded")?;
+    let name = vireo.pod("demo")?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    let pod =
+        vireo.becomes(&format!("pod {name}"), "is completed", |pod| pod["status"]["phase"] == "Succeeded")?;
+    assert_eq!(
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"], "Completed",
+        "{pod:#}"
+    );
+    vireo.ok("delete vmi demo --timeout=120s");
+    vireo.gone("demo")
+}

@@ -1,0 +1,84 @@
+//! VirtualMachines: their instances come and go with `virtctl`, Pods and nodes.
+
+use serde_json::Value;
+use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
+
+use super::{LIMIT, STEP, Vireo};
+
+const DRAIN: &str =
+    "drain node-1 --ignore-daemonsets --delete-emptydir-data --pod-selector=kubevirt.io=virt-launcher";
+
+/// It has nothing to start, which is enough to run.
+fn bare(run_strategy: &str, eviction_strategy: &str) -> String {
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: bare}}\nspec:\n  runStrategy: {run_strategy}\n  template:\n    spec:\n      evictionStrategy: {eviction_strategy}\n      terminationGracePeriodSeconds: 0\n      domain: {{memory: {{guest: 64Mi}}, devices: {{autoattachGraphicsDevice: false}}}}\n"
+    )
+}
+
+fn printable(vireo: &Vireo<'_>, wanted: &str) -> Result<(), HostError> {
+    let seen = |vm: &Value| vm["status"]["printableStatus"] == wanted;
+    vireo.becomes("vm bare", &format!("is {wanted}"), seen)?;
+    Ok(())
+}
+
+/// A machine does what `virtctl` says.
+pub(super) fn starts_and_stops(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a VirtualMachine is started");
+    vireo.feed("apply -f -", &bare("Halted", "None"));
+    printable(vireo, "Stopped")?;
+    vireo.virtctl("start bare")?.ok();
+    printable(vireo, "Running")?;
+    vireo.step("it is restarted");
+    let first = vireo.uid("bare")?;
+    vireo.virtctl("restart bare")?.ok();
+    vireo.another_runs("bare", &first)?;
+    printable(vireo, "Running")?;
+    vireo.step("it is stopped");
+    vireo.virtctl("stop bare")?.ok();
+    printable(vireo, "Stopped")?;
+    vireo.gone("bare")?;
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    Ok(())
+}
+
+/// A machine that is to run always runs again after its Pod was deleted or evicted, where there is a node.
+pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("its Pod is deleted");
+    vireo.feed("apply -f -", &bare("Always", "None"));
+    printable(vireo, "Running")?;
+    let first = vireo.uid("bare")?;
+    let pod = vireo.pod("bare")?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    vireo.ok(&format!("delete pod {pod} {LIMIT}"));
+    vireo.another_runs("bare", &first)?;
+    printable(vireo, "Running")?;
+
+    vireo.step("its node is drained");
+    let second = vireo.uid("bare")?;
+    let drained = vireo.ok(&format!("{DRAIN} {LIMIT}"));
+    assert!(drained.contains("evict"), "{drained}");
+    printable(vireo, "ErrorUnschedulable")?;
+    assert!(vireo.processes("qemu-system-x86_64")?.is_empty());
+    vireo.ok("uncordon node-1");
+    vireo.another_runs("bare", &second)?;
+    printable(vireo, "Running")?;
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")?;
+
+    vireo.step("an instance that must not be evicted keeps its node");
+    vireo.feed("apply -f -", &bare("RerunOnFailure", "LiveMigrate"));
+    printable(vireo, "Running")?;
+    let third = vireo.uid("bare")?;
+    let refused = vireo.fails(&format!("{DRAIN} --timeout=10s"), "")?;
+    assert!(refused.contains("is not live-migratable"), "{refused}");
+    assert_eq!(vireo.uid("bare")?, third);
+    vireo.ok("uncordon node-1");
+    let pod = vireo.pod("bare")?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    vireo.ok(&format!("delete pod {pod} --wait=false"));
+    eventually("the instance ends with its Pod", STEP, || {
+        let seen = vireo.kubectl("get vmi bare -o jsonpath={.metadata.uid},{.status.phase}", None)?.stdout;
+        Ok(!seen.starts_with(&third) || seen.ends_with(",Succeeded") || seen.ends_with(",Failed"))
+    })?;
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")
+}

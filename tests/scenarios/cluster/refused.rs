@@ -1,0 +1,86 @@
+//! What does not run, and why.
+
+use serde_json::Value;
+use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
+
+use super::{GUEST, LAUNCHER, STEP, Vireo, version};
+use crate::scenarios::probes::condition;
+
+/// An instance with one volume.
+fn vmi(name: &str, volume: &str) -> String {
+    format!(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: {name}}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain: {{memory: {{guest: 64Mi}}, devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}]}}}}\n  volumes: [{{name: root, {volume}}}]\n"
+    )
+}
+
+fn container_disk(name: &str, image: &str, policy: &str) -> String {
+    vmi(name, &format!("containerDisk: {{image: {image:?}, imagePullPolicy: {policy}}}"))
+}
+
+/// Objects that are not stored.
+pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("what is not valid is refused");
+    let absent = container_disk("bad", GUEST, "Never")
+        .replace("guest: 64Mi", "guest: 64Nonsense")
+        .replace("{name: root, disk", "{name: other, disk");
+    let refused = vireo.fails("create -f -", &absent)?;
+    for field in ["spec.domain.memory.guest", "spec.domain.devices.disks[0].name"] {
+        assert!(refused.contains(field), "{field} is missing in:\n{refused}");
+    }
+    for (volume, field, why) in [
+        ("hostDisk: {path: /etc/hostname, type: Disk}", "spec.volumes[0]", "HostDisk feature gate"),
+        ("containerDisk: {image: 'oci:/var/lib/images'}", "spec.volumes[0].containerDisk.image", "registry"),
+    ] {
+        let refused = vireo.fails("create -f -", &vmi("bad", volume))?;
+        assert!(refused.contains(field) && refused.contains(why), "{volume}: {refused}");
+    }
+    let node = container_disk("bad", GUEST, "Never")
+        .replace("{name: bad}", "{name: bad, labels: {kubevirt.io/nodeName: node-1}}");
+    let refused = vireo.fails("create -f -", &node)?;
+    assert!(refused.contains("kubevirt.io/nodeName"), "{refused}");
+
+    let good = container_disk("labelled", &format!("{GUEST}:absent"), "Never");
+    vireo.feed("create -f -", &good);
+    let refused = vireo.fails("label vmi labelled --overwrite kubevirt.io/nodeName=elsewhere", "")?;
+    assert!(refused.contains("kubevirt.io/nodeName"), "{refused}");
+    let refused = vireo.fails(
+        "patch vmi labelled --type=merge -p '{\"spec\":{\"domain\":{\"memory\":{\"guest\":\"128Mi\"}}}}'",
+        "",
+    )?;
+    eprintln!("cluster: an update of the spec: {}", refused.trim());
+    vireo.ok("delete vmi labelled --timeout=120s");
+    vireo.gone("labelled")
+}
+
+/// Images that cannot be had, or are none of a disk.
+pub(super) fn images(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("an image that cannot be pulled");
+    vireo.feed("create -f -", &container_disk("unpulled", "127.0.0.1:1/absent:1", "IfNotPresent"));
+    vireo.feed("create -f -", &container_disk("absent", "localhost/vireo/absent:1", "Never"));
+    for (name, reasons) in
+        [("unpulled", &["ErrImagePull", "ImagePullBackOff"][..]), ("absent", &["ErrImageNeverPull"])]
+    {
+        let vmi = vireo.becomes(&format!("vmi {name}"), "says why", |vmi| {
+            let why = condition(vmi, "Synchronized");
+            why["status"] == "False" && reasons.iter().any(|reason| why["reason"] == *reason)
+        })?;
+        eprintln!("cluster: {name}: {} {}", vmi["status"]["phase"], condition(&vmi, "Synchronized"));
+        vireo.ok(&format!("delete vmi {name} --timeout=120s"));
+        vireo.gone(name)?;
+    }
+
+    vireo.step("an image without a disk");
+    vireo.feed("create -f -", &container_disk("diskless", &format!("{LAUNCHER}{}", version()), "Never"));
+    let mut last = Value::Null;
+    eventually("it says why it does not run", STEP, || {
+        last = vireo.json("get vmi diskless")?;
+        let why = condition(&last, "Synchronized");
+        Ok(why["status"] == "False" && why["message"].as_str().is_some_and(|text| text.contains("disk")))
+    })
+    .inspect_err(|_| eprintln!("as last seen: {:#}", last["status"]))?;
+    eprintln!("cluster: diskless: {} {}", last["status"]["phase"], condition(&last, "Synchronized"));
+    assert_ne!(last["status"]["phase"], "Running");
+    vireo.ok("delete vmi diskless --timeout=120s");
+    vireo.gone("diskless")
+}
