@@ -147,11 +147,11 @@ fn webhooks() -> [Value; 2] {
         .iter()
         .map(|kind| {
             json!({"apiGroups": [kind.group], "apiVersions": [kind.version], "resources": [kind.plural],
-                "operations": ["CREATE", "UPDATE"]})
+                "operations": ["CREATE", "UPDATE"], "scope": "*"})
         })
         .collect();
     let evictions = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"],
-        "operations": ["CREATE"]}]);
+        "operations": ["CREATE"], "scope": "*"}]);
     let webhook = |name: &str, webhook: Webhook, rules: &Value, (policy, effects): (&str, &str)| {
         let service =
             json!({"namespace": VIRT_API.0, "name": VIRT_API.1, "path": webhook.path(), "port": 443});
@@ -244,16 +244,17 @@ fn deployment(
         container[field] = value;
     }
     let labels = json!({COMPONENT_LABEL: name});
+    let mut pod = json!({"serviceAccountName": account, "containers": [container],
+        "priorityClassName": "system-cluster-critical",
+        "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}]});
+    if !volumes.is_empty() {
+        pod["volumes"] = json!(volumes);
+    }
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": named(namespace, name),
         "spec": {
             "replicas": 2, "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {"serviceAccountName": account, "containers": [container], "volumes": volumes,
-                    "priorityClassName": "system-cluster-critical",
-                    "tolerations": [{"key": "CriticalAddonsOnly", "operator": "Exists"}]},
-            },
+            "template": {"metadata": {"labels": labels}, "spec": pod},
         },
     })
 }

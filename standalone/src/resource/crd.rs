@@ -33,10 +33,14 @@ pub fn custom_resource_definitions() -> Vec<Value> {
 }
 
 fn definition(row: &Resource) -> Value {
-    let names = json!({
+    let mut names = json!({
         "plural": row.plural, "singular": row.singular, "kind": row.kind, "listKind": format!("{}List", row.kind),
-        "shortNames": row.short_names, "categories": row.categories,
     });
+    for (field, list) in [("shortNames", &row.short_names), ("categories", &row.categories)] {
+        if !list.is_empty() {
+            names[field] = json!(list);
+        }
+    }
     let version = json!({
         "name": row.version, "served": true, "storage": true,
         "schema": {"openAPIV3Schema": root(row)},
@@ -73,10 +77,13 @@ fn subresources(row: &Resource) -> Value {
 fn columns(row: &Resource) -> Vec<Value> {
     let column = |column: &vireo_apiserver::resource::Column| {
         let (Source::Path(path) | Source::Since(path)) = &column.source else { return None };
-        Some(json!({
-            "name": column.name, "type": column.kind, "jsonPath": path, "priority": column.priority,
-            "description": column.description,
-        }))
+        let mut printed = json!({
+            "name": column.name, "type": column.kind, "jsonPath": path, "description": column.description,
+        });
+        if column.priority != 0 {
+            printed["priority"] = json!(column.priority);
+        }
+        Some(printed)
     };
     row.columns.iter().filter_map(column).collect()
 }
@@ -90,7 +97,8 @@ fn root(row: &Resource) -> Value {
     schema
 }
 
-/// A schema without references: each is replaced by the definition that it names. KubeVirt's definitions do not recur.
+/// A schema without references: each is replaced by the definition that it names. KubeVirt's definitions do not recur. What
+/// an API server would not store, such as empty properties, is left out: `kubectl apply` would send it again every time.
 fn structural(definitions: &Definitions, schema: &Value) -> Value {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let mut target = definitions.get(name).cloned().unwrap_or_default();
@@ -106,7 +114,9 @@ fn structural(definitions: &Definitions, schema: &Value) -> Value {
         .iter()
         .filter_map(|keyword| Some(((*keyword).to_owned(), schema.get(*keyword)?.clone())))
         .collect();
-    if let Some(fields) = schema.get("properties").and_then(Value::as_object) {
+    if let Some(fields) =
+        schema.get("properties").and_then(Value::as_object).filter(|fields| !fields.is_empty())
+    {
         let fields: Map<String, Value> =
             fields.iter().map(|(name, field)| (name.clone(), structural(definitions, field))).collect();
         result.insert("properties".to_owned(), Value::Object(fields));
