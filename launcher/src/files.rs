@@ -49,6 +49,13 @@ impl PassedFiles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(name)
     }
 
+    /// Another descriptor of a file, which may be taken again.
+    pub fn duplicate(&self, name: &str) -> Option<OwnedFd> {
+        let files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // The limit of open files is all that it can fail for, which the next file meets too.
+        files.get(name)?.try_clone().ok()
+    }
+
     /// Takes the file of a path.
     pub fn take_file(&self, path: &Path) -> Option<File> {
         self.take(path.to_str()?).map(File::from)

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use rustix::fs::FileType;
-use vireo_proto::files::tap_name;
+use vireo_proto::files::{KVM, tap_name};
 use vireo_proto::launcher::Fault;
 
 use crate::agent::AgentPort;
@@ -26,6 +26,8 @@ use vireo_vmconfig::{BootSource, DiskSource, KernelFiles};
 /// Open files of one VM, in the order of its [`Launch`].
 #[derive(Debug)]
 pub struct HostResources {
+    /// The node's KVM; hypervisors open it themselves where it is absent.
+    pub kvm: Option<OwnedFd>,
     /// Kernel and initrd, for a VM that starts from them.
     pub kernel: Option<(File, Option<File>)>,
     /// For a VM that starts through it.
@@ -169,7 +171,8 @@ pub fn open(
         let all: Vec<_> = errors.iter().map(|(_, error)| chain(error)).collect();
         return Err(fault_at(Code::HostResource, field, all.join("; ")));
     }
-    Ok(HostResources { kernel, firmware, disks, taps, agent: None })
+    let kvm = passed.duplicate(KVM);
+    Ok(HostResources { kvm, kernel, firmware, disks, taps, agent: None })
 }
 
 /// Opens and locks a disk that is attached while the VM runs.

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use vireo_proto::files::KVM;
 use vireo_vmm::kvm::KvmUnusable;
 
 use crate::fault::chain;
@@ -26,7 +27,7 @@ pub struct LocalNode {
 
 impl Node for LocalNode {
     fn probe(&self) -> Probe {
-        Probe { kvm: kvm(), qemu: find_binary(&self.qemu).map(drop) }
+        Probe { kvm: self.kvm(), qemu: find_binary(&self.qemu).map(drop) }
     }
 
     fn firmware(&self) -> &firmware::Paths {
@@ -42,16 +43,18 @@ impl Node for LocalNode {
             Kind::Native => Box::new(Native),
             Kind::Qemu => Box::new(Qemu {
                 binary: find_binary(&self.qemu).unwrap_or_else(|_| self.qemu.clone()),
-                kvm: kvm() == KvmState::Usable,
+                kvm: self.kvm() == KvmState::Usable,
             }),
         }
     }
 }
 
-fn kvm() -> KvmState {
-    match vireo_vmm::kvm::probe() {
-        Ok(()) => KvmState::Usable,
-        Err(error @ KvmUnusable::SoftwareOnly) => KvmState::SoftwareOnly(chain(&error)),
-        Err(error) => KvmState::Unusable(chain(&error)),
+impl LocalNode {
+    fn kvm(&self) -> KvmState {
+        match vireo_vmm::kvm::probe(self.files.duplicate(KVM).as_ref()) {
+            Ok(()) => KvmState::Usable,
+            Err(error @ KvmUnusable::SoftwareOnly) => KvmState::SoftwareOnly(chain(&error)),
+            Err(error) => KvmState::Unusable(chain(&error)),
+        }
     }
 }

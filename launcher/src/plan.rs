@@ -83,6 +83,7 @@ fn plan(launch: &Launch, host: HostResources) -> Result<VmConfig, PlanError> {
         })
         .collect();
     let config = VmConfig::new(launch.cpu.topology(), memory, boot)
+        .with_kvm(host.kvm)
         .with_rng(launch.rng)
         .with_inputs((0..launch.tablets).map(|_| Input::Tablet).collect())
         .with_smbios(Some(launch.smbios.clone()).filter(|smbios| *smbios != Smbios::default()))
@@ -147,6 +148,7 @@ mod tests {
     fn host(launch: &Launch) -> HostResources {
         let files = |_: &Disk| Some(DiskFiles { image: any_file(), backing: Some(any_file()) });
         HostResources {
+            kvm: None,
             kernel: Some((any_file(), None)),
             firmware: None,
             disks: launch.disks.iter().map(files).collect(),

@@ -24,6 +24,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 /// The socket for open files, below a VM's directory.
 pub const FILES_SOCKET: &str = "files.sock";
+/// The node's KVM, and the name of its descriptor.
+pub const KVM: &str = "/dev/kvm";
 /// The longest name: a path, or `tap:` and the name of a device.
 const LONGEST_NAME: usize = 4096;
 

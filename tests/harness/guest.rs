@@ -34,6 +34,9 @@ const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
 /// From the start of the monitor to the guest's first process, on a busy test host.
 const BOOT: Duration = Duration::from_secs(90);
 
+/// The descriptor of an inherited `/dev/kvm`.
+const KVM_FD: &str = "3";
+
 /// A number of its own for every command, since a console shows the answers to earlier ones too.
 static ASKED: AtomicU32 = AtomicU32::new(1);
 
@@ -128,6 +131,8 @@ pub struct Machine {
     pub tap: Option<String>,
     /// Added to the kernel's command line.
     pub command_line: String,
+    /// Its monitor may not open `/dev/kvm` and inherits it.
+    pub unprivileged: bool,
 }
 
 impl Default for Machine {
@@ -142,6 +147,7 @@ impl Default for Machine {
             drives: Vec::new(),
             tap: None,
             command_line: String::new(),
+            unprivileged: false,
         }
     }
 }
@@ -173,6 +179,12 @@ pub fn write_initrd(image: &Image, kernel: &Kernel, programs: &[&Path], path: &P
     initrd.save(path)
 }
 
+/// The command of a user without any right, which inherits `/dev/kvm`.
+fn unprivileged(words: Vec<String>) -> Vec<String> {
+    let script = format!("exec chroot --userspec=107:107 --groups= / \"$@\" {KVM_FD}<>/dev/kvm");
+    ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()].into_iter().chain(words).collect()
+}
+
 impl Machine {
     /// Starts the guest and returns while it boots.
     pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Guest<'h>, HostError> {
@@ -180,6 +192,7 @@ impl Machine {
             Monitor::Vmm => self.vmm(),
             Monitor::Qemu => self.qemu(),
         };
+        let words = if self.unprivileged { unprivileged(words) } else { words };
         let (program, args) = words.split_first().map_or(("", &[][..]), |(p, a)| (p.as_str(), a));
         let process = host.command(program).args(args.iter().cloned()).directory("/tmp").spawn()?;
         Ok(Guest { process, asked: 0 })
@@ -207,6 +220,9 @@ impl Machine {
         if let Some(tap) = &self.tap {
             words.extend(["--net".into(), format!("tap={tap}")]);
         }
+        if self.unprivileged {
+            words.extend(["--kvm-fd".into(), KVM_FD.into()]);
+        }
         if let Some(path) = &self.vnc {
             let video = match self.video {
                 Video::Bochs => "bochs",
@@ -219,9 +235,15 @@ impl Machine {
 
     fn qemu(&self) -> Vec<String> {
         let [kernel, initrd, line] = self.boot();
-        let fixed = "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio \
+        let fixed = "qemu-system-x86_64 -machine q35 -cpu host -nodefaults -display none -serial stdio \
             -device virtio-rng-pci";
         let mut words: Vec<String> = fixed.split_whitespace().map(str::to_owned).collect();
+        if self.unprivileged {
+            words.extend(["-add-fd".into(), format!("fd={KVM_FD},set={KVM_FD}")]);
+            words.extend(["-accel".into(), format!("kvm,device=/dev/fdset/{KVM_FD}")]);
+        } else {
+            words.extend(["-accel".into(), "kvm".into()]);
+        }
         words.extend(["-kernel".into(), kernel, "-initrd".into(), initrd, "-append".into(), line]);
         words.extend(["-smp".into(), self.cpus.to_string(), "-m".into(), self.memory_mib.to_string()]);
         for (n, disk) in self.disks.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Debian's kernels as packaged, on machines small and large.
 
 use vireo_tests::guest::{Flavour, Guest, Machine, Monitor};
-use vireo_tests::{Host, HostError, scenario};
+use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
 
@@ -106,6 +106,24 @@ fn nested_full_kernel_one_cpu_6_gib() {
 fn nested_full_kernel_four_cpus_128_mib() {
     let machine = Machine { kernel: Flavour::Full, cpus: 4, memory_mib: 128, ..Machine::default() };
     boots("full kernel, 4 CPUs, 128 MiB", 1024, &machine);
+}
+
+/// As in a launcher Pod. QEMU gets it in the way that the launcher gives it.
+#[test]
+fn nested_monitors_that_may_open_nothing_run_on_a_kvm_that_they_inherit() {
+    let machine = Machine { unprivileged: true, ..Machine::default() };
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let load = |host: &Host, monitor: Monitor| {
+        let denied = "chroot --userspec=107:107 --groups= / sh -c ': <>/dev/kvm'";
+        assert_ne!(host.shell(denied).run()?.status, Status::Code(0), "the user may open it");
+        for monitor in [monitor, Monitor::Qemu] {
+            let mut guest = machine.start(host, monitor)?;
+            guest.ready()?;
+            power_off(guest)?;
+        }
+        Ok(())
+    };
+    scenario::run("unprivileged monitors", || Ok(host_for_guests(scratch.path())?.memory_mib(1024)), load);
 }
 
 #[test]

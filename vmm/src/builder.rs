@@ -78,7 +78,7 @@ pub(crate) fn build(
     machine: &VmConfig,
     output: Box<dyn SerialOutput>,
 ) -> Result<(Assembly, Vec<Vcpu>), BuildError> {
-    let kvm = kvm::open()?;
+    let kvm = kvm::open(machine.kvm.as_ref())?;
     let topology = Topology::new(machine.cpus)?;
     let apic_ids = topology.apic_ids();
     vcpus::check_count(&kvm, machine, &apic_ids)?;

@@ -56,6 +56,7 @@ impl Qemu {
         let inherited_fds = process::InheritedFds::new(launch, &host)?;
         let resources = args::Resources {
             kvm: self.kvm,
+            kvm_device: inherited_fds.kvm_fd(),
             firmware,
             files: inherited_fds.files(),
             taps: inherited_fds.tap_fds(),

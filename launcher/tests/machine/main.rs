@@ -295,7 +295,7 @@ async fn native_refuses_by_field() {
     };
     let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
-    let usable = matches!(vireo_vmm::kvm::probe(), Ok(()) | Err(KvmUnusable::SoftwareOnly));
+    let usable = matches!(vireo_vmm::kvm::probe(None), Ok(()) | Err(KvmUnusable::SoftwareOnly));
 
     let request = native(launcher.empty(), &disk);
     let fault = launcher.launch(request).await.fault.unwrap();

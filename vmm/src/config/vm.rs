@@ -1,4 +1,8 @@
+use std::os::fd::OwnedFd;
+
 use vireo_vmconfig::{CpuTopology, Smbios};
+
+use crate::kvm::{KvmUnusable, probe};
 
 use super::{Attachment, Boot, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
 
@@ -11,6 +15,7 @@ pub const SCSI_TARGETS: usize = 256;
 /// A whole VM, ready to be built.
 #[derive(Debug)]
 pub struct VmConfig {
+    pub(crate) kvm: Option<OwnedFd>,
     pub(crate) cpus: CpuTopology,
     pub(crate) memory: MemorySize,
     pub(crate) boot: Boot,
@@ -47,6 +52,7 @@ impl VmConfig {
     /// A VM with a serial port and nothing else.
     pub fn new(cpus: CpuTopology, memory: MemorySize, boot: Boot) -> Self {
         Self {
+            kvm: None,
             cpus,
             memory,
             boot,
@@ -122,6 +128,21 @@ impl VmConfig {
     pub fn with_notices(mut self, notices: Notices) -> Self {
         self.notices = notices;
         self
+    }
+
+    /// Runs the VM on an open `/dev/kvm`. Otherwise the monitor opens it.
+    #[must_use]
+    pub fn with_kvm(mut self, device: Option<OwnedFd>) -> Self {
+        self.kvm = device;
+        self
+    }
+
+    /// Whether VMs can run on its KVM.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn probe(&self) -> Result<(), KvmUnusable> {
+        probe(self.kvm.as_ref())
     }
 
     /// Adds a display.

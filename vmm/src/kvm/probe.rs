@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use kvm_ioctls::{Cap, Kvm};
 
@@ -52,9 +53,12 @@ pub enum KvmUnusable {
     Broken(#[source] io::Error),
 }
 
-/// Whether VMs can run here.
-pub fn probe() -> Result<(), KvmUnusable> {
-    let kvm = open()?;
+/// Whether VMs can run here; on an open `/dev/kvm` if one is given.
+///
+/// # Errors
+/// Why they cannot.
+pub fn probe(device: Option<&OwnedFd>) -> Result<(), KvmUnusable> {
+    let kvm = open(device)?;
     let cpuinfo = File::open("/proc/cpuinfo").map_err(KvmUnusable::Broken)?;
     if !has_hardware_virtualization(BufReader::new(cpuinfo)) {
         return Err(KvmUnusable::SoftwareOnly);
@@ -63,13 +67,16 @@ pub fn probe() -> Result<(), KvmUnusable> {
     Ok(())
 }
 
-/// Opens `/dev/kvm` and checks that it can do what a VM needs.
-pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
-    let kvm = Kvm::new().map_err(|errno| match errno.errno() {
-        libc::ENOENT | libc::ENXIO | libc::ENODEV => KvmUnusable::NoDevice,
-        libc::EACCES | libc::EPERM => KvmUnusable::NoPermission,
-        other => KvmUnusable::Broken(io::Error::from_raw_os_error(other)),
-    })?;
+/// Opens `/dev/kvm`, unless it is open already, and checks that it can do what a VM needs.
+pub(crate) fn open(device: Option<&OwnedFd>) -> Result<Kvm, KvmUnusable> {
+    let kvm = match device {
+        Some(device) => duplicate(device).map_err(KvmUnusable::Broken)?,
+        None => Kvm::new().map_err(|errno| match errno.errno() {
+            libc::ENOENT | libc::ENXIO | libc::ENODEV => KvmUnusable::NoDevice,
+            libc::EACCES | libc::EPERM => KvmUnusable::NoPermission,
+            other => KvmUnusable::Broken(io::Error::from_raw_os_error(other)),
+        })?,
+    };
     if kvm.get_api_version() != API_VERSION {
         return Err(KvmUnusable::TooOld { missing: "API version 12" });
     }
@@ -80,6 +87,14 @@ pub(crate) fn open() -> Result<Kvm, KvmUnusable> {
         Some((_, missing)) => Err(KvmUnusable::TooOld { missing }),
         None => Ok(kvm),
     }
+}
+
+fn duplicate(device: &OwnedFd) -> io::Result<Kvm> {
+    let own = device.try_clone()?.into_raw_fd();
+    // SAFETY: the descriptor is open, and nothing else owns it: it was just made.
+    #[expect(unsafe_code, reason = "kvm_ioctls has no safe constructor")]
+    let kvm = unsafe { Kvm::from_raw_fd(own) };
+    Ok(kvm)
 }
 
 /// The first CPU is representative, and reading on costs time on a large host.

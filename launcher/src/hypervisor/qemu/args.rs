@@ -15,6 +15,8 @@ pub(super) const AGENT: &str = "agent";
 pub(super) struct Resources<'a> {
     /// KVM runs the guest.
     pub kvm: bool,
+    /// Inherited `/dev/kvm`; QEMU opens it where it is missing.
+    pub kvm_device: Option<i32>,
     /// For a start through it.
     pub firmware: Option<&'a Firmware>,
     /// Inherited descriptors, for each disk that has a medium.
@@ -88,7 +90,7 @@ fn machine(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     let firmware_on_serial = matches!(launch.boot, BootSource::Bios { use_serial: true });
     let graphics = if firmware_on_serial { ",graphics=off" } else { "" };
     args.option("-machine", format!("q35,smm={smm},vmport=off{graphics}"));
-    args.option("-accel", if resources.kvm { "kvm" } else { "tcg" });
+    accelerator(args, resources);
     args.option("-m", format!("{}B", launch.memory_bytes));
     args.option("-rtc", "base=utc");
     if launch.reboot == RebootPolicy::Terminate {
@@ -96,6 +98,17 @@ fn machine(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     }
     if launch.start_paused {
         args.flag("-S");
+    }
+}
+
+fn accelerator(args: &mut Args, resources: &Resources<'_>) {
+    match resources.kvm_device {
+        _ if !resources.kvm => args.option("-accel", "tcg"),
+        None => args.option("-accel", "kvm"),
+        Some(fd) => {
+            args.option("-add-fd", format!("fd={fd},set={fd}"));
+            args.option("-accel", format!("kvm,device=/dev/fdset/{fd}"));
+        }
     }
 }
 

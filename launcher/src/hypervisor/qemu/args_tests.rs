@@ -23,16 +23,29 @@ fn line(launch: &Launch, kvm: bool) -> Vec<String> {
         launch,
         &Resources {
             kvm,
-            firmware: None,
             files: files.collect(),
-            taps: Vec::new(),
             kernel: Some((20, Some(21))),
             serial: Some(8),
-            firmware_log: None,
-            qmp: 9,
             agent: Some(7),
+            ..bare()
         },
     )
+}
+
+/// Nothing that is decided outside the launch message.
+fn bare() -> Resources<'static> {
+    Resources {
+        kvm: false,
+        kvm_device: None,
+        firmware: None,
+        files: Vec::new(),
+        taps: Vec::new(),
+        kernel: None,
+        serial: None,
+        firmware_log: None,
+        qmp: 9,
+        agent: None,
+    }
 }
 
 /// The values of an option, in order.
@@ -332,17 +345,7 @@ fn efi_brings_its_flash_and_secure_boot_its_lock() {
             ..sample::kernel_boot()
         };
         let launch = Launch { disks: Vec::new(), ..launch };
-        let resources = Resources {
-            kvm: false,
-            firmware: Some(&firmware),
-            files: Vec::new(),
-            taps: Vec::new(),
-            kernel: None,
-            serial: None,
-            firmware_log: Some(7),
-            qmp: 9,
-            agent: None,
-        };
+        let resources = Resources { firmware: Some(&firmware), firmware_log: Some(7), ..bare() };
         let line = arguments(&launch, &resources);
         let smm = if secure { "on" } else { "off" };
         let machine = format!("q35,smm={smm},vmport=off");
@@ -377,19 +380,20 @@ fn bios_is_the_one_that_was_found() {
     let firmware = Firmware { code: "/bios".into(), variables: None, secure: false };
     let launch =
         Launch { boot: BootSource::Bios { use_serial: true }, disks: Vec::new(), ..sample::kernel_boot() };
-    let firmware = Some(&firmware);
-    let resources = Resources {
-        kvm: true,
-        firmware,
-        files: Vec::new(),
-        taps: Vec::new(),
-        kernel: None,
-        serial: None,
-        firmware_log: Some(7),
-        qmp: 9,
-        agent: None,
-    };
+    let resources = Resources { firmware: Some(&firmware), firmware_log: Some(7), ..bare() };
     let line = arguments(&launch, &resources);
     assert_eq!(values(&line, "-bios"), ["/bios"]);
     assert_eq!(values(&line, "-machine"), ["q35,smm=off,vmport=off,graphics=off"]);
+}
+
+#[test]
+fn an_open_kvm_is_inherited() {
+    let launch = sample::kernel_boot();
+    let launch = Launch { disks: Vec::new(), ..launch };
+    let resources = Resources { kvm: true, kvm_device: Some(30), kernel: Some((20, None)), ..bare() };
+    let line = arguments(&launch, &resources);
+    assert_eq!(values(&line, "-accel"), ["kvm,device=/dev/fdset/30"]);
+    assert!(values(&line, "-add-fd").contains(&"fd=30,set=30"), "{line:?}");
+    let emulated = arguments(&launch, &Resources { kvm: false, ..resources });
+    assert_eq!(values(&emulated, "-accel"), ["tcg"]);
 }

@@ -42,6 +42,7 @@ pub(super) struct Process {
 
 /// What QEMU inherits.
 pub(super) struct InheritedFds {
+    kvm: Option<OwnedFd>,
     disks: Vec<Option<OwnedDisk>>,
     taps: Vec<OwnedFd>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
@@ -88,6 +89,7 @@ impl InheritedFds {
                 io::Result::Ok((share(kernel)?, initrd.as_ref().map(share).transpose()?))
             });
             Ok(Self {
+                kvm: host.kvm.as_ref().map(OwnedFd::try_clone).transpose()?,
                 disks: disks.collect::<io::Result<_>>()?,
                 taps: host.taps.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
                 kernel: kernel.transpose()?,
@@ -98,6 +100,11 @@ impl InheritedFds {
             })
         };
         open().map_err(|error| fault(Code::HostResource, format!("no descriptors for QEMU: {error}")))
+    }
+
+    /// Descriptor number of the node's KVM.
+    pub(super) fn kvm_fd(&self) -> Option<RawFd> {
+        self.kvm.as_ref().map(AsRawFd::as_raw_fd)
     }
 
     /// Descriptor numbers of the disks.
@@ -153,6 +160,7 @@ impl InheritedFds {
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
+            .chain(self.kvm_fd())
             .collect()
     }
 }

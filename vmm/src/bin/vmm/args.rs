@@ -2,6 +2,7 @@ mod help;
 mod value;
 
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
@@ -32,6 +33,7 @@ pub(crate) struct Args {
     pub(crate) vnc: Option<Address>,
     pub(crate) video: Adapter,
     pub(crate) inputs: Vec<Input>,
+    pub(crate) kvm: Option<RawFd>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -105,7 +107,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
     let (mut kernel, mut initrd, mut cmdline) = (None, None, None);
     let (mut firmware, mut nvram) = (None, None);
     let (mut cpus, mut memory, mut serial) = (None, None, None);
-    let (mut vnc, mut video) = (None, None);
+    let (mut vnc, mut video, mut kvm) = (None, None, None);
     let (mut disks, mut nets, mut inputs) = (Vec::new(), Vec::new(), Vec::new());
     while let Some(arg) = parser.next()? {
         match arg {
@@ -131,6 +133,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
                 once(&mut vnc, "--vnc", address)?;
             }
             Arg::Long("video") => once(&mut video, "--video", adapter(&parser.value()?.string()?)?)?,
+            Arg::Long("kvm-fd") => once(&mut kvm, "--kvm-fd", parser.value()?.parse()?)?,
             Arg::Long("input") => inputs.push(input(&parser.value()?.string()?)?),
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
             Arg::Long("version") | Arg::Short('V') => return Ok(Command::Version),
@@ -153,6 +156,7 @@ pub(crate) fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command
         vnc,
         video: video.unwrap_or_default(),
         inputs,
+        kvm,
     })))
 }
 

@@ -71,8 +71,8 @@ fn chain(error: &dyn Error) -> String {
 }
 
 fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
-    vireo_vmm::kvm::probe()?;
     let machine = open::open(args)?;
+    machine.probe()?;
     // First: the signals it takes over are those of all threads.
     let console = Console::open(&args.serial)?;
     let screen = args.vnc.as_ref().map(|address| Screen::open(address, args.video)).transpose()?;

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -30,6 +31,12 @@ pub(crate) enum OpenError {
         #[source]
         source: io::Error,
     },
+    #[error("--kvm-fd {fd}")]
+    Kvm {
+        fd: RawFd,
+        #[source]
+        source: io::Error,
+    },
     #[error("--net: cannot derive an address from {name:?}")]
     Mac {
         name: String,
@@ -50,10 +57,23 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         other => tracing::info!(?other, "notice"),
     });
     let machine = VmConfig::new(args.cpus, args.memory, boot)
+        .with_kvm(args.kvm.map(inherited).transpose()?)
         .with_rng(true)
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
     Ok(machine.with_devices(disks, nets)?)
+}
+
+/// A descriptor of the process that started this one.
+fn inherited(fd: RawFd) -> Result<OwnedFd, OpenError> {
+    let failed = |source: io::Error| OpenError::Kvm { fd, source };
+    if fd < 0 {
+        return Err(failed(io::ErrorKind::InvalidInput.into()));
+    }
+    // SAFETY: a number that is no descriptor is an error of dup(2), and the borrow ends with this statement.
+    #[expect(unsafe_code, reason = "a number is all that a command line can have")]
+    let own = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 3);
+    own.map_err(|errno| failed(errno.into()))
 }
 
 fn boot(arg: &BootArg) -> Result<Boot, OpenError> {

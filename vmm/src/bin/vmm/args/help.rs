@@ -26,6 +26,7 @@ Usage: vmm --kernel FILE [OPTION]...
   --video ADAPTER                  display adapter: bochs (default) or virtio
   --input KIND                     a virtio tablet (there is one with --vnc) or keyboard, beside the PS/2 mouse
                                    and keyboard that --vnc brings; may be given several times
+  --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --help, --version
 
 Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
