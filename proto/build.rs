@@ -1,5 +1,5 @@
-//! Generates the protocol's types. `protoc` comes from Debian's `protobuf-compiler` (hack/setup installs it).
+//! Generates the types of the protocols. `protoc` comes from Debian's `protobuf-compiler` (hack/setup installs it).
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tonic_prost_build::configure().compile_protos(&["launcher.proto"], &["."])?;
+    tonic_prost_build::configure().compile_protos(&["launcher.proto", "deviceplugin.proto"], &["."])?;
     Ok(())
 }

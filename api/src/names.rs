@@ -14,6 +14,8 @@ pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
 pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 /// The container of a launcher Pod in which the launcher runs.
 pub const COMPUTE: &str = "compute";
+/// The resource of nodes with KVM; KubeVirt's name.
+pub const KVM_RESOURCE: &str = "devices.kubevirt.io/kvm";
 /// The volume of a launcher Pod with the sockets by which the node agent reaches the launcher.
 pub const SOCKETS_VOLUME: &str = "sockets";
 /// Where a launcher in a Pod has that volume.

@@ -7,6 +7,7 @@
 pub mod cluster;
 pub mod command;
 mod console_log;
+pub mod devices;
 pub mod heartbeat;
 pub mod http;
 mod inotify;

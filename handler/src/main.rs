@@ -19,9 +19,12 @@ use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
-use vireo_handler::{http, report};
+use vireo_handler::{devices, http, report};
 
 use cli::{Cli, Command, Endpoint, Vmis};
+
+/// The kubelet's directory of device plugins, beside that of its Pods.
+const DEVICE_PLUGINS: &str = "device-plugins";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -37,7 +40,7 @@ fn main() -> ExitCode {
             command::run(|| Ok(serve_manifests(node.settings()?, std::path::absolute(manifests)?)))
         }
         Vmis::Cluster(pods) => {
-            command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods), cli.endpoint)))
+            command::run(|| Ok(serve_cluster(node.settings()?.in_pods(pods.clone()), pods, cli.endpoint)))
         }
     }
 }
@@ -75,8 +78,8 @@ async fn serve_virt_api(Endpoint { listen, tls_dir }: Endpoint, node: Arc<Node>)
     Ok(tls::serve(listener, files, http::router(node)).await?)
 }
 
-/// Runs the VMIs that are bound to this node of a cluster.
-async fn serve_cluster(settings: Settings, endpoint: Endpoint) -> Result<(), Failure> {
+/// Runs the VMIs that are bound to this node of a cluster, whose kubelet has its Pods in a directory.
+async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) -> Result<(), Failure> {
     let node = Arc::new(Node::new(settings));
     let _lock = node.state.take().await?;
     let listener = http::bind(&node.state.endpoint())?;
@@ -85,11 +88,13 @@ async fn serve_cluster(settings: Settings, endpoint: Endpoint) -> Result<(), Fai
     info!(state = %node.settings.state_dir.display(), node = name, "virt-handler runs");
     let stop = stop_signal()?;
     let cluster = Cluster::new(client.clone(), Arc::clone(&node), Vec::new());
+    let plugins = pods.with_file_name(DEVICE_PLUGINS);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
         done = serve_virt_api(endpoint, Arc::clone(&node)) => done?,
         () = cluster.run() => {}
+        () = devices::run(&plugins) => {}
         () = heartbeat::run(client, &name, Owner::Kubelet) => {}
     }
     info!("virt-handler stops; its guests go on");

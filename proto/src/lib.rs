@@ -1,7 +1,7 @@
 //! The typed protocol between `virt-handler` and `virt-launcher`.
 //!
 //! Generated from `launcher.proto`, which is the reference; this module adds what both sides must agree on beyond
-//! the messages: the protocol version and the names of a VM's files.
+//! the messages: the protocol version and the names of a VM's files. Beside it, the kubelet's [`device_plugin`] API.
 
 pub mod convert;
 pub mod files;
@@ -10,6 +10,12 @@ pub mod files;
 #[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]
 pub mod launcher {
     tonic::include_proto!("vireo.launcher.v1");
+}
+
+/// The kubelet's API of device plugins, `v1beta1`.
+#[expect(clippy::allow_attributes, clippy::allow_attributes_without_reason, reason = "generated code")]
+pub mod device_plugin {
+    tonic::include_proto!("v1beta1");
 }
 
 /// The version both sides send in `Hello`. A different `major` is rejected; a different `minor` only adds fields.

@@ -38,11 +38,14 @@ pub(crate) struct Manifests {
     /// When the images are pulled: Always, IfNotPresent or Never.
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
     pull_policy: String,
+    /// Run VMIs on nodes without KVM too: slowly, emulated by QEMU. For clusters that are for tests.
+    #[arg(long)]
+    use_emulation: bool,
 }
 
 impl From<Manifests> for Installation {
-    fn from(Manifests { image, launcher_image, pull_policy }: Manifests) -> Self {
-        Self { image, launcher_image, pull_policy }
+    fn from(Manifests { image, launcher_image, pull_policy, use_emulation }: Manifests) -> Self {
+        Self { image, launcher_image, pull_policy, use_emulation }
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Installation {
     pub launcher_image: String,
     /// `IfNotPresent`, `Always` or `Never`.
     pub pull_policy: String,
+    /// Whether VMIs run on nodes without KVM too.
+    pub use_emulation: bool,
 }
 
 /// Everything, in the order in which it is to be created.
@@ -189,7 +191,8 @@ fn field(name: &str, path: &str) -> Value {
 }
 
 fn controller(installation: &Installation) -> Value {
-    let command = ["/usr/bin/virt-controller", "--launcher-image", &installation.launcher_image];
+    let mut command = vec!["/usr/bin/virt-controller", "--launcher-image", &installation.launcher_image];
+    command.extend(installation.use_emulation.then_some("--use-emulation"));
     deployment(installation, "virt-controller", VIRT_CONTROLLER, &json!({"command": command}), &[])
 }
 
@@ -264,6 +267,7 @@ fn deployment(
 fn handler(installation: &Installation) -> Value {
     let (namespace, name) = VIRT_HANDLER;
     let (state, pods) = ("/var/lib/vireo", "/var/lib/kubelet/pods");
+    let plugins = "/var/lib/kubelet/device-plugins";
     let tls = "/etc/virt-handler/servercertificates";
     let container = json!({
         "name": name, "image": installation.image, "imagePullPolicy": installation.pull_policy,
@@ -275,6 +279,7 @@ fn handler(installation: &Installation) -> Value {
         "volumeMounts": [
             {"name": "state", "mountPath": state},
             {"name": "pods", "mountPath": pods, "mountPropagation": "HostToContainer"},
+            {"name": "device-plugins", "mountPath": plugins},
             mount("server", tls),
         ],
     });
@@ -293,6 +298,7 @@ fn handler(installation: &Installation) -> Value {
                     "volumes": [
                         {"name": "state", "hostPath": {"path": state, "type": "DirectoryOrCreate"}},
                         {"name": "pods", "hostPath": {"path": pods, "type": "Directory"}},
+                        {"name": "device-plugins", "hostPath": {"path": plugins, "type": "Directory"}},
                         secret("server", certificates::VIRT_HANDLER),
                     ],
                 },
@@ -311,6 +317,7 @@ mod tests {
             image: "i".to_owned(),
             launcher_image: "l".to_owned(),
             pull_policy: "IfNotPresent".to_owned(),
+            use_emulation: false,
         };
         let objects = objects(&installation);
         let has = |kind: &str, name: &str| {

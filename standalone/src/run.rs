@@ -181,6 +181,7 @@ pub(crate) fn launcher(settings: &Settings) -> Launcher {
         image: concat!("vireo/virt-launcher:", env!("CARGO_PKG_VERSION")).to_owned(),
         started_by: StartedBy::NodeAgent,
         native: settings.hypervisor == HypervisorChoice::Native,
+        requires_kvm: false,
     }
 }
 

@@ -15,6 +15,7 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::{HostBuilder, HostError, installed, programs};
 
 use crate::scenarios::client::Client;
+use crate::scenarios::probes::condition;
 
 /// Everything that a cluster does; with room for Kubernetes and images that are made first.
 const ALL: Duration = Duration::from_secs(1500);
@@ -141,6 +142,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     }
     cluster.import(&guest, Some(GUEST))?;
     is_installed(&vireo)?;
+    needs_kvm(&vireo)?;
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
@@ -156,13 +158,19 @@ fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
 
+/// Applies the manifests, and says what `kubectl` did.
+fn install(vireo: &Vireo<'_>, options: &[&str]) -> Result<String, HostError> {
+    let (image, launcher) = (format!("{VIREO}{}", version()), format!("{LAUNCHER}{}", version()));
+    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
+    let program = vireo.host.input("vireo");
+    let manifests = vireo.host.command(&program).args([&words, options].concat()).run()?.ok();
+    Ok(vireo.feed("apply -f -", &manifests))
+}
+
 /// The manifests install everything, and everything becomes available.
 fn is_installed(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("install");
-    let (image, launcher) = (format!("{VIREO}{}", version()), format!("{LAUNCHER}{}", version()));
-    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
-    let manifests = vireo.host.command(&vireo.host.input("vireo")).args(words).run()?.ok();
-    vireo.feed("apply -f -", &manifests);
+    install(vireo, &[])?;
     vireo.ok(&format!("-n kubevirt wait deployment --all --for=condition=Available {LIMIT}"));
     vireo.ok(&format!("-n kubevirt rollout status daemonset/virt-handler {LIMIT}"));
     for service in vireo.items("apiservice -l kubevirt.io=virt-api")? {
@@ -175,9 +183,32 @@ fn is_installed(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
     eprintln!("cluster: subresources: {}", known.split_whitespace().count());
     // To install again changes nothing.
-    let again = vireo.feed("apply -f -", &manifests);
+    let again = install(vireo, &[])?;
     let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
     assert!(changed.is_empty(), "{changed:#?}");
+    Ok(())
+}
+
+/// Without KVM, guests wait for a node that has it, unless they may be emulated.
+fn needs_kvm(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let has = vireo.ok("get node node-1 -o jsonpath={.status.allocatable.devices\\.kubevirt\\.io/kvm}");
+    if !matches!(has.trim(), "" | "0") {
+        eprintln!("cluster: skipped: what happens without KVM (this node has {has} of it)");
+        return Ok(());
+    }
+    vireo.step("no node has KVM");
+    vireo.feed("create -f -", &machine::bare("Always", "None"));
+    let vmi = vireo.becomes("vmi bare", "waits for a node", |vmi| {
+        condition(vmi, "PodScheduled")["reason"] == "Unschedulable"
+    })?;
+    let why = &condition(&vmi, "PodScheduled")["message"];
+    assert!(why.as_str().is_some_and(|why| why.contains("devices.kubevirt.io/kvm")), "{why}");
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")?;
+    let changed = install(vireo, &["--use-emulation"])?;
+    let changed: Vec<&str> = changed.lines().filter(|line| !line.ends_with("unchanged")).collect();
+    assert_eq!(changed, ["deployment.apps/virt-controller configured"]);
+    vireo.ok(&format!("-n kubevirt rollout status deployment/virt-controller {LIMIT}"));
     Ok(())
 }
 

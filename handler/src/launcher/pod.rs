@@ -15,7 +15,7 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
 use vireo_api::names::{IMAGES_VOLUME, SOCKETS_VOLUME};
-use vireo_proto::files::{dhcp_name, dhcp_socket, tap_name};
+use vireo_proto::files::{KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use super::process;
@@ -81,6 +81,8 @@ pub(crate) fn network_namespace(pid: i32) -> PathBuf {
 /// Names the first that cannot be opened.
 pub(crate) fn open(request: &LaunchRequest, namespace: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
     let mut files = Vec::new();
+    // Where there is none, the launcher says what follows from that.
+    files.extend(open_file(KVM, true).ok());
     for disk in &request.disks {
         files.extend(open_disk(disk)?);
     }

@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vireo_api::names::{
-    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, LAUNCHER, NODE_LABEL, SOCKETS_DIRECTORY,
-    SOCKETS_VOLUME,
+    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, NODE_LABEL,
+    SOCKETS_DIRECTORY, SOCKETS_VOLUME,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -57,6 +57,8 @@ pub struct Launcher {
     pub started_by: StartedBy,
     /// Whether our own monitor runs instances that do not say who is to run them.
     pub native: bool,
+    /// Whether instances are scheduled to nodes with KVM alone. Elsewhere they are emulated.
+    pub requires_kvm: bool,
 }
 
 /// The launcher Pod of an instance, bound to a node where one is given.
@@ -95,6 +97,10 @@ pub fn launcher_pod(
                 ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
                 ("memory".to_owned(), Quantity(requests.memory.to_string())),
             ])),
+            // The request of a device is its limit.
+            limits: launcher
+                .requires_kvm
+                .then(|| BTreeMap::from([(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()))])),
             ..ResourceRequirements::default()
         }),
         ..Container::default()
@@ -219,7 +225,8 @@ mod tests {
     }
 
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
-        let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
+        let launcher =
+            Launcher { image: "launcher:1".to_owned(), started_by, native: false, requires_kvm: true };
         json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node).unwrap())
     }
 
@@ -251,6 +258,7 @@ mod tests {
         let requests = json!({"cpu": "100m", "memory": (64 << 20) + 125_829_120_i64});
         let requests = json!({"cpu": requests["cpu"], "memory": requests["memory"].to_string()});
         assert_eq!(spec["containers"][0]["resources"]["requests"], requests);
+        assert_eq!(spec["containers"][0]["resources"]["limits"], json!({"devices.kubevirt.io/kvm": "1"}));
         assert_eq!(
             (&spec["restartPolicy"], &spec["terminationGracePeriodSeconds"]),
             (&json!("Never"), &json!(60))

@@ -87,6 +87,7 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
         image: "vireo/virt-launcher:bench".to_owned(),
         started_by: StartedBy::Kubelet,
         native: false,
+        requires_kvm: false,
     };
     let controllers =
         Controllers::new(&client(&server, policy::VIRT_CONTROLLER, "virt-controller"), launcher);

@@ -10,7 +10,7 @@ const DRAIN: &str =
     "drain node-1 --ignore-daemonsets --delete-emptydir-data --pod-selector=kubevirt.io=virt-launcher";
 
 /// It has nothing to start, which is enough to run.
-fn bare(run_strategy: &str, eviction_strategy: &str) -> String {
+pub(super) fn bare(run_strategy: &str, eviction_strategy: &str) -> String {
     format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {{name: bare}}\nspec:\n  runStrategy: {run_strategy}\n  template:\n    spec:\n      evictionStrategy: {eviction_strategy}\n      terminationGracePeriodSeconds: 0\n      domain: {{memory: {{guest: 64Mi}}, devices: {{autoattachGraphicsDevice: false}}}}\n"
     )
