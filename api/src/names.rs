@@ -24,6 +24,13 @@ pub const SOCKETS_DIRECTORY: &str = "/var/run/vireo";
 pub const IMAGES_VOLUME: &str = "images";
 /// Where the containers of images have that volume.
 pub const IMAGES_DIRECTORY: &str = "/var/run/vireo-images";
+/// Where a launcher in a Pod has the file systems of claims; KubeVirt's directory.
+pub const CLAIMS_DIRECTORY: &str = "/var/run/kubevirt-private/vmi-disks";
+/// Where it has the block devices of claims.
+const CLAIM_DEVICES: &str = "/dev/vmi-disks";
+/// The annotation of a launcher Pod with the paths in it of the disks of claims. Each has the size in bytes of a disk that
+/// has to be made, or null.
+pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
 /// The container of a launcher Pod with the image of a kernel.
 pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
 
@@ -32,6 +39,16 @@ const DISK_CONTAINER_PREFIX: &str = "volume";
 /// The container of a launcher Pod with the image of a container disk.
 pub fn disk_container(volume: &str) -> String {
     format!("{DISK_CONTAINER_PREFIX}{volume}")
+}
+
+/// The disk in the file system of a claim, in the launcher's Pod.
+pub fn claim_disk(volume: &str) -> String {
+    format!("{CLAIMS_DIRECTORY}/{volume}/disk.img")
+}
+
+/// The block device of a claim, in the launcher's Pod.
+pub fn claim_device(volume: &str) -> String {
+    format!("{CLAIM_DEVICES}/{volume}")
 }
 
 /// Whether a container of a launcher Pod has the image of a disk or of a kernel.

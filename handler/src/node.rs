@@ -60,7 +60,12 @@ pub(crate) struct LauncherPod {
     pub(crate) address: String,
     /// The digests of the images of its init containers, by their names.
     pub(crate) images: BTreeMap<String, String>,
+    /// The disks of its claims.
+    pub(crate) claims: ClaimDisks,
 }
+
+/// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
+pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
 
 fn find_cgroups() -> Option<Cgroups> {
     let found = Cgroups::find();

@@ -1,5 +1,6 @@
 //! `VirtualMachineInstance`: its launcher Pod, and the hand-over to the node agent of the node that the Pod is bound to.
 
+mod claims;
 pub mod controller;
 mod decide;
 mod images;
@@ -7,6 +8,7 @@ mod pod;
 mod resources;
 mod template;
 
+pub use claims::{Claim, Claims};
 pub use decide::{Decision, Observed, Step, decide};
 pub use pod::LauncherPod;
 pub use template::{Launcher, StartedBy, launcher_pod};

@@ -3,6 +3,7 @@
 mod guest;
 mod machine;
 mod refused;
+mod volumes;
 
 use std::cell::Cell;
 use std::ops::Deref;
@@ -146,6 +147,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
+    volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::moves_away(&vireo)?;
     leaves_nothing(&vireo)?;

@@ -18,7 +18,9 @@ use kube::{Client, Error};
 use serde::Deserialize as _;
 use serde_json::Value;
 use tokio::sync::{Notify, watch};
-use vireo_api::names::{COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER, is_image_container};
+use vireo_api::names::{
+    CLAIM_DISKS_ANNOTATION, COMPONENT_LABEL, CREATED_BY_LABEL, LAUNCHER, is_image_container,
+};
 use vireo_api::v1::{ObjectMeta, VirtualMachineInstance};
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::informer::{Cached, Informer, revision};
@@ -62,7 +64,14 @@ impl LauncherPod {
             uid: self.metadata.uid.clone(),
             address: text(&self.status["podIP"]),
             images: self.init_containers().map(image).collect(),
+            claims: self.claims(),
         }
+    }
+
+    /// The disks of its claims, as virt-controller noted them.
+    fn claims(&self) -> node::ClaimDisks {
+        let noted = self.metadata.annotations.get(CLAIM_DISKS_ANNOTATION);
+        noted.and_then(|noted| serde_json::from_str(noted).ok()).unwrap_or_default()
     }
 
     fn init_containers(&self) -> impl Iterator<Item = &Value> {

@@ -3,6 +3,8 @@
 //! The launcher's sockets are in a volume of the Pod, which the node agent finds below the kubelet's directory. It opens
 //! the files and devices of the VM itself and passes them: the launcher sees none of the node's files.
 
+mod claims;
+
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -18,8 +20,10 @@ use vireo_api::names::{IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files::{KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
+use self::claims::Root;
 use super::process;
 use crate::network::{netns, tap};
+use crate::node::ClaimDisks;
 use crate::state::VmiDir;
 
 /// Finds the launcher of a Pod by its socket, and stamps it. `pods` is the kubelet's directory of Pods. Blocks.
@@ -75,16 +79,28 @@ pub(crate) fn network_namespace(pid: i32) -> PathBuf {
     format!("/proc/{pid}/ns/net").into()
 }
 
-/// Opens the files and devices that a launch request names. `namespace` is the network namespace of the taps. Blocks.
+/// Opens the files and devices that a launch request names, for the launcher with a process ID. `claims` are the disks that
+/// are in its Pod; all others are files of the node. Blocks.
 ///
 /// # Errors
 /// Names the first that cannot be opened.
-pub(crate) fn open(request: &LaunchRequest, namespace: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
+pub(crate) fn open(
+    request: &LaunchRequest,
+    pid: i32,
+    claims: &ClaimDisks,
+) -> io::Result<Vec<(String, OwnedFd)>> {
+    let namespace = &network_namespace(pid);
     let mut files = Vec::new();
     // Where there is none, the launcher says what follows from that.
     files.extend(open_file(KVM, true).ok());
     for disk in &request.disks {
-        files.extend(open_disk(disk)?);
+        match claim(disk, claims) {
+            Some((path, bytes)) => {
+                let opened = Root::of(pid)?.open_disk(path, bytes, !disk.read_only);
+                files.push((path.to_owned(), opened.map_err(named(path))?));
+            }
+            None => files.extend(open_disk(disk)?),
+        }
     }
     if let Some(Boot::Kernel(boot)) = request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
         let paths = [&boot.kernel_path, &boot.initrd_path];
@@ -104,6 +120,14 @@ pub(crate) fn open(request: &LaunchRequest, namespace: &Path) -> io::Result<Vec<
         }
     }
     Ok(files)
+}
+
+/// The disk of a claim, with the size of one that has to be made.
+fn claim<'a>(disk: &'a Disk, claims: &ClaimDisks) -> Option<(&'a str, Option<u64>)> {
+    match disk.source.as_ref()?.source.as_ref()? {
+        Source::Raw(raw) => claims.get(&raw.path).map(|bytes| (raw.path.as_str(), *bytes)),
+        Source::Qcow2(_) | Source::Overlay(_) | Source::NoMedium(_) => None,
+    }
 }
 
 /// Opens the files of a disk. Blocks.

@@ -144,6 +144,10 @@ impl VmiReconciler {
 
     /// A VMI is Pending until all its claims exist. Returns `None` when this VMI is no longer desired.
     async fn find_claims(&mut self, desired: &watch::Receiver<Desired>) -> Result<Option<()>, SyncError> {
+        // In a Pod, they are mounted before the launcher runs.
+        if let Runtime::Pods(_) = self.node.settings.runtime {
+            return Ok(Some(()));
+        }
         // A claim that appears from here on triggers another reconcile.
         self.claims.mark_unchanged();
         let record = self.known()?;
@@ -273,13 +277,16 @@ impl VmiReconciler {
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
+        let (pulled, claims) =
+            self.node.launcher_pod(record.uid).map(|pod| (pod.images, pod.claims)).unwrap_or_default();
         Ok(Places {
             vmi: record.dir.path().to_owned(),
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
             images: self.node.images.clone(),
             claims: self.node.claims(),
             allowed: self.node.settings.allowed.clone(),
-            pulled: self.node.launcher_pod(record.uid).map(|pod| pod.images).unwrap_or_default(),
+            pulled,
+            mounted: claims.into_keys().collect(),
         })
     }
 
@@ -334,8 +341,9 @@ impl VmiReconciler {
     /// Passes the files of a launch request to a launcher that cannot open them.
     async fn pass_files(&self, record: &Record, request: LaunchRequest) -> Done {
         let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
+        let claims = self.node.launcher_pod(record.uid).map(|pod| pod.claims).unwrap_or_default();
         let pass = move || {
-            let files = launcher::pod::open(&request, &launcher::pod::network_namespace(pid))?;
+            let files = launcher::pod::open(&request, pid, &claims)?;
             files::pass(&socket, &files)
         };
         run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await

@@ -1,11 +1,11 @@
 //! Prepares the files of a VM from its validated spec: plans the steps first, then runs them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vireo_api::names::{KERNEL_BOOT_CONTAINER, disk_container};
+use vireo_api::names::{KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container};
 use vireo_api::spec::{
     BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
 };
@@ -138,6 +138,8 @@ enum Step {
     Host { path: PathBuf, create_with: Option<u64> },
     /// What is in a claim.
     Claim { name: String },
+    /// What is in a claim that the kubelet has mounted.
+    Mounted { path: String },
     /// An empty CD-ROM drive.
     NoMedium,
 }
@@ -157,6 +159,8 @@ pub struct Places {
     pub allowed: AllowedPaths,
     /// The digests of the images that the kubelet has pulled for the launcher Pod, by their containers.
     pub pulled: BTreeMap<String, String>,
+    /// The paths in the launcher Pod of the disks of claims that the kubelet has mounted there.
+    pub mounted: BTreeSet<String>,
 }
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
@@ -184,7 +188,13 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
                 HostDiskCreate::Sized(capacity) => Some(capacity.get()),
             },
         },
-        VolumeSource::PersistentVolumeClaim { name, .. } => Step::Claim { name: name.clone() },
+        VolumeSource::PersistentVolumeClaim { name, .. } => {
+            let mut paths = [claim_disk(disk.name()), claim_device(disk.name())].into_iter();
+            match paths.find(|path| places.mounted.contains(path)) {
+                Some(path) => Step::Mounted { path },
+                None => Step::Claim { name: name.clone() },
+            }
+        }
         VolumeSource::NoMedium => Step::NoMedium,
     })
 }
@@ -282,6 +292,7 @@ fn make(
     let volume = |source| StorageError::Volume { field: field.clone(), source };
     let source = match step {
         Step::NoMedium => DiskSource::NoMedium,
+        Step::Mounted { path } => DiskSource::Raw(path.into()),
         Step::Claim { name } => {
             let path = claim(vm, field, &name, &places.claims)?;
             DiskSource::Raw(text(&path)?.into())

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, PostParams};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
@@ -17,10 +17,14 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
-use super::{Decision, Launcher, LauncherPod, Observed, Step, decide, launcher_pod};
+use super::{
+    Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
+};
 use crate::ReconcileError;
 
 const COMPONENT: &str = "virtualmachine-controller";
+/// The reason of a claim that does not exist; KubeVirt's.
+const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How many instances are reconciled at a time.
 const WORKERS: usize = 8;
 
@@ -32,8 +36,8 @@ pub struct Controller {
     pods: Arc<Informer<LauncherPod>>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Why the Pod of an instance could not be created.
-    refused: Mutex<HashMap<ObjectKey, String>>,
+    /// Why the Pod of an instance could not be created: the reason of a condition, and the same for people.
+    refused: Mutex<HashMap<ObjectKey, (&'static str, String)>>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -66,7 +70,7 @@ impl Controller {
         tokio::join!(self.pods.run(), control);
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, String>> {
+    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, (&'static str, String)>> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,6 +89,30 @@ impl Controller {
         Ok(write::change_status(api, version, &vmi.status, &decision.status).await?)
     }
 
+    /// The claims that the kubelet mounts into the launcher Pod of an instance.
+    async fn claims(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<Claims, ReconcileError> {
+        let mut found = Claims::new();
+        if self.launcher.started_by == StartedBy::NodeAgent {
+            return Ok(found);
+        }
+        let namespace = &vmi.key.namespace;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        for (_, source) in claims::of(whole) {
+            let name = &source.claim_name;
+            let Some(claim) = claims.get_opt(name).await? else {
+                let message = format!("PVC {namespace}/{name} does not exist, waiting for it to appear");
+                self.refused().insert(vmi.key.clone(), (NO_CLAIM, message.clone()));
+                return Err(ReconcileError::Waits(message));
+            };
+            found.insert(name.clone(), Claim::from(&claim));
+        }
+        Ok(found)
+    }
+
     async fn create_pod(
         &self,
         api: &Api<DynamicObject>,
@@ -97,7 +125,8 @@ impl Controller {
             return Ok(None);
         }
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
-        let pod = launcher_pod(&whole, &self.launcher, node)?;
+        let claims = self.claims(vmi, &whole).await?;
+        let pod = launcher_pod(&whole, &self.launcher, node, &claims)?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         match pods.create(&PostParams::default(), &pod).await {
@@ -111,7 +140,7 @@ impl Controller {
                 let Some(status) = write::refusal(&error) else { return Err(error.into()) };
                 let text = format!("Error creating pod: {}", status.message);
                 self.recorder.publish(regarding, Reason::FailedCreate, text).await;
-                self.refused().insert(vmi.key.clone(), status.message.clone());
+                self.refused().insert(vmi.key.clone(), ("FailedCreate", status.message.clone()));
                 Err(ReconcileError::Refused(status.message.clone()))
             }
         }
@@ -134,7 +163,7 @@ impl Reconcile for Controller {
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
-            failure: failure.as_deref(),
+            failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
             started_by: self.launcher.started_by,
             now: Timestamp::now(),
         });

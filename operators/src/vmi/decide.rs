@@ -21,8 +21,8 @@ pub struct Observed<'a> {
     pub vmi: &'a VirtualMachineInstance,
     /// The launcher Pods that it controls.
     pub pods: &'a [&'a LauncherPod],
-    /// Why its Pod could not be created.
-    pub failure: Option<&'a str>,
+    /// Why its Pod could not be created: the reason of a condition, and the same for people.
+    pub failure: Option<(&'a str, &'a str)>,
     /// Who starts launchers.
     pub started_by: StartedBy,
     /// The time.
@@ -129,8 +129,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
         if observed.pods.is_empty() {
             decision.steps.push(Step::CreatePod(None));
         }
-        let failure = observed.failure.map(|failure| ("FailedCreate", failure));
-        set_false(&mut status.conditions, SYNCHRONIZED, failure, observed.now);
+        set_false(&mut status.conditions, SYNCHRONIZED, observed.failure, observed.now);
         return;
     };
     if pod.is_final() {

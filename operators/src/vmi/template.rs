@@ -18,6 +18,7 @@ use vireo_api::names::{
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
+use super::claims::Claims;
 use super::resources::Requests;
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
@@ -61,7 +62,8 @@ pub struct Launcher {
     pub requires_kvm: bool,
 }
 
-/// The launcher Pod of an instance, bound to a node where one is given.
+/// The launcher Pod of an instance, bound to a node where one is given. `claims` are those that the instance starts with,
+/// where the kubelet starts launchers.
 ///
 /// # Errors
 /// When a field of the instance is none of a Pod.
@@ -69,6 +71,7 @@ pub fn launcher_pod(
     vmi: &VirtualMachineInstance,
     launcher: &Launcher,
     node: Option<&str>,
+    claims: &Claims,
 ) -> Result<Pod, serde_json::Error> {
     let spec = &vmi.spec;
     let requests = Requests::of(vmi, launcher.native);
@@ -134,6 +137,7 @@ pub fn launcher_pod(
     };
     if let Some(spec) = pod.spec.as_mut().filter(|_| by_kubelet) {
         super::images::add(spec, vmi, &launcher.image);
+        super::claims::add(&mut pod, vmi, claims);
     }
     Ok(pod)
 }
@@ -227,7 +231,7 @@ mod tests {
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
         let launcher =
             Launcher { image: "launcher:1".to_owned(), started_by, native: false, requires_kvm: true };
-        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node).unwrap())
+        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node, &Claims::new()).unwrap())
     }
 
     #[test]

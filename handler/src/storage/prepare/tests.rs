@@ -48,6 +48,7 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
         claims: Claims::below(dir.join("claims")),
         allowed: AllowedPaths::any(),
         pulled: BTreeMap::new(),
+        mounted: BTreeSet::new(),
     };
     let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
@@ -87,6 +88,7 @@ async fn what_is_missing_is_named_by_its_field() {
         claims: Claims::below(dir.join("claims")),
         allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
         pulled: BTreeMap::new(),
+        mounted: BTreeSet::new(),
     };
     let jobs = Jobs::default();
     let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";

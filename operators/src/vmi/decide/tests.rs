@@ -89,7 +89,7 @@ fn an_image_that_cannot_be_pulled_and_a_pod_that_cannot_be_created_are_said() {
     let observed = Observed {
         vmi: &waits,
         pods: &[],
-        failure: Some("exceeded quota"),
+        failure: Some(("FailedCreate", "exceeded quota")),
         started_by: StartedBy::Kubelet,
         now: Timestamp::UNIX_EPOCH,
     };

@@ -1,0 +1,166 @@
+//! The disks of claims in a launcher Pod: files and block devices below directories of its container, which nobody but the
+//! kubelet makes. What is in a mounted claim may be anybody's: no link in it is followed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstatvfs, open, openat2};
+use rustix::io::Errno;
+
+/// Disks are whole pages.
+const PAGE: u64 = 4096;
+/// Of the size of a claim, how much the disk may lack where its file system has less, in percent; KubeVirt's default.
+const TOLERATED: u64 = 10;
+
+/// The file systems that a container sees.
+pub(super) struct Root(OwnedFd);
+
+impl Root {
+    /// Those of a process.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(super) fn of(pid: i32) -> io::Result<Self> {
+        Self::at(Path::new(&format!("/proc/{pid}/root")))
+    }
+
+    fn at(path: &Path) -> io::Result<Self> {
+        Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Opens a disk. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
+    ///
+    /// # Errors
+    /// When it is not there and cannot be made, or is no disk.
+    pub(super) fn open_disk(&self, path: &str, bytes: Option<u64>, write: bool) -> io::Result<OwnedFd> {
+        let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+        // The container's own directories may have links, as /var/run is one.
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = openat2(&self.0, directory, flags, Mode::empty(), within)?;
+        match bytes {
+            Some(bytes) => file(&directory, name, bytes, write),
+            None => device(&directory, name, write),
+        }
+    }
+}
+
+fn open_at(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
+    let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    // Without O_NONBLOCK, opening a fifo would wait for its other end.
+    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let mode = if flags.contains(OFlags::CREATE) { Mode::RUSR | Mode::WUSR } else { Mode::empty() };
+    let opened = openat2(directory, name, flags, mode, plain).map_err(|errno| match errno {
+        Errno::LOOP => io::Error::other("it is a symbolic link"),
+        other => other.into(),
+    });
+    Ok(opened?.into())
+}
+
+fn access(write: bool) -> OFlags {
+    if write { OFlags::RDWR } else { OFlags::RDONLY }
+}
+
+/// The disk in a claim's file system, which is made when a guest that may write to it starts first.
+fn file(directory: &OwnedFd, name: &str, bytes: u64, write: bool) -> io::Result<OwnedFd> {
+    let file = match open_at(directory, name, access(write)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && write => {
+            open_at(directory, name, access(write) | OFlags::CREATE)?
+        }
+        opened => opened?,
+    };
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    // An attempt to make it may have been interrupted.
+    if metadata.len() == 0 && write {
+        let space = fstatvfs(&file)?;
+        file.set_len(size(bytes, space.f_bavail.saturating_mul(space.f_frsize))?)?;
+        file.sync_all()?;
+    }
+    Ok(file.into())
+}
+
+/// How large the disk of a claim is made where its file system has so much space.
+fn size(claim: u64, space: u64) -> io::Result<u64> {
+    if space < claim / 100 * (100 - TOLERATED) {
+        let text = format!("there is space for {space} of its {claim} bytes");
+        return Err(io::Error::new(io::ErrorKind::StorageFull, text));
+    }
+    match claim.min(space) / PAGE * PAGE {
+        0 => Err(io::Error::other("the claim has no size")),
+        size => Ok(size),
+    }
+}
+
+fn device(directory: &OwnedFd, name: &str, write: bool) -> io::Result<OwnedFd> {
+    let device = open_at(directory, name, access(write))?;
+    match device.metadata()?.file_type().is_block_device() {
+        true => Ok(device.into()),
+        false => Err(io::Error::other("it is not a block device")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const DISK: &str = "/disks/data/disk.img";
+
+    #[test]
+    fn a_disk_is_made_once_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir_all(directory.path().join("run/disks/data")).unwrap();
+        // As in a container, where /var/run leads to /run.
+        symlink("/run/disks", directory.path().join("disks")).unwrap();
+        let root = Root::at(directory.path()).unwrap();
+        let at = directory.path().join("run/disks/data/disk.img");
+        assert!(root.open_disk(DISK, Some(8192), false).is_err(), "nobody may write to it");
+        assert!(!at.exists());
+        root.open_disk(DISK, Some(8192 + 100), true).unwrap();
+        assert_eq!(fs::metadata(&at).unwrap().len(), 8192);
+        root.open_disk(DISK, Some(1 << 20), true).unwrap();
+        assert_eq!(fs::metadata(&at).unwrap().len(), 8192, "it has what a guest wrote");
+        root.open_disk(DISK, Some(1 << 20), false).unwrap();
+    }
+
+    #[test]
+    fn what_is_no_disk_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let claim = directory.path().join("disks/data");
+        fs::create_dir_all(&claim).unwrap();
+        let secret = directory.path().join("secret");
+        fs::write(&secret, "secret").unwrap();
+        let root = Root::at(directory.path()).unwrap();
+        let refused = |bytes: Option<u64>| root.open_disk(DISK, bytes, true).unwrap_err().to_string();
+        for target in ["/secret", "../../secret", "nothing"] {
+            symlink(target, claim.join("disk.img")).unwrap();
+            assert_eq!(refused(Some(4096)), "it is a symbolic link", "{target}");
+            fs::remove_file(claim.join("disk.img")).unwrap();
+        }
+        assert_eq!(fs::read(&secret).unwrap(), b"secret");
+        fs::create_dir(claim.join("disk.img")).unwrap();
+        assert!(root.open_disk(DISK, Some(4096), true).is_err());
+        fs::remove_dir(claim.join("disk.img")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, claim.join("disk.img"), Mode::RUSR | Mode::WUSR).unwrap();
+        assert_eq!(refused(Some(4096)), "it is not a regular file");
+        assert_eq!(refused(None), "it is not a block device");
+        assert!(root.open_disk("/absent/data/disk.img", Some(4096), true).is_err());
+    }
+
+    #[test]
+    fn a_disk_may_lack_a_little_of_its_claim() {
+        const MI: u64 = 1 << 20;
+        assert_eq!(size(100 * MI, 500 * MI).unwrap(), 100 * MI);
+        assert_eq!(size(100 * MI, 95 * MI + 1).unwrap(), 95 * MI);
+        assert_eq!(size(100 * MI, 80 * MI).unwrap_err().kind(), io::ErrorKind::StorageFull);
+        assert!(size(0, MI).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! The claims of an instance in its launcher Pod: the kubelet mounts them into the container `compute`, where the node agent
+//! opens their disks for the launcher.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeDevice,
+    VolumeMount,
+};
+use serde_json::json;
+use vireo_api::names::{CLAIM_DISKS_ANNOTATION, CLAIMS_DIRECTORY, claim_device, claim_disk};
+use vireo_api::spec::Bytes;
+use vireo_api::v1::{ClaimVolumeSource, VirtualMachineInstance};
+
+/// What a launcher Pod has to know of a claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// Whether it is a block device, and not a file system with a disk in it.
+    block: bool,
+    /// In bytes; what is requested while it is not bound.
+    capacity: u64,
+}
+
+/// Claims by their names.
+pub type Claims = BTreeMap<String, Claim>;
+
+impl From<&PersistentVolumeClaim> for Claim {
+    fn from(claim: &PersistentVolumeClaim) -> Self {
+        let (spec, status) = (claim.spec.as_ref(), claim.status.as_ref());
+        let bound = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
+        let requested = spec.and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"));
+        let capacity = bound.or(requested).and_then(|size| size.0.parse::<Bytes>().ok());
+        Self {
+            block: spec.is_some_and(|spec| spec.volume_mode.as_deref() == Some("Block")),
+            capacity: capacity.map_or(0, Bytes::get),
+        }
+    }
+}
+
+/// The claims that an instance starts with, by its volumes. Others are attached once it runs.
+pub(super) fn of(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, &ClaimVolumeSource)> {
+    let volumes = vmi.spec.volumes.iter();
+    let claims =
+        volumes.filter_map(|volume| Some((&*volume.name, volume.persistent_volume_claim.as_deref()?)));
+    claims.filter(|(_, claim): &(&str, &ClaimVolumeSource)| claim.hotpluggable != Some(true))
+}
+
+/// Adds an instance's claims to its launcher Pod, whose first container is the launcher.
+pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) {
+    let Some(spec) = pod.spec.as_mut() else { return };
+    let Some(container) = spec.containers.first_mut() else { return };
+    let mut disks = BTreeMap::new();
+    for (number, (volume, source)) in of(vmi).enumerate() {
+        let Some(claim) = claims.get(&source.claim_name) else { continue };
+        // The name of the instance's volume may be one of the Pod's other volumes.
+        let name = format!("claim-{number}");
+        spec.volumes.get_or_insert_default().push(Volume {
+            name: name.clone(),
+            persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+                claim_name: source.claim_name.clone(),
+                read_only: source.read_only,
+            }),
+            ..Volume::default()
+        });
+        let (path, bytes) = attach(container, (name, volume), claim, source.read_only);
+        disks.insert(path, bytes);
+    }
+    if !disks.is_empty() {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(CLAIM_DISKS_ANNOTATION.to_owned(), json!(disks).to_string());
+    }
+}
+
+/// Gives a container a volume of its Pod. Returns the path of the disk, and its size in bytes where it has to be made first.
+fn attach(
+    container: &mut Container,
+    (name, volume): (String, &str),
+    claim: &Claim,
+    read_only: Option<bool>,
+) -> (String, Option<u64>) {
+    if claim.block {
+        let device_path = claim_device(volume);
+        let device = VolumeDevice { name, device_path: device_path.clone() };
+        container.volume_devices.get_or_insert_default().push(device);
+        return (device_path, None);
+    }
+    container.volume_mounts.get_or_insert_default().push(VolumeMount {
+        name,
+        mount_path: format!("{CLAIMS_DIRECTORY}/{volume}"),
+        read_only,
+        ..VolumeMount::default()
+    });
+    (claim_disk(volume), Some(claim.capacity))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+    use serde_json::Value;
+
+    use super::*;
+
+    fn claim(object: Value) -> Claim {
+        Claim::from(&serde_json::from_value::<PersistentVolumeClaim>(object).unwrap())
+    }
+
+    #[test]
+    fn the_size_of_a_claim_is_what_it_has_or_what_it_requests() {
+        let spec = json!({"resources": {"requests": {"storage": "1Gi"}}});
+        let pending = claim(json!({"spec": spec}));
+        assert_eq!(pending, Claim { block: false, capacity: 1 << 30 });
+        let bound = claim(json!({"spec": spec, "status": {"capacity": {"storage": "2Gi"}}}));
+        assert_eq!(bound.capacity, 2 << 30);
+        assert!(claim(json!({"spec": {"volumeMode": "Block"}})).block);
+    }
+
+    #[test]
+    fn claims_are_mounted_or_are_devices() {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"spec": {"volumes": [
+            {"name": "seed", "cloudInitNoCloud": {"userData": "x"}},
+            {"name": "sockets", "persistentVolumeClaim": {"claimName": "files"}},
+            {"name": "raw", "persistentVolumeClaim": {"claimName": "device", "readOnly": true}},
+            {"name": "later", "persistentVolumeClaim": {"claimName": "files", "hotpluggable": true}},
+        ]}}))
+        .unwrap();
+        let claims = Claims::from([
+            ("files".to_owned(), Claim { block: false, capacity: 4096 }),
+            ("device".to_owned(), Claim { block: true, capacity: 4096 }),
+        ]);
+        let containers = vec![Container::default()];
+        let mut pod = Pod { spec: Some(PodSpec { containers, ..PodSpec::default() }), ..Pod::default() };
+        add(&mut pod, &vmi, &claims);
+        let pod = json!(pod);
+        assert_eq!(
+            pod["spec"]["volumes"],
+            json!([{"name": "claim-0", "persistentVolumeClaim": {"claimName": "files"}},
+                {"name": "claim-1", "persistentVolumeClaim": {"claimName": "device", "readOnly": true}}])
+        );
+        let container = &pod["spec"]["containers"][0];
+        let mount = json!({"name": "claim-0", "mountPath": "/var/run/kubevirt-private/vmi-disks/sockets"});
+        assert_eq!(container["volumeMounts"], json!([mount]));
+        assert_eq!(
+            container["volumeDevices"],
+            json!([{"name": "claim-1", "devicePath": "/dev/vmi-disks/raw"}])
+        );
+        assert_eq!(
+            pod["metadata"]["annotations"][CLAIM_DISKS_ANNOTATION],
+            "{\"/dev/vmi-disks/raw\":null,\"/var/run/kubevirt-private/vmi-disks/sockets/disk.img\":4096}"
+        );
+    }
+}
