@@ -8,6 +8,7 @@ mod conditions;
 mod controllers;
 mod error;
 pub mod instancetype;
+pub mod leader;
 pub mod placement;
 pub mod pool;
 mod problem;

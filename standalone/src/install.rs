@@ -40,7 +40,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
     objects.extend(custom_resource_definitions());
     objects.extend(kubevirt_roles());
     objects.extend(accounts);
-    objects.extend(leases());
+    objects.extend(elections());
     objects.extend(operator_roles());
     objects.extend(virt_api_roles());
     objects.extend([
@@ -56,22 +56,6 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
 
 fn named(namespace: &str, name: &str) -> Value {
     json!({"namespace": namespace, "name": name, "labels": {COMPONENT_LABEL: name}})
-}
-
-/// What the election of a leader needs.
-fn leases() -> [Value; 2] {
-    let (namespace, account) = VIRT_CONTROLLER;
-    let rbac = "rbac.authorization.k8s.io";
-    let rule = json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-        "verbs": ["create", "get", "list", "patch", "update", "watch"]});
-    let subject = json!({"kind": "ServiceAccount", "namespace": namespace, "name": account});
-    let role = json!({"apiGroup": rbac, "kind": "Role", "name": account});
-    [
-        json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": named(namespace, account),
-            "rules": [rule]}),
-        json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": named(namespace, account),
-            "subjects": [subject], "roleRef": role}),
-    ]
 }
 
 /// A role and its binding to a ServiceAccount. `in_namespace` is the namespace of a Role; without it, they are of the cluster.
@@ -90,6 +74,16 @@ fn bound(name: &str, in_namespace: Option<&str>, rules: &Value, account: (&str, 
             "subjects": [subject],
             "roleRef": {"apiGroup": rbac, "kind": format!("{prefix}Role"), "name": name}}),
     ]
+}
+
+/// What the elections of leaders need.
+fn elections() -> impl Iterator<Item = Value> {
+    let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
+        "verbs": ["create", "get", "list", "patch", "update", "watch"]}]);
+    let of = move |account: (&str, &str)| {
+        bound(&format!("{}-leader-election", account.1), Some(account.0), &leases, account)
+    };
+    [VIRT_CONTROLLER, VIRT_OPERATOR].into_iter().flat_map(of)
 }
 
 /// What virt-operator needs: the Secrets of the certificates, and the objects that name their authority.

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use jiff::Timestamp;
 use kube::Client;
-use tracing::{info, warn};
-use vireo_client::program::{self, Failure, stop_signal};
+use tracing::warn;
+use vireo_client::program::{self, Failure};
 use vireo_operators::certificates::{Certificates, INTERVAL};
+use vireo_operators::leader;
 
+/// KubeVirt's name of this component and its Lease.
+const COMPONENT: &str = "virt-operator";
 /// How soon a check that failed is tried again.
 const RETRY: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -27,10 +30,8 @@ fn main() -> ExitCode {
 }
 
 async fn operate(args: Args) -> Result<(), Failure> {
-    let stop = stop_signal()?;
     let client = Client::try_default().await?;
-    let certificates = Certificates::new(client, args.namespace);
-    info!("virt-operator runs");
+    let certificates = Certificates::new(client.clone(), args.namespace.clone());
     let keep = async {
         loop {
             let wait = match certificates.reconcile(Timestamp::now().as_second()).await {
@@ -44,9 +45,5 @@ async fn operate(args: Args) -> Result<(), Failure> {
             tokio::time::sleep(wait).await;
         }
     };
-    tokio::select! {
-        () = keep => {}
-        () = stop => info!("virt-operator stops"),
-    }
-    Ok(())
+    leader::run(&client, (&args.namespace, COMPONENT), keep).await
 }
