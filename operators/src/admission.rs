@@ -1,6 +1,7 @@
 //! Admission of KubeVirt's objects: functions that complete and validate them, by kind, and [`Admission`], which reads what
 //! else there must be. The API server of standalone calls them before it stores an object, as webhooks do in a cluster.
 
+pub mod cluster;
 mod eviction;
 pub mod host_paths;
 pub mod instancetype;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vireo_client::Kind;
 
 use crate::Problem;
-use crate::admission::{Admission, host_paths, instancetype, pool, replicaset, reserved, vm, vmi};
+use crate::admission::{Admission, cluster, instancetype, pool, replicaset, reserved, vm, vmi};
 
 /// The users of the components, which may write what others may not.
 const COMPONENTS: [&str; 3] = [
@@ -164,7 +164,7 @@ async fn validate(admission: &Admission, write: &Write<'_>) -> Result<(), Denial
     }
     // Other webhooks may have changed it.
     none(admit(kind, &mut identified(new), old))?;
-    none(host_paths::refuse(kind, new, old))?;
+    none(cluster::validate(kind, new, old))?;
     none(admission.validate(kind, new, old).await?)
 }
 

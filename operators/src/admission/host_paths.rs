@@ -6,8 +6,6 @@ use serde_json::Value;
 use vireo_api::spec::ImageRef;
 use vireo_client::Kind;
 
-use crate::Problem;
-
 /// What an instance would use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Used {
@@ -20,36 +18,58 @@ pub enum Used {
 /// In the spec of an instance.
 const KERNEL: &str = "/domain/firmware/kernelBoot/container";
 
-/// Where an object of a kind has the spec of an instance, if it has one.
-fn instance(kind: Kind) -> Option<&'static [&'static str]> {
-    match kind {
-        Kind::VMI => Some(&["spec"]),
-        Kind::VM | Kind::REPLICA_SET => Some(&["spec", "template", "spec"]),
-        Kind::POOL => Some(&["spec", "virtualMachineTemplate", "spec", "template", "spec"]),
-        _ => None,
+/// The spec of an instance in an object.
+pub(super) struct Instance<'a> {
+    path: &'static [&'static str],
+    new: &'a Value,
+    old: Option<&'a Value>,
+}
+
+impl<'a> Instance<'a> {
+    /// That of an object of a kind, if such objects have one.
+    pub(super) fn of(kind: Kind, new: &'a Value, old: Option<&'a Value>) -> Option<Self> {
+        let path: &[&str] = match kind {
+            Kind::VMI => &["spec"],
+            Kind::VM | Kind::REPLICA_SET => &["spec", "template", "spec"],
+            Kind::POOL => &["spec", "virtualMachineTemplate", "spec", "template", "spec"],
+            _ => return None,
+        };
+        Some(Self { path, new, old })
+    }
+
+    /// A part of it that is not as it was. The pointer begins at the spec.
+    pub(super) fn changed(&self, pointer: &str) -> Option<&'a Value> {
+        let of = |object: &'a Value| object.pointer(&format!("/{}{pointer}", self.path.join("/")));
+        of(self.new).filter(|value| self.old.and_then(of) != Some(value))
+    }
+
+    /// The path of a field of it in the object.
+    pub(super) fn field(&self, field: &str) -> String {
+        format!("{}.{field}", self.path.join("."))
+    }
+
+    /// Its volumes with their fields, if one of them changed.
+    pub(super) fn changed_volumes(&self) -> impl Iterator<Item = (String, &'a Value)> {
+        let volumes = self.changed("/volumes").and_then(Value::as_array).into_iter().flatten();
+        volumes.enumerate().map(|(number, volume)| (self.field(&format!("volumes[{number}]")), volume))
     }
 }
 
 /// What an object names, each with its field. Volumes and a kernel that are as they were are left out: they were stored
 /// when they might be.
 pub fn named(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<(String, Used)> {
-    let Some(path) = instance(kind) else { return Vec::new() };
-    let of = |object: &Value, field: &str| object.pointer(&format!("/{}{field}", path.join("/"))).cloned();
-    let changed = |field: &str| {
-        let value = of(new, field)?;
-        (old.and_then(|old| of(old, field)).as_ref() != Some(&value)).then_some(value)
-    };
+    let Some(instance) = Instance::of(kind, new, old) else { return Vec::new() };
     let mut found = Vec::new();
-    let volumes = changed("/volumes").and_then(|volumes| volumes.as_array().cloned()).unwrap_or_default();
-    for (number, volume) in volumes.iter().enumerate() {
-        let field = format!("{}.volumes[{number}]", path.join("."));
+    for (field, volume) in instance.changed_volumes() {
         if let Some(file) = volume.pointer("/hostDisk/path").and_then(Value::as_str) {
             found.push((field.clone(), Used::HostDisk(file.into())));
         }
         found.extend(image(volume.get("containerDisk"), format!("{field}.containerDisk.image")));
     }
-    let field = format!("{}.domain.firmware.kernelBoot.container.image", path.join("."));
-    found.extend(image(changed(KERNEL).as_ref(), field));
+    found.extend(image(
+        instance.changed(KERNEL),
+        instance.field("domain.firmware.kernelBoot.container.image"),
+    ));
     found
 }
 
@@ -57,22 +77,6 @@ fn image(container: Option<&Value>, field: String) -> Option<(String, Used)> {
     // What is no reference is refused for that.
     let image: ImageRef = container?.get("image")?.as_str()?.parse().ok()?;
     Some((field, Used::Image(image)))
-}
-
-/// What an object is refused for in a cluster, where paths of nodes are not for the users of its API.
-pub fn refuse(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<Problem> {
-    let problem = |(field, used)| match used {
-        Used::HostDisk(_) => Some(Problem::invalid(
-            field,
-            "HostDisk feature gate is not enabled: files of nodes are not available in a cluster yet: use \
-             containerDisk or persistentVolumeClaim",
-        )),
-        Used::Image(image) => image.path().is_some().then(|| {
-            let why = "images of nodes are not available in a cluster: use one of a registry";
-            Problem::unsupported(field, format!("Unsupported value: \"{image}\": {why}"))
-        }),
-    };
-    named(kind, new, old).into_iter().filter_map(problem).collect()
 }
 
 #[cfg(test)]
@@ -118,14 +122,5 @@ mod tests {
             assert_eq!(named(kind, &object, Some(&json!({"spec": {}}))), all, "it is new");
         }
         assert_eq!(named(Kind::CLAIM, &json!({"spec": spec()}), None), [], "no instance comes of it");
-    }
-
-    #[test]
-    fn in_a_cluster_images_come_from_registries() {
-        let problems = refuse(Kind::VMI, &json!({"spec": spec()}), None);
-        let fields: Vec<_> = problems.iter().map(|problem| problem.field.as_str()).collect();
-        assert_eq!(fields, ["spec.volumes[1]", "spec.domain.firmware.kernelBoot.container.image"]);
-        assert!(problems[0].message.starts_with("HostDisk feature gate is not enabled"), "{problems:?}");
-        assert!(problems[1].message.contains("oci-archive:/srv/linux.tar:v1"), "{problems:?}");
     }
 }

@@ -31,6 +31,11 @@ pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
     for (volume, field, why) in [
         ("hostDisk: {path: /etc/hostname, type: Disk}", "spec.volumes[0]", "HostDisk feature gate"),
         ("containerDisk: {image: 'oci:/var/lib/images'}", "spec.volumes[0].containerDisk.image", "registry"),
+        (
+            "persistentVolumeClaim: {claimName: data, hotpluggable: true}",
+            "spec.volumes[0].persistentVolumeClaim.hotpluggable",
+            "hotplug",
+        ),
     ] {
         let refused = vireo.fails("create -f -", &vmi("bad", volume))?;
         assert!(refused.contains(field) && refused.contains(why), "{volume}: {refused}");
