@@ -291,18 +291,20 @@ async fn a_launcher_that_must_leave_takes_its_guest_along_gracefully() {
 #[tokio::test(start_paused = true)]
 async fn a_launcher_that_must_leave_lets_its_watcher_record_the_outcome() {
     let scene = scene();
-    let vm = scene.run().await;
+    let mut vm = scene.run().await;
     let watcher = scene.handle.watch();
     scene.handle.exit().await;
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
     vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
     assert_eq!(scene.outcome().await, OutcomeKind::ShutDown);
     scene.dismissed().await;
     drop(watcher);
 
     let scene = self::scene();
-    let vm = scene.run().await;
+    let mut vm = scene.run().await;
     let _slow = scene.handle.watch();
     scene.handle.exit().await;
+    assert_eq!(vm.commands.recv().await, Some(VmCommand::PowerButton));
     vm.events.send(Event::Ended(End::PoweredOff)).unwrap();
     scene.outcome().await;
     let begin = Instant::now();
