@@ -2,8 +2,9 @@
 
 mod reason;
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -11,9 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use serde_json::json;
+use tracing::warn;
 use vireo_api::v1;
 
-use crate::Kind;
+use crate::{Kind, write};
 
 pub use reason::Reason;
 
@@ -21,6 +23,13 @@ pub use reason::Reason;
 const COUNTED: usize = 4096;
 /// The longest beginning of an event's name that is the name of its object.
 const LONGEST_NAME: usize = 230;
+
+/// How many events are kept while the API server stores none.
+const MOST_WAITING: usize = 256;
+/// How often those are sent again.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long after it happened an event is of use: as long as API servers keep events.
+const LIFETIME: Duration = Duration::from_secs(3600);
 
 /// UID, reason and message: what repeated events have in common.
 type Key = (String, Reason, String);
@@ -58,46 +67,121 @@ impl<'a> Regarding<'a> {
     }
 }
 
-/// Publishes events of one component. Repeated events are counted.
-pub struct EventRecorder {
+/// Something that happened to an object.
+#[derive(Debug, Clone)]
+struct Occurrence {
+    regarding: ObjectReference,
+    reason: Reason,
+    message: String,
+    at: Timestamp,
+}
+
+impl Occurrence {
+    fn key(&self) -> Key {
+        (self.regarding.uid.clone().unwrap_or_default(), self.reason, self.message.clone())
+    }
+
+    fn is_expired(&self) -> bool {
+        Timestamp::now().duration_since(self.at).unsigned_abs() > LIFETIME
+    }
+}
+
+/// Publishes events of one component. Repeated events are counted; those that the API server cannot store now, as on a
+/// full disk, are sent again for an hour.
+pub struct EventRecorder(Arc<Shared>);
+
+struct Shared {
     client: Client,
     component: &'static str,
     host: Option<String>,
     published: Mutex<HashMap<Key, (String, i32)>>,
+    /// Events that are sent again, by a task that runs while there are any.
+    waiting: Mutex<VecDeque<Occurrence>>,
 }
 
 impl std::fmt::Debug for EventRecorder {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        form.debug_struct("EventRecorder").field("component", &self.component).finish_non_exhaustive()
+        form.debug_struct("EventRecorder").field("component", &self.0.component).finish_non_exhaustive()
     }
 }
 
 impl EventRecorder {
     /// Publishes as this component; as that of a node, where there is a host.
     pub fn new(client: Client, component: &'static str, host: Option<&str>) -> Self {
-        Self { client, component, host: host.map(str::to_owned), published: Mutex::default() }
+        let host = host.map(str::to_owned);
+        let (published, waiting) = Default::default();
+        Self(Arc::new(Shared { client, component, host, published, waiting }))
     }
 
-    /// Publishes an event about an object. An event is no reason to fail: what goes wrong is logged.
+    /// Publishes an event about an object. An event is no reason to fail: what goes wrong is logged. Has to be called in
+    /// a Tokio runtime.
     pub async fn publish(&self, regarding: Regarding<'_>, reason: Reason, message: impl Into<String>) {
-        if let Err(error) = self.try_publish(&regarding.reference(), reason, message.into()).await {
-            tracing::warn!(%error, reason = reason.as_str(), "cannot publish an event");
+        let (regarding, message, at) = (regarding.reference(), message.into(), Timestamp::now());
+        let occurrence = Occurrence { regarding, reason, message, at };
+        if let Some(later) = self.0.send(occurrence).await
+            && self.0.wait(later)
+        {
+            tokio::spawn(Arc::clone(&self.0).send_waiting());
+        }
+    }
+}
+
+impl Shared {
+    /// Publishes it. Returns it if that may succeed later.
+    async fn send(&self, occurrence: Occurrence) -> Option<Occurrence> {
+        let error = self.try_publish(&occurrence).await.err()?;
+        let reason = occurrence.reason.as_str();
+        // A conflict says that it was stored before, whatever the answer was.
+        if write::refusal(&error).is_some() || write::is_conflict(&error) {
+            warn!(%error, reason, "cannot publish an event");
+            return None;
+        }
+        warn!(%error, reason, "cannot publish an event yet");
+        Some(occurrence)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, VecDeque<Occurrence>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps it for later. Whether it is the first, so that nothing sends those that wait yet.
+    fn wait(&self, occurrence: Occurrence) -> bool {
+        let mut waiting = self.waiting();
+        if waiting.len() == MOST_WAITING {
+            warn!(reason = occurrence.reason.as_str(), "too many events wait: one is lost");
+            return false;
+        }
+        waiting.push_back(occurrence);
+        waiting.len() == 1
+    }
+
+    /// Sends those that wait, the oldest first, until none is left.
+    async fn send_waiting(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(RETRY).await;
+            loop {
+                let Some(oldest) = self.waiting().front().cloned() else { return };
+                if !oldest.is_expired() && self.send(oldest).await.is_some() {
+                    break;
+                }
+                let mut waiting = self.waiting();
+                waiting.pop_front();
+                // Under one lock with the removal: whoever adds the next one starts this again.
+                if waiting.is_empty() {
+                    return;
+                }
+            }
         }
     }
 
-    async fn try_publish(
-        &self,
-        regarding: &ObjectReference,
-        reason: Reason,
-        message: String,
-    ) -> Result<(), Error> {
+    async fn try_publish(&self, occurrence: &Occurrence) -> Result<(), Error> {
+        let Occurrence { regarding, at, .. } = occurrence;
         let events: Api<Event> =
             Api::namespaced(self.client.clone(), regarding.namespace.as_deref().unwrap_or("default"));
-        let key = (regarding.uid.clone().unwrap_or_default(), reason, message);
+        let key = occurrence.key();
         let before = self.published.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
-        let now = Timestamp::now();
         if let Some((name, count)) = before {
-            let patch = Patch::Merge(json!({"count": count + 1, "lastTimestamp": Time(now)}));
+            let patch = Patch::Merge(json!({"count": count + 1, "lastTimestamp": Time(*at)}));
             match events.patch(&name, &PatchParams::default(), &patch).await {
                 // It has expired.
                 Err(Error::Api(status)) if status.code == 404 => {}
@@ -109,19 +193,14 @@ impl EventRecorder {
             }
         }
         let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(LONGEST_NAME).collect();
-        let name = format!("{object}.{:x}", now.as_nanosecond());
-        events.create(&PostParams::default(), &self.event(regarding, &key, &name, now)).await?;
+        let name = format!("{object}.{:x}", at.as_nanosecond());
+        events.create(&PostParams::default(), &self.event(occurrence, &name)).await?;
         self.remember(key, name, 1);
         Ok(())
     }
 
-    fn event(
-        &self,
-        regarding: &ObjectReference,
-        (_, reason, message): &Key,
-        name: &str,
-        now: Timestamp,
-    ) -> Event {
+    fn event(&self, occurrence: &Occurrence, name: &str) -> Event {
+        let Occurrence { regarding, reason, message, at } = occurrence;
         let component = Some(self.component.to_owned());
         Event {
             metadata: ObjectMeta {
@@ -136,8 +215,8 @@ impl EventRecorder {
             source: Some(EventSource { component: component.clone(), host: self.host.clone() }),
             reporting_instance: self.host.clone(),
             reporting_component: component,
-            first_timestamp: Some(Time(now)),
-            last_timestamp: Some(Time(now)),
+            first_timestamp: Some(Time(*at)),
+            last_timestamp: Some(Time(*at)),
             count: Some(1),
             ..Event::default()
         }
@@ -149,5 +228,98 @@ impl EventRecorder {
             published.clear();
         }
         published.insert(key, (name, count));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use axum::body::Body;
+    use axum::http::{Request, Response, StatusCode};
+    use kube::core::Status;
+    use serde_json::Value;
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const ABOUT: Regarding<'_> =
+        Regarding { kind: Kind::VMI, namespace: "default", name: "one", uid: "of-one" };
+
+    /// A client of an API server that answers each request with the next of these codes, and stores events with 201. Gets
+    /// the bodies of the requests.
+    fn server(answers: &[u16]) -> (EventRecorder, mpsc::UnboundedReceiver<Value>) {
+        let (requests, received) = mpsc::unbounded_channel();
+        let answers = Arc::new(Mutex::new(VecDeque::from(answers.to_vec())));
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (requests, answers) = (requests.clone(), Arc::clone(&answers));
+            async move {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let event: Value = serde_json::from_slice(&body).unwrap();
+                let code = answers.lock().unwrap().pop_front().expect("a request too many");
+                let body = match code {
+                    200..300 => event.to_string(),
+                    _ => json!(Status::failure("no", "No").with_code(code)).to_string(),
+                };
+                requests.send(event).unwrap();
+                let answer = Response::builder().status(StatusCode::from_u16(code).unwrap());
+                Ok::<_, Infallible>(answer.body(Body::from(body)).unwrap())
+            }
+        });
+        (EventRecorder::new(Client::new(service, "default"), "virt-handler", Some("node1")), received)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_stored_yet_is_sent_again() {
+        let (recorder, mut requests) = server(&[500, 503, 500, 201, 201]);
+        let begin = Instant::now();
+        recorder.publish(ABOUT, Reason::IoError, "full").await;
+        recorder.publish(ABOUT, Reason::Unhealthy, "slow").await;
+        let full = requests.recv().await.unwrap();
+        let slow = requests.recv().await.unwrap();
+        assert_eq!((&full["message"], &slow["message"]), (&json!("full"), &json!("slow")));
+        assert_eq!(begin.elapsed(), Duration::ZERO);
+        // The rest waits while the oldest is refused.
+        assert_eq!(requests.recv().await.unwrap(), full, "the same, with the time when it happened");
+        assert_eq!(begin.elapsed().as_secs(), 10);
+        assert_eq!([requests.recv().await.unwrap(), requests.recv().await.unwrap()], [full, slow]);
+        assert_eq!(begin.elapsed().as_secs(), 20);
+        tokio::time::sleep(LIFETIME).await;
+        assert!(requests.is_empty());
+        assert!(recorder.0.waiting().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_refused_is_not_sent_again() {
+        for code in [403, 404, 409, 422] {
+            let (recorder, requests) = server(&[code]);
+            recorder.publish(ABOUT, Reason::IoError, "full").await;
+            tokio::time::sleep(LIFETIME).await;
+            assert_eq!(requests.len(), 1, "{code}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_so_many_wait() {
+        let (recorder, requests) = server(&vec![500; MOST_WAITING + 1]);
+        for number in 0..=MOST_WAITING {
+            recorder.publish(ABOUT, Reason::IoError, number.to_string()).await;
+        }
+        assert_eq!(requests.len(), MOST_WAITING + 1);
+        assert_eq!(recorder.0.waiting().len(), MOST_WAITING);
+        assert_eq!(recorder.0.waiting().front().map(|one| one.message.clone()).as_deref(), Some("0"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn old_events_are_not_sent_again() {
+        let (recorder, requests) = server(&[500]);
+        recorder.publish(ABOUT, Reason::IoError, "full").await;
+        for one in recorder.0.waiting().iter_mut() {
+            one.at = one.at - LIFETIME - Duration::from_secs(1);
+        }
+        tokio::time::sleep(RETRY * 2).await;
+        assert!(recorder.0.waiting().is_empty());
+        assert_eq!(requests.len(), 1);
     }
 }
