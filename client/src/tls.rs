@@ -59,6 +59,8 @@ pub struct ClientCertificate(pub Option<CertificateDer<'static>>);
 pub enum Clients {
     /// Those with a certificate of the authority in `ca.crt`.
     Certified,
+    /// All; none is asked for a certificate.
+    Anonymous,
     /// All; certificates that are shown must be of one of these authorities, in PEM.
     Any(Vec<u8>),
 }
@@ -143,22 +145,23 @@ fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> Res
 
 fn server_config(directory: &Path, clients: &Clients) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let authorities = match clients {
-        Clients::Certified => certificates(directory.join("ca.crt"))?,
-        Clients::Any(pem) => {
-            CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(unusable)?
-        }
+    let verifier = |authorities: Vec<CertificateDer<'static>>| {
+        let roots = Arc::new(roots(authorities)?);
+        Ok(WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)))
     };
-    let verifier =
-        WebPkiClientVerifier::builder_with_provider(Arc::new(roots(authorities)?), Arc::clone(&provider));
     let verifier = match clients {
-        Clients::Certified => verifier,
-        Clients::Any(_) => verifier.allow_unauthenticated(),
+        Clients::Certified => verifier(certificates(directory.join("ca.crt"))?)?.build().map_err(unusable)?,
+        Clients::Anonymous => WebPkiClientVerifier::no_client_auth(),
+        Clients::Any(pem) => {
+            let authorities: Result<_, _> = CertificateDer::pem_slice_iter(pem).collect();
+            let verifier = verifier(authorities.map_err(unusable)?)?.allow_unauthenticated();
+            verifier.build().map_err(unusable)?
+        }
     };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
-        .with_client_cert_verifier(verifier.build().map_err(unusable)?)
+        .with_client_cert_verifier(verifier)
         .with_single_cert(certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
         .map_err(unusable)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];

@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Status(Status),
 }
 
-/// What virt-api connects to.
+/// What virt-api, the kubelet and Prometheus connect to.
 #[derive(Debug, Args)]
 pub(crate) struct Endpoint {
     /// Where virt-api finds this node's consoles and VMIs, with --tls-dir.
@@ -39,6 +39,9 @@ pub(crate) struct Endpoint {
     /// The directory of tls.crt, tls.key and ca.crt, whose clients are served.
     #[arg(long, value_name = "DIR", requires = "cluster")]
     pub(crate) tls_dir: Option<PathBuf>,
+    /// Where anybody gets /metrics, /healthz and /readyz, with the certificate of --tls-dir.
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "tls_dir")]
+    pub(crate) metrics_listen: Option<SocketAddr>,
 }
 
 #[derive(Debug, Args)]

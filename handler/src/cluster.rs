@@ -127,6 +127,11 @@ impl Cluster {
         }
     }
 
+    /// Whether the VMIs from before the restart are adopted.
+    pub fn adopted(&self) -> watch::Receiver<bool> {
+        self.adopted.subscribe()
+    }
+
     /// How much was received and validated.
     pub fn counts(&self) -> Counts {
         self.bound.counts()

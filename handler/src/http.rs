@@ -5,6 +5,7 @@ mod console;
 mod error;
 mod lifecycle;
 mod log;
+mod monitoring;
 mod portforward;
 mod relay;
 mod vnc;
@@ -25,6 +26,8 @@ use crate::manifests::{Key, Rejection};
 use crate::metrics;
 use crate::node::Node;
 use error::ApiError;
+
+pub use monitoring::{HEALTHZ, READYZ, monitoring_router};
 
 /// The path of the metrics for Prometheus.
 pub const METRICS: &str = "/metrics";

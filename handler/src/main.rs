@@ -2,10 +2,12 @@
 
 mod cli;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use axum::Router;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser as _};
 use kube::Client;
@@ -69,13 +71,25 @@ async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), F
     Ok(())
 }
 
-/// Serves the endpoint to virt-api, over TLS.
-async fn serve_virt_api(Endpoint { listen, tls_dir }: Endpoint, node: Arc<Node>) -> Result<(), Failure> {
-    let Some(directory) = tls_dir else { return std::future::pending().await };
-    let listener =
-        TcpListener::bind(listen).await.map_err(|error| format!("cannot listen on {listen}: {error}"))?;
-    let files = Arc::new(TlsFiles::server(directory, Clients::Certified));
-    Ok(tls::serve(listener, files, http::router(node)).await?)
+/// Serves the endpoint to virt-api, and whether it works and metrics to anybody, over TLS.
+async fn serve_tls(endpoint: Endpoint, node: Arc<Node>, cluster: &Cluster) -> Result<(), Failure> {
+    let Some(directory) = endpoint.tls_dir else { return std::future::pending().await };
+    let serve = async |address: SocketAddr, clients: Clients, router: Router| {
+        let listener = TcpListener::bind(address)
+            .await
+            .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+        let files = Arc::new(TlsFiles::server(directory.clone(), clients));
+        Ok(tls::serve(listener, files, router).await?)
+    };
+    let virt_api = serve(endpoint.listen, Clients::Certified, http::router(Arc::clone(&node)));
+    let monitoring = async {
+        let Some(address) = endpoint.metrics_listen else { return std::future::pending().await };
+        serve(address, Clients::Anonymous, http::monitoring_router(node, cluster.adopted())).await
+    };
+    tokio::select! {
+        done = virt_api => done,
+        done = monitoring => done,
+    }
 }
 
 /// Runs the VMIs that are bound to this node of a cluster, whose kubelet has its Pods in a directory.
@@ -92,7 +106,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
-        done = serve_virt_api(endpoint, Arc::clone(&node)) => done?,
+        done = serve_tls(endpoint, Arc::clone(&node), &cluster) => done?,
         () = cluster.run() => {}
         () = devices::run(&plugins) => {}
         () = heartbeat::run(client, &name, Owner::Kubelet) => {}

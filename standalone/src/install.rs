@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use vireo_api::names::COMPONENT_LABEL;
+use vireo_handler::http::{HEALTHZ, READYZ};
 use vireo_operators::certificates::{self, Certificate, WEBHOOK_CONFIGURATION};
 use vireo_operators::virt_api::{GROUP, VERSIONS, agents};
 use vireo_operators::webhooks::{KINDS, Webhook};
@@ -16,6 +17,12 @@ pub const NAMESPACE: &str = "kubevirt";
 const VIRT_OPERATOR: (&str, &str) = (NAMESPACE, "kubevirt-operator");
 /// The port at which virt-api listens.
 const API_PORT: u16 = 8443;
+
+/// The port of metrics and of what probes ask; KubeVirt's, and its name.
+const METRICS_PORT: u16 = 8443;
+const METRICS: &str = "metrics";
+/// The label of Pods with metrics; KubeVirt's.
+const PROMETHEUS_LABEL: (&str, &str) = ("prometheus.kubevirt.io", "true");
 
 /// What differs between installations.
 #[derive(Debug, Clone)]
@@ -50,6 +57,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
         handler(installation),
     ]);
     objects.extend(aggregation());
+    objects.push(metrics());
     objects.extend(webhooks());
     objects
 }
@@ -136,6 +144,18 @@ fn aggregation() -> Vec<Value> {
     [service].into_iter().chain(VERSIONS.iter().map(group)).collect()
 }
 
+/// Where Prometheus finds all that has metrics.
+fn metrics() -> Value {
+    let label = json!({PROMETHEUS_LABEL.0: PROMETHEUS_LABEL.1});
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": NAMESPACE, "name": "kubevirt-prometheus-metrics",
+            "labels": {COMPONENT_LABEL: "", PROMETHEUS_LABEL.0: PROMETHEUS_LABEL.1}},
+        "spec": {"clusterIP": "None", "selector": label,
+            "ports": [{"name": METRICS, "port": 443, "targetPort": METRICS}]},
+    })
+}
+
 /// What asks virt-api before objects are stored and Pods are evicted. Without virt-api, nothing is stored; evictions are not
 /// held up.
 fn webhooks() -> [Value; 2] {
@@ -201,11 +221,25 @@ fn api(installation: &Installation) -> Value {
         "command": ["/usr/bin/virt-api", "--listen", format!("0.0.0.0:{API_PORT}"), "--tls-dir", server,
             "--client-tls-dir", client],
         "ports": [{"name": "https", "containerPort": API_PORT}],
-        "readinessProbe": {"httpGet": {"scheme": "HTTPS", "path": "/healthz", "port": API_PORT}, "periodSeconds": 2},
+        "readinessProbe": readiness("/healthz", API_PORT),
+        "livenessProbe": liveness("/healthz", API_PORT),
         "volumeMounts": [mount("server", server), mount("client", client)],
     });
     let volumes = [secret("server", certificates::VIRT_API), secret("client", certificates::VIRT_API_CLIENT)];
     deployment(installation, "virt-api", VIRT_API, &container, &volumes)
+}
+
+fn asks(path: &str, port: u16) -> Value {
+    json!({"scheme": "HTTPS", "path": path, "port": port})
+}
+
+fn readiness(path: &str, port: u16) -> Value {
+    json!({"httpGet": asks(path, port), "periodSeconds": 2, "timeoutSeconds": 5})
+}
+
+/// The kubelet starts a component again that has not answered for a minute.
+fn liveness(path: &str, port: u16) -> Value {
+    json!({"httpGet": asks(path, port), "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6})
 }
 
 fn mount(name: &str, path: &str) -> Value {
@@ -266,7 +300,11 @@ fn handler(installation: &Installation) -> Value {
     let container = json!({
         "name": name, "image": installation.image, "imagePullPolicy": installation.pull_policy,
         "command": ["/usr/bin/virt-handler", "--cluster", pods, "--state-dir", state,
-            "--node-name", "$(NODE_NAME)", "--listen", format!("0.0.0.0:{}", agents::PORT), "--tls-dir", tls],
+            "--node-name", "$(NODE_NAME)", "--listen", format!("0.0.0.0:{}", agents::PORT), "--tls-dir", tls,
+            "--metrics-listen", format!("0.0.0.0:{METRICS_PORT}")],
+        "ports": [{"name": METRICS, "containerPort": METRICS_PORT}],
+        "readinessProbe": readiness(READYZ, METRICS_PORT),
+        "livenessProbe": liveness(HEALTHZ, METRICS_PORT),
         "env": [field("NODE_NAME", "spec.nodeName")],
         "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}},
         "securityContext": {"privileged": true},
@@ -278,13 +316,14 @@ fn handler(installation: &Installation) -> Value {
         ],
     });
     let labels = json!({COMPONENT_LABEL: name});
+    let pod_labels = json!({COMPONENT_LABEL: name, PROMETHEUS_LABEL.0: PROMETHEUS_LABEL.1});
     json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": named(namespace, name),
         "spec": {
             "selector": {"matchLabels": labels},
             "updateStrategy": {"type": "RollingUpdate"},
             "template": {
-                "metadata": {"labels": labels},
+                "metadata": {"labels": pod_labels},
                 "spec": {
                     "serviceAccountName": name, "hostPID": true, "containers": [container],
                     "priorityClassName": "system-node-critical",

@@ -27,6 +27,7 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
     guest.run("echo kept >/tmp/kept")?;
     let boot = guest.run(BOOT_ID)?;
+    is_measured(vireo)?;
     is_paused(vireo)?;
     assert_eq!(guest.run(BOOT_ID)?, boot, "paused and not restarted");
     is_kept_from_strangers(vireo)?;
@@ -59,6 +60,26 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(row.get(1..3), Some(&["1/1", "Running"][..]), "{table}");
     let table = vireo.ok("get vmi demo");
     assert!(table.contains("Running") && table.contains("node-1"), "{table}");
+    Ok(())
+}
+
+/// Prometheus finds metrics of the guest where KubeVirt's are, and nothing else.
+fn is_measured(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("it has metrics");
+    let endpoints = vireo.json("get endpoints kubevirt-prometheus-metrics -n kubevirt")?;
+    let target = &endpoints["subsets"][0]["addresses"][0]["targetRef"]["name"];
+    let agent = target.as_str().unwrap_or_else(|| panic!("no node agent: {endpoints:#}"));
+    let get = |path: &str| {
+        vireo.kubectl(
+            &format!("get --raw /api/v1/namespaces/kubevirt/pods/https:{agent}:8443/proxy/{path}"),
+            None,
+        )
+    };
+    let metrics = get("metrics")?.ok();
+    let of_demo = |line: &str| line.starts_with("kubevirt_vmi_info{") && line.contains("name=\"demo\"");
+    assert!(metrics.lines().any(of_demo), "{metrics}");
+    let refused = get("apis/kubevirt.io/v1/virtualmachineinstances")?;
+    assert_ne!(refused.status, Status::Code(0), "without a certificate: {}", refused.stdout);
     Ok(())
 }
 
