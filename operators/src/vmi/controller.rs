@@ -28,16 +28,20 @@ const NO_CLAIM: &str = "FailedPvcNotFound";
 /// How many instances are reconciled at a time.
 const WORKERS: usize = 8;
 
+/// Why the Pod of an instance could not be created: the reason of a condition, and the same for people.
+type Refused = HashMap<ObjectKey, (&'static str, String)>;
+
 /// The controller.
 pub struct Controller {
     client: Client,
     launcher: Launcher,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     pods: Arc<Informer<LauncherPod>>,
+    /// The claims that instances may wait for, where the kubelet mounts them; of each, that it exists.
+    claims: Option<Arc<Informer<()>>>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Why the Pod of an instance could not be created: the reason of a condition, and the same for people.
-    refused: Mutex<HashMap<ObjectKey, (&'static str, String)>>,
+    refused: Arc<Mutex<Refused>>,
 }
 
 impl std::fmt::Debug for Controller {
@@ -56,8 +60,20 @@ impl Controller {
         vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
         let changed = Arc::clone(&queue);
         pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
+        let refused: Arc<Mutex<Refused>> = Arc::default();
+        let claims = (launcher.started_by == StartedBy::Kubelet).then(|| {
+            let claims = Informer::new(Kind::CLAIM.all(&client), Config::default(), |_| Ok(()));
+            let (changed, waiting) = (Arc::clone(&queue), Arc::clone(&refused));
+            claims.on_change(move |claim| {
+                let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                let is_waiting = |vmi: &&ObjectKey| vmi.namespace == claim.key.namespace;
+                let waiting = waiting.iter().filter(|(_, (reason, _))| *reason == NO_CLAIM);
+                waiting.map(|(vmi, _)| vmi).filter(is_waiting).for_each(|vmi| changed.add(vmi.clone()));
+            });
+            claims
+        });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, launcher, vmis, pods, recorder, queue, refused: Mutex::default() }
+        Self { client, launcher, vmis, pods, claims, recorder, queue, refused }
     }
 
     /// Controls until it is dropped.
@@ -67,10 +83,15 @@ impl Controller {
             self.pods.synced().await;
             controller::run(self, &self.queue, WORKERS).await;
         };
-        tokio::join!(self.pods.run(), control);
+        let claims = async {
+            if let Some(claims) = &self.claims {
+                claims.run().await;
+            }
+        };
+        tokio::join!(self.pods.run(), claims, control);
     }
 
-    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, (&'static str, String)>> {
+    fn refused(&self) -> MutexGuard<'_, Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -153,7 +153,7 @@ fn controller() -> Vec<Value> {
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "delete", "list", "watch"], "", &["pods"]),
-        rule(&["get"], "", &["persistentvolumeclaims"]),
+        rule(&["get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),
