@@ -5,10 +5,13 @@
 //! runs until it ends; [`session`] owns all of that. Beside the VM run its serial console ([`console`]), the DHCP
 //! server of its network ([`dhcp`]) and the probes of its guest ([`health`]).
 //!
+//! In a Pod, the same program serves other containers: [`image`] and [`console_log`].
+//!
 //! One thread runs everything here; the native hypervisor brings its own threads for the VM.
 
 pub mod agent;
 pub mod console;
+pub mod console_log;
 pub mod dhcp;
 pub mod fault;
 pub mod files;

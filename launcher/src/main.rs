@@ -1,7 +1,7 @@
 //! `virt-launcher`: settle, listen, serve one VM, leave.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use vireo_launcher::firmware::Paths;
 use vireo_launcher::node::LocalNode;
 use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
-use vireo_launcher::{image, logging, process, socket};
+use vireo_launcher::{console_log, image, logging, process, socket};
 use vireo_proto::RUN_DIRECTORY;
 use vireo_proto::files::FILES_SOCKET;
 use vireo_proto::launcher::launcher_server::LauncherServer;
@@ -61,6 +61,12 @@ enum Command {
         /// Which.
         paths: Vec<PathBuf>,
     },
+    /// Copies the guest's serial console to the standard output, until the guest is gone.
+    TailConsole {
+        /// The launcher's socket.
+        #[arg(long, value_name = "PATH")]
+        launcher: PathBuf,
+    },
 }
 
 #[derive(Debug, clap::Args)]
@@ -95,6 +101,8 @@ enum LauncherError {
     Socket(#[from] socket::SocketError),
     #[error(transparent)]
     Image(#[from] image::ImageError),
+    #[error("cannot copy the guest's console")]
+    Log(#[source] io::Error),
     #[error("cannot serve the socket for open files")]
     Files(#[source] io::Error),
     #[error("the launcher protocol's server failed")]
@@ -112,6 +120,7 @@ fn main() -> ExitCode {
         (Some(Command::OfferFiles { socket, paths }), _) => {
             image::offer_files(&socket, &paths).map_err(LauncherError::from)
         }
+        (Some(Command::TailConsole { launcher }), _) => tail_console(&launcher),
         (None, Some(args)) => run(args),
         (None, None) => {
             Cli::command().error(ErrorKind::MissingRequiredArgument, "--socket is required").exit()
@@ -124,6 +133,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn tail_console(launcher: &Path) -> Result<(), LauncherError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(LauncherError::Runtime)?.block_on(async {
+        // As the first process of a container, it would get no signal that it does not handle.
+        let mut terminate = signal(SignalKind::terminate()).map_err(LauncherError::Runtime)?;
+        let stop = async {
+            terminate.recv().await;
+        };
+        console_log::copy(launcher, &mut tokio::io::stdout(), stop).await.map_err(LauncherError::Log)
+    })
 }
 
 fn run(args: Args) -> Result<(), LauncherError> {

@@ -1,6 +1,7 @@
 //! `VirtualMachineInstance`: its launcher Pod, and the hand-over to the node agent of the node that the Pod is bound to.
 
 mod claims;
+mod console_log;
 pub mod controller;
 mod decide;
 mod images;

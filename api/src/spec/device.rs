@@ -16,11 +16,6 @@ pub(super) fn read(devices: &v1::Devices, found: &mut Findings) {
         &at.at("networkInterfaceMultiqueue"),
         own,
     );
-    found.notice_if(
-        devices.log_serial_console == Some(true),
-        &at.at("logSerialConsole"),
-        "the console keeps a history, which is not written to a log",
-    );
     if let Some(watchdog) = &devices.watchdog {
         self::watchdog(watchdog, &at.at("watchdog"), found);
     }

@@ -120,7 +120,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 }
 
 /// A container of little use and no privilege. Its user is the one who owns the files of container disks.
-fn small() -> Container {
+pub(super) fn small() -> Container {
     let quantities = |cpu: &str, memory: &str| {
         let of = |name: &str, quantity: &str| (name.to_owned(), Quantity(quantity.to_owned()));
         BTreeMap::from([of("cpu", cpu), of("memory", memory)])

@@ -136,6 +136,7 @@ pub fn launcher_pod(
         status: None,
     };
     if let Some(spec) = pod.spec.as_mut().filter(|_| by_kubelet) {
+        spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET)));
         super::images::add(spec, vmi, &launcher.image);
         super::claims::add(&mut pod, vmi, claims);
     }

@@ -16,7 +16,10 @@ const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
 /// from inside.
 pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a guest starts");
-    vireo.feed("apply -f -", MANIFEST);
+    let devices = "    devices:\n";
+    assert!(MANIFEST.contains(devices));
+    let logged = format!("{devices}      logSerialConsole: true\n");
+    vireo.feed("apply -f -", &MANIFEST.replace(devices, &logged));
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
     is_in_its_pod(vireo)?;
@@ -25,6 +28,10 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert!(shown.contains("user-data: hello from demo"), "{shown}");
     vireo.step("it has a login on its console");
     assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
+    eventually("the console is in the log", STEP, || {
+        let log = vireo.ok("logs -l vm.kubevirt.io/name=demo -c guest-console-log --tail=-1");
+        Ok(log.contains("Linux version") && log.contains("user-data: hello from demo"))
+    })?;
     guest.run("echo kept >/tmp/kept")?;
     let boot = guest.run(BOOT_ID)?;
     is_measured(vireo)?;
@@ -57,7 +64,7 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(vmi["status"]["nodeName"], "node-1");
     let table = vireo.ok("get pods -l vm.kubevirt.io/name=demo");
     let row: Vec<&str> = table.lines().nth(1).unwrap_or_default().split_whitespace().collect();
-    assert_eq!(row.get(1..3), Some(&["1/1", "Running"][..]), "{table}");
+    assert_eq!(row.get(1..3), Some(&["2/2", "Running"][..]), "{table}");
     let table = vireo.ok("get vmi demo");
     assert!(table.contains("Running") && table.contains("node-1"), "{table}");
     Ok(())
