@@ -149,6 +149,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     refused::images(&vireo)?;
     volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
+    machine::outlives_its_components(&vireo)?;
     machine::moves_away(&vireo)?;
     leaves_nothing(&vireo)?;
     vireo.step("end");

@@ -42,6 +42,40 @@ pub(super) fn starts_and_stops(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
+/// Whatever of Vireo dies while a machine starts, runs and ends: it starts, goes on and ends.
+pub(super) fn outlives_its_components(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("all components are killed while it starts");
+    vireo.feed("apply -f -", &bare("Always", "None"));
+    lose_components(vireo)?;
+    printable(vireo, "Running")?;
+    vireo.step("all components are killed while it runs");
+    let (first, qemu) = (vireo.uid("bare")?, vireo.processes("qemu-system-x86_64")?);
+    lose_components(vireo)?;
+    printable(vireo, "Running")?;
+    assert_eq!((vireo.uid("bare")?, vireo.processes("qemu-system-x86_64")?), (first, qemu));
+    vireo.step("all components are killed while it ends");
+    vireo.ok("delete vm bare --wait=false");
+    lose_components(vireo)?;
+    vireo.gone("bare")
+}
+
+/// Kills all components, and waits until the kubelet has started each again.
+fn lose_components(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    /// How many of each there are on a node that is alone.
+    const COMPONENTS: [(&str, usize); 4] =
+        [("virt-api", 2), ("virt-controller", 2), ("virt-handler", 1), ("virt-operator", 2)];
+    vireo.shell(&format!("kill -9 $(pidof {})", COMPONENTS.map(|(name, _)| name).join(" ")))?;
+    eventually("all components run again", STEP, || {
+        let run = COMPONENTS.map(|(name, count)| {
+            Ok::<_, HostError>(vireo.processes(name)?.split_whitespace().count() == count)
+        });
+        run.into_iter().try_fold(true, |all, runs| Ok(all && runs?))
+    })?;
+    vireo.ok(&format!("-n kubevirt wait deployment --all --for=condition=Available {LIMIT}"));
+    vireo.ok(&format!("-n kubevirt rollout status daemonset/virt-handler {LIMIT}"));
+    Ok(())
+}
+
 /// A machine that is to run always runs again after its Pod was deleted or evicted, where there is a node.
 pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("its Pod is deleted");
