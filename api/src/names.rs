@@ -55,3 +55,8 @@ pub fn claim_device(volume: &str) -> String {
 pub fn is_image_container(name: &str) -> bool {
     name.starts_with(DISK_CONTAINER_PREFIX) || name == KERNEL_BOOT_CONTAINER
 }
+
+/// The path of what a liveness probe asks a component.
+pub const HEALTHZ: &str = "/healthz";
+/// The path of what a readiness probe asks the node agent.
+pub const READYZ: &str = "/readyz";

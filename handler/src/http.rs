@@ -27,7 +27,7 @@ use crate::metrics;
 use crate::node::Node;
 use error::ApiError;
 
-pub use monitoring::{HEALTHZ, READYZ, monitoring_router};
+pub use monitoring::monitoring_router;
 
 /// The path of the metrics for Prometheus.
 pub const METRICS: &str = "/metrics";

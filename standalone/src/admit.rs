@@ -14,8 +14,9 @@ use vireo_operators::Problem;
 use vireo_operators::admission::{self, reserved, vmi};
 
 use crate::host_paths;
-use crate::policy::is_component;
-use crate::resource::{causes, claim, kubevirt, volume};
+use crate::resource::{claim, storage, volume};
+use vireo_install::policy::is_component;
+use vireo_install::resource::{causes, kubevirt};
 
 /// What one server admits.
 #[derive(Debug)]
@@ -83,7 +84,7 @@ impl Admission for VirtAdmission {
     ) -> Result<(), ApiError> {
         let Attributes { resource, old, .. } = *attributes;
         let name = meta::text(new, "name");
-        if resource.is(&kubevirt::STORAGE_CLASSES) && name == CLASS {
+        if resource.is(&storage::STORAGE_CLASSES) && name == CLASS {
             return Err(ApiError::forbidden(
                 resource,
                 name,
@@ -112,8 +113,8 @@ fn storage(attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
     let Attributes { resource, old, user, .. } = *attributes;
     let is_provisioner = is_component(user);
     match old {
-        Some(old) if resource.is(&kubevirt::CLAIMS) => claim::validate_update(new, old, is_provisioner),
-        _ if resource.is(&kubevirt::VOLUMES) && !is_provisioner => volume::validate(new, old),
+        Some(old) if resource.is(&storage::CLAIMS) => claim::validate_update(new, old, is_provisioner),
+        _ if resource.is(&storage::VOLUMES) && !is_provisioner => volume::validate(new, old),
         _ => Vec::new(),
     }
 }

@@ -7,7 +7,7 @@ use vireo_apiserver::store::{DiskError, Store};
 use vireo_handler::heartbeat;
 use vireo_handler::provisioner::CLASS;
 
-use crate::resource::{describe_class, kubevirt};
+use crate::resource::{describe_class, storage};
 
 /// Creates the permanent namespaces, the StorageClass and this node, where they are absent. Blocks.
 ///
@@ -15,7 +15,7 @@ use crate::resource::{describe_class, kubevirt};
 /// When the store cannot be written.
 pub fn prepare(store: &Store, node: &str) -> Result<(), DiskError> {
     objects::prepare(store)?;
-    objects::make(store, &kubevirt::STORAGE_CLASSES, CLASS, describe_class)?;
+    objects::make(store, &storage::STORAGE_CLASSES, CLASS, describe_class)?;
     objects::make(store, &NODES, node, |value| heartbeat::describe(value, node, Timestamp::now()))
 }
 

@@ -19,7 +19,7 @@ use vireo_handler::jobs::{JobContext, JobError, Jobs, Pool};
 use vireo_handler::launcher::link::chain;
 use vireo_handler::storage::{Upload, UploadError};
 
-use crate::resource::kubevirt;
+use crate::resource::storage;
 use crate::uploads::{NotNow, Subject, Uploads, token};
 
 /// Where images come to.
@@ -76,7 +76,7 @@ async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result
         let cause = Cause::required("spec.pvcName", "Required value");
         return Err(ApiError::unsound((GROUP, KIND), meta::text(&asked, "name"), &[cause]));
     }
-    let row = &kubevirt::CLAIMS;
+    let row = &storage::CLAIMS;
     let claims = Kind::CLAIM.namespaced(&server.uploads.client, namespace);
     // Others have no object, and are no part of a path.
     let claim = match meta::is_dns_name(namespace) && meta::is_dns_name(&name) {

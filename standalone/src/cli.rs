@@ -6,7 +6,7 @@ use std::path::{Component, PathBuf};
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
-use vireo_standalone::install::Installation;
+use vireo_install::objects::Installation;
 use vireo_standalone::run::Options;
 
 /// Virtual machines with the KubeVirt API, without a cluster.

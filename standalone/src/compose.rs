@@ -19,8 +19,8 @@ use vireo_operators::admission::Admission;
 use crate::admit::VirtAdmission;
 use crate::cdi::CdiApi;
 use crate::pod_log::PodLog;
-use crate::policy;
 use crate::virt_api::VirtApi;
+use vireo_install::policy;
 
 /// What an API server is composed of.
 #[derive(Debug)]

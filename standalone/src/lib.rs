@@ -1,7 +1,7 @@
 //! `vireo standalone`: the KubeVirt API on one host, without a cluster.
 //!
-//! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of KubeVirt and of
-//! storage, [`admit`] and [`policy`] who may write what. [`virt_api`] mounts KubeVirt's API server, [`cdi`] is CDI's. [`vireo_handler::cluster`] is
+//! It composes [`vireo_apiserver`], the controllers and the node agent. [`resource`] has the resources of storage beside
+//! KubeVirt's ([`vireo_install::resource`]), [`admit`] and [`vireo_install::policy`] who may write what. [`virt_api`] mounts KubeVirt's API server, [`cdi`] is CDI's. [`vireo_handler::cluster`] is
 //! the node agent's source of VMIs; the controllers of VMs, replica sets and pools are [`vireo_operators::Controllers`],
 //! [`vireo_operators::placement`] binds instances to the node,
 //! [`vireo_handler::provisioner`] makes the disks of claims and [`uploads`] fills them.
@@ -11,9 +11,7 @@ pub mod bootstrap;
 pub mod cdi;
 pub mod compose;
 mod host_paths;
-pub mod install;
 mod pod_log;
-pub mod policy;
 pub mod resource;
 pub mod run;
 pub mod uploads;

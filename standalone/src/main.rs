@@ -11,7 +11,7 @@ use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
-use vireo_standalone::install::{Installation, objects};
+use vireo_install::objects::{Installation, objects};
 use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command};

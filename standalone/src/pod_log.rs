@@ -14,7 +14,7 @@ use vireo_apiserver::meta::{self, is_dns_name};
 use vireo_apiserver::resource::PODS;
 use vireo_apiserver::store::Store;
 
-use crate::resource::kubevirt::VMIS;
+use vireo_install::resource::kubevirt::VMIS;
 
 /// Serves the logs of Pods.
 #[derive(Debug)]

@@ -1,19 +1,18 @@
-//! The resources of KubeVirt and of storage, which this server has beside Kubernetes' own: what completes and validates
-//! their objects, and what their fields are.
+//! The resources that this server has beside Kubernetes' own: KubeVirt's and those of storage.
 
 pub(crate) mod claim;
-pub mod crd;
-pub mod kubevirt;
-pub mod schema;
+pub mod storage;
 pub(crate) mod volume;
 
-use vireo_apiserver::resource::Cause;
-use vireo_operators::Problem;
+use std::sync::Arc;
+
+use vireo_apiserver::resource::Resource;
+use vireo_install::resource::kubevirt;
 
 pub use volume::describe_class;
 
-/// Problems as the API server answers them.
-pub(crate) fn causes(problems: Vec<Problem>) -> Vec<Cause> {
-    let cause = |Problem { cause, field, message }| Cause { reason: cause.as_str(), message, field };
-    problems.into_iter().map(cause).collect()
+/// All of them.
+pub fn rows() -> Vec<Arc<Resource>> {
+    let storage = [&storage::CLAIMS, &storage::VOLUMES, &storage::STORAGE_CLASSES];
+    storage.into_iter().map(|row| Arc::clone(row)).chain(kubevirt::rows()).collect()
 }

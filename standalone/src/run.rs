@@ -28,11 +28,13 @@ use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
 use vireo_operators::vmi::{Launcher, StartedBy};
 use vireo_operators::{Controllers, placement};
 
+use crate::bootstrap;
 use crate::cdi::CdiApi;
 use crate::compose::{Parts, client, part_client, scheduler};
-use crate::resource::kubevirt;
+use crate::resource;
 use crate::uploads::Uploads;
-use crate::{bootstrap, policy};
+use vireo_install::policy;
+use vireo_install::resource::kubevirt;
 
 /// The options of a server.
 #[derive(Debug)]
@@ -99,7 +101,7 @@ pub async fn run(
     let directory = directory(&node.settings.state_dir);
     // Whoever was killed has given up the lock first, and its other files and sockets a little later.
     let open = async || Store::open(&directory.join("store.redb"));
-    let registry = Arc::new(Registry::new(kubevirt::rows()));
+    let registry = Arc::new(Registry::new(resource::rows()));
     let store = retry_while_held(open, DiskError::is_held).await?;
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     bootstrap::prepare(&store, &node.settings.node_name)?;

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::cdi::CdiApi;
-use crate::resource::kubevirt;
 use crate::uploads::Uploads;
 use axum::Router;
 use serde_json::{Value, json};
@@ -16,6 +15,7 @@ use vireo_apiserver::auth::{Signer, Tokens};
 use vireo_apiserver::http::{Measures, Proxy as _, Server, answer};
 use vireo_apiserver::resource::Registry;
 use vireo_apiserver::store::{Key, Store};
+use vireo_install::resource::kubevirt;
 use vireo_operators::vmi::{Launcher, StartedBy};
 
 mod world;

@@ -7,15 +7,11 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::sync::watch;
+use vireo_api::names::{HEALTHZ, READYZ};
 
 use super::METRICS;
 use crate::metrics;
 use crate::node::Node;
-
-/// The path of what a liveness probe asks.
-pub const HEALTHZ: &str = "/healthz";
-/// The path of what a readiness probe asks.
-pub const READYZ: &str = "/readyz";
 
 /// The routes for the kubelet and for Prometheus. `adopted` is whether the VMIs from before the restart are adopted: until
 /// then, requests for them fail, so the node agent is not ready.

@@ -21,13 +21,14 @@ use vireo_apiserver::{accounts, definitions, garbage_collector, rbac};
 use vireo_client::Kind;
 use vireo_handler::jobs::Jobs;
 use vireo_handler::storage::{AllowedPaths, Claims};
+use vireo_install::policy;
 use vireo_operators::Controllers;
 use vireo_operators::vmi::{Launcher, StartedBy};
+use vireo_standalone::bootstrap;
 use vireo_standalone::cdi::CdiApi;
 use vireo_standalone::compose::{Parts, client, part_client, scheduler};
-use vireo_standalone::resource::kubevirt;
+use vireo_standalone::resource;
 use vireo_standalone::uploads::Uploads;
-use vireo_standalone::{bootstrap, policy};
 
 use self::nodes::Nodes;
 use super::{Error, cost, table, vmis};
@@ -57,7 +58,7 @@ pub(super) fn measure(count: usize, kind: Kind) -> Result<(), Error> {
 
 async fn run(count: usize, kind: Kind) -> Result<(), Error> {
     let directory = tempfile::tempdir()?;
-    let registry = Arc::new(Registry::new(kubevirt::rows()));
+    let registry = Arc::new(Registry::new(resource::rows()));
     let store = Store::open(&directory.path().join("store.redb"))?;
     let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
     let policy = policy::policy();

@@ -13,9 +13,9 @@ use vireo_handler::settings::{Runtime, Settings};
 
 use super::*;
 use crate::compose::client;
-use crate::policy::{VIRT_CONTROLLER, VIRT_HANDLER};
-use crate::resource::kubevirt;
 use crate::run::unreadable_vmis;
+use vireo_install::policy::{VIRT_CONTROLLER, VIRT_HANDLER};
+use vireo_install::resource::kubevirt;
 
 /// A server and its node agent's source, which follows it while this lives.
 struct Followed<S> {

@@ -8,9 +8,9 @@ use vireo_operators::placement::controller::Controller as Placement;
 
 use super::*;
 use crate::compose::{client, scheduler};
-use crate::policy::VIRT_CONTROLLER;
-use crate::resource::kubevirt;
 use vireo_apiserver::garbage_collector;
+use vireo_install::policy::VIRT_CONTROLLER;
+use vireo_install::resource::kubevirt;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const NODE: &str = "/api/v1/nodes/node1";
@@ -35,7 +35,7 @@ impl Placed {
         let controllers = Controllers::new(&virt_controller, launcher());
         controller.spawn(async move { controllers.run().await });
         let store = Arc::clone(&world.server.store);
-        controller.spawn(garbage_collector::run(store, Arc::new(Registry::new(kubevirt::rows()))));
+        controller.spawn(garbage_collector::run(store, Arc::new(Registry::new(crate::resource::rows()))));
         Self { world, _controller: controller }
     }
 

@@ -5,7 +5,7 @@ use super::*;
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn virt_controller() -> User {
-    let (namespace, name) = crate::policy::VIRT_CONTROLLER;
+    let (namespace, name) = vireo_install::policy::VIRT_CONTROLLER;
     User { groups: vec!["system:masters".to_owned()], ..User::service_account(namespace, name) }
 }
 

@@ -9,8 +9,8 @@ use vireo_handler::storage::Claims;
 
 use super::*;
 use crate::compose::client;
-use crate::policy::LOCAL_PROVISIONER;
-use crate::resource::kubevirt;
+use crate::resource::storage;
+use vireo_install::policy::LOCAL_PROVISIONER;
 
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const CLAIM: &str = "/api/v1/namespaces/default/persistentvolumeclaims/data";
@@ -86,7 +86,7 @@ impl Provisioned {
     }
 
     fn claimed(&self) -> Option<Value> {
-        self.get(&kubevirt::CLAIMS.key("default", "data"))
+        self.get(&storage::CLAIMS.key("default", "data"))
     }
 
     fn status(&self) -> Value {
@@ -159,7 +159,7 @@ async fn a_disk_in_use_stays() {
         "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}});
     of.world.ask("POST", CLAIMS, other).await;
     let bound = || {
-        of.get(&kubevirt::CLAIMS.key("default", "other")).is_some_and(|one| one["status"]["phase"] == "Bound")
+        of.get(&storage::CLAIMS.key("default", "other")).is_some_and(|one| one["status"]["phase"] == "Bound")
     };
     of.until("the next claim is bound", bound).await;
     assert!(of.file().exists() && of.claimed().is_some());

@@ -26,7 +26,7 @@ async fn world() -> (World, String) {
 }
 
 fn change(world: &World, change: impl FnOnce(&mut Value)) {
-    let key = kubevirt::CLAIMS.key("default", "data");
+    let key = crate::resource::storage::CLAIMS.key("default", "data");
     let mut value = world.server.store.get(&key).unwrap().to_value();
     change(&mut value);
     world.server.store.write(&key, |_, _| Ok::<_, Infallible>(Change::Put(value))).unwrap();

@@ -11,10 +11,10 @@ use vireo_operators::{Controllers, vm::FINALIZER};
 
 use super::*;
 use crate::compose::client;
-use crate::policy::VIRT_CONTROLLER;
-use crate::resource::kubevirt;
 use vireo_api::names::VMI_FINALIZER;
 use vireo_apiserver::objects;
+use vireo_install::policy::VIRT_CONTROLLER;
+use vireo_install::resource::kubevirt;
 
 const VMS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
 const VM: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web";
@@ -48,7 +48,7 @@ impl Controlled {
             Controllers::new(&client(&self.world.server, VIRT_CONTROLLER, "virt-controller"), launcher());
         self.tasks.spawn(async move { controllers.run().await });
         let store = Arc::clone(&self.world.server.store);
-        self.tasks.spawn(garbage_collector::run(store, Arc::new(Registry::new(kubevirt::rows()))));
+        self.tasks.spawn(garbage_collector::run(store, Arc::new(Registry::new(crate::resource::rows()))));
     }
 
     /// Plays the node for VMIs that are being deleted.

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::compose::{Parts, part_client};
-use crate::policy::CDI_API;
+use vireo_install::policy::CDI_API;
 
 use super::*;
 
@@ -41,11 +41,11 @@ impl World {
 
     pub(super) fn with_unreadable(keys: &[vireo_apiserver::store::Key]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let registry = Arc::new(Registry::new(kubevirt::rows()));
+        let registry = Arc::new(Registry::new(crate::resource::rows()));
         let store = with_unreadable(dir.path(), keys);
         let store = Arc::new(store.recorded_by(Arc::clone(&registry) as _));
         crate::bootstrap::prepare(&store, "node1").unwrap();
-        vireo_apiserver::rbac::bootstrap::prepare(&store, &crate::policy::policy()).unwrap();
+        vireo_apiserver::rbac::bootstrap::prepare(&store, &vireo_install::policy::policy()).unwrap();
         let tokens = Arc::new(tokens(dir.path(), &store));
         let allowed = AllowedPaths {
             host_disks: AllowedDirectories::Below(vec!["/srv/disks".into()]),

@@ -23,8 +23,8 @@ use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
 
 use super::super::World;
-use crate::policy::{VIRT_API, VIRT_CONTROLLER, policy};
-use crate::resource::crd::custom_resource_definitions;
+use vireo_install::policy::{VIRT_API, VIRT_CONTROLLER, policy};
+use vireo_install::resource::crd::custom_resource_definitions;
 
 /// Names the kubeconfig of the server to test.
 const KUBECONFIG: &str = "VIREO_TEST_KUBECONFIG";

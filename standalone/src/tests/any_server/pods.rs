@@ -11,7 +11,7 @@ const ACCOUNT: Kind = Kind::new(("", "v1"), "ServiceAccount", "serviceaccounts")
 
 /// Creates a pod as virt-controller, which is allowed to.
 async fn create(cluster: &Cluster, name: &str, spec: Value) -> Value {
-    let (namespace, user) = crate::policy::VIRT_CONTROLLER;
+    let (namespace, user) = vireo_install::policy::VIRT_CONTROLLER;
     let subject = json!({"kind": "ServiceAccount", "name": user, "namespace": namespace});
     let role = json!({"kind": "ClusterRole", "apiGroup": "rbac.authorization.k8s.io", "name": "edit"});
     // Another pod of the test may have made them.

@@ -4,7 +4,7 @@ use axum::http::Request;
 use kube::Error;
 
 use super::*;
-use crate::resource::crd::custom_resource_definitions;
+use vireo_install::resource::crd::custom_resource_definitions;
 
 /// A replica set without VMIs.
 async fn set(cluster: &Cluster, replicas: i64) -> Value {

@@ -1,8 +1,7 @@
 //! The objects that install Vireo in a cluster.
 
 use serde_json::{Value, json};
-use vireo_api::names::COMPONENT_LABEL;
-use vireo_handler::http::{HEALTHZ, READYZ};
+use vireo_api::names::{COMPONENT_LABEL, HEALTHZ, READYZ};
 use vireo_operators::certificates::{self, Certificate, WEBHOOK_CONFIGURATION};
 use vireo_operators::virt_api::{GROUP, VERSIONS, agents};
 use vireo_operators::webhooks::{KINDS, Webhook};

@@ -1,0 +1,6 @@
+//! What a cluster gets: [`resource`] has KubeVirt's resources and their definitions, [`policy`] the roles, [`objects`] the
+//! components. [`operator`] keeps them as a KubeVirt object says.
+
+pub mod objects;
+pub mod policy;
+pub mod resource;
