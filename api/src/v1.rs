@@ -18,6 +18,7 @@ mod firmware;
 mod hotplug;
 mod instancetype;
 mod interface;
+mod kubevirt;
 mod memory;
 mod meta;
 mod migration;
@@ -50,6 +51,7 @@ pub use firmware::*;
 pub use hotplug::*;
 pub use instancetype::*;
 pub use interface::*;
+pub use kubevirt::*;
 pub use memory::*;
 pub use meta::*;
 pub use migration::*;
@@ -77,6 +79,8 @@ pub const INSTANCETYPE_VERSION: &str = "instancetype.kubevirt.io/v1beta1";
 pub const POOL_VERSION: &str = "pool.kubevirt.io/v1beta1";
 /// The kind of [`VirtualMachineInstance`].
 pub const VMI_KIND: &str = "VirtualMachineInstance";
+/// The kind of [`KubeVirt`].
+pub const KUBEVIRT_KIND: &str = "KubeVirt";
 /// The kind of [`VirtualMachine`].
 pub const VM_KIND: &str = "VirtualMachine";
 /// The kind of [`VirtualMachineInstanceReplicaSet`].

@@ -52,6 +52,8 @@ impl Kind {
     /// VirtualMachineClusterPreference.
     pub const CLUSTER_PREFERENCE: Self =
         Self::new(INSTANCETYPE, "VirtualMachineClusterPreference", "virtualmachineclusterpreferences");
+    /// KubeVirt.
+    pub const KUBEVIRT: Self = Self::new(KUBEVIRT, "KubeVirt", "kubevirts");
     /// ControllerRevision.
     pub const CONTROLLER_REVISION: Self =
         Self::new(("apps", "v1"), "ControllerRevision", "controllerrevisions");
@@ -113,6 +115,7 @@ mod tests {
             (Kind::VMI, v1::API_VERSION, v1::VMI_KIND),
             (Kind::VM, v1::API_VERSION, v1::VM_KIND),
             (Kind::REPLICA_SET, v1::API_VERSION, v1::REPLICA_SET_KIND),
+            (Kind::KUBEVIRT, v1::API_VERSION, v1::KUBEVIRT_KIND),
         ] {
             assert_eq!((kind.api_version().as_str(), kind.kind), (api_version, name));
         }

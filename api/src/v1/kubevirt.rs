@@ -1,0 +1,152 @@
+use std::collections::BTreeMap;
+
+use super::shape::{ListType, shapes};
+use super::{Affinity, Condition, LocalObjectReference, ObjectMeta, Toleration};
+
+shapes! {
+    /// Installs KubeVirt's components in a cluster and configures them.
+    pub struct KubeVirt {
+        /// API version: `kubevirt.io/v1`.
+        pub api_version: String,
+        /// Kind of the object: `KubeVirt`.
+        pub kind: String,
+        /// Standard object metadata.
+        pub metadata: ObjectMeta,
+        /// Specification of the desired installation.
+        pub spec: KubeVirtSpec,
+        /// Most recently observed status of the installation. Read-only.
+        pub status: KubeVirtStatus,
+    }
+
+    /// Specification of the desired installation. Fields that are not described here have no effect; the condition
+    /// `UnsupportedConfiguration` names those that are set.
+    pub struct KubeVirtSpec {
+        /// Tag of the components' images. Defaults to that of virt-operator's image.
+        pub image_tag: String,
+        /// Registry and path of the components' images. Defaults to that of virt-operator's image.
+        pub image_registry: String,
+        /// Pull policy of the components' images: `Always`, `IfNotPresent` or `Never`. Defaults to virt-operator's.
+        pub image_pull_policy: String,
+        /// Secrets in the namespace of the components with credentials for the registry of their images.
+        pub image_pull_secrets: Vec<LocalObjectReference>,
+        /// Whether the installation can be deleted while VirtualMachines, VirtualMachineInstances or
+        /// VirtualMachineInstanceReplicaSets exist: `RemoveWorkloads` or `BlockUninstallIfWorkloadsExist`, which is
+        /// the default.
+        pub uninstall_strategy: String,
+        /// Value of the label `app.kubernetes.io/version` of the components. Defaults to the version of virt-operator.
+        pub product_version: String,
+        /// Value of the label `app.kubernetes.io/part-of` of the components.
+        pub product_name: String,
+        /// Value of the label `app.kubernetes.io/component` of the components. Defaults to `kubevirt`.
+        pub product_component: String,
+        /// Configuration of the components.
+        pub configuration: KubeVirtConfiguration,
+        /// Placement and number of virt-api and virt-controller.
+        pub infra: Option<ComponentConfig>,
+        /// Placement of virt-handler, and thereby of VirtualMachineInstances.
+        pub workloads: Option<ComponentConfig>,
+        /// Changes of what is installed.
+        pub customize_components: CustomizeComponents,
+    }
+
+    /// Configuration of the components.
+    pub struct KubeVirtConfiguration {
+        /// Configuration for development and tests.
+        pub developer_configuration: Option<DeveloperConfiguration>,
+    }
+
+    /// Configuration for development and tests.
+    pub struct DeveloperConfiguration {
+        /// Whether VirtualMachineInstances run on nodes without KVM, where they are emulated.
+        pub use_emulation: bool,
+        /// Verbosity of the components' logs.
+        pub log_verbosity: Option<LogVerbosity>,
+    }
+
+    /// Verbosity of the components' logs, from 0 to 9: 4 and more log debugging messages, 6 and more traces. Defaults
+    /// to 2.
+    pub struct LogVerbosity {
+        /// Verbosity of virt-api.
+        pub virt_api: Option<u32> = "virtAPI",
+        /// Verbosity of virt-controller.
+        pub virt_controller: Option<u32>,
+        /// Verbosity of virt-handler.
+        pub virt_handler: Option<u32>,
+    }
+
+    /// Placement and number of components.
+    pub struct ComponentConfig {
+        /// Nodes on which the components run.
+        pub node_placement: Option<NodePlacement>,
+        /// Number of replicas of each component; at least 1. Defaults to 2, and to 1 in a cluster of one node. It has
+        /// no effect on virt-handler.
+        pub replicas: Option<u32>,
+    }
+
+    /// Nodes on which components run.
+    pub struct NodePlacement {
+        /// Labels that a node must have.
+        pub node_selector: BTreeMap<String, String>,
+        /// Scheduling constraints.
+        pub affinity: Option<Affinity>,
+        /// Taints that are tolerated, beside those that components tolerate by themselves.
+        pub tolerations: Vec<Toleration>,
+    }
+
+    /// Changes of what is installed.
+    pub struct CustomizeComponents {
+        /// Patches, applied in their order.
+        pub patches: Vec<CustomizeComponentsPatch>,
+        /// Flags of the components' command lines.
+        pub flags: Option<Flags>,
+    }
+
+    /// A patch of an installed object.
+    pub struct CustomizeComponentsPatch {
+        /// Kind of the object, such as `Deployment`.
+        pub resource_type: String,
+        /// Name of the object.
+        pub resource_name: String,
+        /// The patch, in JSON.
+        pub patch: String,
+        /// Type of the patch: `json` or `merge`.
+        pub r#type: String = "type",
+    }
+
+    /// Flags of the components' command lines, without their dashes. A flag without a value has an empty one.
+    pub struct Flags {
+        /// Flags of virt-api.
+        pub api: BTreeMap<String, String>,
+        /// Flags of virt-controller.
+        pub controller: BTreeMap<String, String>,
+        /// Flags of virt-handler.
+        pub handler: BTreeMap<String, String>,
+    }
+
+    /// Most recently observed status of an installation.
+    pub struct KubeVirtStatus {
+        /// Phase of the installation: `Deploying`, `Deployed`, `Deleting` or `Deleted`.
+        pub phase: String,
+        /// Current conditions of the installation: `Available`, `Progressing`, `Degraded`, `Created`, `Synchronized`
+        /// and `UnsupportedConfiguration`.
+        pub conditions: Vec<Condition> => ListType::Map(&["type"]),
+        /// Version of virt-operator.
+        pub operator_version: String,
+        /// Registry of the images that are to be installed.
+        pub target_kube_virt_registry: String,
+        /// Version that is to be installed.
+        pub target_kube_virt_version: String,
+        /// Identifier of what is to be installed.
+        pub target_deployment_id: String = "targetDeploymentID",
+        /// Registry of the images that are installed.
+        pub observed_kube_virt_registry: String,
+        /// Version that is installed.
+        pub observed_kube_virt_version: String,
+        /// Identifier of what is installed.
+        pub observed_deployment_id: String = "observedDeploymentID",
+        /// Generation of the specification that is installed.
+        pub observed_generation: Option<i64>,
+        /// Architecture of VirtualMachineInstances that do not say.
+        pub default_architecture: String,
+    }
+}
