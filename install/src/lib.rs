@@ -1,6 +1,8 @@
 //! What a cluster gets: [`resource`] has KubeVirt's resources and their definitions, [`policy`] the roles, [`objects`] the
 //! components. [`operator`] keeps them as a KubeVirt object says.
 
+pub mod installation;
 pub mod objects;
+pub mod operator;
 pub mod policy;
 pub mod resource;

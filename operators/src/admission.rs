@@ -5,6 +5,7 @@ pub mod cluster;
 mod eviction;
 pub mod host_paths;
 pub mod instancetype;
+pub mod kubevirt;
 pub mod pool;
 pub mod replicaset;
 pub mod reserved;
@@ -12,6 +13,7 @@ pub mod vm;
 pub mod vmi;
 
 use kube::Client;
+use kube::api::ListParams;
 use serde_json::Value;
 use vireo_client::Kind;
 
@@ -76,6 +78,22 @@ impl Admission {
         }
     }
 
+    /// Whether there is a KubeVirt object.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn has_installation(&self) -> Result<bool, kube::Error> {
+        is_any(&self.client, Kind::KUBEVIRT).await
+    }
+
+    /// A kind of workloads of which there are objects.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub async fn workload(&self) -> Result<Option<Kind>, kube::Error> {
+        workload(&self.client).await
+    }
+
     /// A Pod, if it is there.
     ///
     /// # Errors
@@ -92,5 +110,27 @@ impl Admission {
     /// The message of the denial, which is to be answered with the status 429: evictions are tried again.
     pub async fn evict(&self, pod: &Value, dry_run: bool) -> Result<(), String> {
         eviction::admit(&self.client, pod, dry_run).await.map_or(Ok(()), Err)
+    }
+}
+
+/// A kind of workloads of which there are objects.
+///
+/// # Errors
+/// When they cannot be read.
+pub async fn workload(client: &Client) -> Result<Option<Kind>, kube::Error> {
+    for kind in [Kind::VMI, Kind::VM, Kind::REPLICA_SET] {
+        if is_any(client, kind).await? {
+            return Ok(Some(kind));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether there is an object of a kind; there is none of a kind that the API server does not know.
+async fn is_any(client: &Client, kind: Kind) -> Result<bool, kube::Error> {
+    match kind.all(client).list(&ListParams::default().limit(1)).await {
+        Ok(list) => Ok(!list.items.is_empty()),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
     }
 }

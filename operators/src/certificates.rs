@@ -10,21 +10,19 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use serde_json::{Value, json};
 use thiserror::Error;
 use tracing::info;
-use vireo_client::Kind;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
-use crate::virt_api::{GROUP, VERSIONS, agents};
+use crate::virt_api::agents;
 
 /// The Secret of the authority; KubeVirt's name.
 const AUTHORITY: &str = "kubevirt-ca";
@@ -34,15 +32,12 @@ const AUTHORITY_LIFE: i64 = 10 * 365 * 24 * 60 * 60;
 const LIFE: i64 = 90 * 24 * 60 * 60;
 /// Clocks may differ by this many seconds.
 const SKEW: i64 = 5 * 60;
+/// The label with the name of what manages an object; Kubernetes'.
+const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const MANAGER: &str = "virt-operator";
 /// Interval of checks.
 pub const INTERVAL: Duration = Duration::from_secs(10);
-/// The configurations of webhooks, by kind and plural; both have this name.
-const WEBHOOKS: [(&str, &str); 2] = [
-    ("MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-    ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
-];
-/// Their name.
+/// The name of the configurations of webhooks.
 pub const WEBHOOK_CONFIGURATION: &str = "virt-api";
 
 /// A certificate that a component has.
@@ -173,7 +168,7 @@ fn is_due(pair: &Pair, authority: &str, of: &Authority, now: i64) -> bool {
     authority != of.certificate || left < until.saturating_sub(from) / 3
 }
 
-/// Makes and renews the certificates of the components in a namespace, and gives the API server their authority.
+/// Makes and renews the certificates of the components in a namespace.
 #[derive(Clone)]
 pub struct Certificates {
     client: Client,
@@ -196,11 +191,11 @@ impl Certificates {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Checks them once.
+    /// Checks them once. The certificate of the authority, in PEM, which the API server is to know.
     ///
     /// # Errors
     /// When the API server cannot be reached, or denies it.
-    pub async fn reconcile(&self, now: i64) -> Result<(), CertificateError> {
+    pub async fn reconcile(&self, now: i64) -> Result<String, CertificateError> {
         let authority = self.authority(now).await?;
         for wanted in CERTIFICATES {
             let known = self.secrets().get_opt(wanted.secret).await?;
@@ -211,7 +206,20 @@ impl Certificates {
                 info!(secret = wanted.secret, "made a certificate");
             }
         }
-        self.publish(&authority.certificate).await
+        Ok(authority.certificate)
+    }
+
+    /// Deletes them. Whether there were any.
+    ///
+    /// # Errors
+    /// When the API server cannot be reached, or denies it.
+    pub async fn delete(&self) -> Result<bool, CertificateError> {
+        let managed = format!("{MANAGED_BY}={MANAGER}");
+        let secrets = self.secrets().list(&ListParams::default().labels(&managed)).await?;
+        for secret in &secrets.items {
+            self.secrets().delete(&secret.name_any(), &DeleteParams::default()).await?;
+        }
+        Ok(!secrets.items.is_empty())
     }
 
     async fn authority(&self, now: i64) -> Result<Authority, CertificateError> {
@@ -241,7 +249,7 @@ impl Certificates {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 namespace: Some(self.namespace.clone()),
-                labels: Some([("app.kubernetes.io/managed-by".to_owned(), MANAGER.to_owned())].into()),
+                labels: Some([(MANAGED_BY.to_owned(), MANAGER.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -255,47 +263,6 @@ impl Certificates {
         let secret = self.secret(name, pair, authority);
         self.secrets().patch(name, &params, &Patch::Apply(&secret)).await?;
         Ok(())
-    }
-
-    /// Gives the API server the authority of virt-api.
-    async fn publish(&self, authority: &str) -> Result<(), CertificateError> {
-        let bundle = json!(STANDARD.encode(authority));
-        for version in VERSIONS {
-            let kind = Kind::new(("apiregistration.k8s.io", "v1"), "APIService", "apiservices");
-            let patch = json!({"spec": {"caBundle": bundle}});
-            merge(&kind.all(&self.client), &format!("{version}.{GROUP}"), &patch, |now| {
-                now.data.pointer("/spec/caBundle") == Some(&bundle)
-            })
-            .await?;
-        }
-        for (kind, plural) in WEBHOOKS {
-            let api = Kind::new(("admissionregistration.k8s.io", "v1"), kind, plural).all(&self.client);
-            let Some(known) = api.get_opt(WEBHOOK_CONFIGURATION).await? else { continue };
-            let mut webhooks = known.data["webhooks"].clone();
-            for webhook in webhooks.as_array_mut().into_iter().flatten() {
-                webhook["clientConfig"]["caBundle"] = bundle.clone();
-            }
-            if webhooks != known.data["webhooks"] {
-                let patch = Patch::Merge(json!({ "webhooks": webhooks }));
-                api.patch(WEBHOOK_CONFIGURATION, &PatchParams::default(), &patch).await?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Patches an object that is there and differs.
-async fn merge(
-    api: &Api<DynamicObject>,
-    name: &str,
-    patch: &Value,
-    is_done: impl Fn(&DynamicObject) -> bool,
-) -> Result<(), kube::Error> {
-    match api.get_opt(name).await? {
-        Some(now) if !is_done(&now) => {
-            api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
-        }
-        Some(_) | None => Ok(()),
     }
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vireo_client::Kind;
 
 use crate::Problem;
-use crate::admission::{Admission, cluster, instancetype, pool, replicaset, reserved, vm, vmi};
+use crate::admission::{Admission, cluster, instancetype, kubevirt, pool, replicaset, reserved, vm, vmi};
 
 /// The users of the components, which may write what others may not.
 const COMPONENTS: [&str; 3] = [
@@ -26,6 +26,10 @@ pub enum Webhook {
     Validate,
     /// Pods that are to be evicted.
     Evict,
+    /// KubeVirt objects that are to be stored.
+    ValidateInstallation,
+    /// KubeVirt objects that are to be deleted.
+    Uninstall,
 }
 
 impl Webhook {
@@ -35,6 +39,8 @@ impl Webhook {
             Self::Mutate => "/mutate",
             Self::Validate => "/validate",
             Self::Evict => "/evict",
+            Self::ValidateInstallation => "/kubevirt-validate",
+            Self::Uninstall => "/kubevirt-validate-delete",
         }
     }
 }
@@ -77,8 +83,16 @@ struct Write<'a> {
 /// Answers a review.
 pub async fn answer(admission: &Admission, webhook: Webhook, review: &Value) -> Value {
     let request = &review["request"];
+    let mut warnings = Vec::new();
     let decided = match webhook {
         Webhook::Evict => evict(admission, request).await,
+        Webhook::Uninstall => uninstall(admission, &request["oldObject"]).await.map(|()| None),
+        Webhook::ValidateInstallation => {
+            validate_installation(admission, request).await.map(|without_effect| {
+                warnings.extend(without_effect);
+                None
+            })
+        }
         Webhook::Mutate | Webhook::Validate => match write(request) {
             None => Ok(None),
             Some(write) if webhook == Webhook::Mutate => mutate(admission, &write).await,
@@ -86,6 +100,9 @@ pub async fn answer(admission: &Admission, webhook: Webhook, review: &Value) -> 
         },
     };
     let mut response = json!({"uid": request["uid"], "allowed": decided.is_ok()});
+    if !warnings.is_empty() {
+        response["warnings"] = json!(warnings);
+    }
     match decided {
         Ok(None) => {}
         Ok(Some(patch)) => {
@@ -176,11 +193,49 @@ async fn evict(admission: &Admission, request: &Value) -> Result<Option<Value>, 
     admission.evict(&pod, dry_run).await.map(|()| None).map_err(|message| Denial::Other(429, message))
 }
 
+/// Validates a KubeVirt object; warnings of settings without effect.
+async fn validate_installation(admission: &Admission, request: &Value) -> Result<Vec<String>, Denial> {
+    let (new, old) = (&request["object"], &request["oldObject"]);
+    if old.is_null() && admission.has_installation().await? {
+        return Err(Denial::Invalid(vec![Problem::forbidden(
+            "metadata.name",
+            "there is a KubeVirt object already: the cluster has one installation",
+        )]));
+    }
+    // One that is being deleted can still lose its finalizers.
+    if !new["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(Vec::new());
+    }
+    let valid = kubevirt::validate(new).map_err(Denial::Invalid)?;
+    Ok(kubevirt::without_effect(&valid).iter().map(|field| format!("{field}: has no effect")).collect())
+}
+
+/// Keeps an installation whose workloads must not be removed with it.
+async fn uninstall(admission: &Admission, object: &Value) -> Result<(), Denial> {
+    let blocks = kubevirt::validate(object).map_or(true, |valid| kubevirt::blocks_uninstall(&valid));
+    match admission.workload().await? {
+        Some(kind) if blocks => Err(Denial::Other(
+            403,
+            format!(
+                "Rejecting the uninstall request, since there are still {} present. Delete them, or set \
+                 spec.uninstallStrategy to {}",
+                kind.plural,
+                kubevirt::REMOVE_WORKLOADS
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// `metav1.Status` of a denial.
 fn status(request: &Value, denial: Denial) -> Value {
     match denial {
         Denial::Other(code, message) => {
-            let reason = if code == 429 { "TooManyRequests" } else { "InternalError" };
+            let reason = match code {
+                403 => "Forbidden",
+                429 => "TooManyRequests",
+                _ => "InternalError",
+            };
             json!({"code": code, "reason": reason, "message": message})
         }
         Denial::Invalid(problems) => {

@@ -6,7 +6,7 @@ use std::path::{Component, PathBuf};
 use clap::{Args, Parser, Subcommand};
 use vireo_handler::command::{Failure, NodeArgs};
 use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
-use vireo_install::objects::Installation;
+use vireo_install::installation::Images;
 use vireo_standalone::run::Options;
 
 /// Virtual machines with the KubeVirt API, without a cluster.
@@ -21,32 +21,10 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Serves the KubeVirt API for this host and runs its VMIs; writes a kubeconfig and prints its path.
     Standalone(Standalone),
-    /// Prints the objects that install Vireo in a cluster, for `kubectl apply -f -`.
-    Manifests(Manifests),
+    /// Prints virt-operator's objects, for `kubectl apply -f -`. A KubeVirt object then has it install the rest.
+    Manifests(Images),
     /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
     StopGuests(StopGuests),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Manifests {
-    /// The image of virt-controller, virt-api and virt-handler.
-    #[arg(long, value_name = "IMAGE")]
-    image: String,
-    /// The image of virt-launcher.
-    #[arg(long, value_name = "IMAGE")]
-    launcher_image: String,
-    /// When the images are pulled: Always, IfNotPresent or Never.
-    #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
-    pull_policy: String,
-    /// Run VMIs on nodes without KVM too: slowly, emulated by QEMU. For clusters that are for tests.
-    #[arg(long)]
-    use_emulation: bool,
-}
-
-impl From<Manifests> for Installation {
-    fn from(Manifests { image, launcher_image, pull_policy, use_emulation }: Manifests) -> Self {
-        Self { image, launcher_image, pull_policy, use_emulation }
-    }
 }
 
 #[derive(Debug, Args)]

@@ -11,7 +11,8 @@ use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
-use vireo_install::objects::{Installation, objects};
+use vireo_install::installation::Images;
+use vireo_install::objects::operator_objects;
 use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command};
@@ -19,7 +20,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
-        Command::Manifests(manifests) => command::run(|| Ok(print_manifests(manifests.into()))),
+        Command::Manifests(images) => command::run(|| Ok(print_manifests(images))),
         Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
     }
 }
@@ -36,9 +37,9 @@ async fn serve(options: Options) -> Result<(), Failure> {
     Ok(run(options, ready, stop_signal()?).await?)
 }
 
-async fn print_manifests(installation: Installation) -> Result<(), Failure> {
+async fn print_manifests(images: Images) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
-    for object in objects(&installation) {
+    for object in operator_objects(&images) {
         writeln!(out, "---\n{}", serde_json::to_string(&object)?)?;
     }
     Ok(())

@@ -1,6 +1,7 @@
 //! Vireo on a real Kubernetes of one node: its images, its manifests, `kubectl` and `virtctl`.
 
 mod guest;
+mod installation;
 mod machine;
 mod refused;
 mod volumes;
@@ -142,7 +143,8 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
         cluster.import(archive, None)?;
     }
     cluster.import(&guest, Some(GUEST))?;
-    is_installed(&vireo)?;
+    installation::becomes_available(&vireo)?;
+    installation::is_configured(&vireo)?;
     needs_kvm(&vireo)?;
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
@@ -152,43 +154,9 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     machine::outlives_its_components(&vireo)?;
     machine::moves_away(&vireo)?;
     leaves_nothing(&vireo)?;
+    installation::is_removed(&vireo)?;
     vireo.step("end");
     cluster.done();
-    Ok(())
-}
-
-fn version() -> &'static str {
-    env!("CARGO_PKG_VERSION")
-}
-
-/// Applies the manifests, and says what `kubectl` did.
-fn install(vireo: &Vireo<'_>, options: &[&str]) -> Result<String, HostError> {
-    let (image, launcher) = (format!("{VIREO}{}", version()), format!("{LAUNCHER}{}", version()));
-    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
-    let program = vireo.host.input("vireo");
-    let manifests = vireo.host.command(&program).args([&words, options].concat()).run()?.ok();
-    Ok(vireo.feed("apply -f -", &manifests))
-}
-
-/// The manifests install everything, and everything becomes available.
-fn is_installed(vireo: &Vireo<'_>) -> Result<(), HostError> {
-    vireo.step("install");
-    install(vireo, &[])?;
-    vireo.ok(&format!("-n kubevirt wait deployment --all --for=condition=Available {LIMIT}"));
-    vireo.ok(&format!("-n kubevirt rollout status daemonset/virt-handler {LIMIT}"));
-    for service in vireo.items("apiservice -l kubevirt.io=virt-api")? {
-        let name = service["metadata"]["name"].as_str().unwrap_or_default();
-        vireo.ok(&format!("wait apiservice/{name} --for=condition=Available {LIMIT}"));
-    }
-    vireo.becomes("node node-1", "takes VMIs", |node| {
-        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
-    })?;
-    let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
-    eprintln!("cluster: subresources: {}", known.split_whitespace().count());
-    // To install again changes nothing.
-    let again = install(vireo, &[])?;
-    let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
-    assert!(changed.is_empty(), "{changed:#?}");
     Ok(())
 }
 
@@ -208,10 +176,8 @@ fn needs_kvm(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert!(why.as_str().is_some_and(|why| why.contains("devices.kubevirt.io/kvm")), "{why}");
     vireo.ok(&format!("delete vm bare {LIMIT}"));
     vireo.gone("bare")?;
-    let changed = install(vireo, &["--use-emulation"])?;
-    let changed: Vec<&str> = changed.lines().filter(|line| !line.ends_with("unchanged")).collect();
-    assert_eq!(changed, ["deployment.apps/virt-controller configured"]);
-    vireo.ok(&format!("-n kubevirt rollout status deployment/virt-controller {LIMIT}"));
+    let emulated = r#"{"spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}"#;
+    installation::configure(vireo, emulated)?;
     Ok(())
 }
 

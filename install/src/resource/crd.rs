@@ -32,6 +32,22 @@ pub fn custom_resource_definitions() -> Vec<Value> {
     rows.iter().filter(|row| is_kubevirt(&row.group)).map(|row| definition(row)).collect()
 }
 
+/// The CustomResourceDefinition of KubeVirt objects. It keeps settings that this release does not know, to name them.
+pub fn kubevirt_definition() -> Value {
+    let mut definition = definition(&kubevirt::KUBEVIRTS);
+    let schema = &mut definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    keep_unknown(&mut schema["properties"]["spec"]);
+    definition
+}
+
+/// Has the API server keep the fields of objects that a schema does not describe.
+fn keep_unknown(schema: &mut Value) {
+    if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
+        fields.values_mut().for_each(keep_unknown);
+        schema["x-kubernetes-preserve-unknown-fields"] = json!(true);
+    }
+}
+
 fn definition(row: &Resource) -> Value {
     let mut names = json!({
         "plural": row.plural, "singular": row.singular, "kind": row.kind, "listKind": format!("{}List", row.kind),
@@ -164,6 +180,17 @@ mod tests {
             assert_eq!(causes, [], "{}", definition["metadata"]["name"]);
             // etcd takes 1.5 MiB.
             assert!(definition.to_string().len() < 1 << 20, "{}", definition["metadata"]["name"]);
+        }
+    }
+
+    #[test]
+    fn kubevirt_objects_keep_settings_that_are_not_known() {
+        let mut definition = kubevirt_definition();
+        assert_eq!((CUSTOM_RESOURCE_DEFINITIONS.admit)(&mut definition, None), []);
+        let spec = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let configuration = &spec["properties"]["configuration"];
+        for schema in [spec, configuration, &configuration["properties"]["developerConfiguration"]] {
+            assert_eq!(schema["x-kubernetes-preserve-unknown-fields"], true, "{schema}");
         }
     }
 

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use vireo_api::v1::KUBEVIRT_KIND;
 use vireo_apiserver::resource::{Column, Resource, Row, Scale, Text, texts};
 use vireo_operators::admission::{instancetype, pool, replicaset, vm, vmi};
 
 use super::causes;
-use super::schema::DEFINITIONS;
+use super::schema::{DEFINITIONS, INSTALLATION};
 
 const READY: &str = ".status.conditions[?(@.type=='Ready')].status";
 
@@ -149,7 +150,20 @@ pub static CLUSTER_PREFERENCES: Row = Row::new(|| {
     })
 });
 
-/// All of them.
+/// KubeVirts, which only clusters have.
+pub static KUBEVIRTS: Row = Row::new(|| {
+    Arc::new(Resource {
+        short_names: texts(&["kv", "kvs"]),
+        status: true,
+        columns: vec![
+            Column::age(),
+            Column::text("Phase", ".status.phase").described("Current phase of the installation."),
+        ],
+        ..among_all(Resource::new("kubevirt.io", "v1", KUBEVIRT_KIND, &INSTALLATION))
+    })
+});
+
+/// All of them that are not about the installation.
 pub fn rows() -> Vec<Arc<Resource>> {
     let rows = [
         &VMIS,

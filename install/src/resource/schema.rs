@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use serde_json::Value;
 use vireo_api::v1::{
-    Shape as _, VirtualMachine, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
+    KubeVirt, Shape as _, VirtualMachine, VirtualMachineClusterInstancetype, VirtualMachineClusterPreference,
     VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
     VirtualMachinePreference,
 };
@@ -50,6 +50,18 @@ static KUBEVIRT: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
     definitions
 });
 
+/// The definitions of KubeVirt objects, and of Kubernetes', to which they refer.
+pub static INSTALLATION: Definitions = Definitions::new(installation, package);
+
+fn installation() -> BTreeMap<String, Value> {
+    let mut definitions = BTreeMap::new();
+    KubeVirt::schema(&mut definitions);
+    for (name, schema) in KUBERNETES.iter() {
+        definitions.entry(name.clone()).or_insert_with(|| schema.clone());
+    }
+    definitions
+}
+
 fn definitions() -> BTreeMap<String, Value> {
     let mut definitions = KUBEVIRT.clone();
     for (name, schema) in KUBERNETES.iter() {
@@ -86,6 +98,7 @@ mod tests {
     #[test]
     fn every_definition_field_and_column_has_a_description() {
         assert_eq!(DEFINITIONS.undescribed(), [""; 0]);
+        assert_eq!(INSTALLATION.undescribed(), [""; 0]);
         for row in crate::resource::kubevirt::rows() {
             assert_eq!(row.undescribed_columns(), [""; 0], "{}", row.kind);
         }
@@ -94,6 +107,7 @@ mod tests {
     #[test]
     fn every_reference_leads_somewhere_and_every_kind_has_a_definition() {
         assert_eq!(DEFINITIONS.undefined(), [""; 0]);
+        assert_eq!(INSTALLATION.undefined(), [""; 0]);
         for row in crate::resource::kubevirt::rows() {
             assert!(DEFINITIONS.get(&row.kind).is_some(), "{}", row.kind);
         }

@@ -36,10 +36,15 @@ pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy) -> Router {
         })
         .layer(DefaultBodyLimit::max(LARGEST_REVIEW))
     };
-    Router::new()
-        .route(Webhook::Mutate.path(), webhook(Webhook::Mutate))
-        .route(Webhook::Validate.path(), webhook(Webhook::Validate))
-        .route(Webhook::Evict.path(), webhook(Webhook::Evict))
+    let all = [
+        Webhook::Mutate,
+        Webhook::Validate,
+        Webhook::Evict,
+        Webhook::ValidateInstallation,
+        Webhook::Uninstall,
+    ];
+    let webhooks = all.into_iter().fold(Router::new(), |router, one| router.route(one.path(), webhook(one)));
+    webhooks
         .route("/healthz", get(async || "ok"))
         // Aggregating servers merge it.
         .route("/openapi/v2", get(async || Json(openapi())))

@@ -4,7 +4,7 @@ use serde_json::Value;
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
-use super::{GUEST, LAUNCHER, STEP, Vireo, version};
+use super::{GUEST, LAUNCHER, STEP, Vireo};
 use crate::scenarios::probes::condition;
 
 /// An instance with one volume.
@@ -76,7 +76,10 @@ pub(super) fn images(vireo: &Vireo<'_>) -> Result<(), HostError> {
     }
 
     vireo.step("an image without a disk");
-    vireo.feed("create -f -", &container_disk("diskless", &format!("{LAUNCHER}{}", version()), "Never"));
+    vireo.feed(
+        "create -f -",
+        &container_disk("diskless", &format!("{LAUNCHER}{}", env!("CARGO_PKG_VERSION")), "Never"),
+    );
     let mut last = Value::Null;
     eventually("it says why it does not run", STEP, || {
         last = vireo.json("get vmi diskless")?;

@@ -1,0 +1,270 @@
+//! What a KubeVirt object says about the components, with what it leaves to virt-operator.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use serde_json::{Value, json};
+use vireo_api::v1::{ComponentConfig, KubeVirt, NodePlacement};
+use vireo_client::Kind;
+
+/// The default of `productComponent`.
+const COMPONENT: &str = "kubevirt";
+/// The verbosity of logs from which debugging messages are logged.
+const DEBUG: u32 = 4;
+/// The verbosity of logs from which traces are logged.
+const TRACE: u32 = 6;
+/// How many nodes one more replica of virt-api is for.
+const NODES_OF_A_REPLICA: usize = 10;
+
+/// What virt-operator installs where the KubeVirt object names no other images.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Images {
+    /// The image of virt-operator, virt-controller, virt-api and virt-handler.
+    #[arg(long = "image", value_name = "IMAGE")]
+    pub components: String,
+    /// The image of virt-launcher.
+    #[arg(long = "launcher-image", value_name = "IMAGE")]
+    pub launcher: String,
+    /// When the images are pulled: Always, IfNotPresent or Never.
+    #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
+    pub pull_policy: String,
+}
+
+/// What virt-operator knows of a cluster.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cluster {
+    /// The number of its nodes that accept Pods.
+    pub nodes: usize,
+    /// PodDisruptionBudgets, in the version that it serves.
+    pub disruption_budgets: Kind,
+}
+
+/// A component.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Component {
+    /// Further words of its command line.
+    pub flags: Vec<String>,
+    /// The filter of its log; none for the usual one.
+    pub log: Option<&'static str>,
+}
+
+/// What is installed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Installation {
+    /// The images of the components.
+    pub images: Images,
+    /// Names of Secrets with credentials for their registry.
+    pub pull_secrets: Vec<String>,
+    /// Whether VMIs run on nodes without KVM too.
+    pub use_emulation: bool,
+    /// Replicas of virt-api.
+    pub api_replicas: usize,
+    /// Replicas of virt-controller.
+    pub controller_replicas: usize,
+    /// Where virt-api and virt-controller run.
+    pub infra: NodePlacement,
+    /// Where virt-handler runs.
+    pub workloads: NodePlacement,
+    /// virt-api.
+    pub api: Component,
+    /// virt-controller.
+    pub controller: Component,
+    /// virt-handler.
+    pub handler: Component,
+    /// Labels of all objects.
+    pub labels: BTreeMap<&'static str, String>,
+    /// PodDisruptionBudgets, in the version of the cluster.
+    pub disruption_budgets: Kind,
+    /// The authority of virt-api's certificate, in PEM.
+    pub authority: String,
+}
+
+/// An image in another registry or with another tag, where they are given.
+fn image(default: &str, registry: &str, tag: &str) -> String {
+    let (path, default_tag) = match default.rsplit_once(':') {
+        Some((path, tag)) if !tag.contains('/') => (path, tag),
+        _ => (default, "latest"),
+    };
+    let path = match registry {
+        "" => path.to_owned(),
+        registry => {
+            format!("{}/{}", registry.trim_end_matches('/'), path.rsplit('/').next().unwrap_or(path))
+        }
+    };
+    format!("{path}:{}", if tag.is_empty() { default_tag } else { tag })
+}
+
+/// The tag of an image.
+pub fn tag(image: &str) -> &str {
+    image.rsplit_once(':').map_or("", |(_, tag)| tag)
+}
+
+/// The registry and path of an image.
+pub fn registry(image: &str) -> &str {
+    image.rsplit_once('/').map_or("", |(registry, _)| registry)
+}
+
+fn log(verbosity: Option<u32>) -> Option<&'static str> {
+    match verbosity? {
+        TRACE.. => Some("trace"),
+        DEBUG.. => Some("debug"),
+        _ => None,
+    }
+}
+
+fn flags(given: Option<&BTreeMap<String, String>>) -> Vec<String> {
+    let word = |(name, value): (&String, &String)| match value.as_str() {
+        "" => format!("--{name}"),
+        value => format!("--{name}={value}"),
+    };
+    given.into_iter().flatten().map(word).collect()
+}
+
+fn placement(config: Option<&ComponentConfig>) -> NodePlacement {
+    config.and_then(|config| config.node_placement.clone()).unwrap_or_default()
+}
+
+impl Installation {
+    /// What a KubeVirt object asks for.
+    pub fn new(kubevirt: &KubeVirt, defaults: &Images, cluster: &Cluster, authority: String) -> Self {
+        let spec = &kubevirt.spec;
+        let developer = spec.configuration.developer_configuration.clone().unwrap_or_default();
+        let verbosity = developer.log_verbosity.unwrap_or_default();
+        let extra = spec.customize_components.flags.as_ref();
+        let component = |given: Option<&BTreeMap<String, String>>, verbosity| Component {
+            flags: flags(given),
+            log: log(verbosity),
+        };
+        let or = |given: &str, default: &str| {
+            if given.is_empty() { default.to_owned() } else { given.to_owned() }
+        };
+        let replicas = |several: usize| {
+            let wanted = spec.infra.as_ref().and_then(|infra| infra.replicas);
+            let wanted = wanted.and_then(|wanted| usize::try_from(wanted).ok()).filter(|wanted| *wanted > 0);
+            wanted.unwrap_or(if cluster.nodes > 1 { several } else { 1 })
+        };
+        let image = |default: &str| image(default, &spec.image_registry, &spec.image_tag);
+        let mut labels = BTreeMap::from([
+            ("app.kubernetes.io/component", or(&spec.product_component, COMPONENT)),
+            ("app.kubernetes.io/version", or(&spec.product_version, env!("CARGO_PKG_VERSION"))),
+        ]);
+        if !spec.product_name.is_empty() {
+            labels.insert("app.kubernetes.io/part-of", spec.product_name.clone());
+        }
+        Self {
+            images: Images {
+                components: image(&defaults.components),
+                launcher: image(&defaults.launcher),
+                pull_policy: or(&spec.image_pull_policy, &defaults.pull_policy),
+            },
+            pull_secrets: spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
+            use_emulation: developer.use_emulation,
+            api_replicas: replicas((cluster.nodes / NODES_OF_A_REPLICA).max(2)),
+            controller_replicas: replicas(2),
+            infra: placement(spec.infra.as_ref()),
+            workloads: placement(spec.workloads.as_ref()),
+            api: component(extra.map(|flags| &flags.api), verbosity.virt_api),
+            controller: component(extra.map(|flags| &flags.controller), verbosity.virt_controller),
+            handler: component(extra.map(|flags| &flags.handler), verbosity.virt_handler),
+            labels,
+            disruption_budgets: cluster.disruption_budgets,
+            authority,
+        }
+    }
+}
+
+impl Images {
+    /// The words of virt-operator's command line that say them.
+    pub fn words(&self) -> Vec<String> {
+        [
+            ("--image", &self.components),
+            ("--launcher-image", &self.launcher),
+            ("--pull-policy", &self.pull_policy),
+        ]
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value.clone()])
+        .collect()
+    }
+}
+
+/// A Pod's spec with where its components run.
+pub(crate) fn place(pod: &mut Value, placement: &NodePlacement) {
+    if !placement.node_selector.is_empty() {
+        pod["nodeSelector"] = json!(placement.node_selector);
+    }
+    if let Some(affinity) = &placement.affinity {
+        pod["affinity"] = json!(affinity);
+    }
+    if let Some(tolerations) = pod["tolerations"].as_array_mut() {
+        tolerations.extend(placement.tolerations.iter().map(|toleration| json!(toleration)));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::objects::DISRUPTION_BUDGETS;
+
+    pub(crate) fn images() -> Images {
+        Images {
+            components: "registry:5000/vireo/vireo:1".to_owned(),
+            launcher: "registry:5000/vireo/virt-launcher:1".to_owned(),
+            pull_policy: "IfNotPresent".to_owned(),
+        }
+    }
+
+    pub(crate) fn installation(spec: Value, nodes: usize) -> Installation {
+        let kubevirt: KubeVirt = serde_json::from_value(json!({ "spec": spec })).unwrap();
+        let [disruption_budgets, _] = DISRUPTION_BUDGETS;
+        Installation::new(
+            &kubevirt,
+            &images(),
+            &Cluster { nodes, disruption_budgets },
+            "authority".to_owned(),
+        )
+    }
+
+    #[test]
+    fn what_an_object_leaves_open_is_as_virt_operator_was_started() {
+        let usual = installation(json!({}), 3);
+        assert_eq!((&usual.images, usual.use_emulation), (&images(), false));
+        assert_eq!((usual.api_replicas, usual.controller_replicas), (2, 2));
+        assert_eq!(installation(json!({}), 1).api_replicas, 1);
+        assert_eq!(installation(json!({}), 45).api_replicas, 4);
+        assert_eq!(usual.labels["app.kubernetes.io/component"], "kubevirt");
+    }
+
+    #[test]
+    fn what_an_object_says_is_taken() {
+        let given = installation(
+            json!({
+                "imageRegistry": "other/path/", "imageTag": "2", "imagePullPolicy": "Always",
+                "imagePullSecrets": [{"name": "key"}], "productName": "hco",
+                "infra": {"replicas": 3, "nodePlacement": {"nodeSelector": {"infra": "yes"}}},
+                "customizeComponents": {"flags": {"api": {"listen": "0.0.0.0:1", "x": ""}}},
+                "configuration": {"developerConfiguration": {"useEmulation": true,
+                    "logVerbosity": {"virtAPI": 4, "virtHandler": 9, "virtController": 2}}},
+            }),
+            1,
+        );
+        assert_eq!(given.images.components, "other/path/vireo:2");
+        assert_eq!(given.images.launcher, "other/path/virt-launcher:2");
+        assert_eq!((given.images.pull_policy.as_str(), given.use_emulation), ("Always", true));
+        assert_eq!((given.api_replicas, given.controller_replicas, given.pull_secrets.len()), (3, 3, 1));
+        assert_eq!(
+            given.api,
+            Component { flags: vec!["--listen=0.0.0.0:1".to_owned(), "--x".to_owned()], log: Some("debug") }
+        );
+        assert_eq!((given.handler.log, given.controller.log), (Some("trace"), None));
+        assert_eq!(given.infra.node_selector["infra"], "yes");
+        assert_eq!(given.labels["app.kubernetes.io/part-of"], "hco");
+    }
+
+    #[test]
+    fn images_without_a_tag_are_the_latest() {
+        assert_eq!(image("host:5000/a/b", "", ""), "host:5000/a/b:latest");
+        assert_eq!(image("b", "r", ""), "r/b:latest");
+        assert_eq!((registry("host:5000/a/b:1"), registry("b")), ("host:5000/a", ""));
+        assert_eq!(tag(&image("host:5000/a/b", "", "3")), "3");
+    }
+}

@@ -1,0 +1,540 @@
+//! The controller of the installation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tracing::{info, warn};
+use vireo_api::v1::KubeVirt;
+use vireo_client::controller::{self, Reconcile, Requeue};
+use vireo_client::informer::{Cached, Informer, revision, whole};
+use vireo_client::program::chain;
+use vireo_client::queue::WorkQueue;
+use vireo_client::write;
+use vireo_client::{Kind, ObjectKey};
+use vireo_operators::Problem;
+use vireo_operators::admission::{self, kubevirt};
+use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL};
+
+use super::customize::customize;
+use super::rollout::{Live, is_available, is_rolled_out, stages};
+use super::status::{Observed, Target, status, superfluous};
+use super::uninstall::{self, Removal};
+use crate::installation::{Cluster, Images, Installation, registry, tag};
+use crate::objects::{DISRUPTION_BUDGETS, MANAGED_BY, NAMESPACE, objects};
+
+/// The finalizer of KubeVirt objects; KubeVirt's.
+const FINALIZER: &str = "kubevirt.io/foregroundDeleteKubeVirt";
+/// What is reconciled: there is one installation.
+const INSTALLATION: &str = "installation";
+const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
+/// The group of APIServices. The API server that serves it panics at a server-side apply in Kubernetes 1.20.
+const AGGREGATION: &str = "apiregistration.k8s.io";
+const ADMISSION: (&str, &str) = ("admissionregistration.k8s.io", "v1");
+
+/// Kinds of what is installed, in the whole cluster.
+const CLUSTER_KINDS: [Kind; 8] = [
+    Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions"),
+    Kind::new(RBAC, "ClusterRole", "clusterroles"),
+    Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings"),
+    Kind::new(RBAC, "Role", "roles"),
+    Kind::new(RBAC, "RoleBinding", "rolebindings"),
+    Kind::new((AGGREGATION, "v1"), "APIService", "apiservices"),
+    Kind::new(ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
+    Kind::new(ADMISSION, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
+];
+/// Kinds of what is installed in the namespace of the components.
+const NAMESPACE_KINDS: [Kind; 4] = [
+    Kind::new(("", "v1"), "ServiceAccount", "serviceaccounts"),
+    Kind::new(("", "v1"), "Service", "services"),
+    Kind::new(("apps", "v1"), "Deployment", "deployments"),
+    Kind::new(("apps", "v1"), "DaemonSet", "daemonsets"),
+];
+
+/// Why the installation is not as it should be.
+#[derive(Debug, Error)]
+pub enum OperatorError {
+    /// A request to the API server failed.
+    #[error("{0}")]
+    Api(&'static str, #[source] kube::Error),
+    /// The API server refuses an object.
+    #[error("cannot apply {0}")]
+    Apply(String, #[source] kube::Error),
+    /// The certificates cannot be kept.
+    #[error("cannot keep the certificates")]
+    Certificates(#[from] CertificateError),
+}
+
+/// What an object was, when it was applied last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Applied {
+    /// Hash of what was applied.
+    hash: u64,
+    version: Version,
+}
+
+/// The version of an object that virt-operator applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// The generation, which changes with the desired state alone.
+    Generation(i64),
+    /// The resource version, for kinds without a generation.
+    Revision(u64),
+}
+
+fn version(generation: Option<i64>, revision: u64) -> Version {
+    generation.map_or(Version::Revision(revision), Version::Generation)
+}
+
+/// The installed objects of a kind.
+struct Managed {
+    kind: Kind,
+    objects: Arc<Informer<Live>>,
+}
+
+/// What the operator remembers.
+#[derive(Default)]
+struct Memory {
+    applied: BTreeMap<(&'static str, ObjectKey), Applied>,
+    /// The authority of the certificates, and when they were checked.
+    authority: Option<(String, Instant)>,
+}
+
+/// Keeps the installation of a cluster.
+pub struct Operator {
+    client: Client,
+    images: Images,
+    certificates: Certificates,
+    disruption_budgets: Kind,
+    installations: Arc<Informer<KubeVirt>>,
+    /// Whether each node accepts Pods.
+    nodes: Arc<Informer<bool>>,
+    managed: Vec<Managed>,
+    queue: Arc<WorkQueue<String>>,
+    memory: Mutex<Memory>,
+}
+
+impl std::fmt::Debug for Operator {
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        form.debug_struct("Operator").field("images", &self.images).finish_non_exhaustive()
+    }
+}
+
+fn hash(object: &Value) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    object.to_string().hash(&mut hasher);
+    hasher.finish()
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
+fn accepts_pods(node: Value) -> Result<bool, serde_json::Error> {
+    Ok(node["spec"]["unschedulable"] != true)
+}
+
+/// Creates an object, or merges it into the one that is there.
+async fn create_or_merge(
+    api: &Api<DynamicObject>,
+    name: &str,
+    object: &Value,
+) -> Result<DynamicObject, kube::Error> {
+    let whole = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
+    match api
+        .create(&PostParams { field_manager: Some(MANAGED_BY.1.to_owned()), dry_run: false }, &whole)
+        .await
+    {
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            api.patch(
+                name,
+                &PatchParams { field_manager: Some(MANAGED_BY.1.to_owned()), ..Default::default() },
+                &Patch::Merge(object),
+            )
+            .await
+        }
+        created => created,
+    }
+}
+
+fn key(object: &Value) -> ObjectKey {
+    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
+    ObjectKey::new(text("namespace"), text("name"))
+}
+
+fn describe(object: &Value) -> String {
+    format!("{} {}", object["kind"].as_str().unwrap_or_default(), key(object).name)
+}
+
+impl Operator {
+    /// The operator of a cluster, which installs these images.
+    ///
+    /// # Errors
+    /// When the API server does not say what it serves.
+    pub async fn new(client: &Client, images: Images) -> Result<Self, kube::Error> {
+        let groups = client.list_api_groups().await?.groups;
+        let serves = |kind: &Kind| {
+            let versions =
+                groups.iter().filter(|group| group.name == kind.group).flat_map(|group| &group.versions);
+            versions.into_iter().any(|version| version.version == kind.version)
+        };
+        let [newest, oldest] = DISRUPTION_BUDGETS;
+        let disruption_budgets = if serves(&newest) { newest } else { oldest };
+        let queue = controller::queue();
+        let config = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
+        let managed = |kind: Kind, is_namespaced: bool| {
+            let api = if is_namespaced { kind.namespaced(client, NAMESPACE) } else { kind.all(client) };
+            let objects = Informer::new(api, config.clone(), Live::read);
+            let changed: Arc<WorkQueue<String>> = Arc::clone(&queue);
+            objects.on_change(move |_| changed.add(INSTALLATION.to_owned()));
+            Managed { kind, objects }
+        };
+        let in_namespace = NAMESPACE_KINDS.into_iter().chain([disruption_budgets]);
+        let managed = CLUSTER_KINDS
+            .into_iter()
+            .map(|kind| managed(kind, false))
+            .chain(in_namespace.map(|kind| managed(kind, true)))
+            .collect();
+        let installations = Informer::new(Kind::KUBEVIRT.all(client), watcher::Config::default(), whole);
+        let changed = Arc::clone(&queue);
+        installations.on_change(move |_| changed.add(INSTALLATION.to_owned()));
+        let nodes = Informer::new(Kind::NODE.all(client), watcher::Config::default(), accepts_pods);
+        let certificates = Certificates::new(client.clone(), NAMESPACE);
+        Ok(Self {
+            client: client.clone(),
+            images,
+            certificates,
+            disruption_budgets,
+            installations,
+            nodes,
+            managed,
+            queue,
+            memory: Mutex::default(),
+        })
+    }
+
+    /// Keeps the installation until it is dropped.
+    pub async fn run(&self) {
+        let watches: FuturesUnordered<_> = self.managed.iter().map(|managed| managed.objects.run()).collect();
+        let work = async {
+            self.installations.synced().await;
+            self.nodes.synced().await;
+            for managed in &self.managed {
+                managed.objects.synced().await;
+            }
+            controller::run(self, &self.queue, 1).await;
+        };
+        tokio::join!(watches.for_each(|()| async {}), self.installations.run(), self.nodes.run(), work);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn find(&self, object: &Value) -> Option<&Managed> {
+        self.managed.iter().find(|managed| object["kind"] == managed.kind.kind)
+    }
+
+    fn live(&self, object: &Value) -> Option<Arc<Cached<Live>>> {
+        self.find(object)?.objects.get(&key(object))
+    }
+
+    fn api(&self, managed: &Managed, namespace: &str) -> Api<DynamicObject> {
+        match namespace {
+            "" => managed.kind.all(&self.client),
+            namespace => managed.kind.namespaced(&self.client, namespace),
+        }
+    }
+
+    /// Whether the cluster has an object as it was applied.
+    fn is_applied(&self, object: &Value) -> bool {
+        let (Some(managed), Some(live)) = (self.find(object), self.live(object)) else { return false };
+        let wanted = Applied { hash: hash(object), version: version(live.generation, live.revision) };
+        self.memory().applied.get(&(managed.kind.kind, key(object))) == Some(&wanted)
+    }
+
+    /// Applies an object. What others set in it beside that stays.
+    async fn apply(&self, object: &Value) -> Result<(), OperatorError> {
+        let Some(managed) = self.find(object) else { return Ok(()) };
+        let key = key(object);
+        let api = self.api(managed, &key.namespace);
+        let stored = if managed.kind.group == AGGREGATION {
+            create_or_merge(&api, &key.name, object).await
+        } else {
+            let params = PatchParams::apply(MANAGED_BY.1).force();
+            api.patch(&key.name, &params, &Patch::Apply(object)).await
+        };
+        let stored = stored.map_err(|error| OperatorError::Apply(describe(object), error))?;
+        let version = version(stored.metadata.generation, revision(&stored));
+        self.memory().applied.insert((managed.kind.kind, key), Applied { hash: hash(object), version });
+        Ok(())
+    }
+
+    /// The authority of the certificates, which are made where they are due.
+    async fn authority(&self) -> Result<String, OperatorError> {
+        let known = self.memory().authority.clone();
+        if let Some((authority, _)) = known.filter(|(_, checked)| checked.elapsed() < INTERVAL) {
+            return Ok(authority);
+        }
+        let authority = self.certificates.reconcile(Timestamp::now().as_second()).await?;
+        self.memory().authority = Some((authority.clone(), Instant::now()));
+        Ok(authority)
+    }
+
+    /// The KubeVirt object of the cluster: the oldest in the namespace of the components. And the others, with the reason why
+    /// they are not it.
+    fn installations(&self) -> (Option<Arc<Cached<KubeVirt>>>, Vec<Superfluous>) {
+        let mut all = self.installations.all();
+        all.sort_by_key(|one| (one.metadata.creation_timestamp.clone(), one.key.clone()));
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|one| one.key.namespace == NAMESPACE);
+        let mut here = here.into_iter();
+        let first = here.next();
+        let elsewhere = elsewhere.into_iter().map(|one| (one, WRONG_NAMESPACE));
+        (first, here.map(|one| (one, ANOTHER)).chain(elsewhere).collect())
+    }
+
+    async fn keep(&self) -> Result<Requeue, OperatorError> {
+        let (active, superfluous) = self.installations();
+        for (one, why) in superfluous {
+            self.reject(&one, why).await?;
+        }
+        let Some(active) = active else { return Ok(None) };
+        if active.metadata.deletion_timestamp.is_some() {
+            return self.remove(&active).await;
+        }
+        if !active.metadata.finalizers.iter().any(|one| one == FINALIZER) {
+            self.set_finalizer(&active, true).await?;
+        }
+        let kept = self.install(&active).await;
+        if let Err(error) = &kept {
+            self.write(&active, &Observed::Failed(chain(error)), None).await?;
+        }
+        kept.map(|()| Some(INTERVAL))
+    }
+
+    async fn install(&self, active: &Cached<KubeVirt>) -> Result<(), OperatorError> {
+        let wanted = match self.wanted(active).await {
+            Ok(wanted) => wanted,
+            Err(Unusable::Invalid(problems)) => {
+                let texts: Vec<String> =
+                    problems.iter().map(|one| format!("{}: {}", one.field, one.message)).collect();
+                return self.write(active, &Observed::Failed(texts.join(", ")), None).await;
+            }
+            Err(Unusable::Other(error)) => return Err(error),
+        };
+        let (objects, target) = wanted;
+        let is_update = !active.status.observed_deployment_id.is_empty();
+        let mut pending = Vec::new();
+        let all = objects.clone();
+        for stage in stages(objects, is_update) {
+            for object in &stage {
+                if !self.is_applied(object) {
+                    self.apply(object).await?;
+                }
+                // What was applied just now is seen by the next event.
+                let live = self.live(object).filter(|live| !live.is_deleting && is_rolled_out(object, live));
+                if live.is_none() || !self.is_applied(object) {
+                    pending.push(describe(object));
+                }
+            }
+            if !pending.is_empty() {
+                break;
+            }
+        }
+        if pending.is_empty() {
+            self.prune(&all).await?;
+        }
+        let is_down =
+            |object: &&Value| !is_available(object, self.live(object).as_deref().map(|live| &live.value));
+        let unavailable = all.iter().filter(is_down).map(describe);
+        // What is not applied yet cannot be available.
+        let unavailable = unavailable.filter(|one| !pending.contains(one)).collect();
+        self.write(active, &Observed::Installing { pending, unavailable }, Some(&target)).await
+    }
+
+    /// What is to be installed.
+    async fn wanted(&self, active: &Cached<KubeVirt>) -> Result<(Vec<Value>, Target), Unusable> {
+        let given = serde_json::to_value(&active.value).unwrap_or_default();
+        let valid = kubevirt::validate(&given).map_err(Unusable::Invalid)?;
+        let authority = self.authority().await.map_err(Unusable::Other)?;
+        let nodes = self.nodes.all().iter().filter(|node| node.value).count();
+        let cluster = Cluster { nodes, disruption_budgets: self.disruption_budgets };
+        let installation = Installation::new(&valid, &self.images, &cluster, authority);
+        let mut objects = objects(&installation);
+        customize(&mut objects, &valid.spec.customize_components.patches)
+            .map_err(|problem| Unusable::Invalid(vec![problem]))?;
+        let target = Target {
+            id: format!("{:016x}", hash(&json!(objects))),
+            registry: registry(&installation.images.components).to_owned(),
+            version: tag(&installation.images.components).to_owned(),
+            generation: active.metadata.generation,
+            without_effect: kubevirt::without_effect(&valid),
+        };
+        Ok((objects, target))
+    }
+
+    /// Deletes what is no longer installed.
+    async fn prune(&self, wanted: &[Value]) -> Result<(), OperatorError> {
+        let wanted: BTreeSet<(&str, ObjectKey)> =
+            wanted.iter().filter_map(|object| Some((object["kind"].as_str()?, key(object)))).collect();
+        for (managed, live) in self.all() {
+            if !live.is_deleting && !wanted.contains(&(managed.kind.kind, live.key.clone())) {
+                self.delete(managed, &live.key).await?;
+            }
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> Vec<(&Managed, Arc<Cached<Live>>)> {
+        let of = |managed: &'_ Managed| managed.objects.all();
+        self.managed
+            .iter()
+            .flat_map(|managed| of(managed).into_iter().map(move |live| (managed, live)))
+            .collect()
+    }
+
+    async fn delete(&self, managed: &Managed, key: &ObjectKey) -> Result<(), OperatorError> {
+        let api = self.api(managed, &key.namespace);
+        match api.delete(&key.name, &DeleteParams::background()).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            deleted => {
+                deleted.map_err(|error| OperatorError::Api("cannot delete an object", error))?;
+                info!(kind = managed.kind.kind, object = %key, "deleted an object");
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes the installation, step by step.
+    async fn remove(&self, active: &Cached<KubeVirt>) -> Result<Requeue, OperatorError> {
+        if !active.metadata.finalizers.iter().any(|one| one == FINALIZER) {
+            return Ok(None);
+        }
+        let all = self.all();
+        let is_whole = all
+            .iter()
+            .any(|(managed, live)| managed.kind.kind == "CustomResourceDefinition" && !live.is_deleting);
+        // virt-api denies the deletion then; it may have been away.
+        if is_whole && kubevirt::blocks_uninstall(active) {
+            let left = admission::workload(&self.client).await;
+            let left = left.map_err(|error| OperatorError::Api("cannot list workloads", error))?;
+            if let Some(kind) = left {
+                let why = format!("waiting until no {} are left", kind.plural);
+                self.write(active, &Observed::Removing(why), None).await?;
+                return Ok(Some(Duration::from_secs(5)));
+            }
+        }
+        let given = all
+            .into_iter()
+            .map(|(managed, live)| (managed.kind.kind, live.is_deleting, (managed, live.key.clone())));
+        match uninstall::next(given.collect()) {
+            Removal::Delete(objects) => {
+                self.write(active, &Observed::Removing("deleting objects".to_owned()), None).await?;
+                for (managed, key) in objects {
+                    self.delete(managed, &key).await?;
+                }
+                Ok(Some(Duration::from_secs(5)))
+            }
+            Removal::Wait(objects) => {
+                let names = objects.iter().map(|(managed, key)| format!("{} {key}", managed.kind.kind));
+                let why = format!("waiting for the deletion of: {}", names.collect::<Vec<_>>().join(", "));
+                self.write(active, &Observed::Removing(why), None).await?;
+                Ok(Some(Duration::from_secs(5)))
+            }
+            Removal::Done => {
+                self.certificates.delete().await?;
+                *self.memory() = Memory::default();
+                self.write(active, &Observed::Removed, None).await?;
+                self.set_finalizer(active, false).await?;
+                info!("the installation is removed");
+                Ok(None)
+            }
+        }
+    }
+
+    async fn set_finalizer(&self, active: &Cached<KubeVirt>, wanted: bool) -> Result<(), OperatorError> {
+        let others = active.metadata.finalizers.iter().filter(|one| *one != FINALIZER).cloned();
+        let finalizers: Vec<String> = others.chain(wanted.then(|| FINALIZER.to_owned())).collect();
+        let patch = Patch::Merge(json!({"metadata": {"uid": active.uid, "finalizers": finalizers}}));
+        let api = Kind::KUBEVIRT.namespaced(&self.client, &active.key.namespace);
+        let patched = api.patch(&active.key.name, &PatchParams::default(), &patch).await;
+        patched
+            .map(drop)
+            .map_err(|error| OperatorError::Api("cannot change the finalizers of the KubeVirt object", error))
+    }
+
+    async fn write(
+        &self,
+        active: &Cached<KubeVirt>,
+        observed: &Observed,
+        target: Option<&Target>,
+    ) -> Result<(), OperatorError> {
+        let after = status(&active.status, observed, target, &now());
+        self.write_status(active, &after).await
+    }
+
+    async fn reject(&self, one: &Cached<KubeVirt>, why: (&str, &str)) -> Result<(), OperatorError> {
+        // Its finalizer may be of a time when it was the one of the cluster.
+        if one.metadata.deletion_timestamp.is_some()
+            && one.metadata.finalizers.iter().any(|name| name == FINALIZER)
+        {
+            return self.set_finalizer(one, false).await;
+        }
+        self.write_status(one, &superfluous(&one.status, why, &now())).await
+    }
+
+    async fn write_status(
+        &self,
+        one: &Cached<KubeVirt>,
+        after: &vireo_api::v1::KubeVirtStatus,
+    ) -> Result<(), OperatorError> {
+        let api = Kind::KUBEVIRT.namespaced(&self.client, &one.key.namespace);
+        let version = write::Version { name: &one.key.name, uid: &one.uid, resource_version: "" };
+        match write::change_status(&api, version, &one.status, after).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            written => {
+                written.map(drop).map_err(|error| OperatorError::Api("cannot write the status", error))
+            }
+        }
+    }
+}
+
+/// A KubeVirt object that is not the one of the cluster, and why.
+type Superfluous = (Arc<Cached<KubeVirt>>, (&'static str, &'static str));
+
+const ANOTHER: (&str, &str) = ("ExistingDeployment", "There is an active KubeVirt deployment");
+const WRONG_NAMESPACE: (&str, &str) =
+    ("WrongNamespace", "virt-operator installs KubeVirt in the namespace kubevirt: create the object there");
+
+/// Why it is not known what is to be installed.
+enum Unusable {
+    /// The KubeVirt object is not valid.
+    Invalid(Vec<Problem>),
+    Other(OperatorError),
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+impl Reconcile for Operator {
+    type Key = String;
+    type Error = OperatorError;
+    const NAME: &'static str = "virt-operator";
+
+    async fn reconcile(&self, _: &String) -> Result<Requeue, OperatorError> {
+        self.keep().await.inspect_err(|error| {
+            warn!(
+                error = error as &dyn std::error::Error,
+                "the installation is not as it should be; it is tried again"
+            )
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! The installation: by virt-operator, as a KubeVirt object says.
+
+use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
+
+use super::{LAUNCHER, LIMIT, STEP, VIREO, Vireo, machine};
+use crate::scenarios::probes::condition;
+
+const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
+/// What virt-operator manages.
+const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
+    mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
+    -A -l app.kubernetes.io/managed-by=virt-operator -o name";
+
+/// virt-operator's manifests.
+fn manifests(vireo: &Vireo<'_>) -> Result<String, HostError> {
+    let version = env!("CARGO_PKG_VERSION");
+    let (image, launcher) = (format!("{VIREO}{version}"), format!("{LAUNCHER}{version}"));
+    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
+    Ok(vireo.host.command(&vireo.host.input("vireo")).args(words).run()?.ok())
+}
+
+/// Changes the KubeVirt object, and waits until its components are so. What `kubectl` warns of.
+pub(super) fn configure(vireo: &Vireo<'_>, patch: &str) -> Result<String, HostError> {
+    let patched =
+        vireo.kubectl(&format!("-n kubevirt patch kubevirt kubevirt --type merge -p '{patch}'"), None)?;
+    let warnings = patched.stderr.clone();
+    patched.ok();
+    vireo.becomes("-n kubevirt kubevirt kubevirt", "is as configured", |kubevirt| {
+        kubevirt["status"]["observedGeneration"] == kubevirt["metadata"]["generation"]
+            && condition(kubevirt, "Available")["status"] == "True"
+            && condition(kubevirt, "Degraded")["status"] == "False"
+    })?;
+    Ok(warnings)
+}
+
+/// The manifests and a KubeVirt object install everything, and everything becomes available.
+pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("install");
+    let operator = manifests(vireo)?;
+    vireo.feed("apply -f -", &operator);
+    vireo.ok(&format!("wait crd/kubevirts.kubevirt.io --for=condition=Established {LIMIT}"));
+    vireo.feed("apply -f -", KUBEVIRT);
+    vireo.ok(&format!("-n kubevirt wait kubevirt/kubevirt --for=condition=Available {LIMIT}"));
+    vireo.ok(&format!("-n kubevirt wait deployment --all --for=condition=Available {LIMIT}"));
+    vireo.becomes("node node-1", "takes VMIs", |node| {
+        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
+    })?;
+    let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
+    eprintln!("cluster: subresources: {}", known.split_whitespace().count());
+    // To install again changes nothing.
+    let again = vireo.feed("apply -f -", &operator) + &vireo.feed("apply -f -", KUBEVIRT);
+    let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
+    assert!(changed.is_empty(), "{changed:#?}");
+    Ok(())
+}
+
+/// What the KubeVirt object says is done, refused, or named.
+pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a KubeVirt object is changed");
+    let patch = r#"{"spec": {"infra": {"replicas": 2}, "configuration": {"machineType": "q35"}}}"#;
+    let warnings = configure(vireo, patch)?;
+    assert!(warnings.contains("spec.configuration.machineType: has no effect"), "{warnings}");
+    let kubevirt = vireo.json("get -n kubevirt kubevirt kubevirt")?;
+    let unsupported = &condition(&kubevirt, "UnsupportedConfiguration")["message"];
+    assert_eq!(unsupported, "these settings have no effect: spec.configuration.machineType");
+    let budgets = vireo.ok("-n kubevirt get pdb -o name");
+    assert_eq!(budgets.lines().count(), 2, "{budgets}");
+
+    let refused = vireo.fails(
+        r#"-n kubevirt patch kubevirt kubevirt --type merge -p '{"spec": {"uninstallStrategy": "Maybe"}}'"#,
+        "",
+    )?;
+    assert!(refused.contains("spec.uninstallStrategy: Unsupported value: \"Maybe\""), "{refused}");
+    let another = KUBEVIRT.replace("name: kubevirt", "name: another");
+    let refused = vireo.fails("create -f -", &another)?;
+    assert!(refused.contains("there is a KubeVirt object already"), "{refused}");
+
+    vireo.step("what virt-operator installs is deleted and changed");
+    let role = "clusterrole kubevirt-handler";
+    let before = vireo.json(&format!("get {role}"))?["rules"].clone();
+    vireo.ok(&format!("delete {role}"));
+    vireo.ok("-n kubevirt delete service virt-api");
+    vireo.ok("-n kubevirt scale deployment virt-controller --replicas=0");
+    eventually("they are back", STEP, || {
+        let found = vireo.kubectl("-n kubevirt get service virt-api", None)?;
+        Ok(found.stderr.is_empty() && vireo.kubectl(&format!("get {role}"), None)?.stderr.is_empty())
+    })?;
+    assert_eq!(vireo.json(&format!("get {role}"))?["rules"], before);
+    vireo.becomes("-n kubevirt deployment virt-controller", "has its replicas", |deployment| {
+        deployment["spec"]["replicas"] == 2 && deployment["status"]["availableReplicas"] == 2
+    })?;
+    vireo.ok(&format!("-n kubevirt wait kubevirt/kubevirt --for=condition=Available {LIMIT}"));
+    Ok(())
+}
+
+/// An installation with VMs stays; one without leaves nothing.
+pub(super) fn is_removed(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("it is not uninstalled while there are VMs");
+    vireo.feed("create -f -", &machine::bare("Halted", "None"));
+    let refused = vireo.fails("-n kubevirt delete kubevirt kubevirt", "")?;
+    assert!(refused.contains("there are still virtualmachines present"), "{refused}");
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.step("it is uninstalled");
+    vireo.ok(&format!("-n kubevirt delete kubevirt kubevirt {LIMIT}"));
+    let left = vireo.ok(&format!("get {MANAGED}"));
+    assert_eq!(left.trim(), "");
+    eventually("no component is left but virt-operator", STEP, || {
+        let pods = vireo.items("pods -n kubevirt")?;
+        Ok(pods.iter().all(|pod| pod["metadata"]["labels"]["kubevirt.io"] == "virt-operator"))
+    })?;
+    let known = vireo.ok("api-resources -o name");
+    assert!(!known.contains("virtualmachine"), "{known}");
+    Ok(())
+}
