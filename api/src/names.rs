@@ -2,6 +2,10 @@
 
 /// The label of a VMI that names the node to which it is handed over.
 pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
+/// Label of nodes that says whether instances are scheduled to them; KubeVirt's.
+pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
+/// Annotation of nodes with the time when the node agent was last heard of, as JSON; KubeVirt's.
+pub const HEARTBEAT_ANNOTATION: &str = "kubevirt.io/heartbeat";
 /// The finalizer that is held until nothing is left of a VMI.
 pub const VMI_FINALIZER: &str = "kubevirt.io/foregroundDeleteVirtualMachine";
 /// The label of Pods with the component of KubeVirt that they belong to.

@@ -9,12 +9,11 @@ use kube::runtime::watcher::Config;
 use kube::{Api, Client, Error};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
+use vireo_api::names::{HEARTBEAT_ANNOTATION, SCHEDULABLE_LABEL};
 use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
-/// The annotation with the time of the last heartbeat; KubeVirt's name and form.
-const HEARTBEAT: &str = "kubevirt.io/heartbeat";
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// How soon a heartbeat that failed is retried.
@@ -85,7 +84,7 @@ async fn beat(api: &Api<DynamicObject>, name: &str, owner: Owner, now: Timestamp
         }
         Owner::Kubelet => label(&mut after),
     }
-    after["metadata"]["annotations"][HEARTBEAT] = json!(json!(seconds(now)).to_string());
+    after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());
     let uid = node.metadata.uid.unwrap_or_default();
     let version = Version { name, uid: &uid, resource_version: "" };
     if let Some(change) = write::merge_diff(&before["metadata"], &after["metadata"]) {
@@ -158,7 +157,7 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
 fn label(node: &mut Value) {
     let labels = &mut node["metadata"]["labels"];
     for (label, text) in [
-        ("kubevirt.io/schedulable", "true"),
+        (SCHEDULABLE_LABEL, "true"),
         ("kubevirt.io/cpumanager", "false"),
         ("cpumanager", "false"),
         ("machine-type.node.kubevirt.io/q35", "true"),

@@ -9,14 +9,17 @@ use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet, Vi
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 
+use crate::node::{self, Node};
 use crate::pool::controller::PoolRevision;
-use crate::vmi::{self, Launcher};
+use crate::vmi::{self, Launcher, StartedBy};
 use crate::{instancetype, pool, replicaset, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
     vmis: Arc<Informer<VirtualMachineInstance>>,
     vmi: vmi::controller::Controller,
+    /// Where nodes fail by themselves.
+    nodes: Option<(Arc<Informer<Node>>, node::Controller)>,
     replica_sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
     replica_set: replicaset::controller::Controller,
     vm_caches: vm::controller::Caches,
@@ -36,7 +39,15 @@ impl Controllers {
     /// Controllers that act as the user of a client, and the launchers that they make Pods for.
     pub fn new(client: &Client, launcher: Launcher) -> Self {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
-        let vmi = vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), launcher);
+        // The node agent of one host is in the same process.
+        let nodes = (launcher.started_by == StartedBy::Kubelet).then(|| node::informer(client));
+        let vmi =
+            vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), nodes.clone(), launcher);
+        let nodes = nodes.map(|nodes| {
+            let controller =
+                node::Controller::new(client.clone(), Arc::clone(&nodes), Arc::clone(&vmis), vmi.queue());
+            (nodes, controller)
+        });
         let replica_sets = Informer::new(Kind::REPLICA_SET.all(client), Config::default(), whole);
         let replica_set = replicaset::controller::Controller::new(
             client.clone(),
@@ -66,13 +77,19 @@ impl Controllers {
                 revisions: Arc::clone(&pool_revisions),
             },
         );
-        Self { vmis, vmi, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
+        Self { vmis, vmi, nodes, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
     }
 
     /// Controls until it is dropped.
     pub async fn run(&self) {
         let vm::controller::Caches { vms, revisions, instancetypes, .. } = &self.vm_caches;
+        let nodes = async {
+            if let Some((nodes, controller)) = &self.nodes {
+                tokio::join!(nodes.run(), controller.run());
+            }
+        };
         tokio::join!(
+            nodes,
             self.vmis.run(),
             self.vmi.run(),
             self.replica_sets.run(),

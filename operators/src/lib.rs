@@ -9,6 +9,7 @@ mod controllers;
 mod error;
 pub mod instancetype;
 pub mod leader;
+pub mod node;
 pub mod placement;
 pub mod pool;
 mod problem;

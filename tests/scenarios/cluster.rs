@@ -153,6 +153,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;
     machine::moves_away(&vireo)?;
+    machine::fails_with_its_node(&vireo)?;
     leaves_nothing(&vireo)?;
     installation::is_removed(&vireo)?;
     vireo.step("end");

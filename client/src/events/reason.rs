@@ -82,6 +82,8 @@ reasons! {
         FailedUpdate = "FailedUpdate",
         /// No node has room for an instance.
         FailedScheduling = "FailedScheduling",
+        /// The node of an instance is not heard of.
+        NodeUnresponsive = "NodeUnresponsive",
         /// A claim gets no disk.
         ProvisioningFailed = "ProvisioningFailed",
         /// A disk cannot be enlarged.

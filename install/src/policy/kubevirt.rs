@@ -154,6 +154,7 @@ fn controller() -> Vec<Value> {
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "delete", "list", "watch"], "", &["pods"]),
         rule(&["get", "list", "watch"], "", &["persistentvolumeclaims"]),
+        rule(&["list", "patch", "watch"], "", &["nodes"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),
         rule(&["patch"], GROUP, &["virtualmachines/status"]),

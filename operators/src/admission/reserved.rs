@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL};
+use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL, SCHEDULABLE_LABEL};
 use vireo_client::Kind;
 
 use crate::Problem;
@@ -16,7 +16,7 @@ const RESERVED_LABELS: [&str; 6] = [
     "kubevirt.io/migrationJobUID",
     "kubevirt.io/migrationTargetNodeName",
     NODE_LABEL,
-    "kubevirt.io/schedulable",
+    SCHEDULABLE_LABEL,
 ];
 
 /// Where the labels of a VMI are in an object that is one, or that VMIs are made from.

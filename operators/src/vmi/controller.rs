@@ -21,6 +21,7 @@ use super::{
     Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
 };
 use crate::ReconcileError;
+use crate::node::{self, Node};
 
 const COMPONENT: &str = "virtualmachine-controller";
 /// The reason of a claim that does not exist; KubeVirt's.
@@ -39,6 +40,8 @@ pub struct Controller {
     pods: Arc<Informer<LauncherPod>>,
     /// The claims that instances may wait for, where the kubelet mounts them; of each, that it exists.
     claims: Option<Arc<Informer<()>>>,
+    /// The nodes, where those fail by themselves.
+    nodes: Option<Arc<Informer<Node>>>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
     refused: Arc<Mutex<Refused>>,
@@ -51,8 +54,13 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A controller that reads a cache of instances, which the caller keeps.
-    pub fn new(client: Client, vmis: Arc<Informer<VirtualMachineInstance>>, launcher: Launcher) -> Self {
+    /// A controller that reads caches of instances and of nodes, which the caller keeps.
+    pub fn new(
+        client: Client,
+        vmis: Arc<Informer<VirtualMachineInstance>>,
+        nodes: Option<Arc<Informer<Node>>>,
+        launcher: Launcher,
+    ) -> Self {
         let queue = controller::queue();
         let config = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
         let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
@@ -73,7 +81,12 @@ impl Controller {
             claims
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, launcher, vmis, pods, claims, recorder, queue, refused }
+        Self { client, launcher, vmis, pods, claims, nodes, recorder, queue, refused }
+    }
+
+    /// The instances to decide about.
+    pub fn queue(&self) -> Arc<WorkQueue<ObjectKey>> {
+        Arc::clone(&self.queue)
     }
 
     /// Controls until it is dropped.
@@ -81,6 +94,9 @@ impl Controller {
         let control = async {
             self.vmis.synced().await;
             self.pods.synced().await;
+            if let Some(nodes) = &self.nodes {
+                nodes.synced().await;
+            }
             controller::run(self, &self.queue, WORKERS).await;
         };
         let claims = async {
@@ -93,6 +109,15 @@ impl Controller {
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the node that an instance was handed over to is not heard of.
+    fn is_node_unresponsive(&self, vmi: &VirtualMachineInstance, now: Timestamp) -> bool {
+        let (Some(nodes), Some(node)) = (&self.nodes, vmi.metadata.labels.get(NODE_LABEL)) else {
+            return false;
+        };
+        let node = nodes.get(&ObjectKey::new("", node));
+        node::is_unresponsive(node.as_deref().map(|node| &node.value), now)
     }
 
     /// Writes the status that was decided; the metadata of the instance as it is then.
@@ -181,12 +206,14 @@ impl Reconcile for Controller {
         let pods = self.pods.owned_by(&vmi.uid);
         let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
         let failure = self.refused().get(key).cloned();
+        let now = Timestamp::now();
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
             failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
             started_by: self.launcher.started_by,
-            now: Timestamp::now(),
+            is_node_unresponsive: self.is_node_unresponsive(&vmi, now),
+            now,
         });
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);
         let mut version = write::Version::from(&vmi.metadata);
@@ -195,9 +222,14 @@ impl Reconcile for Controller {
         if let Some(now) = written.as_ref().and_then(|now| now.metadata.resource_version.as_deref()) {
             version.resource_version = now;
         }
-        if let Some(why) = &decision.unschedulable {
-            let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
-            self.recorder.publish(regarding, Reason::FailedScheduling, why.clone()).await;
+        for (why, reason) in [
+            (&decision.unschedulable, Reason::FailedScheduling),
+            (&decision.unresponsive, Reason::NodeUnresponsive),
+        ] {
+            if let Some(why) = why {
+                let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+                self.recorder.publish(regarding, reason, why.clone()).await;
+            }
         }
         for step in &decision.steps {
             match step {

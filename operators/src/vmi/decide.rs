@@ -13,6 +13,10 @@ use crate::conditions::set_false;
 const POD_SCHEDULED: &str = "PodScheduled";
 /// The condition of an instance that says why it is not as its specification says; KubeVirt's.
 const SYNCHRONIZED: &str = "Synchronized";
+/// The condition of an instance that serves.
+const READY: &str = "Ready";
+/// The reason of an instance that was on a node that is not heard of; KubeVirt's.
+const NODE_UNRESPONSIVE: &str = "NodeUnresponsive";
 
 /// What is observed of an instance.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +29,8 @@ pub struct Observed<'a> {
     pub failure: Option<(&'a str, &'a str)>,
     /// Who starts launchers.
     pub started_by: StartedBy,
+    /// Whether the node that it was handed over to is not heard of.
+    pub is_node_unresponsive: bool,
     /// The time.
     pub now: Timestamp,
 }
@@ -51,12 +57,15 @@ pub struct Decision {
     pub steps: Vec<Step>,
     /// Why the Pod is not bound to a node, where that is new.
     pub unschedulable: Option<String>,
+    /// Why it has failed with its node, where that is new.
+    pub unresponsive: Option<String>,
 }
 
 /// Decides about an instance.
 pub fn decide(observed: &Observed<'_>) -> Decision {
     let vmi = observed.vmi;
-    let mut decision = Decision { status: vmi.status.clone(), steps: Vec::new(), unschedulable: None };
+    let mut decision =
+        Decision { status: vmi.status.clone(), steps: Vec::new(), unschedulable: None, unresponsive: None };
     let is_deleted = vmi.metadata.deletion_timestamp.is_some();
     let node = node(vmi);
     // Where its Pod is gone, it is still known that there was one.
@@ -64,6 +73,10 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         decision.status.active_pods = active_pods(observed.pods);
     }
     match node {
+        // Nobody else will say that it has ended.
+        Some(node) if observed.is_node_unresponsive && !observed.pods.iter().any(|pod| pod.may_run()) => {
+            fail_with_node(node, observed, &mut decision);
+        }
         // The node agent has it, and ends it.
         Some(node) if is_deleted || is_final(vmi) => {
             if is_deleted && !vmi.metadata.labels.contains_key(NODE_LABEL) {
@@ -111,9 +124,28 @@ fn end(observed: &Observed<'_>, decision: &mut Decision) {
     if !is_final(observed.vmi) {
         "Failed".clone_into(&mut decision.status.phase);
     }
-    if observed.vmi.metadata.finalizers.iter().any(|one| one == VMI_FINALIZER) {
+    release(observed.vmi, decision);
+}
+
+/// Lets an instance go that is being deleted.
+fn release(vmi: &VirtualMachineInstance, decision: &mut Decision) {
+    let is_deleted = vmi.metadata.deletion_timestamp.is_some();
+    if is_deleted && vmi.metadata.finalizers.iter().any(|one| one == VMI_FINALIZER) {
         decision.steps.push(Step::Release);
     }
+}
+
+/// Ends an instance whose node is not heard of, and whose Pods do not run.
+fn fail_with_node(node: &str, observed: &Observed<'_>, decision: &mut Decision) {
+    if !is_final(observed.vmi) {
+        let why = format!("virt-handler on node {node} is not responsive, and no Pod runs the instance");
+        let status = &mut decision.status;
+        "Failed".clone_into(&mut status.phase);
+        NODE_UNRESPONSIVE.clone_into(&mut status.reason);
+        set_false(&mut status.conditions, READY, Some((NODE_UNRESPONSIVE, &why)), observed.now);
+        decision.unresponsive = Some(why);
+    }
+    release(observed.vmi, decision);
 }
 
 /// Brings an instance to a node.

@@ -105,6 +105,14 @@ impl LauncherPod {
         super::is_final(&self.status.phase)
     }
 
+    /// Whether one of its containers may run, as far as its node has reported.
+    pub fn may_run(&self) -> bool {
+        let containers = &self.status.container_statuses;
+        let have_ended =
+            !containers.is_empty() && containers.iter().all(|one| one.state.terminated.is_some());
+        !self.is_final() && !have_ended
+    }
+
     /// Whether it is being deleted.
     pub fn is_deleted(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()

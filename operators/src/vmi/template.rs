@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vireo_api::names::{
     COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, NODE_LABEL,
-    SOCKETS_DIRECTORY, SOCKETS_VOLUME,
+    SCHEDULABLE_LABEL, SOCKETS_DIRECTORY, SOCKETS_VOLUME,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -186,7 +186,7 @@ fn node_selector(vmi: &VirtualMachineInstance) -> BTreeMap<String, String> {
     let spec = &vmi.spec;
     let architecture = Some(spec.architecture.as_str()).filter(|given| !given.is_empty()).unwrap_or("amd64");
     let mut selector = BTreeMap::from([
-        ("kubevirt.io/schedulable".to_owned(), "true".to_owned()),
+        (SCHEDULABLE_LABEL.to_owned(), "true".to_owned()),
         ("kubernetes.io/arch".to_owned(), architecture.to_owned()),
     ]);
     selector.extend(spec.node_selector.clone());

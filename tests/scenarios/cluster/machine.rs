@@ -4,7 +4,7 @@ use serde_json::Value;
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
-use super::{LIMIT, STEP, Vireo};
+use super::{LIMIT, STEP, Vireo, installation};
 
 const DRAIN: &str =
     "drain node-1 --ignore-daemonsets --delete-emptydir-data --pod-selector=kubevirt.io=virt-launcher";
@@ -113,6 +113,38 @@ pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
         let seen = vireo.kubectl("get vmi bare -o jsonpath={.metadata.uid},{.status.phase}", None)?.stdout;
         Ok(!seen.starts_with(&third) || seen.ends_with(",Succeeded") || seen.ends_with(",Failed"))
     })?;
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")
+}
+
+/// A machine whose node is not heard of is replaced when its Pod is gone, and not before.
+pub(super) fn fails_with_its_node(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.feed("apply -f -", &bare("Always", "None"));
+    printable(vireo, "Running")?;
+    let first = vireo.uid("bare")?;
+    vireo.step("its node has no node agent");
+    let nowhere =
+        r#"{"spec": {"workloads": {"nodePlacement": {"nodeSelector": {"example.com/absent": "true"}}}}}"#;
+    installation::configure(vireo, nowhere)?;
+    eventually("the node agent is gone", STEP, || Ok(vireo.processes("virt-handler")?.is_empty()))?;
+    vireo.ok(r#"annotate node node-1 --overwrite kubevirt.io/heartbeat="2026-01-01T00:00:00Z""#);
+    vireo.becomes("node node-1", "takes no VMIs", |node| {
+        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "false"
+    })?;
+    assert_eq!(vireo.json("get vmi bare")?["status"]["phase"], "Running", "its Pod may run");
+    vireo.step("its Pod is removed");
+    let pod = vireo.pod("bare")?["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+    vireo.ok(&format!("delete pod {pod} --force --grace-period=0"));
+    printable(vireo, "ErrorUnschedulable")?;
+    let events = vireo.items("events")?;
+    let of_first = |event: &&Value| {
+        event["reason"] == "NodeUnresponsive" && event["involvedObject"]["uid"] == first.as_str()
+    };
+    assert_eq!(events.iter().filter(of_first).count(), 1, "{events:#?}");
+    vireo.step("the node agent is back");
+    installation::configure(vireo, r#"{"spec": {"workloads": null}}"#)?;
+    vireo.another_runs("bare", &first)?;
+    printable(vireo, "Running")?;
     vireo.ok(&format!("delete vm bare {LIMIT}"));
     vireo.gone("bare")
 }

@@ -18,7 +18,27 @@ fn deleted(mut pod: LauncherPod) -> LauncherPod {
 
 fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: StartedBy) -> Decision {
     let pods: Vec<&LauncherPod> = pods.iter().collect();
-    decide(&Observed { vmi, pods: &pods, failure: None, started_by, now: Timestamp::UNIX_EPOCH })
+    decide(&Observed {
+        vmi,
+        pods: &pods,
+        failure: None,
+        started_by,
+        is_node_unresponsive: false,
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+/// What is decided when the node is not heard of.
+fn without_node(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Decision {
+    let pods: Vec<&LauncherPod> = pods.iter().collect();
+    decide(&Observed {
+        vmi,
+        pods: &pods,
+        failure: None,
+        started_by: StartedBy::Kubelet,
+        is_node_unresponsive: true,
+        now: Timestamp::UNIX_EPOCH,
+    })
 }
 
 fn steps(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Vec<Step> {
@@ -91,6 +111,7 @@ fn an_image_that_cannot_be_pulled_and_a_pod_that_cannot_be_created_are_said() {
         pods: &[],
         failure: Some(("FailedCreate", "exceeded quota")),
         started_by: StartedBy::Kubelet,
+        is_node_unresponsive: false,
         now: Timestamp::UNIX_EPOCH,
     };
     let Decision { status, steps, .. } = decide(&observed);
@@ -145,4 +166,41 @@ fn what_ran_before_there_were_pods_gets_one_on_its_node() {
     let leaving = json!({"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"});
     let leaving = vmi(leaving, json!({"phase": "Running", "nodeName": "node1"}));
     assert_eq!(steps(&leaving, &[]), [Step::HandOver("node1".to_owned())]);
+}
+
+#[test]
+fn an_instance_fails_with_its_node_when_no_pod_may_run_it() {
+    let labels = json!({NODE_LABEL: "node1"});
+    let runs = vmi(
+        json!({"name": "x", "labels": labels, "finalizers": [VMI_FINALIZER]}),
+        json!({"phase": "Running", "nodeName": "node1", "activePods": {"1": "node1"}}),
+    );
+    let container = |state: Value| json!({"phase": "Running", "containerStatuses": [{"name": "compute", "state": state}]});
+    for (status, may_run) in [
+        (json!({"phase": "Running"}), true),
+        (container(json!({"running": {}})), true),
+        (container(json!({"terminated": {"exitCode": 137}})), false),
+        (json!({"phase": "Failed"}), false),
+    ] {
+        let decision = without_node(&runs, &[deleted(pod("1", "node1", status.clone()))]);
+        assert_eq!(decision.status.phase == "Running", may_run, "{status}");
+    }
+    let failed = without_node(&runs, &[]);
+    assert_eq!((failed.status.phase.as_str(), failed.status.reason.as_str()), ("Failed", "NodeUnresponsive"));
+    let why = failed.unresponsive.unwrap();
+    assert_eq!(why, "virt-handler on node node1 is not responsive, and no Pod runs the instance");
+    assert_eq!(failed.steps, [], "it is kept until it is deleted");
+    assert_eq!(
+        decided(&runs, &[], StartedBy::Kubelet).status.phase,
+        "Running",
+        "its node agent says how it ended"
+    );
+
+    let mut last = runs.clone();
+    last.status = failed.status;
+    assert_eq!(without_node(&last, &[]).unresponsive, None, "it is said once");
+    last.metadata.deletion_timestamp = Some("2026-01-01T00:00:00Z".to_owned());
+    assert_eq!(without_node(&last, &[]).steps, [Step::Release]);
+    let dies = [pod("1", "node1", json!({"phase": "Running"}))];
+    assert_eq!(without_node(&last, &dies).steps, [], "it may run");
 }
