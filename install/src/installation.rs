@@ -81,9 +81,10 @@ pub struct Installation {
 
 /// An image in another registry or with another tag, where they are given.
 fn image(default: &str, registry: &str, tag: &str) -> String {
-    let (path, default_tag) = match default.rsplit_once(':') {
+    let (name, digest) = default.split_once('@').map_or((default, ""), |(name, digest)| (name, digest));
+    let (path, default_tag) = match name.rsplit_once(':') {
         Some((path, tag)) if !tag.contains('/') => (path, tag),
-        _ => (default, "latest"),
+        _ => (name, "latest"),
     };
     let path = match registry {
         "" => path.to_owned(),
@@ -91,7 +92,11 @@ fn image(default: &str, registry: &str, tag: &str) -> String {
             format!("{}/{}", registry.trim_end_matches('/'), path.rsplit('/').next().unwrap_or(path))
         }
     };
-    format!("{path}:{}", if tag.is_empty() { default_tag } else { tag })
+    match (tag, digest) {
+        ("", "") => format!("{path}:{default_tag}"),
+        ("", digest) => format!("{path}@{digest}"),
+        (tag, _) => format!("{path}:{tag}"),
+    }
 }
 
 /// The tag of an image.
@@ -266,5 +271,12 @@ pub(crate) mod tests {
         assert_eq!(image("b", "r", ""), "r/b:latest");
         assert_eq!((registry("host:5000/a/b:1"), registry("b")), ("host:5000/a", ""));
         assert_eq!(tag(&image("host:5000/a/b", "", "3")), "3");
+    }
+
+    #[test]
+    fn images_by_digest_keep_it_unless_there_is_a_tag() {
+        assert_eq!(image("h:5000/a/b@sha256:12", "", ""), "h:5000/a/b@sha256:12");
+        assert_eq!(image("h:5000/a/b:1@sha256:12", "r", ""), "r/b@sha256:12");
+        assert_eq!(image("h:5000/a/b@sha256:12", "", "3"), "h:5000/a/b:3");
     }
 }

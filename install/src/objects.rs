@@ -272,7 +272,8 @@ fn webhooks(authority: &str) -> [Value; 2] {
                 webhook("evict", Webhook::Evict, &evictions, ("Ignore", "NoneOnDryRun")),
                 // A change may be what brings virt-api back.
                 webhook("kubevirt", Webhook::ValidateInstallation, &written, ("Ignore", "None")),
-                webhook("uninstall", Webhook::Uninstall, &deleted, ("Fail", "None")),
+                // virt-operator looks for workloads, too; what never got a virt-api must not stay forever.
+                webhook("uninstall", Webhook::Uninstall, &deleted, ("Ignore", "None")),
             ],
         ),
     ]
