@@ -2,6 +2,8 @@
 
 /// The label of a VMI that names the node to which it is handed over.
 pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
+/// The label of objects that virt-operator manages; Kubernetes'.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "virt-operator");
 /// Label of nodes that says whether instances are scheduled to them; KubeVirt's.
 pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
 /// Annotation of nodes with the time when the node agent was last heard of, as JSON; KubeVirt's.

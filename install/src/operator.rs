@@ -3,6 +3,7 @@
 
 mod controller;
 mod customize;
+mod installed;
 mod rollout;
 mod status;
 mod uninstall;

@@ -10,8 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -20,6 +20,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use thiserror::Error;
 use tracing::info;
+use vireo_api::names::MANAGED_BY;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::virt_api::agents;
@@ -32,9 +33,6 @@ const AUTHORITY_LIFE: i64 = 10 * 365 * 24 * 60 * 60;
 const LIFE: i64 = 90 * 24 * 60 * 60;
 /// Clocks may differ by this many seconds.
 const SKEW: i64 = 5 * 60;
-/// The label with the name of what manages an object; Kubernetes'.
-const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-const MANAGER: &str = "virt-operator";
 /// Interval of checks.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The name of the configurations of webhooks.
@@ -209,17 +207,18 @@ impl Certificates {
         Ok(authority.certificate)
     }
 
-    /// Deletes them. Whether there were any.
+    /// Deletes them.
     ///
     /// # Errors
     /// When the API server cannot be reached, or denies it.
-    pub async fn delete(&self) -> Result<bool, CertificateError> {
-        let managed = format!("{MANAGED_BY}={MANAGER}");
-        let secrets = self.secrets().list(&ListParams::default().labels(&managed)).await?;
-        for secret in &secrets.items {
-            self.secrets().delete(&secret.name_any(), &DeleteParams::default()).await?;
+    pub async fn delete(&self) -> Result<(), CertificateError> {
+        for name in CERTIFICATES.iter().map(|one| one.secret).chain([AUTHORITY]) {
+            match self.secrets().delete(name, &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                deleted => drop(deleted?),
+            }
         }
-        Ok(!secrets.items.is_empty())
+        Ok(())
     }
 
     async fn authority(&self, now: i64) -> Result<Authority, CertificateError> {
@@ -249,7 +248,7 @@ impl Certificates {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
                 namespace: Some(self.namespace.clone()),
-                labels: Some([(MANAGED_BY.to_owned(), MANAGER.to_owned())].into()),
+                labels: Some([(MANAGED_BY.0.to_owned(), MANAGED_BY.1.to_owned())].into()),
                 ..ObjectMeta::default()
             },
             type_: Some("kubernetes.io/tls".to_owned()),
@@ -259,7 +258,7 @@ impl Certificates {
     }
 
     async fn write(&self, name: &str, pair: &Pair, authority: &str) -> Result<(), CertificateError> {
-        let params = PatchParams::apply(MANAGER).force();
+        let params = PatchParams::apply(MANAGED_BY.1).force();
         let secret = self.secret(name, pair, authority);
         self.secrets().patch(name, &params, &Patch::Apply(&secret)).await?;
         Ok(())

@@ -48,7 +48,7 @@ impl Node {
     }
 }
 
-/// Whether nobody can say what runs on a node: it is deleted, or its node agent is taken for dead.
+/// Whether no component reports what runs on a node: it is deleted, or its node agent is taken for dead.
 pub fn is_unresponsive(node: Option<&Node>, now: Timestamp) -> bool {
     node.is_none_or(|node| node.is_silent(now))
 }

@@ -1,22 +1,19 @@
 //! The controller of the installation.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::Client;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
-use kube::{Api, Client};
 use serde_json::{Value, json};
 use thiserror::Error;
 use tracing::{info, warn};
 use vireo_api::v1::KubeVirt;
 use vireo_client::controller::{self, Reconcile, Requeue};
-use vireo_client::informer::{Cached, Informer, revision, whole};
+use vireo_client::informer::{Cached, Informer, whole};
 use vireo_client::program::chain;
 use vireo_client::queue::WorkQueue;
 use vireo_client::write;
@@ -26,39 +23,17 @@ use vireo_operators::admission::{self, kubevirt};
 use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL};
 
 use super::customize::customize;
-use super::rollout::{Live, is_available, is_rolled_out, stages};
+use super::installed::{Installed, describe, hash, key};
+use super::rollout::{is_available, is_rolled_out, stages};
 use super::status::{Observed, Target, status, superfluous};
 use super::uninstall::{self, Removal};
 use crate::installation::{Cluster, Images, Installation, registry, tag};
-use crate::objects::{DISRUPTION_BUDGETS, MANAGED_BY, NAMESPACE, objects};
+use crate::objects::{DISRUPTION_BUDGETS, NAMESPACE, objects};
 
 /// The finalizer of KubeVirt objects; KubeVirt's.
 const FINALIZER: &str = "kubevirt.io/foregroundDeleteKubeVirt";
 /// What is reconciled: there is one installation.
 const INSTALLATION: &str = "installation";
-const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
-/// The group of APIServices. The API server that serves it panics at a server-side apply in Kubernetes 1.20.
-const AGGREGATION: &str = "apiregistration.k8s.io";
-const ADMISSION: (&str, &str) = ("admissionregistration.k8s.io", "v1");
-
-/// Kinds of what is installed, in the whole cluster.
-const CLUSTER_KINDS: [Kind; 8] = [
-    Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions"),
-    Kind::new(RBAC, "ClusterRole", "clusterroles"),
-    Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings"),
-    Kind::new(RBAC, "Role", "roles"),
-    Kind::new(RBAC, "RoleBinding", "rolebindings"),
-    Kind::new((AGGREGATION, "v1"), "APIService", "apiservices"),
-    Kind::new(ADMISSION, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations"),
-    Kind::new(ADMISSION, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations"),
-];
-/// Kinds of what is installed in the namespace of the components.
-const NAMESPACE_KINDS: [Kind; 4] = [
-    Kind::new(("", "v1"), "ServiceAccount", "serviceaccounts"),
-    Kind::new(("", "v1"), "Service", "services"),
-    Kind::new(("apps", "v1"), "Deployment", "deployments"),
-    Kind::new(("apps", "v1"), "DaemonSet", "daemonsets"),
-];
 
 /// Why the installation is not as it should be.
 #[derive(Debug, Error)]
@@ -74,40 +49,8 @@ pub enum OperatorError {
     Certificates(#[from] CertificateError),
 }
 
-/// What an object was, when it was applied last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Applied {
-    /// Hash of what was applied.
-    hash: u64,
-    version: Version,
-}
-
-/// The version of an object that virt-operator applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    /// The generation, which changes with the desired state alone.
-    Generation(i64),
-    /// The resource version, for kinds without a generation.
-    Revision(u64),
-}
-
-fn version(generation: Option<i64>, revision: u64) -> Version {
-    generation.map_or(Version::Revision(revision), Version::Generation)
-}
-
-/// The installed objects of a kind.
-struct Managed {
-    kind: Kind,
-    objects: Arc<Informer<Live>>,
-}
-
-/// What the operator remembers.
-#[derive(Default)]
-struct Memory {
-    applied: BTreeMap<(&'static str, ObjectKey), Applied>,
-    /// The authority of the certificates, and when they were checked.
-    authority: Option<(String, Instant)>,
-}
+/// The authority of the certificates, in PEM, and when they were checked.
+type Checked = (String, Instant);
 
 /// Keeps the installation of a cluster.
 pub struct Operator {
@@ -118,9 +61,9 @@ pub struct Operator {
     installations: Arc<Informer<KubeVirt>>,
     /// Whether each node accepts Pods.
     nodes: Arc<Informer<bool>>,
-    managed: Vec<Managed>,
+    installed: Installed,
     queue: Arc<WorkQueue<String>>,
-    memory: Mutex<Memory>,
+    authority: Mutex<Option<Checked>>,
 }
 
 impl std::fmt::Debug for Operator {
@@ -129,47 +72,9 @@ impl std::fmt::Debug for Operator {
     }
 }
 
-fn hash(object: &Value) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    object.to_string().hash(&mut hasher);
-    hasher.finish()
-}
-
 #[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
 fn accepts_pods(node: Value) -> Result<bool, serde_json::Error> {
     Ok(node["spec"]["unschedulable"] != true)
-}
-
-/// Creates an object, or merges it into the one that is there.
-async fn create_or_merge(
-    api: &Api<DynamicObject>,
-    name: &str,
-    object: &Value,
-) -> Result<DynamicObject, kube::Error> {
-    let whole = serde_json::from_value(object.clone()).map_err(kube::Error::SerdeError)?;
-    match api
-        .create(&PostParams { field_manager: Some(MANAGED_BY.1.to_owned()), dry_run: false }, &whole)
-        .await
-    {
-        Err(kube::Error::Api(status)) if status.is_already_exists() => {
-            api.patch(
-                name,
-                &PatchParams { field_manager: Some(MANAGED_BY.1.to_owned()), ..Default::default() },
-                &Patch::Merge(object),
-            )
-            .await
-        }
-        created => created,
-    }
-}
-
-fn key(object: &Value) -> ObjectKey {
-    let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
-    ObjectKey::new(text("namespace"), text("name"))
-}
-
-fn describe(object: &Value) -> String {
-    format!("{} {}", object["kind"].as_str().unwrap_or_default(), key(object).name)
 }
 
 impl Operator {
@@ -187,20 +92,9 @@ impl Operator {
         let [newest, oldest] = DISRUPTION_BUDGETS;
         let disruption_budgets = if serves(&newest) { newest } else { oldest };
         let queue = controller::queue();
-        let config = watcher::Config::default().labels(&format!("{}={}", MANAGED_BY.0, MANAGED_BY.1));
-        let managed = |kind: Kind, is_namespaced: bool| {
-            let api = if is_namespaced { kind.namespaced(client, NAMESPACE) } else { kind.all(client) };
-            let objects = Informer::new(api, config.clone(), Live::read);
-            let changed: Arc<WorkQueue<String>> = Arc::clone(&queue);
-            objects.on_change(move |_| changed.add(INSTALLATION.to_owned()));
-            Managed { kind, objects }
-        };
-        let in_namespace = NAMESPACE_KINDS.into_iter().chain([disruption_budgets]);
-        let managed = CLUSTER_KINDS
-            .into_iter()
-            .map(|kind| managed(kind, false))
-            .chain(in_namespace.map(|kind| managed(kind, true)))
-            .collect();
+        let changed: Arc<WorkQueue<String>> = Arc::clone(&queue);
+        let installed =
+            Installed::new(client.clone(), disruption_budgets, move || changed.add(INSTALLATION.to_owned()));
         let installations = Informer::new(Kind::KUBEVIRT.all(client), watcher::Config::default(), whole);
         let changed = Arc::clone(&queue);
         installations.on_change(move |_| changed.add(INSTALLATION.to_owned()));
@@ -213,77 +107,35 @@ impl Operator {
             disruption_budgets,
             installations,
             nodes,
-            managed,
+            installed,
             queue,
-            memory: Mutex::default(),
+            authority: Mutex::default(),
         })
     }
 
     /// Keeps the installation until it is dropped.
     pub async fn run(&self) {
-        let watches: FuturesUnordered<_> = self.managed.iter().map(|managed| managed.objects.run()).collect();
         let work = async {
             self.installations.synced().await;
             self.nodes.synced().await;
-            for managed in &self.managed {
-                managed.objects.synced().await;
-            }
+            self.installed.synced().await;
             controller::run(self, &self.queue, 1).await;
         };
-        tokio::join!(watches.for_each(|()| async {}), self.installations.run(), self.nodes.run(), work);
+        tokio::join!(self.installed.run(), self.installations.run(), self.nodes.run(), work);
     }
 
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn find(&self, object: &Value) -> Option<&Managed> {
-        self.managed.iter().find(|managed| object["kind"] == managed.kind.kind)
-    }
-
-    fn live(&self, object: &Value) -> Option<Arc<Cached<Live>>> {
-        self.find(object)?.objects.get(&key(object))
-    }
-
-    fn api(&self, managed: &Managed, namespace: &str) -> Api<DynamicObject> {
-        match namespace {
-            "" => managed.kind.all(&self.client),
-            namespace => managed.kind.namespaced(&self.client, namespace),
-        }
-    }
-
-    /// Whether the cluster has an object as it was applied.
-    fn is_applied(&self, object: &Value) -> bool {
-        let (Some(managed), Some(live)) = (self.find(object), self.live(object)) else { return false };
-        let wanted = Applied { hash: hash(object), version: version(live.generation, live.revision) };
-        self.memory().applied.get(&(managed.kind.kind, key(object))) == Some(&wanted)
-    }
-
-    /// Applies an object. What others set in it beside that stays.
-    async fn apply(&self, object: &Value) -> Result<(), OperatorError> {
-        let Some(managed) = self.find(object) else { return Ok(()) };
-        let key = key(object);
-        let api = self.api(managed, &key.namespace);
-        let stored = if managed.kind.group == AGGREGATION {
-            create_or_merge(&api, &key.name, object).await
-        } else {
-            let params = PatchParams::apply(MANAGED_BY.1).force();
-            api.patch(&key.name, &params, &Patch::Apply(object)).await
-        };
-        let stored = stored.map_err(|error| OperatorError::Apply(describe(object), error))?;
-        let version = version(stored.metadata.generation, revision(&stored));
-        self.memory().applied.insert((managed.kind.kind, key), Applied { hash: hash(object), version });
-        Ok(())
+    fn checked(&self) -> MutexGuard<'_, Option<Checked>> {
+        self.authority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The authority of the certificates, which are made where they are due.
     async fn authority(&self) -> Result<String, OperatorError> {
-        let known = self.memory().authority.clone();
+        let known = self.checked().clone();
         if let Some((authority, _)) = known.filter(|(_, checked)| checked.elapsed() < INTERVAL) {
             return Ok(authority);
         }
         let authority = self.certificates.reconcile(Timestamp::now().as_second()).await?;
-        self.memory().authority = Some((authority.clone(), Instant::now()));
+        *self.checked() = Some((authority.clone(), Instant::now()));
         Ok(authority)
     }
 
@@ -335,12 +187,13 @@ impl Operator {
         let all = objects.clone();
         for stage in stages(objects, is_update) {
             for object in &stage {
-                if !self.is_applied(object) {
-                    self.apply(object).await?;
+                if !self.installed.is_applied(object) {
+                    self.installed.apply(object).await?;
                 }
                 // What was applied just now is seen by the next event.
-                let live = self.live(object).filter(|live| !live.is_deleting && is_rolled_out(object, live));
-                if live.is_none() || !self.is_applied(object) {
+                let live = self.installed.live(object);
+                let live = live.filter(|live| !live.is_deleting && is_rolled_out(object, live));
+                if live.is_none() || !self.installed.is_applied(object) {
                     pending.push(describe(object));
                 }
             }
@@ -351,8 +204,9 @@ impl Operator {
         if pending.is_empty() {
             self.prune(&all).await?;
         }
-        let is_down =
-            |object: &&Value| !is_available(object, self.live(object).as_deref().map(|live| &live.value));
+        let is_down = |object: &&Value| {
+            !is_available(object, self.installed.live(object).as_deref().map(|live| &live.value))
+        };
         let unavailable = all.iter().filter(is_down).map(describe);
         // What is not applied yet cannot be available.
         let unavailable = unavailable.filter(|one| !pending.contains(one)).collect();
@@ -384,32 +238,12 @@ impl Operator {
     async fn prune(&self, wanted: &[Value]) -> Result<(), OperatorError> {
         let wanted: BTreeSet<(&str, ObjectKey)> =
             wanted.iter().filter_map(|object| Some((object["kind"].as_str()?, key(object)))).collect();
-        for (managed, live) in self.all() {
-            if !live.is_deleting && !wanted.contains(&(managed.kind.kind, live.key.clone())) {
-                self.delete(managed, &live.key).await?;
+        for (kind, live) in self.installed.all() {
+            if !live.is_deleting && !wanted.contains(&(kind.kind, live.key.clone())) {
+                self.installed.delete(kind, &live.key).await?;
             }
         }
         Ok(())
-    }
-
-    fn all(&self) -> Vec<(&Managed, Arc<Cached<Live>>)> {
-        let of = |managed: &'_ Managed| managed.objects.all();
-        self.managed
-            .iter()
-            .flat_map(|managed| of(managed).into_iter().map(move |live| (managed, live)))
-            .collect()
-    }
-
-    async fn delete(&self, managed: &Managed, key: &ObjectKey) -> Result<(), OperatorError> {
-        let api = self.api(managed, &key.namespace);
-        match api.delete(&key.name, &DeleteParams::background()).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            deleted => {
-                deleted.map_err(|error| OperatorError::Api("cannot delete an object", error))?;
-                info!(kind = managed.kind.kind, object = %key, "deleted an object");
-                Ok(())
-            }
-        }
     }
 
     /// Removes the installation, step by step.
@@ -417,10 +251,9 @@ impl Operator {
         if !active.metadata.finalizers.iter().any(|one| one == FINALIZER) {
             return Ok(None);
         }
-        let all = self.all();
-        let is_whole = all
-            .iter()
-            .any(|(managed, live)| managed.kind.kind == "CustomResourceDefinition" && !live.is_deleting);
+        let all = self.installed.all();
+        let is_whole =
+            all.iter().any(|(kind, live)| kind.kind == "CustomResourceDefinition" && !live.is_deleting);
         // virt-api denies the deletion then; it may have been away.
         if is_whole && kubevirt::blocks_uninstall(active) {
             let left = admission::workload(&self.client).await;
@@ -431,26 +264,26 @@ impl Operator {
                 return Ok(Some(Duration::from_secs(5)));
             }
         }
-        let given = all
-            .into_iter()
-            .map(|(managed, live)| (managed.kind.kind, live.is_deleting, (managed, live.key.clone())));
+        let given =
+            all.into_iter().map(|(kind, live)| (kind.kind, live.is_deleting, (kind, live.key.clone())));
         match uninstall::next(given.collect()) {
             Removal::Delete(objects) => {
                 self.write(active, &Observed::Removing("deleting objects".to_owned()), None).await?;
-                for (managed, key) in objects {
-                    self.delete(managed, &key).await?;
+                for (kind, key) in objects {
+                    self.installed.delete(kind, &key).await?;
                 }
                 Ok(Some(Duration::from_secs(5)))
             }
             Removal::Wait(objects) => {
-                let names = objects.iter().map(|(managed, key)| format!("{} {key}", managed.kind.kind));
+                let names = objects.iter().map(|(kind, key)| format!("{} {key}", kind.kind));
                 let why = format!("waiting for the deletion of: {}", names.collect::<Vec<_>>().join(", "));
                 self.write(active, &Observed::Removing(why), None).await?;
                 Ok(Some(Duration::from_secs(5)))
             }
             Removal::Done => {
                 self.certificates.delete().await?;
-                *self.memory() = Memory::default();
+                self.installed.forget();
+                *self.checked() = None;
                 self.write(active, &Observed::Removed, None).await?;
                 self.set_finalizer(active, false).await?;
                 info!("the installation is removed");

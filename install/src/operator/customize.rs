@@ -4,8 +4,14 @@ use serde_json::Value;
 use vireo_api::v1::CustomizeComponentsPatch;
 use vireo_operators::Problem;
 
-/// What identifies an object, which no patch may change.
-const IDENTITY: [&str; 4] = ["/apiVersion", "/kind", "/metadata/name", "/metadata/namespace"];
+/// What identifies an object, which no patch may change: the last is [`crate::objects::INSTALLED_BY`].
+const IDENTITY: [&str; 5] = [
+    "/apiVersion",
+    "/kind",
+    "/metadata/name",
+    "/metadata/namespace",
+    "/metadata/labels/vireo.io~1installed-by",
+];
 
 /// Applies patches to the objects that they are for.
 ///
@@ -40,7 +46,10 @@ fn apply(object: &Value, patch: &CustomizeComponentsPatch) -> Result<Value, Stri
         _ => json_patch::merge(&mut patched, &given),
     }
     match IDENTITY.iter().find(|field| patched.pointer(field) != object.pointer(field)) {
-        Some(field) => Err(format!("must not change {}", field.trim_start_matches('/').replace('/', "."))),
+        Some(field) => Err(format!(
+            "must not change {}",
+            field.trim_start_matches('/').replace('/', ".").replace("~1", "/")
+        )),
         None => Ok(patched),
     }
 }
@@ -72,7 +81,9 @@ mod tests {
 
     #[test]
     fn a_patch_that_cannot_be_applied_is_named() {
-        let object = json!({"kind": "Deployment", "metadata": {"name": "virt-api"}, "spec": {}});
+        let labels = json!({"vireo.io/installed-by": "virt-operator"});
+        let object =
+            json!({"kind": "Deployment", "metadata": {"name": "virt-api", "labels": labels}, "spec": {}});
         for (patch, field) in [
             (
                 patch("Deployment", "other", "merge", &json!({})),
@@ -88,6 +99,10 @@ mod tests {
             ),
             (
                 patch("Deployment", "virt-api", "merge", &json!({"metadata": {"name": "x"}})),
+                "spec.customizeComponents.patches[0].patch",
+            ),
+            (
+                patch("Deployment", "virt-api", "merge", &json!({"metadata": {"labels": null}})),
                 "spec.customizeComponents.patches[0].patch",
             ),
         ] {

@@ -81,14 +81,9 @@ fn unsupported(field: String, given: &str, supported: &[&str]) -> Problem {
 pub fn without_effect(kubevirt: &KubeVirt) -> Vec<String> {
     let mut unknown = Vec::new();
     kubevirt.spec.unknown_fields("spec", &mut unknown);
-    if kubevirt.spec.workloads.as_ref().is_some_and(|workloads| workloads.replicas.is_some()) {
-        return unknown
-            .into_iter()
-            .map(|one| one.field)
-            .chain(["spec.workloads.replicas".to_owned()])
-            .collect();
-    }
-    unknown.into_iter().map(|one| one.field).collect()
+    let has_replicas = kubevirt.spec.workloads.as_ref().is_some_and(|workloads| workloads.replicas.is_some());
+    let replicas = has_replicas.then(|| "spec.workloads.replicas".to_owned());
+    unknown.into_iter().map(|one| one.field).chain(replicas).collect()
 }
 
 /// Whether VMs and VMIs keep an installation from being deleted.

@@ -73,7 +73,7 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         decision.status.active_pods = active_pods(observed.pods);
     }
     match node {
-        // Nobody else will say that it has ended.
+        // No node agent reports that it has ended.
         Some(node) if observed.is_node_unresponsive && !observed.pods.iter().any(|pod| pod.may_run()) => {
             fail_with_node(node, observed, &mut decision);
         }
