@@ -3,11 +3,14 @@
 //! Pods that request [`KVM_RESOURCE`] are scheduled to nodes that have a KVM, and no other Pods need to be kept off. A
 //! container gets no device for it: the node agent opens the device and passes it to the launcher.
 
+mod connection;
+
 use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::TryStreamExt as _;
 use procfs::{CpuInfo, Current as _};
 use rustix::fs::inotify::WatchFlags;
 use tokio::net::UnixListener;
@@ -81,7 +84,7 @@ async fn offer(directory: &Path) -> Result<(), Failure> {
     inotify.watch(directory, WatchFlags::DELETE | WatchFlags::DELETE_SELF)?;
     let server = Server::builder()
         .add_service(DevicePluginServer::new(Plugin::new(DEVICES)))
-        .serve_with_incoming(UnixListenerStream::new(listener));
+        .serve_with_incoming(UnixListenerStream::new(listener).map_ok(connection::of_kubelet));
     let registered = async {
         register(&directory.join(KUBELET)).await?;
         info!(resource = KVM_RESOURCE, "offered this node's KVM to the kubelet");
