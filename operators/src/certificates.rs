@@ -1,38 +1,33 @@
-//! The certificates of the components: one authority, and a Secret for each that needs one.
+//! The certificates of the components: an authority, and a Secret for each component that needs one.
 //!
-//! A certificate is renewed when a third of its life is left. The components read their files again when they change. The
-//! authority does not change yet.
+//! The components read their files again when they change.
 
+mod authority;
+mod rotation;
+mod strategy;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
-};
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use thiserror::Error;
-use tracing::info;
+use tracing::{info, warn};
 use vireo_api::names::MANAGED_BY;
-use x509_parser::prelude::{FromDer as _, X509Certificate};
 
+use self::authority::Pair;
+pub use self::rotation::Lifetime;
+use self::rotation::{Authorities, Change};
+pub use self::strategy::Strategy;
 use crate::virt_api::agents;
 
 /// The Secret of the authority; KubeVirt's name.
 const AUTHORITY: &str = "kubevirt-ca";
-/// Seconds that the authority lives.
-const AUTHORITY_LIFE: i64 = 10 * 365 * 24 * 60 * 60;
-/// Seconds that a certificate lives.
-const LIFE: i64 = 90 * 24 * 60 * 60;
-/// Clocks may differ by this many seconds.
-const SKEW: i64 = 5 * 60;
+/// Keys of its Secret: the authority that is announced, beside the one that issues.
+const NEXT: (&str, &str) = ("next.crt", "next.key");
 /// Interval of checks.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 /// The name of the configurations of webhooks.
@@ -81,91 +76,6 @@ pub enum CertificateError {
     Damaged(&'static str),
 }
 
-/// A certificate and its key, in PEM.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Pair {
-    certificate: String,
-    key: String,
-}
-
-/// Makes certificates.
-struct Authority {
-    certificate: String,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    let mut pem = format!("-----BEGIN {label}-----\n");
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(64));
-        pem.push_str(line);
-        pem.push('\n');
-        rest = after;
-    }
-    pem + &format!("-----END {label}-----\n")
-}
-
-fn params(name: &str, now: i64, life: i64) -> CertificateParams {
-    let at = |seconds: i64| std::time::UNIX_EPOCH + Duration::from_secs(seconds.max(0).unsigned_abs());
-    let mut params = CertificateParams::default();
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.not_before = at(now.saturating_sub(SKEW)).into();
-    params.not_after = at(now.saturating_add(life)).into();
-    params.use_authority_key_identifier_extension = true;
-    params
-}
-
-fn authority_params(now: i64) -> CertificateParams {
-    let mut params = params(AUTHORITY, now, AUTHORITY_LIFE);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
-    params
-}
-
-impl Authority {
-    fn make(now: i64) -> Result<Pair, CertificateError> {
-        let key = KeyPair::generate()?;
-        let certificate = authority_params(now).self_signed(&key)?;
-        let key = pem("PRIVATE KEY", &key.serialize_der());
-        Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
-    }
-
-    fn of(pair: &Pair) -> Result<Self, CertificateError> {
-        let key = PrivatePkcs8KeyDer::from_pem_slice(pair.key.as_bytes());
-        let key = key.map_err(|_| CertificateError::Damaged(AUTHORITY))?;
-        let issuer = Issuer::new(authority_params(0), KeyPair::try_from(&key)?);
-        Ok(Self { certificate: pair.certificate.clone(), issuer })
-    }
-
-    fn issue(&self, wanted: Certificate, now: i64) -> Result<Pair, CertificateError> {
-        let mut params = params(wanted.name, now, LIFE);
-        match wanted.server {
-            Some(name) => {
-                let names = vec![name.to_owned(), format!("{name}.cluster.local")];
-                params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
-                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-            }
-            None => params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth],
-        }
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        let key = pem("PRIVATE KEY", &key.serialize_der());
-        Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
-    }
-}
-
-/// Whether a certificate is to be made again. `authority` is what its Secret names as its authority.
-fn is_due(pair: &Pair, authority: &str, of: &Authority, now: i64) -> bool {
-    let Ok(der) = CertificateDer::from_pem_slice(pair.certificate.as_bytes()) else { return true };
-    let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return true };
-    let (from, until) =
-        (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp());
-    let left = until.saturating_sub(now);
-    authority != of.certificate || left < until.saturating_sub(from) / 3
-}
-
 /// Makes and renews the certificates of the components in a namespace.
 #[derive(Clone)]
 pub struct Certificates {
@@ -189,22 +99,37 @@ impl Certificates {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Checks them once. The certificate of the authority, in PEM, which the API server is to know.
+    /// Checks them once. The certificates of the authorities, in PEM, which the API server is to know.
     ///
     /// # Errors
     /// When the API server cannot be reached, or denies it.
-    pub async fn reconcile(&self, now: i64) -> Result<String, CertificateError> {
-        let authority = self.authority(now).await?;
+    pub async fn reconcile(&self, strategy: Strategy, now: i64) -> Result<String, CertificateError> {
+        let mut known = Vec::new();
         for wanted in CERTIFICATES {
-            let known = self.secrets().get_opt(wanted.secret).await?;
-            let current = known.as_ref().and_then(pair);
-            let named = known.as_ref().and_then(|secret| text(secret, "ca.crt")).unwrap_or_default();
-            if current.is_none_or(|pair| is_due(&pair, &named, &authority, now)) {
-                self.write(wanted.secret, &authority.issue(wanted, now)?, &authority.certificate).await?;
+            known.push((wanted, self.secrets().get_opt(wanted.secret).await?));
+        }
+        let in_use: Vec<String> =
+            known.iter().filter_map(|(_, secret)| Some(pair(secret.as_ref()?)?.certificate)).collect();
+        let authorities = self.authorities(&in_use, strategy.authority, now).await?;
+        let bundle = authorities.bundle();
+        for (wanted, secret) in known {
+            let current = secret.as_ref().and_then(pair);
+            let valid = current.filter(|pair| !authorities.is_due(&pair.certificate, strategy.server, now));
+            let is_new = valid.is_none();
+            let trusted = secret.as_ref().and_then(|secret| text(secret, "ca.crt"));
+            if !is_new && trusted.as_deref() == Some(bundle.as_str()) {
+                continue;
+            }
+            let pair = match valid {
+                Some(pair) => pair,
+                None => authorities.issue(wanted, strategy.server, now)?,
+            };
+            self.write(wanted.secret, data(&pair, &bundle)).await?;
+            if is_new {
                 info!(secret = wanted.secret, "made a certificate");
             }
         }
-        Ok(authority.certificate)
+        Ok(bundle)
     }
 
     /// Deletes them.
@@ -221,29 +146,35 @@ impl Certificates {
         Ok(())
     }
 
-    async fn authority(&self, now: i64) -> Result<Authority, CertificateError> {
-        if let Some(secret) = self.secrets().get_opt(AUTHORITY).await? {
-            return Authority::of(&pair(&secret).ok_or(CertificateError::Damaged(AUTHORITY))?);
-        }
-        let made = Authority::make(now)?;
-        let secret = self.secret(AUTHORITY, &made, &made.certificate);
-        match self.secrets().create(&PostParams::default(), &secret).await {
-            // Another replica was first; its authority is the one.
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                let secret = self.secrets().get(AUTHORITY).await?;
-                Authority::of(&pair(&secret).ok_or(CertificateError::Damaged(AUTHORITY))?)
+    /// The authorities, after at most one step of their rotation.
+    async fn authorities(
+        &self,
+        in_use: &[String],
+        lifetime: Lifetime,
+        now: i64,
+    ) -> Result<Authorities, CertificateError> {
+        let Some(secret) = self.secrets().get_opt(AUTHORITY).await? else {
+            let made = Authorities::make(lifetime, now)?;
+            let secret = self.secret(AUTHORITY, authority_data(&made));
+            // One virt-operator works at a time.
+            self.secrets().create(&PostParams::default(), &secret).await?;
+            info!(secret = AUTHORITY, "made an authority");
+            return Ok(made);
+        };
+        let mut authorities = stored(&secret).ok_or(CertificateError::Damaged(AUTHORITY))?;
+        if let Some(change) = authorities.rotate(in_use, lifetime, now)? {
+            self.write(AUTHORITY, authority_data(&authorities)).await?;
+            match change {
+                Change::Made => warn!(secret = AUTHORITY, "the authority had ended: made another one"),
+                Change::Announced => info!(secret = AUTHORITY, "announced the next authority"),
+                Change::Issues => info!(secret = AUTHORITY, "the next authority issues certificates"),
+                Change::Forgot => info!(secret = AUTHORITY, "the former authority is no longer trusted"),
             }
-            created => {
-                created?;
-                info!(secret = AUTHORITY, "made an authority");
-                Authority::of(&made)
-            }
         }
+        Ok(authorities)
     }
 
-    fn secret(&self, name: &str, pair: &Pair, authority: &str) -> Secret {
-        let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
-        let data = [("tls.crt", &*pair.certificate), ("tls.key", &*pair.key), ("ca.crt", authority)];
+    fn secret(&self, name: &str, data: Data) -> Secret {
         Secret {
             metadata: ObjectMeta {
                 name: Some(name.to_owned()),
@@ -252,17 +183,48 @@ impl Certificates {
                 ..ObjectMeta::default()
             },
             type_: Some("kubernetes.io/tls".to_owned()),
-            data: Some(data.map(|(key, text)| (key.to_owned(), bytes(text))).into()),
+            data: Some(data),
             ..Secret::default()
         }
     }
 
-    async fn write(&self, name: &str, pair: &Pair, authority: &str) -> Result<(), CertificateError> {
+    async fn write(&self, name: &str, data: Data) -> Result<(), CertificateError> {
         let params = PatchParams::apply(MANAGED_BY.1).force();
-        let secret = self.secret(name, pair, authority);
+        let secret = self.secret(name, data);
         self.secrets().patch(name, &params, &Patch::Apply(&secret)).await?;
         Ok(())
     }
+}
+
+type Data = BTreeMap<String, ByteString>;
+
+fn data(pair: &Pair, trusted: &str) -> Data {
+    let texts = [("tls.crt", &*pair.certificate), ("tls.key", &*pair.key), ("ca.crt", trusted)];
+    texts.map(|(key, text)| (key.to_owned(), ByteString(text.as_bytes().to_vec()))).into()
+}
+
+fn authority_data(authorities: &Authorities) -> Data {
+    let mut data = data(&authorities.issuing, &authorities.bundle());
+    if let Some(next) = &authorities.announced {
+        for (key, text) in [(NEXT.0, &next.certificate), (NEXT.1, &next.key)] {
+            data.insert(key.to_owned(), ByteString(text.as_bytes().to_vec()));
+        }
+    }
+    data
+}
+
+/// The authorities that a Secret has.
+fn stored(secret: &Secret) -> Option<Authorities> {
+    let issuing = pair(secret)?;
+    let announced = text(secret, NEXT.0).zip(text(secret, NEXT.1));
+    let announced = announced.map(|(certificate, key)| Pair { certificate, key });
+    let known = |certificate: &&str| {
+        *certificate != issuing.certificate
+            && announced.as_ref().is_none_or(|next| *certificate != next.certificate)
+    };
+    let trusted = text(secret, "ca.crt").unwrap_or_default();
+    let former = authority::split(&trusted).filter(known).map(str::to_owned).collect();
+    Some(Authorities { issuing, announced, former })
 }
 
 fn text(secret: &Secret, key: &str) -> Option<String> {
@@ -280,34 +242,18 @@ mod tests {
     const NOW: i64 = 1_800_000_000;
 
     #[test]
-    fn a_certificate_is_renewed_when_a_third_of_its_life_is_left() {
-        let authority = Authority::of(&Authority::make(NOW).unwrap()).unwrap();
-        let issued = authority.issue(VIRT_API, NOW).unwrap();
-        let due = |now| is_due(&issued, &authority.certificate, &authority, now);
-        assert_eq!(
-            [0, LIFE / 2, LIFE * 3 / 4, LIFE * 2].map(|after| due(NOW + after)),
-            [false, false, true, true]
-        );
-        assert!(is_due(&issued, "another authority", &authority, NOW));
-        let nonsense = Pair { certificate: "nonsense".to_owned(), key: String::new() };
-        assert!(is_due(&nonsense, &authority.certificate, &authority, NOW));
-    }
-
-    #[test]
-    fn servers_have_names_and_clients_have_none() {
-        let authority = Authority::of(&Authority::make(NOW).unwrap()).unwrap();
-        for wanted in CERTIFICATES {
-            let issued = authority.issue(wanted, NOW).unwrap();
-            let der = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
-            let (_, certificate) = X509Certificate::from_der(&der).unwrap();
-            let usage = certificate.extended_key_usage().unwrap().unwrap().value;
-            assert_eq!(
-                (usage.server_auth, usage.client_auth),
-                (wanted.server.is_some(), wanted.server.is_none())
-            );
-            let names = certificate.subject_alternative_name().unwrap();
-            assert_eq!(names.is_some(), wanted.server.is_some(), "{}", wanted.secret);
+    fn authorities_are_stored_as_they_are() {
+        let lifetime = Strategy::default().authority;
+        let due = NOW + lifetime.duration - lifetime.renew_before;
+        let mut authorities = Authorities::make(lifetime, NOW).unwrap();
+        let mut changes = Vec::new();
+        for now in [due, due + rotation::PROPAGATION] {
+            changes.extend(authorities.rotate(&[], lifetime, now).unwrap());
+            let secret = Secret { data: Some(authority_data(&authorities)), ..Secret::default() };
+            assert_eq!(stored(&secret).as_ref(), Some(&authorities));
         }
-        assert!(Authority::of(&Pair { certificate: String::new(), key: "nonsense".to_owned() }).is_err());
+        assert_eq!(changes, [Change::Announced, Change::Issues]);
+        assert_eq!(authorities.former.len(), 1);
+        assert_eq!(stored(&Secret::default()), None);
     }
 }

@@ -45,6 +45,8 @@ shapes! {
         pub infra: Option<ComponentConfig>,
         /// Placement of virt-handler, and thereby of VirtualMachineInstances.
         pub workloads: Option<ComponentConfig>,
+        /// How long certificates of the components live.
+        pub certificate_rotate_strategy: Option<KubeVirtCertificateRotateStrategy>,
         /// Changes of what is installed.
         pub customize_components: CustomizeComponents,
     }
@@ -91,6 +93,28 @@ shapes! {
         pub affinity: Option<Affinity>,
         /// Taints that are tolerated, beside those that components tolerate by themselves.
         pub tolerations: Vec<Toleration>,
+    }
+
+    /// How long certificates of the components live.
+    pub struct KubeVirtCertificateRotateStrategy {
+        /// Certificates of an authority that virt-operator makes.
+        pub self_signed: Option<KubeVirtSelfSignConfiguration>,
+    }
+
+    /// Certificates of an authority that virt-operator makes.
+    pub struct KubeVirtSelfSignConfiguration {
+        /// The authority. It lives for a year by default.
+        pub ca: Option<CertConfig>,
+        /// Certificates of the components. They live for 90 days by default.
+        pub server: Option<CertConfig>,
+    }
+
+    /// How long certificates live.
+    pub struct CertConfig {
+        /// Time from the creation of a certificate until it expires, such as `720h`.
+        pub duration: String,
+        /// Time before its expiration at which a certificate is replaced. Defaults to a fifth of the duration.
+        pub renew_before: String,
     }
 
     /// Changes of what is installed.

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kube::Client;
 use kube::api::{Patch, PatchParams};
@@ -20,7 +22,7 @@ use vireo_client::write;
 use vireo_client::{Kind, ObjectKey};
 use vireo_operators::Problem;
 use vireo_operators::admission::{self, kubevirt};
-use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL};
+use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL, Strategy};
 
 use super::customize::customize;
 use super::installed::{Installed, describe, hash, key};
@@ -49,8 +51,14 @@ pub enum OperatorError {
     Certificates(#[from] CertificateError),
 }
 
-/// The authority of the certificates, in PEM, and when they were checked.
-type Checked = (String, Instant);
+/// A check of the certificates.
+#[derive(Clone)]
+struct Checked {
+    /// The certificates of the authorities, in PEM.
+    authority: String,
+    strategy: Strategy,
+    at: Instant,
+}
 
 /// Keeps the installation of a cluster.
 pub struct Operator {
@@ -70,6 +78,13 @@ impl std::fmt::Debug for Operator {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         form.debug_struct("Operator").field("images", &self.images).finish_non_exhaustive()
     }
+}
+
+/// Identifies what is installed. Its authority, which is replaced from time to time, is no part of it.
+fn deployment_id(objects: &[Value], authority: &str) -> String {
+    let encoded = STANDARD.encode(authority);
+    let text = json!(objects).to_string().replace(&encoded, "");
+    format!("{:016x}", hash(&json!(text)))
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
@@ -128,14 +143,15 @@ impl Operator {
         self.authority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The authority of the certificates, which are made where they are due.
-    async fn authority(&self) -> Result<String, OperatorError> {
+    /// The authorities of the certificates, which are made where they are due.
+    async fn authority(&self, strategy: Strategy) -> Result<String, OperatorError> {
         let known = self.checked().clone();
-        if let Some((authority, _)) = known.filter(|(_, checked)| checked.elapsed() < INTERVAL) {
-            return Ok(authority);
+        let is_recent = |checked: &Checked| checked.strategy == strategy && checked.at.elapsed() < INTERVAL;
+        if let Some(checked) = known.filter(is_recent) {
+            return Ok(checked.authority);
         }
-        let authority = self.certificates.reconcile(Timestamp::now().as_second()).await?;
-        *self.checked() = Some((authority.clone(), Instant::now()));
+        let authority = self.certificates.reconcile(strategy, Timestamp::now().as_second()).await?;
+        *self.checked() = Some(Checked { authority: authority.clone(), strategy, at: Instant::now() });
         Ok(authority)
     }
 
@@ -217,7 +233,8 @@ impl Operator {
     async fn wanted(&self, active: &Cached<KubeVirt>) -> Result<(Vec<Value>, Target), Unusable> {
         let given = serde_json::to_value(&active.value).unwrap_or_default();
         let valid = kubevirt::validate(&given).map_err(Unusable::Invalid)?;
-        let authority = self.authority().await.map_err(Unusable::Other)?;
+        let strategy = Strategy::new(&valid.spec).map_err(Unusable::Invalid)?;
+        let authority = self.authority(strategy).await.map_err(Unusable::Other)?;
         let nodes = self.nodes.all().iter().filter(|node| node.value).count();
         let cluster = Cluster { nodes, disruption_budgets: self.disruption_budgets };
         let installation = Installation::new(&valid, &self.images, &cluster, authority);
@@ -225,7 +242,7 @@ impl Operator {
         customize(&mut objects, &valid.spec.customize_components.patches)
             .map_err(|problem| Unusable::Invalid(vec![problem]))?;
         let target = Target {
-            id: format!("{:016x}", hash(&json!(objects))),
+            id: deployment_id(&objects, &installation.authority),
             registry: registry(&installation.images.components).to_owned(),
             version: tag(&installation.images.components).to_owned(),
             generation: active.metadata.generation,

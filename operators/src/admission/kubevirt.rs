@@ -6,6 +6,7 @@ use vireo_api::v1::{KubeVirt, Shape as _};
 
 use super::vm::{mistyped, without_status};
 use crate::Problem;
+use crate::certificates::Strategy;
 
 /// Deletes VMs and VMIs with the installation.
 pub const REMOVE_WORKLOADS: &str = "RemoveWorkloads";
@@ -68,6 +69,7 @@ pub fn validate(object: &Value) -> Result<KubeVirt, Vec<Problem>> {
             problems.push(Problem::invalid(field, "must be less than or equal to 9"));
         }
     }
+    problems.extend(Strategy::new(spec).err().unwrap_or_default());
     if problems.is_empty() { Ok(kubevirt) } else { Err(problems) }
 }
 
@@ -115,6 +117,10 @@ mod tests {
             (json!({"uninstallStrategy": "Never"}), "spec.uninstallStrategy"),
             (json!({"infra": {"replicas": 0}}), "spec.infra.replicas"),
             (
+                json!({"certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "long"}}}}),
+                "spec.certificateRotateStrategy.selfSigned.ca.duration",
+            ),
+            (
                 json!({"customizeComponents": {"patches": [
                     {"resourceType": "a", "resourceName": "b", "patch": "{}", "type": "strategic"}]}}),
                 "spec.customizeComponents.patches[0].type",
@@ -140,6 +146,7 @@ mod tests {
     fn settings_without_effect_are_named() {
         let spec = json!({
             "workloadUpdateStrategy": {}, "workloads": {"replicas": 2}, "imageTag": "1",
+            "certificateRotateStrategy": {"selfSigned": {"caOverlapInterval": "24h"}},
             "configuration": {"machineType": "q35",
                 "developerConfiguration": {"useEmulation": true, "featureGates": ["Snapshot"]}},
         });
@@ -149,6 +156,7 @@ mod tests {
         assert_eq!(
             named,
             [
+                "spec.certificateRotateStrategy.selfSigned.caOverlapInterval",
                 "spec.configuration.developerConfiguration.featureGates",
                 "spec.configuration.machineType",
                 "spec.workloadUpdateStrategy",
