@@ -13,6 +13,8 @@ use crate::host::{Host, HostBuilder, HostError, Invocation};
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../hack/cluster");
 /// From nothing to a node that is ready; where Kubernetes is not built yet, `hack/kube-bin` does it first.
 const UP: Duration = Duration::from_secs(900);
+/// From the start of a nested host to a node that is ready; the host's image may have to be made first.
+const JOIN: Duration = Duration::from_secs(600);
 /// Until an image is unpacked.
 const IMPORT: Duration = Duration::from_secs(120);
 /// What tells most about a cluster in which something went wrong.
@@ -62,6 +64,18 @@ impl Cluster {
             import = import.args(["--base-name", name]);
         }
         import.arg(archive.to_string_lossy()).deadline(IMPORT).run()?.ok();
+        Ok(())
+    }
+
+    /// Adds the node `node-2`, a nested host that has KVM and the images of the first node. Returns when it is ready.
+    pub fn add_kvm_node(&self) -> Result<(), HostError> {
+        self.script("kvm-node").env("VIREO_NESTED", &self.host.input(".agent")).deadline(JOIN).run()?.ok();
+        Ok(())
+    }
+
+    /// Ends the node `node-2` as a loss of power does.
+    pub fn lose_kvm_node(&self) -> Result<(), HostError> {
+        self.host.command("pkill").args(["-KILL", "-f", "--", "--tap node-2"]).run()?.ok();
         Ok(())
     }
 

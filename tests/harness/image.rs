@@ -15,10 +15,12 @@ use crate::vmlinux;
 const PACK: &str = include_str!("image/pack");
 const HOST_INIT: &str = include_str!("image/host-init");
 const HOST_RUN: &str = include_str!("image/host-run");
-const ROOT_MIB: &str = "900";
+const ROOT_MIB: &str = "1200";
 
-const PACKAGES: &str = "bash,bsdutils,busybox-static,ca-certificates,coreutils,curl,dash,e2fsprogs,iproute2,iputils-ping,kmod,\
-    linux-image-amd64,linux-image-cloud-amd64,nftables,openssh-client,procps,qemu-system-x86,qemu-utils,seabios,util-linux";
+/// With what a node of Kubernetes needs beside Kubernetes' own programs.
+const PACKAGES: &str = "bash,bsdutils,busybox-static,ca-certificates,conntrack,containerd,containernetworking-plugins,coreutils,\
+    curl,dash,e2fsprogs,findutils,iproute2,iptables,iputils-ping,kmod,linux-image-amd64,linux-image-cloud-amd64,nftables,openssh-client,\
+    procps,qemu-system-x86,qemu-utils,runc,seabios,util-linux";
 
 /// QEMU 7.2's emulated SVM double-faults guests under load: where the release has it, backports replaces it.
 const PIN: &str = "Package: qemu* seabios ipxe-qemu\nPin: release n=*-backports\nPin-Priority: 900\n";
@@ -78,7 +80,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// The image, built first if need be: some 30 seconds and 200 MB of downloads, reported on standard error.
+    /// The image, built first if need be: some 30 seconds and 250 MB of downloads, reported on standard error.
     pub fn get() -> Result<Self, ImageError> {
         let key = cache::key(&[PACK, PACKAGES, PIN, ROOT_MIB]);
         let directory = cache::once("nested", &key, make)?;

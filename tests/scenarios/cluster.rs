@@ -1,7 +1,8 @@
-//! Vireo on a real Kubernetes of one node: its images, its manifests, `kubectl` and `virtctl`.
+//! Vireo on a real Kubernetes, of one node and, for a while, of two: its images, its manifests, `kubectl` and `virtctl`.
 
 mod guest;
 mod installation;
+mod kvm;
 mod machine;
 mod refused;
 mod volumes;
@@ -17,7 +18,6 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::{HostBuilder, HostError, installed, programs};
 
 use crate::scenarios::client::Client;
-use crate::scenarios::probes::condition;
 
 /// Everything that a cluster does; with room for Kubernetes and images that are made first.
 const ALL: Duration = Duration::from_secs(1500);
@@ -144,14 +144,16 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     }
     cluster.import(&guest, Some(GUEST))?;
     installation::becomes_available(&vireo)?;
+    let authority = installation::authority(&vireo);
     installation::is_configured(&vireo)?;
-    needs_kvm(&vireo)?;
+    needs_kvm(&vireo, &cluster)?;
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
     volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;
+    installation::has_another_authority(&vireo, &authority)?;
     machine::moves_away(&vireo)?;
     machine::fails_with_its_node(&vireo)?;
     leaves_nothing(&vireo)?;
@@ -162,21 +164,13 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
 }
 
 /// Without KVM, guests wait for a node that has it, unless they may be emulated.
-fn needs_kvm(vireo: &Vireo<'_>) -> Result<(), HostError> {
+fn needs_kvm(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
     let has = vireo.ok("get node node-1 -o jsonpath={.status.allocatable.devices\\.kubevirt\\.io/kvm}");
     if !matches!(has.trim(), "" | "0") {
-        eprintln!("cluster: skipped: what happens without KVM (this node has {has} of it)");
+        eprintln!("cluster: skipped: guests that wait for KVM, and native ones (node-1 has {has} of it)");
         return Ok(());
     }
-    vireo.step("no node has KVM");
-    vireo.feed("create -f -", &machine::bare("Always", "None"));
-    let vmi = vireo.becomes("vmi bare", "waits for a node", |vmi| {
-        condition(vmi, "PodScheduled")["reason"] == "Unschedulable"
-    })?;
-    let why = &condition(&vmi, "PodScheduled")["message"];
-    assert!(why.as_str().is_some_and(|why| why.contains("devices.kubevirt.io/kvm")), "{why}");
-    vireo.ok(&format!("delete vm bare {LIMIT}"));
-    vireo.gone("bare")?;
+    kvm::native_guest_on_a_node_that_joins(vireo, cluster)?;
     let emulated = r#"{"spec": {"configuration": {"developerConfiguration": {"useEmulation": true}}}}"#;
     installation::configure(vireo, emulated)?;
     Ok(())

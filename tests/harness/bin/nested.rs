@@ -5,18 +5,23 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use vireo_tests::agent::{self, Channel};
-use vireo_tests::{HostBuilder, HostError, Status};
+use vireo_tests::{HostBuilder, HostError, Image, Status};
 
 const USAGE: &str = "\
-usage: nested [--smp N] [--memory MIB] [--file SRC[:NAME]]... [--out DIR] [--deadline SECONDS] [--] CMD [ARG]...
+usage: nested [--smp N] [--memory MIB] [--file SRC[:NAME]]... [--tree DIR[:NAME]]... [--out DIR] [--tap NAME]
+              [--deadline SECONDS] [--] CMD [ARG]...
+       nested --prepare
 
 Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it does.
   CMD          a file of this machine is given to the host and run there; any other name is the host's own
   --file SRC   give SRC to the host as /in/NAME (default: its own name); an ARG that is exactly SRC becomes that
+  --tree DIR   give all files of DIR to the host below /in/NAME (default: its own name)
   --out DIR    the host sees DIR as /out, writable
+  --tap NAME   connect the host's eth0 to this tap device, which exists (default: the host has no NIC)
   --memory     RAM of the host in MiB (default 2048)
   --smp        processors of the host (default 1)
-  --deadline   when everything is killed (default 300)";
+  --deadline   when everything is killed (default 300)
+  --prepare    only make the image of the host, where it is not there: later starts need no network";
 
 fn main() -> ExitCode {
     match Arguments::parse() {
@@ -26,6 +31,10 @@ fn main() -> ExitCode {
         },
         Ok(Arguments::Relay(address)) => match agent::relay(&address) {
             Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error),
+        },
+        Ok(Arguments::Prepare) => match Image::get() {
+            Ok(_) => ExitCode::SUCCESS,
             Err(error) => fail(&error),
         },
         Ok(Arguments::Run(run)) => run.go().unwrap_or_else(|error| fail(&error)),
@@ -55,6 +64,7 @@ enum Arguments {
     Help,
     Agent(Channel),
     Relay(String),
+    Prepare,
     Run(Run),
 }
 
@@ -63,6 +73,8 @@ struct Run {
     memory_mib: u32,
     deadline: Duration,
     files: Vec<(PathBuf, String)>,
+    trees: Vec<(PathBuf, String)>,
+    tap: Option<String>,
     output: Option<PathBuf>,
     command: Vec<String>,
 }
@@ -75,6 +87,8 @@ impl Arguments {
             memory_mib: 2048,
             deadline: Duration::from_secs(300),
             files: Vec::new(),
+            trees: Vec::new(),
+            tap: None,
             output: None,
             command: Vec::new(),
         };
@@ -84,11 +98,14 @@ impl Arguments {
                 Long("agent") => return Ok(Self::Agent(Channel::Port)),
                 Long("agent-here") => return Ok(Self::Agent(Channel::Stdio)),
                 Long("relay") => return Ok(Self::Relay(parser.value()?.string()?)),
+                Long("prepare") => return Ok(Self::Prepare),
                 Long("help") | Short('h') => return Ok(Self::Help),
                 Long("smp") => run.cpus = parser.value()?.parse()?,
                 Long("memory") => run.memory_mib = parser.value()?.parse()?,
                 Long("deadline") => run.deadline = Duration::from_secs(parser.value()?.parse()?),
                 Long("file") => run.files.push(file(&parser.value()?.string()?)),
+                Long("tree") => run.trees.push(file(&parser.value()?.string()?)),
+                Long("tap") => run.tap = Some(parser.value()?.string()?),
                 Long("out") => run.output = Some(parser.value()?.into()),
                 Value(program) => {
                     run.command.push(program.string()?);
@@ -129,6 +146,12 @@ impl Run {
             HostBuilder::new(own).cpus(self.cpus).memory_mib(self.memory_mib).deadline(self.deadline);
         for (source, name) in &self.files {
             builder = builder.file_as(source, name.clone());
+        }
+        for (source, name) in &self.trees {
+            builder = builder.tree(source, name)?;
+        }
+        if let Some(tap) = self.tap {
+            builder = builder.tap(tap);
         }
         if let Some(output) = &self.output {
             builder = builder.output(output);

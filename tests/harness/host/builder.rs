@@ -25,6 +25,7 @@ pub struct HostBuilder {
     deadline: Duration,
     files: Vec<(PathBuf, String)>,
     output: Option<PathBuf>,
+    tap: Option<String>,
     own_network: bool,
 }
 
@@ -38,6 +39,7 @@ impl HostBuilder {
             deadline: Duration::from_secs(300),
             files: Vec::new(),
             output: None,
+            tap: None,
             own_network: true,
         }
     }
@@ -102,6 +104,13 @@ impl HostBuilder {
     #[must_use]
     pub fn output(mut self, directory: impl Into<PathBuf>) -> Self {
         self.output = Some(directory.into());
+        self
+    }
+
+    /// The tap device of this network to which the nested host's only NIC, `eth0`, is connected. Default: no NIC.
+    #[must_use]
+    pub fn tap(mut self, name: impl Into<String>) -> Self {
+        self.tap = Some(name.into());
         self
     }
 
@@ -185,6 +194,10 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     command.args(["-device", "virtio-serial-pci", "-chardev", "stdio,id=agent,signal=off"]);
     command.arg("-device").arg(format!("virtserialport,chardev=agent,name={PORT}"));
     command.args(["-device", "virtio-rng-pci"]);
+    if let Some(tap) = &wanted.tap {
+        command.arg("-netdev").arg(format!("tap,id=network,ifname={tap},script=no,downscript=no"));
+        command.args(["-device", "virtio-net-pci,netdev=network"]);
+    }
     command.arg("-serial").arg(format!("file:{}", scratch.join("console").display()));
     let stderr = File::create(scratch.join("qemu")).map_or_else(|_| Stdio::inherit(), Stdio::from);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);

@@ -10,16 +10,16 @@ use crate::scenarios::probes::condition;
 
 const MANIFEST: &str = include_str!("../../../examples/cluster/demo.yaml");
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler";
-const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// What tells one boot of a guest from another.
+pub(super) const BOOT_ID: &str = "cat /proc/sys/kernel/random/boot_id";
+/// Leaves a file by which [`is_the_same`] knows the guest.
+pub(super) const KEEP: &str = "echo kept >/tmp/kept";
 
 /// A guest is started, used, paused, kept from those without rights and from the loss of its node agent, and shut down
 /// from inside.
 pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a guest starts");
-    let devices = "    devices:\n";
-    assert!(MANIFEST.contains(devices));
-    let logged = format!("{devices}      logSerialConsole: true\n");
-    vireo.feed("apply -f -", &MANIFEST.replace(devices, &logged));
+    vireo.feed("apply -f -", &logged());
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
     is_in_its_pod(vireo)?;
@@ -28,11 +28,8 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert!(shown.contains("user-data: hello from demo"), "{shown}");
     vireo.step("it has a login on its console");
     assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
-    eventually("the console is in the log", STEP, || {
-        let log = vireo.ok("logs -l vm.kubevirt.io/name=demo -c guest-console-log --tail=-1");
-        Ok(log.contains("Linux version") && log.contains("user-data: hello from demo"))
-    })?;
-    guest.run("echo kept >/tmp/kept")?;
+    is_logged(vireo)?;
+    guest.run(KEEP)?;
     let boot = guest.run(BOOT_ID)?;
     is_measured(vireo)?;
     is_paused(vireo)?;
@@ -42,8 +39,22 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     is_shut_down(vireo)
 }
 
+/// A guest whose console is a container's log.
+pub(super) fn logged() -> String {
+    let devices = "    devices:\n";
+    assert!(MANIFEST.contains(devices));
+    MANIFEST.replace(devices, &format!("{devices}      logSerialConsole: true\n"))
+}
+
+pub(super) fn is_logged(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    eventually("the console is in the log", STEP, || {
+        let log = vireo.ok("logs -l vm.kubevirt.io/name=demo -c guest-console-log --tail=-1");
+        Ok(log.contains("Linux version") && log.contains("user-data: hello from demo"))
+    })
+}
+
 /// The guest's console from its beginning.
-fn console<'h>(vireo: &Vireo<'h>) -> Result<Login<'h>, HostError> {
+pub(super) fn console<'h>(vireo: &Vireo<'h>) -> Result<Login<'h>, HostError> {
     Ok(Login::over(vireo.console_process("demo")?))
 }
 
@@ -90,7 +101,7 @@ fn is_measured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-fn is_paused(vireo: &Vireo<'_>) -> Result<(), HostError> {
+pub(super) fn is_paused(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("it is paused");
     vireo.virtctl("pause vmi demo")?.ok();
     let paused =
@@ -145,7 +156,7 @@ fn outlives_its_agent(vireo: &Vireo<'_>, open: Login<'_>, boot: &str) -> Result<
     is_the_same(vireo, &pod, boot)
 }
 
-fn is_the_same(vireo: &Vireo<'_>, pod: &serde_json::Value, boot: &str) -> Result<(), HostError> {
+pub(super) fn is_the_same(vireo: &Vireo<'_>, pod: &serde_json::Value, boot: &str) -> Result<(), HostError> {
     // Its console is there when the node agent is.
     let mut guest = None;
     eventually("there is a console", STEP, || {

@@ -1,11 +1,15 @@
 //! The installation: by virt-operator, as a KubeVirt object says.
 
+use std::time::Duration;
+
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
 use super::{LAUNCHER, LIMIT, STEP, VIREO, Vireo, machine};
 use crate::scenarios::probes::condition;
 
+/// From the time when an authority is due to be replaced until the next one issues certificates, and some.
+const ROTATION: Duration = Duration::from_secs(420);
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
 /// What virt-operator manages.
 const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
@@ -58,10 +62,27 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
+/// What identifies the authority that issues certificates.
+pub(super) fn authority(vireo: &Vireo<'_>) -> String {
+    vireo.ok(r"-n kubevirt get secret kubevirt-ca -o jsonpath={.data.tls\.crt}")
+}
+
+/// The authority is replaced while the cluster is used.
+pub(super) fn has_another_authority(vireo: &Vireo<'_>, first: &str) -> Result<(), HostError> {
+    vireo.step("another authority issues certificates");
+    eventually("the authority is replaced", ROTATION, || Ok(authority(vireo) != first))?;
+    let trusted = r"-n kubevirt get secret kubevirt-virt-api-certs -o jsonpath={.data.ca\.crt}";
+    let announced = vireo
+        .ok("get validatingwebhookconfiguration virt-api -o jsonpath={.webhooks[0].clientConfig.caBundle}");
+    eventually("certificates are trusted where the authority is", STEP, || Ok(vireo.ok(trusted) == announced))
+}
+
 /// What the KubeVirt object says is done, refused, or named.
 pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a KubeVirt object is changed");
-    let patch = r#"{"spec": {"infra": {"replicas": 2}, "configuration": {"machineType": "q35"}}}"#;
+    // The authority is due to be replaced after a minute.
+    let patch = r#"{"spec": {"infra": {"replicas": 2}, "configuration": {"machineType": "q35"},
+        "certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
     let warnings = configure(vireo, patch)?;
     assert!(warnings.contains("spec.configuration.machineType: has no effect"), "{warnings}");
     let kubevirt = vireo.json("get -n kubevirt kubevirt kubevirt")?;

@@ -1,0 +1,115 @@
+//! A second node, which has KVM: a nested host.
+
+use serde_json::Value;
+use vireo_tests::HostError;
+use vireo_tests::cluster::Cluster;
+use vireo_tests::eventually::eventually;
+use vireo_tests::installed::Login;
+
+use super::{LIMIT, STEP, Vireo, guest, installation, machine};
+use crate::scenarios::probes::condition;
+
+const NODE: &str = "node-2";
+const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler --field-selector spec.nodeName=node-2";
+
+/// A VM that waits for KVM starts on a node that joins with it. A guest runs there on the native monitor and is used through
+/// the cluster's API, outlives its node agent, and is given up when its node is lost.
+pub(super) fn native_guest_on_a_node_that_joins(
+    vireo: &Vireo<'_>,
+    cluster: &Cluster,
+) -> Result<(), HostError> {
+    vireo.step("no node has KVM");
+    vireo.feed("create -f -", &machine::bare("Always", "None"));
+    let vmi = vireo.becomes("vmi bare", "waits for a node", |vmi| {
+        condition(vmi, "PodScheduled")["reason"] == "Unschedulable"
+    })?;
+    let why = &condition(&vmi, "PodScheduled")["message"];
+    assert!(why.as_str().is_some_and(|why| why.contains("devices.kubevirt.io/kvm")), "{why}");
+
+    vireo.step("a node with KVM joins");
+    // The emulated node runs nothing but node agents and guests.
+    let first =
+        r#"{"spec": {"infra": {"nodePlacement": {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}}}}"#;
+    installation::configure(vireo, first)?;
+    cluster.add_kvm_node()?;
+    vireo.step("it has a node agent");
+    let node = vireo.becomes("node node-2", "offers KVM", |node| {
+        node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
+            && node["status"]["allocatable"]["devices.kubevirt.io/kvm"]
+                .as_str()
+                .is_some_and(|count| count != "0")
+    })?;
+    assert_eq!(
+        node["metadata"]["labels"]["cpu-vendor.node.kubevirt.io/AMD"], "true",
+        "{:#}",
+        node["metadata"]
+    );
+    vireo.step("the VM that waited starts there");
+    let vmi = vireo.phase("bare", "Running")?;
+    assert_eq!(vmi["status"]["nodeName"], NODE, "{:#}", vmi["status"]);
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")?;
+
+    vireo.step("a guest starts there");
+    vireo.feed("apply -f -", &guest::logged());
+    let vmi = vireo.phase("demo", "Running")?;
+    assert_eq!(vmi["status"]["nodeName"], NODE, "{:#}", vmi["status"]);
+    runs_on_native(vireo, &vmi)?;
+    let mut guest = guest::console(vireo)?;
+    let shown = guest.log_in()?;
+    assert!(shown.contains("user-data: hello from demo"), "{shown}");
+    vireo.step("it has a login on its console");
+    assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
+    guest::is_logged(vireo)?;
+    guest::is_paused(vireo)?;
+    outlives_its_agent(vireo, guest)?;
+    is_given_up_with_its_node(vireo, cluster)
+}
+
+fn runs_on_native(vireo: &Vireo<'_>, vmi: &Value) -> Result<(), HostError> {
+    let mut chosen = Value::Null;
+    eventually("an event says which hypervisor runs the guest", STEP, || {
+        let events = vireo.items("events")?;
+        let of_vmi = |event: &&Value| {
+            event["reason"] == "HypervisorChosen" && event["involvedObject"]["uid"] == vmi["metadata"]["uid"]
+        };
+        chosen = events.iter().find(of_vmi).cloned().unwrap_or_default();
+        Ok(!chosen.is_null())
+    })?;
+    assert!(chosen["message"].as_str().is_some_and(|text| text.contains("native")), "{chosen:#}");
+    Ok(())
+}
+
+/// The node agent is replaced: the guest goes on.
+fn outlives_its_agent(vireo: &Vireo<'_>, mut guest: Login<'_>) -> Result<(), HostError> {
+    vireo.step("its node agent is replaced");
+    guest.run(guest::KEEP)?;
+    let boot = guest.run(guest::BOOT_ID)?;
+    let pod = vireo.pod("demo")?["metadata"]["uid"].clone();
+    let agents = vireo.items(HANDLER)?;
+    let agent = agents.first().map(|agent| agent["metadata"].clone()).unwrap_or_default();
+    vireo.ok(&format!("-n kubevirt delete pod {} {LIMIT}", agent["name"].as_str().unwrap_or_default()));
+    eventually("another one is ready", STEP, || {
+        let another = |pod: &Value| {
+            pod["metadata"]["uid"] != agent["uid"] && condition(pod, "Ready")["status"] == "True"
+        };
+        Ok(vireo.items(HANDLER)?.iter().any(another))
+    })?;
+    drop(guest);
+    guest::is_the_same(vireo, &pod, &boot)
+}
+
+/// The node is off and its object is deleted, as an administrator does: the VMI has failed.
+fn is_given_up_with_its_node(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
+    vireo.step("its node is lost");
+    cluster.lose_kvm_node()?;
+    vireo.ok(&format!("delete node {NODE} {LIMIT}"));
+    vireo.phase("demo", "Failed")?;
+    let events = vireo.items("events")?;
+    let failed = events.iter().filter(|event| event["reason"] == "NodeUnresponsive").count();
+    assert_eq!(failed, 1, "{events:#?}");
+    vireo.ok(&format!("delete vmi demo {LIMIT}"));
+    vireo.gone("demo")?;
+    installation::configure(vireo, r#"{"spec": {"infra": {"nodePlacement": null}}}"#)?;
+    Ok(())
+}
