@@ -45,7 +45,7 @@ pub struct ParseMacError(String);
 impl fmt::Display for ParseMacError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let advice = "write six hexadecimal octets such as 02:00:5e:00:53:01, the first even";
-        write!(f, "{:?} is no unicast MAC address: {advice}", self.0)
+        write!(f, "{:?} is not a unicast MAC address: {advice}", self.0)
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) trait Backend: Send {
     fn flush(&mut self) -> io::Result<()>;
     /// Discards the content. May do nothing.
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()>;
-    /// Reads as zeros from now on; with `unmap`, the room may be given back.
+    /// Reads as zeros from now on; with `unmap`, the space may be freed.
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
 }
 

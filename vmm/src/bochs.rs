@@ -13,7 +13,7 @@ use registers::Registers;
 use crate::bus::BusDevice;
 use crate::display::{Canvas, Source};
 use crate::memory::device::{DeviceMemory, MemorySlot, MemorySlots};
-use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, RootError, Slot, SlotFollower};
+use crate::pci::{BarKind, Bars, ConfigSpace, Decoding, Function, Identity, RootError, Slot, SlotMapper};
 
 /// Bytes of video memory.
 const VIDEO_MEMORY: usize = 16 << 20;
@@ -26,7 +26,7 @@ const MAX_ROM: usize = 256 << 10;
 /// The COMMAND register, and its bit for accesses to memory.
 const COMMAND: u16 = 4;
 const MEMORY_ENABLE: u16 = 1 << 1;
-/// The first BAR's register, and those of its bits that are no address.
+/// The first BAR's register, and its bits that are not address bits.
 const FIRST_BAR: u16 = 0x10;
 const BAR_TYPE: u32 = 0xf;
 /// Vendor and device, of the function that is nothing else.
@@ -53,7 +53,7 @@ pub(crate) struct Head {
     slot: Arc<dyn MemorySlot>,
     /// What was on the display when it was looked at last.
     shown: Mutex<Option<Mode>>,
-    /// The video BIOS, and its place.
+    /// The video BIOS, and its address.
     rom: Option<(Arc<DeviceMemory>, Arc<dyn MemorySlot>)>,
 }
 
@@ -91,7 +91,7 @@ impl Head {
     /// Adds what it is reached through: BARs 0 and 2, and the ROM. They know it weakly.
     pub(crate) fn add_bars(&self, config: &mut ConfigSpace, bars: &mut Bars) {
         let weak: Arc<dyn BusDevice> = self.memory.clone();
-        let followed = (Arc::downgrade(&weak), Box::new(SlotFollower(self.slot.clone())) as _);
+        let followed = (Arc::downgrade(&weak), Box::new(SlotMapper(self.slot.clone())) as _);
         let framebuffer = (FRAMEBUFFER_BAR, BarKind::Memory32 { prefetchable: true });
         bars.add_followed(config, framebuffer, wide(VIDEO_MEMORY), followed);
 
@@ -101,7 +101,7 @@ impl Head {
 
         if let Some((rom, slot)) = &self.rom {
             let weak: Arc<dyn BusDevice> = rom.clone();
-            let followed = (Arc::downgrade(&weak), Box::new(SlotFollower(slot.clone())) as _);
+            let followed = (Arc::downgrade(&weak), Box::new(SlotMapper(slot.clone())) as _);
             bars.add_followed(config, (ConfigSpace::ROM, BarKind::Rom), wide(rom.bytes().len()), followed);
         }
     }

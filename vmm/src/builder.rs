@@ -1,4 +1,4 @@
-//! From a [`VmConfig`] to a VM that is ready to run: the only place that knows the order and the addresses.
+//! From a [`VmConfig`] to a VM that is ready to run: the only module that knows the order and the addresses.
 
 mod drives;
 mod error;
@@ -75,42 +75,42 @@ impl Buses {
 
 /// Builds everything; nothing runs yet. What was made is unmade if a later step fails.
 pub(crate) fn build(
-    machine: &VmConfig,
+    config: &VmConfig,
     output: Box<dyn SerialOutput>,
 ) -> Result<(Assembly, Vec<Vcpu>), BuildError> {
-    let kvm = kvm::open(machine.kvm.as_ref())?;
-    let topology = Topology::new(machine.cpus)?;
+    let kvm = kvm::open(config.kvm.as_ref())?;
+    let topology = Topology::new(config.cpus)?;
     let apic_ids = topology.apic_ids();
-    vcpus::check_count(&kvm, machine, &apic_ids)?;
+    vcpus::check_count(&kvm, config, &apic_ids)?;
 
-    let memory = memory::create(machine.memory)?;
-    let ram_end = ram_ranges(machine.memory).last().map_or(0, |range| range.start + range.len);
+    let memory = memory::create(config.memory)?;
+    let ram_end = ram_ranges(config.memory).last().map_or(0, |range| range.start + range.len);
     let vm = KvmVm::new(&kvm, memory.clone())?;
     let outcome = Arc::new(Outcome::default());
     let buses = Buses::default();
-    let nothing = NothingToStart::new(machine.notices.clone());
-    let output: Box<dyn SerialOutput> = match &machine.boot {
+    let nothing = NothingToStart::new(config.notices.clone());
+    let output: Box<dyn SerialOutput> = match &config.boot {
         Boot::Kernel(_) => output,
         Boot::Firmware(_) => Box::new(ScannedOutput::new(output, nothing.clone())),
     };
     let output = SharedOutput::new(output);
-    let (uart, power) = legacy_devices(machine, &vm, &buses, &outcome, Box::new(output.clone()))?;
+    let (uart, power) = legacy_devices(config, &vm, &buses, &outcome, Box::new(output.clone()))?;
     let pins = Arc::new(KvmPins(vm.fd.clone()));
     let pci =
-        Root::new((&buses.mmio, &buses.pio), &ram_ranges(machine.memory), pins).map_err(pci("PCI bus"))?;
+        Root::new((&buses.mmio, &buses.pio), &ram_ranges(config.memory), pins).map_err(pci("PCI bus"))?;
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
     let host = virtio_host(&assembly.vm, &memory)?;
-    let boot_order = pci_devices(machine, &assembly, &host, Box::new(output))?;
-    let graphics = machine.graphics.as_ref();
+    let boot_order = pci_devices(config, &assembly, &host, Box::new(output))?;
+    let graphics = config.graphics.as_ref();
     let adapter = graphics.map(|graphics| graphics::install(graphics, &assembly, &host)).transpose()?;
     let vcpus = vcpus::create(&kvm, &assembly, topology, &apic_ids)?;
-    match &machine.boot {
+    match &config.boot {
         Boot::Kernel(kernel) => {
-            let ps2 = machine.graphics.is_some();
+            let ps2 = config.graphics.is_some();
             let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
             write_acpi(&memory, &platform)?;
-            write_smbios(machine, &memory)?;
+            write_smbios(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
             if let (Some(adapter), Entry::Linux64 { boot_params, .. }) = (&adapter, entry) {
@@ -122,17 +122,17 @@ pub(crate) fn build(
         }
         // The first vCPU starts at the reset vector, as KVM makes it.
         Boot::Firmware(firmware) => {
-            let facts = firmware::MachineFacts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
-            let rom = firmware::install(machine, firmware, &assembly, facts)?;
+            let facts = firmware::VmFacts { memory: &memory, apic_ids: &apic_ids, boot_order, nothing };
+            let rom = firmware::install(config, firmware, &assembly, facts)?;
             assembly.rom = Some(rom);
         }
     }
     Ok((assembly, vcpus))
 }
 
-fn write_smbios(machine: &VmConfig, memory: &GuestMemory) -> Result<(), BuildError> {
-    let Some(identity) = &machine.smbios else { return Ok(()) };
-    let tables = smbios::tables(identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
+fn write_smbios(config: &VmConfig, memory: &GuestMemory) -> Result<(), BuildError> {
+    let Some(identity) = &config.smbios else { return Ok(()) };
+    let tables = smbios::tables(identity, config.cpus, config.memory).ok_or(BuildError::SmbiosTooLong)?;
     memory
         .write_slice(&tables, GuestAddress(smbios::ADDRESS))
         .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })
@@ -149,7 +149,7 @@ fn virtio_host(vm: &KvmVm, memory: &GuestMemory) -> Result<virtio::DeviceContext
 
 /// The functions on the PCI bus, in slot order. Returns what firmware may start from.
 fn pci_devices(
-    machine: &VmConfig,
+    config: &VmConfig,
     assembly: &Assembly,
     host: &virtio::DeviceContext,
     output: Box<dyn SerialOutput>,
@@ -159,10 +159,10 @@ fn pci_devices(
         assembly.pci.add(function).map_err(pci(name))
     };
     let mut boot_order = BootOrder::default();
-    drives::add_sata(machine, assembly, host)?;
-    let scsi = drives::add_scsi(machine, &add)?;
+    drives::add_sata(config, assembly, host)?;
+    let scsi = drives::add_scsi(config, &add)?;
     let (mut sata_ports, mut scsi_targets) = (0.., 0..);
-    for (number, disk) in machine.disks.iter().enumerate() {
+    for (number, disk) in config.disks.iter().enumerate() {
         match disk.attachment() {
             Attachment::Virtio => {
                 let block = virtio::block::Block::new(disk)
@@ -180,21 +180,21 @@ fn pci_devices(
             }
         }
     }
-    for net in &machine.nets {
-        boot_order.network_card(add("NIC", Box::new(NetDevice::new(net)?))?, net.boots_at());
+    for net in &config.nets {
+        boot_order.nic(add("NIC", Box::new(NetDevice::new(net)?))?, net.boots_at());
     }
-    if machine.virtio_console {
+    if config.virtio_console {
         let (console, _input) = virtio::console::Console::new(output).map_err(device("virtio console"))?;
         add("virtio console", Box::new(console))?;
     }
-    if machine.rng {
+    if config.rng {
         add("entropy device", Box::new(virtio::rng::Rng))?;
     }
-    for input in &machine.inputs {
-        add("input device", Box::new(graphics::input(*input, machine.graphics.as_ref())?))?;
+    for input in &config.inputs {
+        add("input device", Box::new(graphics::input(*input, config.graphics.as_ref())?))?;
     }
     // After every other device, none of which it shall move to another slot.
-    if let Some(port) = &machine.port {
+    if let Some(port) = &config.port {
         let port = virtio::port::Port::new(port).map_err(device("port"))?;
         add("port", Box::new(port))?;
     }
@@ -221,7 +221,7 @@ fn device(device: &'static str) -> impl FnOnce(io::Error) -> BuildError {
 }
 
 fn legacy_devices(
-    machine: &VmConfig,
+    config: &VmConfig,
     vm: &KvmVm,
     buses: &Buses,
     outcome: &Arc<Outcome>,
@@ -235,12 +235,12 @@ fn legacy_devices(
     let sci = line(layout::SCI_IRQ, "power management")?;
     let power = Arc::new(PowerManagement::new(sci, outcome.clone()));
 
-    let clock = Rtc::new().with_memory(&cmos(machine.memory, machine.cpus.count()));
+    let clock = Rtc::new().with_memory(&cmos(config.memory, config.cpus.count()));
 
     buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
     buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;
     buses.port("real-time clock", (layout::RTC_PORT, 2), Arc::new(clock))?;
-    let keys: Arc<dyn BusDevice> = match &machine.graphics {
+    let keys: Arc<dyn BusDevice> = match &config.graphics {
         Some(graphics) => graphics::keyboard(graphics, vm, outcome)?,
         None => Arc::new(I8042::new(outcome.clone())),
     };

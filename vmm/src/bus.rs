@@ -108,7 +108,7 @@ impl Bus {
         self.table.store(Arc::default());
     }
 
-    /// Moves a device in one step, so that no access sees it in neither place. `from` of `None` only inserts.
+    /// Moves a device in one step, so that every access sees it at one of the addresses. `from` of `None` only inserts.
     pub fn replace(
         &self,
         from: Option<BusRange>,
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moved_device_answers_at_its_new_place_only() {
+    fn a_moved_device_answers_at_its_new_address_only() {
         let bus = Bus::default();
         let device = Arc::new(Fixed(7));
         bus.insert(range(0x10, 0x10), device.clone()).unwrap();

@@ -1,6 +1,6 @@
-//! What people see of a VM and how they act on it: one display, keys and a pointer.
+//! The display of a VM with its keyboard and pointer input.
 //!
-//! A [`Display`] belongs to the monitor's user and outlives the VM: viewers stay when the guest resets itself and
+//! A [`Display`] is owned by the monitor's user and outlives the VM: viewers stay when the guest resets itself and
 //! the VM is built anew. Devices attach to it as [`Source`], [`Keyboard`] and [`Pointer`].
 //!
 //! Nothing is drawn ahead of time. The canvas exists while a viewer watches, and the source is polled only
@@ -90,7 +90,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Display {
-    /// From now on `source` draws, until it is dropped or another one takes its place.
+    /// Makes `source` draw, until it is dropped or another one replaces it.
     pub fn attach(&self, source: &Arc<dyn Source>) {
         let mut state = lock(&self.0.state);
         state.source = Some(Arc::downgrade(source));
@@ -237,7 +237,7 @@ impl Watch {
         }
     }
 
-    /// Rings at every viewer that waits; each looks again at what it wants.
+    /// Notifies every viewer that waits.
     pub fn alarm(display: &Display) {
         drop(lock(&display.0.state));
         display.0.changed.notify_all();

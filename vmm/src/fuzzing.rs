@@ -3,8 +3,8 @@
 //! A script is a list of accesses: a byte that says whether to write (bit 0), which device where there are several
 //! (bit 1) and how many bytes (bits 2 to 4, plus one), two bytes of offset, and the bytes of a write.
 
+mod displays;
 mod drives;
-mod screens;
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -19,8 +19,8 @@ use crate::config::MemorySize;
 use crate::firmware::{Contents, Dma, Flash, FwCfg, Ports, Window};
 use crate::memory::{self, GuestMemory};
 
+pub use displays::{rfb, virtio_gpu, virtio_input, virtio_port};
 pub use drives::{ahci, scsi};
-pub use screens::{rfb, virtio_gpu, virtio_input, virtio_port};
 
 /// Bytes of the flash: three of its blocks.
 const FLASH: usize = 3 * 4096;

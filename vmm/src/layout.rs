@@ -1,4 +1,4 @@
-//! Where things are on the x86_64 machine: a Q35-like map, so that stock firmware finds what it expects.
+//! The address map of the x86_64 VM, like that of a Q35, so that stock firmware finds what it expects.
 //!
 //! ```text
 //! 0x0000_0000  RAM below the hole (at most 2 GiB once there is RAM above 4 GiB, else up to 0xB000_0000)

@@ -9,7 +9,7 @@ pub mod display;
 pub mod fuzzing;
 pub mod irq;
 pub mod kvm;
-/// Addresses and lines of the x86_64 machine.
+/// Addresses and lines of the x86_64 VM.
 pub mod layout;
 pub mod log_rate_limit;
 pub mod memory;

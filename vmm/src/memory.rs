@@ -3,7 +3,7 @@
 //!
 //! A guest's first touch of a page is an exit. With small pages a kernel's start has 16 thousand of them, with huge
 //! ones some hundred; and a host gives huge pages to private memory by default, to shared memory (a memfd) only where
-//! an administrator said so. Nothing shares guest memory with another process yet.
+//! an administrator allowed it. Nothing shares guest memory with another process yet.
 
 pub mod device;
 mod segments;
@@ -37,7 +37,7 @@ pub struct RamRange {
 /// Why guest memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// There is no room for it in the address space.
+    /// It does not fit in the address space.
     #[error("cannot map {bytes} bytes for guest memory")]
     Map {
         /// Of one range.
@@ -51,7 +51,7 @@ pub enum MemoryError {
     Ranges(#[source] FromRangesError),
 }
 
-/// Where RAM lies: all of it from address zero if it ends before the ECAM window, else split around the hole.
+/// The ranges of RAM: all of it from address zero if it ends before the ECAM window, else split around the hole.
 pub fn ram_ranges(size: MemorySize) -> Vec<RamRange> {
     let bytes = size.bytes();
     if bytes <= layout::RAM_BELOW_4G_MAX {
@@ -78,7 +78,7 @@ pub fn create(size: MemorySize) -> Result<GuestMemory, MemoryError> {
 
 /// A mapping at a multiple of the huge page's size, or anywhere if there is none to be had.
 ///
-/// The kernel puts a mapping below the one before, where it fits. So a place that is not aligned is held (nothing is
+/// The kernel puts a mapping below the one before, where it fits. So a range that is not aligned is held (nothing is
 /// charged for that) and what is below it is filled until the next try must be: with something as large as the
 /// memory, for a filler of just the excess would go to any gap.
 fn map(len: u64) -> Result<MmapRegion, MemoryError> {

@@ -1,4 +1,4 @@
-//! The PCI side of the machine: one root bus with the identity of a Q35, and what a function on it is made of.
+//! PCI: one root bus with the identity of a Q35, and the parts of its functions.
 //!
 //! Configuration space is reached through the ports 0xCF8/0xCFC and through the memory-mapped window that the host
 //! bridge's PCIEXBAR places (PCI Express base specification, section 7.2.2). Everything here runs on vCPU threads, on
@@ -22,12 +22,12 @@ pub(crate) mod tests;
 mod windows;
 
 pub use address::Address;
-pub use bar::{BarKind, Follower};
+pub use bar::{BarKind, BarListener};
 pub use bars::Bars;
 pub use config::{ConfigSpace, Identity};
 pub use intx::Intx;
 pub(crate) use intx::pirq;
-pub use memory_slot::SlotFollower;
+pub use memory_slot::SlotMapper;
 pub use msi::Msi;
 pub use msix::{MSIX_CAPABILITY, Msix};
 pub use root::{Programmed, Root, RootError};
@@ -55,7 +55,7 @@ pub trait Function: Send + Sync {
         Ok(())
     }
 
-    /// Tries again to place BARs that were rejected because something else answered there.
+    /// Tries again to map BARs that were rejected because something else answered there.
     fn retry(&self) {}
 
     /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.

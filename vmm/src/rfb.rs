@@ -22,7 +22,7 @@ mod zrle;
 pub use server::{Address, ParseAddressError, Server};
 pub use stream::Stream;
 
-/// For fuzzing: with an even first byte what a viewer says to be let in; with an odd one what it says then, answered
+/// For fuzzing: with an even first byte a viewer's handshake; with an odd one its messages after it, answered
 /// after each message.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(script: &[u8]) {

@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper: the only places, with `kvm`, where `unsafe` is expected.
+//! System calls without a safe wrapper: the only modules, with `kvm`, where `unsafe` is expected.
 
 pub mod tap;
 pub(crate) mod vectored;

@@ -4,7 +4,7 @@
 //! was kicked. Everything between it and the guest is written once: [`PciDevice`] is the PCI transport (section 4.1),
 //! [`VirtQueue`] hands out chains that were checked whole, [`Pending`] makes sure each is answered once.
 //!
-//! What the guest says is never believed: a chain that makes no sense fails alone; a ring that lies stops its device,
+//! Guest input is never trusted: an invalid chain fails alone; a ring that lies stops its device,
 //! which then needs a reset (section 2.1.2).
 
 pub mod block;

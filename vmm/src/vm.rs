@@ -19,7 +19,7 @@ pub struct Vm<S> {
     not_sync: PhantomData<std::cell::Cell<()>>,
 }
 
-/// Everything is in place and no guest instruction has run.
+/// Everything is built and no guest instruction has run.
 pub struct Paused {
     vcpus: Vec<Vcpu>,
     assembly: Assembly,
@@ -33,12 +33,12 @@ pub struct Running {
 }
 
 impl Vm<Paused> {
-    /// Builds `machine`, whose serial port writes to `output`.
+    /// Builds `config`, whose serial port writes to `output`.
     ///
-    /// Opens no path, and leaves `machine` as it was: after the guest has reset itself, the same `machine` is built
+    /// Opens no path, and leaves `config` as it was: after the guest has reset itself, the same `config` is built
     /// again into one with fresh memory and fresh devices.
-    pub fn build(machine: &VmConfig, output: Box<dyn SerialOutput>) -> Result<Self, BuildError> {
-        let (assembly, vcpus) = builder::build(machine, output)?;
+    pub fn build(config: &VmConfig, output: Box<dyn SerialOutput>) -> Result<Self, BuildError> {
+        let (assembly, vcpus) = builder::build(config, output)?;
         Ok(Self { state: Paused { vcpus, assembly }, not_sync: PhantomData })
     }
 

@@ -112,7 +112,7 @@ impl Driver {
         }
     }
 
-    /// Waits for the interrupt and takes note of it; what the port said.
+    /// Waits for the interrupt and acknowledges it; returns the port's interrupt status.
     fn wait(&self, port: u64) -> u32 {
         self.pins.wait(16);
         assert_eq!(self.read(8), 1 << port);
@@ -122,7 +122,7 @@ impl Driver {
         status
     }
 
-    /// Has slot 0 carried out; what the port said and the status.
+    /// Has slot 0 carried out; returns the port's interrupt status and the command's.
     fn run(&self, port: u64, fis: &[u8], packet: Option<&[u8]>, regions: &[(u64, u32)]) -> (u32, u32) {
         self.put(0, fis, packet, regions);
         self.set(port, 0x38, 1);
@@ -141,7 +141,7 @@ impl Driver {
 }
 
 #[test]
-fn the_controller_says_what_is_where() {
+fn registers_describe_the_controller() {
     let driver = driver();
     assert_eq!(driver.read(0) & 0x1f, 5, "six ports");
     assert_eq!((driver.read(0x0c), driver.read(0x10)), (0x3f, 0x10301));
@@ -199,7 +199,7 @@ fn queued_commands_complete_by_their_tags() {
 }
 
 #[test]
-fn a_failed_queued_command_stops_the_port_and_is_told_of() {
+fn a_failed_queued_command_stops_the_port_and_is_reported() {
     let driver = driver();
     driver.put(7, &Driver::fis(0x61, 1, SECTORS, 7 << 3, 0x40), None, &[(DATA, 512)]);
     driver.set(0, 0x34, 1 << 7);

@@ -1,4 +1,4 @@
-//! The x86_64 machine: initial vCPU state and the hardware description for the guest.
+//! x86_64: initial vCPU state and the hardware description for the guest.
 
 pub(crate) mod acpi;
 pub(crate) mod cpuid;

@@ -9,7 +9,7 @@ use crate::memory::{GuestMemory, Segments};
 
 /// A backend whose failures are answered by a policy: what the host cannot carry out may be held until it can.
 ///
-/// All of a request's buffers are tried again, also what went before the failure: the same bytes to the same place.
+/// All of a request's buffers are tried again, also what went before the failure: the same bytes to the same offset.
 pub(super) struct Held {
     pub(super) backend: Box<dyn Backend>,
     pub(super) policy: ErrorPolicy,

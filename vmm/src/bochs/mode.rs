@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_where_the_registers_say() {
+    fn lines_are_at_the_addresses_of_the_registers() {
         let panned = Wanted { virtual_width: 1000, offset: (10, 20), ..wanted(640, 480, 32) };
         let mode = Mode::new(panned, MEMORY).unwrap();
         let lines: Vec<_> = mode.lines().collect();

@@ -100,7 +100,7 @@ impl BusDevice for Registers {
                 *value = u16::from_le_bytes([low, high]);
             }
         }
-        // The height of the virtual screen follows from the memory's size.
+        // The height of the virtual display follows from the memory's size.
         const _: () = assert!(VIRTUAL_HEIGHT > VIRTUAL_WIDTH && VIRTUAL_HEIGHT < X_OFFSET);
     }
 }

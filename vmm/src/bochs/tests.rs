@@ -17,7 +17,7 @@ impl MemorySlots for Slots {
 }
 
 impl MemorySlot for Log {
-    fn place(&self, _address: Option<u64>) -> io::Result<()> {
+    fn map(&self, _address: Option<u64>) -> io::Result<()> {
         Ok(())
     }
     fn take_dirty(&self) -> io::Result<Vec<u64>> {
@@ -67,7 +67,7 @@ fn what_was_drawn_and_marked_is_on_the_canvas() {
     assert_eq!((scene.canvas.width(), scene.canvas.height()), (128, 64));
     let at = (20 * 128 + 5) * 4;
     scene.draw(at, 0xff_12_34_56);
-    assert_eq!(scene.refresh()[20 * 128 + 5], 0, "the kernel has not said so");
+    assert_eq!(scene.refresh()[20 * 128 + 5], 0, "the kernel has not enabled it");
     scene.mark(at);
     assert_eq!(scene.refresh()[20 * 128 + 5], 0x12_34_56);
 }
@@ -93,7 +93,7 @@ fn without_a_mode_the_picture_stays() {
 }
 
 #[test]
-fn its_registers_say_what_it_is() {
+fn registers_identify_the_device() {
     let rom = [0x55, 0xaa, 1];
     let bochs = Bochs::new(Head::new(&Slots::default(), Some(&rom)).unwrap());
     let read = |register| {

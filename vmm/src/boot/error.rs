@@ -58,7 +58,7 @@ pub enum LoadError {
         /// RAM below 4 GiB.
         ram: u64,
     },
-    /// An ELF kernel is linked to run where there is no RAM.
+    /// An ELF kernel is linked to run at addresses without RAM.
     #[error(
         "the kernel is linked for {start:#x}-{end:#x}, and RAM for it spans 0x100000-{ram:#x}: give more memory"
     )]

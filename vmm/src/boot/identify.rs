@@ -38,7 +38,7 @@ fn classify_elf(head: &[u8]) -> Result<Kind, String> {
         return Err("a truncated ELF file".to_owned());
     };
     if order != ELF_LITTLE_ENDIAN {
-        return Err("an ELF file for a big-endian machine".to_owned());
+        return Err("an ELF file for a big-endian CPU".to_owned());
     }
     let machine = u16::from_le_bytes([low, high]);
     let name = match machine {

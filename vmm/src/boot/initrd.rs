@@ -25,18 +25,18 @@ pub(super) fn place(ram: &Ram, initrd: Option<&File>, max: u64) -> Result<Option
     }
 }
 
-/// Reads the whole file to its place.
+/// Reads the whole file to its address.
 pub(super) fn read(
     memory: &GuestMemoryMmap,
     initrd: Option<&File>,
-    place: Option<&Range<u64>>,
+    range: Option<&Range<u64>>,
 ) -> Result<(), LoadError> {
-    let (Some(file), Some(place)) = (initrd, place) else { return Ok(()) };
+    let (Some(file), Some(range)) = (initrd, range) else { return Ok(()) };
     let mut file = file.try_clone().map_err(LoadError::ReadInitrd)?;
     file.seek(SeekFrom::Start(0)).map_err(LoadError::ReadInitrd)?;
-    let size = usize::try_from(place.end - place.start)
-        .map_err(|_| LoadError::InitrdTooLarge { size: place.end - place.start, room: 0 })?;
+    let size = usize::try_from(range.end - range.start)
+        .map_err(|_| LoadError::InitrdTooLarge { size: range.end - range.start, room: 0 })?;
     memory
-        .read_exact_volatile_from(GuestAddress(place.start), &mut file, size)
+        .read_exact_volatile_from(GuestAddress(range.start), &mut file, size)
         .map_err(|err| LoadError::ReadInitrd(std::io::Error::other(err)))
 }

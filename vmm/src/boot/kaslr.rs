@@ -39,7 +39,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// A fixed place: the preferred one, else the lowest that fits.
+    /// A fixed address: the preferred one, else the lowest that fits.
     pub(super) fn fixed(&self) -> Result<u64, LoadError> {
         if self.preferred >= HIGH_START && slots(self.preferred, self.end, self.size, self.align) > 0 {
             return Ok(self.preferred);
@@ -52,7 +52,7 @@ impl Room {
         Err(LoadError::MemoryTooSmall { needed: self.size, from, ram: self.end })
     }
 
-    /// A random place; the fixed one where there is no choice.
+    /// A random address; the fixed one where there is no choice.
     pub(super) fn random(&self, draw: &mut Draw<'_>) -> Result<u64, LoadError> {
         let minimum = self
             .preferred
@@ -74,7 +74,7 @@ pub(super) fn slide(preferred: u64, size: u64, align: u64, draw: &mut Draw<'_>) 
     }
 }
 
-/// Whether the command line leaves addresses to chance. Words are separated by anything up to a space, as the
+/// Whether the command line allows random addresses. Words are separated by anything up to a space, as the
 /// kernel's decompressor has it.
 pub(super) fn wanted(command_line: &str) -> bool {
     words(command_line).all(|word| word != b"nokaslr")
@@ -90,7 +90,7 @@ fn words(command_line: &str) -> impl Iterator<Item = &[u8]> {
     command_line.as_bytes().split(|byte| *byte <= b' ')
 }
 
-/// How many aligned places of `size` there are in `start..end`, where `start` is aligned.
+/// The number of aligned addresses for `size` bytes in `start..end`, where `start` is aligned.
 fn slots(start: u64, end: u64, size: u64, align: u64) -> u64 {
     match end.checked_sub(start).and_then(|room| room.checked_sub(size)) {
         Some(slack) => slack / align + 1,
@@ -116,14 +116,14 @@ mod tests {
     }
 
     #[test]
-    fn random_places_cover_the_room_and_stay_in_it() {
+    fn random_addresses_cover_the_free_range() {
         let room = room(256 * MIB, 60 * MIB);
         assert_eq!(room.random(&mut || Ok(0)).unwrap(), 16 * MIB);
         assert_eq!(room.random(&mut || Ok(u64::MAX)).unwrap(), 196 * MIB);
     }
 
     #[test]
-    fn a_tight_room_gives_the_only_place_there_is() {
+    fn a_tight_range_gives_its_only_address() {
         assert_eq!(room(76 * MIB, 60 * MIB).random(&mut || Ok(u64::MAX)).unwrap(), 16 * MIB);
         assert_eq!(room(70 * MIB, 60 * MIB).random(&mut || Ok(u64::MAX)).unwrap(), 2 * MIB);
         assert_eq!(room(76 * MIB, 60 * MIB).fixed().unwrap(), 16 * MIB);

@@ -1,7 +1,7 @@
 //! The relocation table behind a compressed kernel (arch/x86/tools/relocs.c writes it, the kernel's decompressor
 //! reads it): words of 32 bits, each the low half of a virtual address whose content depends on where the kernel
-//! runs. A zero stands before each list: 64-bit places, on older kernels places that hold a negative offset, then
-//! 32-bit places.
+//! runs. A zero stands before each list: 64-bit relocations, on older kernels relocations of a negative offset, then
+//! 32-bit relocations.
 
 use vm_memory::{GuestAddress, GuestMemoryBackend, GuestMemoryMmap, VolatileMemory, VolatileSlice};
 
@@ -64,17 +64,17 @@ impl<'a> Relocs<'a> {
             usize::try_from(placed.size).map_err(|_| LoadError::Damaged("it is larger than memory"))?;
         let image = memory.get_slice(GuestAddress(placed.physical), size).map_err(LoadError::Memory)?;
         let base = KERNEL_MAP.wrapping_add(placed.preferred);
-        // Narrow places hold sign-extended addresses; the slide is below 1 GiB.
+        // 32-bit relocations hold sign-extended addresses; the slide is below 1 GiB.
         let [a, b, c, d, ..] = placed.slide.to_le_bytes();
         let narrow = u32::from_le_bytes([a, b, c, d]);
         for word in words(self.narrow) {
-            add_u32(&image, place(word, base)?, narrow)?;
+            add_u32(&image, offset_of(word, base)?, narrow)?;
         }
         for word in words(self.inverse) {
-            add_u32(&image, place(word, base)?, narrow.wrapping_neg())?;
+            add_u32(&image, offset_of(word, base)?, narrow.wrapping_neg())?;
         }
         for word in words(self.wide) {
-            add_u64(&image, place(word, base)?, placed.slide)?;
+            add_u64(&image, offset_of(word, base)?, placed.slide)?;
         }
         Ok(())
     }
@@ -84,8 +84,8 @@ fn words(list: &[u8]) -> impl Iterator<Item = u32> {
     list.as_chunks::<WORD>().0.iter().map(|bytes| u32::from_le_bytes(*bytes))
 }
 
-/// The offset in the image of the place that `word` names.
-fn place(word: u32, base: u64) -> Result<usize, LoadError> {
+/// The offset in the image of the relocation `word`.
+fn offset_of(word: u32, base: u64) -> Result<usize, LoadError> {
     let address = i64::from(word.cast_signed()).cast_unsigned();
     address.checked_sub(base).and_then(|offset| usize::try_from(offset).ok()).ok_or(OUTSIDE)
 }
@@ -93,14 +93,14 @@ fn place(word: u32, base: u64) -> Result<usize, LoadError> {
 const OUTSIDE: LoadError = LoadError::Damaged("a relocation points outside its image");
 
 fn add_u32(image: &VolatileSlice<'_>, offset: usize, delta: u32) -> Result<(), LoadError> {
-    let place = image.get_ref::<u32>(offset).map_err(|_| OUTSIDE)?;
-    place.store(place.load().wrapping_add(delta));
+    let value = image.get_ref::<u32>(offset).map_err(|_| OUTSIDE)?;
+    value.store(value.load().wrapping_add(delta));
     Ok(())
 }
 
 fn add_u64(image: &VolatileSlice<'_>, offset: usize, delta: u64) -> Result<(), LoadError> {
-    let place = image.get_ref::<u64>(offset).map_err(|_| OUTSIDE)?;
-    place.store(place.load().wrapping_add(delta));
+    let value = image.get_ref::<u64>(offset).map_err(|_| OUTSIDE)?;
+    value.store(value.load().wrapping_add(delta));
     Ok(())
 }
 
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn each_list_moves_its_places() {
+    fn each_list_relocates_its_addresses() {
         let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x20_0000)]).unwrap();
         let words = table(&[0, 0x8100_0000, 0, 0x8100_0009, 0, 0x8100_0010]);
         let image = memory.get_slice(GuestAddress(0x10_0000), 0x20).unwrap();

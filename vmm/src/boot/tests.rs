@@ -72,24 +72,24 @@ fn every_compression_ends_in_the_same_memory() {
 }
 
 #[test]
-fn a_random_place_moves_the_image_and_its_addresses() {
+fn a_random_address_relocates_the_image() {
     let sample = Sample::default();
     let memory = memory(128 * MIB);
     let mut draws = [u64::MAX, 1 << 63].into_iter();
     let kernel = boot(&sample.bzimage(Compression::Gzip), None, "quiet");
     let entry = load_with(&memory, &kernel, RSDP, &mut || Ok(draws.next().unwrap())).unwrap();
-    // 8 MiB are reserved, so 124 MiB is the last place but one that is aligned to 2 MiB.
+    // 8 MiB are reserved, so 124 MiB is the last address but one that is aligned to 2 MiB.
     let physical = 120 * MIB;
     let boot_params = GuestAddress(BOOT_PARAMS);
     assert_eq!(entry, Entry::Linux64 { rip: GuestAddress(physical + 0x40), boot_params });
-    // Half of the (1024 - 16 - 8) / 2 + 1 places in the kernel map.
+    // Half of the (1024 - 16 - 8) / 2 + 1 addresses in the kernel map.
     let slide = 250 * 2 * MIB;
     assert_eq!(u64_at(&memory, physical + sample::WIDE), sample::WIDE_VALUE + slide);
     let narrow = u64_at(&memory, physical + sample::NARROW) & 0xffff_ffff;
     assert_eq!(narrow, u64::from(sample::NARROW_VALUE) + slide);
     let inverse = u64_at(&memory, physical + sample::INVERSE) & 0xffff_ffff;
     assert_eq!(inverse, u64::from(sample::INVERSE_VALUE) - slide);
-    assert_eq!(zero_page(&memory).hdr.loadflags & 2, 2, "the kernel is told");
+    assert_eq!(zero_page(&memory).hdr.loadflags & 2, 2, "the flag is set");
 }
 
 #[test]
@@ -106,21 +106,21 @@ fn a_kernel_without_relocations_stays_where_it_is_linked_in_virtual_memory() {
 #[test]
 fn what_is_unknown_here_is_left_to_the_image_itself() {
     let sample = Sample::default();
-    let strange = sample.wrap(b"neither compressed nor an image", 100);
+    let unknown = sample.wrap(b"neither compressed nor an image", 100);
     let unknown_table = Sample { relocations: vec![1, 2, 3], ..Sample::default() };
-    for image in [strange, unknown_table.bzimage(Compression::Gzip), sample.wrap(b"", 0)] {
+    for image in [unknown, unknown_table.bzimage(Compression::Gzip), sample.wrap(b"", 0)] {
         let memory = memory(128 * MIB);
         let entry = load_with(&memory, &boot(&image, None, ""), RSDP, &mut || Ok(0)).unwrap();
         assert!(matches!(entry, Entry::Linux64 { rip, .. } if rip.0 == BASE + 0x200), "{entry:?}");
         let mut head = vec![0; image.len() - sample::PROTECTED];
         memory.read_slice(&mut head, GuestAddress(BASE)).unwrap();
         assert!(head == image[sample::PROTECTED..]);
-        assert_eq!(zero_page(&memory).hdr.loadflags & 2, 0, "it will say so itself");
+        assert_eq!(zero_page(&memory).hdr.loadflags & 2, 0, "the kernel sets it itself");
     }
 }
 
 #[test]
-fn the_zero_page_says_what_there_is() {
+fn the_zero_page_describes_the_vm() {
     let sample = Sample::default();
     let memory = memory(128 * MIB);
     let initrd = vec![7; 5000];

@@ -21,7 +21,7 @@ const NOTES_MAX: usize = 64 << 10;
 pub(super) struct Loaded {
     /// `startup_64`.
     pub(super) entry: GuestAddress,
-    /// Whether its addresses were left to chance.
+    /// Whether its addresses are random.
     pub(super) randomised: bool,
 }
 
@@ -43,8 +43,8 @@ pub(super) fn load_payload(
     let physical =
         if randomise && kaslr::physical_wanted(command_line) { room.random(draw)? } else { room.fixed()? };
     let (payload, size) = bz.payload(image, compression)?;
-    let place = Place { base: room.preferred, physical, size: room.size };
-    let mut writer = Writer::new(memory, place, size);
+    let destination = Destination { base: room.preferred, physical, size: room.size };
+    let mut writer = Writer::new(memory, destination, size);
     let start = Instant::now();
     decompress::decompress(compression, image.part(payload), &mut |bytes| writer.take(bytes))?;
     let Some((elf, table)) = writer.finish()? else {
@@ -52,7 +52,7 @@ pub(super) fn load_payload(
         return Ok(None);
     };
     tracing::debug!(%compression, bytes = size, elapsed = ?start.elapsed(), "decompressed the kernel");
-    let entry = place.resolve(elf.entry, 1)?;
+    let entry = destination.resolve(elf.entry, 1)?;
     if table.is_empty() || !randomise {
         return Ok(Some(Loaded { entry, randomised: false }));
     }
@@ -156,13 +156,13 @@ pub(super) fn load_elf(
 
 /// Where the image goes: what is linked at `base` at `physical`, `size` bytes of it.
 #[derive(Clone, Copy)]
-struct Place {
+struct Destination {
     base: u64,
     physical: u64,
     size: u64,
 }
 
-impl Place {
+impl Destination {
     /// Where `size` bytes linked at `address` are.
     fn resolve(&self, address: u64, size: u64) -> Result<GuestAddress, LoadError> {
         let outside = LoadError::Damaged("a segment lies outside the memory it reserves");
@@ -187,7 +187,7 @@ enum Content {
 /// Puts an ELF image that comes as a stream into guest memory.
 struct Writer<'a> {
     memory: &'a GuestMemoryMmap,
-    place: Place,
+    destination: Destination,
     /// How many bytes are to come in all.
     expected: u64,
     position: u64,
@@ -195,13 +195,13 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(memory: &'a GuestMemoryMmap, place: Place, expected: u64) -> Self {
-        Self { memory, place, expected, position: 0, content: Content::Head(Vec::new()) }
+    fn new(memory: &'a GuestMemoryMmap, destination: Destination, expected: u64) -> Self {
+        Self { memory, destination, expected, position: 0, content: Content::Head(Vec::new()) }
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), LoadError> {
         let end = self.position.saturating_add(bytes.len() as u64);
-        if end > self.expected || end > self.place.size {
+        if end > self.expected || end > self.destination.size {
             return Err(LoadError::PayloadSize { expected: self.expected });
         }
         if let Content::Head(head) = &mut self.content {
@@ -211,7 +211,7 @@ impl<'a> Writer<'a> {
                 Parsed::Foreign => self.content = Content::Foreign,
                 Parsed::Elf(elf) => {
                     for segment in &elf.segments {
-                        self.place.resolve(segment.address, segment.memory_size)?;
+                        self.destination.resolve(segment.address, segment.memory_size)?;
                     }
                     let head = std::mem::take(head);
                     self.content = Content::Elf(elf, Vec::new());
@@ -225,7 +225,7 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what of `bytes`, which stand at `position` in the file, belongs to a segment; keeps what follows the
+    /// Writes what of `bytes`, which stand at `position` in the file, is part of a segment; keeps what follows the
     /// image.
     fn put(&mut self, bytes: &[u8], position: u64) -> Result<(), LoadError> {
         let Content::Elf(elf, table) = &mut self.content else { return Ok(()) };
@@ -233,7 +233,7 @@ impl<'a> Writer<'a> {
             let start = segment.offset.max(position);
             if let Some(part) = within(bytes, position, start..segment.offset + segment.file_size) {
                 let address = segment.address + (start - segment.offset);
-                let address = self.place.resolve(address, part.len() as u64)?;
+                let address = self.destination.resolve(address, part.len() as u64)?;
                 write_sparse(self.memory, address.0, part)?;
             }
         }
@@ -265,7 +265,7 @@ fn within(bytes: &[u8], position: u64, range: std::ops::Range<u64>) -> Option<&[
     bytes.get(start..end).filter(|part| !part.is_empty())
 }
 
-/// Writes `bytes`, leaving out whole pages of zeros: guest memory is zero already, and a page that nobody touches
+/// Writes `bytes`, leaving out whole pages of zeros: guest memory is zero already, and a page that is not touched
 /// takes no memory.
 fn write_sparse(memory: &GuestMemoryMmap, address: u64, bytes: &[u8]) -> Result<(), LoadError> {
     let mut at = address;

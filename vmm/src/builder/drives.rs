@@ -8,11 +8,11 @@ use crate::virtio;
 
 /// The SATA controller, if a drive wants one.
 pub(super) fn add_sata(
-    machine: &VmConfig,
+    config: &VmConfig,
     assembly: &Assembly,
     host: &virtio::DeviceContext,
 ) -> Result<(), BuildError> {
-    let drives = machine.disks.iter().filter_map(|disk| match disk.attachment() {
+    let drives = config.disks.iter().filter_map(|disk| match disk.attachment() {
         Attachment::Sata(device) => Some((disk, device)),
         Attachment::Virtio | Attachment::Scsi(_) => None,
     });
@@ -26,10 +26,10 @@ pub(super) fn add_sata(
 
 /// The SCSI controller, if a drive wants one; where it is.
 pub(super) fn add_scsi(
-    machine: &VmConfig,
+    config: &VmConfig,
     add: &impl Fn(&'static str, Box<dyn virtio::Device>) -> Result<Address, BuildError>,
 ) -> Result<Option<Address>, BuildError> {
-    let drives = machine.disks.iter().enumerate().filter_map(|(number, disk)| match disk.attachment() {
+    let drives = config.disks.iter().enumerate().filter_map(|(number, disk)| match disk.attachment() {
         Attachment::Scsi(device) => Some((number, (disk, device))),
         Attachment::Virtio | Attachment::Sata(_) => None,
     });

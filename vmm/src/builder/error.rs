@@ -32,7 +32,7 @@ pub enum BuildError {
     Topology(#[from] TopologyError),
     /// More vCPUs than this host's KVM has.
     #[error("{wanted} vCPUs are more than the {max} this host's KVM has")]
-    TooManyProcessors {
+    TooManyVcpus {
         /// The requested number.
         wanted: u8,
         /// KVM's limit.

@@ -17,7 +17,7 @@ use crate::layout::{self, COM1_PORT};
 use crate::memory::{GuestMemory, RamRange, ram_ranges};
 
 /// What is already there of the VM, for firmware to learn.
-pub(super) struct MachineFacts<'a> {
+pub(super) struct VmFacts<'a> {
     pub(super) memory: &'a GuestMemory,
     pub(super) apic_ids: &'a [u8],
     pub(super) boot_order: BootOrder,
@@ -27,10 +27,10 @@ pub(super) struct MachineFacts<'a> {
 
 /// Adds firmware to `assembly`, with the devices that it needs. Returns what has to live as long as the VM.
 pub(super) fn install(
-    machine: &VmConfig,
+    config: &VmConfig,
     firmware: &Firmware,
     assembly: &Assembly,
-    MachineFacts { memory, apic_ids, boot_order, nothing }: MachineFacts<'_>,
+    VmFacts { memory, apic_ids, boot_order, nothing }: VmFacts<'_>,
 ) -> Result<Rom, BuildError> {
     let image = Image::at_reset_vector(&firmware.code)?;
     shadow(&firmware.code, memory)?;
@@ -41,11 +41,11 @@ pub(super) fn install(
 
     let mut contents = Contents::new();
     vcpus(&mut contents, apic_ids);
-    contents.file("etc/e820", e820(machine.memory))?;
+    contents.file("etc/e820", e820(config.memory))?;
     contents.file("bootorder", boot_order.file())?;
     settings(&mut contents, firmware)?;
-    identity(&mut contents, machine)?;
-    acpi(&mut contents, machine, assembly, apic_ids)?;
+    identity(&mut contents, config)?;
+    acpi(&mut contents, config, assembly, apic_ids)?;
 
     let device = Arc::new(FwCfg::new(contents, memory.clone()));
     let buses = &assembly.buses;
@@ -73,7 +73,7 @@ fn vcpus(contents: &mut Contents, apic_ids: &[u8]) {
     let count = u16::try_from(apic_ids.len()).unwrap_or(u16::MAX);
     let limit = apic_ids.iter().max().map_or(1, |highest| u16::from(*highest) + 1);
     contents.item(Key::VcpuPool, &count.to_le_bytes());
-    contents.item(Key::MaxProcessors, &limit.to_le_bytes());
+    contents.item(Key::MaxCpus, &limit.to_le_bytes());
 }
 
 /// How firmware behaves: it does not wait for keys, and does not start over when there is nothing to start.
@@ -89,10 +89,10 @@ fn settings(contents: &mut Contents, firmware: &Firmware) -> Result<(), BuildErr
     Ok(())
 }
 
-fn identity(contents: &mut Contents, machine: &VmConfig) -> Result<(), BuildError> {
-    let identity = machine.smbios.clone().unwrap_or_default();
+fn identity(contents: &mut Contents, config: &VmConfig) -> Result<(), BuildError> {
+    let identity = config.smbios.clone().unwrap_or_default();
     let (anchor, tables) =
-        smbios::for_firmware(&identity, machine.cpus, machine.memory).ok_or(BuildError::SmbiosTooLong)?;
+        smbios::for_firmware(&identity, config.cpus, config.memory).ok_or(BuildError::SmbiosTooLong)?;
     contents.item(Key::Uuid, &identity.uuid.unwrap_or_default());
     contents.file("etc/smbios/smbios-anchor", anchor)?;
     contents.file("etc/smbios/smbios-tables", tables)?;
@@ -103,16 +103,16 @@ fn identity(contents: &mut Contents, machine: &VmConfig) -> Result<(), BuildErro
 /// sizes have to be known before that.
 fn acpi(
     contents: &mut Contents,
-    machine: &VmConfig,
+    config: &VmConfig,
     assembly: &Assembly,
     apic_ids: &[u8],
 ) -> Result<(), BuildError> {
-    let ranges = ram_ranges(machine.memory);
+    let ranges = ram_ranges(config.memory);
     let end = |range: Option<&RamRange>| range.map_or(0, |range| range.start + range.len);
     let (low_end, memory_end) = (end(ranges.first()), end(ranges.last()));
     let apic_ids = apic_ids.to_vec();
     let programmed = assembly.pci.programmed();
-    let ps2 = machine.graphics.is_some();
+    let ps2 = config.graphics.is_some();
     let make = move || {
         let windows = Windows::chosen(low_end, memory_end, programmed.ecam(), &programmed.high_bars());
         tracing::debug!(?windows, "what firmware has chosen");

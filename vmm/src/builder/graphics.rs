@@ -1,4 +1,4 @@
-//! A display and what belongs to it.
+//! A display and its input devices.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -78,7 +78,7 @@ pub(super) fn announce(
     let Some(framebuffer) = head.switch_on(function.as_ref(), FIRST_MODE.0, FIRST_MODE.1) else {
         return Ok(());
     };
-    let failed = |source| BuildError::Write { what: "screen's place", source };
+    let failed = |source| BuildError::Write { what: "screen_info", source };
     let mut page: boot_params = memory.read_obj(parameters).map_err(failed)?;
     let channel = |position| (8, position);
     let ((red, red_at), (green, green_at), (blue, blue_at)) = (channel(16), channel(8), channel(0));
@@ -105,7 +105,7 @@ pub(super) fn announce(
     memory.write_obj(page, parameters).map_err(failed)
 }
 
-/// A keyboard controller with a keyboard and a mouse, which get what people do on the display.
+/// A keyboard controller with a keyboard and a mouse, which get the input of viewers.
 pub(super) fn keyboard(
     graphics: &Graphics,
     vm: &KvmVm,
@@ -122,7 +122,7 @@ pub(super) fn keyboard(
     Ok(ps2)
 }
 
-/// An input device, which people on the display act on.
+/// An input device, which gets the input of viewers.
 pub(super) fn input(
     kind: config::Input,
     graphics: Option<&Graphics>,

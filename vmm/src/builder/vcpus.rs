@@ -15,11 +15,11 @@ use crate::kvm::KvmError;
 use crate::memory::GuestMemory;
 use crate::vcpu::Vcpu;
 
-pub(super) fn check_count(kvm: &Kvm, machine: &VmConfig, apic_ids: &[u8]) -> Result<(), BuildError> {
+pub(super) fn check_count(kvm: &Kvm, config: &VmConfig, apic_ids: &[u8]) -> Result<(), BuildError> {
     let highest = apic_ids.last().copied().map_or(0, usize::from);
     let max = kvm.get_max_vcpus().min(kvm.get_max_vcpu_id());
     if highest >= max {
-        return Err(BuildError::TooManyProcessors { wanted: machine.cpus.count(), max });
+        return Err(BuildError::TooManyVcpus { wanted: config.cpus.count(), max });
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ const IDS: usize = 4;
 const SPARE: usize = 6;
 const UNIT: usize = 512;
 
-/// Has a video BIOS speak for the adapter `(vendor, device)`, which is reached as its own is. What is no BIOS stays
+/// Makes a video BIOS claim the adapter `(vendor, device)`, which has the same registers as its own. Other data stays
 /// as it is.
 pub(super) fn adopt(rom: &mut [u8], (vendor, device): (u16, u16)) {
     let Some(&[0x55, 0xaa, units, ..]) = rom.first_chunk::<8>() else { return };

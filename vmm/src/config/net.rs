@@ -25,14 +25,14 @@ impl Net {
         self
     }
 
-    /// Firmware tries to start from it at this place, from 1.
+    /// Its position in the boot order, from 1.
     #[must_use]
     pub fn boot_order(mut self, order: Option<u32>) -> Self {
         self.boot_order = order;
         self
     }
 
-    /// Its place among what firmware tries.
+    /// Its position in the boot order.
     pub fn boots_at(&self) -> Option<u32> {
         self.boot_order
     }

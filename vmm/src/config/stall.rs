@@ -197,6 +197,6 @@ mod tests {
         assert!(!held.join().unwrap());
         assert!(!stall.hold(&full(), 0), "its worker was to come back before");
         stall.arm();
-        assert!(stall.hold(&full(), 0), "nobody asks, and it is tried again all the same");
+        assert!(stall.hold(&full(), 0), "it is retried without a reader");
     }
 }

@@ -2,8 +2,6 @@ use std::os::fd::OwnedFd;
 
 use vireo_vmconfig::{CpuTopology, Smbios};
 
-use crate::kvm::{KvmUnusable, probe};
-
 use super::{Attachment, Boot, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
@@ -30,7 +28,7 @@ pub struct VmConfig {
     pub(crate) notices: Notices,
 }
 
-/// More devices than there is room for.
+/// There are more devices than free slots.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TooManyDevices {
     /// On the root bus.
@@ -135,14 +133,6 @@ impl VmConfig {
     pub fn with_kvm(mut self, device: Option<OwnedFd>) -> Self {
         self.kvm = device;
         self
-    }
-
-    /// Whether VMs can run on its KVM.
-    ///
-    /// # Errors
-    /// Why they cannot.
-    pub fn probe(&self) -> Result<(), KvmUnusable> {
-        probe(self.kvm.as_ref())
     }
 
     /// Adds a display.

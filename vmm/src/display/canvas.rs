@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_cut_to_what_a_screen_may_have() {
+    fn sizes_are_limited_to_those_of_a_display() {
         let canvas = canvas(u16::MAX, u16::MAX);
         assert_eq!((canvas.width(), canvas.height()), (8192, 2048));
     }

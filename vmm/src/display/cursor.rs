@@ -5,7 +5,7 @@ pub struct Cursor {
     pub width: u16,
     /// Lines.
     pub height: u16,
-    /// The place in it that points.
+    /// The hotspot.
     pub hot: (u16, u16),
     /// `0xAARRGGBB`, line by line.
     pub pixels: Vec<u32>,

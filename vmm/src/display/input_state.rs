@@ -10,12 +10,12 @@ pub struct InputState {
 }
 
 impl InputState {
-    /// Hands that hold nothing.
+    /// No key or button is pressed.
     pub fn new(display: Display) -> Self {
         Self { display, held: Vec::new(), pointing: Pointing::default() }
     }
 
-    /// A key, by its place. Exact, whatever the guest's layout is.
+    /// A key, by its position. Exact, whatever the guest's layout is.
     pub fn key(&mut self, key: Key, down: bool) {
         if down && !self.held.contains(&key) {
             self.held.push(key);
@@ -25,7 +25,7 @@ impl InputState {
         self.display.key(key, down);
     }
 
-    /// A symbol, as clients send it that know no places: typed as on a US keyboard. Shift is pressed or let go for it
+    /// A symbol, from clients without scan codes: typed as on a US keyboard. Shift is pressed or let go for it
     /// if the client's layout has the symbol elsewhere, but not for shortcuts.
     pub fn symbol(&mut self, symbol: u32, down: bool) {
         let Some(stroke) = Stroke::of(symbol) else {

@@ -1,4 +1,4 @@
-/// A key of a PC keyboard, by its place and not by what is printed on it: the XT scan code (set 1), with the high bit
+/// A key of a PC keyboard, by its position and not by its label: the XT scan code (set 1), with the high bit
 /// for those that follow a prefix 0xE0. RFB's extended key event names keys the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key(u8);

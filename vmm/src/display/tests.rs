@@ -3,7 +3,7 @@ use std::sync::mpsc;
 
 use super::*;
 
-/// One colour over a small screen.
+/// One colour over a small display.
 #[derive(Default)]
 struct Wall {
     colour: AtomicU32,
@@ -36,7 +36,7 @@ fn colour(watch: &mut Watch) -> u32 {
 }
 
 #[test]
-fn nobody_watches_nobody_asks() {
+fn a_display_without_viewers_is_not_refreshed() {
     let (display, wall) = wall();
     display.key(Key::PAUSE, true);
     assert_eq!(wall.asked.load(Ordering::Relaxed), 0);
@@ -66,13 +66,13 @@ fn every_viewer_sees_a_change_once() {
 fn a_viewer_that_wants_nothing_sleeps_until_the_alarm() {
     let (display, wall) = wall();
     let mut watch = display.watch();
-    let (tell, reported) = mpsc::channel();
+    let (report, reported) = mpsc::channel();
     let wanted = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
         let asked = wanted.clone();
         scope.spawn(move || {
             watch.wait(|_, seen| {
-                tell.send(()).unwrap();
+                report.send(()).unwrap();
                 match asked.load(Ordering::Relaxed) {
                     0 => Next::Alarm,
                     _ => Next::Done { seen, value: () },
@@ -101,7 +101,7 @@ fn the_last_picture_of_a_source_stays_until_the_next_source_draws() {
 }
 
 #[test]
-fn an_idle_screen_is_asked_less_and_less_often() {
+fn an_idle_display_is_refreshed_less_often() {
     let (display, _wall) = wall();
     let _watch = display.watch();
     let mut state = lock(&display.0.state);

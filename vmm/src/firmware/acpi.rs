@@ -19,7 +19,7 @@ const TABLES_ALIGN: u32 = 64;
 const RSDP_ALIGN: u32 = 16;
 
 /// The tables come in steps of this, and with at least half of it to spare: they may still grow after their size was
-/// told, when firmware has chosen other windows.
+/// informed, when firmware has chosen other windows.
 const STEP: usize = 4096;
 
 /// The ACPI tables as firmware takes them: two blobs, and what is to be done to them in memory.
@@ -48,7 +48,7 @@ impl AcpiFiles {
         Self { tables: tables.to_vec(), rsdp: rsdp.to_vec(), loader }
     }
 
-    /// The files with the sizes that the directory tells, for tables that may yet change a little.
+    /// The files with the sizes of the directory, for tables that may yet change a little.
     pub(crate) fn sizes(&self) -> [(&'static str, u32); 3] {
         let tables = (self.tables.len() + STEP / 2).next_multiple_of(STEP);
         let size = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);

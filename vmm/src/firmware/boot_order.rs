@@ -2,7 +2,7 @@ use crate::pci::Address;
 
 /// What firmware starts from, in order: the file `bootorder` (Open Firmware paths, one a line).
 ///
-/// Where nobody asks for an order, every device that can be started from takes part, as they come. Where somebody
+/// Without any boot order every bootable device takes part, in their order. With one, only
 /// does, only the devices that ask do. SeaBIOS looks at addresses alone, OVMF at the names of nodes, too.
 #[derive(Debug, Default)]
 pub(crate) struct BootOrder {
@@ -27,7 +27,7 @@ impl BootOrder {
     }
 
     /// A virtio NIC. It takes part only with an order.
-    pub(crate) fn network_card(&mut self, at: Address, order: Option<u32>) {
+    pub(crate) fn nic(&mut self, at: Address, order: Option<u32>) {
         self.add(order, at, "ethernet", "/ethernet-phy@0", false);
     }
 
@@ -68,10 +68,10 @@ mod tests {
     }
 
     #[test]
-    fn disks_take_part_as_they_come_where_nobody_asks() {
+    fn without_boot_order_all_disks_take_part() {
         let mut order = BootOrder::default();
         order.virtio_disk(Address::root(1), None);
-        order.network_card(Address::root(2), None);
+        order.nic(Address::root(2), None);
         order.virtio_disk(Address::root(17), None);
         order.sata_drive(Address::root_function(31, 2), 1, None);
         order.scsi_drive(Address::root(5), 3, None);
@@ -81,11 +81,11 @@ mod tests {
     }
 
     #[test]
-    fn only_who_asks_takes_part_where_somebody_asks() {
+    fn with_boot_order_only_those_devices_take_part() {
         let mut order = BootOrder::default();
         order.virtio_disk(Address::root(1), None);
         order.virtio_disk(Address::root(2), Some(10));
-        order.network_card(Address::root(3), Some(9));
+        order.nic(Address::root(3), Some(9));
         assert_eq!(file(order), "/pci@i0cf8/ethernet@3/ethernet-phy@0\n/pci@i0cf8/scsi@2/disk@0,0\nHALT\0");
         assert_eq!(file(BootOrder::default()), "HALT\0");
     }

@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_in_the_units_of_each_field() {
+    fn memory_is_described_in_the_units_of_each_field() {
         let bytes = cmos(MemorySize::from_bytes(512 << 20).unwrap(), 4);
         assert_eq!((word(&bytes, 0x17, 2), word(&bytes, 0x34, 2)), (0xffff, 496 * 16));
         assert_eq!((word(&bytes, 0x5b, 3), word(&bytes, 0x5f, 1)), (0, 3));

@@ -3,7 +3,7 @@ use std::sync::{Arc, OnceLock};
 
 /// A file's name in the directory, with its NUL.
 const NAME: usize = 56;
-/// The first key that belongs to a file.
+/// The first key of a file.
 const FIRST_FILE: u16 = 0x20;
 /// Files have keys below the one where architecture's own begin.
 const LAST_FILE: u16 = 0x3fff;
@@ -25,7 +25,7 @@ pub(crate) enum Key {
     /// Whether to offer a boot menu.
     BootMenu = 0x0e,
     /// One more than the highest local APIC id.
-    MaxProcessors = 0x0f,
+    MaxCpus = 0x0f,
     /// The list of files.
     Directory = 0x19,
 }

@@ -83,16 +83,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_told_once_and_the_console_shows_all() {
+    fn it_is_reported_once_and_the_console_shows_all() {
         let reported = Arc::new(Mutex::new(0));
         let shown = Arc::new(Mutex::new(Vec::new()));
-        let (count, screen) = (reported.clone(), shown.clone());
+        let (count, console) = (reported.clone(), shown.clone());
         let nothing = NothingToStart::new(Notices::new(move |notice| {
             assert_eq!(notice, Notice::NoBootDevice);
             *count.lock().unwrap() += 1;
         }));
         let port = DebugConsole::new(nothing.clone());
-        let output = move |bytes: &[u8]| screen.lock().unwrap().extend_from_slice(bytes);
+        let output = move |bytes: &[u8]| console.lock().unwrap().extend_from_slice(bytes);
         let mut console = ScannedOutput::new(Box::new(output), nothing);
         for _ in 0..2 {
             console.write(b"No bootable device.\n");

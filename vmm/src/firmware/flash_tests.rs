@@ -57,7 +57,7 @@ impl Chip {
     }
 }
 
-/// How OVMF tells a flash from RAM and from ROM: the byte that it writes is not kept, and the cleared status differs
+/// How OVMF distinguishes flash from RAM and ROM: the byte that it writes is not kept, and the cleared status differs
 /// from what was there.
 #[test]
 fn it_is_recognised_as_flash() {
@@ -109,7 +109,7 @@ fn a_buffer_is_written_once_it_is_confirmed() {
 }
 
 #[test]
-fn what_the_file_does_not_take_is_told() {
+fn what_the_file_does_not_take_is_reported() {
     let path = tempfile::NamedTempFile::new().unwrap();
     let read_only = File::open(path.path()).unwrap();
     let flash = Flash::new(read_only, SIZE, Box::new(Shown(Arc::new(AtomicBool::new(true)))));

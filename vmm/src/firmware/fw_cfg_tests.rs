@@ -99,7 +99,7 @@ fn what_cannot_be_done_is_answered_with_an_error() {
     ] {
         assert_eq!(transfer(&pair, 0x1000, control, len, to), 1, "{control:#x} {len:#x} {to:#x}");
     }
-    // Nobody can be told of these.
+    // These cannot be reported.
     for at in [RAM - 8, u64::MAX - 3] {
         Dma(pair.0.clone()).write(0, &at.to_be_bytes());
     }

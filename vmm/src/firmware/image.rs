@@ -23,7 +23,7 @@ pub enum ImageError {
     /// No image has such a size.
     #[error("a firmware image of {0} bytes: it has to be whole pages of 4 KiB, and at most 16 MiB in all")]
     Size(u64),
-    /// No room in the address space.
+    /// It does not fit in the address space.
     #[error("cannot map the firmware image")]
     Map(#[source] MmapRegionError),
     /// RAM ends below 1 MiB.

@@ -20,7 +20,7 @@ pub struct LogScanner {
 }
 
 impl LogScanner {
-    /// Takes in what was said; whether it is now known that there is nothing to start, which is said once. `line` is
+    /// Scans output; returns whether it is now known that nothing can be booted, once. `line` is
     /// called with every line.
     pub(super) fn hear_lines(&mut self, bytes: &[u8], mut each: impl FnMut(&str)) -> bool {
         let before = self.found;
@@ -38,8 +38,8 @@ impl LogScanner {
         self.found && !before
     }
 
-    /// Takes in what was said; whether it is now known that there is nothing to start, which is said once. Stops
-    /// listening after what firmware can have to say.
+    /// Scans output; returns whether it is now known that nothing can be booted, once. Stops
+    /// listening after the output of the firmware.
     pub fn scan(&mut self, bytes: &[u8]) -> bool {
         if self.found || self.heard >= LISTENED_TO {
             return false;
@@ -68,7 +68,7 @@ mod tests {
             let mut log_scanner = LogScanner::default();
             let heard: Vec<_> = text.bytes().map(|byte| log_scanner.scan(&[byte])).collect();
             assert_eq!(heard.iter().filter(|found| **found).count(), 1, "{text}");
-            assert!(!log_scanner.scan(text.as_bytes()), "it is said once");
+            assert!(!log_scanner.scan(text.as_bytes()), "it is reported once");
         }
     }
 

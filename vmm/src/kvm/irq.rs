@@ -29,7 +29,7 @@ pub(crate) struct KvmRouter {
 
 struct Routing {
     vm: Arc<VmFd>,
-    /// The place is the GSI, counted from `layout::MSI_GSI_START`.
+    /// The index is the GSI, counted from `layout::MSI_GSI_START`.
     slots: Mutex<Vec<Slot>>,
 }
 

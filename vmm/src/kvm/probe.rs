@@ -4,6 +4,8 @@ use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 
 use kvm_ioctls::{Cap, Kvm};
 
+use crate::config::VmConfig;
+
 /// The only API version there has been since Linux 2.6.22.
 const API_VERSION: i32 = 12;
 
@@ -37,9 +39,9 @@ pub enum KvmUnusable {
     /// `/dev/kvm` is there, for others.
     #[error("no permission to open /dev/kvm: join the group that owns it (often \"kvm\")")]
     NoPermission,
-    /// The processor has no hardware virtualization, so this KVM interprets guest kernels, thousands of times slower.
+    /// The CPU has no hardware virtualization, so this KVM interprets guest kernels, thousands of times slower.
     #[error(
-        "/dev/kvm on this host runs guests in software: the processor shows neither vmx nor svm in /proc/cpuinfo"
+        "/dev/kvm on this host runs guests in software: the CPU shows neither vmx nor svm in /proc/cpuinfo"
     )]
     SoftwareOnly,
     /// The kernel's KVM lacks something.
@@ -51,6 +53,16 @@ pub enum KvmUnusable {
     /// The device could not be opened or questioned.
     #[error("cannot use /dev/kvm")]
     Broken(#[source] io::Error),
+}
+
+impl VmConfig {
+    /// Whether VMs can run on its KVM.
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn probe(&self) -> Result<(), KvmUnusable> {
+        probe(self.kvm.as_ref())
+    }
 }
 
 /// Whether VMs can run here; on an open `/dev/kvm` if one is given.

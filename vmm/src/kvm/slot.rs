@@ -26,8 +26,8 @@ impl KvmSlots {
 impl MemorySlots for KvmSlots {
     fn claim(&self, memory: Arc<DeviceMemory>) -> io::Result<Arc<dyn MemorySlot>> {
         let slot = self.next.fetch_add(1, Ordering::Relaxed);
-        let place = Mutex::new(Place { address: None, moved: false });
-        Ok(Arc::new(KvmSlot { vm: self.vm.clone(), slot, memory, place }))
+        let mapping = Mutex::new(Mapping { address: None, moved: false });
+        Ok(Arc::new(KvmSlot { vm: self.vm.clone(), slot, memory, mapping }))
     }
 }
 
@@ -35,10 +35,10 @@ struct KvmSlot {
     vm: Arc<VmFd>,
     slot: u32,
     memory: Arc<DeviceMemory>,
-    place: Mutex<Place>,
+    mapping: Mutex<Mapping>,
 }
 
-struct Place {
+struct Mapping {
     address: Option<u64>,
     /// Since the dirty pages were taken last.
     moved: bool,
@@ -64,32 +64,32 @@ impl KvmSlot {
 }
 
 impl MemorySlot for KvmSlot {
-    fn place(&self, address: Option<u64>) -> io::Result<()> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        if place.address == address {
+    fn map(&self, address: Option<u64>) -> io::Result<()> {
+        let mut mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
+        if mapping.address == address {
             return Ok(());
         }
-        // A slot with a dirty log can be moved in one step, but not one that may be nowhere in between.
-        if let Some(old) = place.address {
+        // A slot with a dirty log can be moved in one step, but not without being unmapped in between.
+        if let Some(old) = mapping.address {
             self.set(old, 0)?;
-            place.address = None;
+            mapping.address = None;
         }
         if let Some(new) = address {
             self.set(new, self.memory.bytes().len())?;
-            *place = Place { address, moved: true };
+            *mapping = Mapping { address, moved: true };
         }
         Ok(())
     }
 
     fn take_dirty(&self) -> io::Result<Vec<u64>> {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mapping = self.mapping.lock().unwrap_or_else(PoisonError::into_inner);
         let size = self.memory.bytes().len();
         let words = size.div_ceil(PAGE).div_ceil(64);
-        if place.address.is_none() || self.memory.is_read_only() {
+        if mapping.address.is_none() || self.memory.is_read_only() {
             return Ok(vec![0; words]);
         }
         let mut dirty = self.vm.get_dirty_log(self.slot, size)?;
-        if std::mem::take(&mut place.moved) {
+        if std::mem::take(&mut mapping.moved) {
             dirty = vec![u64::MAX; words];
         }
         Ok(dirty)
@@ -98,7 +98,7 @@ impl MemorySlot for KvmSlot {
 
 impl Drop for KvmSlot {
     fn drop(&mut self) {
-        if let Err(error) = self.place(None) {
+        if let Err(error) = self.map(None) {
             tracing::error!(%error, slot = self.slot, "a memory slot could not be given back");
             // The kernel still uses the mapping.
             std::mem::forget(self.memory.clone());

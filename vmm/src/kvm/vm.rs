@@ -36,7 +36,7 @@ impl KvmVm {
     /// Makes the VM.
     pub(crate) fn new(kvm: &Kvm, memory: GuestMemory) -> Result<Self, KvmError> {
         let fd = create_vm(kvm).map_err(KvmError::at("create a VM"))?;
-        // Both places have to be known before the first vCPU exists, and only Intel processors use them.
+        // Both addresses have to be known before the first vCPU exists, and only Intel CPUs use them.
         fd.set_identity_map_address(layout::IDENTITY_MAP_START)
             .map_err(KvmError::at("place the identity map"))?;
         let tss = usize::try_from(layout::TSS_START)
@@ -45,9 +45,9 @@ impl KvmVm {
         fd.create_irq_chip().map_err(KvmError::at("create the interrupt controllers"))?;
         let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..Default::default() };
         fd.create_pit2(pit).map_err(KvmError::at("create the timer"))?;
-        let machine = Self { fd: Arc::new(fd), memory };
-        machine.map_memory()?;
-        Ok(machine)
+        let vm = Self { fd: Arc::new(fd), memory };
+        vm.map_memory()?;
+        Ok(vm)
     }
 
     fn map_memory(&self) -> Result<(), KvmError> {

@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(got, [0x58, 0x59, 0x23, 5, 0x29, 0x02, 0x24, 0x20]);
         assert_eq!(get(&rtc, STATUS_D), VALID);
         assert_eq!(get(&rtc, STATUS_A), STATUS_A_DEFAULT);
-        assert_eq!(get(&rtc, 0x80 | STATUS_D), VALID, "the NMI bit is no part of the index");
+        assert_eq!(get(&rtc, 0x80 | STATUS_D), VALID, "the NMI bit is not part of the index");
     }
 
     #[test]

@@ -58,17 +58,17 @@ impl BusDevice for DeviceMemory {
 
 /// Puts memory of devices before the guest.
 pub trait MemorySlots: Send + Sync {
-    /// A slot for `memory`, placed nowhere. Given back when dropped.
+    /// A slot for `memory`, not mapped. Given back when dropped.
     fn claim(&self, memory: Arc<DeviceMemory>) -> io::Result<Arc<dyn MemorySlot>>;
 }
 
-/// The place of a [`DeviceMemory`] among the guest's addresses.
+/// The mapping of a [`DeviceMemory`] in the guest's addresses.
 pub trait MemorySlot: Send + Sync {
     /// Moves it to `address` (a multiple of 4096), or away.
-    fn place(&self, address: Option<u64>) -> io::Result<()>;
+    fn map(&self, address: Option<u64>) -> io::Result<()>;
 
     /// The pages written to since the last call, by the guest or, on the way, by anyone: a bit each, in words, lowest
-    /// first. All of them after it was placed, and none while it is nowhere or read-only.
+    /// first. All of them after it was mapped, and none while it is unmapped or read-only.
     fn take_dirty(&self) -> io::Result<Vec<u64>>;
 }
 

@@ -23,28 +23,32 @@ pub enum BarKind {
 
 /// Follows a BAR: something outside of the bus that answers, or listens, at the same addresses (a memory slot,
 /// doorbells).
-pub trait Follower: Send {
-    /// The BAR answers at `address` now, or nowhere.
+pub trait BarListener: Send {
+    /// The BAR answers at `address` now, or is unmapped.
     fn follow(&mut self, address: Option<u64>);
 }
 
 /// A BAR and where on its bus it answers now.
 ///
-/// The guest may point a BAR anywhere. Where something else answers already, it answers nowhere until that is gone
+/// The guest may point a BAR anywhere. Where something else answers already, it is unmapped until that is gone
 /// or it is moved again.
 pub(super) struct Bar {
     bus: Weak<Bus>,
     device: Weak<dyn BusDevice>,
-    follower: Option<Box<dyn Follower>>,
+    listener: Option<Box<dyn BarListener>>,
     size: u64,
     wanted: Option<BusRange>,
     mapped: Option<BusRange>,
 }
 
 impl Bar {
-    /// A BAR of `size` bytes that answers nowhere; accesses go to `device`.
-    pub(super) fn new(size: u64, device: Weak<dyn BusDevice>, follower: Option<Box<dyn Follower>>) -> Self {
-        Self { bus: Weak::new(), device, follower, size, wanted: None, mapped: None }
+    /// A BAR of `size` bytes that is unmapped; accesses go to `device`.
+    pub(super) fn new(
+        size: u64,
+        device: Weak<dyn BusDevice>,
+        listener: Option<Box<dyn BarListener>>,
+    ) -> Self {
+        Self { bus: Weak::new(), device, listener, size, wanted: None, mapped: None }
     }
 
     /// In bytes.
@@ -57,8 +61,8 @@ impl Bar {
         self.bus = bus;
     }
 
-    /// Makes it answer at the range, or nowhere; whether that changed anything.
-    pub(super) fn place(&mut self, wanted: Option<BusRange>) -> bool {
+    /// Maps it at the range, or unmaps it; returns whether that changed anything.
+    pub(super) fn map(&mut self, wanted: Option<BusRange>) -> bool {
         let changed = wanted != self.wanted;
         self.wanted = wanted;
         self.settle(changed)
@@ -77,8 +81,8 @@ impl Bar {
             self.mapped = move_range(&bus, device, from, self.wanted, report);
         }
         let moved = self.mapped != from;
-        if moved && let Some(follower) = &mut self.follower {
-            follower.follow(self.mapped.map(BusRange::start));
+        if moved && let Some(listener) = &mut self.listener {
+            listener.follow(self.mapped.map(BusRange::start));
         }
         moved
     }
@@ -121,34 +125,34 @@ mod tests {
     }
 
     struct Log(Arc<Mutex<Vec<Option<u64>>>>);
-    impl Follower for Log {
+    impl BarListener for Log {
         fn follow(&mut self, address: Option<u64>) {
             self.0.lock().unwrap().push(address);
         }
     }
 
     #[test]
-    fn a_bar_in_the_way_of_something_answers_nowhere_until_it_may() {
+    fn a_conflicting_bar_is_unmapped_until_the_range_is_free() {
         let bus = Arc::new(Bus::default());
         let device: Arc<dyn BusDevice> = Arc::new(Silent);
         let range = |start| BusRange::new(start, 0x1000);
         let other = range(0x8000).unwrap();
         bus.insert(other, Arc::new(Silent)).unwrap();
         let followed = Arc::new(Mutex::new(Vec::new()));
-        let follower = Box::new(Log(followed.clone()));
-        let mut bar = Bar::new(0x1000, Arc::downgrade(&device), Some(follower));
+        let listener = Box::new(Log(followed.clone()));
+        let mut bar = Bar::new(0x1000, Arc::downgrade(&device), Some(listener));
         bar.attach(Arc::downgrade(&bus));
 
-        assert!(bar.place(range(0x4000)));
+        assert!(bar.map(range(0x4000)));
         assert!(bus.read(0x4000, &mut [0]));
-        assert!(bar.place(range(0x8000)), "rejected, and gone from where it was");
+        assert!(bar.map(range(0x8000)), "rejected, and gone from where it was");
         assert!(!bus.read(0x4000, &mut [0]));
         assert!(!bar.retry());
         bus.remove(other).unwrap();
         assert!(bar.retry());
         assert!(bus.read(0x8000, &mut [0]));
-        assert!(bar.place(None));
-        assert!(!bar.place(None));
+        assert!(bar.map(None));
+        assert!(!bar.map(None));
         assert_eq!(*followed.lock().unwrap(), [Some(0x4000), None, Some(0x8000), None]);
     }
 }

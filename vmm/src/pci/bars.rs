@@ -1,6 +1,6 @@
 use std::sync::Weak;
 
-use super::bar::{Bar, BarKind, Follower};
+use super::bar::{Bar, BarKind, BarListener};
 use super::windows::Allowed;
 use super::{ConfigSpace, Decoding, RootError, Slot};
 use crate::bus::BusDevice;
@@ -30,16 +30,16 @@ impl Bars {
         self.insert(space, (index, kind), Bar::new(size, device, None));
     }
 
-    /// Like [`Self::add`], for a BAR that something else answers at as well: see [`Follower`]. With a memory slot
+    /// Like [`Self::add`], for a BAR that something else answers at as well: see [`BarListener`]. With a memory slot
     /// `device` answers only what does not reach the slot.
     pub fn add_followed(
         &mut self,
         space: &mut ConfigSpace,
         (index, kind): (usize, BarKind),
         size: u64,
-        (device, follower): (Weak<dyn BusDevice>, Box<dyn Follower>),
+        (device, listener): (Weak<dyn BusDevice>, Box<dyn BarListener>),
     ) {
-        self.insert(space, (index, kind), Bar::new(size, device, Some(follower)));
+        self.insert(space, (index, kind), Bar::new(size, device, Some(listener)));
     }
 
     fn insert(&mut self, space: &mut ConfigSpace, (index, kind): (usize, BarKind), bar: Bar) {
@@ -67,14 +67,14 @@ impl Bars {
         for (index, kind, bar) in &mut self.bars {
             let address = space.bar(*index, *kind);
             let range = address.and_then(|address| self.allowed.range(*kind, address, bar.size()));
-            if bar.place(range) {
+            if bar.map(range) {
                 outcome = Decoding::Changed;
             }
         }
         outcome
     }
 
-    /// Tries again to place what was rejected because something else answered there.
+    /// Tries again to map the BARs that were rejected because something else answered there.
     pub fn retry(&mut self) {
         for (_, _, bar) in &mut self.bars {
             bar.retry();

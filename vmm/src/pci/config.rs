@@ -174,17 +174,17 @@ impl ConfigSpace {
         }
     }
 
-    /// A dword at a constant place.
+    /// A dword at a constant offset.
     pub fn u32(&self, at: usize) -> u32 {
         u32::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]))
     }
 
-    /// A word at a constant place.
+    /// A word at a constant offset.
     pub fn u16(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
     }
 
-    /// A qword at a constant place.
+    /// A qword at a constant offset.
     pub fn u64(&self, at: usize) -> u64 {
         u64::from_le_bytes(std::array::from_fn(|i| self.bytes[at + i]))
     }

@@ -7,7 +7,7 @@ use crate::layout::ECAM_START;
 const PCIEXBAR: usize = 0x60;
 const ENABLE: u64 = 1;
 
-/// The memory controller hub of a Q35 (82G33 family datasheet, section 5): firmware identifies the machine by it.
+/// The memory controller hub of a Q35 (82G33 family datasheet, section 5): firmware identifies the platform by it.
 ///
 /// PCIEXBAR is live; the shadowing (PAM) and SMRAM registers only keep what is written to them.
 pub(super) struct HostBridge {

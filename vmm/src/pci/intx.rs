@@ -114,7 +114,7 @@ impl Intx {
         let _ = self.wire.set((pirqs, pirq(address)));
     }
 
-    /// Sets the level to what `wanted` answers. Asked while nobody else changes the level, so that whoever looks at
+    /// Sets the level to what `wanted` answers. Asked under the lock of the level, so that who looks at
     /// the newest state last wins.
     pub fn set(&self, wanted: impl FnOnce() -> bool) {
         self.change(|state| state.wanted = wanted());
@@ -148,7 +148,7 @@ mod tests {
     use super::super::tests::FakePins;
     use super::*;
 
-    fn machine() -> (FakePins, Arc<Pirqs>, [Intx; 3]) {
+    fn wired() -> (FakePins, Arc<Pirqs>, [Intx; 3]) {
         let pins = FakePins::default();
         let pirqs = Arc::new(Pirqs::new(Arc::new(pins.clone())));
         let functions: [Intx; 3] = std::array::from_fn(|_| Intx::default());
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_shared_line_is_up_while_anyone_holds_it() {
-        let (pins, _, [first, second, other]) = machine();
+        let (pins, _, [first, second, other]) = wired();
         first.set(|| true);
         second.set(|| true);
         other.set(|| true);
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn command_keeps_a_function_quiet_and_its_status_true() {
-        let (pins, _, [function, ..]) = machine();
+        let (pins, _, [function, ..]) = wired();
         let identity =
             super::super::Identity { vendor: 1, device: 1, revision: 0, class: 0, subsystem: (0, 0) };
         let mut space = ConfigSpace::new(identity);
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn the_pics_see_what_is_routed_to_them() {
-        let (pins, pirqs, [first, _, other]) = machine();
+        let (pins, pirqs, [first, _, other]) = wired();
         first.set(|| true);
         other.set(|| true);
         pirqs.route([10, 10, 11, 11, 10, 10, 11, 11]);

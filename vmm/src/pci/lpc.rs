@@ -25,7 +25,7 @@ impl Lpc {
             subsystem: (0x1af4, 0x1100),
         });
         config.set_multifunction();
-        // PMBASE: bits 15-7, bit 0 says I/O space. ACPI_CNTL: bit 7 enables the block.
+        // PMBASE: bits 15-7, bit 0 is set for I/O space. ACPI_CNTL: bit 7 enables the block.
         config.set(0x40, &(u32::from(PM_PORT) | 1).to_le_bytes());
         config.allow(0x40, &0xff80_u32.to_le_bytes());
         config.set(0x44, &[0x80]);

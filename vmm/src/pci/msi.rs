@@ -75,7 +75,7 @@ mod tests {
     use crate::pci::tests::FakeRouter;
 
     #[test]
-    fn a_message_goes_where_the_guest_says_while_it_is_on() {
+    fn messages_go_to_the_configured_address_while_enabled() {
         let router = FakeRouter::default();
         let identity = Identity { vendor: 1, device: 1, revision: 0, class: 0, subsystem: (0, 0) };
         let mut space = ConfigSpace::new(identity);

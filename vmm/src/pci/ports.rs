@@ -12,7 +12,7 @@ const RESET: u64 = (RESET_PORT - PCI_CONFIG_PORT) as u64;
 
 /// Configuration mechanism #1 (PCI 3.0, section 3.2.2.3.2): ports 0xCF8 to 0xCFF.
 ///
-/// The reset control register 0xCF9 is in the middle of the address port; accesses of one byte there go to whoever
+/// The reset control register 0xCF9 is in the middle of the address port; accesses of one byte there go to the device that
 /// claimed it.
 pub(super) struct ConfigPorts {
     fabric: Arc<Fabric>,

@@ -22,7 +22,7 @@ const FUNCTION_SIZE: u64 = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum RootError {
     /// Something else answers where the bus itself has to.
-    #[error("the PCI configuration space has no place in the address map")]
+    #[error("the PCI configuration space does not fit in the address map")]
     Claimed(#[source] BusError),
     /// All 32 slots are taken.
     #[error("no slot of the PCI root bus is free")]
@@ -87,7 +87,7 @@ impl Root {
     }
 
     /// Puts `function` at `address` and gives its BARs addresses. Function 0 of the same device has to be there and
-    /// to say that it has company ([`super::ConfigSpace::set_multifunction`]), or the guest does not look.
+    /// to set the multi-function bit ([`super::ConfigSpace::set_multifunction`]), or the guest does not look.
     pub fn add_at(&self, address: Address, function: Arc<dyn Function>) -> Result<(), RootError> {
         let mut slots = self.fabric.slots.write().unwrap_or_else(PoisonError::into_inner);
         self.put(&mut slots, address, function)

@@ -103,13 +103,13 @@ impl FakePins {
 
 impl IrqPins for FakePins {
     fn set_level(&self, gsi: u32, high: bool) -> io::Result<()> {
-        let (levels, changed) = &*self.0;
-        let news = match high {
+        let (levels, condition) = &*self.0;
+        let changed = match high {
             true => levels.lock().unwrap().insert(gsi),
             false => levels.lock().unwrap().remove(&gsi),
         };
-        assert!(news, "line {gsi} is set to what it is");
-        changed.notify_all();
+        assert!(changed, "line {gsi} is set to what it is");
+        condition.notify_all();
         Ok(())
     }
 }
@@ -169,14 +169,14 @@ impl Function for Plain {
     }
 }
 
-struct VmConfig {
+struct TestBus {
     mmio: Arc<Bus>,
     pio: Arc<Bus>,
     root: Root,
     _echo: Arc<Echo>,
 }
 
-fn machine(functions: usize) -> VmConfig {
+fn bus(functions: usize) -> TestBus {
     let (mmio, pio) = (Arc::new(Bus::default()), Arc::new(Bus::default()));
     let root =
         Root::new((&mmio, &pio), &[RamRange { start: 0, len: RAM }], Arc::new(FakePins::default())).unwrap();
@@ -184,10 +184,10 @@ fn machine(functions: usize) -> VmConfig {
     for _ in 0..functions {
         root.add(Plain::new(&echo)).unwrap();
     }
-    VmConfig { mmio, pio, root, _echo: echo }
+    TestBus { mmio, pio, root, _echo: echo }
 }
 
-impl VmConfig {
+impl TestBus {
     fn ecam32(&self, at: u64) -> u32 {
         let mut data = [0; 4];
         self.mmio.read(at, &mut data);
@@ -206,78 +206,78 @@ const RAM: u64 = 0x1000_0000;
 const ECAM: u64 = crate::layout::ECAM_START;
 
 #[test]
-fn the_machine_looks_like_a_q35_both_ways() {
-    let machine = machine(1);
-    assert_eq!(machine.ecam32(ECAM), 0x29c0_8086);
-    assert_eq!(machine.ecam32(ECAM + (31 << 15)), 0x2918_8086);
-    assert_eq!(machine.ecam32(ECAM + (1 << 15)), 0x1044_1af4);
-    assert_eq!(machine.ecam32(ECAM + (2 << 15)), 0xffff_ffff, "an absent device");
-    assert_eq!(machine.ecam32(ECAM + (1 << 12)), 0xffff_ffff, "an absent function");
-    assert_eq!(machine.port32(0x8000_0000), 0x29c0_8086);
-    assert_eq!(machine.port32(0x8000_f800), 0x2918_8086);
-    assert_eq!(machine.port32(0x8001_0000), 0xffff_ffff, "an absent bus");
-    assert_eq!(machine.port32(0x0000_0000), 0xffff_ffff, "not enabled");
+fn both_access_mechanisms_show_a_q35() {
+    let bus = bus(1);
+    assert_eq!(bus.ecam32(ECAM), 0x29c0_8086);
+    assert_eq!(bus.ecam32(ECAM + (31 << 15)), 0x2918_8086);
+    assert_eq!(bus.ecam32(ECAM + (1 << 15)), 0x1044_1af4);
+    assert_eq!(bus.ecam32(ECAM + (2 << 15)), 0xffff_ffff, "an absent device");
+    assert_eq!(bus.ecam32(ECAM + (1 << 12)), 0xffff_ffff, "an absent function");
+    assert_eq!(bus.port32(0x8000_0000), 0x29c0_8086);
+    assert_eq!(bus.port32(0x8000_f800), 0x2918_8086);
+    assert_eq!(bus.port32(0x8001_0000), 0xffff_ffff, "an absent bus");
+    assert_eq!(bus.port32(0x0000_0000), 0xffff_ffff, "not enabled");
     let mut half = [0; 2];
-    machine.pio.write(0xcf8, &0x8000_0000_u32.to_le_bytes());
-    machine.pio.read(0xcfe, &mut half);
+    bus.pio.write(0xcf8, &0x8000_0000_u32.to_le_bytes());
+    bus.pio.read(0xcfe, &mut half);
     assert_eq!(u16::from_le_bytes(half), 0x29c0);
-    assert_eq!(machine.root.addresses().len(), 3);
+    assert_eq!(bus.root.addresses().len(), 3);
 }
 
 #[test]
-fn the_reset_port_is_somebody_elses() {
-    let machine = machine(0);
+fn the_reset_port_is_another_devices() {
+    let bus = bus(0);
     let mut byte = [0];
-    machine.pio.read(0xcf9, &mut byte);
+    bus.pio.read(0xcf9, &mut byte);
     assert_eq!(byte, [0xff]);
-    assert!(machine.root.claim_reset_port(Arc::new(Echo)));
-    assert!(!machine.root.claim_reset_port(Arc::new(Echo)));
-    machine.pio.read(0xcf9, &mut byte);
+    assert!(bus.root.claim_reset_port(Arc::new(Echo)));
+    assert!(!bus.root.claim_reset_port(Arc::new(Echo)));
+    bus.pio.read(0xcf9, &mut byte);
     assert_eq!(byte, [0]);
-    assert_eq!(machine.port32(0x8000_0000), 0x29c0_8086);
+    assert_eq!(bus.port32(0x8000_0000), 0x29c0_8086);
 }
 
 #[test]
 fn configuration_space_follows_pciexbar() {
-    let machine = machine(0);
-    machine.mmio.write(ECAM + 0x60, &0xe000_0001_u32.to_le_bytes());
-    assert_eq!(machine.ecam32(ECAM), 0xffff_ffff);
-    assert_eq!(machine.ecam32(0xe000_0000), 0x29c0_8086);
-    assert_eq!(machine.ecam32(0xe000_0060), 0xe000_0001);
-    assert_eq!(machine.root.ecam().map(BusRange::start), Some(0xe000_0000));
-    machine.mmio.write(0xe000_0060, &0_u32.to_le_bytes());
-    assert_eq!(machine.ecam32(0xe000_0000), 0xffff_ffff);
-    assert_eq!(machine.root.ecam(), None);
-    assert_eq!(machine.port32(0x8000_0060), 0, "the ports stay");
+    let bus = bus(0);
+    bus.mmio.write(ECAM + 0x60, &0xe000_0001_u32.to_le_bytes());
+    assert_eq!(bus.ecam32(ECAM), 0xffff_ffff);
+    assert_eq!(bus.ecam32(0xe000_0000), 0x29c0_8086);
+    assert_eq!(bus.ecam32(0xe000_0060), 0xe000_0001);
+    assert_eq!(bus.root.ecam().map(BusRange::start), Some(0xe000_0000));
+    bus.mmio.write(0xe000_0060, &0_u32.to_le_bytes());
+    assert_eq!(bus.ecam32(0xe000_0000), 0xffff_ffff);
+    assert_eq!(bus.root.ecam(), None);
+    assert_eq!(bus.port32(0x8000_0060), 0, "the ports stay");
 }
 
 #[test]
-fn two_bars_on_one_place_settle_when_one_leaves() {
-    let machine = machine(2);
+fn conflicting_bars_are_mapped_when_one_is_unmapped() {
+    let bus = bus(2);
     let [first, second] = [1_u64, 2].map(|slot| ECAM + (slot << 15));
     for function in [first, second] {
-        machine.mmio.write(function + 4, &[2, 0]);
+        bus.mmio.write(function + 4, &[2, 0]);
     }
-    let base = machine.root.window64().start();
+    let base = bus.root.window64().start();
     let mut byte = [0];
-    assert!(machine.mmio.read(base + 3, &mut byte));
+    assert!(bus.mmio.read(base + 3, &mut byte));
     assert_eq!(byte, [3]);
-    machine.mmio.write(second + 0x10, &base.to_le_bytes());
-    assert!(!machine.mmio.read(base + 0x8000, &mut byte), "rejected, and gone from its old place");
-    machine.mmio.write(first + 4, &[0, 0]);
-    assert!(machine.mmio.read(base, &mut byte), "its place is free now");
-    assert_eq!(machine.ecam32(second + 0x10), 0x4 | u32::try_from(base & 0xffff_ffff).unwrap());
+    bus.mmio.write(second + 0x10, &base.to_le_bytes());
+    assert!(!bus.mmio.read(base + 0x8000, &mut byte), "rejected, and gone from its old address");
+    bus.mmio.write(first + 4, &[0, 0]);
+    assert!(bus.mmio.read(base, &mut byte), "its range is free now");
+    assert_eq!(bus.ecam32(second + 0x10), 0x4 | u32::try_from(base & 0xffff_ffff).unwrap());
 }
 
 #[test]
 fn every_bar_answers_where_its_own_decoding_puts_it() {
-    let machine = machine(1);
+    let bus = bus(1);
     let function = ECAM + (1 << 15);
-    let memory = |at: u64| machine.mmio.read(at + 5, &mut [0]);
-    let ports = |at: u64| machine.pio.read(at + 5, &mut [0]);
-    let bars = [0x10, 0x18, 0x1c, 0x30].map(|at| machine.ecam32(function + at));
+    let memory = |at: u64| bus.mmio.read(at + 5, &mut [0]);
+    let ports = |at: u64| bus.pio.read(at + 5, &mut [0]);
+    let bars = [0x10, 0x18, 0x1c, 0x30].map(|at| bus.ecam32(function + at));
     assert_eq!(bars, [4, 0xc000_0008, 0xc001, 0xc001_0000]);
-    let high = machine.root.window64().start();
+    let high = bus.root.window64().start();
     let seen = || [memory(high), memory(0xc000_0000), ports(0xc000), memory(0xc001_0000)];
     for (command, rom, want) in [
         (0, 0, [false, false, false, false]),
@@ -287,48 +287,48 @@ fn every_bar_answers_where_its_own_decoding_puts_it() {
         (3, 0, [true, true, true, false]),
         (0, 1, [false, false, false, false]),
     ] {
-        machine.mmio.write(function + 0x30, &[rom]);
-        machine.mmio.write(function + 4, &[command, 0]);
+        bus.mmio.write(function + 0x30, &[rom]);
+        bus.mmio.write(function + 4, &[command, 0]);
         assert_eq!(seen(), want, "command {command}, ROM {rom}");
     }
-    machine.mmio.write(function + 4, &[3]);
-    machine.mmio.write(function + 0x1c, &0xd000_u32.to_le_bytes());
-    machine.mmio.write(function + 0x18, &0xe000_0000_u32.to_le_bytes());
+    bus.mmio.write(function + 4, &[3]);
+    bus.mmio.write(function + 0x1c, &0xd000_u32.to_le_bytes());
+    bus.mmio.write(function + 0x18, &0xe000_0000_u32.to_le_bytes());
     assert!(!ports(0xc000) && ports(0xd000) && !memory(0xc000_0000) && memory(0xe000_0000));
 }
 
 #[test]
-fn a_bar_over_the_machine_itself_answers_nowhere() {
-    let machine = machine(1);
+fn a_bar_over_platform_ranges_is_unmapped() {
+    let bus = bus(1);
     let function = ECAM + (1 << 15);
-    machine.mmio.write(function + 4, &[3]);
+    bus.mmio.write(function + 4, &[3]);
     for at in [0_u64, 0xa_0000, RAM - 0x1_0000, 0xfec0_0000, 0xfee0_0000, 0xfeff_0000, 0xff00_0000] {
         for register in [0x10, 0x18] {
-            machine.mmio.write(function + register, &at.to_le_bytes()[..4]);
-            machine.mmio.write(function + 0x14, &[0; 4]);
-            assert!(!machine.mmio.read(at + 8, &mut [0]), "{at:#x}");
+            bus.mmio.write(function + register, &at.to_le_bytes()[..4]);
+            bus.mmio.write(function + 0x14, &[0; 4]);
+            assert!(!bus.mmio.read(at + 8, &mut [0]), "{at:#x}");
         }
     }
-    machine.mmio.write(function + 0x10, &RAM.to_le_bytes());
-    assert!(machine.mmio.read(RAM, &mut [0]), "right above RAM");
-    machine.mmio.write(function + 0x1c, &0x60_u32.to_le_bytes());
-    assert!(!machine.pio.read(0x60, &mut [0]), "ports of the VM");
+    bus.mmio.write(function + 0x10, &RAM.to_le_bytes());
+    assert!(bus.mmio.read(RAM, &mut [0]), "right above RAM");
+    bus.mmio.write(function + 0x1c, &0x60_u32.to_le_bytes());
+    assert!(!bus.pio.read(0x60, &mut [0]), "ports of the VM");
 }
 
 #[test]
 fn functions_share_a_device_where_they_are_put() {
-    let machine = machine(0);
+    let bus = bus(0);
     let at = Address::root_function(31, 2);
-    machine.root.add_at(at, Plain::new(&machine._echo)).unwrap();
-    assert_eq!(machine.ecam32(ECAM + (31 << 15) + (2 << 12)), 0x1044_1af4);
-    assert_eq!(machine.ecam32(ECAM + (31 << 15) + 0xc) >> 16 & 0x80, 0x80, "function 0 says so");
-    assert!(matches!(machine.root.add_at(at, Plain::new(&machine._echo)), Err(RootError::Taken(_))));
+    bus.root.add_at(at, Plain::new(&bus._echo)).unwrap();
+    assert_eq!(bus.ecam32(ECAM + (31 << 15) + (2 << 12)), 0x1044_1af4);
+    assert_eq!(bus.ecam32(ECAM + (31 << 15) + 0xc) >> 16 & 0x80, 0x80, "function 0 has the bit");
+    assert!(matches!(bus.root.add_at(at, Plain::new(&bus._echo)), Err(RootError::Taken(_))));
 }
 
 #[test]
 fn a_full_bus_refuses() {
-    let machine = machine(30);
-    assert!(matches!(machine.root.add(Plain::new(&Arc::new(Echo))), Err(RootError::Full)));
+    let bus = bus(30);
+    assert!(matches!(bus.root.add(Plain::new(&Arc::new(Echo))), Err(RootError::Full)));
 }
 
 proptest! {
@@ -338,17 +338,17 @@ proptest! {
         accesses in prop::collection::vec(
             (any::<bool>(), 0_u64..0x2_0000 + (1 << 15), prop::collection::vec(any::<u8>(), 1..9)), 1..200),
     ) {
-        let machine = machine(3);
+        let bus = bus(3);
         for (ports, at, data) in accesses {
             if ports {
-                machine.pio.write(0xcf8, &(0x8000_0000 | u32::try_from(at >> 4).unwrap()).to_le_bytes());
-                machine.pio.write(0xcfc + (at & 3), &data[..data.len().min(4 - (at & 3) as usize)]);
-            } else if let Some(ecam) = machine.root.ecam() {
-                machine.mmio.write(ecam.start() + at, &data);
+                bus.pio.write(0xcf8, &(0x8000_0000 | u32::try_from(at >> 4).unwrap()).to_le_bytes());
+                bus.pio.write(0xcfc + (at & 3), &data[..data.len().min(4 - (at & 3) as usize)]);
+            } else if let Some(ecam) = bus.root.ecam() {
+                bus.mmio.write(ecam.start() + at, &data);
                 let mut back = data.clone();
-                machine.mmio.read(ecam.start() + at, &mut back);
+                bus.mmio.read(ecam.start() + at, &mut back);
             }
         }
-        prop_assert_eq!(machine.port32(0x8000_0000), 0x29c0_8086);
+        prop_assert_eq!(bus.port32(0x8000_0000), 0x29c0_8086);
     }
 }

@@ -118,7 +118,7 @@ mod tests {
     const MEMORY: BarKind = BarKind::Memory64 { prefetchable: false };
 
     #[test]
-    fn a_bar_answers_only_where_nothing_of_the_machine_is() {
+    fn a_bar_answers_only_outside_platform_ranges() {
         let gib = 1 << 30;
         let ram = [RamRange { start: 0, len: 2 * gib }, RamRange { start: 4 * gib, len: 3 * gib }];
         let allowed = Windows::new(&ram).unwrap().allowed();

@@ -16,7 +16,7 @@ pub(super) const CURSOR: i32 = -239;
 pub(super) const BAND: u16 = 64;
 /// Columns of one rectangle: what Tight allows.
 pub(super) const MAX_WIDTH: u16 = 2048;
-/// Screens are flat areas: more effort makes hardly less of them.
+/// Displays are mostly flat areas: a higher level hardly compresses them better.
 const EFFORT: u32 = 3;
 /// From where on a pixel of a cursor is seen, as viewers know no shades of it.
 const OPAQUE: u8 = 0x80;
@@ -112,8 +112,8 @@ impl Encoder {
         out.extend([0; 4]);
         deflate(zlib, out, &self.plain);
         let len = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
-        if let Some(place) = out.get_mut(start..start + 4) {
-            place.copy_from_slice(&len.to_be_bytes());
+        if let Some(field) = out.get_mut(start..start + 4) {
+            field.copy_from_slice(&len.to_be_bytes());
         }
     }
 }

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_speaks_something_else_is_turned_away() {
+    fn other_protocols_are_rejected() {
         for says in
             [&b"GET / HTTP/1"[..], b"RFB 003-008\n", b"RFB 00x.008\n", b"RFB +03.008\n", b"RFB 002.000\n"]
         {

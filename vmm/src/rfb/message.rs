@@ -5,7 +5,7 @@ use crate::display::Area;
 
 /// Limit of encodings; those beyond are ignored.
 const MAX_ENCODINGS: usize = 128;
-/// More text than anybody cuts. There is nobody to give it to, so it is passed over; a viewer that announces more is
+/// More text than a clipboard holds. There is no receiver, so it is skipped; a viewer that announces more is
 /// not to be believed.
 const MAX_TEXT: u32 = 16 << 20;
 
@@ -22,7 +22,7 @@ pub(super) enum Message {
         symbol: u32,
         down: bool,
     },
-    /// QEMU's extended key event: with the key's place.
+    /// QEMU's extended key event: with the scan code.
     PlacedKey {
         symbol: u32,
         code: u32,

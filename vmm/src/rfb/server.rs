@@ -17,7 +17,7 @@ use super::stream::Stream;
 use super::viewer;
 use crate::display::Display;
 
-/// More people than look at one display.
+/// The most viewers of one display.
 const MAX_VIEWERS: usize = 16;
 const STACK: usize = 256 << 10;
 /// How long accepting pauses when the process has run out of files.
@@ -32,7 +32,7 @@ pub enum Address {
     Tcp(SocketAddr),
 }
 
-/// Why a text names no place for viewers.
+/// Why a text is not an address to listen at.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ParseAddressError {
     /// Neither of the two forms.

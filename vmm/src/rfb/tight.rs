@@ -285,7 +285,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn flat_parts_are_cut_out_where_their_number_need_not_be_told() {
+    fn flat_parts_are_cut_out_where_their_number_need_not_be_known() {
         let area = Area { x: 10, y: 20, width: 300, height: 2 };
         let pixels: Vec<u32> = (0..600).map(|at| if at % 300 < 130 { at % 7 } else { 9 }).collect();
         for (split, expected) in [(false, 1), (true, 2)] {

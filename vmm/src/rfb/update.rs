@@ -94,7 +94,7 @@ impl Session {
         if self.resizes {
             requests.size = size;
         }
-        // A viewer whose screen has a new size begins with nothing on it.
+        // A viewer whose display has a new size begins with nothing on it.
         Next::Done { seen: if moved { 0 } else { seen }, value: step }
     }
 
@@ -133,16 +133,16 @@ impl Session {
 
     /// A viewer that cannot follow a change of size keeps its own: it sees what fits, on black.
     fn pixels(&mut self, canvas: &Canvas, seen: u64, also: Area, size: (u16, u16)) -> Vec<(Area, Vec<u32>)> {
-        let screen = Area::sized(size.0, size.1);
+        let whole = Area::sized(size.0, size.1);
         let drawn = (canvas.width(), canvas.height());
         let areas = if std::mem::replace(&mut self.drawn, drawn) == drawn {
             canvas.changes(seen, also)
         } else {
-            vec![screen]
+            vec![whole]
         };
         areas
             .into_iter()
-            .flat_map(|area| bands(area.and(screen)))
+            .flat_map(|area| bands(area.and(whole)))
             .map(|area| (area, canvas.copy(area)))
             .collect()
     }
@@ -165,7 +165,7 @@ fn rectangle(at: (u16, u16), size: (u16, u16), encoding: i32) -> Vec<u8> {
     bytes
 }
 
-/// One screen of that size.
+/// One screen of that size (ExtendedDesktopSize).
 fn extended_size(why: (u16, u16), size: (u16, u16)) -> Vec<u8> {
     let mut bytes = rectangle(why, size, EXTENDED_DESKTOP_SIZE);
     bytes.extend([1, 0, 0, 0]);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_viewer_that_follows_is_told_the_size_and_then_sent_everything() {
+    fn a_viewer_that_follows_gets_the_size_and_then_sent_everything() {
         for (encoding, len) in [(DESKTOP_SIZE, 12), (EXTENDED_DESKTOP_SIZE, 12 + 4 + 16)] {
             let (mut session, mut requests) = (Session::default(), requests((640, 480)));
             let canvas = canvas(100, 50);

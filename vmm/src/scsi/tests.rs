@@ -62,7 +62,7 @@ impl Bench {
         reply.sense.map_or(Ok(reply.transferred), |sense| Err(sense.fixed()))
     }
 
-    fn refusal(&mut self, cdb: &[u8]) -> (u8, u8) {
+    fn sense_of(&mut self, cdb: &[u8]) -> (u8, u8) {
         let sense = self.ask(cdb, 512).unwrap_err();
         (sense[2], sense[12])
     }
@@ -109,7 +109,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
         (&[0x1a, 0, 0x2a, 0, 36, 0], (5, 0x24)),
         (&[0x93, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0], (5, 0x24)),
     ] {
-        assert_eq!(disk.refusal(cdb), sense, "{cdb:x?}");
+        assert_eq!(disk.sense_of(cdb), sense, "{cdb:x?}");
         // The sense is kept for who asks for it, once.
         let kept = disk.ask(&[0x03, 0, 0, 0, 18, 0], 18).unwrap();
         assert_eq!((kept[0], kept[2], kept[12]), (0x70, sense.0, sense.1));
@@ -121,7 +121,7 @@ fn what_makes_no_sense_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_disk_says_what_it_is() {
+fn inquiry_identifies_a_disk() {
     let mut bench = bench(DiskDevice::Disk, false);
     let inquiry = bench.ask(&[0x12, 0, 0, 0, 36, 0], 96).unwrap();
     assert_eq!((inquiry.len(), inquiry[0], inquiry[1]), (36, 0, 0));
@@ -184,14 +184,14 @@ fn a_cdrom_has_one_track_and_a_tray() {
     assert_eq!(event(&mut bench), [0, 2]);
 
     bench.ask(&[0x1e, 0, 0, 0, 1, 0], 0).unwrap();
-    assert_eq!(bench.refusal(&[0x1b, 0, 0, 0, 2, 0]), (5, 0x53), "locked");
+    assert_eq!(bench.sense_of(&[0x1b, 0, 0, 0, 2, 0]), (5, 0x53), "locked");
     bench.ask(&[0x1e, 0, 0, 0, 0, 0], 0).unwrap();
     bench.ask(&[0x1b, 0, 0, 0, 2, 0], 0).unwrap();
     assert_eq!(event(&mut bench), [3, 1]);
     assert_eq!(profile(&mut bench), [0, 0]);
     for cdb in [&[0x00][..], &[0x25], &[0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0], &[0x43, 0, 0, 0, 0, 0, 0, 0, 64, 0]]
     {
-        assert_eq!(bench.refusal(cdb), (2, 0x3a), "{cdb:x?}");
+        assert_eq!(bench.sense_of(cdb), (2, 0x3a), "{cdb:x?}");
     }
     bench.ask(&[0x1b, 0, 0, 0, 3, 0], 0).unwrap();
     assert_eq!(event(&mut bench), [2, 2]);

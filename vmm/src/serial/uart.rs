@@ -10,7 +10,7 @@ use crate::bus::BusDevice;
 use crate::irq::IrqLine;
 use crate::serial::SerialOutput;
 
-/// Bytes kept beyond the UART's own FIFO: a pasted screen, not a file.
+/// Bytes kept beyond the UART's own FIFO: a pasted page, not a file.
 const BACKLOG: usize = 4096;
 
 /// Register offset of the receive buffer (and of the divisor latch, which reads do no harm to).
@@ -22,7 +22,7 @@ const ENABLE_RECEIVED: u8 = 1 << 0;
 const IDENTIFICATION: u8 = 2;
 const NOTHING: u8 = 0b0001;
 const RECEIVED: u8 = 0b0100;
-/// Line control, and its bit that has the divisor in the place of other registers.
+/// Line control, and its bit that maps the divisor over other registers.
 const LINE_CONTROL: u8 = 3;
 const DIVISOR: u8 = 1 << 7;
 /// Line status, and its bit for data in the FIFO.
@@ -263,7 +263,7 @@ mod tests {
         assert_eq!(got, bytes);
         uart.write(1, &[0]);
         uart.push(b"x");
-        assert_eq!(read(&uart, 2) & 0xf, 1, "nobody wants to know");
+        assert_eq!(read(&uart, 2) & 0xf, 1, "the driver has not enabled the interrupt");
     }
 
     #[test]

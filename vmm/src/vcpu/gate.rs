@@ -8,25 +8,25 @@ use crate::exit::Outcome;
 pub(crate) struct Gate {
     /// A copy of the closed state, for vCPUs that only check.
     closed: AtomicBool,
-    standing: Mutex<Standing>,
+    state: Mutex<GateState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Standing {
+struct GateState {
     closed: bool,
     /// vCPUs that wait at the gate.
     parked: usize,
 }
 
 impl Gate {
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, GateState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, closed: bool) {
-        let mut standing = self.standing();
-        standing.closed = closed;
+        let mut state = self.state();
+        state.closed = closed;
         self.closed.store(closed, Ordering::SeqCst);
         self.changed.notify_all();
     }
@@ -48,18 +48,18 @@ impl Gate {
 
     /// Blocks while the gate is closed and the VM is not over. To end a VM, open its gate afterwards.
     pub(super) fn wait(&self, outcome: &Outcome) {
-        let mut standing = self.standing();
-        standing.parked += 1;
+        let mut state = self.state();
+        state.parked += 1;
         self.changed.notify_all();
-        let stay = |standing: &mut Standing| standing.closed && !outcome.is_over();
-        let mut standing = self.changed.wait_while(standing, stay).unwrap_or_else(PoisonError::into_inner);
-        standing.parked -= 1;
+        let stay = |state: &mut GateState| state.closed && !outcome.is_over();
+        let mut state = self.changed.wait_while(state, stay).unwrap_or_else(PoisonError::into_inner);
+        state.parked -= 1;
     }
 
     /// Blocks until `all` vCPUs wait, or the gate is opened.
     pub(super) fn gather(&self, all: usize) {
-        let missing = |standing: &mut Standing| standing.closed && standing.parked < all;
-        drop(self.changed.wait_while(self.standing(), missing).unwrap_or_else(PoisonError::into_inner));
+        let missing = |state: &mut GateState| state.closed && state.parked < all;
+        drop(self.changed.wait_while(self.state(), missing).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_wait_together_and_go_on_together() {
+    fn vcpus_wait_and_continue_together() {
         let (gate, outcome) = (Arc::new(Gate::default()), Arc::new(Outcome::default()));
         gate.close();
         let waiting = [passer(&gate, &outcome), passer(&gate, &outcome)];
@@ -85,13 +85,13 @@ mod tests {
         assert!(gate.is_closed() && waiting.iter().all(|one| !one.is_finished()));
         gate.open();
         waiting.into_iter().for_each(|one| one.join().unwrap());
-        // Nobody is waited for at an open gate, and nobody waits.
+        // An open gate blocks no vCPU.
         gate.gather(1);
         gate.wait(&outcome);
     }
 
     #[test]
-    fn nobody_waits_in_a_machine_that_is_over() {
+    fn no_vcpu_waits_in_a_stopped_vm() {
         let (gate, outcome) = (Arc::new(Gate::default()), Arc::new(Outcome::default()));
         gate.close();
         let waiting = passer(&gate, &outcome);

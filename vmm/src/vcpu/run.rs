@@ -54,7 +54,7 @@ impl Vcpu {
         while !self.outcome.is_over() {
             if gate.is_closed() {
                 // Informs a guest with KVM's clock of the pause. There is no way for other clocks.
-                let _untold = self.fd.kvmclock_ctrl();
+                let _unsupported = self.fd.kvmclock_ctrl();
                 gate.wait(&self.outcome);
                 continue;
             }

@@ -1,14 +1,14 @@
 //! The graphics adapter (section 5.7), in two dimensions, with one display.
 //!
-//! Its driver copies frames here and says which of them is on the display, and what of it is new. Viewers look at
+//! Its driver copies frames here and sets which of them is scanned out, and flushes changed areas. Viewers look at
 //! that when they request an update; a display without viewers is not read. All that a driver can make the host keep is
 //! bounded, and everything it names is checked to be there.
 
 mod command;
+mod display;
 mod edid;
 mod format;
 mod resource;
-mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use self::command::{Code, Command, Header, Rect};
+use self::display::GpuDisplay;
 use self::resource::Resources;
-use self::screen::Screen;
 use super::{
     Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
 };
@@ -36,7 +36,7 @@ const CONTROL: usize = 0;
 const CURSOR: usize = 1;
 /// VIRTIO_GPU_F_EDID.
 const EDID: u64 = 1 << 1;
-/// The one display there is, of the 16 that an answer has room for.
+/// The one scanout, of the 16 in an answer.
 const SCANOUT: u32 = 0;
 const MAX_SCANOUTS: usize = 16;
 /// Room for an EDID in an answer.
@@ -46,15 +46,15 @@ const CURSOR_SIDE: u16 = 64;
 
 /// The adapter.
 pub struct Gpu {
-    screen: Arc<Screen>,
+    display: Arc<GpuDisplay>,
     resources: Resources,
 }
 
 impl Gpu {
     /// An adapter, and what it shows. Until a driver shows something, that is what `firmware` draws.
     pub fn new(firmware: Option<Arc<dyn Source>>) -> io::Result<(Self, Arc<dyn Source>)> {
-        let screen = Arc::new(Screen::new(firmware)?);
-        Ok((Self { screen: screen.clone(), resources: Resources::default() }, screen))
+        let display = Arc::new(GpuDisplay::new(firmware)?);
+        Ok((Self { display: display.clone(), resources: Resources::default() }, display))
     }
 
     /// Answers a chain of either queue.
@@ -98,12 +98,12 @@ impl Gpu {
             Command::Create { resource, format, width, height } => {
                 resources.create(resource, format, (width, height))?;
             }
-            Command::Unref { resource } => self.screen.forget(&resources.unref(resource)?),
+            Command::Unref { resource } => self.display.forget(&resources.unref(resource)?),
             Command::SetScanout { scanout, resource, rect } => self.set_scanout(scanout, resource, rect)?,
             Command::Flush { resource, rect } => {
                 let pixels = resources.pixels(resource)?;
                 let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
-                self.screen.flush(&pixels, area);
+                self.display.flush(&pixels, area);
             }
             Command::Transfer { resource, rect, offset } => {
                 resources.transfer(memory, resource, (rect, offset))?;
@@ -119,19 +119,19 @@ impl Gpu {
     fn set_scanout(&mut self, scanout: u32, resource: u32, rect: Rect) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
-            self.screen.show(None);
+            self.display.show(None);
             return Ok(());
         }
         let pixels = self.resources.pixels(resource)?;
         let area = rect.within(pixels.width, pixels.height).ok_or(Code::InvalidParameter)?;
-        self.screen.show(Some((pixels, area)));
+        self.display.show(Some((pixels, area)));
         Ok(())
     }
 
     fn set_cursor(&mut self, scanout: u32, resource: u32, hot: (u32, u32)) -> Result<(), Code> {
         check_scanout(scanout)?;
         if resource == 0 {
-            self.screen.set_cursor(None);
+            self.display.set_cursor(None);
             return Ok(());
         }
         let pixels = self.resources.pixels(resource)?;
@@ -141,13 +141,13 @@ impl Gpu {
         }
         let inside = |at: u32, side: u16| u16::try_from(at).unwrap_or(u16::MAX).min(side.saturating_sub(1));
         let hot = (inside(hot.0, width), inside(hot.1, height));
-        self.screen.set_cursor(Some(Cursor { width, height, hot, pixels: pixels.argb() }));
+        self.display.set_cursor(Some(Cursor { width, height, hot, pixels: pixels.argb() }));
         Ok(())
     }
 
     /// The one display, enabled, at its best size.
     fn display_info(&self) -> Vec<u8> {
-        let (width, height) = self.screen.best_size();
+        let (width, height) = self.display.best_size();
         let enabled = 1;
         let first = [0, 0, width.into(), height.into(), enabled, 0];
         let mut body: Vec<u8> = first.into_iter().flat_map(u32::to_le_bytes).collect();
@@ -156,7 +156,7 @@ impl Gpu {
     }
 
     fn edid(&self) -> Vec<u8> {
-        let (width, height) = self.screen.best_size();
+        let (width, height) = self.display.best_size();
         let block = edid::block(width, height);
         let mut body = u32::try_from(block.len()).unwrap_or(0).to_le_bytes().to_vec();
         body.extend([0; 4]);
@@ -178,19 +178,19 @@ impl Device for Gpu {
             class: CLASS,
             features: EDID,
             queues: vec![QUEUE_SIZE, CURSOR_QUEUE_SIZE],
-            config: self.screen.clone(),
+            config: self.display.clone(),
         }
     }
 
     fn activate(&mut self, _features: u64) -> io::Result<()> {
         self.resources = Resources::default();
-        self.screen.reset(true);
+        self.display.reset(true);
         Ok(())
     }
 
     fn deactivate(&mut self) {
         self.resources = Resources::default();
-        self.screen.reset(false);
+        self.display.reset(false);
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
@@ -203,12 +203,12 @@ impl Device for Gpu {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.screen.notifier().as_fd())
+        Some(self.display.notifier().as_fd())
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.screen.notifier().settle();
-        self.screen.note_resize();
+        self.display.notifier().settle();
+        self.display.note_resize();
         queues.config_changed();
         Ok(())
     }

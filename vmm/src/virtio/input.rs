@@ -1,6 +1,6 @@
-//! Input devices (section 5.8): a tablet, which is where people point, and a keyboard.
+//! Input devices (section 5.8): a tablet as pointer, and a keyboard.
 //!
-//! What people do waits in a bounded queue for buffers of the guest. A guest that gives none loses events, always
+//! Input waits in a bounded queue for buffers of the guest. A guest that gives none loses events, always
 //! whole packets, and never the release of a key whose press was reported.
 
 mod config;
@@ -34,7 +34,7 @@ pub struct Input {
     shared: Arc<Shared>,
 }
 
-/// Where people act on it.
+/// The display whose input it gets.
 struct Shared {
     state: Mutex<State>,
     notifier: Notifier,
@@ -53,7 +53,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has what people did become events, if a driver is there.
+    /// Turns input into events, if a driver is there.
     fn happen(&self, queue: impl FnOnce(&mut Events)) {
         let mut state = self.state();
         if state.active {
@@ -199,7 +199,7 @@ impl Device for Input {
     }
 }
 
-/// For fuzzing: accesses to the configuration, what people do, and a buffer of the status queue.
+/// For fuzzing: accesses to the configuration, input, and a buffer of the status queue.
 #[cfg(fuzzing)]
 pub(crate) fn fuzz(memory: &GuestMemory, script: &[u8], status: Segments) {
     use super::DeviceConfig;

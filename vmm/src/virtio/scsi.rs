@@ -22,7 +22,7 @@ const DEVICE_ID: u16 = 8;
 const QUEUE_SIZE: u16 = 256;
 const CONTROL: usize = 0;
 const EVENTS: usize = 1;
-/// How many targets there can be: one byte of the address tells them apart.
+/// How many targets there can be: one byte of the address.
 pub const TARGETS: usize = crate::config::SCSI_TARGETS;
 /// Buffers of a request beside its header and its response.
 const SEG_MAX: u32 = QUEUE_SIZE as u32 - 2;
@@ -65,7 +65,7 @@ enum Addressed {
 }
 
 impl Scsi {
-    /// Opens the images of the drives, at most [`TARGETS`]; their place is their target. The number of the drive that
+    /// Opens the images of the drives, at most [`TARGETS`]; their index is their target. The number of the drive that
     /// cannot be used comes with the error.
     pub fn new(drives: &[(&Disk, DiskDevice)]) -> Result<Self, (usize, ImageError)> {
         let unit = |(number, (disk, device)): (usize, &(&Disk, DiskDevice))| {

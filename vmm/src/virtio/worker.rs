@@ -19,8 +19,8 @@ const ORDER: u64 = u64::MAX;
 const SOURCE: u64 = u64::MAX - 1;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Serve,
+enum Command {
+    Process,
     Pause,
     Stop,
 }
@@ -32,7 +32,7 @@ struct Control {
 }
 
 struct State {
-    order: Order,
+    command: Command,
     /// Not serving: parked, or ended.
     quiet: bool,
 }
@@ -42,10 +42,10 @@ impl Control {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn give(&self, order: Order) {
+    fn give(&self, command: Command) {
         let mut state = self.lock();
-        if state.order != Order::Stop {
-            state.order = order;
+        if state.command != Command::Stop {
+            state.command = command;
         }
         drop(state);
         self.changed.notify_all();
@@ -57,13 +57,13 @@ impl Control {
     /// Parks while paused; returns whether to continue.
     fn obey(&self) -> bool {
         let mut state = self.lock();
-        while state.order == Order::Pause {
+        while state.command == Command::Pause {
             state.quiet = true;
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.quiet = false;
-        state.order == Order::Serve
+        state.command == Command::Process
     }
 
     fn end(&self) {
@@ -91,7 +91,7 @@ impl Worker {
             Ok(wake) => wake,
             Err(error) => return Err((device, error)),
         };
-        let state = Mutex::new(State { order: Order::Serve, quiet: false });
+        let state = Mutex::new(State { command: Command::Process, quiet: false });
         let control = Arc::new(Control { state, changed: Condvar::new(), wake });
         // The device goes in after the thread is there, so that it is not lost with one that is not.
         let (hand, take) = mpsc::sync_channel::<Box<dyn Device>>(1);
@@ -121,7 +121,7 @@ impl Worker {
 
     /// Requests its end; does not wait.
     pub(super) fn ask_to_stop(&self) {
-        self.control.give(Order::Stop);
+        self.control.give(Command::Stop);
         self.stalls.release();
     }
 
@@ -138,7 +138,7 @@ impl Worker {
 
     /// Waits until nothing is served any more.
     pub(super) fn pause(&self) {
-        self.control.give(Order::Pause);
+        self.control.give(Command::Pause);
         let mut state = self.control.lock();
         while !state.quiet {
             state = self.control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -147,7 +147,7 @@ impl Worker {
 
     /// Continues after [`Self::pause`].
     pub(super) fn resume(&self) {
-        self.control.give(Order::Serve);
+        self.control.give(Command::Process);
     }
 }
 
@@ -175,7 +175,7 @@ impl Device for Nothing {
     }
 }
 
-/// Why serving ended other than by order.
+/// Why serving ended other than by command.
 #[derive(Debug, thiserror::Error)]
 enum WorkerError {
     #[error("the driver's ring is unusable")]

@@ -155,7 +155,7 @@ impl State {
         }
     }
 
-    /// Reset of the whole controller. What the worker does is not waited for, and goes nowhere.
+    /// Reset of the whole controller. The worker is not waited for, and its results are dropped.
     pub(super) fn reset(&mut self) {
         *self = Self {
             epoch: self.epoch.wrapping_add(1),

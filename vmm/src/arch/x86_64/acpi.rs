@@ -104,7 +104,7 @@ impl Blobs {
         blobs
     }
 
-    /// Some firmware adds to what is in a checksum's place, and some does not look at it: so zeros are there.
+    /// Some firmware adds to the bytes of a checksum, and some ignores them: so they are zeros.
     fn clear_sums(&mut self) {
         for Sum { blob, at, .. } in self.sums.clone() {
             if let Some(checksum) = self.blob(blob).get_mut(at) {

@@ -110,7 +110,7 @@ fn adjust(leaf: &mut kvm_cpuid_entry2, topology: Topology, apic_id: u8, host: Ho
     }
 }
 
-/// How many APIC ids share a cache: the first two levels belong to a core, further ones to a package.
+/// How many APIC ids share a cache: the first two levels are those of a core, further ones to a package.
 fn cache_sharing(eax: u32, topology: Topology) -> u32 {
     let level = eax >> 5 & 0b111;
     let shift = if level <= 2 { topology.core_shift() } else { topology.package_shift() };
@@ -172,14 +172,14 @@ mod tests {
         hit
     }
 
-    fn machine(s: u32, c: u32, t: u32, apic_id: u8) -> Vec<kvm_cpuid_entry2> {
+    fn leaves_of(s: u32, c: u32, t: u32, apic_id: u8) -> Vec<kvm_cpuid_entry2> {
         leaves(&host_leaves(), Topology::new(CpuTopology::new(s, c, t).unwrap()).unwrap(), apic_id, HOST)
     }
 
     #[test]
-    fn a_processor_of_two_sockets_knows_its_place() {
+    fn vcpus_of_two_sockets_have_their_topology() {
         // Socket 1, core 2, thread 1 of 2 x 3 x 2: ids have 1 bit for threads and 2 for cores.
-        let got = machine(2, 3, 2, 0b1101);
+        let got = leaves_of(2, 3, 2, 0b1101);
         let one = find(&got, 1, 0);
         assert_eq!((one.ebx >> 24, one.ebx >> 16 & 0xff, one.ebx & 0xffff), (0b1101, 8, 0xbbbb));
         assert_eq!(one.ecx & (HYPERVISOR | TSC_DEADLINE), HYPERVISOR | TSC_DEADLINE);
@@ -199,8 +199,8 @@ mod tests {
     }
 
     #[test]
-    fn a_single_processor_claims_no_neighbours() {
-        let got = machine(1, 1, 1, 0);
+    fn a_single_vcpu_has_no_siblings() {
+        let got = leaves_of(1, 1, 1, 0);
         let one = find(&got, 1, 0);
         assert_eq!((one.ebx >> 16 & 0xff, one.edx & HTT), (1, 0));
         assert_eq!(find(&got, 0x8000_0008, 0).ecx, 0);
@@ -208,8 +208,8 @@ mod tests {
     }
 
     #[test]
-    fn the_frequency_is_told_only_where_it_is_known() {
-        let got = machine(1, 1, 1, 0);
+    fn the_frequency_is_reported_only_where_it_is_known() {
+        let got = leaves_of(1, 1, 1, 0);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, FREQUENCIES);
         assert_eq!(find(&got, FREQUENCIES, 0).eax, 2_500_000);
         let unknown = HostFacts { tsc_deadline: false, tsc_khz: None };

@@ -25,7 +25,7 @@ const CHASSIS: u16 = 0x300;
 pub(crate) fn tables(identity: &Smbios, cpus: CpuTopology, memory: MemorySize) -> Option<Vec<u8>> {
     let mut table = Table::default();
     firmware(&mut table);
-    machine(&mut table, identity, cpus, memory);
+    structures(&mut table, identity, cpus, memory);
 
     let mut bytes = entry_point(u32::try_from(table.bytes.len()).ok()?);
     bytes.resize(usize::try_from(TABLE_OFFSET).ok()?, 0);
@@ -41,13 +41,13 @@ pub(crate) fn for_firmware(
     memory: MemorySize,
 ) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut table = Table::default();
-    machine(&mut table, identity, cpus, memory);
+    structures(&mut table, identity, cpus, memory);
     let anchor = entry_point_32(&table)?;
     (table.bytes.len() <= AREA).then_some((anchor, table.bytes))
 }
 
 /// All but type 0.
-fn machine(table: &mut Table, identity: &Smbios, cpus: CpuTopology, memory: MemorySize) {
+fn structures(table: &mut Table, identity: &Smbios, cpus: CpuTopology, memory: MemorySize) {
     system(table, identity);
     chassis(table, identity);
     for socket in 0..cpus.sockets() {
@@ -303,7 +303,7 @@ mod tests {
         strings: Vec<String>,
     }
 
-    /// Walks the table as a reader does, and insists that it ends where it says.
+    /// Walks the table as a reader does, and requires that it ends at its declared length.
     fn walk(bytes: &[u8]) -> Vec<Structure> {
         let len = u32::from_le_bytes(bytes[12..16].try_into().unwrap());
         let mut rest = &bytes[0x20..];
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_any_size_is_told() {
+    fn memory_of_any_size_is_described() {
         for (bytes, short) in [(128_u64 << 20, 128), (4 << 30, 4096), (64 << 30, 0x7fff)] {
             let found = walk(&made(&identity(), bytes).unwrap());
             let module = &found.iter().find(|s| s.kind == 17).unwrap().formatted;

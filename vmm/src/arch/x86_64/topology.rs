@@ -15,7 +15,7 @@ pub(crate) struct Topology {
 /// A topology whose APIC ids do not fit.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{sockets} sockets of {cores} cores with {threads} threads need processor ids up to {highest}, and 254 is the highest: \
+    "{sockets} sockets of {cores} cores with {threads} threads need APIC ids up to {highest}, and 254 is the highest: \
      choose powers of two for cores and threads"
 )]
 pub struct TopologyError {

@@ -42,7 +42,7 @@ pub(crate) enum ConsoleError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     /// Ctrl+].
-    Left,
+    Detached,
     /// A signal to the monitor.
     Signal(i32),
 }
@@ -101,7 +101,7 @@ impl Seat {
             input.push(keys);
         }
         if left {
-            self.end(Ended::Left);
+            self.end(Ended::Detached);
         }
         !left
     }

@@ -2,10 +2,10 @@
 
 mod args;
 mod console;
+mod display;
 mod log;
 mod open;
 mod resets;
-mod screen;
 mod spool;
 mod terminal;
 
@@ -17,8 +17,8 @@ use vireo_vmm::{Exit, Vm};
 
 use args::{Args, Command, HELP};
 use console::{Console, Ended};
+use display::VncDisplay;
 use resets::Resets;
-use screen::Screen;
 
 /// Exit codes, as `--help` documents them.
 const OK: u8 = 0;
@@ -71,15 +71,15 @@ fn chain(error: &dyn Error) -> String {
 }
 
 fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
-    let machine = open::open(args)?;
-    machine.probe()?;
+    let config = open::open(args)?;
+    config.probe()?;
     // First: the signals it takes over are those of all threads.
     let console = Console::open(&args.serial)?;
-    let screen = args.vnc.as_ref().map(|address| Screen::open(address, args.video)).transpose()?;
-    let machine = machine.with_graphics(screen.as_ref().map(Screen::graphics).transpose()?);
+    let display = args.vnc.as_ref().map(|address| VncDisplay::open(address, args.video)).transpose()?;
+    let config = config.with_graphics(display.as_ref().map(VncDisplay::graphics).transpose()?);
     let mut resets = Resets::default();
     let code = loop {
-        let vm = Vm::build(&machine, Box::new(console.output()))?.start()?;
+        let vm = Vm::build(&config, Box::new(console.output()))?.start()?;
         let started = Instant::now();
         console.attach(vm.controls());
         match vm.wait() {
@@ -107,7 +107,7 @@ fn why_killed(console: &Console) -> u8 {
     let ended = console.ended();
     console.close();
     match ended {
-        Some(Ended::Left) | None => LEFT,
+        Some(Ended::Detached) | None => LEFT,
         Some(Ended::Signal(signal)) => {
             eprintln!("vmm: ended by signal {signal}");
             FAILED

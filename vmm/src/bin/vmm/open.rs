@@ -56,12 +56,12 @@ pub(crate) fn open(args: &Args) -> Result<VmConfig, OpenError> {
         Notice::NoBootDevice => eprintln!("vmm: the firmware found no bootable device"),
         other => tracing::info!(?other, "notice"),
     });
-    let machine = VmConfig::new(args.cpus, args.memory, boot)
+    let config = VmConfig::new(args.cpus, args.memory, boot)
         .with_kvm(args.kvm.map(inherited).transpose()?)
         .with_rng(true)
         .with_notices(notices)
         .with_inputs(args.inputs.clone());
-    Ok(machine.with_devices(disks, nets)?)
+    Ok(config.with_devices(disks, nets)?)
 }
 
 /// A descriptor of the process that started this one.
@@ -70,7 +70,7 @@ fn inherited(fd: RawFd) -> Result<OwnedFd, OpenError> {
     if fd < 0 {
         return Err(failed(io::ErrorKind::InvalidInput.into()));
     }
-    // SAFETY: a number that is no descriptor is an error of dup(2), and the borrow ends with this statement.
+    // SAFETY: dup(2) fails for a number that is not a descriptor, and the borrow ends with this statement.
     #[expect(unsafe_code, reason = "a number is all that a command line can have")]
     let own = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 3);
     own.map_err(|errno| failed(errno.into()))

@@ -5,7 +5,7 @@ use proptest::sample::select;
 
 use super::*;
 
-fn refusal(kernel: &KernelBoot, size: u64) -> String {
+fn rejection(kernel: &KernelBoot, size: u64) -> String {
     match load_with(&memory(size), kernel, RSDP, &mut || Ok(0)) {
         Err(err) => err.to_string(),
         Ok(entry) => panic!("started at {entry:?}"),
@@ -15,20 +15,20 @@ fn refusal(kernel: &KernelBoot, size: u64) -> String {
 #[test]
 fn what_does_not_fit_is_refused_with_its_size() {
     let image = Sample::default().bzimage(Compression::Gzip);
-    assert!(refusal(&boot(&image, None, ""), 8 * MIB).contains("memory is too small"));
+    assert!(rejection(&boot(&image, None, ""), 8 * MIB).contains("memory is too small"));
     let initrd = vec![1; 6 << 20];
-    assert!(refusal(&boot(&image, Some(&initrd), ""), 12 * MIB).contains("memory is too small"));
+    assert!(rejection(&boot(&image, Some(&initrd), ""), 12 * MIB).contains("memory is too small"));
     let initrd = vec![1; 32 << 20];
-    let text = refusal(&boot(&image, Some(&initrd), ""), 24 * MIB);
+    let text = rejection(&boot(&image, Some(&initrd), ""), 24 * MIB);
     assert!(text.contains("initrd does not fit: it has 33554432 bytes"), "{text}");
-    assert!(refusal(&boot(&image, Some(&[]), ""), 64 * MIB).contains("initrd file is empty"));
+    assert!(rejection(&boot(&image, Some(&[]), ""), 64 * MIB).contains("initrd file is empty"));
     let long = "x".repeat(2048);
-    let text = refusal(&boot(&image, None, &long), 64 * MIB);
+    let text = rejection(&boot(&image, None, &long), 64 * MIB);
     assert!(text.contains("2048 bytes and this kernel takes 2047"), "{text}");
-    assert!(refusal(&boot(&image, None, "a\0b"), 64 * MIB).contains("NUL"));
+    assert!(rejection(&boot(&image, None, "a\0b"), 64 * MIB).contains("NUL"));
     let elf = Sample::default().elf();
-    assert!(refusal(&boot(&elf, None, ""), 16 * MIB).contains("linked for"));
-    assert!(refusal(&boot(&elf, Some(&vec![1; 4 << 20]), ""), 20 * MIB).contains("initrd does not fit"));
+    assert!(rejection(&boot(&elf, None, ""), 16 * MIB).contains("linked for"));
+    assert!(rejection(&boot(&elf, Some(&vec![1; 4 << 20]), ""), 20 * MIB).contains("initrd does not fit"));
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn damaged_images_are_refused_by_what_is_wrong() {
         (boot(b"#!/bin/sh", None, ""), "script"),
     ];
     for (kernel, part) in table {
-        let text = refusal(kernel, 64 * MIB);
+        let text = rejection(kernel, 64 * MIB);
         assert!(text.contains(part), "{text:?} should mention {part:?}");
     }
 }
@@ -65,9 +65,9 @@ fn damaged_images_are_refused_by_what_is_wrong() {
 fn directories_and_programs_are_no_kernels() {
     let directory =
         KernelBoot { kernel: File::open("/").unwrap(), initrd: None, command_line: String::new() };
-    assert!(refusal(&directory, 64 * MIB).contains("a directory"));
+    assert!(rejection(&directory, 64 * MIB).contains("a directory"));
     let program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-    let text = refusal(&boot(&program, None, ""), 64 * MIB);
+    let text = rejection(&boot(&program, None, ""), 64 * MIB);
     assert!(text.contains("ELF"), "{text}");
 }
 
@@ -83,7 +83,7 @@ fn a_payload_that_swells_is_stopped_at_what_it_declares() {
         if compression != Compression::Gzip {
             packed.extend(0x4000_u32.to_le_bytes());
         }
-        let text = refusal(&boot(&sample.wrap(&packed, packed.len()), None, ""), 128 * MIB);
+        let text = rejection(&boot(&sample.wrap(&packed, packed.len()), None, ""), 128 * MIB);
         assert!(text.contains("decompresses to other than"), "{compression}: {text}");
     }
 }

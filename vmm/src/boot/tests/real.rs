@@ -22,7 +22,7 @@ fn real_kernels_differ_only_by_their_slide() {
         let without = start.elapsed();
         let random = memory(512 * MIB);
         let start = Instant::now();
-        // The second draw, the slide, is 200 MiB more or less; the first keeps the place.
+        // The second draw, the slide, is 200 MiB more or less; the first keeps the address.
         let mut draws = [0, u64::MAX / 5].into_iter();
         let entry = load_with(&random, &kernel(""), RSDP, &mut || Ok(draws.next().unwrap())).unwrap();
         let with = start.elapsed();

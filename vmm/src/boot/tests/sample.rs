@@ -9,7 +9,7 @@ use crate::boot::elf::KERNEL_MAP;
 pub(super) const BASE: u64 = 16 << 20;
 /// Where its second segment is, from there.
 pub(super) const DATA: u64 = 0x20_0000;
-/// Places with addresses in them, from `BASE`.
+/// Offsets of addresses in the image, from `BASE`.
 pub(super) const WIDE: u64 = 0x100;
 pub(super) const NARROW: u64 = 0x200;
 pub(super) const INVERSE: u64 = 0x203_000 - 0x10;
@@ -105,7 +105,7 @@ impl Sample {
         self.wrap(&packed, packed.len())
     }
 
-    /// Around any payload, of which the header says that it has `length` bytes.
+    /// Around any payload, with `length` as its length in the header.
     pub(super) fn wrap(&self, payload: &[u8], length: usize) -> Vec<u8> {
         let mut image = vec![0; PROTECTED + PAYLOAD];
         let mut put = |at: usize, bytes: &[u8]| image[at..at + bytes.len()].copy_from_slice(bytes);
@@ -168,7 +168,7 @@ fn pack_lzma(plain: &[u8], compression: Compression) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// As `lzop -9` does: one header, blocks with the check sum of their plain bytes (which nobody checks here).
+/// As `lzop -9` does: one header, blocks with the check sum of their plain bytes (which is not checked here).
 fn pack_lzo(plain: &[u8]) -> Vec<u8> {
     let mut packed = b"\x89LZO\0\r\n\x1a\n".to_vec();
     packed.extend([0x10, 0x40, 0x20, 0xa0, 0x09, 0x40, 3, 9]);

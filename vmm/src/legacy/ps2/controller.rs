@@ -198,7 +198,7 @@ impl Controller {
         Effect::None
     }
 
-    /// The controller's answer takes the place of what was not read yet.
+    /// The controller's answer replaces unread bytes.
     fn respond(&mut self, byte: u8, from: From) {
         self.output = None;
         self.answer = Some((Sent { byte, ends: false }, from));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_reads_all_there_is_gets_one_key_at_a_time() {
+    fn reading_all_bytes_gives_one_key_at_a_time() {
         let rest = Duration::from_millis(10);
         let (mut controller, mut now) = (Controller::new(rest), Instant::now());
         for xt in [0x1e, 0xcb] {

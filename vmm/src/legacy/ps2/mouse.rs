@@ -10,7 +10,7 @@ const WHEEL: u8 = 3;
 const BUTTONS: u8 = 4;
 const DEFAULT_RATE: u8 = 100;
 const DEFAULT_RESOLUTION: u8 = 2;
-/// Farther than any screen is wide: movement that waits is bounded.
+/// Farther than any display is wide: movement that waits is bounded.
 const FAR: i32 = 1 << 16;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,12 +33,12 @@ pub(super) struct Mouse {
     knock: [u8; 3],
     identity: u8,
     /// Where the pointer was; `None` until it is first seen.
-    place: Option<(i32, i32)>,
+    position: Option<(i32, i32)>,
     /// Movement not reported yet: right, up, and the wheel towards the user.
     moved: (i32, i32, i32),
     /// Left, right, middle.
     buttons: u8,
-    told_buttons: u8,
+    reported_buttons: u8,
     /// The wheel's buttons, of which each press is a notch.
     notches: u8,
 }
@@ -56,10 +56,10 @@ impl Default for Mouse {
             rate: DEFAULT_RATE,
             knock: [0; 3],
             identity: PLAIN,
-            place: None,
+            position: None,
             moved: (0, 0, 0),
             buttons: 0,
-            told_buttons: 0,
+            reported_buttons: 0,
             notches: 0,
         }
     }
@@ -73,7 +73,7 @@ impl Mouse {
     /// The pointer is somewhere now.
     pub(super) fn point(&mut self, pointing: Pointing) {
         let (x, y) = (i32::from(pointing.x), i32::from(pointing.y));
-        let (old_x, old_y) = self.place.replace((x, y)).unwrap_or((x, y));
+        let (old_x, old_y) = self.position.replace((x, y)).unwrap_or((x, y));
         let buttons = pointing.buttons;
         self.buttons = buttons & 1 | (buttons & 4) >> 1 | (buttons & 2) << 1;
         let pressed = buttons & !self.notches;
@@ -98,7 +98,7 @@ impl Mouse {
 
     fn has_news(&self) -> bool {
         let wheel = self.identity != PLAIN && self.moved.2 != 0;
-        self.moved.0 != 0 || self.moved.1 != 0 || wheel || self.buttons != self.told_buttons
+        self.moved.0 != 0 || self.moved.1 != 0 || wheel || self.buttons != self.reported_buttons
     }
 
     fn packet(&mut self) -> Vec<u8> {
@@ -106,7 +106,7 @@ impl Mouse {
         let (right, up) = (step(self.moved.0, 255), step(self.moved.1, 255));
         let towards = step(self.moved.2, 7);
         self.moved = (self.moved.0 - right, self.moved.1 - up, self.moved.2 - towards);
-        self.told_buttons = self.buttons;
+        self.reported_buttons = self.buttons;
         let low = |value: i32| value.to_le_bytes()[0];
         let sign = |value: i32, bit: u8| u8::from(value < 0) << bit;
         let mut packet = vec![1 << 3 | self.buttons | sign(right, 4) | sign(up, 5), low(right), low(up)];
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn movement_is_told_in_steps() {
+    fn movement_is_reported_in_steps() {
         let mut mouse = Mouse::default();
         mouse.point(at(100, 100, 0));
         assert_eq!(send(&mut mouse, &[0xf4]), [ACK]);

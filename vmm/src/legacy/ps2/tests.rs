@@ -120,7 +120,7 @@ fn a_keyboard_that_has_rested_interrupts() {
 }
 
 #[test]
-fn every_key_is_translated_to_its_place() {
+fn every_key_is_translated_to_its_code() {
     let scene = scene();
     for key in Key::all().filter(|key| *key != Key::PAUSE) {
         scene.ps2.key(key, true);

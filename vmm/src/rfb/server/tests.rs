@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use super::*;
 use crate::display::{Canvas, Key, Keyboard, Leds, Source};
 
-/// One colour over a large screen.
+/// One colour over a large display.
 struct Wall(AtomicU32);
 
 const SIZE: (u16, u16) = (640, 320);
@@ -73,7 +73,7 @@ fn ask(stream: &mut UnixStream, incremental: u8) {
     stream.write_all(&[3, incremental, 0, 0, 0, 0, 2, 128, 1, 64]).unwrap();
 }
 
-/// Reads an update of raw pixels, and says how many there were and which was the first.
+/// Reads an update of raw pixels, and returns their number and the first one.
 fn update(stream: &mut UnixStream) -> (usize, u32) {
     let mut header = [0; 4];
     stream.read_exact(&mut header).unwrap();
@@ -115,7 +115,7 @@ fn several_viewers_see_the_same_and_each_change() {
 }
 
 #[test]
-fn a_viewer_that_takes_nothing_holds_up_nobody() {
+fn a_stalled_viewer_delays_no_other() {
     let scene = scene();
     let (mut stuck, mut quick) = (scene.viewer(), scene.viewer());
     for _ in 0..50 {
@@ -140,9 +140,9 @@ fn a_hostile_viewer_ends_only_itself() {
         viewer.write_all(evil).unwrap();
         assert!(ended(&mut viewer), "{evil:?}");
     }
-    let mut stranger = UnixStream::connect(scene.path()).unwrap();
-    stranger.write_all(b"GET / HTTP/1.1\r\n").unwrap();
-    assert!(ended(&mut stranger));
+    let mut intruder = UnixStream::connect(scene.path()).unwrap();
+    intruder.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+    assert!(ended(&mut intruder));
     ask(&mut good, 0);
     assert_eq!(update(&mut good), (WHOLE, 7));
 }

@@ -61,7 +61,7 @@ fn bytes(guest: &Guest, at: u64, len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn sectors_are_read_and_written_where_they_belong() {
+fn sectors_are_read_and_written_at_their_offset() {
     let file = image();
     let disk = raw(&file);
     let mut guest = guest(&disk);
@@ -139,7 +139,7 @@ fn discarded_and_zeroed_sectors_lose_their_content_and_no_others_do() {
 }
 
 #[test]
-fn a_read_only_disk_says_so_and_stays_as_it_is() {
+fn a_read_only_disk_offers_ro_and_rejects_writes() {
     let file = image();
     let disk = raw(&file).read_only(true);
     let mut guest = guest(&disk);

@@ -48,7 +48,7 @@ impl Header {
     }
 }
 
-/// A rectangle as drivers write it, nowhere clipped yet.
+/// A rectangle as drivers write it, not clipped yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rect {
     pub(super) x: u32,

@@ -38,8 +38,8 @@ pub(super) fn block(width: u16, height: u16) -> [u8; SIZE] {
         (108, &[0, 0, 0, 0x10]),
     ];
     for (at, part) in parts {
-        if let Some(place) = block.get_mut(at..at + part.len()) {
-            place.copy_from_slice(part);
+        if let Some(bytes) = block.get_mut(at..at + part.len()) {
+            bytes.copy_from_slice(part);
         }
     }
     let sum = block.iter().fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_says_what_it_is() {
+    fn a_block_identifies_the_display() {
         let block = block(1920, 1080);
         assert_eq!(block[..8], [0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0]);
         assert_eq!(block[18..20], [1, 4]);

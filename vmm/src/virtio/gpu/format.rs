@@ -5,7 +5,7 @@ pub(super) struct Format {
     red: usize,
     green: usize,
     blue: usize,
-    /// Where it says how opaque the pixel is; without, it is.
+    /// The shift of alpha; absent for opaque formats.
     alpha: Option<usize>,
 }
 

@@ -78,7 +78,7 @@ impl Scene {
 }
 
 #[test]
-fn what_was_flushed_and_nothing_else_is_on_the_screen() {
+fn only_flushed_areas_are_displayed() {
     let mut scene = scene();
     assert_eq!(scene.seen(), vec![7; 5000], "what firmware drew");
     scene.picture(1, 64, 32);

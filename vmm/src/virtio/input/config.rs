@@ -16,7 +16,7 @@ const ABS_INFO: u8 = 0x12;
 const ANSWER: usize = 8;
 const MAX_ANSWER: usize = 128;
 const SIZE: usize = ANSWER + MAX_ANSWER;
-/// Linux's bus type for what is nowhere plugged in.
+/// Linux's bus type for virtual devices.
 const BUS_VIRTUAL: u16 = 6;
 const VENDOR: u16 = 0x1af4;
 const VERSION: u16 = 1;

@@ -65,7 +65,7 @@ impl Event {
     }
 }
 
-/// What people did and the guest was not given yet.
+/// Input that the guest was not given yet.
 #[derive(Debug, Default)]
 pub(super) struct Events {
     waiting: VecDeque<Event>,
@@ -173,7 +173,7 @@ mod tests {
     const SYN: (u16, u16, i32) = (EV_SYN, 0, 0);
 
     #[test]
-    fn a_place_on_the_screen_is_one_on_the_tablet() {
+    fn display_positions_become_tablet_positions() {
         let mut events = Events::default();
         for (x, y, expected) in [(0, 0, (0, 0)), (1023, 767, (0x7fff, 0x7fff)), (512, 384, (16399, 16404))] {
             events.point(at(x, y, 0));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn buttons_are_told_when_they_change_and_each_notch_once() {
+    fn button_changes_and_wheel_notches_are_reported_once() {
         let mut events = Events::default();
         let mut sent = |buttons| {
             events.point(at(0, 0, buttons));
@@ -213,7 +213,10 @@ mod tests {
         let all = taken(&mut events);
         assert!(all.len() < ROOM + 8);
         assert_eq!(all[all.len() - 2..], [(EV_KEY, 42, 0), SYN]);
-        assert!(!all.iter().any(|(kind, code, _)| (*kind, *code) == (EV_KEY, 29)), "nobody saw it go down");
+        assert!(
+            !all.iter().any(|(kind, code, _)| (*kind, *code) == (EV_KEY, 29)),
+            "its press was never reported"
+        );
     }
 
     proptest! {

@@ -115,21 +115,21 @@ fn lights_are_the_guests_to_switch() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Any descriptors in both queues while somebody points: nothing panics, no worker hangs, a reset is enough.
+    /// Any descriptors in both queues while the pointer moves: nothing panics, no worker hangs, a reset is enough.
     #[test]
     fn random_chains_are_survived(
         descriptors in prop::collection::vec(
             (prop_oneof![BUFFERS..BUFFERS + 0x2000, any::<u64>()],
              prop_oneof![0_u32..64, any::<u32>()], 0_u16..8, 0_u16..20), 32),
         heads in prop::collection::vec((0_usize..2, 0_u16..16), 1..16),
-        places in prop::collection::vec((0_u16..101, any::<u8>()), 0..20),
+        positions in prop::collection::vec((0_u16..101, any::<u8>()), 0..20),
     ) {
         let (mut guest, pointer) = tablet();
         guest.start(VERSION_1, 16);
         for (index, descriptor) in (0..).zip(descriptors) {
             guest.put_descriptor(index / 16, u16::try_from(index % 16).unwrap(), descriptor);
         }
-        for (x, buttons) in places {
+        for (x, buttons) in positions {
             pointer.point(at(x, buttons));
         }
         let sent = heads.iter().filter(|(queue, _)| *queue == STATUS).count();

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tap_is_told_what_the_guest_takes() {
+    fn the_tap_gets_the_offloads_of_the_guest() {
         for (features, flags, large) in [
             (0, 0, false),
             (GUEST_TSO4 | GUEST_TSO6, 0, false),

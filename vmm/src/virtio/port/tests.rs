@@ -20,10 +20,10 @@ struct Scene {
 fn scene(features: u64) -> Scene {
     let (line, theirs) = UnixStream::pair().unwrap();
     line.set_read_timeout(Some(SOON)).unwrap();
-    let (tell, opened) = mpsc::channel();
+    let (report, opened) = mpsc::channel();
     let opened_by = Opened::new(move |open| {
         // The test may have ended.
-        let _ = tell.send(open);
+        let _ = report.send(open);
     });
     let port = Port::new(&Wanted::new(NAME, theirs, opened_by)).unwrap();
     let mut guest = Guest::new(Box::new(port));
@@ -32,7 +32,7 @@ fn scene(features: u64) -> Scene {
 }
 
 impl Scene {
-    /// Says something of the port, from a buffer that nothing else uses.
+    /// Sends a control message of the port, from a buffer that nothing else uses.
     fn say(&mut self, event: u16, value: u16) {
         let at = BUFFERS + 0x8000;
         let message = u64::from(event) << 32 | u64::from(value) << 48;
@@ -80,7 +80,7 @@ fn a_driver_learns_of_the_port_and_its_name() {
 fn bytes_pass_both_ways_while_a_program_has_it_open() {
     let mut scene = scene(VERSION_1 | MULTIPORT);
     scene.line.write_all(b"early").unwrap();
-    scene.guest.memory.write_slice(b"heard by nobody", GuestAddress(BUFFERS)).unwrap();
+    scene.guest.memory.write_slice(b"without a reader", GuestAddress(BUFFERS)).unwrap();
     scene.guest.add(TRANSMIT, &[(BUFFERS, 15, false)]);
     scene.guest.kick(TRANSMIT);
     scene.guest.wait(TRANSMIT, 1);
@@ -111,7 +111,7 @@ fn bytes_pass_both_ways_while_a_program_has_it_open() {
 }
 
 #[test]
-fn a_guest_that_says_more_than_is_read_holds_nobody_up() {
+fn a_guest_that_writes_more_than_is_read_blocks_no_one() {
     let mut scene = scene(VERSION_1 | MULTIPORT);
     scene.open();
     for _ in 0..8 {
@@ -119,7 +119,7 @@ fn a_guest_that_says_more_than_is_read_holds_nobody_up() {
         scene.guest.kick(TRANSMIT);
         scene.guest.wait(TRANSMIT, 1);
     }
-    // Nobody reads; and who does reads whole again once there is room.
+    // There is no reader; a later reader gets whole messages once there is room.
     scene.line.set_nonblocking(true).unwrap();
     let mut old = Vec::new();
     assert!(scene.line.read_to_end(&mut old).is_err(), "it is not closed");

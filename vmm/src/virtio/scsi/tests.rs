@@ -70,7 +70,7 @@ fn each_drive_is_a_target() {
 }
 
 #[test]
-fn a_refused_request_says_why() {
+fn a_rejected_request_has_sense_data() {
     let mut guest = guest();
     let first = [1, 0, 0, 0];
     guest.memory.write_slice(&[7; 512], GuestAddress(DATA)).unwrap();

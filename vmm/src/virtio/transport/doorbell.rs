@@ -4,7 +4,7 @@ use vmm_sys_util::eventfd::EventFd;
 
 use super::capability::{NOTIFY_MULTIPLIER, NOTIFY_OFFSET};
 use crate::irq::Doorbells;
-use crate::pci::Follower;
+use crate::pci::BarListener;
 
 /// The queues' notification addresses, bound to their eventfds where the BAR is now.
 ///
@@ -21,7 +21,7 @@ impl BoundDoorbells {
     }
 }
 
-impl Follower for BoundDoorbells {
+impl BarListener for BoundDoorbells {
     fn follow(&mut self, base: Option<u64>) {
         for (queue, address) in self.bound.drain(..) {
             if let Some(kick) = self.kicks.get(queue)

@@ -272,7 +272,7 @@ fn without_messages_the_line_asks_for_attention_until_the_isr_is_read() {
 }
 
 #[test]
-fn a_machine_that_goes_takes_its_workers_with_it() {
+fn dropping_a_vm_stops_its_workers() {
     let mut guest = guest();
     guest.start(VERSION_1, 8);
     let device = Arc::downgrade(&guest.device);

@@ -76,7 +76,7 @@ fn the_fadt_names_the_power_block_and_the_reset_register() {
 }
 
 #[test]
-fn the_madt_lists_each_processor_once() {
+fn the_madt_lists_each_vcpu_once() {
     let placed = placed(&[0, 1, 4]);
     let madt = listed(&placed, b"APIC");
     assert_eq!((number(madt, 36, 4), number(madt, 40, 4)), (0xfee0_0000, 1));
@@ -96,7 +96,7 @@ fn the_madt_lists_each_processor_once() {
 }
 
 #[test]
-fn the_most_processors_leave_room_for_smbios() {
+fn the_most_vcpus_leave_room_for_smbios() {
     let apic_ids: Vec<u8> = (0..254).collect();
     let placed = placed(&apic_ids);
     assert!(BASE + u64::try_from(placed.tables.len()).unwrap() <= 0xf_0000);

@@ -10,7 +10,7 @@ const CONFIG: BusRange = constant(layout::ECAM_START, layout::ECAM_SIZE);
 const MEMORY32: BusRange = constant(layout::PCI32_START, layout::PCI32_SIZE);
 const MEMORY64: BusRange = constant(layout::RAM_ABOVE_4G, layout::PCI64_SIZE);
 
-/// The addresses that belong to PCI: its configuration space, and what devices get for their BARs.
+/// The address ranges of PCI: its configuration space, and the windows of BARs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Windows {
     config: BusRange,
@@ -24,7 +24,7 @@ impl Windows {
         Self { config: CONFIG, memory32: vec![MEMORY32], memory64: window64(memory_end) }
     }
 
-    /// Where firmware has put configuration space at `config` (where it was, if that says nothing that can be told)
+    /// Where firmware has put configuration space at `config` (the default, if that range is not usable)
     /// and BARs above 4 GiB at `high_bars`. `low_end` and `memory_end` are where RAM ends, below and above 4 GiB.
     pub(crate) fn chosen(low_end: u64, memory_end: u64, config: Option<BusRange>, high_bars: &[u64]) -> Self {
         let start = low_end.max(layout::RAM_BELOW_4G_SPLIT);
@@ -109,9 +109,9 @@ mod tests {
     }
 
     #[test]
-    fn configuration_space_in_a_strange_place_is_not_told() {
-        for strange in [None, Some(range(0x4000_0000, 0x5000_0000)), Some(range(1 << 40, (1 << 40) + 1))] {
-            assert_eq!(Windows::chosen(1 << 30, 1 << 30, strange, &[]).config().start(), 0xb000_0000);
+    fn unusable_configuration_space_is_ignored() {
+        for unusable in [None, Some(range(0x4000_0000, 0x5000_0000)), Some(range(1 << 40, (1 << 40) + 1))] {
+            assert_eq!(Windows::chosen(1 << 30, 1 << 30, unusable, &[]).config().start(), 0xb000_0000);
         }
     }
 

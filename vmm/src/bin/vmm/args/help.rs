@@ -1,5 +1,5 @@
 pub(crate) const HELP: &str = "\
-Boots a Linux kernel or a disk in a virtual machine on KVM.
+Boots a Linux kernel or a disk in a VM on KVM.
 
 Usage: vmm --kernel FILE [OPTION]...
        vmm --firmware FILE --disk path=FILE [OPTION]...
@@ -7,7 +7,7 @@ Usage: vmm --kernel FILE [OPTION]...
   --firmware FILE                  BIOS or EFI, such as /usr/share/seabios/bios-256k.bin; its console is the
                                    serial port, and it boots the first bootable disk
   --nvram FILE                     variables of an EFI firmware, which is named by --firmware; written to. Start
-                                   with a copy of what belongs to it, such as /usr/share/OVMF/OVMF_VARS_4M.fd
+                                   with a copy of its variable store, such as /usr/share/OVMF/OVMF_VARS_4M.fd
   --kernel FILE                    bzImage as a distribution ships it, or an ELF kernel
   --initrd FILE                    initial ramdisk
   --cmdline TEXT                   kernel command line (default: console=ttyS0)

@@ -22,7 +22,7 @@ fn a_kernel_is_enough() {
 }
 
 #[test]
-fn everything_can_be_said() {
+fn every_flag_is_parsed() {
     let args = run("--kernel k --initrd=i --cmdline=quiet --cpus 4 --memory 6G --disk path=a,readonly=on \
                     --disk path=b,bus=sata --cdrom path=c,bus=scsi --net tap=t0,mac=52:54:00:00:00:01 --net tap=t1 --serial socket=s \
                     --vnc unix:v");

@@ -21,7 +21,7 @@ const CONFIG_SIZE: usize = 16;
 const EVENTS_CLEAR: usize = 4;
 
 /// What the adapter shows: its driver's frame, or what is on the other head while no driver has shown any.
-pub(super) struct Screen {
+pub(super) struct GpuDisplay {
     /// Where firmware draws, and kernels without a driver.
     firmware: Option<Arc<dyn Source>>,
     shown: Mutex<Shown>,
@@ -51,7 +51,7 @@ struct Scanout {
     area: Area,
 }
 
-impl Screen {
+impl GpuDisplay {
     pub(super) fn new(firmware: Option<Arc<dyn Source>>) -> std::io::Result<Self> {
         Ok(Self { firmware, shown: Mutex::default(), events: AtomicU32::new(0), notifier: Notifier::new()? })
     }
@@ -123,7 +123,7 @@ impl Screen {
     }
 }
 
-impl Source for Screen {
+impl Source for GpuDisplay {
     fn refresh(&self, canvas: &mut Canvas, whole: bool) {
         let mut shown = self.shown();
         let whole = std::mem::take(&mut shown.stale) || whole;
@@ -180,7 +180,7 @@ fn blank(canvas: &mut Canvas) {
 }
 
 /// The configuration space: `events_read`, `events_clear`, `num_scanouts`, `num_capsets`.
-impl DeviceConfig for Screen {
+impl DeviceConfig for GpuDisplay {
     fn size(&self) -> usize {
         CONFIG_SIZE
     }
@@ -198,8 +198,8 @@ impl DeviceConfig for Screen {
     }
 }
 
-impl std::fmt::Debug for Screen {
+impl std::fmt::Debug for GpuDisplay {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Screen").finish_non_exhaustive()
+        f.debug_struct("GpuDisplay").finish_non_exhaustive()
     }
 }

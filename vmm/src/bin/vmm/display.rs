@@ -11,7 +11,7 @@ const VIDEO_BIOS: &str = "/usr/share/seabios/vgabios-bochs-display.bin";
 
 /// Why the display cannot be served.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ScreenError {
+pub(crate) enum VncError {
     #[error("--vnc: cannot listen at {address}")]
     Listen {
         address: Address,
@@ -27,24 +27,24 @@ pub(crate) enum ScreenError {
 }
 
 /// The display of all the VMs that a guest's resets make one after the other: its viewers stay.
-pub(crate) struct Screen {
+pub(crate) struct VncDisplay {
     display: Display,
     adapter: Adapter,
     _server: Server,
 }
 
-impl Screen {
+impl VncDisplay {
     /// Shows a display at `address`.
-    pub(crate) fn open(address: &Address, adapter: Adapter) -> Result<Self, ScreenError> {
+    pub(crate) fn open(address: &Address, adapter: Adapter) -> Result<Self, VncError> {
         let display = Display::default();
         let server = Server::listen(address, display.clone())
-            .map_err(|source| ScreenError::Listen { address: address.clone(), source })?;
+            .map_err(|source| VncError::Listen { address: address.clone(), source })?;
         eprintln!("vmm: VNC at {}", server.address());
         Ok(Self { display, adapter, _server: server })
     }
 
     /// For the VM.
-    pub(crate) fn graphics(&self) -> Result<Graphics, ScreenError> {
+    pub(crate) fn graphics(&self) -> Result<Graphics, VncError> {
         let graphics = Graphics::new(self.display.clone(), self.adapter);
         match File::open(VIDEO_BIOS) {
             Ok(file) => Ok(graphics.with_video_bios(file)),
@@ -55,7 +55,7 @@ impl Screen {
                 );
                 Ok(graphics)
             }
-            Err(source) => Err(ScreenError::VideoBios { path: VIDEO_BIOS.into(), source }),
+            Err(source) => Err(VncError::VideoBios { path: VIDEO_BIOS.into(), source }),
         }
     }
 }
