@@ -94,7 +94,7 @@ fn field(path: &Path) -> Field {
 }
 
 /// Takes the value at `path` out: a field goes, an element of a list becomes empty, so that those after it keep their
-/// places. Says whether anything changed.
+/// paths. Returns whether anything changed.
 fn leave_out(value: &mut Value, path: &Path) -> bool {
     let mut segments: Vec<&Segment> = path.iter().collect();
     let last = segments.pop();

@@ -2,7 +2,7 @@
 //!
 //! [`Vm`] comes only from `TryFrom<&v1::VirtualMachineInstance>`. Its parts have private fields; what was optional
 //! has its default, what was text is a closed choice, a disk and its volume are one value, a NIC and its network
-//! are one value. Whatever a manifest asks for ends in exactly one of four places: in a part of [`Vm`]; in
+//! are one value. Whatever a manifest asks for ends in exactly one of four results: in a part of [`Vm`]; in
 //! [`Vm::extra_devices`], when only some hypervisors have it; in [`Vm::notices`], when its absence changes nothing the
 //! guest can rely on; or in the [`Report`] of everything wrong. Nothing is silently dropped.
 
@@ -12,6 +12,7 @@ mod cloud_init;
 mod cpu;
 mod device;
 mod disk;
+mod display;
 mod dns;
 mod field;
 mod firmware;
@@ -27,7 +28,6 @@ mod platform;
 mod probe;
 mod report;
 mod scheduling;
-mod screen;
 mod syntax;
 mod units;
 mod vm;

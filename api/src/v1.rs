@@ -1,7 +1,7 @@
 //! `kubevirt.io/v1` as it is served: every field optional, text left as text, unknown fields kept.
 //!
-//! Nothing here says what a manifest means or whether it holds together; [`crate::spec`] does. Enumerations stay
-//! strings, so that a value that is newer than this release survives a round trip. What leaves is what came, in
+//! These types do not validate manifests; [`crate::spec`] does. Enumerations stay
+//! strings, so that a value that is newer than this release survives a round trip. Output is input, in
 //! Kubernetes' own normal form: `null`, empty lists and empty maps are left out, and a quantity given as a number
 //! becomes the same quantity as a string.
 

@@ -25,7 +25,7 @@ pub enum SyntaxError {
     #[error("objects and arrays may be nested at most {MAX_DEPTH} levels deep")]
     TooDeep,
     /// A document, counted from 1, is not a map.
-    #[error("document {0} is no object: it must have apiVersion, kind, metadata and spec")]
+    #[error("document {0} is not an object: it must have apiVersion, kind, metadata and spec")]
     NoObject(usize),
 }
 
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_syntax_says_where() {
+    fn syntax_errors_have_a_position() {
         let error = read("a: b\n c: [d\n").unwrap_err().to_string();
         assert!(error.contains("line 2") || error.contains("line 3"), "{error}");
         let error = read("{\"a\": \n tru}").unwrap_err().to_string();

@@ -33,7 +33,7 @@ fn a_text_may_hold_several_objects_and_empty_documents() {
 }
 
 #[test]
-fn every_wrong_type_is_told_with_its_path_and_the_rest_is_checked() {
+fn every_wrong_type_is_reported_with_its_path_and_the_rest_is_checked() {
     let decoded = one("
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance

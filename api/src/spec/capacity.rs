@@ -8,7 +8,7 @@ use crate::v1;
 
 /// The longest list, by KubeVirt's CustomResourceDefinitions.
 const LONGEST_LIST: usize = 256;
-/// Slots on the root PCI bus of QEMU's q35 machine beside the host bridge and the board's own devices. One more is for
+/// Slots on the root PCI bus of QEMU's q35 machine beside the host bridge and the chipset's own devices. One more is for
 /// the ports that volumes are plugged into.
 const QEMU_SLOTS: usize = 29;
 /// Virtio disks that share a slot where there are too few slots.
@@ -53,7 +53,7 @@ pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings)
     }
 }
 
-/// Rejects more devices than a hypervisor has room for: native where the VMI insists on it, else QEMU, which is chosen
+/// Rejects more devices than a hypervisor has slots for: native where the VMI insists on it, else QEMU, which is chosen
 /// where native has too little.
 pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorChoice, found: &mut Findings) {
     let at = Field::new("spec.domain.devices");

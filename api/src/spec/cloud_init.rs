@@ -5,7 +5,7 @@ use super::Field;
 use super::report::Findings;
 use crate::v1;
 
-/// The most that is taken inline, as KubeVirt has it: more belongs into a secret.
+/// The most that is taken inline, as KubeVirt has it: more has to be in a secret.
 const INLINE: usize = 2048;
 
 /// What cloud-init in the guest is given.

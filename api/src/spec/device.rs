@@ -1,4 +1,4 @@
-//! Devices other than disks, NICs and screens.
+//! Devices other than disks, NICs and displays.
 
 use vireo_vmconfig::{ExtraDevice, PanicModel, SoundModel, UnknownName, WatchdogAction};
 

@@ -174,7 +174,7 @@ fn validate_hotplug(
     }
     if devices.disable_hotplug == Some(true) {
         let message =
-            "nothing can be plugged into the machine, and a volume is hotpluggable: remove one of the two";
+            "the hypervisor has no hotplug slots, and a volume is hotpluggable: remove one of the two";
         found.invalid(&Field::new("spec.domain.devices.disableHotplug"), message);
     }
 }

@@ -33,16 +33,16 @@ pub const NO_REGISTRY: &str = "pulling from a registry is not available yet: use
 pub enum ImageRefError {
     /// Of another transport, or no reference at all.
     #[error(
-        "{0:?} is no reference to an image: write registry/name:tag, oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
+        "{0:?} is not a reference to an image: write registry/name:tag, oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
     )]
     Reference(String),
     /// Not an absolute path.
     #[error(
-        "{0:?} is no absolute path without '.', '..' and empty parts: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
+        "{0:?} is not an absolute path without '.', '..' and empty parts: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]"
     )]
     Path(String),
     /// Not a tag.
-    #[error("{0:?} is no tag: write at most 128 letters, digits, '_', '.' and '-'")]
+    #[error("{0:?} is not a tag: write at most 128 letters, digits, '_', '.' and '-'")]
     Tag(String),
     /// Nothing there.
     #[error("is empty: write oci:/directory[:tag] or oci-archive:/file.tar[:tag]")]
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else_says_what_it_is_not() {
+    fn invalid_references_have_a_reason() {
         type Made = fn(String) -> ImageRefError;
         let cases: [(&str, &str, Made); 8] = [
             ("quay.example//linux", "quay.example//linux", ImageRefError::Reference),

@@ -27,7 +27,7 @@ pub enum EvictionStrategy {
     LiveMigrate,
     /// It moves if it can, else it is shut down.
     LiveMigrateIfPossible,
-    /// Someone else sees to it.
+    /// Another controller evicts it (`External`).
     External,
 }
 

@@ -115,7 +115,7 @@ pub fn memory_hotplug_problems(spec: &v1::VirtualMachineInstanceSpec) -> Vec<Pro
     let huge = memory.hugepages.as_ref().is_some_and(|pages| pages.page_size == "1Gi");
     let (block, block_name) = if huge { (HOTPLUG_HUGE_BLOCK, "1Gi") } else { (HOTPLUG_BLOCK, "2Mi") };
     let is_aligned = |bytes: Bytes| bytes.round_down(block.get()) == bytes;
-    // What is no quantity is reported where the memory is read.
+    // An invalid quantity is reported where the memory is read.
     if let Ok(guest) = Bytes::try_from(guest) {
         if !is_aligned(guest) {
             found.invalid(&field, format!("Guest memory must be {block_name} aligned"));
@@ -133,8 +133,8 @@ pub fn memory_hotplug_problems(spec: &v1::VirtualMachineInstanceSpec) -> Vec<Pro
     found.problems
 }
 
-/// The guest's memory is what it says, else the request, else the limit, else one huge page, as KubeVirt's
-/// defaulting has it. What is no whole number of pages is rounded down.
+/// The guest's memory is `memory.guest`, else the request, else the limit, else one huge page, as KubeVirt's
+/// defaulting has it. It is rounded down to whole pages.
 pub(super) fn read(
     memory: Option<&v1::Memory>,
     given: &v1::ResourceRequirements,
@@ -162,11 +162,11 @@ pub(super) fn read(
         found.invalid(&field, format!("{guest} is above maxGuest, which is {max}"));
     }
     found.notice_if(max.is_some(), &at.at("maxGuest"), "plugging in memory");
-    let said = memory.guest.is_some()
+    let is_set = memory.guest.is_some()
         || memory.hugepages.is_some()
         || given.requests.contains_key("memory")
         || given.limits.contains_key("memory");
-    if !said {
+    if !is_set {
         found.required_value(&field, "set the guest's memory, such as 256Mi");
         return None;
     }

@@ -81,7 +81,7 @@ pub enum Binding {
 #[derive(Clone, Debug)]
 pub(super) struct Network {
     pub(super) name: String,
-    /// The guest's own network; absent where the network is no pod network.
+    /// The guest's own network; absent unless it is the pod network.
     pub(super) pod: Option<Ipv4Net>,
 }
 

@@ -1,7 +1,7 @@
 use super::Field;
 
 /// A field that is accepted and has no effect yet, because nothing a guest may rely on depends on it. To be shown
-/// to whoever wrote it.
+/// to its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     field: Field,

@@ -51,7 +51,7 @@ pub(crate) const DNS_LABEL: &str =
 pub(crate) const DNS_SUBDOMAIN: &str =
     "must be a DNS subdomain: labels of a-z, 0-9 and '-' joined by dots, at most 253 characters";
 
-/// An absolute path that is not the root and says what it means: no empty, `.` or `..` part.
+/// An absolute path that is not the root and is normalized: no empty, `.` or `..` part.
 pub(crate) fn is_normal_absolute_path(text: &str) -> bool {
     text.len() <= 4096
         && !text.contains('\0')
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_says_what_it_means() {
+    fn paths_are_normalized() {
         for (text, good) in [
             ("/boot/vmlinuz", true),
             ("/a", true),

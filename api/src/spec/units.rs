@@ -11,7 +11,7 @@ use crate::v1::Quantity;
 pub enum QuantityError {
     /// Not a number with one of the known suffixes.
     #[error(
-        "{0:?} is no quantity: write a number, with Ki, Mi, Gi, Ti, k, M, G, T or m behind it where needed"
+        "{0:?} is not a quantity: write a number, with Ki, Mi, Gi, Ti, k, M, G, T or m behind it where needed"
     )]
     Syntax(String),
     /// Below zero.
@@ -59,7 +59,7 @@ fn read(text: &str, decimals: u32) -> Result<u64, QuantityError> {
             10u128.checked_pow(up).and_then(|factor| scaled.checked_mul(factor)).ok_or_else(too_large)?
         }
         Ok(_) => 0,
-        // More places below one than 128 bits have: still something, so rounded up to one.
+        // More decimals than 128 bits hold: not zero, so rounded up to one.
         Err(_) => match 10u128.checked_pow(power.unsigned_abs()) {
             Some(divisor) => scaled.div_ceil(divisor),
             None => u128::from(scaled != 0),
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_derived_mac_is_stable_local_and_differs_by_card_and_machine() {
+    fn a_derived_mac_is_stable_local_and_differs_by_nic_and_vmi() {
         let uid = VmiUid(Uuid::from_u128(7));
         let mac = uid.mac_of("default");
         assert_eq!(mac, uid.mac_of("default"));

@@ -1,7 +1,7 @@
 use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, Video};
 
+use super::display::Display;
 use super::report::Findings;
-use super::screen::Screen;
 use super::{
     BootSource, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, ImageRef, Interface, Lifecycle,
     Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
@@ -25,7 +25,7 @@ pub struct Vm {
     interfaces: Vec<Interface>,
     serial_console: bool,
     rng: bool,
-    screen: Screen,
+    display: Display,
     balloon: Balloon,
     lifecycle: Lifecycle,
     liveness: Option<Probe>,
@@ -140,14 +140,14 @@ impl Vm {
         self.rng
     }
 
-    /// The display adapter, if there is a screen. KubeVirt's default is yes.
+    /// The display adapter, if there is a display, which is the default of KubeVirt.
     pub fn video(&self) -> Option<Video> {
-        self.screen.video
+        self.display.video
     }
 
     /// How many virtio tablets there are.
     pub fn tablets(&self) -> u32 {
-        self.screen.tablets
+        self.display.tablets
     }
 
     /// Whether there is a memory balloon.
@@ -227,7 +227,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     super::device::read(devices, found);
     let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
-    let screen = super::screen::read(devices, efi, found);
+    let display = super::display::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);
     let at = Field::new("spec");
     let liveness = spec.liveness_probe.as_deref();
@@ -247,8 +247,8 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         interfaces: interfaces.len(),
         rng: devices.rng.is_some(),
         balloon: balloon != Balloon::Off,
-        video: screen.video,
-        tablets: usize::try_from(screen.tablets).unwrap_or(usize::MAX),
+        video: display.video,
+        tablets: usize::try_from(display.tablets).unwrap_or(usize::MAX),
     };
     super::capacity::validate(&disks, &attached, hypervisor, found);
     Some(Vm {
@@ -266,7 +266,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         interfaces,
         serial_console: devices.autoattach_serial_console != Some(false),
         rng: devices.rng.is_some(),
-        screen,
+        display,
         balloon,
         lifecycle,
         liveness,

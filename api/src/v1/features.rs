@@ -47,7 +47,7 @@ shapes! {
         pub vapic: Option<FeatureState>,
         /// Number of attempts to acquire a spinlock before the guest notifies the hypervisor.
         pub spinlocks: Option<FeatureSpinlocks>,
-        /// Virtual processor index, which identifies each vCPU. Defaults to disabled.
+        /// vCPU index, which identifies each vCPU. Defaults to disabled.
         pub vpindex: Option<FeatureState>,
         /// Counter of the time for which the vCPUs have run. Defaults to disabled.
         pub runtime: Option<FeatureState>,

@@ -1,11 +1,11 @@
-//! How many devices a VM can have, and what is said of more.
+//! Limits on the devices of a VM, and their messages.
 
 use serde_json::{Value, json};
 use vireo_api::spec::Cause::TooMany;
 
 use super::manifest::{changed, good};
 
-/// Disks on a bus, a change to the manifest, and the field and message of its refusal.
+/// Disks on a bus, a change to the manifest, and the field and message of its problem.
 type Row<'a> = (&'a [(&'a str, usize)], Value, Option<(&'a str, &'a str)>);
 
 /// The good manifest with so many more disks on these buses, and a change to it.

@@ -1,4 +1,4 @@
-//! The manifests in `examples/`: the good ones are machines, each broken one is told everything that is wrong with it.
+//! The manifests in `examples/`: the valid ones become VMs, each invalid one gets a report of all its problems.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,30 +16,30 @@ fn manifests(directory: &str) -> Vec<(String, Vec<decode::Decoded<VirtualMachine
     paths.sort();
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
-        let mut machines = decode::manifest(&text).unwrap();
-        for machine in &mut machines {
-            // As the node agent does when it accepts a machine.
-            machine.object.metadata.uid = "5d307ca9-b3ef-428c-8861-06e72d69f223".to_owned();
+        let mut vmis = decode::manifest(&text).unwrap();
+        for vmi in &mut vmis {
+            // As the node agent does when it accepts a VMI.
+            vmi.object.metadata.uid = "5d307ca9-b3ef-428c-8861-06e72d69f223".to_owned();
         }
-        (path.file_stem().unwrap().to_str().unwrap().to_owned(), machines)
+        (path.file_stem().unwrap().to_str().unwrap().to_owned(), vmis)
     };
     paths.into_iter().map(read).collect()
 }
 
 #[test]
-fn the_good_ones_are_machines() {
+fn valid_manifests_are_accepted() {
     let manifests = manifests(".");
     assert!(manifests.len() >= 3);
-    for (name, machines) in manifests {
-        for machine in machines {
-            let vm = machine.check().unwrap_or_else(|report| panic!("{name}:\n{report}"));
+    for (name, vmis) in manifests {
+        for vmi in vmis {
+            let vm = vmi.check().unwrap_or_else(|report| panic!("{name}:\n{report}"));
             assert_eq!(vm.notices(), [], "{name}");
         }
     }
 }
 
 #[test]
-fn each_broken_one_is_told_everything_at_once() {
+fn invalid_manifests_get_every_problem_at_once() {
     let expected: [(&str, &[&str]); 8] = [
         ("boot-order-twice", &["spec.domain.devices.disks[1].bootOrder"]),
         ("cloud-init-too-long", &["spec.volumes[1].cloudInitNoCloud.userData"]),
@@ -82,9 +82,8 @@ fn each_broken_one_is_told_everything_at_once() {
     ];
     let found = manifests("broken");
     for (name, fields) in expected {
-        let (_, machines) =
-            found.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}"));
-        let report = machines[0].check().expect_err(name);
+        let (_, vmis) = found.iter().find(|(found, _)| found == name).unwrap_or_else(|| panic!("no {name}"));
+        let report = vmis[0].check().expect_err(name);
         let mut reported: Vec<_> =
             report.problems().iter().map(|problem| problem.field().to_string()).collect();
         let mut fields: Vec<_> = fields.iter().map(|field| (*field).to_owned()).collect();
@@ -95,8 +94,8 @@ fn each_broken_one_is_told_everything_at_once() {
     // The others are right as far as a VMI can tell: only the node knows that an image is not there, or not pulled.
     let of_the_node = ["image-not-there", "registry-image"];
     for name in of_the_node {
-        let (_, machines) = found.iter().find(|(found, _)| found == name).unwrap();
-        machines[0].check().unwrap();
+        let (_, vmis) = found.iter().find(|(found, _)| found == name).unwrap();
+        vmis[0].check().unwrap();
     }
     assert_eq!(found.len(), expected.len() + of_the_node.len(), "every broken manifest is in the table");
 }

@@ -1,4 +1,4 @@
-//! Manifests as people write them pass through unharmed: every field comes out as it came in, known or not.
+//! Manifests survive a round trip: every field comes out as it came in, known or not.
 
 use std::fs;
 use std::path::Path;
@@ -73,7 +73,7 @@ fn unknown_fields_survive_at_every_level() {
     ] {
         assert!(out.pointer(pointer).is_some(), "{pointer} is lost in\n{out:#}");
     }
-    // Kept, and yet not run: one of them may be the one that mattered.
+    // Preserved, but not used: one of them may be the one that mattered.
     let report = decoded.check().unwrap_err();
     let fields: Vec<_> = report.problems().iter().map(|problem| problem.field().as_str()).collect();
     assert!(fields.contains(&"spec.domain.devices.disks[0].disk.futureDisk"), "{report}");

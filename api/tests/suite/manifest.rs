@@ -5,7 +5,7 @@ use vireo_api::decode::{self, Decoded};
 use vireo_api::spec::{Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
-/// A machine with two disks and a card.
+/// A VMI with two disks and a NIC.
 pub(crate) fn good() -> Value {
     json!({
         "apiVersion": "kubevirt.io/v1",

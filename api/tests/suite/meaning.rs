@@ -30,7 +30,7 @@ fn a_small_manifest_has_kubevirts_defaults() {
 }
 
 #[test]
-fn what_the_machine_is_called_and_looks_like_stays_the_same() {
+fn identity_and_hardware_are_stable() {
     let vm = changed(json!({})).check().unwrap();
     let again = changed(json!({})).check().unwrap();
     assert_eq!(vm, again);
@@ -60,7 +60,7 @@ fn memory_is_the_guests_else_the_request_else_the_limit() {
 }
 
 #[test]
-fn processors_are_counted_from_one_and_default_to_the_containers() {
+fn vcpus_are_counted_from_one_and_default_to_the_containers() {
     let cases = [
         (json!({"cpu": {"cores": 2, "sockets": 3, "threads": 2}}), [3, 2, 2]),
         (json!({"cpu": {"cores": 0, "sockets": 0, "threads": 0}}), [1, 1, 1]),
@@ -151,20 +151,20 @@ fn interfaces_are_joined_with_their_networks() {
         }]}},
     }))
     .unwrap();
-    let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
-    assert_eq!((card.model(), card.mac().to_string()), (NicModel::E1000e, "52:54:00:00:00:01".to_owned()));
-    let Binding::Masquerade { network, ports } = card.binding();
+    let [nic] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!((nic.model(), nic.mac().to_string()), (NicModel::E1000e, "52:54:00:00:00:01".to_owned()));
+    let Binding::Masquerade { network, ports } = nic.binding();
     assert_eq!((network.guest().to_string(), network.prefix()), ("192.168.7.2".to_owned(), 24));
     assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
 }
 
 #[test]
-fn a_machine_that_names_no_network_has_one_unless_it_says_so() {
+fn a_vmi_without_networks_has_a_default_network() {
     let bare = json!({"networks": null, "domain": {"devices": {"interfaces": null}}});
     let vm = with_spec(bare.clone()).unwrap();
-    let [card] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
-    assert_eq!((card.name(), card.model()), ("default", NicModel::Virtio));
-    assert!(matches!(card.binding(), Binding::Masquerade { ports, .. } if ports.is_empty()));
+    let [nic] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!((nic.name(), nic.model()), ("default", NicModel::Virtio));
+    assert!(matches!(nic.binding(), Binding::Masquerade { ports, .. } if ports.is_empty()));
     let mut none = bare;
     none["domain"]["devices"]["autoattachPodInterface"] = json!(false);
     assert_eq!(with_spec(none).unwrap().interfaces(), []);
@@ -186,7 +186,7 @@ fn a_kernel_is_taken_from_its_image() {
 }
 
 #[test]
-fn a_screen_is_what_firmware_knows_and_has_a_tablet() {
+fn a_display_suits_the_firmware_and_has_a_tablet() {
     let efi = json!({"bootloader": {"efi": {"secureBoot": false}}});
     for (devices, firmware, video, tablets) in [
         (json!({}), json!({}), Some(Video::Vga), 1),
@@ -272,7 +272,7 @@ fn probes_have_kubernetes_defaults_and_find_ports_by_their_names() {
 }
 
 #[test]
-fn what_has_no_effect_yet_is_told() {
+fn fields_without_effect_are_reported() {
     let vm = with_spec(json!({
         "domain": {
             "ioThreadsPolicy": "auto",

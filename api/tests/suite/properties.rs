@@ -1,4 +1,4 @@
-//! No text and no value is too strange to be answered.
+//! Every text and value gets an answer, never a panic.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ fn odd() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every place in a value.
+/// Every path in a value.
 fn pointers(value: &Value, at: String, all: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -48,18 +48,18 @@ fn pointers(value: &Value, at: String, all: &mut Vec<String>) {
 proptest! {
     #[test]
     fn any_text_is_read_or_refused(text in any::<String>()) {
-        if let Ok(machines) = decode::manifest(&text) {
-            for machine in machines {
-                let _ = machine.check();
+        if let Ok(vmis) = decode::manifest(&text) {
+            for vmi in vmis {
+                let _ = vmi.check();
             }
         }
     }
 
     #[test]
     fn any_yaml_like_text_is_read_or_refused(text in "([ ]{0,4}(- |[a-c]: |&a |\\*a|\\[|\\]|\\{|\\}|\\||---|'|\"|\n|~|1|<<: ){0,6}\n?){0,12}") {
-        if let Ok(machines) = decode::manifest(&text) {
-            for machine in machines {
-                let _ = machine.check();
+        if let Ok(vmis) = decode::manifest(&text) {
+            for vmi in vmis {
+                let _ = vmi.check();
             }
         }
     }
@@ -69,10 +69,10 @@ proptest! {
         changes in prop::collection::vec((any::<prop::sample::Index>(), odd()), 1..6),
     ) {
         let mut value = good();
-        for (place, odd) in changes {
+        for (path, odd) in changes {
             let mut all = Vec::new();
             pointers(&value, String::new(), &mut all);
-            if let Some(target) = value.pointer_mut(place.get(all.as_slice()).as_str()) {
+            if let Some(target) = value.pointer_mut(path.get(all.as_slice()).as_str()) {
                 *target = odd;
             }
         }

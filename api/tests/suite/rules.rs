@@ -87,7 +87,7 @@ fn top_level() {
 }
 
 #[test]
-fn memory_and_processors() {
+fn memory_and_vcpus() {
     each_is_refused(
         with_domain,
         "spec.domain.",
@@ -454,7 +454,7 @@ fn a_network_that_nothing_is_on_is_refused() {
 }
 
 #[test]
-fn one_machine_has_one_pod_network() {
+fn one_vmi_has_one_pod_network() {
     let report = with_spec(json!({
         "networks": [{"name": "default", "pod": {}}, {"name": "second", "pod": {}}],
         "domain": {"devices": {"interfaces": ["+", {"name": "second", "masquerade": {}}]}},
@@ -466,22 +466,22 @@ fn one_machine_has_one_pod_network() {
 
 #[test]
 fn interfaces() {
-    let card = |properties: Value| {
-        let mut card = json!({"name": "default", "masquerade": {}});
-        super::manifest::merge(&mut card, properties);
-        json!({"interfaces": [card]})
+    let nic = |properties: Value| {
+        let mut nic = json!({"name": "default", "masquerade": {}});
+        super::manifest::merge(&mut nic, properties);
+        json!({"interfaces": [nic]})
     };
-    let port = |port: Value| card(json!({"ports": [{"name": "web", "port": 80}, port]}));
-    let dhcp = |options: Value| card(json!({"dhcpOptions": options}));
+    let port = |port: Value| nic(json!({"ports": [{"name": "web", "port": 80}, port]}));
+    let dhcp = |options: Value| nic(json!({"dhcpOptions": options}));
     let mut rows = vec![
         (json!({"interfaces": ["+", {"name": "more", "masquerade": {}}]}), "[1].name", NotFound),
         (json!({"interfaces": ["+", {"name": "default", "masquerade": {}}]}), "[1].name", Duplicate),
-        (card(json!({"masquerade": null})), "[0]", Required),
-        (card(json!({"model": "ne2000"})), "[0].model", NotSupported),
-        (card(json!({"macAddress": "52:54:00"})), "[0].macAddress", Invalid),
-        (card(json!({"macAddress": "01:00:5e:00:00:01"})), "[0].macAddress", Invalid),
-        (card(json!({"macAddress": "02-00-00-00-00-00"})), "[0].macAddress", Invalid),
-        (card(json!({"bootOrder": 0})), "[0].bootOrder", Invalid),
+        (nic(json!({"masquerade": null})), "[0]", Required),
+        (nic(json!({"model": "ne2000"})), "[0].model", NotSupported),
+        (nic(json!({"macAddress": "52:54:00"})), "[0].macAddress", Invalid),
+        (nic(json!({"macAddress": "01:00:5e:00:00:01"})), "[0].macAddress", Invalid),
+        (nic(json!({"macAddress": "02-00-00-00-00-00"})), "[0].macAddress", Invalid),
+        (nic(json!({"bootOrder": 0})), "[0].bootOrder", Invalid),
         (port(json!({})), "[0].ports[1].port", Required),
         (port(json!({"port": 0})), "[0].ports[1].port", Invalid),
         (port(json!({"port": 65536})), "[0].ports[1].port", Invalid),
@@ -489,14 +489,14 @@ fn interfaces() {
         (port(json!({"port": 81, "name": "web"})), "[0].ports[1].name", Duplicate),
         (port(json!({"port": 81, "name": "80"})), "[0].ports[1].name", Invalid),
         (
-            card(json!({"portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
+            nic(json!({"portRanges": [{"protocol": "TCP", "start": 1, "end": 2}]})),
             "[0].portRanges",
             NotSupported,
         ),
-        (card(json!({"pciAddress": "0000:00:05.0"})), "[0].pciAddress", NotSupported),
-        (card(json!({"acpiIndex": 1})), "[0].acpiIndex", NotSupported),
-        (card(json!({"state": "down"})), "[0].state", NotSupported),
-        (card(json!({"state": "absent"})), "[0].state", Invalid),
+        (nic(json!({"pciAddress": "0000:00:05.0"})), "[0].pciAddress", NotSupported),
+        (nic(json!({"acpiIndex": 1})), "[0].acpiIndex", NotSupported),
+        (nic(json!({"state": "down"})), "[0].state", NotSupported),
+        (nic(json!({"state": "absent"})), "[0].state", Invalid),
         (dhcp(json!({"ntpServers": ["time.example"]})), "[0].dhcpOptions.ntpServers[0]", Invalid),
         (dhcp(json!({"bootFileName": "a\nb"})), "[0].dhcpOptions.bootFileName", Invalid),
         (
@@ -512,9 +512,9 @@ fn interfaces() {
     ];
     for binding in ["bridge", "sriov", "passtBinding", "slirp", "macvtap", "passt", "binding"] {
         let field: &'static str = format!("[0].{binding}").leak();
-        rows.push((card(json!({"masquerade": null, binding: {}})), field, NotSupported));
+        rows.push((nic(json!({"masquerade": null, binding: {}})), field, NotSupported));
     }
-    rows.push((card(json!({"masquerade": null, "carrierPigeon": {}})), "[0].carrierPigeon", NotSupported));
+    rows.push((nic(json!({"masquerade": null, "carrierPigeon": {}})), "[0].carrierPigeon", NotSupported));
     each_is_refused(with_devices, "spec.domain.devices.interfaces", rows);
 }
 

@@ -58,8 +58,8 @@ fn a_path_in_an_image_may_end_with_a_slash() {
 fn a_port_that_is_listed_twice_is_one_port() {
     let ports = json!([{"port": 80}, {"port": 80, "protocol": "TCP"}, {"name": "web", "port": 80},
         {"port": 80, "protocol": "UDP"}]);
-    let card = json!({"interfaces": [{"name": "default", "masquerade": {}, "ports": ports}]});
-    let vm = with_devices(card).unwrap();
+    let nic = json!({"interfaces": [{"name": "default", "masquerade": {}, "ports": ports}]});
+    let vm = with_devices(nic).unwrap();
     let Binding::Masquerade { ports, .. } = vm.interfaces()[0].binding();
     let reported: Vec<_> = ports.iter().map(|port| (port.name(), port.port())).collect();
     assert_eq!(reported, [(None, 80), (Some("web"), 80), (None, 80)]);

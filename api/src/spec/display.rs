@@ -1,4 +1,4 @@
-//! What a guest shows and where people point.
+//! The display of a guest and its pointer.
 
 use vireo_vmconfig::{ExtraDevice, Video};
 
@@ -6,16 +6,16 @@ use super::Field;
 use super::report::Findings;
 use crate::v1;
 
-/// What there is of a screen.
+/// The display settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Screen {
+pub(super) struct Display {
     pub(super) video: Option<Video>,
     /// Virtio tablets; others are extra devices.
     pub(super) tablets: u32,
 }
 
 /// `efi`: the VM starts through EFI, for which KubeVirt has another default.
-pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Screen {
+pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Display {
     let at = Field::new("spec.domain.devices");
     let default = if efi { Video::Bochs } else { Video::Vga };
     let asked = devices.video.as_ref().and_then(|video| kind(video, &at.at("video").at("type"), found));
@@ -25,7 +25,7 @@ pub(super) fn read(devices: &v1::Devices, efi: bool, found: &mut Findings) -> Sc
         found.invalid(&at.at("video").at("type"), advice);
     }
     let tablets = tablets(devices, graphics, &at, found);
-    Screen { video: graphics.then(|| asked.unwrap_or(default)), tablets }
+    Display { video: graphics.then(|| asked.unwrap_or(default)), tablets }
 }
 
 fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Video> {
@@ -41,7 +41,7 @@ fn kind(video: &v1::VideoDevice, at: &Field, found: &mut Findings) -> Option<Vid
     }
 }
 
-/// A screen has a virtio tablet unless the manifest says where people point: beside it there is only a mouse, whose
+/// A display has a virtio tablet unless the manifest has another pointer: beside it there is only a mouse, whose
 /// pointer strays from the viewer's.
 fn tablets(devices: &v1::Devices, graphics: bool, at: &Field, found: &mut Findings) -> u32 {
     if devices.inputs.is_empty() {
