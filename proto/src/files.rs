@@ -140,7 +140,7 @@ pub fn offer(listener: BorrowedFd<'_>, files: &[(String, OwnedFd)]) -> io::Resul
 /// Gets the files that are offered at `socket`. Blocks.
 ///
 /// # Errors
-/// When nobody offers them, or they do not all arrive.
+/// When no process offers them, or they do not all arrive.
 pub fn fetch(socket: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
     let stream = ask(socket, Wanted::Files)?;
     let mut files = Vec::new();
@@ -150,10 +150,10 @@ pub fn fetch(socket: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
     Ok(files)
 }
 
-/// Says to who offers files at `socket` that they are not needed any more.
+/// Tells the process that offers files at `socket` that they are not needed any more.
 ///
 /// # Errors
-/// When nobody does.
+/// When no process does.
 pub fn finish(socket: &Path) -> io::Result<()> {
     ask(socket, Wanted::Nothing).map(drop)
 }
@@ -173,10 +173,7 @@ fn send_all(stream: &OwnedFd, files: &[(String, OwnedFd)]) -> io::Result<()> {
             || name.len() > LONGEST_NAME
             || !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors))
         {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{name:?} is no name of a file"),
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{name:?} is not a file name")));
         }
         sendmsg(stream, &[IoSlice::new(name.as_bytes())], &mut ancillary, SendFlags::NOSIGNAL)?;
     }
@@ -301,7 +298,7 @@ mod tests {
         }
         finish(&socket).unwrap();
         assert_eq!(offering.join().unwrap(), 2);
-        assert!(fetch(&socket).is_err(), "nobody offers them any more");
+        assert!(fetch(&socket).is_err(), "they are no longer offered");
     }
 
     #[test]
@@ -319,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_listens_and_no_name_are_errors() {
+    fn absent_listeners_and_invalid_names_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join(FILES_SOCKET);
         assert!(pass(&socket, &[]).is_err());

@@ -25,7 +25,7 @@ pub const VERSION: launcher::Version = launcher::Version { major: 1, minor: 2 };
 pub const LAUNCHER_SOCKET: &str = "launcher.sock";
 /// `LaunchRequest.runtime_dir`, below a VM's directory.
 pub const RUN_DIRECTORY: &str = "run";
-/// The guest's screen, below a VM's directory: RFB.
+/// The guest's display, below a VM's directory: RFB.
 pub const VNC_SOCKET: &str = "vnc.sock";
 /// The guest's serial console, below a VM's directory: raw bytes from now on.
 pub const CONSOLE_SOCKET: &str = "console.sock";
