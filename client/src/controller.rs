@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_fails_is_tried_again_and_what_succeeds_when_it_says_so() {
+    async fn failures_are_retried_and_successes_requeued_as_requested() {
         let (fails, queue) = (Fails::default(), queue());
         queue.add("key".to_owned());
         let start = Instant::now();

@@ -132,7 +132,7 @@ impl Shared {
         let error = self.try_publish(&occurrence).await.err()?;
         let reason = occurrence.reason.as_str();
         // A conflict says that it was stored before, whatever the answer was.
-        if write::refusal(&error).is_some() || write::is_conflict(&error) {
+        if write::rejection(&error).is_some() || write::is_conflict(&error) {
             warn!(%error, reason, "cannot publish an event");
             return None;
         }
@@ -166,7 +166,7 @@ impl Shared {
                 }
                 let mut waiting = self.waiting();
                 waiting.pop_front();
-                // Under one lock with the removal: whoever adds the next one starts this again.
+                // Under one lock with the removal: the next publisher starts this again.
                 if waiting.is_empty() {
                     return;
                 }

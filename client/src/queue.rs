@@ -88,7 +88,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         self.lock().failures.remove(key);
     }
 
-    /// Hands out the next key. [`done`](Self::done) must follow.
+    /// Returns the next key. [`done`](Self::done) must follow.
     pub async fn next(&self) -> K {
         loop {
             let changed = self.changed.notified();
@@ -118,7 +118,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         }
     }
 
-    /// Says that a key that was handed out is reconciled. It is ready again if it was added meanwhile.
+    /// Marks a key as reconciled. It is ready again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
         state.processing.remove(key);

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The largest number of connections at a time.
 const CONNECTIONS: usize = 4096;
 
-/// Why there is no TLS.
+/// Why TLS cannot be configured.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file cannot be read.
@@ -188,10 +188,10 @@ pub async fn serve(
     router: Router,
 ) -> Result<(), TlsError> {
     files.current()?;
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         // The semaphore is never closed.
-        let place = Arc::clone(&places).acquire_owned().await;
+        let permit = Arc::clone(&permits).acquire_owned().await;
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -205,7 +205,7 @@ pub async fn serve(
             if let Err(error) = connection(stream, &files, router).await {
                 debug!(error, "a connection ended");
             }
-            drop(place);
+            drop(permit);
         });
     }
 }

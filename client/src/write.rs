@@ -45,8 +45,8 @@ impl<'a> From<&'a ObjectMeta> for Version<'a> {
 }
 
 impl Version<'_> {
-    /// The patch with the metadata that it demands.
-    fn demand(self, mut patch: Value) -> Value {
+    /// The patch with the metadata of this precondition.
+    fn with_precondition(self, mut patch: Value) -> Value {
         if !patch["metadata"].is_object() {
             patch["metadata"] = json!({});
         }
@@ -67,7 +67,7 @@ pub async fn patch(
     version: Version<'_>,
     patch: Value,
 ) -> Result<DynamicObject, Error> {
-    let patch = Patch::Merge(version.demand(patch));
+    let patch = Patch::Merge(version.with_precondition(patch));
     api.patch(version.name, &PatchParams::default(), &patch).await
 }
 
@@ -81,7 +81,7 @@ pub async fn dry_run(
     patch: Value,
 ) -> Result<DynamicObject, Error> {
     let params = PatchParams { dry_run: true, ..PatchParams::default() };
-    api.patch(version.name, &params, &Patch::Merge(version.demand(patch))).await
+    api.patch(version.name, &params, &Patch::Merge(version.with_precondition(patch))).await
 }
 
 /// Writes the difference of two statuses to this version of an object; nothing where there is none.
@@ -95,7 +95,7 @@ pub async fn patch_status(
     after: &Value,
 ) -> Result<Option<DynamicObject>, Error> {
     let Some(change) = merge_diff(before, after) else { return Ok(None) };
-    let patch = Patch::Merge(version.demand(json!({ "status": change })));
+    let patch = Patch::Merge(version.with_precondition(json!({ "status": change })));
     api.patch_status(version.name, &PatchParams::default(), &patch).await.map(Some)
 }
 
@@ -133,7 +133,7 @@ pub async fn delete(api: &Api<DynamicObject>, name: &str, uid: &str) -> Result<O
 
 /// The API server's answer, if it refused the request itself: an answer of 4xx that no other attempt changes, unlike a
 /// conflict or too many requests.
-pub fn refusal(error: &Error) -> Option<&Status> {
+pub fn rejection(error: &Error) -> Option<&Status> {
     match error {
         Error::Api(status) if (400..500).contains(&status.code) && ![409, 429].contains(&status.code) => {
             Some(status)
@@ -170,11 +170,11 @@ mod tests {
     }
 
     #[test]
-    fn a_write_demands_the_version_that_it_is_for() {
+    fn a_write_has_the_precondition_of_its_version() {
         let version = Version { name: "x", uid: "u", resource_version: "7" };
-        let patch = version.demand(json!({"metadata": {"labels": {"a": "b"}}}));
+        let patch = version.with_precondition(json!({"metadata": {"labels": {"a": "b"}}}));
         assert_eq!(patch, json!({"metadata": {"labels": {"a": "b"}, "uid": "u", "resourceVersion": "7"}}));
         let any = Version { resource_version: "", ..version };
-        assert_eq!(any.demand(json!({"spec": {}})), json!({"metadata": {"uid": "u"}, "spec": {}}));
+        assert_eq!(any.with_precondition(json!({"spec": {}})), json!({"metadata": {"uid": "u"}, "spec": {}}));
     }
 }

@@ -62,7 +62,7 @@ pub const VIRT_HANDLER: Certificate = Certificate {
 pub const VIRT_API_CLIENT: Certificate =
     Certificate { secret: "kubevirt-virt-handler-certs", name: "virt-api", server: None };
 
-/// Why there are no certificates.
+/// Why certificates cannot be read or issued.
 #[derive(Debug, Error)]
 pub enum CertificateError {
     /// A request to the API server failed.

@@ -13,7 +13,7 @@ pub(crate) struct Holds<'a> {
     pub(crate) message: &'a str,
 }
 
-/// The conditions that hold, each since when it was said first.
+/// The conditions that hold, each with its first transition time.
 pub(crate) fn standing(before: &[Condition], now: Timestamp, holding: &[Holds<'_>]) -> Vec<Condition> {
     let condition = |holds: &Holds<'_>| {
         let old = before.iter().find(|old| old.r#type == holds.kind);

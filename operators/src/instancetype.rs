@@ -120,8 +120,8 @@ const OWNED: [&str; 8] = [
     "domain.resources.limits.memory",
 ];
 
-/// Puts an instance type's spec into a template, its processors laid out as `preference` says. Fields of the template
-/// that say the same already are conflicts: they are returned, by their paths below the template, and then the template
+/// Puts an instance type's spec into a template, with the CPU topology of `preference`. Fields of the template
+/// that are set already are conflicts: they are returned, by their paths below the template, and then the template
 /// is not to be used.
 ///
 /// # Errors
@@ -206,7 +206,7 @@ fn put(template: &mut Value, root: &str, path: &str, value: Value, conflicts: &m
     }
 }
 
-/// Sets a field by its dotted path. What is no object on the way is left alone: it is refused elsewhere.
+/// Sets a field by its dotted path. A value on the path that is not an object is left alone: it is rejected elsewhere.
 fn set(value: &mut Value, path: &str, to: Value) {
     let mut here = value;
     for name in path.split('.') {

@@ -44,7 +44,7 @@ pub struct NodeStatus {
 pub struct NodeSpec {
     /// `kubectl cordon`.
     pub unschedulable: bool,
-    /// `kubectl taint`. What is none keeps nobody away.
+    /// `kubectl taint`. Unknown effects are ignored.
     pub taints: Vec<serde_json::Value>,
 }
 
@@ -136,7 +136,7 @@ fn wanted(affinity: Option<&Affinity>, node: &ObjectMeta) -> bool {
     required.node_selector_terms.iter().any(|term| {
         let says_something = !term.match_expressions.is_empty() || !term.match_fields.is_empty();
         says_something
-            && term.match_expressions.iter().all(|demand| holds_of_nodes(demand, &node.labels))
+            && term.match_expressions.iter().all(|requirement| holds_of_nodes(requirement, &node.labels))
             && term.match_fields.iter().all(|NodeSelectorRequirement { key, operator, values, .. }| {
                 requirement_holds((key, operator, values), &fields)
             })
@@ -144,16 +144,16 @@ fn wanted(affinity: Option<&Affinity>, node: &ObjectMeta) -> bool {
 }
 
 /// Nodes are also chosen by numbers.
-fn holds_of_nodes(demand: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+fn holds_of_nodes(requirement: &NodeSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
     let compared = || {
-        let has: i64 = labels.get(&demand.key)?.parse().ok()?;
-        let [bound] = demand.values.as_slice() else { return None };
+        let has: i64 = labels.get(&requirement.key)?.parse().ok()?;
+        let [bound] = requirement.values.as_slice() else { return None };
         Some(has.cmp(&bound.parse().ok()?))
     };
-    match demand.operator.as_str() {
+    match requirement.operator.as_str() {
         "Gt" => compared().is_some_and(std::cmp::Ordering::is_gt),
         "Lt" => compared().is_some_and(std::cmp::Ordering::is_lt),
-        operator => requirement_holds((&demand.key, operator, &demand.values), labels),
+        operator => requirement_holds((&requirement.key, operator, &requirement.values), labels),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::selector;
 
 /// Of a VM and of its instance: the revision of the pool that it was made from.
 pub const REVISION_LABEL: &str = "kubevirt.io/vm-pool-revision-name";
-/// Machines created or deleted at once: as KubeVirt.
+/// VMs created or deleted at once: as KubeVirt.
 const BURST: usize = 250;
 const PAUSED: &str = "ReplicaPaused";
 const FAILURE: &str = "ReplicaFailure";
@@ -53,7 +53,7 @@ pub struct Observed<'a> {
     pub now: Timestamp,
 }
 
-/// One thing to do. Machines and instances are named by their UID.
+/// One thing to do. VMs and VMIs are named by their UID.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// Keep a revision, before anything is made from it.
@@ -68,7 +68,7 @@ pub enum Step {
     Release(String),
     /// Delete an instance, so that its VM makes it anew.
     Restart(String),
-    /// Say of an instance that it is what this revision makes.
+    /// Label a VMI with this revision.
     Relabel(String, String),
     /// Delete a revision that nothing was made from.
     Prune(String),
@@ -87,7 +87,7 @@ pub struct Decision {
     pub paused: Option<bool>,
 }
 
-/// Decides about one pool. `is_taken` says whether a VM of a name exists, whether or not the pool controls it.
+/// Decides about one pool. `is_taken` is whether a VM of a name exists, whether or not the pool controls it.
 pub fn decide(observed: Observed<'_>, is_taken: impl Fn(&str) -> bool) -> Decision {
     let Observed { pool, now, .. } = observed;
     let (mine, released): (Vec<Member<'_>>, Vec<_>) =

@@ -15,7 +15,7 @@ use crate::selector;
 
 /// Instances created or deleted at once: as KubeVirt.
 const BURST: usize = 250;
-/// How long an instance that failed before it ran keeps its place, so that what cannot run is not tried all the time.
+/// How long an instance that failed before it ran counts as a replica, to limit the rate of failing creations.
 const REST: SignedDuration = SignedDuration::from_secs(10);
 const PAUSED: &str = "ReplicaPaused";
 const FAILURE: &str = "ReplicaFailure";
@@ -25,7 +25,7 @@ const FAILURE: &str = "ReplicaFailure";
 pub struct Observed<'a> {
     /// The set.
     pub set: &'a VirtualMachineInstanceReplicaSet,
-    /// Those that it controls and those that nobody does, of its namespace. Their specs are not looked at.
+    /// Those that it controls and those without controller, of its namespace. Their specs are not looked at.
     pub instances: &'a [&'a VirtualMachineInstance],
     /// Why the last instance could not be created.
     pub failure: Option<&'a str>,
@@ -153,7 +153,7 @@ impl<'a> Mine<'a> {
     }
 }
 
-/// Until when an instance that never ran keeps its place.
+/// Until when an instance that never ran counts as a replica.
 fn rests_until(one: &VirtualMachineInstance) -> Option<Timestamp> {
     let reached = &one.status.phase_transition_timestamps;
     if reached.iter().any(|entry| entry.phase == "Running") {
@@ -172,7 +172,7 @@ fn scale(set: &VirtualMachineInstanceReplicaSet, mine: &Mine<'_>, steps: &mut Ve
     if let Some(instance) = instance(set).filter(|_| missing > 0) {
         steps.extend(std::iter::repeat_with(|| Step::Create(Box::new(instance.clone()))).take(missing));
     }
-    // Those that serve nobody yet go first.
+    // Those that are not ready go first.
     let mut excess = mine.active.clone();
     excess.sort_by_key(|one| is_ready(one));
     let too_many = there.saturating_sub(wanted).min(BURST);

@@ -11,11 +11,11 @@ pub fn matches(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> b
     let equal = |(name, value): (&String, &String)| labels.get(name) == Some(value);
     says_something
         && selector.match_labels.iter().all(equal)
-        && selector.match_expressions.iter().all(|demand| holds(demand, labels))
+        && selector.match_expressions.iter().all(|requirement| holds(requirement, labels))
 }
 
-fn holds(demand: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
-    requirement_holds((&demand.key, &demand.operator, &demand.values), labels)
+fn holds(requirement: &LabelSelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
+    requirement_holds((&requirement.key, &requirement.operator, &requirement.values), labels)
 }
 
 /// Whether labels meet a requirement of a selector.
@@ -37,24 +37,24 @@ pub(crate) fn requirement_holds(
 /// The selector as queries have it.
 pub fn text(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().map(|(name, value)| format!("{name}={value}"));
-    let demands = selector.match_expressions.iter().map(|demand| {
-        let LabelSelectorRequirement { key, values, .. } = demand;
+    let requirements = selector.match_expressions.iter().map(|requirement| {
+        let LabelSelectorRequirement { key, values, .. } = requirement;
         let values = values.join(",");
-        match demand.operator.as_str() {
+        match requirement.operator.as_str() {
             "In" => format!("{key} in ({values})"),
             "NotIn" => format!("{key} notin ({values})"),
             "DoesNotExist" => format!("!{key}"),
             _ => key.clone(),
         }
     });
-    labels.chain(demands).collect::<Vec<_>>().join(",")
+    labels.chain(requirements).collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn demand(key: &str, operator: &str, values: &[&str]) -> LabelSelectorRequirement {
+    fn requirement(key: &str, operator: &str, values: &[&str]) -> LabelSelectorRequirement {
         LabelSelectorRequirement {
             key: key.to_owned(),
             operator: operator.to_owned(),
@@ -63,8 +63,8 @@ mod tests {
         }
     }
 
-    fn of(demands: &[LabelSelectorRequirement]) -> LabelSelector {
-        LabelSelector { match_expressions: demands.to_vec(), ..LabelSelector::default() }
+    fn of(requirements: &[LabelSelectorRequirement]) -> LabelSelector {
+        LabelSelector { match_expressions: requirements.to_vec(), ..LabelSelector::default() }
     }
 
     #[test]
@@ -73,15 +73,15 @@ mod tests {
             pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
         };
         let web = labels(&[("tier", "web")]);
-        for (demands, expected) in [
+        for (requirements, expected) in [
             (vec![], false),
-            (vec![demand("tier", "In", &["web", "db"])], true),
-            (vec![demand("tier", "NotIn", &["web"])], false),
-            (vec![demand("zone", "NotIn", &["a"]), demand("zone", "DoesNotExist", &[])], true),
-            (vec![demand("tier", "Exists", &[]), demand("zone", "Exists", &[])], false),
-            (vec![demand("tier", "Like", &["web"])], false),
+            (vec![requirement("tier", "In", &["web", "db"])], true),
+            (vec![requirement("tier", "NotIn", &["web"])], false),
+            (vec![requirement("zone", "NotIn", &["a"]), requirement("zone", "DoesNotExist", &[])], true),
+            (vec![requirement("tier", "Exists", &[]), requirement("zone", "Exists", &[])], false),
+            (vec![requirement("tier", "Like", &["web"])], false),
         ] {
-            assert_eq!(matches(&of(&demands), &web), expected, "{demands:?}");
+            assert_eq!(matches(&of(&requirements), &web), expected, "{requirements:?}");
         }
         let exact = LabelSelector { match_labels: web.clone(), ..LabelSelector::default() };
         assert!(matches(&exact, &labels(&[("tier", "web"), ("a", "b")])));
@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn a_selector_is_written_as_queries_have_it() {
-        let mut selector = of(&[demand("zone", "In", &["a", "b"]), demand("old", "DoesNotExist", &[])]);
+        let mut selector =
+            of(&[requirement("zone", "In", &["a", "b"]), requirement("old", "DoesNotExist", &[])]);
         selector.match_labels.insert("tier".to_owned(), "web".to_owned());
         assert_eq!(text(&selector), "tier=web,zone in (a,b),!old");
     }

@@ -1,4 +1,4 @@
-//! KubeVirt's API server: the subresources of VMs and VMIs, and what it says of itself.
+//! KubeVirt's API server: the subresources of VMs and VMIs, and its documents.
 //!
 //! [`VirtApi`] is a tower service for the group [`GROUP`], as an aggregated API server: the server in front authenticates and
 //! authorizes the clients. It reads and writes objects with a client of its own.

@@ -37,7 +37,7 @@ impl<T> Cache<T> {
         changes
     }
 
-    /// Puts an object in its place, or removes it.
+    /// Inserts, replaces or removes an object.
     pub(super) fn put(&mut self, key: ObjectKey, after: Option<Cached<T>>) -> Change<T> {
         let before = self.objects.remove(&key);
         match before.as_ref().map(|before| &before.owner) {

@@ -67,7 +67,7 @@ fn read<T: Shape + DeserializeOwned + Default>(value: &Value) -> Result<(T, Vec<
 
 fn validate_instancetype(spec: &VirtualMachineInstancetypeSpec, mut problems: Vec<Problem>) -> Vec<Problem> {
     match spec.cpu.as_ref().and_then(|cpu| cpu.guest) {
-        None => problems.push(Problem::required("spec.cpu.guest", "is needed: the number of processors")),
+        None => problems.push(Problem::required("spec.cpu.guest", "is needed: the number of vCPUs")),
         Some(1..=512) => {}
         Some(_) => problems.push(Problem::invalid("spec.cpu.guest", "must be from 1 to 512")),
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_type_says_how_much_of_what() {
+    fn instance_types_are_validated() {
         let found = |spec| fields(instancetype, spec);
         assert!(
             found(json!({"cpu": {"guest": 1}, "memory": {"guest": "1Gi", "overcommitPercent": 50}}))
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preference_says_what_there_is() {
+    fn preferences_are_validated() {
         let found = |spec| fields(preference, spec);
         assert!(found(json!({"cpu": {"preferredCPUTopology": "preferCores"}, "devices": {"preferredDiskBus": "sata"}})).is_empty());
         assert_eq!(
@@ -203,9 +203,9 @@ mod tests {
         assert!(found(all).is_empty());
         let odd = json!({"clock": {"preferredClockOffset": {"utc": {"offset": 1}}}});
         assert_eq!(found(odd), ["spec.clock.preferredClockOffset.utc.offset"]);
-        let demands = json!({"requirements": {"cpu": {"guest": 0}, "memory": {"guest": "much"}}});
+        let requirements = json!({"requirements": {"cpu": {"guest": 0}, "memory": {"guest": "much"}}});
         assert_eq!(
-            fields(cluster_preference, demands),
+            fields(cluster_preference, requirements),
             ["spec.requirements.memory.guest", "spec.requirements.cpu.guest"]
         );
     }

@@ -145,7 +145,7 @@ fn healing(spec: &VirtualMachinePoolSpec) -> Vec<Problem> {
     }
     let given = healing.min_failing_to_start_duration.as_deref();
     if given.is_some_and(|text| text.parse::<SignedDuration>().is_err()) {
-        let message = "is no duration: write it as 90s, 5m or 1h30m";
+        let message = "must be a duration, such as 90s, 5m or 1h30m";
         problems.push(Problem::invalid("spec.autohealing.minFailingToStartDuration", message));
     }
     problems

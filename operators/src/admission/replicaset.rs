@@ -34,7 +34,7 @@ pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {
     problems
 }
 
-/// A new object has no status yet, and one that does not say how many it wants wants one. It, or what in it has a wrong
+/// A new object has no status yet, and its `replicas` default to one. It, or what in it has a wrong
 /// type.
 pub(super) fn completed<T: Shape + Default + DeserializeOwned>(
     new: &mut Value,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_a_set_of_one_unless_it_says_more() {
+    fn replicas_default_to_one() {
         let text = include_str!("../../../examples/standalone/replicaset.yaml");
         let mut set = decode::documents(text).unwrap().remove(0);
         assert_eq!(admit(&mut set, None), []);

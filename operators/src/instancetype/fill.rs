@@ -58,7 +58,7 @@ fn fill(template: &mut Value, path: &str, value: Option<&Value>) {
     }
 }
 
-/// Whether a field was filled: a number 0 says something here.
+/// Whether a field is set: the number 0 counts.
 fn has(value: Option<&Value>) -> bool {
     says_something(value) || value.is_some_and(Value::is_number)
 }

@@ -8,19 +8,19 @@ use super::Choice;
 const IGNORE: &str = "Ignore";
 const REJECT: &str = "Reject";
 
-/// Why a volume does not say what to choose, in KubeVirt's words.
+/// Why nothing can be inferred from a volume, in KubeVirt's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CannotInfer {
     /// No volume has the name.
     #[error("unable to find volume {0} to infer defaults")]
     NoVolume(String),
-    /// It is no claim.
+    /// It is not a claim.
     #[error("unable to infer defaults from volume {0} as type is not supported")]
     NotAClaim(String),
-    /// There is no such claim.
+    /// The claim does not exist.
     #[error("persistentvolumeclaims {0:?} not found")]
     NoClaim(String),
-    /// The claim says nothing.
+    /// The claim has no such labels.
     #[error("unable to find required {0} label on the volume")]
     NoLabel(String),
 }
@@ -32,16 +32,16 @@ impl CannotInfer {
     }
 }
 
-/// Whether a matcher is a wish and no demand.
+/// Whether an inference may fail without an error.
 pub fn ignores(matcher: &Matcher) -> bool {
     matcher.infer_from_volume_failure_policy.as_deref() == Some(IGNORE)
 }
 
-/// What the labels of a volume's claim choose: name and kind, which is empty where only a name is said. `labels` are
+/// What the labels of a volume's claim choose: name and kind, which is empty where only the name is set. `labels` are
 /// those of the claim of a name.
 ///
 /// # Errors
-/// When the volume does not say it.
+/// When the volume has no such labels.
 pub fn infer(
     choice: Choice,
     from: &str,
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_says_what_its_machine_is() {
+    fn claims_name_instance_type_and_preference() {
         let inferred = |choice, from: &str| infer(choice, from, &volumes(), labels);
         let pair = |name: &str, kind: &str| Ok((name.to_owned(), kind.to_owned()));
         assert_eq!(inferred(Choice::Instancetype, "root"), pair("small", ""));
@@ -132,7 +132,7 @@ mod tests {
         let ignoring = matcher(json!({"inferFromVolumeFailurePolicy": "Ignore"}));
         let rejecting = matcher(json!({"inferFromVolumeFailurePolicy": "Reject"}));
         for (from, reported, ignored) in [
-            ("nowhere", "unable to find volume nowhere to infer defaults", false),
+            ("absent", "unable to find volume absent to infer defaults", false),
             ("gone", "persistentvolumeclaims \"gone\" not found", false),
             ("image", "unable to infer defaults from volume image as type is not supported", true),
             (
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_matcher_says_one_thing() {
+    fn matchers_have_one_source() {
         for (fields, expected) in [
             (json!({"name": "small"}), vec![]),
             (json!({"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"}), vec![]),

@@ -15,7 +15,7 @@ fn conflicts(instancetype: &Value, spec: Value) -> Vec<String> {
 }
 
 #[test]
-fn an_instance_type_says_what_the_template_does_not() {
+fn an_instance_type_fills_the_template() {
     let mut one = template(json!({"domain": {"devices": {}, "cpu": {"features": [{"name": "vmx"}]}}}));
     let mut large = small();
     large["memory"]["overcommitPercent"] = json!(25);
@@ -39,7 +39,7 @@ fn an_instance_type_says_what_the_template_does_not() {
 }
 
 #[test]
-fn what_both_say_is_a_conflict() {
+fn fields_set_in_both_are_conflicts() {
     for (spec, expected) in [
         (json!({"domain": {"cpu": {"cores": 1}}}), vec!["spec.domain.cpu.cores"]),
         (json!({"domain": {"cpu": {"cores": 0}, "memory": {}}}), vec![]),
@@ -60,7 +60,7 @@ fn what_both_say_is_a_conflict() {
 }
 
 #[test]
-fn processors_are_laid_out_as_preferred() {
+fn cpu_topology_is_as_preferred() {
     let laid = |guest: u64, cpu: Value| {
         let topology = Topology::of(&json!({"cpu": {"guest": guest}}), Some(&json!({ "cpu": cpu })))?;
         Ok::<_, String>((topology.sockets, topology.cores, topology.threads))
@@ -115,7 +115,7 @@ fn a_preference_fills_gaps_and_nothing_else() {
     );
     let spec = &one["spec"];
     let devices = &spec["domain"]["devices"];
-    assert_eq!(spec["terminationGracePeriodSeconds"], 0, "it was said");
+    assert_eq!(spec["terminationGracePeriodSeconds"], 0, "it was set");
     assert_eq!(devices["autoattachGraphicsDevice"], true);
     let buses: Vec<_> = [(0, "disk"), (1, "disk"), (2, "cdrom")]
         .iter()
@@ -145,27 +145,27 @@ fn a_preference_fills_gaps_and_nothing_else() {
     assert_eq!(open["spec"]["terminationGracePeriodSeconds"], 0, "nothing is a time, too");
     let before = one.clone();
     prefer(&mut one, &json!({"firmware": {"preferredUseBios": true}, "annotations": {"os": "other"}}));
-    assert_eq!(one, before, "what was filled is said");
+    assert_eq!(one, before, "filled fields are set");
 }
 
 #[test]
-fn the_display_the_clock_and_confidential_computing_are_filled_where_nothing_is_said() {
-    let wishes = json!({
+fn the_display_the_clock_and_confidential_computing_are_filled_where_unset() {
+    let preference = json!({
         "devices": {"preferredVideoType": "virtio"},
         "preferredLaunchSecurity": {"snp": {}},
         "clock": {"preferredClockOffset": {"timezone": "UTC"}},
     });
     let filled = |spec: Value| {
         let mut one = template(spec);
-        prefer(&mut one, &wishes);
+        prefer(&mut one, &preference);
         one["spec"]["domain"].take()
     };
     let all = json!({"devices": {"video": {"type": "virtio"}}, "launchSecurity": {"snp": {}},
         "clock": {"timezone": "UTC"}});
     assert_eq!(filled(json!({"domain": {}})), all);
-    let said = json!({"devices": {"video": {"type": "vga"}}, "launchSecurity": {"sev": {}},
+    let set = json!({"devices": {"video": {"type": "vga"}}, "launchSecurity": {"sev": {}},
         "clock": {"utc": {"offsetSeconds": 0}}});
-    assert_eq!(filled(json!({"domain": said})), said);
+    assert_eq!(filled(json!({"domain": set})), set);
     let blind = json!({"devices": {"autoattachGraphicsDevice": false}});
     assert_eq!(
         filled(json!({"domain": blind.clone()}))["devices"],
@@ -188,10 +188,10 @@ fn the_deprecated_ratio_counts_where_there_is_no_other() {
 }
 
 #[test]
-fn a_preference_may_demand() {
+fn a_preference_may_have_requirements() {
     let has = template(json!({"domain": {"cpu": {"sockets": 2}, "memory": {"guest": "1Gi"}}}));
-    let lacks = |demands: Value| -> Vec<String> {
-        let lacks = missing(&has, &json!({ "requirements": demands }));
+    let lacks = |requirements: Value| -> Vec<String> {
+        let lacks = missing(&has, &json!({ "requirements": requirements }));
         lacks.into_iter().map(|(field, _)| field).collect()
     };
     assert!(

@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-/// How processors are laid out.
+/// The preferred CPU topologies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Packages.
@@ -11,16 +11,16 @@ pub struct Topology {
     pub threads: u64,
 }
 
-/// Cores for each socket where a preference says none.
+/// Cores for each socket where a preference sets none.
 const RATIO: u64 = 2;
 /// Threads of a core that has several.
 const THREADS: u64 = 2;
 
 impl Topology {
-    /// The processors of an instance type, laid out as a preference says: all as sockets unless it says otherwise.
+    /// The CPU topology of an instance type by a preference: sockets by default.
     pub(super) fn of(instancetype: &Value, preference: Option<&Value>) -> Result<Self, String> {
         let guest = instancetype.pointer("/cpu/guest").and_then(Value::as_u64).filter(|guest| *guest > 0);
-        let guest = guest.ok_or("cpu.guest: the instance type says no number of processors")?;
+        let guest = guest.ok_or("cpu.guest: the instance type has no number of vCPUs")?;
         let cpu = preference.and_then(|preference| preference.get("cpu"));
         let text = |at: &str| cpu.and_then(|cpu| cpu.pointer(at)).and_then(Value::as_str);
         let preferred = text("/preferredCPUTopology").unwrap_or("sockets").to_lowercase();
@@ -52,7 +52,7 @@ fn spread(guest: u64, across: &str, ratio: u64) -> Result<Topology, String> {
     let sockets = guest.checked_div(all).unwrap_or(0);
     if sockets.saturating_mul(all) != guest || sockets == 0 {
         return Err(format!(
-            "cpu.spreadOptions: {guest} processors do not spread over sockets of {cores} cores with {threads} threads"
+            "cpu.spreadOptions: {guest} vCPUs do not spread over sockets of {cores} cores with {threads} threads"
         ));
     }
     Ok(Topology { sockets, cores, threads })

@@ -1,4 +1,4 @@
-//! The controller of placement: binds Pods to the node, and says of the others why they are not bound.
+//! The controller of placement: binds Pods to the node, and reports why others are not bound.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -62,7 +62,7 @@ fn lock(assumed: &Mutex<HashSet<String>>) -> MutexGuard<'_, HashSet<String>> {
 }
 
 impl Controller {
-    /// Places Pods on the node of this name, as the user of a client.
+    /// Binds Pods to the node of this name, as the user of a client.
     pub fn new(client: Client, node: &str) -> Self {
         let key = ObjectKey::new("", node);
         let pods = Informer::new(Kind::POD.all(&client), Config::default(), Pod::read);
@@ -87,14 +87,14 @@ impl Controller {
         Self { client, node: key, pods, nodes, recorder, queue, assumed }
     }
 
-    /// Places Pods until it is dropped.
+    /// Binds Pods until it is dropped.
     pub async fn run(&self) {
-        let place = async {
+        let bind = async {
             self.pods.synced().await;
             self.nodes.synced().await;
             controller::run(self, &self.queue, 1).await;
         };
-        tokio::join!(self.pods.run(), self.nodes.run(), place);
+        tokio::join!(self.pods.run(), self.nodes.run(), bind);
     }
 
     async fn bind(&self, pod: &Cached<Pod>) -> Result<(), PlacementError> {

@@ -31,7 +31,7 @@ pub struct PodSpec {
     pub node_name: String,
     /// Labels that its node must have.
     pub node_selector: BTreeMap<String, String>,
-    /// Further demands on its node.
+    /// Further requirements on its node.
     pub affinity: Option<Affinity>,
     /// Taints that it tolerates.
     pub tolerations: Vec<Toleration>,

@@ -13,13 +13,13 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// What a node has for Pods. What it does not say is no limit.
+    /// The allocatable resources of a node. Absent ones are not limited.
     pub(super) fn of(allocatable: &BTreeMap<String, Quantity>) -> Self {
         let (memory, cpu) = read(allocatable);
         Self { memory: memory.unwrap_or(u64::MAX), cpu: cpu.unwrap_or(u64::MAX) }
     }
 
-    /// What a container requests. What it does not say it does not need.
+    /// The requests of a container. Absent ones are zero.
     pub(super) fn requested(requests: &BTreeMap<String, Quantity>) -> Self {
         let (memory, cpu) = read(requests);
         Self { memory: memory.unwrap_or_default(), cpu: cpu.unwrap_or_default() }
@@ -61,12 +61,12 @@ mod tests {
     const MI: u64 = 1 << 20;
 
     #[test]
-    fn a_node_has_what_it_says() {
-        let said = [("memory", "1Gi"), ("cpu", "2")];
-        let said = said.map(|(name, text)| (name.to_owned(), Quantity(text.to_owned()))).into();
-        let all = Resources::of(&said);
+    fn node_resources_are_read() {
+        let given = [("memory", "1Gi"), ("cpu", "2")];
+        let given = given.map(|(name, text)| (name.to_owned(), Quantity(text.to_owned()))).into();
+        let all = Resources::of(&given);
         assert_eq!(all, Resources { memory: 1024 * MI, cpu: 2000 });
-        assert_eq!(Resources::requested(&said), all);
+        assert_eq!(Resources::requested(&given), all);
         assert_eq!(Resources::of(&BTreeMap::new()), Resources { memory: u64::MAX, cpu: u64::MAX });
         assert_eq!(Resources::requested(&BTreeMap::new()), Resources { memory: 0, cpu: 0 });
         let left = all.without(Resources { memory: 1000 * MI, cpu: 5000 });

@@ -119,7 +119,7 @@ fn a_node_is_chosen_by_labels_name_and_numbers() {
 }
 
 #[test]
-fn without_a_node_there_is_no_place() {
+fn without_a_node_pods_are_not_bound() {
     assert_eq!(unschedulable(None, [], vec![&pod("a", "1", (0, 0))]).len(), 1);
 }
 

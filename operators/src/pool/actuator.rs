@@ -163,7 +163,7 @@ impl<'a> Actuator<'a> {
                 self.revisions.object(&created);
                 Ok(None)
             }
-            Err(error) => refusal(error),
+            Err(error) => rejection(error),
         }
     }
 
@@ -177,7 +177,7 @@ impl<'a> Actuator<'a> {
                 Ok(None)
             }
             Err(error) => {
-                let refused = refusal(error)?;
+                let refused = rejection(error)?;
                 if let Some(why) = &refused {
                     self.publish(Reason::FailedCreate, format!("Error creating VM: {why}")).await;
                 }
@@ -204,7 +204,7 @@ impl<'a> Actuator<'a> {
                 Ok(None)
             }
             Err(error) => {
-                let refused = refusal(error)?;
+                let refused = rejection(error)?;
                 if let Some(why) = &refused {
                     let text = format!("Error updating virtual machine {}: {why}", vm.key);
                     self.publish(Reason::FailedUpdate, text).await;
@@ -247,8 +247,8 @@ impl<'a> Actuator<'a> {
 }
 
 /// The API server's message, if it refuses a request that no repetition changes; else the error.
-fn refusal(error: Error) -> Result<Option<String>, ReconcileError> {
-    match write::refusal(&error) {
+fn rejection(error: Error) -> Result<Option<String>, ReconcileError> {
+    match write::rejection(&error) {
         Some(status) => Ok(Some(status.message.clone())),
         None => Err(error.into()),
     }

@@ -9,7 +9,7 @@ use super::{Member, Step, is_leaving, is_ready};
 const DEFAULT_THRESHOLD: i64 = 3;
 /// How long a VM may fail to run.
 const DEFAULT_FAILING: SignedDuration = SignedDuration::from_secs(300);
-/// What `printableStatus` says of a VM that cannot run.
+/// `printableStatus` of a VM that cannot run.
 const FAILING: [&str; 6] = [
     "CrashLoopBackOff",
     "ErrorUnschedulable",

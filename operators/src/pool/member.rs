@@ -40,7 +40,7 @@ impl Revision {
         Self { name: format!("{}-{generation}", pool.metadata.name), generation, data }
     }
 
-    /// Who it belongs to, as it is written.
+    /// Its owner references.
     pub fn owner(pool: &VirtualMachinePool) -> Value {
         json!(owner(pool))
     }

@@ -18,17 +18,17 @@ pub(super) fn by<'a>(
         labels.is_none_or(|labels| selector::matches(labels, &member.vm.metadata.labels))
     };
     let mut members: Vec<Member<'a>> = members.iter().filter(chosen).copied().collect();
-    let place = |member: &Member<'_>| {
+    let position = |member: &Member<'_>| {
         let owner = member.vm.metadata.owner_references.iter().find(|owner| owner.controller == Some(true));
         owner.and_then(|owner| number(&owner.name, &member.vm.metadata.name)).unwrap_or(0)
     };
     let made = |member: &Member<'_>| member.vm.metadata.creation_timestamp.clone();
     match policy.and_then(|policy| policy.sort_policy.as_deref()) {
-        Some("AscendingOrder") => members.sort_by_key(place),
-        Some("DescendingOrder") => members.sort_by_key(|member| std::cmp::Reverse(place(member))),
+        Some("AscendingOrder") => members.sort_by_key(position),
+        Some("DescendingOrder") => members.sort_by_key(|member| std::cmp::Reverse(position(member))),
         Some("Newest") => members.sort_by_key(|member| std::cmp::Reverse(made(member))),
         Some("Oldest") => members.sort_by_key(made),
-        // UIDs are random, and stay what they are from round to round.
+        // UIDs are random, and stay what they are between reconciliations.
         _ => members.sort_by(|one, other| one.vm.metadata.uid.cmp(&other.vm.metadata.uid)),
     }
     members

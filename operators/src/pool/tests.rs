@@ -48,20 +48,20 @@ fn one(number: u32, cores: u32, instance: Option<(u32, bool)>) -> One {
     vm.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
     vm.metadata.owner_references =
         serde_json::from_value(serde_json::json!([Revision::owner(&pool(1, 1))])).unwrap();
-    let say = |ready: bool| Condition {
+    let ready_condition = |ready: bool| Condition {
         r#type: "Ready".into(),
         status: if ready { "True" } else { "False" }.into(),
         last_transition_time: Some("2026-11-21T11:50:00Z".to_owned()),
         ..Condition::default()
     };
-    vm.status.conditions = vec![say(instance.is_some_and(|(_, ready)| ready))];
+    vm.status.conditions = vec![ready_condition(instance.is_some_and(|(_, ready)| ready))];
     vm.status.printable_status = if instance.is_some() { "Running" } else { "Stopped" }.to_owned();
     let instance = instance.map(|(cores, ready)| {
         let mut instance = VirtualMachineInstance::default();
         instance.metadata.uid = format!("i{number}");
         instance.metadata.labels.insert(REVISION_LABEL.to_owned(), format!("web-{cores}"));
         instance.status.phase = "Running".to_owned();
-        instance.status.conditions = vec![say(ready)];
+        instance.status.conditions = vec![ready_condition(ready)];
         instance
     });
     One { vm, instance }
@@ -97,7 +97,7 @@ fn leaving(mut one: One) -> One {
 }
 
 #[test]
-fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
+fn vms_have_the_lowest_free_names_and_go_by_the_policy() {
     let fresh = |number| one(number, 1, Some((1, true)));
     for (replicas, there, expected) in [
         (2, vec![], vec!["keep web-1", "+web-0", "+web-1"]),
@@ -135,7 +135,7 @@ fn machines_have_the_lowest_free_names_and_go_by_the_policy() {
 }
 
 #[test]
-fn a_new_template_goes_to_machines_and_then_to_as_many_instances_as_may_be_away() {
+fn a_new_template_updates_vms_and_then_unavailable_instances() {
     let old = |number| one(number, 1, Some((1, true)));
     let half = |number, ready| one(number, 2, Some((1, ready)));
     let done = |number| one(number, 2, Some((2, true)));
@@ -252,7 +252,7 @@ fn what_does_not_start_is_replaced() {
         (steps_of(&waiting).len(), waiting.requeue_at),
         (0, Some("2026-11-21T12:20:00Z".parse().unwrap()))
     );
-    // Ten minutes are more than the five that are meant where nothing is said.
+    // Ten minutes are more than the five that are meant by default.
     healing.spec.autohealing = Some(VirtualMachinePoolAutohealingStrategy::default());
     assert_eq!(steps_of(&observed(&healing, &[broken], &[1])), ["-m0"]);
 }
@@ -261,9 +261,9 @@ fn what_does_not_start_is_replaced() {
 fn a_pause_stops_everything_but_the_account() {
     let mut paused = pool(3, 1);
     paused.spec.paused = true;
-    let mut stranger = one(1, 1, None);
-    stranger.vm.metadata.labels.clear();
-    let decision = observed(&paused, &[one(0, 1, Some((1, true))), stranger], &[1]);
+    let mut unmatched = one(1, 1, None);
+    unmatched.vm.metadata.labels.clear();
+    let decision = observed(&paused, &[one(0, 1, Some((1, true))), unmatched], &[1]);
     assert_eq!((steps_of(&decision), decision.paused), (vec!["release m1".to_owned()], Some(true)));
     let status = &decision.status;
     assert_eq!((status.replicas, status.ready_replicas, status.conditions.len()), (Some(1), Some(1), 1));

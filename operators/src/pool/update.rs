@@ -13,15 +13,15 @@ use crate::conditions::has;
 
 type Revisions = BTreeMap<String, VirtualMachineTemplateSpec>;
 
-/// What an instance needs to be what its VM says.
+/// How a VMI is brought to the state of its VM.
 enum Need {
     Nothing,
-    /// It already is; it only has to say so.
+    /// It is up to date, but its label is not.
     Label(String),
     Restart,
 }
 
-/// How many VMs may be out of service at once: at least one. What cannot be read is as if nothing was said.
+/// How many VMs may be out of service at once: at least one. An invalid value counts as the default.
 pub(super) fn max_unavailable(given: Option<&IntOrString>, replicas: i64) -> i64 {
     let most = match given {
         Some(IntOrString::Int(number)) => Some(*number),
@@ -62,11 +62,11 @@ pub(super) fn decide(pool: &VirtualMachinePool, mine: &[Member<'_>], revisions: 
 }
 
 fn is_outdated(pool: &VirtualMachinePool, member: &Member<'_>, revisions: &Revisions) -> bool {
-    let made_from = member.vm.metadata.labels.get(REVISION_LABEL).and_then(|name| revisions.get(name));
-    made_from != pool.spec.virtual_machine_template.as_ref()
+    let revision = member.vm.metadata.labels.get(REVISION_LABEL).and_then(|name| revisions.get(name));
+    revision != pool.spec.virtual_machine_template.as_ref()
 }
 
-/// Those that serve nobody first; the others as far as enough remain.
+/// Unready ones first; the others as far as enough remain.
 fn restart(pool: &VirtualMachinePool, current: &[Member<'_>], revisions: &Revisions, steps: &mut Vec<Step>) {
     let (ready, others): (Vec<&Member<'_>>, Vec<_>) = current.iter().partition(|one| serves(one));
     let out_of_service = others.iter().filter(|one| one.vm.status.printable_status != "Stopped").count();

@@ -196,7 +196,7 @@ impl Actuator<'_> {
                 Ok(())
             }
             Err(error) => {
-                let Some(status) = write::refusal(&error) else { return Err(error.into()) };
+                let Some(status) = write::rejection(&error) else { return Err(error.into()) };
                 let text = format!("Error creating virtual machine instance: {}", status.message);
                 self.publish(Reason::FailedCreate, text).await;
                 self.done.refused = Some(status.message.clone());
@@ -217,7 +217,7 @@ impl Actuator<'_> {
         Ok(())
     }
 
-    /// Changes the owners of an instance, unless somebody changed it meanwhile.
+    /// Changes the owners of an instance, unless it was changed meanwhile.
     async fn set_owners(
         &mut self,
         vmi: &VirtualMachineInstance,

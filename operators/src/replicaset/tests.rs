@@ -80,14 +80,14 @@ fn the_status_counts_what_has_not_ended() {
 fn instances_come_and_go_by_their_labels() {
     let mut orphan = instance("orphan", "Running");
     orphan.metadata.owner_references.clear();
-    let mut stranger = instance("stranger", "Running");
-    stranger.metadata.labels.clear();
+    let mut unmatched = instance("unmatched", "Running");
+    unmatched.metadata.labels.clear();
     let mut other = instance("other", "Running");
     other.metadata.owner_references[0].uid = "another set".to_owned();
     let mut leaving = instance("leaving", "Running");
     leaving.metadata.deletion_timestamp = Some(NOW.to_owned());
-    let decision = observed(&set(1), &[orphan, stranger, other, leaving]);
-    assert_eq!(reported(&decision), ["adopt orphan", "release stranger"]);
+    let decision = observed(&set(1), &[orphan, unmatched, other, leaving]);
+    assert_eq!(reported(&decision), ["adopt orphan", "release unmatched"]);
     assert_eq!(decision.status.replicas, Some(1), "the orphan counts at once");
 }
 
@@ -99,7 +99,7 @@ fn a_paused_set_creates_and_deletes_nothing() {
     assert_eq!((reported(&decision).len(), decision.paused), (0, Some(true)));
     paused.status = decision.status;
     assert_eq!(paused.status.conditions[0].r#type, "ReplicaPaused");
-    assert_eq!(observed(&paused, &[]).paused, None, "it is told once");
+    assert_eq!(observed(&paused, &[]).paused, None, "it is reported once");
     paused.spec.paused = false;
     let decision = observed(&paused, &[]);
     assert_eq!((decision.paused, decision.status.conditions.len()), (Some(false), 0));
@@ -118,7 +118,7 @@ fn what_cannot_run_is_not_tried_all_the_time() {
     };
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:55Z")];
     let decision = observed(&set(2), std::slice::from_ref(&failed));
-    assert_eq!(reported(&decision), ["+"], "it keeps its place for a while");
+    assert_eq!(reported(&decision), ["+"], "it counts as a replica for a while");
     assert_eq!(decision.requeue_at, Some("2026-11-21T12:00:05Z".parse().unwrap()));
     failed.status.phase_transition_timestamps = vec![at("Failed", "2026-11-21T11:59:50Z")];
     assert_eq!(reported(&observed(&set(2), std::slice::from_ref(&failed))), ["-a", "+", "+"]);

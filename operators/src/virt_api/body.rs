@@ -67,7 +67,7 @@ fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-/// Whether options demand a dry run, by their field `dryRun`.
+/// Whether options request a dry run, by their field `dryRun`.
 pub(super) fn dry_run<'a>(stages: impl IntoIterator<Item = &'a str>) -> Result<bool, ApiError> {
     let mut is_dry = false;
     for stage in stages {

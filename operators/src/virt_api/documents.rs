@@ -1,4 +1,4 @@
-//! What KubeVirt's API server says of itself, beside its objects: upstream's clients ask for the version whenever a request
+//! Documents of KubeVirt's API server beside its objects: upstream's clients ask for the version whenever a request
 //! of theirs fails.
 
 use axum::http::{Method, Request, StatusCode};
@@ -30,7 +30,7 @@ pub(super) async fn serve(
     }
 }
 
-/// By upstream's field names. There is no Go in it.
+/// By upstream's field names. The Go fields are empty.
 fn version() -> Value {
     let architecture = match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_in_both_versions_and_nowhere_else() {
+    fn documents_are_in_both_versions_only() {
         for version in VERSIONS {
             for document in Document::ALL {
                 let path = format!("{version}/{}", document.name());

@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_does() {
+    fn others_do_not() {
         assert_eq!(proxy().caller(&certificate("virt-handler"), &headers()), None, "another certificate");
         assert_eq!(proxy().caller(&ClientCertificate(None), &headers()), None, "no certificate");
         let nameless = proxy().caller(&certificate("front-proxy-client"), &HeaderMap::new());

@@ -35,7 +35,7 @@ fn volume_request(
     endpoint: &VolumeEndpoint,
     options: Value,
 ) -> Result<(VolumeRequest, Vec<String>), ApiError> {
-    let refused = |refusal| refused(endpoint.kind, &endpoint.key.name, refusal);
+    let refused = |rejection| refused(endpoint.kind, &endpoint.key.name, rejection);
     let mut request = VolumeRequest::default();
     let stages;
     if endpoint.adds {
@@ -71,7 +71,7 @@ async fn record(
 ) -> Result<(), ApiError> {
     let api = kind.namespaced(&server.client, &key.namespace);
     let object = api.get(&key.name).await?;
-    let refused = |refusal| refused(*kind, &key.name, refusal);
+    let refused = |rejection| refused(*kind, &key.name, rejection);
     if *kind == Kind::VMI {
         let vmi: VirtualMachineInstance = read(object.clone())?;
         vm::volumes::plugs(&vmi).and_then(|()| vm::volumes::fits(request, &vmi.spec)).map_err(refused)?;

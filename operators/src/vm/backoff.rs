@@ -1,4 +1,4 @@
-//! Machines that fail before they run are started less and less often.
+//! VMs that fail before they run are started less and less often.
 
 use jiff::{SignedDuration, Timestamp};
 use vireo_api::v1::{StartFailure, VirtualMachineInstance};
@@ -10,8 +10,8 @@ use super::strategy::RunStrategy;
 const FIRST: f64 = 10.0;
 const LONGEST: f64 = 300.0;
 
-/// The failures so far, with that of `instance`, if it is one, counted once. `chance` is from 0 to 1 and spreads
-/// machines that failed together.
+/// The failures so far, with that of `instance`, if it is one, counted once. `jitter` is from 0 to 1 and spreads
+/// VMs that failed together.
 pub(super) fn count(
     before: Option<&StartFailure>,
     instance: Option<&VirtualMachineInstance>,

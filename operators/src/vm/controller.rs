@@ -42,7 +42,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that reads these caches, which somebody else keeps.
+    /// A controller that reads these caches, which its caller runs.
     pub fn new(client: Client, caches: Caches) -> Self {
         let queue = controller::queue();
         let changed = Arc::clone(&queue);
@@ -109,7 +109,7 @@ impl Controller {
                             Ok(Some(created)) => self.caches.revisions.shows(created, &[]).await,
                             Ok(None) => {}
                             Err(error) => {
-                                let refused = write::refusal(&error).map(|status| status.message.clone());
+                                let refused = write::rejection(&error).map(|status| status.message.clone());
                                 let field = format!("spec.{}", choice.field());
                                 let problem = refused.map(|message| Problem::invalid(field, message));
                                 return problem.map_or_else(|| Err(error.into()), |one| Ok(Err(vec![one])));
@@ -167,7 +167,7 @@ impl Reconcile for Controller {
             match self.set_revision_name(vmi, &revision.key.name).await {
                 Ok(()) => return Ok(None),
                 // The VM works without it.
-                Err(ReconcileError::Kube(error)) if write::refusal(&error).is_some() => {
+                Err(ReconcileError::Kube(error)) if write::rejection(&error).is_some() => {
                     tracing::warn!(%error, vmi = %vmi.key, "cannot write the name of a revision");
                 }
                 Err(error) => return Err(error),

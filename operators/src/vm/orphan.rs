@@ -1,4 +1,4 @@
-//! VMIs whose VM is gone: it was deleted with `--cascade=orphan`, or somebody took its finalizer away.
+//! VMIs whose VM is gone: it was deleted with `--cascade=orphan`, or its finalizer was removed.
 
 use vireo_api::v1::{ObjectMeta, OwnerReference};
 

@@ -30,7 +30,7 @@ impl From<StrategyError> for Rejection {
 /// The body of a start request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StartOptions {
-    /// Starts with halted processors.
+    /// Starts with paused vCPUs.
     pub paused: bool,
 }
 

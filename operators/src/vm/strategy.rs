@@ -24,7 +24,7 @@ pub enum StrategyError {
     /// Two ways to say it.
     #[error("spec.running and spec.runStrategy exclude each other: leave spec.running out")]
     Both,
-    /// Of a cluster that migrates machines in from another one.
+    /// Of a cluster that migrates VMs in from another one.
     #[error("spec.runStrategy: WaitAsReceiver needs migration between clusters, which there is not yet")]
     Receiver,
     /// None there is.

@@ -1,4 +1,4 @@
-//! Machines in a world that does at once what is decided.
+//! VMs in a world that does at once what is decided.
 
 mod asked;
 mod hotplug;
@@ -13,7 +13,7 @@ use super::*;
 
 /// For each strategy: whether it starts by itself, and whether it is there again after the guest ended well, and badly.
 #[test]
-fn strategies_differ_in_when_a_machine_runs() {
+fn strategies_decide_when_a_vm_runs() {
     for (strategy, at_once, after_success, after_failure) in [
         ("Always", true, true, true),
         ("Halted", false, false, false),
@@ -38,7 +38,7 @@ fn strategies_differ_in_when_a_machine_runs() {
 }
 
 #[test]
-fn manual_machines_keep_the_instance_that_ended() {
+fn manual_vms_keep_the_ended_vmi() {
     let mut world = World::new("Manual");
     world.start(StartOptions::default()).unwrap();
     world.settle();
@@ -86,7 +86,7 @@ fn a_stop_lasts() {
 }
 
 #[test]
-fn a_halted_machine_that_is_started_runs_always() {
+fn a_halted_vm_that_is_started_runs_always() {
     let mut world = World::new("Halted");
     world.start(StartOptions { paused: true }).unwrap();
     assert_eq!(world.vm.spec.run_strategy.as_deref(), Some("Halted"), "first it is asked for");
@@ -113,7 +113,7 @@ fn guests_that_never_run_are_tried_less_and_less_often() {
         waits.push((again - world.now).get_seconds());
         world.now = again;
     }
-    // 10 s times the square of the number, and half of that on top by chance, at most 300 s.
+    // 10 s times the square of the number, and half of that on top by jitter, at most 300 s.
     assert_eq!(waits, [15, 60, 135, 240, 300, 300, 300]);
     assert_eq!(world.created, 7, "each wait is for one start");
     world.guests_run = true;
@@ -133,10 +133,10 @@ fn a_guest_that_ran_and_failed_is_started_at_once() {
 }
 
 #[test]
-fn a_machine_takes_its_instance_along_unless_it_is_orphaned() {
+fn a_vm_is_deleted_with_its_vmi_unless_orphaned() {
     let mut world = World::new("Always");
     world.settle();
-    world.delete_machine();
+    world.delete_vm();
     world.step();
     assert_eq!(world.vm.status.printable_status, "Terminating");
     world.settle();
@@ -146,14 +146,14 @@ fn a_machine_takes_its_instance_along_unless_it_is_orphaned() {
     let mut world = World::new("Always");
     world.settle();
     world.vm.metadata.finalizers.push("orphan".to_owned());
-    world.delete_machine();
+    world.delete_vm();
     world.settle();
     assert_eq!(world.vm.metadata.finalizers, ["orphan"]);
     assert!(world.runs());
 }
 
 #[test]
-fn an_instance_has_what_its_machine_chose() {
+fn a_vmi_has_the_choices_of_its_vm() {
     let mut world = World::new("Always");
     let mut expanded = world.vm.spec.template.clone().unwrap();
     expanded.spec.hostname = "large".to_owned();
@@ -163,7 +163,7 @@ fn an_instance_has_what_its_machine_chose() {
 }
 
 #[test]
-fn what_cannot_be_started_says_why() {
+fn failed_starts_have_a_reason() {
     let problem = |change: fn(&mut World)| {
         let mut world = World::new("Always");
         change(&mut world);
@@ -189,7 +189,7 @@ enum Event {
     Start,
     Stop,
     Restart,
-    /// Somebody deletes the instance.
+    /// A user deletes the instance.
     Delete,
     Time,
 }
@@ -211,7 +211,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 
 proptest! {
     /// Whatever happens, and however little is done between two events: what is decided comes to an end, a halted
-    /// machine has no instance, one that always runs has one, and nothing of a deleted machine stays.
+    /// VM has no instance, one that always runs has one, and nothing of a deleted VM stays.
     #[test]
     fn every_story_ends(events in events(), guests_run: bool, steps in prop::collection::vec(0..4_usize, 30)) {
         let mut world = World::new("Manual");
@@ -241,7 +241,7 @@ proptest! {
             Some("Always") => prop_assert!(world.runs() || world.again.is_some()),
             _ => {}
         }
-        world.delete_machine();
+        world.delete_vm();
         world.settle();
         prop_assert_eq!(world.phase(), None);
         prop_assert!(world.vm.metadata.finalizers.is_empty());

@@ -76,7 +76,7 @@ mod tests {
             (&value["spec"]["volumes"], &value["spec"]["domain"]["devices"]["disks"]),
             (&json!([]), &json!([]))
         );
-        plug(&mut value, "/nowhere", &add);
+        plug(&mut value, "/absent", &add);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use vireo_api::v1::{
 use super::life::Life;
 use super::requests::Rejection;
 
-/// The longest serial number that a virtio disk can tell.
+/// The longest serial number of a virtio disk.
 const VIRTIO_SERIAL: usize = 20;
 
 /// Completes the options of an `addvolume`: the disk has the volume's name, is on the bus scsi and has the name as its

@@ -183,7 +183,7 @@ impl Controller {
                 Ok(Some(pod))
             }
             Err(error) => {
-                let Some(status) = write::refusal(&error) else { return Err(error.into()) };
+                let Some(status) = write::rejection(&error) else { return Err(error.into()) };
                 let text = format!("Error creating pod: {}", status.message);
                 self.recorder.publish(regarding, Reason::FailedCreate, text).await;
                 self.refused().insert(vmi.key.clone(), ("FailedCreate", status.message.clone()));

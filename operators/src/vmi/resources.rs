@@ -3,7 +3,7 @@
 use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE};
 use vireo_api::v1::{Cpu, Quantity, VirtualMachineInstance};
 
-/// What QEMU and its launcher take beside the guest's memory: some 80 MiB and 6 MiB are measured, without a screen.
+/// What QEMU and its launcher take beside the guest's memory: some 80 MiB and 6 MiB are measured, without a display.
 const QEMU: u64 = 120 << 20;
 /// What a launcher with our own monitor takes: some 6 MiB are measured.
 const MONITOR: u64 = 12 << 20;

@@ -82,8 +82,8 @@ fn empty() -> Value {
 fn a_vm_is_validated_with_what_it_chose() {
     let mut objects = Objects::default();
     objects.put(Choice::Instancetype, Scope::Cluster, small());
-    let demanding = json!({"requirements": {"cpu": {"guest": 4}}});
-    objects.put(Choice::Preference, Scope::Namespaced, demanding);
+    let requiring = json!({"requirements": {"cpu": {"guest": 4}}});
+    objects.put(Choice::Preference, Scope::Namespaced, requiring);
     assert_eq!(objects.problems(&vm(json!({"instancetype": {"name": "small"}, "template": empty()}))), []);
     let conflict = json!({"spec": {"domain": {"devices": {}, "memory": {"guest": "64Mi"}}}});
     for (spec, field, word) in [
@@ -133,7 +133,7 @@ fn a_choice_that_does_not_change_is_not_validated_again() {
 }
 
 #[test]
-fn a_vm_is_what_its_volume_says() {
+fn instance_type_is_inferred_from_volumes() {
     let mut objects = Objects::default();
     objects.put(Choice::Instancetype, Scope::Namespaced, small());
     let labels = [
@@ -167,12 +167,12 @@ fn a_vm_is_what_its_volume_says() {
     let label = "unable to find required instancetype.kubevirt.io/default-instancetype label on the volume";
     let (_, problems) = objects.admit(vm("plain", asks, Value::Null), None);
     assert_eq!(problems, [("spec.instancetype.inferFromVolume".to_owned(), label.to_owned())]);
-    let wishes = json!({"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"});
+    let inferred = json!({"inferFromVolume": "root", "inferFromVolumeFailurePolicy": "Ignore"});
     let memory = json!({"guest": "64Mi"});
-    let (without, problems) = objects.admit(vm("plain", wishes.clone(), memory.clone()), None);
+    let (without, problems) = objects.admit(vm("plain", inferred.clone(), memory.clone()), None);
     assert_eq!((without["spec"].get("instancetype"), problems), (None, vec![]));
     assert_eq!(without["spec"]["template"]["spec"]["domain"]["memory"], memory);
-    let (with, problems) = objects.admit(vm("debian", wishes, memory), None);
+    let (with, problems) = objects.admit(vm("debian", inferred, memory), None);
     assert_eq!((&with["spec"]["instancetype"], problems), (&named, vec![]));
     assert!(with["spec"]["template"]["spec"]["domain"].get("memory").is_none(), "the instance type's is");
 }
@@ -184,7 +184,7 @@ fn fields(spec: Value) -> Vec<String> {
 }
 
 #[test]
-fn what_an_instance_would_be_refused_for_is_told_of_the_template() {
+fn problems_of_the_template_are_those_of_a_vmi() {
     let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"domain": {"memory": {"guest": "64Mi"}, "devices": {}}}});
     assert!(fields(json!({"runStrategy": "Always", "template": template})).is_empty());
     assert!(fields(json!({"running": true, "template": template})).is_empty());

@@ -110,7 +110,7 @@ impl<'a> Actuator<'a> {
     /// Carries out a request for a volume. One that is refused is dropped, as it would keep the requests after it.
     async fn plug(&self, request: &VolumeRequest) -> Result<(), ReconcileError> {
         let refused = match self.try_plug(request).await {
-            Err(ReconcileError::Kube(error)) => match write::refusal(&error) {
+            Err(ReconcileError::Kube(error)) => match write::rejection(&error) {
                 Some(status) => status.message.clone(),
                 None => return Err(error.into()),
             },
@@ -168,9 +168,9 @@ impl<'a> Actuator<'a> {
                 Ok(None)
             }
             Err(error) => {
-                // A VMI of this name that is not the VM's is a refusal, too.
+                // A VMI of this name that is not the VM's is rejected, too.
                 let exists = matches!(&error, Error::Api(status) if status.reason == "AlreadyExists");
-                if !exists && write::refusal(&error).is_none() {
+                if !exists && write::rejection(&error).is_none() {
                     return Err(error.into());
                 }
                 self.publish(

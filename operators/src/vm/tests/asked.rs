@@ -34,7 +34,7 @@ fn requests_that_make_no_sense_are_turned_down() {
     assert!(matches!(rerun.start(start), Err(Rejection::Conflict(_))));
 }
 
-/// A halted machine whose instance still shuts down may be told to hurry, and nothing else.
+/// A halted VM whose instance still shuts down may be asked to shorten its grace period, and nothing else.
 #[test]
 fn the_grace_period_of_a_stop_under_way_may_be_shortened() {
     let mut world = World::new("Always");

@@ -46,7 +46,7 @@ fn running() -> World {
 }
 
 #[test]
-fn a_machine_keeps_a_volume_and_its_instance_gets_it() {
+fn a_vm_keeps_a_volume_and_its_vmi_gets_it() {
     let mut world = running();
     let uid = world.uid();
     world.ask(add("data", "c")).unwrap();
@@ -81,7 +81,7 @@ fn an_instance_alone_loses_a_volume_with_its_end() {
 }
 
 #[test]
-fn a_machine_that_does_not_run_keeps_it_for_later() {
+fn a_stopped_vm_keeps_it_for_later() {
     let mut world = World::new("Halted");
     world.settle();
     world.ask(add("data", "c")).unwrap();

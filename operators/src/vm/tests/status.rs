@@ -94,7 +94,7 @@ fn a_condition_keeps_the_time_at_which_it_began() {
 }
 
 #[test]
-fn an_instance_is_the_template_with_what_ties_it_to_its_machine() {
+fn a_vmi_is_the_template_with_its_owner() {
     let mut world = World::new("Always");
     let template = world.vm.spec.template.as_mut().unwrap();
     template.metadata.labels.insert("app".to_owned(), "web".to_owned());

@@ -7,12 +7,12 @@ use vireo_api::v1::{
 
 use super::super::*;
 
-/// One machine, and what a cluster does with it.
+/// One VM, and what a cluster does with it.
 pub(super) struct World {
     pub(super) vm: VirtualMachine,
     pub(super) instance: Option<VirtualMachineInstance>,
     pub(super) revision: Option<Value>,
-    /// What the machine's choices make of its template.
+    /// What the VM's choices make of its template.
     pub(super) expanded: Option<Result<VirtualMachineInstanceTemplateSpec, String>>,
     pub(super) now: Timestamp,
     pub(super) again: Option<Timestamp>,
@@ -145,7 +145,7 @@ impl World {
         }
     }
 
-    pub(super) fn delete_machine(&mut self) {
+    pub(super) fn delete_vm(&mut self) {
         self.vm.metadata.deletion_timestamp = Some(self.now.to_string());
     }
 
@@ -155,17 +155,17 @@ impl World {
 
     pub(super) fn stop(&mut self, options: StopOptions) -> Result<Writes, Rejection> {
         let asked = stop(&mut self.vm, self.instance.as_ref(), options)?;
-        self.hurry(asked);
+        self.shorten_grace(asked);
         Ok(asked)
     }
 
     pub(super) fn restart(&mut self, options: RestartOptions) -> Result<Writes, Rejection> {
         let asked = restart(&mut self.vm, self.instance.as_ref(), options)?;
-        self.hurry(asked);
+        self.shorten_grace(asked);
         Ok(asked)
     }
 
-    fn hurry(&mut self, asked: Writes) {
+    fn shorten_grace(&mut self, asked: Writes) {
         if let Some(seconds) = asked.grace_period {
             self.instance.as_mut().unwrap().spec.termination_grace_period_seconds = Some(seconds);
         }

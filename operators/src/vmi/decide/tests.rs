@@ -93,7 +93,7 @@ fn why_a_pod_is_not_bound_is_said_once() {
 }
 
 #[test]
-fn an_image_that_cannot_be_pulled_and_a_pod_that_cannot_be_created_are_said() {
+fn failed_image_pulls_and_pod_creations_are_reported() {
     let waits = vmi(json!({"name": "x"}), json!({"phase": "Pending"}));
     let container =
         json!({"name": "volumedisk", "state": {"waiting": {"reason": "ErrImagePull", "message": "m"}}});
