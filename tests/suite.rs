@@ -10,6 +10,7 @@ mod scenarios {
     mod deaf;
     mod debian;
     mod disk;
+    mod display;
     mod drives;
     mod examples;
     mod exit;
@@ -31,7 +32,6 @@ mod scenarios {
     mod pods;
     mod probes;
     mod roles;
-    mod screen;
     pub(crate) mod standalone;
     mod stop_early;
     mod systemd;

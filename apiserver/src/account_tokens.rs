@@ -11,15 +11,11 @@ use serde_json::{Value, json};
 use crate::auth::Tokens;
 use crate::auth::account::{Account, Claims, ISSUER, Named};
 use crate::controller::{self, Controller};
-use crate::resource::{SECRETS, SERVICE_ACCOUNTS};
-use crate::store::{Changes, DiskError, Follower, Key, Object, Store};
+use crate::resource::{ACCOUNT_NAME, ACCOUNT_TOKEN, SECRETS, SERVICE_ACCOUNTS};
+use crate::store::{Changes, DiskError, Key, Object, Store, WatchCursor};
 use crate::{meta, objects};
 
-/// The type of such a Secret.
-pub(crate) const TYPE: &str = "kubernetes.io/service-account-token";
-/// The annotation that names its account.
-pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
-/// The annotation that says that the account is still the same; we add it.
+/// The annotation with the UID of the ServiceAccount; the server adds it.
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 /// Fills them until the store is gone. `authority` is the certificate that clients know the server by, as PEM.
@@ -28,27 +24,21 @@ pub async fn run(store: Arc<Store>, tokens: Arc<Tokens>, authority: String) {
     controller::run_controller(store, || Filler {
         tokens: Arc::clone(&tokens),
         authority: authority.clone(),
-        follower: Follower::default(),
+        cursor: WatchCursor::default(),
     })
     .await;
 }
 
-/// An annotation that says something.
-pub(crate) fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
-    let text = object.get("metadata")?.get("annotations")?.get(name)?.as_str()?;
-    (!text.is_empty()).then_some(text)
-}
-
 /// The account of a Secret that is to hold its token.
 fn account_of(secret: &Value) -> Option<&str> {
-    (secret.get("type")? == TYPE).then(|| annotation(secret, ACCOUNT_NAME)).flatten()
+    (secret.get("type")? == ACCOUNT_TOKEN).then(|| meta::annotation(secret, ACCOUNT_NAME)).flatten()
 }
 
 /// What to do about such a Secret.
 #[derive(Debug, PartialEq, Eq)]
 enum Task {
     Nothing,
-    /// It has nobody.
+    /// Its ServiceAccount does not exist.
     Remove,
     /// Complete it; with a token, where it has none.
     Fill {
@@ -58,7 +48,7 @@ enum Task {
 
 /// Decides it, by the UID of the account of the name, if there is one.
 fn decide(secret: &Value, account: Option<&str>, authority: &str) -> Task {
-    let noted = annotation(secret, ACCOUNT_UID);
+    let noted = meta::annotation(secret, ACCOUNT_UID);
     let Some(uid) = account.filter(|uid| noted.is_none_or(|noted| noted == *uid)) else {
         return Task::Remove;
     };
@@ -93,7 +83,7 @@ struct Filler {
     tokens: Arc<Tokens>,
     /// As a Secret has it.
     authority: String,
-    follower: Follower,
+    cursor: WatchCursor,
 }
 
 impl Filler {
@@ -121,7 +111,7 @@ impl Controller for Filler {
             resource if *resource == accounts => all(Some(&key.namespace)),
             _ => BTreeSet::new(),
         };
-        match self.follower.look(store) {
+        match self.cursor.look(store) {
             Changes::Relist => all(None),
             Changes::Delta(events) => events.iter().flat_map(|event| changed(&event.key)).collect(),
         }
@@ -134,7 +124,7 @@ impl Controller for Filler {
         now: Timestamp,
     ) -> Result<Option<Timestamp>, DiskError> {
         let value = secret.value();
-        let Some(name) = account_of(&value).filter(|_| !meta::is_leaving(&value)) else {
+        let Some(name) = account_of(&value).filter(|_| !meta::is_being_deleted(&value)) else {
             return Ok(None);
         };
         let account = SERVICE_ACCOUNTS.key(&secret.key.namespace, name);
@@ -194,7 +184,7 @@ mod tests {
         fn filler(&self) -> Reconciler<Filler> {
             let tokens = Tokens::of_a_test(self.dir.path(), Arc::clone(&self.store));
             let filler =
-                Filler { tokens: Arc::new(tokens), authority: "Q0E=".into(), follower: Follower::default() };
+                Filler { tokens: Arc::new(tokens), authority: "Q0E=".into(), cursor: WatchCursor::default() };
             Reconciler::new(filler)
         }
 
@@ -218,7 +208,7 @@ mod tests {
     }
 
     fn of(name: &str) -> Value {
-        json!({"type": TYPE, "metadata": {"annotations": {ACCOUNT_NAME: name}}})
+        json!({"type": ACCOUNT_TOKEN, "metadata": {"annotations": {ACCOUNT_NAME: name}}})
     }
 
     #[test]
@@ -231,7 +221,7 @@ mod tests {
         filler.run_until_idle(&world.store);
         let secret = world.secret().unwrap();
         let account = world.store.get(&SERVICE_ACCOUNTS.key("default", "robot")).unwrap();
-        assert_eq!(annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value(), "uid")));
+        assert_eq!(meta::annotation(&secret, ACCOUNT_UID), Some(meta::text(&account.value(), "uid")));
         assert_eq!(
             (&secret["data"]["namespace"], &secret["data"]["ca.crt"]),
             (&json!("ZGVmYXVsdA=="), &json!("Q0E="))
@@ -267,7 +257,7 @@ mod tests {
     #[test]
     fn only_secrets_that_are_for_tokens_are_touched() {
         let secret = |uid: &str, data: Value| {
-            json!({"type": TYPE, "data": data, "metadata": {"namespace": "n",
+            json!({"type": ACCOUNT_TOKEN, "data": data, "metadata": {"namespace": "n",
                 "annotations": {ACCOUNT_NAME: "robot", ACCOUNT_UID: uid}}})
         };
         let full = json!({"token": "dA==", "ca.crt": "ca", "namespace": "bg=="});
@@ -289,9 +279,9 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_nobody_goes() {
+    fn secrets_of_absent_accounts_are_removed() {
         let world = World::new();
-        world.put(&SECRETS.key("default", "s"), of("nobody"));
+        world.put(&SECRETS.key("default", "s"), of("absent"));
         world.filler().run_until_idle(&world.store);
         assert_eq!(world.secret(), None);
     }

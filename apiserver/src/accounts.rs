@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::resource::{NAMESPACES, SERVICE_ACCOUNTS};
-use crate::store::{Change, Changes, DiskError, Follower, Store};
+use crate::store::{Change, Changes, DiskError, Store, WatchCursor};
 use crate::{controller, meta, objects};
 
 const DEFAULT: &str = "default";
@@ -17,7 +17,7 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Which namespaces to look at.
 #[derive(Debug, Default)]
 struct State {
-    follower: Follower,
+    cursor: WatchCursor,
     open: BTreeSet<String>,
 }
 
@@ -28,7 +28,7 @@ pub async fn run(store: Arc<Store>) {
 
 fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
     let (namespaces, accounts) = (NAMESPACES.name(), SERVICE_ACCOUNTS.name());
-    match state.follower.look(store) {
+    match state.cursor.look(store) {
         Changes::Relist => {
             state
                 .open
@@ -58,7 +58,7 @@ fn ensure(store: &Store, namespace: &str) -> Result<(), DiskError> {
     let row = &SERVICE_ACCOUNTS;
     let written = store.write(&row.key(namespace, DEFAULT), |before, store| {
         let found = objects::namespace(store, namespace);
-        let is_active = found.is_some_and(|found| !meta::is_leaving(&found.value()));
+        let is_active = found.is_some_and(|found| !meta::is_being_deleted(&found.value()));
         if before.is_some() || !is_active {
             return Ok(Change::Nothing);
         }

@@ -1,11 +1,11 @@
-//! What the composing program decides of writes, beside what the resources themselves demand.
+//! Admission of writes by the composing program, after the validation of the resource itself.
 
 use std::fmt;
 
 use serde_json::Value;
 
 use crate::auth::User;
-use crate::http::ApiError;
+use crate::error::ApiError;
 use crate::resource::{Cause, Resource};
 
 /// What is done to an object.
@@ -54,9 +54,9 @@ impl From<ApiError> for Rejection {
 }
 
 /// Warnings for the client, or why the write is refused.
-pub type Verdict = Result<Vec<String>, Rejection>;
+pub type AdmissionResult = Result<Vec<String>, Rejection>;
 
-/// Admits writes of clients. What is not said here is admitted as it is. Its functions may block.
+/// Admits writes of clients. The defaults admit every write. Its functions may block.
 pub trait Admission: fmt::Debug + Send + Sync {
     /// Validates what only components of the system may write in `metadata` and labels.
     fn validate_metadata(&self, attributes: &Attributes<'_>, new: &Value) -> Vec<Cause> {
@@ -71,13 +71,13 @@ pub trait Admission: fmt::Debug + Send + Sync {
     }
 
     /// Changes an object before its resource completes and validates it.
-    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
+    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> AdmissionResult {
         let _ = (attributes, new);
         Ok(Vec::new())
     }
 
     /// Validates an object that is otherwise valid.
-    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
+    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> AdmissionResult {
         let _ = (attributes, new);
         Ok(Vec::new())
     }

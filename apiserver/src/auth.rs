@@ -14,24 +14,25 @@ use account::{Claims, ISSUER};
 pub use certificate::user_of as user_of_certificate;
 pub use jwt::{KeyError, Signer};
 
-use crate::rbac::roles::ACCOUNT;
 use crate::store::Store;
 
 /// Who may do everything; Kubernetes' own name for that group.
 pub const ADMINISTRATORS: &str = "system:masters";
-/// Whoever has shown something.
+/// The group of all authenticated users.
 pub const KNOWN: &str = "system:authenticated";
+/// Prefix of the user names of ServiceAccounts.
+pub const ACCOUNT: &str = "system:serviceaccount:";
 /// All ServiceAccounts; with a namespace behind a colon, those of the namespace.
 const ACCOUNTS: &str = "system:serviceaccounts";
 /// Paths that are read without credentials, as on a Kubernetes API server.
 pub const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
-/// Somebody who asks.
+/// The user who makes a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct User {
     /// What they are called.
     pub name: String,
-    /// What they belong to.
+    /// Their groups.
     pub groups: Vec<String>,
     /// Who they are though another had the name before; may be empty.
     pub uid: String,
@@ -40,7 +41,7 @@ pub struct User {
 }
 
 impl User {
-    /// Somebody of whom no more is known than the name and the groups.
+    /// A user of whom only the name and the groups are known.
     pub fn named(name: &str, groups: &[&str]) -> Self {
         let groups = groups.iter().map(|group| (*group).to_owned()).collect();
         Self { name: name.to_owned(), groups, ..Self::default() }
@@ -68,7 +69,7 @@ impl User {
     }
 }
 
-/// What whoever shows a token is let in by.
+/// Authenticates users by their tokens.
 #[derive(Debug)]
 pub struct Tokens {
     administrator: String,
@@ -76,12 +77,12 @@ pub struct Tokens {
     store: Arc<Store>,
 }
 
-/// Somebody who showed a token.
+/// A user who is authenticated by a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bearer {
     /// Who.
     pub user: User,
-    /// For whom the token is.
+    /// The audiences of the token.
     pub audiences: Vec<String>,
 }
 
@@ -113,7 +114,7 @@ impl Tokens {
         &self.signer
     }
 
-    /// A token that says this. None when the host gives no random numbers.
+    /// A signed token with these claims. None when the host has no random numbers.
     pub fn sign(&self, claims: &Claims) -> Option<String> {
         self.signer.sign(claims)
     }
@@ -141,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_somebodys_or_nobodys() {
+    fn tokens_authenticate_or_fail() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(&dir.path().join("store")).unwrap());
         let tokens = Tokens::of_a_test(dir.path(), store);

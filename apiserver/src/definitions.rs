@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::resource::{CLEANUP, CUSTOM_RESOURCE_DEFINITIONS};
-use crate::store::{Changes, DiskError, Follower, Object, Store};
+use crate::meta::CLEANUP;
+use crate::resource::CUSTOM_RESOURCE_DEFINITIONS;
+use crate::store::{Changes, DiskError, Object, Store, WatchCursor};
 use crate::{controller, meta, objects};
 
 /// How soon what could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What is remembered from round to round.
+/// State that is kept between reconciliations.
 #[derive(Debug, Default)]
 struct State {
-    follower: Follower,
+    cursor: WatchCursor,
     /// Names of resources that go as soon as they have no objects.
-    leaving: BTreeSet<String>,
+    deleting: BTreeSet<String>,
 }
 
 /// Controls until the store is gone.
@@ -28,33 +29,36 @@ pub async fn run(store: Arc<Store>) {
 
 fn reconcile(store: &Store, state: &mut State) -> Option<Duration> {
     let name = CUSTOM_RESOURCE_DEFINITIONS.name();
-    let concerned = match state.follower.look(store) {
+    let concerned = match state.cursor.look(store) {
         Changes::Relist => true,
         Changes::Delta(events) => events
             .iter()
-            .any(|event| event.key.resource == name || state.leaving.contains(&event.key.resource)),
+            .any(|event| event.key.resource == name || state.deleting.contains(&event.key.resource)),
     };
     if !concerned {
         return None;
     }
     let all = store.list(&name, None).objects;
-    state.leaving =
-        all.iter().filter(|one| meta::is_leaving(&one.value())).map(|one| one.key.name.clone()).collect();
+    state.deleting = all
+        .iter()
+        .filter(|one| meta::is_being_deleted(&one.value()))
+        .map(|one| one.key.name.clone())
+        .collect();
     for definition in &all {
-        let done = match meta::is_leaving(&definition.value()) {
+        let done = match meta::is_being_deleted(&definition.value()) {
             true => empty(store, definition),
             false => establish(store, definition, &all),
         };
         if let Err(error) = done {
             tracing::warn!(%error, "a CustomResourceDefinition cannot be written; it is tried again");
-            state.follower = Follower::default();
+            state.cursor = WatchCursor::default();
             return Some(RETRY);
         }
     }
     None
 }
 
-/// Says whether the names of a definition are free. Who has them keeps them.
+/// Reports whether the names of a definition are free. The first definition keeps a name.
 fn establish(store: &Store, definition: &Object, all: &[Arc<Object>]) -> Result<(), DiskError> {
     let conflict = conflict(definition, all);
     let before = definition.value().pointer("/status/conditions").cloned().unwrap_or_default();
@@ -130,7 +134,7 @@ fn empty(store: &Store, definition: &Object) -> Result<(), DiskError> {
         return Ok(());
     }
     let objects = store.list(&definition.key.name, None).objects;
-    for object in objects.iter().filter(|object| !meta::is_leaving(&object.value())) {
+    for object in objects.iter().filter(|object| !meta::is_being_deleted(&object.value())) {
         objects::remove(store, object)?;
     }
     if !store.list(&definition.key.name, None).objects.is_empty() {
@@ -147,7 +151,7 @@ mod tests {
     use std::convert::Infallible;
 
     use super::*;
-    use crate::catalog::Catalogs;
+    use crate::served_resources::ServedResourcesCache;
     use crate::store::{Change, Key};
 
     fn put(store: &Store, key: &Key, mut value: Value) {
@@ -181,26 +185,26 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(&dir.path().join("store")).unwrap();
         objects::prepare(&store).unwrap();
-        let (mut state, catalogs) = (State::default(), Catalogs::default());
+        let (mut state, served) = (State::default(), ServedResourcesCache::default());
         let key = define(&store, "boxes", "Box");
-        assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
+        assert!(served.now(&store).at("example.com", "v1", "boxes").is_none());
         settle(&store, &mut state);
-        assert!(catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
+        assert!(served.now(&store).at("example.com", "v1", "boxes").is_some());
         let rival = define(&store, "crates", "Box");
         settle(&store, &mut state);
         let status = store.get(&rival).unwrap().value()["status"]["conditions"].clone();
         assert_eq!((&status[0]["status"], &status[1]["status"]), (&json!("False"), &json!("False")));
-        assert!(catalogs.now(&store).at("example.com", "v1", "crates").is_none());
+        assert!(served.now(&store).at("example.com", "v1", "crates").is_none());
 
         let object = Key::new("boxes.example.com", "default", "a");
         put(&store, &object, json!({"metadata": {"finalizers": ["x/y"]}}));
         objects::remove(&store, &store.get(&key).unwrap()).unwrap();
         settle(&store, &mut state);
-        assert!(meta::is_leaving(&store.get(&object).unwrap().value()), "it goes, and is held");
-        assert!(store.get(&key).is_some() && catalogs.now(&store).at("example.com", "v1", "boxes").is_some());
+        assert!(meta::is_being_deleted(&store.get(&object).unwrap().value()), "it goes, and is held");
+        assert!(store.get(&key).is_some() && served.now(&store).at("example.com", "v1", "boxes").is_some());
         objects::change(&store, &store.get(&object).unwrap(), |_| false).unwrap();
         settle(&store, &mut state);
-        assert!(store.get(&key).is_none() && catalogs.now(&store).at("example.com", "v1", "boxes").is_none());
+        assert!(store.get(&key).is_none() && served.now(&store).at("example.com", "v1", "boxes").is_none());
         let status = store.get(&rival).unwrap().value()["status"]["conditions"].clone();
         assert_eq!(status[1]["status"], "True", "the names are free now");
     }

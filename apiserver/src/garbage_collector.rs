@@ -1,6 +1,6 @@
 //! Removing what was left behind: dependents of owners that are gone, what is in namespaces that go, old events.
 //!
-//! It follows the store: a write makes it look at the object, at what belongs to it and at what it belongs to. Only at
+//! It follows the store: for a write it looks at the object, its dependents and its owners. Only at
 //! the start, and when it has fallen behind what the store remembers, it looks at everything.
 
 mod family;
@@ -12,16 +12,13 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::catalog::{Catalog, Catalogs};
+use crate::meta::{FOREGROUND, ORPHAN};
 use crate::resource::{EVENTS, NAMESPACES, Registry};
-use crate::store::{Changes, DiskError, Event, Follower, Key, Object, Store};
+use crate::served_resources::{ServedResources, ServedResourcesCache};
+use crate::store::{Changes, DiskError, Event, Key, Object, Store, WatchCursor};
 use crate::{controller, meta, objects};
 use family::{Dependents, Owner, owners};
 
-/// The finalizer of a foreground deletion, which waits for dependents.
-pub const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of a deletion that orphans dependents.
-pub const ORPHAN: &str = "orphan";
 /// How long events are kept; as a Kubernetes API server does.
 const EVENTS_KEPT: i64 = 3600;
 /// How often old events are looked for, and what could not be written is tried again.
@@ -61,10 +58,10 @@ fn collect_due(store: &Store, collector: &mut Collector) -> Option<Duration> {
 /// The garbage collector and its index of dependents.
 #[derive(Debug, Default)]
 pub struct Collector {
-    catalogs: Catalogs,
+    cache: ServedResourcesCache,
     /// The resources that are served.
-    catalog: Arc<Catalog>,
-    follower: Follower,
+    served: Arc<ServedResources>,
+    cursor: WatchCursor,
     dependents: Dependents,
     /// Objects to look at.
     open: BTreeSet<Key>,
@@ -75,7 +72,7 @@ pub struct Collector {
 impl Collector {
     /// For a server that always serves this.
     pub fn new(registry: Arc<Registry>) -> Self {
-        Self { catalogs: Catalogs::new(registry), ..Self::default() }
+        Self { cache: ServedResourcesCache::new(registry), ..Self::default() }
     }
 
     /// Deletes what is due after the changes since the last call; with a time, also old events. Blocks.
@@ -83,14 +80,14 @@ impl Collector {
     /// # Errors
     /// When the store cannot be written.
     pub fn collect(&mut self, store: &Store, time: Option<i64>) -> Result<(), DiskError> {
-        let before = std::mem::replace(&mut self.catalog, self.catalogs.now(store));
-        let more = !Arc::ptr_eq(&before, &self.catalog);
-        let catalog = Arc::clone(&self.catalog);
-        match self.follower.look(store) {
+        let before = std::mem::replace(&mut self.served, self.cache.now(store));
+        let more = !Arc::ptr_eq(&before, &self.served);
+        let served = Arc::clone(&self.served);
+        match self.cursor.look(store) {
             Changes::Relist => {
                 self.dependents = Dependents::default();
-                for object in catalog.all().flat_map(|row| store.list(&row.name(), None).objects) {
-                    self.dependents.add(&catalog, &object);
+                for object in served.all().flat_map(|row| store.list(&row.name(), None).objects) {
+                    self.dependents.add(&served, &object);
                     self.open.insert(object.key.clone());
                 }
             }
@@ -107,7 +104,7 @@ impl Collector {
         while let Some(key) = self.open.first().cloned() {
             if let Some(object) = store.get(&key) {
                 for task in self.tasks(store, &object, time) {
-                    carry_out(store, &self.catalog, &object, &task)?;
+                    carry_out(store, &self.served, &object, &task)?;
                 }
             }
             self.open.remove(&key);
@@ -116,16 +113,16 @@ impl Collector {
     }
 
     /// Adds the owners of kinds that are served since the last call.
-    fn add_new_kinds(&mut self, store: &Store, before: &Catalog) {
-        let catalog = Arc::clone(&self.catalog);
-        let fresh = catalog.all().filter(|row| before.of_kind(&row.api_version(), &row.kind).is_none());
+    fn add_new_kinds(&mut self, store: &Store, before: &ServedResources) {
+        let served = Arc::clone(&self.served);
+        let fresh = served.all().filter(|row| before.of_kind(&row.api_version(), &row.kind).is_none());
         let fresh: BTreeSet<String> = fresh.map(|row| row.name()).collect();
         if fresh.is_empty() {
             return;
         }
         // What names such an owner could not be followed before.
-        for object in catalog.all().flat_map(|row| store.list(&row.name(), None).objects) {
-            self.dependents.add(&catalog, &object);
+        for object in served.all().flat_map(|row| store.list(&row.name(), None).objects) {
+            self.dependents.add(&served, &object);
             if fresh.contains(&object.key.resource) {
                 self.open.insert(object.key.clone());
             }
@@ -138,20 +135,20 @@ impl Collector {
         if let Some(before) = &event.before {
             self.dependents.remove(before);
             let had = before.value();
-            let owners = owners(&had).filter_map(|owner| owner.key(&self.catalog, &before.key.namespace));
+            let owners = owners(&had).filter_map(|owner| owner.key(&self.served, &before.key.namespace));
             self.open.extend(owners);
         }
         if event.stays {
-            self.dependents.add(&self.catalog, object);
+            self.dependents.add(&self.served, object);
             self.open.insert(event.key.clone());
         }
-        if event.stays && !meta::is_leaving(&object.value()) {
+        if event.stays && !meta::is_being_deleted(&object.value()) {
             return;
         }
         self.open.extend(self.dependents.of(meta::text(&object.value(), "uid")).cloned());
         if event.key.resource == NAMESPACES.name() {
             let inside =
-                self.catalog.all().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
+                self.served.all().flat_map(|row| store.list(&row.name(), Some(&event.key.name)).objects);
             self.open.extend(
                 inside.filter(|object| !object.key.namespace.is_empty()).map(|object| object.key.clone()),
             );
@@ -169,7 +166,7 @@ impl Collector {
         if let Some((owner, _)) = effects.iter().find(|(_, effect)| *effect == Effect::Release) {
             return vec![Task::Disown(owner.uid.to_owned())];
         }
-        if !meta::is_leaving(value) {
+        if !meta::is_being_deleted(value) {
             let orphaned = !effects.is_empty() && effects.iter().all(|(_, effect)| *effect == Effect::Delete);
             let stale = time.is_some_and(|now| is_stale(object, now));
             let due = orphaned || stale || is_closing(store, &object.key.namespace);
@@ -180,7 +177,7 @@ impl Collector {
         let held = [FOREGROUND, ORPHAN].into_iter().filter(|one| finalizers.iter().any(|has| has == one));
         let mut tasks: Vec<Task> = held.filter(|_| childless).map(Task::Release).collect();
         let name = &object.key.name;
-        let empty = || !self.catalog.all().any(|row| row.namespaced && store.has_any(&row.name(), name));
+        let empty = || !self.served.all().any(|row| row.namespaced && store.has_any(&row.name(), name));
         if object.key.resource == NAMESPACES.name() && empty() {
             tasks.push(Task::Close);
         }
@@ -190,8 +187,8 @@ impl Collector {
 
 impl Collector {
     fn effect(&self, store: &Store, owner: &Owner<'_>, namespace: &str) -> Effect {
-        // Of what is not served nobody knows whether it is gone.
-        let Some(key) = owner.key(&self.catalog, namespace) else { return Effect::Keep };
+        // Whether an object of a resource that is not served still exists is unknown.
+        let Some(key) = owner.key(&self.served, namespace) else { return Effect::Keep };
         if store.is_unreadable(&key) {
             return Effect::Keep;
         }
@@ -199,7 +196,7 @@ impl Collector {
         let Some(there) = there.filter(|there| meta::text(there, "uid") == owner.uid) else {
             return Effect::Delete;
         };
-        if !meta::is_leaving(&there) {
+        if !meta::is_being_deleted(&there) {
             return Effect::Keep;
         }
         let finalizers = meta::finalizers(&there);
@@ -219,20 +216,21 @@ enum Effect {
     Keep,
     /// They go.
     Delete,
-    /// They are no longer its.
+    /// They are orphaned.
     Release,
 }
 
 fn is_closing(store: &Store, namespace: &str) -> bool {
     !namespace.is_empty()
-        && objects::namespace(store, namespace).is_some_and(|namespace| meta::is_leaving(&namespace.value()))
+        && objects::namespace(store, namespace)
+            .is_some_and(|namespace| meta::is_being_deleted(&namespace.value()))
 }
 
-fn carry_out(store: &Store, catalog: &Catalog, object: &Object, task: &Task) -> Result<(), DiskError> {
-    let grace = catalog.named(&object.key.resource).and_then(|resource| resource.grace);
+fn carry_out(store: &Store, served: &ServedResources, object: &Object, task: &Task) -> Result<(), DiskError> {
+    let grace = served.named(&object.key.resource).and_then(|resource| resource.grace);
     objects::change(store, object, |value| {
         match task {
-            Task::Remove => return objects::mark_for_deletion(value, grace, None) == objects::Leaving::Held,
+            Task::Remove => return objects::mark_for_deletion(value, grace, None) == objects::Deletion::Held,
             Task::Release(finalizer) => meta::remove_finalizer(value, finalizer),
             Task::Disown(owner) => {
                 let references = value.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut);
@@ -242,7 +240,7 @@ fn carry_out(store: &Store, catalog: &Catalog, object: &Object, task: &Task) -> 
             }
             Task::Close => value["spec"] = json!({}),
         }
-        !meta::is_leaving(value) || objects::is_held(value)
+        !meta::is_being_deleted(value) || objects::is_held(value)
     })
 }
 

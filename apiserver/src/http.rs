@@ -5,9 +5,9 @@
 //! objects of every resource in the table alike; [`discovery`] lists what is served.
 
 mod access;
+mod blocking;
 pub mod body;
 pub mod discovery;
-mod error;
 mod health;
 mod measured;
 mod protobuf;
@@ -15,9 +15,9 @@ mod query;
 mod read;
 mod request_info;
 mod review;
+mod route;
 mod service;
 mod table;
-mod target;
 mod token;
 mod watch;
 mod write;
@@ -37,7 +37,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tracing::error;
 
-pub use error::{ApiError, status};
+pub use crate::error::{ApiError, status};
 pub use measured::Measures;
 pub use query::dry_run;
 pub use request_info::{RequestInfo, ResourcePath};
@@ -45,16 +45,16 @@ pub use service::{Answer, ApiService, Endpoint, Proxy};
 
 use crate::admission::Admission;
 use crate::auth::{Tokens, User};
-use crate::catalog::Catalogs;
 use crate::rbac::roles::RolesNow;
+use crate::served_resources::ServedResourcesCache;
 use crate::store::Store;
 use discovery::Served;
-use measured::About;
+use measured::RequestLabels;
 use query::Query;
-use target::{Delegated, Object, Target};
+use route::{Delegated, Object, Route};
 use write::WriteRequest;
 
-/// What Kubernetes says of a panic.
+/// Kubernetes' message for a panic.
 const PANICKED: &str = "This request caused apiserver to panic. Look in the logs for details.";
 /// Where metrics are.
 pub const METRICS: &str = "/metrics";
@@ -75,7 +75,7 @@ pub struct Server {
     /// Who answers requests with credentials of other kinds.
     pub proxies: Vec<Arc<dyn Proxy>>,
     /// What is served.
-    pub catalogs: Catalogs,
+    pub served: ServedResourcesCache,
     /// Who may do what.
     pub roles: RolesNow,
     /// Answers at [`METRICS`].
@@ -86,7 +86,7 @@ pub struct Server {
 
 /// Answers a request of an authenticated user. A panic is answered with 500, as a Kubernetes API server does.
 pub async fn answer(server: Arc<Server>, user: User, request: Request) -> Response {
-    let (begin, mut about) = (Instant::now(), About::new(&request));
+    let (begin, mut about) = (Instant::now(), RequestLabels::new(&request));
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let served = AssertUnwindSafe(serve(&server, user, request, &mut about)).catch_unwind().await;
     let served = served.unwrap_or_else(|_| {
@@ -102,38 +102,38 @@ async fn serve(
     server: &Arc<Server>,
     user: User,
     mut request: Request,
-    about: &mut About,
+    about: &mut RequestLabels,
 ) -> Result<Response, ApiError> {
     let query = Query::parse(request.uri().query().unwrap_or_default())?;
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query)?;
     access::check(server, user, &info, &mut request)?;
-    let catalog = server.catalogs.now(&server.store);
-    let target = Target::of(&info, &catalog, &server.services)?;
+    let served = server.served.now(&server.store);
+    let target = Route::of(&info, &served, &server.services)?;
     about.means(&target, &query);
     match target {
-        Target::Object(object) => objects(server, object, query, request).await,
-        Target::Scale(object) => {
+        Route::Object(object) => objects(server, object, query, request).await,
+        Route::Scale(object) => {
             let form = table::Form::negotiate(&request, &query)?;
             write::scale(WriteRequest { server: Arc::clone(server), object, query, form, request }).await
         }
-        Target::Binding(object) => {
+        Route::Binding(object) => {
             let (server, form) = (Arc::clone(server), table::Form::Plain);
             write::binding::bind(WriteRequest { server, object, query, form, request }).await
         }
-        Target::Eviction(object) => {
+        Route::Eviction(object) => {
             let (server, form) = (Arc::clone(server), table::Form::Plain);
             write::eviction::evict(WriteRequest { server, object, query, form, request }).await
         }
-        Target::Token(account) => token::serve(server, &account, request).await,
-        Target::Review(review, namespace) => review::serve(server, review, namespace, request).await,
-        Target::Service(Delegated { service, path, .. }) => {
+        Route::Token(account) => token::serve(server, &account, request).await,
+        Route::Review(review, namespace) => review::serve(server, review, namespace, request).await,
+        Route::Service(Delegated { service, path, .. }) => {
             let service = server.services.get(service).ok_or_else(ApiError::path_not_found)?;
             Arc::clone(service).serve(path, request).await
         }
-        Target::Health(endpoint, check) => {
+        Route::Health(endpoint, check) => {
             health::serve(server, (endpoint, check), query, request.method()).await
         }
-        Target::Metrics => {
+        Route::Metrics => {
             *request.uri_mut() = Uri::from_static(METRICS);
             match server.metrics.clone().oneshot(request).await {
                 Ok(response) => Ok(response),
@@ -144,7 +144,7 @@ async fn serve(
             if request.method() != Method::GET && request.method() != Method::HEAD {
                 return Err(ApiError::method_not_allowed());
             }
-            let served = Served { catalog: &catalog, services: &server.services };
+            let served = Served { resources: &served, services: &server.services };
             documents(&served, &target, &request)
         }
     }
@@ -164,7 +164,7 @@ async fn objects(
         (Method::GET | Method::HEAD, None) => {
             // Many objects take long to write down, and others should not wait for it.
             let server = Arc::clone(server);
-            return write::aside(move || read::list(&server, &object, &query, form)).await;
+            return blocking::run_blocking(move || read::list(&server, &object, &query, form)).await;
         }
         // Deprecated, and still what some clients do: a watch of one name.
         (Method::GET, Some(_)) if query.watch && object.status.is_none() => {
@@ -186,34 +186,34 @@ async fn objects(
     }
 }
 
-fn documents(served: &Served<'_>, target: &Target, request: &Request) -> Result<Response, ApiError> {
+fn documents(served: &Served<'_>, target: &Route, request: &Request) -> Result<Response, ApiError> {
     let accept =
         request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     Ok(match target {
-        Target::Version => json_of(StatusCode::OK, &discovery::version()),
-        Target::Core => discovery::legacy_or_aggregated(served, accept, true),
-        Target::Groups => discovery::legacy_or_aggregated(served, accept, false),
-        Target::Group(group) => json_of(StatusCode::OK, &discovery::group(served, group)?),
-        Target::Resources(group, version) => {
+        Route::Version => json_of(StatusCode::OK, &discovery::version()),
+        Route::Core => discovery::legacy_or_aggregated(served, accept, true),
+        Route::Groups => discovery::legacy_or_aggregated(served, accept, false),
+        Route::Group(group) => json_of(StatusCode::OK, &discovery::group(served, group)?),
+        Route::Resources(group, version) => {
             json_of(StatusCode::OK, &discovery::resources(served, group, version)?)
         }
-        Target::OpenApiV2 => discovery::openapi_v2(served.catalog, accept),
-        Target::OpenApiV3Index => json_of(StatusCode::OK, &crate::schema::openapi::v3_index(served.catalog)),
-        Target::OpenApiV3(place) => {
+        Route::OpenApiV2 => discovery::openapi_v2(served.resources, accept),
+        Route::OpenApiV3Index => json_of(StatusCode::OK, &crate::openapi::v3_index(served.resources)),
+        Route::OpenApiV3(group_version) => {
             let document =
-                crate::schema::openapi::v3(served.catalog, place).ok_or_else(ApiError::path_not_found)?;
+                crate::openapi::v3(served.resources, group_version).ok_or_else(ApiError::path_not_found)?;
             json_of(StatusCode::OK, &document)
         }
-        Target::Root => json_of(StatusCode::OK, &discovery::paths(served)),
-        Target::Object(_)
-        | Target::Scale(_)
-        | Target::Binding(_)
-        | Target::Eviction(_)
-        | Target::Service(_)
-        | Target::Token(_)
-        | Target::Review(..)
-        | Target::Health(..)
-        | Target::Metrics => {
+        Route::Root => json_of(StatusCode::OK, &discovery::paths(served)),
+        Route::Object(_)
+        | Route::Scale(_)
+        | Route::Binding(_)
+        | Route::Eviction(_)
+        | Route::Service(_)
+        | Route::Token(_)
+        | Route::Review(..)
+        | Route::Health(..)
+        | Route::Metrics => {
             return Err(ApiError::path_not_found());
         }
     })

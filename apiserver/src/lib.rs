@@ -5,30 +5,35 @@
 //! [`store`] keeps objects and their history; [`resource`] is what is served, [`schema`] what its fields are, and
 //! [`managed_fields`] whose; [`http`] answers as a Kubernetes API server does, behind the TLS and the credentials of [`server`],
 //! or for a [`client`] in the same process.
-//! [`catalog`] knows what is served now, with the CustomResourceDefinitions that [`definitions`] sees to; [`accounts`]
+//! [`served_resources`] adds the CustomResourceDefinitions that [`definitions`] reconciles; [`accounts`]
 //! gives every namespace a ServiceAccount, whose Secrets [`account_tokens`] fills; [`garbage_collector`] removes what was left
-//! behind. [`auth`] knows who somebody is, and [`rbac`] what they may do.
+//! behind. [`auth`] authenticates users, and [`rbac`] authorizes them.
 
 pub mod account_tokens;
 pub mod accounts;
 pub mod admission;
 pub mod auth;
-pub mod catalog;
+pub mod cause;
 pub mod client;
 pub mod controller;
 pub mod definitions;
+pub mod error;
 pub mod files;
 pub mod garbage_collector;
 pub mod http;
+pub mod json_path;
 pub mod kubeconfig;
 pub mod managed_fields;
 pub mod meta;
 pub mod objects;
+pub mod openapi;
 pub mod patch;
+pub mod pem;
 pub mod pki;
 pub mod rbac;
 pub mod resource;
 pub mod schema;
 pub mod selector;
+pub mod served_resources;
 pub mod server;
 pub mod store;

@@ -24,13 +24,13 @@ use walk::{Difference, compare, merge, named, prune};
 
 /// What the server changes by itself.
 const SERVER: &str = "vireo";
-/// Who owns what was there before anybody kept account.
+/// The manager of fields that were set before managers were recorded.
 const BEFORE: &str = "before-first-apply";
 /// Who applies in the client, and writes down what.
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// Nobody's: what names an object, and what the server alone says of it.
-const NOBODYS: [&[&str]; 12] = [
+/// Stripped fields: those that identify an object, and those that only the server sets.
+const STRIPPED: [&[&str]; 12] = [
     &["apiVersion"],
     &["kind"],
     &["metadata", "name"],
@@ -45,7 +45,7 @@ const NOBODYS: [&[&str]; 12] = [
     &["metadata", "selfLink"],
 ];
 
-/// A manifest that somebody applies.
+/// A manifest that a manager applies.
 #[derive(Debug)]
 pub struct Application<'a> {
     /// Type of the object.
@@ -58,7 +58,7 @@ pub struct Application<'a> {
     pub force: bool,
 }
 
-/// One field that somebody else owns.
+/// One field that another manager owns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
     /// Who, as in messages.
@@ -85,8 +85,8 @@ pub struct Applied {
     pub managers: Managers,
 }
 
-fn owned_by_somebody(set: Set) -> Set {
-    let mut set = NOBODYS.iter().fold(set, |set, path| set.without(path));
+fn without_stripped(set: Set) -> Set {
+    let mut set = STRIPPED.iter().fold(set, |set, path| set.without(path));
     set.member = false;
     // Every object has one.
     set.unmember("metadata");
@@ -97,9 +97,9 @@ fn difference(of: Type<'_>, before: Option<&Value>, after: &Value) -> Difference
     let nothing = json!({});
     let Difference { added, modified, removed } = compare(Some(before.unwrap_or(&nothing)), Some(after), of);
     Difference {
-        added: owned_by_somebody(added),
-        modified: owned_by_somebody(modified),
-        removed: owned_by_somebody(removed),
+        added: without_stripped(added),
+        modified: without_stripped(modified),
+        removed: without_stripped(removed),
     }
 }
 
@@ -128,14 +128,14 @@ impl Recorder for Registry {
 /// Applies a manifest to an object, or makes one of it.
 ///
 /// # Errors
-/// When the manifest has lists whose elements cannot be told apart, or changes what others own.
+/// When the manifest has lists with elements of the same key, or changes fields of other managers.
 pub fn apply(live: Option<&Value>, application: &Application<'_>) -> Result<Applied, Unapplied> {
     let first = try_to_apply(live, application, application.force);
     let (Err(Unapplied::Conflicts(conflicts)), Some(live)) = (&first, live) else { return first };
     if application.author.manager != KUBECTL {
         return first;
     }
-    // What kubectl applied in the client, and nobody changed since, is its to change.
+    // kubectl may change what it applied client-side before and no other manager changed since.
     let own: BTreeSet<String> = applied_in_the_client(application.of, live).paths().into_iter().collect();
     let others: Vec<Conflict> = conflicts.iter().filter(|one| !own.contains(&one.field)).cloned().collect();
     if others.is_empty() {
@@ -152,7 +152,7 @@ fn try_to_apply(
 ) -> Result<Applied, Unapplied> {
     let Application { of, author, manifest, .. } = application;
     let of = *of;
-    let set = owned_by_somebody(named(manifest, of).map_err(Unapplied::Malformed)?);
+    let set = without_stripped(named(manifest, of).map_err(Unapplied::Malformed)?);
     let mut managers = live.map(|live| before_first(of, live)).unwrap_or_default();
     let is_ours = |entry: &Entry| entry.is_of(author, true);
     let former = managers.entries.iter().find(|entry| is_ours(entry)).cloned();
@@ -202,7 +202,7 @@ fn before_first(of: Type<'_>, live: &Value) -> Managers {
         subresource: String::new(),
     };
     Managers {
-        entries: vec![Entry { author, applies: false, time: meta::now(), set: owned_by_somebody(all) }],
+        entries: vec![Entry { author, applies: false, time: meta::now(), set: without_stripped(all) }],
     }
 }
 

@@ -8,9 +8,16 @@ use uuid::Uuid;
 
 pub use problems::{odd_finalizers, problems};
 
-/// Letters and digits of made-up names; as Kubernetes' without vowels and look-alikes.
+/// The finalizer of a foreground deletion, which waits for dependents.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of a deletion that orphans dependents.
+pub const ORPHAN: &str = "orphan";
+/// The finalizer of a CustomResourceDefinition until all objects of its kind are deleted.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// Letters and digits of generated names; as Kubernetes' without vowels and look-alikes.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-const MADE_UP: usize = 5;
+const SUFFIX: usize = 5;
 /// RFC 1123.
 const LONGEST_NAME: usize = 253;
 const LONGEST_LABEL: usize = 63;
@@ -30,6 +37,12 @@ pub fn after_now(seconds: i64) -> String {
 /// The current time in microseconds, as `MicroTime` has it.
 pub fn now_micro() -> String {
     format!("{:.6}", Timestamp::now())
+}
+
+/// The value of an annotation, unless it is empty.
+pub fn annotation<'a>(object: &'a Value, name: &str) -> Option<&'a str> {
+    let text = object.get("metadata")?.get("annotations")?.get(name)?.as_str()?;
+    (!text.is_empty()).then_some(text)
 }
 
 /// The `metadata` of an object, made where it is absent.
@@ -78,21 +91,21 @@ pub fn remove_finalizer(object: &mut Value, finalizer: &str) {
 }
 
 /// Whether its deletion was asked for.
-pub fn is_leaving(object: &Value) -> bool {
+pub fn is_being_deleted(object: &Value) -> bool {
     !text(object, "deletionTimestamp").is_empty()
 }
 
 /// A name from a prefix.
 pub fn made_up(prefix: &str) -> String {
-    let most = LONGEST_LABEL - MADE_UP;
+    let most = LONGEST_LABEL - SUFFIX;
     let prefix: String = prefix.chars().take(most).collect();
     let bytes = Uuid::new_v4().into_bytes();
     let letter = |byte: &u8| LETTERS.get(usize::from(*byte) % LETTERS.len()).copied().unwrap_or(b'x');
-    let tail: String = bytes.iter().take(MADE_UP).map(letter).map(char::from).collect();
+    let tail: String = bytes.iter().take(SUFFIX).map(letter).map(char::from).collect();
     prefix + &tail
 }
 
-/// Fills in what only the server says about a new object.
+/// Sets the fields that only the server sets in a new object.
 pub fn create(object: &mut Value, namespace: &str, name: &str) {
     let metadata = of(object);
     for field in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"] {
@@ -187,7 +200,7 @@ fn is_dns_part(text: &str) -> bool {
         && text.chars().all(|letter| inner(letter) || letter == '-')
 }
 
-/// Removes what says nothing.
+/// Removes empty fields.
 fn tidy(metadata: &mut Map<String, Value>) {
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
         let empty = match metadata.get(field) {

@@ -14,7 +14,7 @@ const PERMANENT: [&str; 2] = ["default", "kube-system"];
 
 /// Whether an object that was deleted is still there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leaving {
+pub enum Deletion {
     /// A finalizer or its grace period holds it.
     Held,
     /// It goes at once.
@@ -43,10 +43,10 @@ fn grace_period(value: &Value) -> i64 {
     value.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64).unwrap_or_default()
 }
 
-/// Marks an object as leaving, if it is held. `grace` is [that of its resource](Resource::grace), `requested` the
+/// Marks an object for deletion, if it is held. `grace` is [that of its resource](Resource::grace), `requested` the
 /// `gracePeriodSeconds` of the request. A second request can only shorten the grace period of the first.
-pub fn mark_for_deletion(value: &mut Value, grace: Option<Grace>, requested: Option<i64>) -> Leaving {
-    if meta::is_leaving(value) {
+pub fn mark_for_deletion(value: &mut Value, grace: Option<Grace>, requested: Option<i64>) -> Deletion {
+    if meta::is_being_deleted(value) {
         if let Some(seconds) =
             requested.map(|seconds| seconds.max(0)).filter(|seconds| *seconds < grace_period(value))
         {
@@ -55,7 +55,7 @@ pub fn mark_for_deletion(value: &mut Value, grace: Option<Grace>, requested: Opt
     } else {
         let seconds = grace.map_or(0, |grace| grace(value, requested));
         if seconds == 0 && !is_held(value) {
-            return Leaving::Free;
+            return Deletion::Free;
         }
         let metadata = meta::of(value);
         metadata.insert("deletionTimestamp".to_owned(), json!(meta::after_now(seconds)));
@@ -64,10 +64,10 @@ pub fn mark_for_deletion(value: &mut Value, grace: Option<Grace>, requested: Opt
             value["status"] = json!({"phase": "Terminating"});
         }
     }
-    if is_held(value) { Leaving::Held } else { Leaving::Free }
+    if is_held(value) { Deletion::Held } else { Deletion::Free }
 }
 
-/// Shortens the grace period of an object that is leaving.
+/// Shortens the grace period of an object that is being deleted.
 fn shorten_grace(value: &mut Value, seconds: i64) {
     let earlier = grace_period(value) - seconds;
     let Ok(end) = meta::text(value, "deletionTimestamp").parse::<Timestamp>() else { return };
@@ -77,15 +77,15 @@ fn shorten_grace(value: &mut Value, seconds: i64) {
     metadata.insert("deletionGracePeriodSeconds".to_owned(), json!(seconds));
 }
 
-/// Deletes an object of a resource without graceful deletion, as a request without options would. What is gone already is no error. Blocks.
+/// Deletes an object of a resource without graceful deletion, as a request without options would. An absent object is not an error. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
 pub fn remove(store: &Store, object: &Object) -> Result<(), DiskError> {
-    change(store, object, |value| mark_for_deletion(value, None, None) == Leaving::Held)
+    change(store, object, |value| mark_for_deletion(value, None, None) == Deletion::Held)
 }
 
-/// Changes an object that is still the same one; `stays` says whether it is kept. Blocks.
+/// Changes an object unless it was replaced; `stays` is whether it is kept. Blocks.
 ///
 /// # Errors
 /// When the store cannot be written.
@@ -165,48 +165,48 @@ mod tests {
     #[test]
     fn what_is_held_is_marked_once_and_what_is_not_goes() {
         let mut free = json!({"metadata": {"name": "x"}});
-        assert_eq!(mark_for_deletion(&mut free, None, Some(30)), Leaving::Free);
+        assert_eq!(mark_for_deletion(&mut free, None, Some(30)), Deletion::Free);
         let mut held = json!({"metadata": {"name": "x", "finalizers": ["a"]}});
-        assert_eq!(mark_for_deletion(&mut held, None, None), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut held, None, None), Deletion::Held);
         let marked = held.clone();
-        assert!(meta::is_leaving(&marked));
-        assert_eq!(mark_for_deletion(&mut held, None, Some(0)), Leaving::Held);
+        assert!(meta::is_being_deleted(&marked));
+        assert_eq!(mark_for_deletion(&mut held, None, Some(0)), Deletion::Held);
         assert_eq!(held, marked);
         let mut namespace =
             json!({"kind": "Namespace", "metadata": {}, "spec": {"finalizers": ["kubernetes"]}});
-        assert_eq!(mark_for_deletion(&mut namespace, None, None), Leaving::Held);
+        assert_eq!(mark_for_deletion(&mut namespace, None, None), Deletion::Held);
         assert_eq!(namespace["status"]["phase"], "Terminating");
     }
 
     /// What becomes of a pod that is deleted by these requests, each with its `gracePeriodSeconds`.
-    fn deleted(change: Value, requests: &[Option<i64>]) -> (Leaving, Value) {
+    fn deleted(change: Value, requests: &[Option<i64>]) -> (Deletion, Value) {
         let mut pod = json!({
             "kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": "Running"},
             "spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30},
         });
         json_patch::merge(&mut pod, &change);
         let mark = |seconds: &Option<i64>| mark_for_deletion(&mut pod, PODS.grace, *seconds);
-        let leaving = requests.iter().map(mark).last().unwrap();
-        (leaving, pod["metadata"]["deletionGracePeriodSeconds"].clone())
+        let deletion = requests.iter().map(mark).last().unwrap();
+        (deletion, pod["metadata"]["deletionGracePeriodSeconds"].clone())
     }
 
     #[test]
     fn a_pod_that_runs_is_deleted_gracefully() {
         for (change, requests, expected) in [
-            (json!({}), &[None][..], (Leaving::Held, json!(30))),
-            (json!({}), &[Some(5)], (Leaving::Held, json!(5))),
-            (json!({}), &[Some(0)], (Leaving::Free, Value::Null)),
-            (json!({}), &[None, None], (Leaving::Held, json!(30))),
-            (json!({}), &[Some(10), Some(5)], (Leaving::Held, json!(5))),
-            (json!({}), &[Some(10), Some(20)], (Leaving::Held, json!(10))),
-            (json!({}), &[None, Some(0)], (Leaving::Free, json!(0))),
-            (json!({"metadata": {"finalizers": ["a/b"]}}), &[None, Some(0)], (Leaving::Held, json!(0))),
-            (json!({"metadata": {"finalizers": ["a/b"]}}), &[Some(0)], (Leaving::Held, json!(0))),
-            (json!({"spec": {"terminationGracePeriodSeconds": 0}}), &[None], (Leaving::Free, Value::Null)),
-            (json!({"spec": {"terminationGracePeriodSeconds": -1}}), &[None], (Leaving::Held, json!(1))),
-            (json!({"spec": {"nodeName": null}}), &[None], (Leaving::Free, Value::Null)),
-            (json!({"status": {"phase": "Succeeded"}}), &[None], (Leaving::Free, Value::Null)),
-            (json!({"status": {"phase": "Failed"}}), &[Some(9)], (Leaving::Free, Value::Null)),
+            (json!({}), &[None][..], (Deletion::Held, json!(30))),
+            (json!({}), &[Some(5)], (Deletion::Held, json!(5))),
+            (json!({}), &[Some(0)], (Deletion::Free, Value::Null)),
+            (json!({}), &[None, None], (Deletion::Held, json!(30))),
+            (json!({}), &[Some(10), Some(5)], (Deletion::Held, json!(5))),
+            (json!({}), &[Some(10), Some(20)], (Deletion::Held, json!(10))),
+            (json!({}), &[None, Some(0)], (Deletion::Free, json!(0))),
+            (json!({"metadata": {"finalizers": ["a/b"]}}), &[None, Some(0)], (Deletion::Held, json!(0))),
+            (json!({"metadata": {"finalizers": ["a/b"]}}), &[Some(0)], (Deletion::Held, json!(0))),
+            (json!({"spec": {"terminationGracePeriodSeconds": 0}}), &[None], (Deletion::Free, Value::Null)),
+            (json!({"spec": {"terminationGracePeriodSeconds": -1}}), &[None], (Deletion::Held, json!(1))),
+            (json!({"spec": {"nodeName": null}}), &[None], (Deletion::Free, Value::Null)),
+            (json!({"status": {"phase": "Succeeded"}}), &[None], (Deletion::Free, Value::Null)),
+            (json!({"status": {"phase": "Failed"}}), &[Some(9)], (Deletion::Free, Value::Null)),
         ] {
             assert_eq!(deleted(change.clone(), requests), expected, "{change} {requests:?}");
         }

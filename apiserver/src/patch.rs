@@ -35,7 +35,7 @@ pub enum Patch {
 /// Why a patch does not apply.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum PatchError {
-    /// It is no patch at all.
+    /// It is not a patch.
     #[error("{0}")]
     Malformed(String),
     /// It does not fit the object.

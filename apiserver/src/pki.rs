@@ -4,8 +4,6 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, date_time_ymd,
@@ -18,13 +16,12 @@ use thiserror::Error;
 
 use crate::auth::{ADMINISTRATORS, User};
 use crate::files::{FileError, write_atomically};
+use crate::pem::pem;
 
-/// What the authority is called. Nobody else may be: OpenSSL would take them for each other.
+/// The name of the authority. It must be unique: OpenSSL identifies issuers by name.
 const NAME: &str = "vireo-ca";
-/// Characters of base64 in a line of PEM.
-const LINE: usize = 64;
 
-/// Why there are no certificates.
+/// Why certificates cannot be read or made.
 #[derive(Debug, Error)]
 pub enum PkiError {
     /// A file cannot be written.
@@ -63,25 +60,10 @@ pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// Bytes as PEM.
-pub(crate) fn pem(label: &str, bytes: &[u8]) -> String {
-    let text = STANDARD.encode(bytes);
-    let mut pem = format!("-----BEGIN {label}-----\n");
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(LINE));
-        pem.push_str(line);
-        pem.push('\n');
-        rest = after;
-    }
-    pem.push_str(&format!("-----END {label}-----\n"));
-    pem
-}
-
 fn params(name: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
-    // There is no rotation: state and certificates are made and thrown away together.
+    // There is no rotation: state and certificates are created and removed together.
     params.not_before = date_time_ymd(2024, 1, 1);
     params.not_after = date_time_ymd(2124, 1, 1);
     params.use_authority_key_identifier_extension = true;
@@ -123,7 +105,7 @@ impl Authority {
         pem("CERTIFICATE", &self.certificate)
     }
 
-    /// A certificate for somebody who may do everything.
+    /// A certificate for an administrator.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -139,7 +121,7 @@ impl Authority {
         })
     }
 
-    /// How a server of these names and addresses speaks TLS; whoever has a certificate of this authority may show it.
+    /// The TLS configuration of a server with these names and addresses; clients may authenticate with a certificate of this authority.
     ///
     /// # Errors
     /// When the certificate cannot be made.
@@ -147,7 +129,7 @@ impl Authority {
         let tls = |error: &dyn std::error::Error| PkiError::Tls(error.to_string().into());
         let mut server = params("vireo");
         let names = names.iter().cloned().chain(addresses.iter().map(ToString::to_string));
-        // rcgen tells addresses from names.
+        // rcgen distinguishes addresses from names.
         server.subject_alt_names = CertificateParams::new(names.collect::<Vec<_>>())?.subject_alt_names;
         server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         let key = KeyPair::generate()?;

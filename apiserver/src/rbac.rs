@@ -1,7 +1,7 @@
-//! Who may do what, as `rbac.authorization.k8s.io` says it.
+//! Authorization by `rbac.authorization.k8s.io`.
 //!
-//! [`action`] is what somebody wants to do, [`rule`] what a rule allows, and [`roles`] who has which rules: an index that
-//! is made anew when a role or a binding was written, never for a request. [`escalate`] keeps people from giving away
+//! [`action`] is the requested action, [`rule`] what a rule allows, and [`roles`] the rules of each subject: an index that
+//! is rebuilt when a role or a binding is written, never for a request. [`escalate`] prevents users from granting
 //! more than they have. [`defaults`] are the roles that every server has, and [`bootstrap`] creates them and aggregates
 //! ClusterRoles.
 
@@ -12,10 +12,10 @@ pub mod escalate;
 pub mod roles;
 pub mod rule;
 
-use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Row};
+use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, RBAC_GROUP, ROLE_BINDINGS, ROLES, Row};
 
 /// The group of roles and bindings.
-pub const GROUP: &str = "rbac.authorization.k8s.io";
+pub const GROUP: &str = RBAC_GROUP;
 
 /// Its kinds.
 static KINDS: [&Row; 4] = [&CLUSTER_ROLE_BINDINGS, &CLUSTER_ROLES, &ROLE_BINDINGS, &ROLES];
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resources_are_told_apart_by_their_group() {
+    fn resources_are_distinguished_by_group() {
         for plural in ["clusterrolebindings", "clusterroles", "rolebindings", "roles"] {
             assert!(is_ours(&row(plural).name()));
         }

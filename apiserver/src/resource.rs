@@ -1,11 +1,12 @@
 //! What is always served: a typed static for each resource, gathered in a [`Registry`]. What else there is,
-//! CustomResourceDefinitions say: [`crate::catalog`].
+//! CustomResourceDefinitions say: [`crate::served_resources`].
 
 mod admit;
+mod check;
 mod column;
 mod definition;
 mod duration;
-pub mod path;
+mod kinds;
 mod pod;
 mod registry;
 mod role;
@@ -19,16 +20,18 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use serde_json::Value;
 
 use crate::meta::is_dns_name;
+use crate::schema::Definitions;
 use crate::schema::rules::{self, Rules};
-use crate::schema::{Definitions, KUBERNETES};
 
-pub use admit::Cause;
+pub use crate::cause::Cause;
 pub use column::{Column, Source};
-pub use definition::{CLEANUP, served, taken};
+pub use definition::{served, taken};
 pub use duration::human;
+pub use kinds::KUBERNETES;
 pub use pod::{PODS, bind, mark_disrupted};
 pub use registry::Registry;
-pub use role::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES};
+pub use role::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, RBAC_GROUP, ROLE_BINDINGS, ROLES};
+pub use secret::{ACCOUNT_NAME, ACCOUNT_TOKEN};
 pub use table::{
     CONFIG_MAPS, CONTROLLER_REVISIONS, CUSTOM_RESOURCE_DEFINITIONS, EVENTS, LEASES, NAMESPACES, NODES,
     SECRETS, SERVICE_ACCOUNTS, kubernetes,
@@ -57,11 +60,11 @@ pub struct Resource {
     pub version: Text,
     /// As in paths.
     pub plural: Text,
-    /// For people.
+    /// Names for `kubectl`.
     pub singular: Text,
     /// As in manifests.
     pub kind: Text,
-    /// For hasty people.
+    /// Short names for `kubectl`.
     pub short_names: Vec<Text>,
     /// Words for several kinds at once, as `all`.
     pub categories: Vec<Text>,
@@ -73,7 +76,7 @@ pub struct Resource {
     pub columns: Vec<Column>,
     /// Fields that select, beside name and namespace.
     pub fields: Vec<Text>,
-    /// Lists that a strategic merge patch merges, with their keys; absent where there is no such patch.
+    /// Lists that a strategic merge patch merges, with their keys; absent where this patch is not supported.
     pub merge: Option<&'static [(&'static str, &'static str)]>,
     /// The OpenAPI definitions among which its kind has one, by its name.
     pub definitions: &'static Definitions,
@@ -85,11 +88,11 @@ pub struct Resource {
     pub name_fits: fn(&str) -> bool,
     /// Where its number of replicas is, if `kubectl scale` can change that.
     pub scale: Option<Scale>,
-    /// What its fields are, where a CustomResourceDefinition says so.
+    /// The schema of a CustomResourceDefinition.
     pub custom: Option<Custom>,
 }
 
-/// What a CustomResourceDefinition says of its objects.
+/// The parts of a CustomResourceDefinition that concern its objects.
 #[derive(Debug)]
 pub struct Custom {
     /// Their fields.

@@ -4,8 +4,8 @@ mod label_selector;
 
 use serde_json::Value;
 
-use crate::resource::path;
-use crate::resource::{Cause, Resource};
+use crate::cause::Cause;
+use crate::json_path;
 use crate::store::Object;
 
 /// What a list or a watch is narrowed to.
@@ -28,12 +28,12 @@ enum Requirement {
 }
 
 impl Selector {
-    /// Reads both kinds of selector for a resource.
+    /// Reads both kinds of selector; `selects_by` is whether the resource supports a field.
     ///
     /// # Errors
-    /// What is wrong with it, for people.
-    pub fn read(resource: &Resource, labels: &str, fields: &str) -> Result<Self, String> {
-        Ok(Self { labels: parse_labels(labels)?, fields: parse_fields(resource, fields)? })
+    /// What is wrong with it, as a message.
+    pub fn read(selects_by: impl Fn(&str) -> bool, labels: &str, fields: &str) -> Result<Self, String> {
+        Ok(Self { labels: parse_labels(labels)?, fields: parse_fields(selects_by, fields)? })
     }
 
     /// Reads a `metav1.LabelSelector`, such as a spec has it. One that requires nothing selects everything.
@@ -73,13 +73,16 @@ impl Selector {
             Requirement::Less(name, than) => number(name).is_some_and(|has| has < *than),
         };
         let field = |(name, equal, value): &(String, bool, String)| {
-            (path::text(object, &format!(".{name}")) == *value) == *equal
+            (json_path::text(object, &format!(".{name}")) == *value) == *equal
         };
         self.labels.iter().all(labelled) && self.fields.iter().all(field)
     }
 }
 
-fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<(String, bool, String)>, String> {
+fn parse_fields(
+    selects_by: impl Fn(&str) -> bool,
+    text: &str,
+) -> Result<Vec<(String, bool, String)>, String> {
     let mut fields = Vec::new();
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (name, equal, value) = match part.split_once("!=") {
@@ -92,7 +95,7 @@ fn parse_fields(resource: &Resource, text: &str) -> Result<Vec<(String, bool, St
                 (name, true, value)
             }
         };
-        if !resource.selects_by(name) {
+        if !selects_by(name) {
             return Err(format!("field label not supported: {name}"));
         }
         fields.push((name.to_owned(), equal, value.to_owned()));
@@ -106,7 +109,7 @@ fn parse_labels(text: &str) -> Result<Vec<Requirement>, String> {
         let part = part.trim();
         if !part.is_empty() {
             requirements.push(requirement(part).ok_or_else(|| {
-                format!("unable to parse requirement: {part:?} is no label selector: use key=value, key!=value, key in (a,b), key notin (a,b), key or !key")
+                format!("unable to parse requirement: {part:?} must be a label selector, such as key=value, key!=value, key in (a,b), key notin (a,b), key or !key")
             })?);
         }
     }
@@ -178,8 +181,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn revisions() -> &'static Resource {
-        &crate::resource::CONTROLLER_REVISIONS
+    fn selects_by(field: &str) -> bool {
+        crate::resource::CONTROLLER_REVISIONS.selects_by(field)
     }
 
     #[test]
@@ -204,20 +207,20 @@ mod tests {
             (" app in (web) , e", true),
         ];
         for (text, expected) in rows {
-            let selector = Selector::read(revisions(), text, "").unwrap();
+            let selector = Selector::read(selects_by, text, "").unwrap();
             assert_eq!(selector.selects(&object), expected, "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_selectors_are_rejected() {
         for text in
             ["a b", "=x", "a in web", "a in (x", "a,(", "a of (b)", "a=b=c", "x/y/z", "a=ü", "a>b", "-a"]
         {
-            assert!(Selector::read(revisions(), text, "").is_err(), "{text}");
+            assert!(Selector::read(selects_by, text, "").is_err(), "{text}");
         }
         for text in ["spec.nonsense=1", "metadata.name", "status"] {
-            assert!(Selector::read(revisions(), "", text).is_err(), "{text}");
+            assert!(Selector::read(selects_by, "", text).is_err(), "{text}");
         }
     }
 
@@ -230,7 +233,7 @@ mod tests {
             ("metadata.name!=x", false),
             ("metadata.namespace=other", false),
         ] {
-            assert_eq!(Selector::read(revisions(), "", text).unwrap().selects(&object), expected, "{text}");
+            assert_eq!(Selector::read(selects_by, "", text).unwrap().selects(&object), expected, "{text}");
         }
     }
 }

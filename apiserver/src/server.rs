@@ -23,7 +23,7 @@ use tracing::{debug, warn};
 use crate::auth::{PUBLIC, Tokens, User, bearer, user_of_certificate};
 use crate::http::{self, ApiError, Server};
 use lingering::Lingering;
-use unauthenticated::{Connections, Standing};
+use unauthenticated::{ConnectionSlot, Connections};
 
 /// How long a client may take to agree on TLS, and to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Who is let in.
 #[derive(Debug)]
 pub struct SecureServing {
-    /// TLS with the authority whose clients are who it says.
+    /// TLS with the authority that issues client certificates.
     pub tls: Arc<ServerConfig>,
     /// What others show.
     pub tokens: Arc<Tokens>,
@@ -54,9 +54,9 @@ pub async fn serve(listener: TcpListener, serving: SecureServing, server: Arc<Se
             }
         };
         let (acceptor, serving, server) = (acceptor.clone(), Arc::clone(&serving), Arc::clone(&server));
-        connections.spawn(|standing| async move {
-            let standing = Arc::new(standing);
-            if let Err(error) = connection(stream, &acceptor, (serving, standing), server).await {
+        connections.spawn(|slot| async move {
+            let slot = Arc::new(slot);
+            if let Err(error) = connection(stream, &acceptor, (serving, slot), server).await {
                 debug!(error, "a connection ended");
             }
         });
@@ -66,7 +66,7 @@ pub async fn serve(listener: TcpListener, serving: SecureServing, server: Arc<Se
 async fn connection(
     stream: TcpStream,
     acceptor: &TlsAcceptor,
-    (serving, standing): (Arc<SecureServing>, Arc<Standing>),
+    (serving, slot): (Arc<SecureServing>, Arc<ConnectionSlot>),
     server: Arc<Server>,
 ) -> Result<(), String> {
     // Small frames of a console must not wait for each other.
@@ -77,10 +77,10 @@ async fn connection(
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let certified = chain.first().and_then(|certificate| user_of_certificate(certificate));
     if certified.is_some() {
-        standing.known();
+        slot.known();
     }
     let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (serving, standing, server) = (Arc::clone(&serving), Arc::clone(&standing), Arc::clone(&server));
+        let (serving, slot, server) = (Arc::clone(&serving), Arc::clone(&slot), Arc::clone(&server));
         let certified = certified.clone();
         async move {
             let request = request.map(Body::new);
@@ -89,14 +89,14 @@ async fn connection(
                 let Some(answer) = Arc::clone(proxy).answer(request) else {
                     return Ok::<_, Infallible>(ApiError::unauthorized().into_response());
                 };
-                standing.known();
+                slot.known();
                 return Ok(answer.await);
             }
             let Some(user) = user(&serving, certified.as_ref(), &request) else {
                 return Ok(ApiError::unauthorized().into_response());
             };
             if user != User::anonymous() {
-                standing.known();
+                slot.known();
             }
             Ok(http::answer(server, user, request).await)
         }
@@ -110,7 +110,7 @@ async fn connection(
         .map_err(|error| error.to_string())
 }
 
-/// Who asks. Who shows nothing may only look at what is public, whatever roles say.
+/// The user of a request. Unauthenticated requests may only read public paths, whatever roles allow.
 fn user(serving: &SecureServing, certified: Option<&User>, request: &Request) -> Option<User> {
     if let Some(user) = certified {
         return Some(user.clone());
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_shows_nothing_right_stays_out() {
+    fn invalid_credentials_are_rejected() {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

@@ -5,8 +5,8 @@
 //! also by a restart, is [`Expired`]: readers start over, as with a Kubernetes API server.
 
 mod batch;
+mod cursor;
 mod disk;
-mod follow;
 mod key_locks;
 mod limits;
 mod object;
@@ -27,9 +27,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use batch::Batches;
+pub use cursor::{Cached, Changes, WatchCursor};
 pub use disk::DiskError;
 use disk::{Disk, Opened};
-pub use follow::{Changes, Follower, Kept};
 use key_locks::KeyLocks;
 pub use limits::{Excess, Limits};
 use object::Recent;
@@ -113,7 +113,7 @@ impl Store {
         Ok(Self::over(Disk::open(path)?))
     }
 
-    /// The same store, with somebody who completes what the server itself writes.
+    /// The same store, with a recorder of managed fields for the server's own writes.
     #[must_use]
     pub fn recorded_by(self, recorder: Arc<dyn Recorder>) -> Self {
         Self { recorder: Some(recorder), ..self }
@@ -153,7 +153,7 @@ impl Store {
         self.present().revision
     }
 
-    /// Tells the last revision, and wakes with every new one.
+    /// Watches the last revision.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.revisions.subscribe()
     }
@@ -163,7 +163,7 @@ impl Store {
         self.present().objects.get(key).map(|object| Arc::clone(&object.0))
     }
 
-    /// Whether an object was there that could not be read, and is in nobody's hands since: nobody deleted it.
+    /// Whether an object is unreadable, and therefore quarantined although no client deleted it.
     pub fn is_unreadable(&self, key: &Key) -> bool {
         self.unreadable.contains(key) && self.get(key).is_none()
     }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use vireo_handler::command::NodeArgs;
 use vireo_handler::report::{Format, Options};
 
-/// The node agent: runs the virtual machines that manifests describe.
+/// The node agent: runs the VMIs of its node.
 #[derive(Debug, Parser)]
 #[command(
     name = "virt-handler",
@@ -39,7 +39,7 @@ pub(crate) struct Endpoint {
     /// The directory of tls.crt, tls.key and ca.crt, whose clients are served.
     #[arg(long, value_name = "DIR", requires = "cluster")]
     pub(crate) tls_dir: Option<PathBuf>,
-    /// Where anybody gets /metrics, /healthz and /readyz, with the certificate of --tls-dir.
+    /// Address of /metrics, /healthz and /readyz, with the certificate of --tls-dir.
     #[arg(long, value_name = "ADDRESS:PORT", requires = "tls_dir")]
     pub(crate) metrics_listen: Option<SocketAddr>,
 }

@@ -1,11 +1,11 @@
 //! A Kubernetes API as the source of a node's VMIs: which are bound to the node, and what is reported of them.
 //!
-//! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`catalog`]
+//! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`bound`]
 //! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is
 //! gone; [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with
 //! [events]; [`pods`] does what a kubelet does for the launcher Pods.
 
-mod catalog;
+mod bound;
 mod events;
 mod finalize;
 mod instance;
@@ -28,13 +28,13 @@ use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::queue::WorkQueue;
 
-use crate::manifests::catalog::Update;
+use crate::manifests::desired::Update;
 use crate::manifests::{Key, Source};
 use crate::node::Node;
 use crate::reconcile::status::Phase;
 
-use catalog::Bound;
-pub use catalog::Counts;
+use bound::Bound;
+pub use bound::Counts;
 use finalize::Finalizer;
 use instance::Instance;
 use pods::Pods;
@@ -90,14 +90,14 @@ impl Cluster {
         let config = Config::default().labels(&selector);
         let vmis = Informer::new(Kind::VMI.all(&client), config, Instance::read);
         let bound = Arc::new(Bound::new(unreadable));
-        let (catalog, changed) = (Arc::clone(&bound), Arc::new(Notify::new()));
+        let (entries, changed) = (Arc::clone(&bound), Arc::new(Notify::new()));
         let wake = Arc::clone(&changed);
         let removed = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let confirm = Arc::clone(&removed);
         vmis.on_change(move |change| match (&change.before, &change.after) {
             (Some(before), None) => confirm.add(VmiId { key: before.key.clone(), uid: before.uid.clone() }),
             (_, Some(vmi)) => {
-                if catalog.apply(vmi) {
+                if entries.apply(vmi) {
                     wake.notify_one();
                 }
             }

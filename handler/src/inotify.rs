@@ -43,7 +43,7 @@ impl Inotify {
     /// Watches a directory.
     ///
     /// # Errors
-    /// When it does not exist, is no directory, or the kernel's limit of watches is reached.
+    /// When it does not exist, is not a directory, or the kernel's limit of watches is reached.
     pub(crate) fn watch(&self, directory: &Path, flags: WatchFlags) -> io::Result<()> {
         inotify::add_watch(self.fd.get_ref(), directory, flags | WatchFlags::ONLYDIR)?;
         Ok(())

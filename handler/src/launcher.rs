@@ -8,4 +8,3 @@ pub mod link;
 pub(crate) mod pod;
 pub mod process;
 mod socket;
-pub mod stop;

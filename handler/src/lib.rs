@@ -23,4 +23,5 @@ pub mod report;
 pub mod resolve;
 pub mod settings;
 pub mod state;
+pub mod stop;
 pub mod storage;

@@ -71,7 +71,7 @@ async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), F
     Ok(())
 }
 
-/// Serves the endpoint to virt-api, and whether it works and metrics to anybody, over TLS.
+/// Serves the endpoint for virt-api, and unauthenticated health checks and metrics, over TLS.
 async fn serve_tls(endpoint: Endpoint, node: Arc<Node>, cluster: &Cluster) -> Result<(), Failure> {
     let Some(directory) = endpoint.tls_dir else { return std::future::pending().await };
     let serve = async |address: SocketAddr, clients: Clients, router: Router| {

@@ -1,7 +1,7 @@
 //! The desired state of a node's VMIs. [`Source`] is the interface of its sources: a directory of manifests, like a
 //! kubelet's static pods, and the Kubernetes API.
 
-pub mod catalog;
+pub mod desired;
 pub mod directory;
 pub mod document;
 pub mod watch;
@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 pub use vireo_client::ObjectKey as Key;
 
-use catalog::Update;
+use desired::Update;
 
 /// A source of VMIs.
 pub trait Source: Send {

@@ -252,7 +252,9 @@ fn busy_is_fine(error: io::Error) -> io::Result<()> {
 /// A kernel without IPv6 has nothing to disable.
 fn absent_is_fine(error: NetworkError) -> Result<Setting, NetworkError> {
     match error {
-        NetworkError::Sysctl { source, .. } if source.kind() == io::ErrorKind::NotFound => Ok(Setting::Kept),
+        NetworkError::Sysctl { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            Ok(Setting::Unchanged)
+        }
         other => Err(other),
     }
 }
@@ -278,7 +280,7 @@ fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) ->
 fn sysctl(path: &'static str, value: &str) -> Result<Setting, NetworkError> {
     let file = format!("/proc/sys/{path}");
     if fs::read_to_string(&file).is_ok_and(|now| now.trim() == value) {
-        return Ok(Setting::Kept);
+        return Ok(Setting::Unchanged);
     }
     fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path, source })?;
     Ok(Setting::Changed)
@@ -287,7 +289,7 @@ fn sysctl(path: &'static str, value: &str) -> Result<Setting, NetworkError> {
 /// Whether a kernel setting had to be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Setting {
-    Kept,
+    Unchanged,
     Changed,
 }
 

@@ -11,6 +11,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
+use crate::launcher::pod::ClaimDisks;
 use crate::manifests::{Key, Rejection};
 use crate::metrics::Metrics;
 use crate::network::{self, NetworkError, Plan, address};
@@ -64,9 +65,6 @@ pub(crate) struct LauncherPod {
     pub(crate) claims: ClaimDisks,
 }
 
-/// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
-pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
-
 fn find_cgroups() -> Option<Cgroups> {
     let found = Cgroups::find();
     found.map_err(|error| info!(%error, "launchers share the handler's cgroup")).ok()
@@ -115,7 +113,7 @@ impl Node {
             runtime: Runtime::Process,
             launcher: "virt-launcher".into(),
             qemu: None,
-            storage_dir: "/nowhere".into(),
+            storage_dir: "/absent".into(),
             allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
         }))

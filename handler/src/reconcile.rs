@@ -10,6 +10,8 @@ pub mod decide;
 mod desired;
 mod end;
 mod hotplug;
+mod network;
+mod observe;
 mod prober;
 mod publish;
 mod reconciler;

@@ -298,7 +298,7 @@ impl VmiDir {
     }
 }
 
-/// Retries while a killed process still holds a resource. `is_held` tells such an error from others.
+/// Retries while a killed process still holds a resource. `is_held` identifies such an error.
 ///
 /// # Errors
 /// Any other error, and the last one after the timeout.

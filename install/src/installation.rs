@@ -1,4 +1,4 @@
-//! What a KubeVirt object says about the components, with what it leaves to virt-operator.
+//! The installation that a KubeVirt object specifies, with virt-operator's defaults.
 
 use std::collections::BTreeMap;
 
@@ -179,7 +179,7 @@ impl Installation {
 }
 
 impl Images {
-    /// The words of virt-operator's command line that say them.
+    /// The command line flags of virt-operator for them.
     pub fn words(&self) -> Vec<String> {
         [
             ("--image", &self.components),
@@ -193,7 +193,7 @@ impl Images {
 }
 
 /// A Pod's spec with where its components run.
-pub(crate) fn place(pod: &mut Value, placement: &NodePlacement) {
+pub(crate) fn apply_placement(pod: &mut Value, placement: &NodePlacement) {
     if !placement.node_selector.is_empty() {
         pod["nodeSelector"] = json!(placement.node_selector);
     }
@@ -240,7 +240,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_an_object_says_is_taken() {
+    fn settings_of_the_object_are_used() {
         let given = installation(
             json!({
                 "imageRegistry": "other/path/", "imageTag": "2", "imagePullPolicy": "Always",

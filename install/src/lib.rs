@@ -1,5 +1,5 @@
 //! What a cluster gets: [`resource`] has KubeVirt's resources and their definitions, [`policy`] the roles, [`objects`] the
-//! components. [`operator`] keeps them as a KubeVirt object says.
+//! components. [`operator`] reconciles them with a KubeVirt object.
 
 pub mod installation;
 pub mod objects;

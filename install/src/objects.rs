@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn components_are_where_and_as_the_installation_says() {
+    fn components_follow_the_installation() {
         let taint = json!({"key": "infra", "operator": "Exists"});
         let objects = objects(&installation(
             json!({

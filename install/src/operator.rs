@@ -1,4 +1,4 @@
-//! virt-operator: keeps a cluster's installation as its KubeVirt object says. What is to be done is decided by pure functions
+//! virt-operator: reconciles a cluster's installation with its KubeVirt object. What is to be done is decided by pure functions
 //! ([`rollout`], [`uninstall`], [`status`]); [`Operator`] does it.
 
 mod controller;

@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_millis(500);
 const LAUNCHER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Copies the console of the VM of the launcher with this socket. Returns when the guest or the launcher is gone, and when
-/// `stop` says so before the guest has a console: what a guest says while it shuts down is copied.
+/// `stop` ends it before the guest has a console: output during shutdown is copied.
 ///
 /// # Errors
 /// When the output cannot be written.

@@ -161,19 +161,16 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named_with_its_package() {
-        let nowhere = PathBuf::from("/nowhere/firmware");
-        let paths = Paths {
-            bios: Some(nowhere.clone()),
-            efi_code: Some(nowhere.clone()),
-            efi_variables: Some(nowhere),
-        };
+        let absent = PathBuf::from("/absent/firmware");
+        let paths =
+            Paths { bios: Some(absent.clone()), efi_code: Some(absent.clone()), efi_variables: Some(absent) };
         for (boot, package, field) in [
             (BootSource::Bios { use_serial: false }, "package seabios", "bios"),
             (efi(None), "package ovmf", "efi"),
         ] {
             let fault = paths.find(&launch(boot, Path::new("/tmp"))).unwrap_err();
             assert!(
-                fault.detail.contains(package) && fault.detail.contains("/nowhere/firmware"),
+                fault.detail.contains(package) && fault.detail.contains("/absent/firmware"),
                 "{}",
                 fault.detail
             );

@@ -158,7 +158,7 @@ pub fn open(
     for Interface { name, tap, field, .. } in &launch.interfaces {
         let opened = match passed.take(&tap_name(tap)) {
             Some(tap) => Ok(Some(tap)),
-            // Opening a tap that is not there would make one that leads nowhere.
+            // Opening a tap that is not there would make one without a network.
             None => find_tap(name, tap).and_then(|()| match kind {
                 Kind::Native => open_tap(name, tap).map(Some),
                 Kind::Qemu => Ok(None),

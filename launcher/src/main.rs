@@ -83,7 +83,7 @@ struct Args {
     /// OVMF's code, without secure boot [default: where the package ovmf has it].
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_CODE", requires = "efi_variables")]
     efi_code: Option<PathBuf>,
-    /// The variables that belong to that code, unchanged; VMs get copies.
+    /// The variable store of that code, unchanged; VMs get copies.
     #[arg(long, value_name = "PATH", env = "VIREO_EFI_VARIABLES", requires = "efi_code")]
     efi_variables: Option<PathBuf>,
     /// Least important lines to log: error, warn, info, debug or trace.
@@ -153,7 +153,7 @@ fn run(args: Args) -> Result<(), LauncherError> {
     runtime.map_err(LauncherError::Runtime)?.block_on(async {
         let listener = socket::bind(&args.socket)?;
         info!(socket = %args.socket.display(), "waiting for a VM");
-        // In a Pod, nobody else makes it.
+        // In a Pod, only this process makes it.
         std::fs::create_dir_all(args.socket.with_file_name(RUN_DIRECTORY)).map_err(LauncherError::Runtime)?;
         let files =
             PassedFiles::serve(&args.socket.with_file_name(FILES_SOCKET)).map_err(LauncherError::Files)?;

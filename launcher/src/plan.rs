@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_asked_for_is_in_the_machine() {
+    fn everything_requested_is_in_the_vm() {
         let mut launch = sample::kernel_boot();
         launch.smbios.product = "Vireo".into();
         launch.tablets = 1;

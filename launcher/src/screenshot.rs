@@ -19,7 +19,7 @@ const MAX_UPDATES: usize = 8;
 const RAW: i32 = 0;
 const DESKTOP_SIZE: i32 = -223;
 
-/// Why there is no screenshot.
+/// Why a screenshot fails.
 #[derive(Debug, thiserror::Error)]
 pub enum ScreenshotError {
     /// The server is missing, or the connection broke.
@@ -80,7 +80,7 @@ impl Viewer {
         let stream = UnixStream::connect(socket).await?;
         let mut viewer = Self { stream, size: (0, 0), pixels: Vec::new() };
         if !viewer.bytes::<12>().await?.starts_with(b"RFB 003.") {
-            return Err(ScreenshotError::ProtocolViolation("no RFB"));
+            return Err(ScreenshotError::ProtocolViolation("not RFB"));
         }
         viewer.stream.write_all(b"RFB 003.008\n").await?;
         let kinds = viewer.stream.read_u8().await?;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_picture_shows_what_is_on_the_screen() {
+    async fn a_screenshot_shows_the_display() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("vnc.sock");
         let display = Display::default();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_screen_gives_no_picture() {
+    async fn other_servers_give_no_screenshot() {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("s");
         assert!(matches!(take(&socket, false).await, Err(ScreenshotError::Io(_))));

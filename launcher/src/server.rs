@@ -133,11 +133,11 @@ impl Launcher for Server {
         &self,
         request: Request<ScreenshotRequest>,
     ) -> Result<Response<ScreenshotResponse>, Status> {
-        let Some(screen) = self.session.status().borrow().screen.clone() else {
+        let Some(vnc_socket) = self.session.status().borrow().vnc_socket.clone() else {
             let fault = Some(fault(Code::Conflict, "the VM has no display"));
             return Ok(Response::new(ScreenshotResponse { fault, ..ScreenshotResponse::default() }));
         };
-        let answer = match screenshot::take(&screen, request.into_inner().move_cursor).await {
+        let answer = match screenshot::take(&vnc_socket, request.into_inner().move_cursor).await {
             Ok(png) => ScreenshotResponse { png, fault: None },
             Err(error) => {
                 ScreenshotResponse { png: Vec::new(), fault: Some(fault(Code::Hypervisor, chain(&error))) }

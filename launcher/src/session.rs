@@ -59,7 +59,7 @@ pub struct SessionStatus {
     /// The state of the VM.
     pub state: State,
     /// Socket of its VNC server.
-    pub screen: Option<PathBuf>,
+    pub vnc_socket: Option<PathBuf>,
 }
 
 /// Owns the VM.
@@ -84,7 +84,7 @@ impl Session {
     pub fn new(node: Box<dyn Node>) -> (Self, Handle) {
         let (sender, commands) = mpsc::channel(8);
         let state = State { phase: Phase::Waiting.into(), ..State::default() };
-        let (status, seen) = watch::channel(SessionStatus { vmi: None, state, screen: None });
+        let (status, seen) = watch::channel(SessionStatus { vmi: None, state, vnc_socket: None });
         let (agent_client, agent_requests) = agent::requests();
         let (stats_source, meters) = watch::channel(None);
         let watchers = Watchers::default();
@@ -187,7 +187,7 @@ impl Session {
 
 /// The earlier of a deadline and one that starts now.
 fn earlier_deadline(deadline: Option<Instant>, grace: Duration) -> Option<Instant> {
-    // A grace period that overflows the clock is no deadline.
+    // A grace period that overflows the clock is not a deadline.
     let new = Instant::now().checked_add(grace.min(Duration::from_secs(u64::from(u32::MAX))));
     match (deadline, new) {
         (Some(old), Some(new)) => Some(old.min(new)),

@@ -63,7 +63,7 @@ mod tests {
     use crate::launch::sample;
 
     #[test]
-    fn only_what_is_known_is_told_and_by_its_name() {
+    fn only_known_values_are_reported_by_name() {
         let mut launch = sample::kernel_boot();
         launch.disks = vec![launch.disks[0].clone(), launch.disks[0].clone()];
         launch.disks[1].name = "second".to_owned();

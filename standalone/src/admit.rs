@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tokio::runtime::Handle;
-use vireo_apiserver::admission::{Admission, Attributes, Operation, Verdict};
+use vireo_apiserver::admission::{Admission, AdmissionResult, Attributes, Operation};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
@@ -36,7 +36,7 @@ fn kind(resource: &Resource) -> Option<Kind> {
 }
 
 /// What KubeVirt's admission answers.
-fn answered(found: Result<Vec<Problem>, kube::Error>) -> Verdict {
+fn answered(found: Result<Vec<Problem>, kube::Error>) -> AdmissionResult {
     match found {
         Ok(problems) => none(causes(problems)),
         Err(error) => Err(ApiError::internal(format!("the admission of KubeVirt failed: {error}")).into()),
@@ -56,7 +56,7 @@ impl Admission for VirtAdmission {
         is_component(user)
     }
 
-    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> Verdict {
+    fn mutate(&self, attributes: &Attributes<'_>, new: &mut Value) -> AdmissionResult {
         let Attributes { resource, old, .. } = *attributes;
         none(workload(attributes).into_iter().collect())?;
         match kind(resource) {
@@ -65,7 +65,7 @@ impl Admission for VirtAdmission {
         }
     }
 
-    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> Verdict {
+    fn validate(&self, attributes: &Attributes<'_>, new: &Value) -> AdmissionResult {
         let Attributes { resource, old, user, .. } = *attributes;
         if let Some(old) = old.filter(|_| resource.is(&kubevirt::VMIS)) {
             none(causes(vmi::validate_update(new, old, is_component(user))))?;
@@ -88,7 +88,7 @@ impl Admission for VirtAdmission {
             return Err(ApiError::forbidden(
                 resource,
                 name,
-                "the class of this machine's storage cannot be deleted",
+                "the StorageClass of this node cannot be deleted",
             ));
         }
         if let Some(seconds) = grace_period.filter(|_| resource.is(&kubevirt::VMIS)) {
@@ -135,6 +135,6 @@ fn workload(attributes: &Attributes<'_>) -> Option<Cause> {
     })
 }
 
-fn none(causes: Vec<Cause>) -> Verdict {
+fn none(causes: Vec<Cause>) -> AdmissionResult {
     if causes.is_empty() { Ok(Vec::new()) } else { Err(causes.into()) }
 }

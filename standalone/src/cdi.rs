@@ -80,7 +80,7 @@ async fn pass(server: &Arc<CdiApi>, namespace: &str, request: Request) -> Result
     let claims = Kind::CLAIM.namespaced(&server.uploads.client, namespace);
     // Others have no object, and are no part of a path.
     let claim = match meta::is_dns_name(namespace) && meta::is_dns_name(&name) {
-        true => claims.get_opt(&name).await.map_err(|error| refusal(error.into()))?,
+        true => claims.get_opt(&name).await.map_err(|error| rejection(error.into()))?,
         false => None,
     };
     let claim = claim.ok_or_else(|| ApiError::not_found(row, &name))?;
@@ -136,8 +136,8 @@ fn sender(server: &CdiApi, request: &Request) -> Option<Subject> {
 async fn receive(server: Arc<CdiApi>, subject: Subject, request: Request) -> Response {
     match take(&server, subject, request).await {
         Ok(()) => StatusCode::OK.into_response(),
-        Err(refusal) => {
-            let mut response = refusal.into_response();
+        Err(rejection) => {
+            let mut response = rejection.into_response();
             // What still comes is not read.
             response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
             response
@@ -151,7 +151,7 @@ async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Resul
     }
     let length =
         request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-    let key = server.uploads.claim(&subject).await.map_err(refusal)?;
+    let key = server.uploads.claim(&subject).await.map_err(rejection)?;
     let files = server.uploads.files.clone();
     let begin = move |_: &JobContext| {
         let upload = files.begin_upload(&key.namespace, &key.name)?;
@@ -164,11 +164,11 @@ async fn take(server: &Arc<CdiApi>, subject: Subject, request: Request) -> Resul
     let upload = read(upload, request.into_body(), (quick, namespace)).await?;
     let finish = move |job: &JobContext| Ok(upload.finish(job)?);
     let filled = flatten(imports.run(namespace, finish).await)?;
-    server.uploads.put(&subject, filled).await.map_err(refusal)
+    server.uploads.put(&subject, filled).await.map_err(rejection)
 }
 
 fn flatten<T>(done: Result<Result<T, NotNow>, JobError>) -> Result<T, ApiError> {
-    done.map_err(|error| NotNow::Upload(error.into())).flatten().map_err(refusal)
+    done.map_err(|error| NotNow::Upload(error.into())).flatten().map_err(rejection)
 }
 
 /// Reads all of a body. What came so far goes if it breaks off. No thread waits for the client.
@@ -205,7 +205,7 @@ async fn next(body: &mut Body) -> Result<(Vec<Bytes>, bool), ApiError> {
     Ok((parts, false))
 }
 
-fn refusal(why: NotNow) -> ApiError {
+fn rejection(why: NotNow) -> ApiError {
     let message = chain(&why);
     let (code, reason) = match &why {
         NotNow::Gone => (StatusCode::NOT_FOUND, "NotFound"),

@@ -9,7 +9,7 @@ use vireo_handler::storage::{AllowedDirectories, AllowedPaths};
 use vireo_install::installation::Images;
 use vireo_standalone::run::Options;
 
-/// Virtual machines with the KubeVirt API, without a cluster.
+/// VMs with the KubeVirt API, without a cluster.
 #[derive(Debug, Parser)]
 #[command(name = "vireo", version)]
 pub(crate) struct Cli {
@@ -38,14 +38,14 @@ pub(crate) struct StopGuests {
 pub(crate) struct Standalone {
     #[command(flatten)]
     node: NodeArgs,
-    /// Where the API listens; port 0 takes a free one. Whoever reaches it needs the kubeconfig or the token.
+    /// Where the API listens; port 0 takes a free one. Clients need the kubeconfig or the token.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// A directory below which VMs may have files for disks (hostDisk). May be said again; without it none may, since who
+    /// A directory below which VMs may have files for disks (hostDisk). May be repeated; without it none may, since who
     /// creates VMs could name any file of this host.
     #[arg(long = "host-disks", value_name = "DIR")]
     host_disks: Vec<PathBuf>,
-    /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`). May be said
+    /// A directory below which VMs may use OCI images (containerDisk and kernelBoot: `oci:` and `oci-archive:`). May be repeated
     /// again; without it none may. Nothing outside is reached from it: symbolic links in it are not followed.
     #[arg(long = "images", value_name = "DIR")]
     images: Vec<PathBuf>,

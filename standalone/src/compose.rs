@@ -7,11 +7,11 @@ use axum::Router;
 use axum::http::HeaderValue;
 use tokio::runtime::Handle;
 use vireo_apiserver::auth::{KNOWN, User};
-use vireo_apiserver::catalog::Catalogs;
 use vireo_apiserver::client::InProcess;
 use vireo_apiserver::http::{Measures, Server};
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
+use vireo_apiserver::served_resources::ServedResourcesCache;
 use vireo_apiserver::store::Store;
 use vireo_handler::storage::AllowedPaths;
 use vireo_operators::admission::Admission;
@@ -61,7 +61,7 @@ impl Parts {
                 Arc::new(PodLog { store, node: node.clone() }),
             ],
             proxies: vec![cdi],
-            catalogs: Catalogs::new(registry),
+            served: ServedResourcesCache::new(registry),
             roles: RolesNow::default(),
             metrics: node,
             measures,

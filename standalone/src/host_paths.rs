@@ -11,10 +11,10 @@ use vireo_operators::admission::host_paths::{Used, named};
 /// What an object would be refused for. One whose volumes and kernel are as they were is not: it was stored when it might
 /// be.
 pub(crate) fn validate(allowed: &AllowedPaths, kind: Kind, new: &Value, old: Option<&Value>) -> Vec<Cause> {
-    named(kind, new, old).into_iter().filter_map(|(field, used)| judge(allowed, field, &used)).collect()
+    named(kind, new, old).into_iter().filter_map(|(field, used)| check(allowed, field, &used)).collect()
 }
 
-fn judge(allowed: &AllowedPaths, field: String, used: &Used) -> Option<Cause> {
+fn check(allowed: &AllowedPaths, field: String, used: &Used) -> Option<Cause> {
     let image = match used {
         Used::HostDisk(path) => {
             let why = allowed.check_host_disk(path).err()?;
@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_judged_by_the_directories_that_are_allowed() {
+    fn files_are_validated_by_the_allowed_directories() {
         let vmi = json!({"spec": {"volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}},
             {"name": "b", "hostDisk": {"path": "/etc/shadow", "type": "Disk"}}]}});
         let causes = validate(&allowed(&[]), Kind::VMI, &vmi, None);
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn images_are_judged_wherever_an_instance_names_them() {
+    fn images_are_validated_wherever_a_vmi_names_them() {
         let spec = json!({
             "domain": {"firmware": {"kernelBoot": {"container": {"image": "oci-archive:/etc/shadow:v1"}}}},
             "volumes": [{"name": "a", "containerDisk": {"image": "oci:/srv/a"}},

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, stop_signal};
-use vireo_handler::launcher::stop;
 use vireo_handler::state::StateDir;
+use vireo_handler::stop;
 use vireo_install::installation::Images;
 use vireo_install::objects::operator_objects;
 use vireo_standalone::run::{Options, run};
@@ -47,7 +47,7 @@ async fn print_manifests(images: Images) -> Result<(), Failure> {
 
 async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {
     if !state_dir.is_dir() {
-        return Err(format!("there is no state directory at {}", state_dir.display()).into());
+        return Err(format!("the state directory {} does not exist", state_dir.display()).into());
     }
     let stopped = stop::all(&StateDir::at(state_dir)).await?;
     println!("{stopped} guests stopped");

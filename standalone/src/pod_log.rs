@@ -96,7 +96,7 @@ fn log_of(
     let vmi = pod.pointer("/metadata/annotations").and_then(|all| all.get(DOMAIN_ANNOTATION)?.as_str());
     // Then they need no escape in a path.
     let vmi = vmi.filter(|vmi| is_dns_name(namespace) && is_dns_name(vmi));
-    let vmi = vmi.ok_or_else(|| ApiError::bad_request(format!("pod {name} is no launcher pod")))?;
+    let vmi = vmi.ok_or_else(|| ApiError::bad_request(format!("pod {name} is not a launcher pod")))?;
     let created_by = pod.pointer("/metadata/labels").and_then(|all| all.get(CREATED_BY_LABEL)?.as_str());
     // The node agent finds guests by name, and another one may have it by now.
     if created_by.is_none() || uid(vmi).as_deref() != created_by {
@@ -130,8 +130,8 @@ mod tests {
         for (pod, query, message) in [
             (pod("node1", "web"), "container=other", "container other is not valid for pod p"),
             (pod("", "web"), "", "pod p does not have a host assigned"),
-            (pod("node1", "../x"), "", "pod p is no launcher pod"),
-            (json!({"spec": {"nodeName": "node1"}}), "", "pod p is no launcher pod"),
+            (pod("node1", "../x"), "", "pod p is not a launcher pod"),
+            (json!({"spec": {"nodeName": "node1"}}), "", "pod p is not a launcher pod"),
             (pod("node1", "again"), "", "the guest of pod p is gone, and its log with it"),
             (pod("node1", "gone"), "", "the guest of pod p is gone, and its log with it"),
         ] {

@@ -99,7 +99,7 @@ pub async fn run(
     let node = Arc::new(Node::new(settings));
     let _lock = node.state.take().await?;
     let directory = directory(&node.settings.state_dir);
-    // Whoever was killed has given up the lock first, and its other files and sockets a little later.
+    // A killed process releases the lock first, and its other files and sockets a little later.
     let open = async || Store::open(&directory.join("store.redb"));
     let registry = Arc::new(Registry::new(resource::rows()));
     let store = retry_while_held(open, DiskError::is_held).await?;

@@ -155,7 +155,7 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
     let world = World::new();
     world.ask("POST", MAPS, map("a", json!({}))).await;
     let item = format!("{MAPS}/a");
-    let nowhere = "/api/v1/namespaces/none/configmaps";
+    let absent = "/api/v1/namespaces/none/configmaps";
     let large = "x".repeat(vireo_apiserver::http::body::LIMIT + 1);
     let deep = "[".repeat(100_000);
     let json = "application/json";
@@ -169,7 +169,7 @@ async fn hostile_requests_get_the_codes_of_a_real_server() {
         ("POST", MAPS.into(), json, map("x", json!({"a": 1})).to_string(), 400),
         ("POST", MAPS.into(), json, map("x", json!({"../a": "1"})).to_string(), 422),
         ("POST", MAPS.into(), json, vmi("x").to_string(), 400),
-        ("POST", nowhere.into(), json, map("x", json!({})).to_string(), 404),
+        ("POST", absent.into(), json, map("x", json!({})).to_string(), 404),
         ("POST", "/api/v1/configmaps".into(), json, map("x", json!({})).to_string(), 400),
         ("PATCH", item.clone(), "application/apply-patch+yaml", "{}".into(), 422),
         (
@@ -352,10 +352,10 @@ async fn unknown_fields_are_refused_where_that_was_asked_for() {
 #[tokio::test]
 async fn a_machine_is_started_and_stopped_by_asking() {
     let world = World::new();
-    let machines = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
+    let vms = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines";
     let mut vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "web"},
         "spec": {"runStrategy": "Sometimes", "template": {"spec": {"domain": {"memory": {"guest": "0"}, "devices": {}}}}}});
-    let (code, status) = world.ask("POST", machines, vm.clone()).await;
+    let (code, status) = world.ask("POST", vms, vm.clone()).await;
     let fields: Vec<&str> = status["details"]["causes"]
         .as_array()
         .unwrap()
@@ -365,7 +365,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     assert_eq!((code, fields), (422, vec!["spec.runStrategy", "spec.template.spec.domain.memory.guest"]));
     vm["spec"]["runStrategy"] = json!("Halted");
     vm["spec"]["template"]["spec"]["domain"]["memory"]["guest"] = json!("64Mi");
-    assert_eq!(world.ask("POST", machines, vm).await.0, 201);
+    assert_eq!(world.ask("POST", vms, vm).await.0, 201);
     let asks = "/apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachines";
     let send = async |what: &str, body: &str| {
         let request =
@@ -376,9 +376,8 @@ async fn a_machine_is_started_and_stopped_by_asking() {
     assert_eq!(send("web/stop", "").await, 409, "it does not run");
     assert_eq!(send("none/start", "").await, 404);
     assert_eq!(send("web/start", "{\"dryRun\": [\"All\"]}").await, 202);
-    let strategy = async || {
-        world.ask("GET", &format!("{machines}/web"), Value::Null).await.1["spec"]["runStrategy"].clone()
-    };
+    let strategy =
+        async || world.ask("GET", &format!("{vms}/web"), Value::Null).await.1["spec"]["runStrategy"].clone();
     assert_eq!(strategy().await, "Halted");
     assert_eq!(send("web/start", "{}").await, 202);
     assert_eq!(strategy().await, "Always");

@@ -1,5 +1,5 @@
 //! Filling PersistentVolumeClaims with images that clients send, as CDI's upload proxy does: who may, by which token,
-//! and what is then said of the claim.
+//! and its result in the claim.
 
 pub mod token;
 
@@ -59,9 +59,9 @@ fn annotation<'a>(claim: &'a Value, name: &str) -> Option<&'a str> {
     claim.get("metadata")?.get("annotations")?.get(name)?.as_str()
 }
 
-/// Whether a claim may be filled now, as far as it says itself.
+/// Whether a claim may be filled now, by its own annotations.
 fn fit(claim: &Value) -> Result<(), NotNow> {
-    if meta::is_leaving(claim) || !meta::finalizers(claim).iter().any(|one| one == CLAIM_PROTECTION) {
+    if meta::is_being_deleted(claim) || !meta::finalizers(claim).iter().any(|one| one == CLAIM_PROTECTION) {
         return Err(NotNow::Unfit("the claim is being deleted"));
     }
     if annotation(claim, TARGET).is_none() {
@@ -109,7 +109,7 @@ impl Uploads {
         Ok(ObjectKey::new(&subject.namespace, &subject.name))
     }
 
-    /// Fails when a VMI uses a claim. One that has not begun is no user of a claim that is held for its image.
+    /// Fails when a VMI uses a claim. A VMI that has not started does not use a claim that waits for its image.
     async fn is_unused(&self, claim: &ObjectKey, is_held: bool) -> Result<(), NotNow> {
         let vmis = Kind::VMI.namespaced(&self.client, &claim.namespace).list(&ListParams::default()).await?;
         let mut users = vmis.items.iter().map(|vmi| ClaimUsers::of(&json!(vmi)));
@@ -119,7 +119,7 @@ impl Uploads {
         }
     }
 
-    /// Puts an image in its place and records that in the claim.
+    /// Puts an image on the disk and records that in the claim.
     ///
     /// # Errors
     /// When the claim went, or a VMI began to use it, while the image came.

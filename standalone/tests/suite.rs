@@ -1,4 +1,4 @@
-//! `vireo standalone` as a process, and those who talk to it.
+//! `vireo standalone` as a process, and its clients.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by its panic")]
 

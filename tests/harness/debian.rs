@@ -10,7 +10,7 @@ pub enum SourcesError {
     #[error("/etc/os-release has no VERSION_CODENAME: the nested host is made from Debian packages")]
     NoCodename,
     /// No source names the release's own suite.
-    #[error("no apt source of this machine offers {0} main: add one to /etc/apt/sources.list.d")]
+    #[error("no apt source of this host offers {0} main: add one to /etc/apt/sources.list.d")]
     NoMain(String),
 }
 

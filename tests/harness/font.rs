@@ -28,7 +28,7 @@ pub struct Font {
 }
 
 impl Font {
-    /// The fonts that are met on screens.
+    /// The fonts that are met on display.
     pub fn all() -> io::Result<Vec<Self>> {
         let kernel = Image::get().map_err(io::Error::other)?;
         Ok(vec![

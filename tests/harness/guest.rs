@@ -121,7 +121,7 @@ pub struct Machine {
     pub memory_mib: u32,
     /// Raw images of virtio disks, by their paths in the host.
     pub disks: Vec<String>,
-    /// Where in the host it shows its screen, if it has one: a socket's path.
+    /// Where in the host it shows its display, if it has one: a socket's path.
     pub vnc: Option<String>,
     /// What draws on it.
     pub video: Video,

@@ -1,6 +1,6 @@
 //! The nested-KVM harness and what scenarios share.
 //!
-//! A *nested host* is a QEMU machine with emulated SVM that boots Debian's kernel with `kvm-amd` in seconds, so that
+//! A *nested host* is a QEMU host with emulated SVM that boots Debian's kernel with `kvm-amd` in seconds, so that
 //! the monitor meets a real KVM with nested paging wherever QEMU runs. Its image is made from Debian packages on
 //! first use and cached (see [`cache::directory`]).
 //!
@@ -52,12 +52,12 @@ pub mod installed;
 pub mod memory;
 pub mod metrics;
 pub mod oci;
+pub mod picture;
 pub mod programs;
 pub mod python;
 pub mod reader;
 pub mod relay;
 pub mod scenario;
-pub mod screen;
 pub mod systemd;
 pub mod terminal;
 mod vmlinux;

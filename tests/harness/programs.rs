@@ -27,7 +27,7 @@ pub fn directory(nested: &str) -> &'static Path {
     })
 }
 
-/// Takes from a command that runs cargo what the runner of tests says of this package. It would pass for news to build
+/// Takes from a command that runs cargo the environment that the test runner sets for this package. Cargo would take it for a change to build
 /// scripts, which look at it: half of the workspace was built anew by every run, and once more by the next one.
 pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in std::env::vars_os() {

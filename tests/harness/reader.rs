@@ -1,10 +1,10 @@
-//! Reads the text on a screen, as exactly as it was drawn: a cell is a character if its pixels are.
+//! Reads the text on a display, as exactly as it was drawn: a cell is a character if its pixels are.
 
 use std::io;
 use std::ops::Range;
 
 use crate::font::{Font, Glyph, HEIGHT, WIDTH};
-use crate::screen::Picture;
+use crate::picture::Picture;
 
 /// Stands for pixels that match no character.
 const UNKNOWN: char = '\u{fffd}';
@@ -17,7 +17,7 @@ pub struct Reader {
     fonts: Vec<Font>,
 }
 
-/// Where the cells of a screen are.
+/// Where the cells of a display are.
 #[derive(Clone, Copy, Debug)]
 struct Grid {
     left: usize,
@@ -48,7 +48,7 @@ impl Reader {
         if page.score > 0 {
             return page.text;
         }
-        // A window in the middle of the screen.
+        // A window in the middle of the display.
         let places = (0..HEIGHT).flat_map(|top| (0..WIDTH).map(move |left| Grid { left, top, step: WIDTH }));
         let first =
             (0..picture.height).find(|y| (0..picture.width).any(|x| picture.at(x, *y) != picture.at(0, 0)));

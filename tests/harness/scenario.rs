@@ -25,7 +25,7 @@ pub fn run(
     load: impl Fn(&Host, Monitor) -> Result<(), HostError>,
 ) {
     if std::env::var_os("VIREO_MONITOR").is_some_and(|monitor| monitor == "qemu") {
-        eprintln!("nested: VIREO_MONITOR=qemu: {name} says nothing about our monitor");
+        eprintln!("nested: VIREO_MONITOR=qemu: {name} does not test our monitor");
         let host = host()
             .and_then(HostBuilder::start)
             .unwrap_or_else(|error| panic!("{name}: {}", reported(&error)));

@@ -1,4 +1,4 @@
-//! A machine with systemd as its first process: a container with the test host's programs, a network of its own, and a disk
+//! A host with systemd as its first process: a container with the test host's programs, a network of its own, and a disk
 //! that outlives a reboot. Needs root, systemd and a cgroup v2 hierarchy, and says so where one is missing.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// What programs need that are not theirs, copied from the test host.
 const SETTINGS: &str = "alternatives group ld.so.cache ld.so.conf ld.so.conf.d nsswitch.conf passwd";
 
-/// How a machine ends.
+/// How a host ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Down {
     /// It is to be booted again.
@@ -25,7 +25,7 @@ pub enum Down {
 }
 
 impl Down {
-    /// For `systemctl`, and what the container of that machine ends with.
+    /// For `systemctl`, and what the container of that host ends with.
     fn reported(self) -> (&'static str, Status) {
         match self {
             Self::Reboot => ("reboot", Status::Code(128 + 1)),
@@ -34,7 +34,7 @@ impl Down {
     }
 }
 
-/// What remains of a machine while it is off: its `/etc`, `/var` and `/usr/local`.
+/// What remains of a host while it is off: its `/etc`, `/var` and `/usr/local`.
 #[derive(Debug)]
 pub struct Disk<'h> {
     host: &'h Host,
@@ -42,7 +42,7 @@ pub struct Disk<'h> {
 }
 
 impl<'h> Disk<'h> {
-    /// That of a machine that was never booted.
+    /// That of a host that was never booted.
     pub fn new(host: &'h Host) -> Result<Self, HostError> {
         let disk = Self { host, path: host.work("machine") };
         let make = format!(
@@ -59,7 +59,7 @@ impl<'h> Disk<'h> {
         format!("{}/{path}", self.path)
     }
 
-    /// Starts the machine, which has the host's `/in` as `/srv`.
+    /// Starts the host, which has the host's `/in` as `/srv`.
     pub fn boot(&self) -> Result<Machine<'h>, HostError> {
         self.host.shell(&format!("rm -rf {}/*", self.file(JOURNAL))).run()?.ok();
         let words = ["--mount", "sh", "-c", BOOT, "boot", &self.path, &self.host.input("")];
@@ -75,7 +75,7 @@ impl<'h> Disk<'h> {
     }
 }
 
-/// A machine that is up. Dropping it cuts its power.
+/// A host that is up. Dropping it cuts its power.
 #[derive(Debug)]
 pub struct Machine<'h> {
     host: &'h Host,

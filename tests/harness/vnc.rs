@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::picture::Picture;
 use crate::python;
-use crate::screen::Picture;
 
 const PACKAGE: &str = "vncdotool==1.4.2";
 /// Its command; the script beside Python names the directory it was installed in.

@@ -15,7 +15,7 @@ const EDITOR: &str = "sed -i s/five/six/";
 /// The definition that is made, and must not be there before.
 const DEFINITION: &str = include_str!("../../examples/standalone/crd.yaml");
 
-/// What a user's `kubectl` talks to, in a namespace of its own.
+/// The server of a user's `kubectl`, in a namespace of its own.
 struct Api<'h> {
     host: &'h Host,
     kubeconfig: String,
@@ -35,11 +35,11 @@ impl<'h> Api<'h> {
             .args(["--host-disks", "/var/lib/vireo-data", "--images", "/var/lib/images"])
             .spawn()?;
         let reported = vireo.wait_for(&kubeconfig, SOON);
-        assert!(reported.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
+        assert!(reported.is_ok(), "vireo does not print its kubeconfig:\n{}", vireo.stderr());
         Ok(Self { host, kubeconfig, namespace: "default".to_owned(), _vireo: Some(vireo) })
     }
 
-    /// In a namespace of its own on somebody's server, of which nothing stays.
+    /// In a namespace of its own on an existing server, which is removed afterwards.
     fn on(host: &'h Host, kubeconfig: String) -> Result<Self, HostError> {
         eprintln!("on the server of {kubeconfig}");
         let namespace = format!("vireo-test-{}", std::process::id());
@@ -47,7 +47,7 @@ impl<'h> Api<'h> {
         let there = api.feed("get crd crates.example.com", "")?;
         assert!(
             there.stderr.contains("NotFound"),
-            "somebody has crates there:\n{}{}",
+            "the server has crates already:\n{}{}",
             there.stdout,
             there.stderr
         );
@@ -74,7 +74,7 @@ impl<'h> Api<'h> {
         Ok(self.feed(line, "")?.ok())
     }
 
-    /// What `kubectl` complains of when it fails.
+    /// The error output of `kubectl`.
     fn fails(&self, line: &str, input: &str) -> Result<String, HostError> {
         let reported = self.feed(line, input)?;
         assert_ne!(reported.status, Status::Code(0), "kubectl {line} succeeds:\n{}", reported.stdout);
@@ -90,7 +90,7 @@ impl<'h> Api<'h> {
 impl Drop for Api<'_> {
     fn drop(&mut self) {
         if self._vireo.is_none() {
-            // Nobody would look at what comes of it; who is interested sees the namespace.
+            // No test looks at what comes of it; who is interested sees the namespace.
             let _ = self.feed(&format!("delete --wait=false ns {}", self.namespace), "");
             let _ = self.feed("delete --ignore-not-found crd crates.example.com", "");
         }
@@ -248,8 +248,8 @@ fn knows_who_asks(api: &Api<'_>) -> Result<(), HostError> {
     assert_eq!(api.ok("auth can-i delete cm")?.trim(), "yes");
     assert!(api.ok("auth can-i --list")?.contains("*.*"));
     let url = api.ok("config view --minify -o jsonpath={.clusters[0].cluster.server}")?;
-    let nobody = "--kubeconfig /dev/null --token nobodys --insecure-skip-tls-verify --server";
-    assert!(api.fails(&format!("{nobody} {url} get cm"), "")?.contains("Unauthorized"));
+    let unauthenticated = "--kubeconfig /dev/null --token invalid --insecure-skip-tls-verify --server";
+    assert!(api.fails(&format!("{unauthenticated} {url} get cm"), "")?.contains("Unauthorized"));
     eventually("a namespace has its account", SOON, || {
         Ok(api.feed("get sa default -o name", "")?.stdout.contains("serviceaccount/default"))
     })?;

@@ -1,14 +1,14 @@
-//! Debian's kernels as packaged, on machines small and large.
+//! Debian's kernels as packaged, on VMs small and large.
 
 use vireo_tests::guest::{Flavour, Guest, Machine, Monitor};
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
 
-/// Errors that this emulated processor causes in a guest of any monitor.
+/// Errors that this emulated CPU causes in a guest of any monitor.
 const EXPECTED: &[&str] = &["unchecked MSR access", "RETBleed", "Speculative Return Stack Overflow", "TSA:"];
 
-/// Signs of a broken machine that kernels log as mere warnings or less.
+/// Signs of a broken VM that kernels log as mere warnings or less.
 const SIGNS: &[&str] = &[
     "BUG:",
     "WARNING: CPU",
@@ -31,7 +31,7 @@ const SIGNS: &[&str] = &[
 
 fn check(guest: &mut Guest<'_>, machine: &Machine) -> Result<(), HostError> {
     let cpus = guest.run("grep -c ^processor /proc/cpuinfo", SOON)?;
-    assert_eq!(cpus.trim(), machine.cpus.to_string(), "processors");
+    assert_eq!(cpus.trim(), machine.cpus.to_string(), "CPUs");
 
     let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo", SOON)?;
     let total: u64 = total.trim().parse().expect("a number of KiB");
@@ -40,30 +40,30 @@ fn check(guest: &mut Guest<'_>, machine: &Machine) -> Result<(), HostError> {
     let least = whole - whole / 20 - (60 << 10);
     assert!((least..=whole).contains(&total), "{total} KiB of {whole}");
 
-    no_complaints(guest)
+    no_kernel_errors(guest)
 }
 
-/// Nothing in the kernel's log is a sign of a broken machine.
-pub(crate) fn no_complaints(guest: &mut Guest<'_>) -> Result<(), HostError> {
-    let log = guest.run(&complaints_command(), SOON)?;
-    let wrong = complaints(&log);
-    assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
+/// Nothing in the kernel's log is a sign of a broken VM.
+pub(crate) fn no_kernel_errors(guest: &mut Guest<'_>) -> Result<(), HostError> {
+    let log = guest.run(&kernel_errors_command(), SOON)?;
+    let wrong = kernel_errors(&log);
+    assert!(wrong.is_empty(), "the guest's kernel has errors:\n{}", wrong.join("\n"));
     Ok(())
 }
 
-/// What prints the lines of `dmesg -r` that may tell of an error: the whole of it takes a serial line a minute.
-pub(crate) fn complaints_command() -> String {
+/// What prints the lines of `dmesg -r` that may be errors: the whole of it takes a serial line a minute.
+pub(crate) fn kernel_errors_command() -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || " :_".contains(c) { c } else { '.' };
     let signs: Vec<String> = SIGNS.iter().map(|sign| sign.chars().map(plain).collect()).collect();
     format!("dmesg -r | grep -E '^<([0-3]|[0-9][0-9]+)>|{}' || true", signs.join("|"))
 }
 
-/// The lines of `dmesg -r` that tell of an error.
-pub(crate) fn complaints(log: &str) -> Vec<&str> {
+/// The lines of `dmesg -r` that are errors.
+pub(crate) fn kernel_errors(log: &str) -> Vec<&str> {
     log.lines().filter(|line| is_wrong(line)).collect()
 }
 
-/// Whether a line of `dmesg -r` (`<priority>[time] text`) tells of an error.
+/// Whether a line of `dmesg -r` (`<priority>[time] text`) is an error.
 fn is_wrong(line: &str) -> bool {
     let priority =
         line.trim_start_matches('<').split('>').next().and_then(|number| number.parse::<u8>().ok());
@@ -129,11 +129,11 @@ fn nested_monitors_that_may_open_nothing_run_on_a_kvm_that_they_inherit() {
 #[test]
 fn what_may_tell_of_an_error_is_asked_for() -> Result<(), std::io::Error> {
     let log = "<6>[    0.1] all is well\n<4>[    0.2] can't claim BAR 0\n<3>[    0.3] bad\n<12>[    0.4] init: slow\n<28>x\n";
-    let command = complaints_command().replace("dmesg -r", &format!("printf %s {}", shell_words(log)));
+    let command = kernel_errors_command().replace("dmesg -r", &format!("printf %s {}", shell_words(log)));
     let reported = std::process::Command::new("sh").args(["-c", &command]).output()?;
     let reported = String::from_utf8_lossy(&reported.stdout).into_owned();
-    assert_eq!(complaints(&reported), complaints(log));
-    assert_eq!((reported.lines().count(), complaints(log).len()), (4, 2), "{reported}");
+    assert_eq!(kernel_errors(&reported), kernel_errors(log));
+    assert_eq!((reported.lines().count(), kernel_errors(log).len()), (4, 2), "{reported}");
     Ok(())
 }
 

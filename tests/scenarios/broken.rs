@@ -1,4 +1,4 @@
-//! Manifests that cannot become a machine, and the fields that a user must be told.
+//! Manifests that cannot become a VM, and the fields that must be reported.
 
 /// A manifest with something wrong in it.
 pub(crate) struct Case {
@@ -43,8 +43,8 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         name: "no-such-image",
-        spec: "  domain:\n    memory: {guest: 64Mi}\n    devices:\n      disks:\n      - {name: root, disk: {bus: virtio}}\n  volumes:\n  - {name: root, containerDisk: {image: \"oci:/nowhere/at/all\"}}\n",
-        fields: &["/nowhere/at/all"],
+        spec: "  domain:\n    memory: {guest: 64Mi}\n    devices:\n      disks:\n      - {name: root, disk: {bus: virtio}}\n  volumes:\n  - {name: root, containerDisk: {image: \"oci:/absent/at/all\"}}\n",
+        fields: &["/absent/at/all"],
     },
     Case {
         name: "registry-image",

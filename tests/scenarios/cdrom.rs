@@ -7,7 +7,7 @@ use std::time::Duration;
 use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostBuilder, HostError, installed, oci, scenario};
 
-use crate::scenarios::looking::{Looker, Screen};
+use crate::scenarios::looking::{Looker, VmiDisplay};
 use crate::scenarios::node::{Node, host_with_programs};
 
 const LONG: Duration = Duration::from_secs(300);
@@ -74,17 +74,17 @@ fn rescue(host: &Host, hypervisor: &'static str, cases: &[Case]) -> Result<(), H
         let keep = |what: &str| format!("{what}-{}-{hypervisor}", case.name);
         node.apply("disk.yaml", &manifest(host, case, "128Mi"))?;
         node.wait_for_phase(case.name, "Running", LONG)?;
-        let screen = Screen::open(&looker, host, case.name)?;
-        screen.shows(&keep("rescue"), &["GNU GRUB", "Memory test", "command-line"])?;
-        screen.act(&["type", "c"])?;
-        screen.shows(&keep("prompt"), &["grub>"])?;
-        screen.act(&["type", "echo seen and heard", "key", "enter"])?;
-        screen.shows(&keep("answer"), &["grub> echo seen and heard\n seen and heard\n"])?;
+        let display = VmiDisplay::open(&looker, host, case.name)?;
+        display.shows(&keep("rescue"), &["GNU GRUB", "Memory test", "command-line"])?;
+        display.act(&["type", "c"])?;
+        display.shows(&keep("prompt"), &["grub>"])?;
+        display.act(&["type", "echo seen and heard", "key", "enter"])?;
+        display.shows(&keep("answer"), &["grub> echo seen and heard\n seen and heard\n"])?;
         if case.drive == "disk" {
-            screen.act(&["key", "esc"])?;
-            screen.shows(&keep("menu"), &["Memory test"])?;
-            screen.act(&["key", "enter"])?;
-            screen.shows(&keep("memtest"), &["Memtest86+ v", "Status: Testing", "Errors: 0"])?;
+            display.act(&["key", "esc"])?;
+            display.shows(&keep("menu"), &["Memory test"])?;
+            display.act(&["key", "enter"])?;
+            display.shows(&keep("memtest"), &["Memtest86+ v", "Status: Testing", "Errors: 0"])?;
         }
         node.end(case.name)?;
     }

@@ -1,4 +1,4 @@
-//! Who talks to a `vireo` or a cluster: Debian's `kubectl` and our `virtctl`.
+//! Clients of a `vireo` or a cluster: Debian's `kubectl` and our `virtctl`.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl<'h> Client<'h> {
         Self { host, state: host.work("state"), place: Place::Cluster(cluster) }
     }
 
-    /// One of our programs or the machine's, where the server is reached.
+    /// One of our programs or the host's, where the server is reached.
     fn program(&self, name: &str) -> Invocation<'h> {
         let command = match &self.place {
             Place::Host => self.host.command(name),
@@ -106,7 +106,7 @@ impl<'h> Client<'h> {
         })
     }
 
-    /// Waits until the machine's instance runs and is another one.
+    /// Waits until the host's instance runs and is another one.
     pub(crate) fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
         eventually("another instance runs", BOOT, || {
             let line = format!("get vmi {name} -o jsonpath={{.metadata.uid}},{{.status.phase}}");

@@ -14,7 +14,7 @@ const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
 
 #[test]
-fn a_console_that_never_reads_hurts_nobody() -> Result<(), HostError> {
+fn a_console_that_never_reads_delays_no_other() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let (standalone, mut guest) = Standalone::with_a_guest(&host)?;

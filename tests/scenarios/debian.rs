@@ -12,7 +12,7 @@ use crate::SOON;
 use crate::scenarios::node::{Node, host_with_programs};
 use crate::scenarios::probes::condition;
 
-/// systemd and cloud-init take minutes on an emulated processor.
+/// systemd and cloud-init take minutes on an emulated CPU.
 const BOOT: Duration = Duration::from_secs(420);
 const UUID: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
 const MAC: &str = "52:54:00:4d:7a:01";
@@ -157,7 +157,7 @@ impl<'h> Shell<'h> {
             "UserKnownHostsFile=/dev/null",
         ];
         let ssh = options.iter().fold(ssh, |ssh, option| ssh.args(["-o", option]));
-        // One key exchange for all commands: it takes seconds on an emulated processor.
+        // One key exchange for all commands: it takes seconds on an emulated CPU.
         let shared =
             ["ControlMaster=auto", "ControlPersist=60", &format!("ControlPath={}", self.host.work("ssh"))];
         let ssh = shared.iter().fold(ssh, |ssh, option| ssh.args(["-o", option]));
@@ -218,17 +218,17 @@ fn cloud_init_did_all(guest: &Shell<'_>, firmware: Firmware) -> Result<(), HostE
     assert_eq!(guest.run("sudo id -u")?, "0");
     let failed = guest.run("systemctl list-units --failed --no-legend")?;
     assert_eq!(failed, "", "units that failed");
-    let (source, card) = match firmware {
+    let (source, address) = match firmware {
         Firmware::Bios => ("nocloud", "ip -4 -o address show lan7"),
         Firmware::Efi => {
             ("configdrive", "ip -4 -o address show scope global | grep -v dynamic; cat /sys/class/net/e*/mtu")
         }
     };
     assert_eq!(status["datasource"], source, "{status:#}");
-    let card = guest.run(card)?;
-    assert!(card.contains("inet 10.0.2.2/24"), "{card}");
+    let address = guest.run(address)?;
+    assert!(address.contains("inet 10.0.2.2/24"), "{address}");
     if firmware == Firmware::Efi {
-        assert!(card.ends_with("\n1404"), "{card}");
+        assert!(address.ends_with("\n1404"), "{address}");
         guest.run("test -d /sys/firmware/efi/efivars")?;
     }
     Ok(())
@@ -260,7 +260,7 @@ fn by_virtctl(host: &Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// What QEMU's guest agent tells: in the status, and to whoever asks.
+/// Information of QEMU's guest agent: in the status, and by subresource.
 fn by_its_agent(node: &Node<'_>) -> Result<(), HostError> {
     let mut status = Value::Null;
     let reported = eventually("the agent is heard", BOOT, || {

@@ -71,7 +71,7 @@ fn disk_and_cdrom(host: &Host, monitor: Monitor, bus: &'static str, driver: &str
 
     check_disk(&mut guest)?;
     check_cdrom(&mut guest)?;
-    boot::no_complaints(&mut guest)?;
+    boot::no_kernel_errors(&mut guest)?;
     power_off(guest)?;
     // The host's kernel reads the partition as the guest left it.
     let read = "e2fsck -fn '/tmp/disk?offset=1048576' >&2; mkdir -p /tmp/mnt; \
@@ -107,7 +107,7 @@ fn check_cdrom(guest: &mut Guest<'_>) -> Result<(), HostError> {
     guest.run("umount /mnt", SOON)?;
     let refused = guest.run("dd if=/dev/zero of=/dev/sr0 bs=2048 count=1 2>/dev/null; echo $?", SOON)?;
     assert_ne!(refused.trim(), "0", "it is read-only");
-    // The kernel ejects on the last close, and loads on open, as it is told.
+    // The kernel ejects on the last close, and loads on open, as configured.
     guest.run("cd /proc/sys/dev/cdrom && echo 0 >autoclose && echo 1 >autoeject", SOON)?;
     guest.run("dd if=/dev/sr0 of=/dev/null bs=2048 count=1 2>/dev/null", SOON)?;
     let gone = guest.run("dd if=/dev/sr0 of=/dev/null bs=2048 count=1 2>/dev/null; echo $?", SOON)?;

@@ -12,7 +12,7 @@ use crate::scenarios::standalone::Standalone;
 
 /// Two guests start at a time, under emulation.
 const BOOT: Duration = Duration::from_secs(240);
-/// All examples, one after the other, on a busy machine.
+/// All examples, one after the other, on a busy host.
 const ALL: Duration = Duration::from_secs(580);
 /// What the examples call the directory of `hack/images`, and where one keeps its data.
 const IMAGES: &str = "/var/lib/images";
@@ -36,7 +36,7 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
     let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
     let host = host_with_programs().file(vireo).deadline(ALL).here()?;
     let standalone = Standalone::start(&host)?;
-    // The link that README.md tells users to create.
+    // The link that README.md instructs users to create.
     host.shell(&format!("ln -s {} {}", images.display(), host.work("images"))).run()?.ok();
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let all = [manifests(&examples), manifests(&examples.join("standalone"))].concat();

@@ -48,7 +48,7 @@ fn nested_a_kernel_that_panics_at_every_boot_ends() {
             return Machine::default().start(host, monitor)?.ready().map(drop);
         }
         // panic=-1, which every test guest has, reboots at once.
-        let machine = Machine { command_line: "rdinit=/nowhere".into(), ..Machine::default() };
+        let machine = Machine { command_line: "rdinit=/absent".into(), ..Machine::default() };
         let output = machine.start(host, monitor)?.wait(LONG)?;
         assert_eq!(output.status, Status::Code(RESET_LOOP), "{}\n{}", output.stdout, output.stderr);
         Ok(())
@@ -77,12 +77,12 @@ fn nested_a_terminal_is_the_guests_until_ctrl_bracket() {
 }
 
 #[test]
-fn nested_what_cannot_start_says_why() {
+fn nested_failed_starts_have_a_reason() {
     let cases = [
-        ("no such kernel", "/in/vmm --kernel /in/nowhere", "/in/nowhere"),
+        ("no such kernel", "/in/vmm --kernel /in/absent", "/in/absent"),
         ("no kernel", "/in/vmm --kernel /bin/bash", "kernel"),
         ("too little memory", "/in/vmm --kernel /in/cloud/vmlinuz --memory 1M", "memory"),
-        ("no such disk", "/in/vmm --kernel /in/cloud/vmlinuz --disk path=/in/nowhere", "/in/nowhere"),
+        ("no such disk", "/in/vmm --kernel /in/cloud/vmlinuz --disk path=/in/absent", "/in/absent"),
         ("no such tap", "/in/vmm --kernel /in/cloud/vmlinuz --net tap=a-name-too-long-for-a-tap", "tap"),
         (
             "an initrd that does not fit",

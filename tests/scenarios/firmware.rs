@@ -8,10 +8,10 @@ use vireo_tests::installed::{self, Firmware, Installed, Login};
 use vireo_tests::{Host, HostBuilder, HostError, Status, programs, scenario};
 
 use crate::SOON;
-use crate::scenarios::boot::{complaints, complaints_command};
+use crate::scenarios::boot::{kernel_errors, kernel_errors_command};
 
 const LONG: Duration = Duration::from_secs(120);
-/// A variable of nobody's.
+/// A variable of the test.
 const VARIABLE: &str = "/sys/firmware/efi/efivars/Vireo-6a3c1f0e-52c4-4f0e-9b0e-4e6f3d2a1b00";
 
 fn in_a_host(name: &str, host_mib: u32, load: impl Fn(&Host, Monitor) -> Result<(), HostError>) {
@@ -24,7 +24,7 @@ fn in_a_host(name: &str, host_mib: u32, load: impl Fn(&Host, Monitor) -> Result<
     scenario::run(name, host, load);
 }
 
-/// The same guest twice: what firmware changed of the machine is as before after a reset.
+/// The same guest twice: what firmware changed of the VM is as before after a reset.
 fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Result<(), HostError> {
     let mut guest = machine.start(host, monitor)?;
     guest.log_in()?;
@@ -55,13 +55,13 @@ fn boot_id(guest: &mut Login<'_>) -> Result<String, HostError> {
 
 fn check(guest: &mut Login<'_>, machine: &Installed) -> Result<(), HostError> {
     let cpus = guest.run("grep -c ^processor /proc/cpuinfo")?;
-    assert_eq!(cpus.trim(), machine.cpus.to_string(), "processors");
+    assert_eq!(cpus.trim(), machine.cpus.to_string(), "CPUs");
     let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?;
     let (total, whole) = (total.trim().parse().unwrap_or(0), u64::from(machine.memory_mib) << 10);
     assert!((whole - whole / 20 - (70 << 10)..=whole).contains(&total), "{total} KiB of {whole}");
-    let log = guest.run(&complaints_command())?;
-    let wrong = complaints(&log);
-    assert!(wrong.is_empty(), "the guest's kernel complains:\n{}", wrong.join("\n"));
+    let log = guest.run(&kernel_errors_command())?;
+    let wrong = kernel_errors(&log);
+    assert!(wrong.is_empty(), "the guest's kernel has errors:\n{}", wrong.join("\n"));
     Ok(())
 }
 
@@ -97,7 +97,7 @@ fn a_disk_on(bus: &'static str) {
     };
     scenario::run(&format!("a disk on {bus}"), host, |host, monitor| {
         for firmware in [Firmware::Bios, Firmware::Efi] {
-            // By EFI, GRUB has no room for a screen and this kernel in 256 MiB.
+            // By EFI, GRUB has no room for a display and this kernel in 256 MiB.
             let machine = Installed { memory_mib: 512, ..Installed::fresh(host, firmware)? };
             let mut guest = machine.on(bus).start(host, monitor)?;
             guest.log_in()?;
@@ -123,7 +123,7 @@ fn nested_a_disk_on_scsi_boots_by_bios_and_efi() {
 }
 
 #[test]
-fn nested_a_bios_without_a_bootable_disk_says_so() {
+fn nested_a_bios_without_a_bootable_disk_reports_it() {
     in_a_host("no bootable disk", 1024, |host, monitor| {
         host.shell("rm -f /tmp/empty; truncate -s 16M /tmp/empty").run()?.ok();
         let disks = vec!["/tmp/empty".to_owned()];

@@ -131,7 +131,7 @@ fn is_paused_until_there_is_room(host: &Host, hypervisor: &'static str) -> Resul
     paused(&standalone, "PausedIOError")?;
     let mut guest = standalone.console("one")?;
 
-    // Somebody pauses it besides: room alone does not let it go on.
+    // A user pauses it besides: free space alone does not resume it.
     standalone.virtctl("pause vmi one")?.ok();
     paused(&standalone, "PausedByUser")?;
     make_room(host)?;

@@ -8,7 +8,7 @@ use vireo_tests::eventually::eventually;
 
 use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
-/// What a launcher gets beyond the grace period, with some for a busy machine.
+/// What a launcher gets beyond the grace period, with some for a busy host.
 const MARGIN: Duration = Duration::from_secs(45);
 
 const LAUNCHER: &str = "virt-launcher";

@@ -1,4 +1,4 @@
-//! The harness itself: this machine as a host.
+//! The harness itself: this host as a host.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn commands_end_with_their_host_and_tell_how() -> Result<(), HostError> {
     let host = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).here()?;
     assert_eq!(host.shell("cat; echo here; exit 3").run()?.status, Status::Code(3));
     assert_eq!(host.shell("kill -9 $$").run()?.status, Status::Signal(9));
-    assert!(matches!(host.command("/nowhere").run()?.status, Status::NotStarted(_)));
+    assert!(matches!(host.command("/absent").run()?.status, Status::NotStarted(_)));
     assert_eq!(host.shell("ip -o link | grep -vc ' lo:' || true").run()?.ok(), "0\n", "a network of its own");
 
     let mut cat = host.command("cat").spawn()?;
@@ -21,7 +21,7 @@ fn commands_end_with_their_host_and_tell_how() -> Result<(), HostError> {
     cat.close_stdin()?;
     assert_eq!(cat.wait(SOON)?.ok(), "one\ntwo\n");
 
-    // A daemon that keeps the pipes open holds nobody up, and goes with the host.
+    // A daemon that keeps the pipes open delays nothing, and ends with the host.
     let daemon = host.shell("setsid sleep 1000 & echo $$ started").run()?;
     assert!(daemon.ok().ends_with("started\n"));
     let late = host.command("sleep").arg("1000").deadline(Duration::from_millis(50)).run();

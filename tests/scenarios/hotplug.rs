@@ -9,7 +9,7 @@ use vireo_tests::guest::Guest;
 
 use crate::SOON;
 use crate::scenarios::node::manifest;
-use crate::scenarios::standalone::{Standalone, host_with_vireo, machine_of};
+use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// How much of a disk is compared.
@@ -27,7 +27,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
         standalone.kubectl("apply -f -", Some(&claim))?.ok();
     }
     standalone.kubectl("wait pvc data fast --for=jsonpath={.status.phase}=Bound --timeout=60s", None)?.ok();
-    let vm = machine_of(&manifest(&host, "web"), "web", "Halted");
+    let vm = vm_of(&manifest(&host, "web"), "web", "Halted");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     refused(&standalone, "addvolume web --volume-name=data", "not found")?;
     standalone.virtctl("start web")?.ok();
@@ -59,7 +59,7 @@ fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {
     is_ready(&standalone, "data", "sdb")?;
     let mut guest = Guest::over(standalone.console_process("web")?);
     goes(&standalone, &mut guest)?;
-    stays_with_its_machine(&standalone, &mut guest)
+    stays_with_its_vm(&standalone, &mut guest)
 }
 
 /// Tries something; the volumes stay as they are.
@@ -143,7 +143,7 @@ fn goes(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostEr
 }
 
 /// With `--persist`, on virtio: there also after a restart, until it is removed.
-fn stays_with_its_machine(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
+fn stays_with_its_vm(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
     standalone.virtctl("addvolume web --volume-name=fast --bus=virtio --persist")?.ok();
     is_ready(standalone, "fast", "vdb")?;
     sees(guest, "vdb", true)?;

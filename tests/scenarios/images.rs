@@ -11,7 +11,7 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::{Host, HostError, Status, oci};
 
 use crate::SOON;
-use crate::scenarios::standalone::{Standalone, host_with_vireo, machine_of};
+use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// What is in files that are no images.
@@ -93,7 +93,7 @@ impl Images {
 }
 
 #[test]
-fn an_image_is_what_the_administrator_says_and_nothing_else_of_the_node() -> Result<(), HostError> {
+fn images_are_limited_to_the_allowed_directories() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
@@ -102,7 +102,7 @@ fn an_image_is_what_the_administrator_says_and_nothing_else_of_the_node() -> Res
 
     refuses_what_is_elsewhere(&standalone)?;
     tells_nothing_of_what_is_none(&standalone, &images)?;
-    lets_nobody_wait_for_fifos(&standalone, &images)?;
+    does_not_block_on_fifos(&standalone, &images)?;
     tells_of_what_is_missing_until_it_is_there(&standalone, &images)?;
     lets_go_of_what_hangs(&standalone, &images)?;
     standalone.kubectl("delete vm,vmi --all --timeout=60s", None)?.ok();
@@ -113,7 +113,7 @@ fn an_image_is_what_the_administrator_says_and_nothing_else_of_the_node() -> Res
 /// Whether or not there is something.
 fn refuses_what_is_elsewhere(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let store = standalone.file("api/store.redb");
-    for path in ["/etc/shadow", "/proc/self/environ", &store, "/nowhere", "/etc/shadow/below"] {
+    for path in ["/etc/shadow", "/proc/self/environ", &store, "/absent", "/etc/shadow/below"] {
         let mut reported = Vec::new();
         for kind in ["oci", "oci-archive"] {
             let image = format!("{kind}:{path}");
@@ -177,7 +177,7 @@ fn tells_nothing_of_what_is_none(standalone: &Standalone<'_>, images: &Images) -
     Ok(())
 }
 
-fn lets_nobody_wait_for_fifos(standalone: &Standalone<'_>, images: &Images) -> Result<(), HostError> {
+fn does_not_block_on_fifos(standalone: &Standalone<'_>, images: &Images) -> Result<(), HostError> {
     standalone.kubectl("create ns fifos", None)?.ok();
     let disk = container_disk(&format!("oci-archive:{}", images.at("fifo").display()));
     let all: Vec<_> = (0..FIFOS).map(|number| instance(&format!("fifo-{number}"), &disk, None)).collect();
@@ -195,7 +195,7 @@ fn tells_of_what_is_missing_until_it_is_there(
 ) -> Result<(), HostError> {
     let later = images.at("later");
     let disk = container_disk(&format!("oci:{}", later.display()));
-    let machine = machine_of(&instance("missing", &disk, None), "missing", "Always");
+    let machine = vm_of(&instance("missing", &disk, None), "missing", "Always");
     let line = "kubectl get vm -w -o jsonpath='{.status.printableStatus} '";
     let watch = standalone.host.shell(line).env("KUBECONFIG", &standalone.kubeconfig());
     let mut watch = watch.deadline(BOOT).spawn()?;

@@ -1,4 +1,4 @@
-//! A VMI's screen as people have it: through `virtctl vnc`, read from its pixels.
+//! A VMI's display as people have it: through `virtctl vnc`, read from its pixels.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 use vireo_tests::eventually::eventually;
+use vireo_tests::picture::Picture;
 use vireo_tests::reader::Reader;
 use vireo_tests::relay::Relay;
-use vireo_tests::screen::Picture;
 use vireo_tests::vnc::Client;
 use vireo_tests::{Host, HostError, Process};
 
@@ -20,14 +20,14 @@ const LONG: Duration = Duration::from_secs(240);
 const DEAF: &str = r"exec 3<>/dev/tcp/127.0.0.1/PORT; printf 'RFB 003.008\n\1\1' >&3
     for i in {1..40}; do printf '\3\0\0\0\0\0\4\0\3\0' >&3; done; echo asked; exec sleep 1000";
 
-/// What it takes to look at screens; made before there is one, for guests do not wait.
+/// What it takes to look at display; made before there is one, for guests do not wait.
 pub(crate) struct Looker {
     reader: Reader,
     client: Client,
 }
 
-/// One VMI's screen.
-pub(crate) struct Screen<'h> {
+/// One VMI's display.
+pub(crate) struct VmiDisplay<'h> {
     host: &'h Host,
     name: String,
     looker: &'h Looker,
@@ -44,7 +44,7 @@ impl Looker {
     }
 }
 
-impl<'h> Screen<'h> {
+impl<'h> VmiDisplay<'h> {
     /// Of a VMI that runs.
     pub(crate) fn open(looker: &'h Looker, host: &'h Host, name: &str) -> Result<Self, HostError> {
         let words = ["vnc", name, "--proxy-only", "--state-dir", &host.work("state")];
@@ -69,16 +69,16 @@ impl<'h> Screen<'h> {
         Ok(self.looker.reader.read(&picture))
     }
 
-    /// Waits until the screen shows all of `texts`, by `virtctl vnc screenshot`; the picture is kept under `keep`.
+    /// Waits until the display shows all of `texts`, by `virtctl vnc screenshot`; the picture is kept under `keep`.
     pub(crate) fn shows(&self, keep: &str, texts: &[&str]) -> Result<String, HostError> {
         let mut last = (self.screenshot()?, String::new());
-        let shown = eventually(&format!("{texts:?} on the screen ({keep})"), LONG, || {
+        let shown = eventually(&format!("{texts:?} on the display ({keep})"), LONG, || {
             last.0 = self.screenshot()?;
             last.1 = self.looker.reader.read(&last.0);
             Ok(texts.iter().all(|text| last.1.contains(text)))
         });
         self.keep(&last.0, keep)?;
-        shown.inspect_err(|_| eprintln!("the screen reads:\n{}", last.1))?;
+        shown.inspect_err(|_| eprintln!("the display shows:\n{}", last.1))?;
         Ok(last.1)
     }
 
@@ -100,7 +100,7 @@ impl<'h> Screen<'h> {
 
     fn keep(&self, picture: &Picture, name: &str) -> Result<(), HostError> {
         let path = picture.keep(name).map_err(HostError::Start)?;
-        eprintln!("screen: {}", path.display());
+        eprintln!("display: {}", path.display());
         Ok(())
     }
 }

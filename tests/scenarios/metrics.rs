@@ -1,4 +1,4 @@
-//! What a machine has used, as Prometheus reads it: it moves when the guest works, and a launcher that hangs is missed.
+//! What a VM has used, as Prometheus reads it: it moves when the guest works, and a launcher that hangs is missed.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const MOVED: [(&str, &[(&str, &str)]); 11] = [
     ("kubevirt_vmi_network_receive_packets_total", &[("interface", "default")]),
     ("kubevirt_vmi_network_transmit_bytes_total", &[("interface", "default")]),
 ];
-/// Writes and reads 4 MiB, and talks to its gateway.
+/// Writes and reads 4 MiB, and pings its gateway.
 const WORK: &str = "udhcpc -i eth0 -n -q -f && dd if=/dev/zero of=/dev/vda bs=64k count=64 conv=fsync && echo 3 >/proc/sys/vm/drop_caches && \
     dd if=/dev/vda of=/dev/null bs=64k count=64 && ping -c 3 -w 10 10.0.2.1";
 const MIB: f64 = 1_048_576.0;

@@ -4,24 +4,24 @@ use vireo_tests::guest::{Guest, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::SOON;
-use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, machine_with_a_claim};
+use crate::scenarios::standalone::{CLAIM, DATA, Standalone, host_with_vireo, vm_with_a_claim};
 
 #[test]
-fn nested_a_virtual_machine_on_native() {
+fn nested_a_vm_on_native() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     scenario::run(
         "a VirtualMachine under vireo",
         || Ok(host_with_vireo(scratch.path())?.file("/usr/bin/kubectl")),
         |host, monitor| match monitor {
-            Monitor::Vmm => a_machine(host, "native"),
-            Monitor::Qemu => a_machine(host, "qemu"),
+            Monitor::Vmm => a_vm(host, "native"),
+            Monitor::Qemu => a_vm(host, "qemu"),
         },
     );
 }
 
-fn a_machine(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
+fn a_vm(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let mut standalone = Standalone::start_on(host, hypervisor)?;
-    let both = format!("{CLAIM}---\n{}", machine_with_a_claim(host));
+    let both = format!("{CLAIM}---\n{}", vm_with_a_claim(host));
     standalone.kubectl("apply -f -", Some(&both))?.ok();
     standalone.virtctl("start two --paused")?.ok();
     standalone.printable("two", "Paused")?;
@@ -32,10 +32,10 @@ fn a_machine(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let mut guest = standalone.console("two")?;
     let mut boot = guest.ready()?.boot_id;
     guest.run(&format!("{DATA}; echo kept >$data; sync"), SOON)?;
-    for steer in ["reset vmi two", "soft-reboot vm two"] {
-        standalone.virtctl(steer)?.ok();
+    for command in ["reset vmi two", "soft-reboot vm two"] {
+        standalone.virtctl(command)?.ok();
         let again = guest.ready()?.boot_id;
-        assert_ne!(again, boot, "{steer}: it has started again");
+        assert_ne!(again, boot, "{command}: it has started again");
         boot = again;
         keeps_its_disk(&mut guest)?;
     }

@@ -41,7 +41,7 @@ fn both_ways(host: &Host, monitor: Monitor) -> Result<(), HostError> {
 
     let errors = guest
         .run("cat /sys/class/net/eth0/statistics/rx_errors /sys/class/net/eth0/statistics/tx_errors", SOON)?;
-    assert_eq!(errors, "0\n0\n", "errors on the card");
+    assert_eq!(errors, "0\n0\n", "errors on the NIC");
     server.signal(15)?;
     server.wait(SOON)?;
     power_off(guest)

@@ -116,7 +116,7 @@ impl<'h> Node<'h> {
         virtctl.args(line.split(' ')).args(["--state-dir", &self.host.work("state")]).run()
     }
 
-    /// All that `virt-handler status` tells.
+    /// The output of `virt-handler status`.
     fn status(&self) -> Result<Value, HostError> {
         let command = self.host.command(&self.host.input("virt-handler"));
         let reported =
@@ -185,7 +185,7 @@ impl<'h> Node<'h> {
         Ok(process)
     }
 
-    /// The handler dies without a word, and another takes its place.
+    /// The handler is killed, and another is started.
     fn lose_handler(&mut self) -> Result<(), HostError> {
         self.handler.signal(SIGKILL)?;
         assert_eq!(self.handler.wait(SOON)?.status, Status::Signal(SIGKILL));
@@ -317,8 +317,8 @@ fn forwards_a_port(host: &Host) -> Result<(), HostError> {
         let line = format!("curl -sS --fail --max-time 20 http://{}/file", address("80"));
         assert_eq!(host.shell(&line).run()?.ok(), "from the guest\n");
     }
-    let nobody = host.shell(&format!("curl -sS --max-time 20 http://{}/file", address("81"))).run()?;
-    assert_ne!(nobody.status, Status::Code(0));
+    let unreachable = host.shell(&format!("curl -sS --max-time 20 http://{}/file", address("81"))).run()?;
+    assert_ne!(unreachable.status, Status::Code(0));
     eventually("virtctl says why", SOON, || {
         assert_eq!(virtctl.ended()?, None, "virtctl goes on: {}", virtctl.stderr());
         Ok(virtctl.stderr().contains("cannot connect to the guest"))
@@ -414,7 +414,7 @@ fn refuses_what_is_broken(node: &Node<'_>) -> Result<(), HostError> {
         let named = eventually(&format!("{} is refused", case.name), SOON, || {
             let status = node.status()?;
             let refused = status["refused"].as_array().into_iter().flatten();
-            let mine = refused.filter(|refusal| refusal["file"] == format!("{}.yaml", case.name));
+            let mine = refused.filter(|rejection| rejection["file"] == format!("{}.yaml", case.name));
             reported = mine.map(Value::to_string).collect();
             reported.push_str(&node.vmi(case.name)?.map(|vmi| vmi["status"].to_string()).unwrap_or_default());
             Ok(case.fields.iter().all(|field| reported.contains(field)))

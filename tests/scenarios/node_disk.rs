@@ -31,7 +31,7 @@ fn in_a_host(name: &str, load: impl Fn(&Host, &'static str) -> Result<(), HostEr
     );
 }
 
-/// A machine with two lines of the manifest to choose: what starts it, and the volume of its only disk.
+/// A VM with two lines of the manifest to choose: what starts it, and the volume of its only disk.
 fn manifest(name: &str, bootloader: &str, volume: &str) -> String {
     format!(
         r#"apiVersion: kubevirt.io/v1
@@ -65,7 +65,7 @@ fn container_disk(host: &Host) -> String {
 }
 
 impl<'h> Node<'h> {
-    /// Starts a machine from the container disk and logs in.
+    /// Starts a VM from the container disk and logs in.
     fn boot(
         &self,
         host: &Host,
@@ -105,7 +105,7 @@ fn by_bios(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     node.end("bios")
 }
 
-/// A machine keeps its variables when its VMI is deleted and made again, if it is to.
+/// A VM keeps its variables when its VMI is deleted and made again, if it is to.
 fn by_efi(host: &Host, hypervisor: &'static str, persistent: bool) -> Result<(), HostError> {
     let node = Node::start(host, hypervisor)?;
     let bootloader = format!("{{efi: {{secureBoot: false, persistent: {persistent}}}}}");
@@ -125,7 +125,7 @@ fn by_efi(host: &Host, hypervisor: &'static str, persistent: bool) -> Result<(),
 fn nothing_to_start(host: &Host, hypervisor: &'static str) -> Result<(), HostError> {
     let node = Node::start(host, hypervisor)?;
     for (name, bootloader) in [("bios", "{bios: {}}"), ("efi", "{efi: {secureBoot: false}}")] {
-        // Nobody there heeds the power button.
+        // Nothing there handles the power button.
         let manifest = manifest(name, bootloader, "emptyDisk: {capacity: 16Mi}");
         node.apply("disk.yaml", &manifest.replace("PeriodSeconds: 60", "PeriodSeconds: 0"))?;
         eventually(&format!("{name} has nothing to start"), LONG, || {
@@ -169,11 +169,11 @@ fn efi_variables_are_forgotten_on_qemu_here() -> Result<(), HostError> {
 }
 
 #[test]
-fn nested_nothing_to_start_is_told_on_native() {
+fn nested_an_unbootable_disk_is_reported_on_native() {
     in_a_host("nothing to start", nothing_to_start);
 }
 
 #[test]
-fn nothing_to_start_is_told_on_qemu_here() -> Result<(), HostError> {
+fn an_unbootable_disk_is_reported_on_qemu_here() -> Result<(), HostError> {
     nothing_to_start(&host_with_a_disk()?.here()?, "qemu")
 }

@@ -8,7 +8,7 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo};
 const BARE: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: bare}\nspec:\n  runStrategy: Always\n  template:\n    spec:\n      nodeSelector: {disk: ssd}\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
 
 #[test]
-fn a_machine_waits_for_its_place() -> Result<(), HostError> {
+fn a_vm_waits_for_a_schedulable_node() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
@@ -44,7 +44,7 @@ fn large(name: &str, memory: u64, resources: &str) -> String {
 }
 
 #[test]
-fn a_machine_waits_for_room() -> Result<(), HostError> {
+fn a_vm_waits_for_free_memory() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
@@ -54,7 +54,7 @@ fn a_machine_waits_for_room() -> Result<(), HostError> {
         text.trim_end_matches("Ki").parse::<u64>().unwrap_or_default() / 1024
     };
     assert!(memory("allocatable") > 0 && memory("allocatable") < memory("capacity"), "{node:#}");
-    // Untouched memory is none: two of these would fit this machine, and not what it promises.
+    // Untouched memory is none: two of these would fit this host, and not what it promises.
     let most = memory("allocatable") * 6 / 10;
     standalone.kubectl("apply -f -", Some(&large("first", most, "")))?.ok();
     standalone.kubectl("wait vmi first --for=condition=Ready --timeout=90s", None)?.ok();

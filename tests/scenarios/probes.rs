@@ -9,7 +9,7 @@ use vireo_tests::{Host, HostError};
 
 use crate::SOON;
 use crate::scenarios::node::manifest;
-use crate::scenarios::standalone::{Standalone, host_with_vireo, machine_of};
+use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
 const BOOT: Duration = Duration::from_secs(120);
 const SERVE: &str = "mkdir -p /tmp/www; echo well >/tmp/www/health; httpd -p 80 -h /tmp/www";
@@ -67,7 +67,7 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
         (&"False".into(), &"ContainersNotReady".into()),
         "{first}"
     );
-    eventually("it is said that nobody listens", SOON, || {
+    eventually("the refused connection is reported", SOON, || {
         let events = unhealthy(&standalone, &uid)?;
         Ok(events
             .iter()
@@ -90,7 +90,7 @@ fn a_guest_is_ready_while_its_server_answers() -> Result<(), HostError> {
     guest.ready()?;
     assert_eq!(ready(&standalone)?, known);
 
-    // Whoever is paused is not asked, and is ready at once when it goes on.
+    // A paused guest is not probed, and is ready at once when it resumes.
     standalone.virtctl("pause vmi one")?.ok();
     assert_eq!(ready(&standalone)?["reason"], "ReadinessGatesNotReady");
     standalone.virtctl("unpause vmi one")?.ok();
@@ -115,7 +115,7 @@ fn a_guest_whose_server_dies_is_started_anew() -> Result<(), HostError> {
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
     let probe = "livenessProbe: {tcpSocket: {port: 80}, initialDelaySeconds: 75, periodSeconds: 1, timeoutSeconds: 5}";
-    let vm = machine_of(&probed(&host, "web", probe), "web", "Always");
+    let vm = vm_of(&probed(&host, "web", probe), "web", "Always");
     standalone.kubectl("apply -f -", Some(&vm))?.ok();
     standalone.kubectl("wait --for=create --timeout=60s vmi/web", None)?.ok();
     let mut guest = boots(&standalone, "web")?;

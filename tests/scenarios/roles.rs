@@ -92,7 +92,7 @@ fn keeps_a_token<'h>(host: &Host, standalone: &'h Standalone<'h>) -> Result<Robo
     Ok(robot)
 }
 
-/// Whoever may make machines may not make every file of the host a disk.
+/// Users who may create VMs may not use every file of the host as a disk.
 fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
     let disk = |path: &str| {
         let volumes = format!(
@@ -126,15 +126,15 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
 }
 
 /// Who one is and where the server is, without a kubeconfig.
-fn is_told_by_flags(standalone: &Standalone<'_>, token: &str) -> Result<(), HostError> {
+fn is_selected_by_flags(standalone: &Standalone<'_>, token: &str) -> Result<(), HostError> {
     let server = format!("--kubeconfig /dev/null --server https://127.0.0.1:6443 --token {token}");
     let authority = format!("--certificate-authority {}", standalone.file("api/ca.crt"));
     for trust in [authority.as_str(), "--insecure-skip-tls-verify"] {
         let reported = standalone.virtctl(&format!("{server} {trust} version"))?;
         has(&reported.stdout, "Server Version: v1.");
     }
-    let stranger = standalone.virtctl(&format!("{server} version"))?;
-    assert_eq!(stranger.status, Status::Code(1), "{stranger:?}");
+    let unauthenticated = standalone.virtctl(&format!("{server} version"))?;
+    assert_eq!(unauthenticated.status, Status::Code(1), "{unauthenticated:?}");
     let misnamed = standalone.virtctl(&format!("{server} {authority} --tls-server-name other version"))?;
     has(&misnamed.stderr, "cannot connect to https://127.0.0.1:6443");
     let as_other = standalone.virtctl("--as system:serviceaccount:default:other start vm")?;
@@ -151,7 +151,7 @@ fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
     let line = "create rolebinding edits --clusterrole=edit --serviceaccount=default:editor";
     standalone.kubectl(line, None)?.ok();
     has(&editor.virtctl("version")?, "Server Version: v1.");
-    is_told_by_flags(standalone, token.trim())?;
+    is_selected_by_flags(standalone, token.trim())?;
     let image = host.work("zeros");
     host.shell(&format!("head -c 1M /dev/zero >{image}")).run()?.ok();
     let volume = "get --raw /apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/filled";
@@ -170,7 +170,7 @@ fn fills_a_claim(host: &Host, robot: &Robot<'_>) -> Result<(), HostError> {
 }
 
 #[test]
-fn an_account_does_with_kubectl_what_its_roles_say() -> Result<(), HostError> {
+fn roles_of_an_account_hold_for_kubectl() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;

@@ -1,4 +1,4 @@
-//! The KubeVirt API on this machine, through Debian's `kubectl` and our `virtctl`.
+//! The KubeVirt API on this host, through Debian's `kubectl` and our `virtctl`.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -17,12 +17,12 @@ use crate::scenarios::node::{host_for_a_node, manifest};
 const BOOT: Duration = Duration::from_secs(120);
 /// In a guest: finds the disk of the claim.
 pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
-/// The claim of the machine with a claim.
+/// The claim of the VM with a claim.
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
-/// A running `vireo` and those who talk to it.
+/// A running `vireo` and its clients.
 pub(crate) struct Standalone<'h> {
     client: Client<'h>,
     hypervisor: &'static str,
@@ -52,7 +52,7 @@ fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError>
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;
     let reported = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);
-    assert!(reported.is_ok(), "vireo does not say where its kubeconfig is:\n{}", vireo.stderr());
+    assert!(reported.is_ok(), "vireo does not print its kubeconfig:\n{}", vireo.stderr());
     Ok(vireo)
 }
 
@@ -90,7 +90,7 @@ impl<'h> Standalone<'h> {
         Ok(Self { client: Client::of(host), hypervisor, vireo: vireo(host, hypervisor)? })
     }
 
-    /// `vireo` dies without a word, and another takes its place.
+    /// `vireo` is killed, and another is started.
     pub(crate) fn lose(&mut self) -> Result<(), HostError> {
         self.vireo.signal(SIGKILL)?;
         assert_eq!(self.vireo.wait(SOON)?.status, Status::Signal(SIGKILL));
@@ -98,7 +98,7 @@ impl<'h> Standalone<'h> {
         Ok(())
     }
 
-    /// The machine goes down and comes up again, as its service manager does it.
+    /// The VM goes down and comes up again, as its service manager does it.
     fn reboot(&mut self) -> Result<(), HostError> {
         self.vireo.signal(SIGTERM)?;
         self.vireo.wait(SOON)?.ok();
@@ -132,7 +132,7 @@ impl<'h> Standalone<'h> {
 }
 
 #[test]
-fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
+fn kubectl_runs_a_guest_on_this_host() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let mut standalone = Standalone::start(&host)?;
@@ -158,7 +158,7 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     let seen = standalone.json("get vmi one")?;
     assert_eq!(seen["status"]["phase"], "Running", "acknowledged before the kill");
     let mut guest = standalone.console("one")?;
-    assert_eq!(guest.ready()?.boot_id, first.boot_id, "the same guest, told by the console's history");
+    assert_eq!(guest.ready()?.boot_id, first.boot_id, "the same guest, by the console's history");
     assert_eq!(guest.run("cat /tmp/kept", SOON)?.trim(), "kept");
 
     standalone.kubectl("delete vmi one --timeout=90s", None)?.ok();
@@ -166,14 +166,14 @@ fn kubectl_runs_a_guest_on_this_machine() -> Result<(), HostError> {
     assert!(gone.stderr.contains("NotFound"), "{}", gone.stderr);
     assert_eq!(standalone.launchers()?, "0");
     assert!(standalone.kubectl("get events", None)?.ok().contains("Stopped"));
-    owns_a_machine(&mut standalone)?;
+    owns_a_vm(&mut standalone)?;
     keeps_a_number(&standalone)?;
     keeps_a_pool(&standalone)?;
     leaves_an_orphan(&standalone)?;
     expands_what_is_chosen(&standalone)
 }
 
-/// Instances that nobody misses, as many as `kubectl scale` says. They have nothing to start, which is enough to run.
+/// Interchangeable VMIs, as many as `kubectl scale` sets. They have nothing to start, which is enough to run.
 fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let set = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstanceReplicaSet\nmetadata: {name: web}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
     standalone.kubectl("apply -f -", Some(set))?.ok();
@@ -202,7 +202,7 @@ fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
     eventually("they go with their set", BOOT, || Ok(names()?.is_empty()))
 }
 
-/// Machines with names and numbers, as many as `kubectl scale` says; a new template starts them anew.
+/// VMs with names and numbers, as many as `kubectl scale` says; a new template starts them anew.
 fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let pool = "apiVersion: pool.kubevirt.io/v1beta1\nkind: VirtualMachinePool\nmetadata: {name: farm}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: farm}}\n  scaleInStrategy: {proactive: {selectionPolicy: {sortPolicy: DescendingOrder}}}\n  virtualMachineTemplate:\n    metadata: {labels: {app: farm}}\n    spec:\n      runStrategy: Always\n      template:\n        spec:\n          terminationGracePeriodSeconds: 0\n          domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
     standalone.kubectl("apply -f -", Some(pool))?.ok();
@@ -265,7 +265,7 @@ fn leaves_an_orphan(standalone: &Standalone<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// An instance type and a preference: in the machine's instance, in what `virtctl expand` prints, and in the refusal of a
+/// An instance type and a preference: in the VM's instance, in what `virtctl expand` prints, and in the rejection of a
 /// template that says the same.
 fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let chosen = "apiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachineClusterInstancetype\nmetadata: {name: small}\nspec: {cpu: {guest: 2}, memory: {guest: 64Mi}}\n---\napiVersion: instancetype.kubevirt.io/v1beta1\nkind: VirtualMachinePreference\nmetadata: {name: bare}\nspec: {cpu: {preferredCPUTopology: cores}, devices: {preferredAutoattachGraphicsDevice: false}, preferredTerminationGracePeriodSeconds: 0}\n";
@@ -296,11 +296,11 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
     let revision = standalone.json(&format!("get controllerrevision {kept}"))?;
     assert_eq!(revision["data"]["spec"]["memory"]["guest"], "64Mi");
     standalone.kubectl("delete vm sized --timeout=60s", None)?.ok();
-    infers_what_a_claim_says(standalone)
+    infers_from_a_claim(standalone)
 }
 
-/// The same, said by the labels of the claim that a machine starts from, through `virtctl create vm`.
-fn infers_what_a_claim_says(standalone: &Standalone<'_>) -> Result<(), HostError> {
+/// The same, said by the labels of the claim that a VM starts from, through `virtctl create vm`.
+fn infers_from_a_claim(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let claim = CLAIM.replace("name: data", "name: labelled");
     standalone.kubectl("apply -f -", Some(&claim))?.ok();
     let infer =
@@ -373,7 +373,7 @@ fn claims_a_disk(standalone: &Standalone<'_>) -> Result<(), HostError> {
 }
 
 /// A VirtualMachine `two`, halted, one of whose disks is the claim `data`.
-pub(crate) fn machine_with_a_claim(host: &Host) -> String {
+pub(crate) fn vm_with_a_claim(host: &Host) -> String {
     let instance = manifest(host, "two")
         .replace(
             "      - name: second\n",
@@ -383,11 +383,11 @@ pub(crate) fn machine_with_a_claim(host: &Host) -> String {
             "  volumes:\n",
             "  volumes:\n  - name: data\n    persistentVolumeClaim: {claimName: data}\n",
         );
-    machine_of(&instance, "two", "Halted")
+    vm_of(&instance, "two", "Halted")
 }
 
 /// A VirtualMachine whose instances are like the one of a manifest.
-pub(crate) fn machine_of(instance: &str, name: &str, strategy: &str) -> String {
+pub(crate) fn vm_of(instance: &str, name: &str, strategy: &str) -> String {
     let (_, spec) = instance.split_once("spec:\n").unwrap_or_default();
     let spec: String = spec.lines().map(|line| format!("    {line}\n")).collect();
     format!(
@@ -396,8 +396,8 @@ pub(crate) fn machine_of(instance: &str, name: &str, strategy: &str) -> String {
 }
 
 /// A VirtualMachine from its first start to its end.
-fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
-    standalone.kubectl("apply -f -", Some(&machine_with_a_claim(standalone.host)))?.ok();
+fn owns_a_vm(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
+    standalone.kubectl("apply -f -", Some(&vm_with_a_claim(standalone.host)))?.ok();
     standalone.printable("two", "Stopped")?;
     let reported = standalone.virtctl("port-forward --stdio vm/two 80")?;
     assert!(reported.stderr.contains("VMI is not started"), "{}", reported.stderr);
@@ -436,7 +436,7 @@ fn owns_a_machine(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Paused and let go on, and rebooted by its power button, all as the machine `two`.
+/// Paused and let go on, and rebooted by its power button, all as the VM `two`.
 fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let mut guest = standalone.console("two")?;
     let first = guest.ready()?;
@@ -462,7 +462,7 @@ fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// A port of the guest of the machine `two`, as `ssh` would have it: on standard input and output.
+/// A port of the guest of the VM `two`, as `ssh` would have it: on standard input and output.
 fn is_reached(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), HostError> {
     guest.run("udhcpc -i eth0 -n -q -f >/tmp/udhcpc 2>&1 || { cat /tmp/udhcpc; false; }", SOON)?;
     guest.run("echo from the guest >/tmp/file; httpd -p 80 -h /tmp", SOON)?;
@@ -483,21 +483,21 @@ fn is_reached(standalone: &Standalone<'_>, guest: &mut Guest<'_>) -> Result<(), 
     Ok(())
 }
 
-/// What a server refuses, and how `kubectl` tells it.
+/// What a server refuses, and how `kubectl` reports it.
 fn refuses(standalone: &Standalone<'_>) -> Result<(), HostError> {
-    // What only the node finds out is told in the status; that is the node's scenario.
+    // What only the node finds out is reported in the status; that is the node's scenario.
     for case in broken::CASES.iter().filter(|case| case.name != "no-kernel-path") {
-        let manifest = case.manifest("/nowhere");
+        let manifest = case.manifest("/absent");
         let reported = standalone.kubectl("apply --validate=false -f -", Some(&manifest))?;
         assert_ne!(reported.status, Status::Code(0), "{} is accepted", case.name);
         let missing: Vec<_> = case.fields.iter().filter(|field| !reported.stderr.contains(**field)).collect();
         assert!(missing.is_empty(), "{}: {missing:?} are not named in:\n{}", case.name, reported.stderr);
     }
     let state = standalone.host.work("state");
-    let stranger = format!(
+    let unauthenticated = format!(
         "--kubeconfig /dev/null --server https://127.0.0.1:6443 --certificate-authority {state}/api/ca.crt --token wrong get nodes"
     );
-    let reported = standalone.kubectl(&stranger, None)?;
+    let reported = standalone.kubectl(&unauthenticated, None)?;
     assert!(reported.stderr.contains("Unauthorized"), "{}", reported.stderr);
     Ok(())
 }

@@ -1,11 +1,11 @@
-//! Machines that are stopped while they start: at whatever moment, that is no accident and no Warning.
+//! VMs that are stopped while they start: at whatever moment, that is no accident and no Warning.
 
 use std::time::Duration;
 
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
-use crate::scenarios::standalone::{Standalone, host_with_vireo, machine_of};
+use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
 const SOON: Duration = Duration::from_secs(60);
 /// Milliseconds from a start that was acknowledged to its stop: a launcher has been started after some hundred, a guest
@@ -20,7 +20,7 @@ fn a_stop_at_any_moment_of_a_start_is_no_warning() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
-    standalone.kubectl("apply -f -", Some(&machine_of(INSTANCE, "hasty", "Halted")))?.ok();
+    standalone.kubectl("apply -f -", Some(&vm_of(INSTANCE, "hasty", "Halted")))?.ok();
     standalone.printable("hasty", "Stopped")?;
     let virtctl = host.input("virtctl");
     for moment in MOMENTS {
@@ -35,7 +35,7 @@ fn a_stop_at_any_moment_of_a_start_is_no_warning() -> Result<(), HostError> {
         });
         gone.inspect_err(|_| eprintln!("{last}"))?;
         let events = standalone.items("events")?;
-        // That there is nothing to start is told where it runs long enough.
+        // That there is nothing to start is reported where it runs long enough.
         let warnings =
             events.iter().filter(|event| event["type"] == "Warning" && event["reason"] != "NoBootableDevice");
         let warnings: Vec<_> =

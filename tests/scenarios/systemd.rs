@@ -1,4 +1,4 @@
-//! `vireo` as a service of a machine: what its units do at start, restart, reboot and power-off.
+//! `vireo` as a service of a host: what its units do at start, restart, reboot and power-off.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use vireo_tests::{Host, HostBuilder, HostError};
 
 use crate::SOON;
 use crate::scenarios::client::Client;
-use crate::scenarios::standalone::{CLAIM, DATA, host_with_vireo, machine_with_a_claim};
+use crate::scenarios::standalone::{CLAIM, DATA, host_with_vireo, vm_with_a_claim};
 
 const BOOT: Duration = Duration::from_secs(120);
-/// The grace period of the guest at first, and when it does not heed its power button.
+/// The grace period of the guest at first, and when it ignores its power button.
 const GRACE: Duration = Duration::from_secs(60);
 const SHORT: Duration = Duration::from_secs(12);
 /// What everything takes on the way down beside a guest's grace period.
@@ -45,7 +45,7 @@ fn install(host: &Host) -> Result<Disk<'_>, HostError> {
     Ok(disk)
 }
 
-/// A machine that is up, with `vireo` in it.
+/// A host that is up, with `vireo` in it.
 struct Up<'h> {
     machine: Machine<'h>,
     client: Client<'h>,
@@ -63,7 +63,7 @@ impl<'h> Up<'h> {
         Ok(self.machine.shell(line).run()?.ok())
     }
 
-    /// The guest of the machine `two`, started.
+    /// The guest of the host `two`, started.
     fn guest(&self, not: &str) -> Result<Guest<'h>, HostError> {
         self.client.another_runs("two", not)?;
         let mut guest = self.client.console("two")?;
@@ -85,7 +85,7 @@ impl<'h> Up<'h> {
 }
 
 #[test]
-fn guests_go_down_with_their_machine_and_come_back_with_it() -> Result<(), HostError> {
+fn guests_stop_and_start_with_their_host() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host(scratch.path())?.here()?;
     let disk = install(&host)?;
@@ -100,8 +100,7 @@ fn a_guest_heeds_its_button(host: &Host, disk: &Disk<'_>) -> Result<(String, Str
     up.run("systemctl enable vireo; systemctl start vireo")?;
     // Who asks at once is answered.
     assert!(up.client.kubectl("get nodes", None)?.ok().contains("machine"));
-    let two =
-        machine_with_a_claim(host).replace(&host.input(""), "/var/lib/images/").replace("Halted", "Always");
+    let two = vm_with_a_claim(host).replace(&host.input(""), "/var/lib/images/").replace("Halted", "Always");
     for object in [CLAIM, HALTED, MAP, &two] {
         up.client.kubectl("apply -f -", Some(object))?.ok();
     }
@@ -124,7 +123,7 @@ fn a_guest_heeds_its_button(host: &Host, disk: &Disk<'_>) -> Result<(String, Str
     on_the_button(&mut guest, "echo went down in order >$data; sync; exec poweroff -f")?;
     let objects = up.client.kubectl(OBJECTS, None)?.ok();
     let took = up.down(Down::Reboot)?;
-    assert!(took < GRACE / 2, "{took:?}: nobody waits for what has ended");
+    assert!(took < GRACE / 2, "{took:?}: ended processes are not waited for");
     on_the_way_down(disk)?;
     Ok((uid, objects))
 }

@@ -11,7 +11,7 @@ use crate::scenarios::node::host_with_programs;
 use crate::scenarios::standalone::Standalone;
 
 const SIGKILL: i32 = 9;
-/// A guest starts from the disk, on an emulated processor.
+/// A guest starts from the disk, on an emulated CPU.
 const BOOT: Duration = Duration::from_secs(240);
 
 const MACHINE: &str = r#"apiVersion: kubevirt.io/v1

@@ -1,4 +1,4 @@
-//! `virtctl vnc`: a VNC client of others sees GRUB's menu and the login on a VMI's screen, and types into its text
+//! `virtctl vnc`: a VNC client of others sees GRUB's menu and the login on a VMI's display, and types into its text
 //! console, while another viewer never reads. The same on native (in a nested host) and on QEMU (here).
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use vireo_tests::eventually::eventually;
 use vireo_tests::guest::Monitor;
 use vireo_tests::{Host, HostBuilder, HostError, installed, scenario};
 
-use crate::scenarios::looking::{Looker, Screen};
+use crate::scenarios::looking::{Looker, VmiDisplay};
 use crate::scenarios::node::{Node, host_with_programs};
 
 const LONG: Duration = Duration::from_secs(240);
@@ -22,7 +22,7 @@ fn host_with_a_disk() -> Result<HostBuilder, HostError> {
         .deadline(Duration::from_secs(500)))
 }
 
-/// In 256 MiB, GRUB by EFI has no room for a screen and this kernel.
+/// In 256 MiB, GRUB by EFI has no room for a display and this kernel.
 fn manifest(host: &Host, (name, bootloader): (&str, &str)) -> String {
     let image = host.input("disk-oci");
     format!(
@@ -50,7 +50,7 @@ spec:
     )
 }
 
-fn on_the_screen(host: &Host, hypervisor: &'static str, firmware: (&str, &str)) -> Result<(), HostError> {
+fn on_the_display(host: &Host, hypervisor: &'static str, firmware: (&str, &str)) -> Result<(), HostError> {
     let keep = |what: &str| format!("{what}-{}-{hypervisor}", firmware.0);
     let looker = Looker::new()?;
     let node = Node::start(host, hypervisor)?;
@@ -60,19 +60,19 @@ fn on_the_screen(host: &Host, hypervisor: &'static str, firmware: (&str, &str)) 
     serial.wait_for("GNU GRUB", LONG)?;
     // The first key ends the countdown.
     serial.write(b" ")?;
-    let screen = Screen::open(&looker, host, firmware.0)?;
-    screen.shows(&keep("grub"), &["GNU GRUB", "Vireo guest", "Use the"])?;
-    screen.act(&["key", "enter"])?;
+    let display = VmiDisplay::open(&looker, host, firmware.0)?;
+    display.shows(&keep("grub"), &["GNU GRUB", "Vireo guest", "Use the"])?;
+    display.act(&["key", "enter"])?;
 
-    screen.shows(&keep("login"), &["on /dev/tty1", "vireo login:"])?;
-    let _deaf = screen.deaf_viewer()?;
-    screen.act(&["type", "vireo", "key", "enter"])?;
-    screen.shows(&keep("password"), &["Password:"])?;
-    screen.act(&["type", "vireo", "key", "enter"])?;
-    screen.shows(&keep("shell"), &["vireo@vireo"])?;
-    screen.act(&["type", "expr 54321 - 12345", "key", "enter"])?;
+    display.shows(&keep("login"), &["on /dev/tty1", "vireo login:"])?;
+    let _deaf = display.deaf_viewer()?;
+    display.act(&["type", "vireo", "key", "enter"])?;
+    display.shows(&keep("password"), &["Password:"])?;
+    display.act(&["type", "vireo", "key", "enter"])?;
+    display.shows(&keep("shell"), &["vireo@vireo"])?;
+    display.act(&["type", "expr 54321 - 12345", "key", "enter"])?;
     eventually("the client sees the answer", LONG, || {
-        let seen = screen.seen_by_client(&keep("typed"))?;
+        let seen = display.seen_by_client(&keep("typed"))?;
         Ok(seen.contains("# expr 54321 - 12345\n41976\n"))
     })?;
     node.end(firmware.0)
@@ -82,26 +82,26 @@ fn in_a_host(name: &str, firmware: (&str, &str)) {
     let host = || Ok(host_with_a_disk()?.memory_mib(2048));
     scenario::run(name, host, |host, monitor| {
         installed::keep_ticks_apart(host)?;
-        on_the_screen(host, if monitor == Monitor::Vmm { "native" } else { "qemu" }, firmware)
+        on_the_display(host, if monitor == Monitor::Vmm { "native" } else { "qemu" }, firmware)
     });
 }
 
 #[test]
-fn nested_a_screen_by_bios_on_native() {
-    in_a_host("a screen by BIOS", BIOS);
+fn nested_a_display_by_bios_on_native() {
+    in_a_host("a display by BIOS", BIOS);
 }
 
 #[test]
-fn nested_a_screen_by_efi_on_native() {
-    in_a_host("a screen by EFI", EFI);
+fn nested_a_display_by_efi_on_native() {
+    in_a_host("a display by EFI", EFI);
 }
 
 #[test]
-fn a_screen_by_bios_on_qemu_here() -> Result<(), HostError> {
-    on_the_screen(&host_with_a_disk()?.here()?, "qemu", BIOS)
+fn a_display_by_bios_on_qemu_here() -> Result<(), HostError> {
+    on_the_display(&host_with_a_disk()?.here()?, "qemu", BIOS)
 }
 
 #[test]
-fn a_screen_by_efi_on_qemu_here() -> Result<(), HostError> {
-    on_the_screen(&host_with_a_disk()?.here()?, "qemu", EFI)
+fn a_display_by_efi_on_qemu_here() -> Result<(), HostError> {
+    on_the_display(&host_with_a_disk()?.here()?, "qemu", EFI)
 }

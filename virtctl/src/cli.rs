@@ -185,7 +185,7 @@ pub(crate) struct Vnc {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VncCommand {
-    /// Save what is on the screen as a PNG file
+    /// Save the display as a PNG file
     Screenshot(Screenshot),
 }
 

@@ -158,7 +158,7 @@ impl Client {
 
     fn server(&self) -> Result<&Config, ClientError> {
         match &self.endpoint {
-            Endpoint::Handler => Err(ClientError::NoMachines),
+            Endpoint::Handler => Err(ClientError::NoVms),
             Endpoint::Server(config) => Ok(config),
         }
     }

@@ -75,8 +75,8 @@ fn sources<'e>(error: &'e (dyn Error + 'static)) -> impl Iterator<Item = &'e (dy
 
 /// Every layer's own words, outermost first. kube's errors repeat those of their source.
 fn chain(error: &(dyn Error + 'static)) -> String {
-    sources(error).skip(1).map(ToString::to_string).fold(error.to_string(), |said, cause| {
-        if said.ends_with(&cause) { said } else { format!("{said}: {cause}") }
+    sources(error).skip(1).map(ToString::to_string).fold(error.to_string(), |text, cause| {
+        if text.ends_with(&cause) { text } else { format!("{text}: {cause}") }
     })
 }
 
@@ -86,15 +86,18 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("cannot read: {0}")]
-    struct Repeats(#[source] Tells);
+    struct Repeats(#[source] Formats);
 
     #[derive(Debug, thiserror::Error)]
     #[error("the file is odd")]
-    struct Tells(#[source] std::fmt::Error);
+    struct Formats(#[source] std::fmt::Error);
 
     #[test]
     fn causes_are_printed_once() {
         let cause = std::fmt::Error.to_string();
-        assert_eq!(chain(&Repeats(Tells(std::fmt::Error))), format!("cannot read: the file is odd: {cause}"));
+        assert_eq!(
+            chain(&Repeats(Formats(std::fmt::Error))),
+            format!("cannot read: the file is odd: {cause}")
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! Tokens of ServiceAccounts: what Kubernetes' say, and whether that still holds.
+//! Tokens of ServiceAccounts: their claims as Kubernetes writes them, and whether they still hold.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,21 @@ use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::ACCOUNT;
 use super::User;
 use crate::meta;
-use crate::rbac::roles::ACCOUNT;
 use crate::resource::{Resource, SECRETS, SERVICE_ACCOUNTS};
 use crate::store::Store;
 
-/// Who makes the tokens, and whom they are for unless said otherwise.
+/// The issuer of tokens, and their default audience.
 pub const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// Where a user's token is named.
 const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
-/// What a token says.
+/// The claims of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// For whom it is.
+    /// Its audiences.
     pub aud: Vec<String>,
     /// When it ends, in seconds since 1970. Without, it holds as long as its secret has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,7 +64,7 @@ pub struct Account {
 }
 
 impl Claims {
-    /// What a new token says, which ends after so many seconds or with its secret.
+    /// The claims of a new token, which expires after these seconds or with its Secret.
     pub fn new(account: Account, audiences: Vec<String>, now: i64, seconds: Option<i64>) -> Self {
         let Account { namespace, account, secret } = account;
         Self {
@@ -79,7 +79,7 @@ impl Claims {
         }
     }
 
-    /// Whether this is the token of its secret, where only that says how long it holds.
+    /// Whether this is the token of its Secret, which alone limits its lifetime.
     pub fn is_kept(&self, store: &Store, token: &str) -> bool {
         let kept = || {
             let Holder { namespace, secret, .. } = &self.holder;
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_says_what_kubernetes_does() {
+    fn claims_are_those_of_kubernetes() {
         let named = |name: &str| Named { name: name.to_owned(), uid: format!("{name}-uid") };
         let account = Account { namespace: "n".to_owned(), account: named("x"), secret: None };
-        let mut said: Value =
+        let mut claims_json: Value =
             serde_json::to_value(Claims::new(account, vec!["a".to_owned()], 1000, Some(600))).unwrap();
-        assert!(said["jti"].take().as_str().is_some_and(|jti| jti.len() == 36));
+        assert!(claims_json["jti"].take().as_str().is_some_and(|jti| jti.len() == 36));
         assert_eq!(
-            said,
+            claims_json,
             json!({"aud": ["a"], "exp": 1600, "iat": 1000, "nbf": 1000, "iss": ISSUER, "jti": null,
                 "sub": "system:serviceaccount:n:x",
                 "kubernetes.io": {"namespace": "n", "serviceaccount": {"name": "x", "uid": "x-uid"}}})
@@ -163,8 +163,8 @@ mod tests {
         );
         assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:n", KNOWN]);
         assert!(user.extra[CREDENTIAL][0].starts_with("JTI="));
-        let stranger = Claims { iss: "other".to_owned(), ..claims.clone() };
-        assert_eq!(stranger.user(&store, 1000), None);
+        let foreign = Claims { iss: "other".to_owned(), ..claims.clone() };
+        assert_eq!(foreign.user(&store, 1000), None);
 
         let with_secret = bound(Some(secret));
         assert!(with_secret.user(&store, 1000).is_some());

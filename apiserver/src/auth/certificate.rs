@@ -4,7 +4,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{KNOWN, User};
 
-/// Whose certificate it is, which was checked already. None if it names nobody.
+/// The user of a certificate that is verified already. None if it has no common name.
 pub fn user_of(certificate: &[u8]) -> Option<User> {
     let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
     let subject = certificate.subject();

@@ -18,12 +18,12 @@ use sha2::{Digest as _, Sha256};
 use thiserror::Error;
 
 use crate::files::{FileError, write_atomically};
-use crate::pki::pem;
+use crate::pem::pem;
 
 /// Bytes of a token that is looked at.
 const LONGEST: usize = 16 << 10;
 
-/// Why there is no key.
+/// Why no key can be read or made.
 #[derive(Debug, Error)]
 pub enum KeyError {
     /// It cannot be written.
@@ -75,29 +75,29 @@ impl Signer {
         Ok(Self { key, random, name })
     }
 
-    /// A token that says this. None when the host gives no random numbers.
+    /// A signed token with these claims. None when the host has no random numbers.
     pub fn sign(&self, claims: &impl Serialize) -> Option<String> {
         let header = json!({"alg": "ES256", "kid": self.name});
         let (header, claims) = (serde_json::to_vec(&header).ok()?, serde_json::to_vec(claims).ok()?);
-        let said = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
-        let signature = self.key.sign(&self.random, said.as_bytes()).ok()?;
-        Some(format!("{said}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        let signed = format!("{}.{}", URL_SAFE_NO_PAD.encode(header), URL_SAFE_NO_PAD.encode(claims));
+        let signature = self.key.sign(&self.random, signed.as_bytes()).ok()?;
+        Some(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
-    /// What a token says that was signed with this key. Whether that still holds is not looked at.
+    /// The claims of a token that this key signed. Their expiry is not checked.
     pub fn read<T: DeserializeOwned>(&self, token: &str) -> Option<T> {
         if token.len() > LONGEST {
             return None;
         }
-        let (said, signature) = token.rsplit_once('.')?;
-        let (header, claims) = said.split_once('.')?;
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
         let header: serde_json::Value = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
         if header.get("alg")? != "ES256" || *header.get("kid")? != *self.name {
             return None;
         }
         let signature = URL_SAFE_NO_PAD.decode(signature).ok()?;
         let public = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.key.public_key());
-        public.verify(said.as_bytes(), &signature).ok()?;
+        public.verify(signed.as_bytes(), &signature).ok()?;
         serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()
     }
 }
@@ -120,10 +120,10 @@ mod tests {
         assert_eq!(other.read::<Value>(&token), None);
         let parts: Vec<&str> = token.split('.').collect();
         let encode = |value: Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let (said, mine) =
+        let (signed, mine) =
             (encode(json!({"sub": "root"})), encode(json!({"alg": "none", "kid": signer.name})));
         for wrong in [
-            format!("{}.{said}.{}", parts[0], parts[2]),
+            format!("{}.{signed}.{}", parts[0], parts[2]),
             format!("{mine}.{}.{}", parts[1], parts[2]),
             format!("{mine}.{}.", parts[1]),
             format!("{}.{}.{}", parts[0], parts[1], URL_SAFE_NO_PAD.encode([0; 64])),

@@ -1,10 +1,10 @@
-//! Who belongs to whom.
+//! Owner references and the index of dependents.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::catalog::Catalog;
+use crate::served_resources::ServedResources;
 use crate::store::{Key, Object};
 
 /// An owner as its dependent names it.
@@ -18,8 +18,8 @@ pub(super) struct Owner<'a> {
 
 impl Owner<'_> {
     /// Where it is, for a dependent in this namespace. None for a kind that is not served.
-    pub(super) fn key(&self, catalog: &Catalog, namespace: &str) -> Option<Key> {
-        catalog.key((self.api_version, self.kind), namespace, self.name)
+    pub(super) fn key(&self, served: &ServedResources, namespace: &str) -> Option<Key> {
+        served.key((self.api_version, self.kind), namespace, self.name)
     }
 }
 
@@ -37,10 +37,10 @@ pub(super) fn owners(object: &Value) -> impl Iterator<Item = Owner<'_>> {
 pub(super) struct Dependents(BTreeSet<(String, Key)>);
 
 impl Dependents {
-    pub(super) fn add(&mut self, catalog: &Catalog, object: &Object) {
+    pub(super) fn add(&mut self, served: &ServedResources, object: &Object) {
         // An owner that is not served waits for no dependents.
         let namespace = &object.key.namespace;
-        for owner in owners(&object.value_once()).filter(|owner| owner.key(catalog, namespace).is_some()) {
+        for owner in owners(&object.value_once()).filter(|owner| owner.key(served, namespace).is_some()) {
             self.0.insert((owner.uid.to_owned(), object.key.clone()));
         }
     }
@@ -51,7 +51,7 @@ impl Dependents {
         }
     }
 
-    /// What belongs to an owner.
+    /// The dependents of an owner.
     pub(super) fn of<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a Key> {
         let first = (uid.to_owned(), Key::new("", "", ""));
         self.0.range(first..).take_while(move |(owner, _)| owner == uid).map(|(_, key)| key)

@@ -30,7 +30,7 @@ impl World {
             .unwrap();
     }
 
-    /// Names of what is left, leaving ones with a dash.
+    /// Names of what is left, those being deleted with a dash.
     fn left(&self) -> Vec<String> {
         for _ in 0..4 {
             self.collector.lock().unwrap().collect(&self.store, Some(1_000_000_000)).unwrap();
@@ -41,7 +41,7 @@ impl World {
             .objects
             .iter()
             .map(|object| {
-                let dash = if meta::is_leaving(&object.value()) { "-" } else { "" };
+                let dash = if meta::is_being_deleted(&object.value()) { "-" } else { "" };
                 format!("{dash}{}", object.key.name)
             })
             .collect();
@@ -57,7 +57,7 @@ fn owned_by(owners: &[&str]) -> Value {
     json!({"metadata": {"ownerReferences": references}})
 }
 
-fn leaving(finalizer: &str) -> Value {
+fn deleting(finalizer: &str) -> Value {
     json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": [finalizer]}})
 }
 
@@ -77,12 +77,12 @@ fn dependents_go_when_all_their_owners_are_gone() {
 #[test]
 fn a_foreground_deletion_waits_for_dependents_and_an_orphaning_one_frees_them() {
     let world = World::new();
-    world.put("default", "fore", leaving(FOREGROUND));
+    world.put("default", "fore", deleting(FOREGROUND));
     world.put("default", "a", owned_by(&["fore"]));
     let mut slow = owned_by(&["fore"]);
     slow["metadata"]["finalizers"] = json!(["x"]);
     world.put("default", "slow", slow);
-    world.put("default", "orphaning", leaving(ORPHAN));
+    world.put("default", "orphaning", deleting(ORPHAN));
     world.put("default", "b", owned_by(&["orphaning"]));
     assert_eq!(world.left(), ["-fore", "-slow", "b"]);
     let slow = world.store.get(&Key::new("configmaps", "default", "slow")).unwrap();
@@ -183,9 +183,7 @@ fn a_write_makes_it_look_at_what_it_touches_only() {
     world.left();
     let collector = &mut *world.collector.lock().unwrap();
     world.put("default", "a", json!({"metadata": {"labels": {"x": "y"}}}));
-    let Changes::Delta(events) = collector.follower.look(&world.store) else {
-        panic!("it has fallen behind")
-    };
+    let Changes::Delta(events) = collector.cursor.look(&world.store) else { panic!("it has fallen behind") };
     events.iter().for_each(|event| collector.apply_event(&world.store, event));
     let names: Vec<&str> = collector.open.iter().map(|key| key.name.as_str()).collect();
     assert_eq!(names, ["a", "owner"]);

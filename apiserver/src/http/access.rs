@@ -1,4 +1,4 @@
-//! Whether a request may be made: what it wants to do, who makes it, and for whom.
+//! Authorization of a request: the action and the user, who may impersonate another one.
 
 mod impersonate;
 
@@ -37,7 +37,7 @@ impl Asker {
 
 /// Who makes a request that was let in.
 pub(super) fn asker(request: &Request) -> Result<&Asker, ApiError> {
-    request.extensions().get().ok_or_else(|| ApiError::internal("nobody looked who makes the request"))
+    request.extensions().get().ok_or_else(|| ApiError::internal("the request is not authenticated"))
 }
 
 /// Lets a request in, which from then on has an [`Asker`].

@@ -25,7 +25,7 @@ fn media_type(request: &Request) -> String {
 
 async fn bytes(request: Request) -> Result<Bytes, ApiError> {
     let body = request.into_body();
-    // Before it is read: whoever waits for `100 Continue` need not send it.
+    // Before it is read, so that a client that waits for `100 Continue` need not send it.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(ApiError::too_large(LIMIT));
     }
@@ -54,7 +54,7 @@ fn yaml(bytes: &[u8]) -> Result<Value, ApiError> {
     }
 }
 
-/// An object. None where there is no body.
+/// An object. None if the body is empty.
 pub async fn object(request: Request) -> Result<Option<Value>, ApiError> {
     let kind = media_type(&request);
     let bytes = bytes(request).await?;

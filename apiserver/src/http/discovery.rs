@@ -11,9 +11,9 @@ use super::review::{self, REVIEWS, Review};
 use super::service::ApiService;
 use super::write::{binding, eviction};
 use super::{ApiError, json_of, token};
-use crate::catalog::Catalog;
+use crate::openapi;
 use crate::resource::{PODS, Resource, SERVICE_ACCOUNTS};
-use crate::schema::openapi;
+use crate::served_resources::ServedResources;
 
 /// The Kubernetes API that this is like.
 const MINOR: &str = "32";
@@ -25,7 +25,7 @@ const STATUS_VERBS: [&str; 3] = ["get", "patch", "update"];
 /// What is served at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Served<'a> {
-    pub(super) catalog: &'a Catalog,
+    pub(super) resources: &'a ServedResources,
     pub(super) services: &'a [Arc<dyn ApiService>],
 }
 
@@ -77,7 +77,7 @@ pub(super) fn paths(served: &Served<'_>) -> Value {
 /// Groups beside the core's, with their versions, the preferred one first.
 fn groups<'a>(served: &Served<'a>) -> Vec<(&'a str, Vec<&'a str>)> {
     let mut groups: Vec<(&'a str, Vec<&'a str>)> = Vec::new();
-    for row in served.catalog.all().filter(|row| !row.group.is_empty()) {
+    for row in served.resources.all().filter(|row| !row.group.is_empty()) {
         match groups.iter_mut().find(|(group, _)| *group == row.group) {
             Some((_, versions)) if versions.contains(&&*row.version) => {}
             Some((_, versions)) => versions.push(&row.version),
@@ -115,8 +115,10 @@ pub(super) fn resources(served: &Served<'_>, group: &str, version: &str) -> Resu
     if resources.is_empty() {
         return Err(ApiError::path_not_found());
     }
-    let place = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
-    Ok(json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": place, "resources": resources}))
+    let group_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    Ok(
+        json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources}),
+    )
 }
 
 /// The resources of a group and version with their subresources, each as an `APIResource`.
@@ -129,7 +131,7 @@ fn api_resources(served: &Served<'_>, group: &str, version: &str) -> Vec<Value> 
             "verbs": ["create"],
         }));
     }
-    for row in served.catalog.all().filter(|row| row.group == group && row.version == version) {
+    for row in served.resources.all().filter(|row| row.group == group && row.version == version) {
         resources.push(json!({
             "name": row.plural, "singularName": row.singular, "namespaced": row.namespaced, "kind": row.kind,
             "verbs": VERBS, "shortNames": row.short_names, "categories": row.categories,
@@ -264,12 +266,12 @@ fn described(group: &str, version: &str, resources: &[Value]) -> Vec<Value> {
 }
 
 /// `/openapi/v2`
-pub(super) fn openapi_v2(catalog: &Catalog, accept: &str) -> Response {
+pub(super) fn openapi_v2(served: &ServedResources, accept: &str) -> Response {
     let wanted =
         accept.split(',').any(|kind| PROTOBUF_ASKED.iter().any(|asked| kind.trim().starts_with(asked)));
     if wanted {
-        return ([(header::CONTENT_TYPE, PROTOBUF)], Body::from(openapi::v2_protobuf(catalog)))
+        return ([(header::CONTENT_TYPE, PROTOBUF)], Body::from(openapi::v2_protobuf(served)))
             .into_response();
     }
-    json_of(StatusCode::OK, &openapi::v2(catalog))
+    json_of(StatusCode::OK, &openapi::v2(served))
 }

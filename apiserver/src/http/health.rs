@@ -7,10 +7,10 @@ use std::sync::Arc;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 
-use super::error::chain;
+use super::blocking::run_blocking;
 use super::query::Query;
-use super::write::aside;
 use super::{ApiError, Server};
+use crate::error::chain;
 
 /// Where less is free, the state directory counts as full: a write of the largest object may not fit.
 const LEAST_FREE: u64 = 4 << 20;
@@ -115,7 +115,7 @@ pub(super) async fn serve(
         return Err(ApiError::path_not_found());
     }
     let (server, excluded) = (Arc::clone(server), query.excluded);
-    let results = aside(move || {
+    let results = run_blocking(move || {
         let counts = |check: Check| !excluded.iter().any(|name| name == check.name());
         let result = |check: Check| (check, counts(check).then(|| check.run(&server)));
         Ok(checks.into_iter().map(result).collect::<Vec<_>>())

@@ -17,7 +17,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use super::query::Query;
-use super::target::Target;
+use super::route::Route;
 use crate::store::Store;
 
 const BUCKETS: [f64; 12] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1., 5., 30.];
@@ -61,12 +61,12 @@ impl Default for Measures {
 
 /// What a request asks for: a verb in capital letters, and a resource, empty where there is none.
 #[derive(Debug, Clone)]
-pub(super) struct About {
+pub(super) struct RequestLabels {
     verb: &'static str,
     resource: String,
 }
 
-impl About {
+impl RequestLabels {
     /// As far as that is known before its path is read.
     pub(super) fn new(request: &Request) -> Self {
         let verb = match *request.method() {
@@ -81,9 +81,9 @@ impl About {
     }
 
     /// Takes note of what the path and the query mean.
-    pub(super) fn means(&mut self, target: &Target, query: &Query) {
+    pub(super) fn means(&mut self, target: &Route, query: &Query) {
         match target {
-            Target::Object(object) => {
+            Route::Object(object) => {
                 self.resource = object.resource.name();
                 self.verb = match (self.verb, &object.name) {
                     ("GET", _) if query.watch => "WATCH",
@@ -92,10 +92,10 @@ impl About {
                     (verb, _) => verb,
                 };
             }
-            Target::Scale(object) | Target::Binding(object) | Target::Eviction(object) => {
+            Route::Scale(object) | Route::Binding(object) | Route::Eviction(object) => {
                 self.resource = object.resource.name()
             }
-            Target::Service(service) if service.is_connection => self.verb = "CONNECT",
+            Route::Service(service) if service.is_connection => self.verb = "CONNECT",
             _ => {}
         }
     }
@@ -121,8 +121,8 @@ impl Measures {
         registry.register_collector(Box::new(Stored(store)));
     }
 
-    pub(super) fn answered(&self, about: About, code: StatusCode, took: Duration) {
-        let About { verb, resource } = about;
+    pub(super) fn answered(&self, about: RequestLabels, code: StatusCode, took: Duration) {
+        let RequestLabels { verb, resource } = about;
         // These take as long as their clients want.
         if !matches!(verb, "CONNECT" | "WATCH") {
             let took_by = Took { verb, resource: resource.clone() };
@@ -167,8 +167,8 @@ mod tests {
     use axum::body::Body;
 
     use super::*;
-    use crate::catalog::Catalog;
     use crate::http::request_info::RequestInfo;
+    use crate::served_resources::ServedResources;
 
     #[test]
     fn verbs_are_those_of_an_api_server() {
@@ -182,10 +182,10 @@ mod tests {
             ("BREW", "/version", "", "OTHER", ""),
         ] {
             let request = Request::builder().method(method).uri(path).body(Body::empty()).unwrap();
-            let mut about = About::new(&request);
+            let mut about = RequestLabels::new(&request);
             let query = Query::parse(query).unwrap();
             let info = RequestInfo::parse(request.method(), path, &query).unwrap();
-            about.means(&Target::of(&info, &Catalog::default(), &[]).unwrap(), &query);
+            about.means(&Route::of(&info, &ServedResources::default(), &[]).unwrap(), &query);
             assert_eq!((about.verb, about.resource.as_str()), (verb, resource), "{method} {path}?{query:?}");
         }
     }

@@ -33,7 +33,7 @@ struct TypeMeta {
     kind: String,
 }
 
-/// `metav1.ObjectMeta`, without what only a server says.
+/// `metav1.ObjectMeta`, without the fields that only a server sets.
 #[derive(Clone, PartialEq, Message)]
 struct ObjectMeta {
     #[prost(string, tag = "1")]
@@ -145,7 +145,7 @@ pub(super) fn object(body: &[u8]) -> Result<Value, ApiError> {
             let namespace = MetadataAlone::decode(raw).map_err(broken)?;
             json!({ "metadata": metadata(namespace.metadata) })
         }
-        // They are refused, whatever else they say.
+        // They are rejected whatever their other fields hold.
         (version, kind) if is_workload(version, kind) => {
             let workload = MetadataAlone::decode(raw).map_err(broken)?;
             json!({ "metadata": metadata(workload.metadata) })
@@ -212,7 +212,7 @@ fn metadata(metadata: Option<ObjectMeta>) -> Value {
     value
 }
 
-/// Leaves out what says nothing, as JSON does.
+/// Leaves out default values, as JSON does.
 fn tidy(value: &mut Value) {
     if let Some(fields) = value.as_object_mut() {
         fields.retain(|name, value| {

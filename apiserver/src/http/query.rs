@@ -14,7 +14,7 @@ pub(super) enum Match {
     Exact,
 }
 
-/// What to do with fields that nobody knows.
+/// What to do with unknown fields.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Unknown {
     Ignore,
@@ -61,7 +61,7 @@ fn decode(text: &str) -> Result<String, ApiError> {
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|_| {
-        ApiError::bad_request(format!("invalid value for {name}: {text:?} is no number that fits"))
+        ApiError::bad_request(format!("invalid value for {name}: {text:?} must be a number in range"))
     })
 }
 

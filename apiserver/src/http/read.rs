@@ -9,8 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
 use super::query::{Match, Query};
+use super::route::Object;
 use super::table::{Form, table, text};
-use super::target::Object;
 use super::{ApiError, Server, json_of, response};
 use crate::resource::Resource;
 use crate::selector::Selector;
@@ -52,8 +52,8 @@ pub(super) fn list(
     query: &Query,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let selector =
-        Selector::read(&object.resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
+    let selector = Selector::read(|field| object.resource.selects_by(field), &query.labels, &query.fields)
+        .map_err(ApiError::bad_request)?;
     let next = match &query.next {
         None => None,
         Some(token) => {

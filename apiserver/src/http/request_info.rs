@@ -8,7 +8,7 @@ use super::ApiError;
 use super::query::Query;
 use crate::rbac::action::{Access, Action};
 
-/// A port of what runs, which is no part of the name of a subresource.
+/// A subresource whose argument, the port, is not part of its name.
 const PORT_FORWARD: &str = "portforward";
 
 /// A request, before anything is known of what is served.

@@ -1,4 +1,4 @@
-//! Who somebody is, and what they may do: asked and answered at once, never stored.
+//! TokenReview and the access reviews, which are answered and never stored.
 
 use axum::extract::Request;
 use axum::http::{Method, StatusCode};
@@ -109,7 +109,7 @@ struct ReviewRequest<'a> {
     review: &'static Review,
     asker: Asker,
     value: &'a Value,
-    /// Where, if the path says so.
+    /// The namespace of the path.
     namespace: Option<String>,
 }
 
@@ -152,14 +152,14 @@ impl ReviewRequest<'_> {
         })
     }
 
-    /// Whose a token is, among those who may be asked for; unless said this server.
+    /// The user of a token for one of these audiences, by default this server's.
     fn token(&self, server: &Server, token: &str) -> Value {
         let mut wanted = self.texts("/spec/audiences");
         if wanted.is_empty() {
             wanted.push(ISSUER.to_owned());
         }
         let Some(Bearer { user, audiences }) = server.tokens.bearer(token) else {
-            return json!({"user": {}, "error": "the token is nobody's"});
+            return json!({"user": {}, "error": "the token is not valid"});
         };
         let audiences: Vec<String> = audiences.into_iter().filter(|one| wanted.contains(one)).collect();
         if audiences.is_empty() {
@@ -170,20 +170,21 @@ impl ReviewRequest<'_> {
 
     fn action(&self) -> Result<Action, ApiError> {
         let given = |field: &str| self.value.pointer(&format!("/spec/{field}")).is_some_and(Value::is_object);
-        let said = |field: &str| self.text(&format!("/spec/resourceAttributes/{field}")).to_owned();
+        let attribute = |field: &str| self.text(&format!("/spec/resourceAttributes/{field}")).to_owned();
         match (given("resourceAttributes"), given("nonResourceAttributes"), &self.namespace) {
-            (true, false, Some(namespace)) if *namespace != said("namespace") => {
+            (true, false, Some(namespace)) if *namespace != attribute("namespace") => {
                 let field = "spec.resourceAttributes.namespace";
-                let why = format!("Invalid value: {:?}: must match metadata.namespace", said("namespace"));
+                let why =
+                    format!("Invalid value: {:?}: must match metadata.namespace", attribute("namespace"));
                 Err(self.unsound(field, &why))
             }
             (true, false, _) => Ok(Action::Object(Access {
-                verb: said("verb"),
-                group: said("group"),
-                resource: said("resource"),
-                subresource: said("subresource"),
-                namespace: said("namespace"),
-                name: said("name"),
+                verb: attribute("verb"),
+                group: attribute("group"),
+                resource: attribute("resource"),
+                subresource: attribute("subresource"),
+                namespace: attribute("namespace"),
+                name: attribute("name"),
             })),
             (false, true, Some(_)) => {
                 let field = "spec.nonResourceAttributes";

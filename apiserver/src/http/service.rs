@@ -1,4 +1,4 @@
-//! Parts of the API that somebody else answers.
+//! Parts of the API that another service of the program answers.
 
 use std::fmt;
 use std::sync::Arc;

@@ -88,7 +88,7 @@ pub(super) fn table(
     })
 }
 
-/// The name leads, unless the resource has a place for it.
+/// The name is the first column, unless the resource has a column for it.
 fn leading(resource: &Resource, name: Value) -> impl Iterator<Item = Value> {
     let placed = resource.columns.iter().any(|column| column.name == "Name");
     (!placed).then_some(name).into_iter()

@@ -34,7 +34,7 @@ impl World {
             services: Vec::new(),
             proxies: Vec::new(),
             state_dir: dir.path().to_owned(),
-            catalogs: Catalogs::new(registry),
+            served: ServedResourcesCache::new(registry),
             roles: RolesNow::default(),
             metrics: Router::new(),
             measures: Measures::default(),
@@ -48,7 +48,7 @@ impl World {
         self.send_as(User::administrator(), request.body(body.into()).unwrap()).await
     }
 
-    /// A request of somebody.
+    /// A request of a user.
     async fn send_as(&self, user: User, request: Request<Body>) -> (u16, Value) {
         let response = answer(Arc::clone(&self.server), user, request).await;
         let code = response.status().as_u16();

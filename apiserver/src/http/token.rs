@@ -6,7 +6,7 @@ use axum::response::Response;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::target::Object;
+use super::route::Object;
 use super::{ApiError, Server, body, json_of};
 use crate::auth::account::{Account, Claims, ISSUER, Named};
 use crate::meta;
@@ -15,7 +15,7 @@ use crate::resource::{Cause, SECRETS, SERVICE_ACCOUNTS};
 /// Its group and kind.
 pub(super) const KIND: (&str, &str) = ("authentication.k8s.io", "TokenRequest");
 pub(super) const VERSION: &str = "v1";
-/// Seconds: an hour unless said, ten minutes at least, and what fits in 32 bits.
+/// Seconds: an hour by default, at least ten minutes, at most what fits in 32 bits.
 const USUAL: i64 = 3600;
 const LEAST: i64 = 600;
 const MOST: i64 = 1 << 32;
@@ -83,7 +83,7 @@ impl Requested {
                 let at = "spec.expirationSeconds";
                 let invalid = |why: &str| Cause::invalid(at, format!("Invalid value: {given}: {why}"));
                 match given.as_i64() {
-                    None => return Err(invalid("this is no number")),
+                    None => return Err(invalid("must be a number")),
                     Some(..LEAST) => return Err(invalid("may not specify a duration less than 10 minutes")),
                     Some(seconds) if seconds > MOST => {
                         return Err(invalid("may not specify a duration larger than 2^32 seconds"));
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wishes_have_limits() {
+    fn requested_lifetimes_have_limits() {
         let read = |spec: Value| Requested::read(&spec).map_err(|cause| cause.field);
         let usual = Requested { audiences: vec![ISSUER.to_owned()], seconds: USUAL, secret: None };
         assert_eq!(read(Value::Null), Ok(usual));

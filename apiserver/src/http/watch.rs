@@ -1,7 +1,7 @@
 //! Watches: a line of JSON for every event.
 //!
 //! A watch keeps no queue of its own. It remembers how far it has sent, and reads on in the store's past; a client that
-//! reads so slowly that its place is forgotten gets 410 and starts over.
+//! reads so slowly that its position is no longer in the history gets 410 and starts over.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use tokio::time::Instant;
 
 use super::measured::Lasting;
 use super::query::Query;
+use super::route::Object;
 use super::table::{Form, text};
-use super::target::Object;
 use super::{ApiError, Server};
 use crate::resource::Resource;
 use crate::selector::Selector;
 use crate::store::{Event, Object as Stored, Store};
 
-/// How long a watch lasts that does not say.
+/// The default duration of a watch.
 const LASTING: Duration = Duration::from_secs(45 * 60);
 /// How often one that wants them gets bookmarks.
 const BOOKMARKS: Duration = Duration::from_secs(60);
@@ -57,8 +57,8 @@ pub(super) fn serve(
     query: &Query,
     form: Form,
 ) -> Result<Response, ApiError> {
-    let selector =
-        Selector::read(&object.resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
+    let selector = Selector::read(|field| object.resource.selects_by(field), &query.labels, &query.fields)
+        .map_err(ApiError::bad_request)?;
     let mut watch = Watch {
         store: Arc::clone(&server.store),
         revisions: server.store.subscribe(),

@@ -17,9 +17,10 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::access::{self, Asker};
+use super::blocking::run_blocking;
 use super::query::{Query, Unknown};
+use super::route::Object;
 use super::table::{Form, shown};
-use super::target::Object;
 use super::{ApiError, Server, body, json_of};
 use crate::admission::Admission;
 use crate::managed_fields::{Author, Managers, Type};
@@ -51,7 +52,7 @@ impl WriteRequest {
         let writer = Writer {
             author: self.author()?,
             store: Arc::clone(&self.server.store),
-            registry: Arc::clone(self.server.catalogs.registry()),
+            registry: Arc::clone(self.server.served.registry()),
             admission: Arc::clone(&self.server.admission),
             dry: self.query.dry_run,
             unknown: self.query.unknown,
@@ -118,7 +119,7 @@ impl Writer {
         work: impl FnOnce(&Self) -> Result<Written, ApiError> + Send + 'static,
     ) -> Result<Response, ApiError> {
         let resource = Arc::clone(&self.object.resource);
-        let written = aside(move || work(&self)).await?;
+        let written = run_blocking(move || work(&self)).await?;
         let mut response = json_of(written.code, &shown(&resource, &written.value, form));
         for warning in &written.warnings {
             let text = warning.replace(['\\', '"'], "'");
@@ -159,14 +160,14 @@ impl Writer {
         );
     }
 
-    /// Stores a new state, removes what nobody holds any more, or does nothing if only asked.
+    /// Stores a new state and removes an object without finalizers; a dry run does nothing.
     fn decide(&self, value: Value) -> Change {
         if self.dry {
             Change::Nothing
-        } else if meta::is_leaving(&value) && !objects::is_held(&value) {
+        } else if meta::is_being_deleted(&value) && !objects::is_held(&value) {
             Change::Remove(value)
         } else {
-            Change::Signed(value)
+            Change::Recorded(value)
         }
     }
 
@@ -196,15 +197,7 @@ impl Writer {
     }
 }
 
-/// Does beside the runtime what takes long.
-pub(super) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| ApiError::internal(format!("the work broke off: {error}")))?
-}
-
-/// The object that a request carries. One of Kubernetes' own kinds need not say that it is what the path says.
+/// The object in a request. `apiVersion` and `kind` of Kubernetes' own kinds default to those of the path.
 async fn given_as(object: &Object, request: Request) -> Result<Value, ApiError> {
     let mut value = given(request).await?;
     if object.resource.is_kubernetes() {

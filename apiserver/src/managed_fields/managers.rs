@@ -21,7 +21,7 @@ pub struct Author {
     pub subresource: String,
 }
 
-/// What somebody has set.
+/// The fields that a manager has set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Who.
@@ -89,7 +89,7 @@ impl Entry {
     }
 }
 
-/// Everybody who has set something.
+/// All managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Managers {
     /// In no order.
@@ -104,7 +104,7 @@ impl Managers {
         Some(Self { entries })
     }
 
-    /// Those that a written object shall have: what the writer says of them, unless that is nothing, or nonsense. One
+    /// Those that a written object shall have: those of the request, unless they are absent or malformed. One
     /// entry without any words takes them all away.
     pub fn requested(written: &Value, before: Option<&Value>) -> Self {
         let given = written.pointer("/metadata/managedFields").and_then(Value::as_array);
@@ -141,7 +141,7 @@ impl Managers {
         self.entries.iter().fold(Set::default(), |all, entry| all.union(&entry.set))
     }
 
-    /// Takes from the others what somebody has changed. Entries without fields go.
+    /// Removes from the other managers the fields that one has changed. Entries without fields are removed.
     pub fn give_up(&mut self, difference: &Difference, keeps: impl Fn(&Entry) -> bool) {
         let lost = difference.changed().union(&difference.removed);
         for entry in self.entries.iter_mut().filter(|entry| !keeps(entry)) {
@@ -228,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_say_of_managers_is_taken_if_it_makes_sense() {
+    fn well_formed_managed_fields_of_clients_are_kept() {
         let entry = json!({"manager": "m", "operation": "Apply", "apiVersion": "v1", "time": "1", "fieldsType": "FieldsV1", "fieldsV1": {"f:a": {}}});
         let object = |entries: Value| json!({"metadata": {"managedFields": entries}});
         let before = object(json!([entry]));
         let mut written = json!({"metadata": {}});
         Managers::requested(&written, Some(&before)).write(&mut written);
-        assert_eq!(written, before, "who says nothing keeps them");
+        assert_eq!(written, before, "absent managed fields keep them");
         for nonsense in [
             json!([]),
             json!([{"operation": "Invent"}]),

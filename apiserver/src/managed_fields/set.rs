@@ -14,7 +14,7 @@ pub enum Step {
     Keyed(String),
     /// This element of a list of words or numbers, in JSON.
     Word(String),
-    /// An element by its place.
+    /// An element by its index.
     Index(u64),
 }
 
@@ -145,7 +145,7 @@ impl Set {
         left
     }
 
-    /// The members, as paths for people.
+    /// The members, as readable paths.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         self.gather("", &mut paths);

@@ -56,7 +56,7 @@ enum Listing<'s> {
 impl Type<'static> {
     /// The type of a kind's objects, among Kubernetes'.
     pub(super) fn of_kind(kind: &str) -> Self {
-        let definitions = &crate::schema::KUBERNETES;
+        let definitions = &crate::resource::KUBERNETES;
         Type::of(definitions, definitions.get(kind))
     }
 }
@@ -117,16 +117,16 @@ impl<'s> Type<'s> {
     /// What a value of this type is made of.
     ///
     /// # Errors
-    /// When elements of a list cannot be told from each other; says why.
+    /// When elements of a list have the same key; the text says which.
     pub(super) fn shape<'v>(&self, value: &'v Value) -> Result<Shape<'s, 'v>, String> {
         match value {
             Value::Object(fields) if !self.atomic => Ok(Shape::Fields(fields)),
             Value::Array(values) => {
                 let listing = self.listing();
-                let step = |(place, value): (usize, &'v Value)| match &listing {
+                let step = |(index, value): (usize, &'v Value)| match &listing {
                     Listing::Whole => Ok(None),
                     Listing::Words => Ok(Some((Step::Word(value.to_string()), value))),
-                    Listing::Keyed(keys) => Ok(Some((self.keyed(keys, place, value)?, value))),
+                    Listing::Keyed(keys) => Ok(Some((self.keyed(keys, index, value)?, value))),
                 };
                 if matches!(listing, Listing::Whole) {
                     return Ok(Shape::Leaf);
@@ -149,7 +149,7 @@ impl<'s> Type<'s> {
 
 impl Type<'_> {
     /// The step to an element of a list with keys. A key that the element leaves out has its default.
-    fn keyed(&self, keys: &[&str], place: usize, value: &Value) -> Result<Step, String> {
+    fn keyed(&self, keys: &[&str], index: usize, value: &Value) -> Result<Step, String> {
         let mut found = Map::new();
         for key in keys {
             let default = || self.items().schema?.get("properties")?.get(key)?.get("default");
@@ -159,7 +159,7 @@ impl Type<'_> {
                 }
                 _ => {
                     return Err(format!(
-                        "element {place}: associative list with keys has an element that omits key field {key:?}"
+                        "element {index}: associative list with keys has an element that omits key field {key:?}"
                     ));
                 }
             };

@@ -12,7 +12,7 @@ fn map(more: Value) -> Value {
     map
 }
 
-/// Applies a manifest as somebody, and keeps the account.
+/// Applies a manifest as a manager, and records it.
 fn applied(live: Option<&Value>, manager: &str, manifest: &Value, force: bool) -> Result<Value, Unapplied> {
     let author = author(manager);
     let application = Application { of: Type::of_kind("ConfigMap"), author: &author, manifest, force };
@@ -49,7 +49,7 @@ fn who_applies_owns_what_the_manifest_names_and_gives_up_the_rest() {
     assert_eq!(account(&first), [("one".to_owned(), json!({"f:data": {"f:a": {}, "f:b": {}}}))]);
     let shared = applied(Some(&first), "two", &map(json!({"data": {"a": "1"}})), false).unwrap();
     let rest = applied(Some(&shared), "one", &map(json!({"data": {"c": "1"}})), false).unwrap();
-    assert_eq!(rest["data"], json!({"a": "1", "c": "1"}), "a is also the other's, b was nobody else's");
+    assert_eq!(rest["data"], json!({"a": "1", "c": "1"}), "a is also the other's, b had no other manager");
     let fields = |name: &str| json!({"f:data": {format!("f:{name}"): {}}});
     assert_eq!(account(&rest), [("one".to_owned(), fields("c")), ("two".to_owned(), fields("a"))]);
     let none = applied(Some(&rest), "one", &map(json!({})), false).unwrap();
@@ -114,7 +114,7 @@ fn lists_are_owned_by_element() {
 }
 
 #[test]
-fn what_was_there_before_belongs_to_those_who_were_there_before() {
+fn earlier_fields_belong_to_earlier_managers() {
     let mut old = map(json!({"data": {"a": "1"}}));
     let Err(Unapplied::Conflicts(conflicts)) =
         applied(Some(&old), "one", &map(json!({"data": {"a": "2"}})), false)
@@ -145,7 +145,7 @@ fn kubectl_may_go_on_with_what_it_applied_in_the_client() {
         serde_json::from_str(went_on["metadata"]["annotations"][LAST_APPLIED].as_str().unwrap()).unwrap();
     assert_eq!((&went_on["data"]["a"], &note), (&json!("2"), &wanted));
     let edited = updated(&live, "kubectl-edit", json!({"data": {"a": "3"}}));
-    assert!(applied(Some(&edited), "kubectl", &wanted, false).is_err(), "somebody else changed it since");
+    assert!(applied(Some(&edited), "kubectl", &wanted, false).is_err(), "another manager changed it since");
 }
 
 fn tree() -> impl Strategy<Value = Value> {
@@ -180,7 +180,7 @@ proptest! {
         };
         let first = apply(None, &manifest(&one));
         let second = apply(Some(&first), &manifest(&other));
-        prop_assert_eq!(&second["spec"], &other, "nobody else owns anything");
+        prop_assert_eq!(&second["spec"], &other, "there is no other manager");
     }
 }
 

@@ -34,7 +34,7 @@ impl Difference {
 /// The fields that a manifest names.
 ///
 /// # Errors
-/// The path of a list whose elements cannot be told apart, and why.
+/// The path of a list with elements of the same key, and why.
 pub(super) fn named(value: &Value, of: Type<'_>) -> Result<Set, String> {
     let mut set = Set::default();
     match of.shape(value).map_err(|why| format!(": {why}"))? {
@@ -163,9 +163,9 @@ fn merge_elements(has: &Elements<'_, '_>, given: &Elements<'_, '_>) -> Vec<Value
     merged
 }
 
-/// Takes out what somebody had set before and nobody sets any more.
+/// Removes what a manager had set before and no manager sets any more.
 pub(super) fn prune(value: &mut Value, before: &Set, owned: &Set, of: Type<'_>) {
-    // A list is taken apart before it is changed; what has no parts was decided by whoever holds it.
+    // A list is split before it is changed; an atomic value was decided by its owner.
     let doomed: Vec<(Step, bool)> = match of.shape(value) {
         Ok(Shape::Fields(fields)) => fields
             .keys()

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::garbage_collector::{FOREGROUND, ORPHAN};
-use crate::resource::CLEANUP;
-
-use super::{finalizers, is_dns_name, is_label_word};
+use super::{CLEANUP, FOREGROUND, ORPHAN, finalizers, is_dns_name, is_label_word};
 
 /// What is wrong with the labels, annotations and owners: field and message each.
 pub fn problems(object: &Value) -> Vec<(String, String)> {
@@ -44,7 +41,7 @@ pub fn problems(object: &Value) -> Vec<(String, String)> {
     problems
 }
 
-/// Finalizers that are neither Kubernetes' own nor say whose they are: field and message each.
+/// Finalizers that are neither Kubernetes' own nor qualified: field and message each.
 pub fn odd_finalizers(object: &Value) -> Vec<(String, String)> {
     let own = [ORPHAN, FOREGROUND, CLEANUP, "kubernetes"];
     let odd = finalizers(object).into_iter().enumerate();
@@ -58,7 +55,7 @@ pub fn odd_finalizers(object: &Value) -> Vec<(String, String)> {
     .collect()
 }
 
-/// What is wrong with who is said to own an object.
+/// Invalid owner references.
 fn odd_owners(object: &Value) -> Vec<(String, String)> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     let owners = owners.map(Vec::as_slice).unwrap_or_default();
@@ -87,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn owners_are_told_apart() {
+    fn owners_are_distinct() {
         let owner = |uid: &str, controller: bool| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": uid, "controller": controller});
         for (owners, wrong) in [
             (json!([owner("1", true), owner("2", false)]), vec![]),
@@ -108,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn finalizers_say_whose_they_are() {
+    fn finalizers_are_qualified() {
         let object = json!({"metadata": {"finalizers": ["orphan", "example.com/x", "mine"]}});
         assert_eq!(fields(&odd_finalizers(&object)), ["metadata.finalizers[2]"]);
     }

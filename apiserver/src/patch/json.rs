@@ -118,7 +118,7 @@ impl Budget {
     }
 }
 
-/// The size of a value that is nested no deeper than an object may be once it is at its place.
+/// The size of a value that is nested no deeper than an object may be at its path.
 fn check_depth(value: &Value, at: &Pointer) -> Result<usize, PatchError> {
     let limits = Limits { bytes: usize::MAX, depth: Limits::REQUEST.depth.saturating_sub(at.count()) };
     limits.check(value).map_err(|excess| match excess {

@@ -98,7 +98,7 @@ fn merge_words(list: &mut Vec<Value>, changes: &[Value]) {
     list.extend(words.filter(|word| has.insert((*word).clone())).cloned());
 }
 
-/// Merges a list of objects that a key tells apart.
+/// Merges a list of objects by their key.
 fn merge_list(
     list: &mut Vec<Value>,
     changes: &[Value],
@@ -110,10 +110,10 @@ fn merge_list(
     }
     // Elements by their keys; of those with the same key, the first counts. What is deleted leaves a gap until the end.
     let mut elements: Vec<Option<Value>> = std::mem::take(list).into_iter().map(Some).collect();
-    let mut places: HashMap<Value, usize> = HashMap::new();
-    for (place, element) in elements.iter().enumerate() {
+    let mut indices: HashMap<Value, usize> = HashMap::new();
+    for (index, element) in elements.iter().enumerate() {
         if let Some(id) = element.as_ref().and_then(|element| element.get(key)) {
-            places.entry(id.clone()).or_insert(place);
+            indices.entry(id.clone()).or_insert(index);
         }
     }
     for (index, change) in changes.iter().enumerate() {
@@ -126,11 +126,11 @@ fn merge_list(
                 "{path}[{index}]: map does not contain declared merge key: {key}"
             )));
         };
-        let found = places.get(id).and_then(|place| elements.get_mut(*place));
+        let found = indices.get(id).and_then(|index| elements.get_mut(*index));
         match (found, directive) {
             (Some(element), Some("delete")) => {
                 *element = None;
-                places.remove(id);
+                indices.remove(id);
             }
             (None, Some("delete")) => {}
             (Some(element), _) => {
@@ -139,7 +139,7 @@ fn merge_list(
                 }
             }
             (None, _) => {
-                places.insert(id.clone(), elements.len());
+                indices.insert(id.clone(), elements.len());
                 elements.push(Some(without_directives(change)));
             }
         }

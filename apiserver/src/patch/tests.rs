@@ -9,7 +9,7 @@ fn apply(kind: Kind, object: &Value, patch: Value, keys: &[(&str, &str)]) -> Res
 }
 
 #[test]
-fn each_kind_changes_as_its_standard_says() {
+fn each_patch_kind_follows_its_standard() {
     let object = json!({"a": {"b": 1, "c": 2}, "list": [1, 2]});
     let rows = [
         (Kind::Merge, json!({"a": {"b": null}, "list": [3]}), json!({"a": {"c": 2}, "list": [3]})),
@@ -43,8 +43,8 @@ fn what_does_not_fit_is_refused() {
         apply(Kind::Json, &object, json!([{"op": "invent"}]), &[]),
         Err(PatchError::Malformed(_))
     ));
-    let strange = json!({"a": {"$patch": "invent"}});
-    assert!(matches!(apply(Kind::Strategic, &object, strange, &[]), Err(PatchError::Malformed(_))));
+    let unknown = json!({"a": {"$patch": "invent"}});
+    assert!(matches!(apply(Kind::Strategic, &object, unknown, &[]), Err(PatchError::Malformed(_))));
 }
 
 #[test]
@@ -94,10 +94,7 @@ fn copies_of_a_patch_are_bounded_together() {
     let replaced = json!([{"op": "copy", "from": "/data/a", "path": "/b"}, {"op": "remove", "path": "/b"}]);
     let replaced: Vec<&Value> = replaced.as_array().unwrap().iter().cycle().take(8).collect();
     let refused = apply(Kind::Json, &object, json!(replaced), &[]);
-    assert!(
-        matches!(refused, Err(PatchError::TooLarge(_))),
-        "also when each copy takes the place of another"
-    );
+    assert!(matches!(refused, Err(PatchError::TooLarge(_))), "also when each copy replaces another");
 }
 
 #[test]

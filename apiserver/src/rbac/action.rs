@@ -1,11 +1,11 @@
-//! What somebody wants to do.
+//! The action that a user requests.
 
-/// Something that somebody wants to do.
+/// An action that a user requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// To objects, or to a part of one.
     Object(Access),
-    /// To what stands at a path that is nobody's object.
+    /// On a non-resource path.
     Path {
         /// `get`, or another method in small letters.
         verb: String,
@@ -14,7 +14,7 @@ pub enum Action {
     },
 }
 
-/// Something that is done to objects. What is not said is empty.
+/// An action on objects. Absent attributes are empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Access {
     /// `get`, `list`, `create` and so on.
@@ -50,18 +50,18 @@ impl Action {
         }
     }
 
-    /// That somebody cannot do it, in Kubernetes' words.
+    /// The message that a user may not do it, as Kubernetes words it.
     pub fn denied(&self, user: &str) -> String {
         match self {
             Self::Path { verb, path } => format!("User {user:?} cannot {verb} path {path:?}"),
             Self::Object(access) => {
-                let place = match access.namespace.as_str() {
+                let scope = match access.namespace.as_str() {
                     "" => "at the cluster scope".to_owned(),
                     namespace => format!("in the namespace {namespace:?}"),
                 };
                 let (verb, group) = (&access.verb, &access.group);
                 format!(
-                    "User {user:?} cannot {verb} resource {:?} in API group {group:?} {place}",
+                    "User {user:?} cannot {verb} resource {:?} in API group {group:?} {scope}",
                     access.whole()
                 )
             }

@@ -13,7 +13,7 @@ use super::roles::rules_in;
 use super::rule::Rule;
 use crate::resource::CLUSTER_ROLES;
 use crate::selector::Selector;
-use crate::store::{Change, Changes, DiskError, Follower, Object, Store};
+use crate::store::{Change, Changes, DiskError, Object, Store, WatchCursor};
 use crate::{controller, meta, objects};
 
 /// Writes what is missing. Blocks.
@@ -29,24 +29,24 @@ pub fn prepare(store: &Store, policy: &Policy) -> Result<(), DiskError> {
 
 /// Reconciles them until the store is gone.
 pub async fn run(store: Arc<Store>, policy: Policy) {
-    let begin = || State { policy: policy.clone(), follower: Follower::default() };
+    let begin = || State { policy: policy.clone(), cursor: WatchCursor::default() };
     controller::run_with(store, "roles", begin, reconcile).await;
 }
 
 #[derive(Debug, std::default::Default)]
 struct State {
     policy: Policy,
-    follower: Follower,
+    cursor: WatchCursor,
 }
 
-fn reconcile(store: &Store, State { policy, follower }: &mut State) -> Option<Duration> {
-    let changed = match follower.look(store) {
+fn reconcile(store: &Store, State { policy, cursor }: &mut State) -> Option<Duration> {
+    let changed = match cursor.look(store) {
         Changes::Relist => true,
         Changes::Delta(events) => events.iter().any(|event| is_ours(&event.key.resource)),
     };
     if changed && let Err(error) = prepare(store, policy) {
         tracing::warn!(%error, "a role cannot be written; it is tried again");
-        *follower = Follower::default();
+        *cursor = WatchCursor::default();
         return Some(controller::RETRY);
     }
     None
@@ -74,7 +74,7 @@ fn reconcile_default(store: &Store, default: &Default) -> Result<(), DiskError> 
 /// What becomes of an object to which something was missing.
 fn reconciled(there: &Value, wanted: &Value) -> Option<Value> {
     let update = there.pointer("/metadata/annotations").and_then(|all| all.get(AUTO_UPDATE));
-    if update.is_some_and(|update| update == "false") || meta::is_leaving(there) {
+    if update.is_some_and(|update| update == "false") || meta::is_being_deleted(there) {
         return None;
     }
     let mut value = there.clone();
@@ -117,14 +117,14 @@ fn add(value: &mut Value, at: &[&str], more: Vec<Value>) {
     }
     let mut all = list(value, at).to_vec();
     all.extend(more);
-    let mut place = value;
+    let mut field_value = value;
     for field in at {
-        if !place.is_object() {
-            *place = json!({});
+        if !field_value.is_object() {
+            *field_value = json!({});
         }
-        place = &mut place[*field];
+        field_value = &mut field_value[*field];
     }
-    *place = Value::Array(all);
+    *field_value = Value::Array(all);
 }
 
 /// Gives roles that are made of others the rules of these.
@@ -135,7 +135,7 @@ fn aggregate(store: &Store) -> Result<(), DiskError> {
         if rules != rules_in(&role.value()) {
             objects::change(store, role, |value| {
                 value["rules"] = json!(rules);
-                !meta::is_leaving(value) || objects::is_held(value)
+                !meta::is_being_deleted(value) || objects::is_held(value)
             })?;
         }
     }

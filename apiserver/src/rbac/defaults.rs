@@ -17,7 +17,7 @@ pub const READ: [&str; 3] = ["get", "list", "watch"];
 pub const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 pub use kubernetes::{TO_ADMIN, TO_EDIT, TO_VIEW};
 
-/// Whoever has shown nothing.
+/// The group of unauthenticated users.
 const UNKNOWN: &str = "system:unauthenticated";
 /// Set to `false`, it keeps an object as its users left it.
 pub const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
@@ -29,7 +29,7 @@ pub struct Default {
     pub resource: &'static Resource,
     /// Its name.
     pub name: &'static str,
-    /// It, without what a server says.
+    /// The object without fields that a server sets.
     pub value: Value,
 }
 
@@ -127,7 +127,7 @@ pub fn bind_to_user(role: &'static str, labels: &[(&str, &str)], user: &str) -> 
     object(&CLUSTER_ROLE_BINDINGS, role, labels, json!({"subjects": subjects, "roleRef": role_ref}))
 }
 
-/// Binds a role to whoever is known.
+/// Binds a role to all authenticated users.
 pub fn bind_to_known(role: &'static str, labels: &[(&str, &str)]) -> Default {
     bind(role, labels, &[KNOWN])
 }
@@ -142,7 +142,7 @@ mod tests {
         let all = Policy::default();
         for Default { resource, name, value } in all.iter() {
             let mut given = value.clone();
-            let findings = crate::schema::check(resource, &mut given);
+            let findings = resource.check(&mut given);
             assert_eq!(findings, crate::schema::Findings::default(), "{name}");
             assert_eq!((resource.admit)(&mut given, None), [], "{name}");
             assert_eq!(&given, value, "{name} needs no completion");

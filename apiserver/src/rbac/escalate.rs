@@ -1,4 +1,4 @@
-//! Nobody gives away more than they have, unless they may `escalate` or `bind`.
+//! Prevention of privilege escalation: users grant only what they have, unless they may `escalate` or `bind`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,12 +16,12 @@ const MOST_PARTS: usize = 1 << 16;
 /// Rules that a message lists.
 const TOLD: usize = 20;
 
-/// Why somebody may not write a role or a binding.
+/// Why a user may not write a role or a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Escalation {
-    /// They do not have this themselves, for people.
+    /// They lack these rules themselves; a text.
     NotHeld(String),
-    /// Nobody knows what it would give: there is no such role.
+    /// The rules are unknown: the role does not exist.
     NoRole(Reference),
 }
 
@@ -37,7 +37,7 @@ pub struct Writing<'a> {
 }
 
 impl Writing<'_> {
-    /// Judges a role or a binding; others are nobody's privilege.
+    /// Checks a role or a binding; other resources grant nothing.
     ///
     /// # Errors
     /// What the user would give away without having it.
@@ -71,7 +71,7 @@ impl Writing<'_> {
         let role: Reference = role_of(new);
         let same = |old: &Value| role_of(old) == role && old.get("subjects") == new.get("subjects");
         let namespace = crate::meta::text(new, "namespace");
-        let (plural, _) = role.place(namespace);
+        let (plural, _) = role.location(namespace);
         if old.is_some_and(same) || self.may("bind", plural, (namespace, &role.name)) {
             return Ok(());
         }

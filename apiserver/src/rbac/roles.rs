@@ -9,13 +9,10 @@ use serde_json::Value;
 use super::action::Action;
 use super::rule::Rule;
 use super::{GROUP, is_ours};
-use crate::auth::User;
+use crate::auth::{ACCOUNT, User};
 use crate::meta;
 use crate::resource::{CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES, Resource};
-use crate::store::{Kept, Object, Store};
-
-/// What accounts' user names begin with.
-pub const ACCOUNT: &str = "system:serviceaccount:";
+use crate::store::{Cached, Object, Store};
 
 /// The part of a role that is looked at.
 #[derive(Debug, Default, Deserialize)]
@@ -74,7 +71,7 @@ pub fn role_of(binding: &Value) -> Reference {
 
 impl Reference {
     /// The plural of its kind, and the namespace in which it is for a binding of this one.
-    pub fn place<'n>(&self, namespace: &'n str) -> (&'static str, &'n str) {
+    pub fn location<'n>(&self, namespace: &'n str) -> (&'static str, &'n str) {
         if self.kind == "Role" { ("roles", namespace) } else { ("clusterroles", "") }
     }
 
@@ -84,12 +81,12 @@ impl Reference {
     }
 }
 
-/// That somebody has a role.
+/// The binding of a role to a subject.
 #[derive(Debug)]
 struct Grant {
     /// Where it counts; absent: everywhere.
     namespace: Option<String>,
-    /// None where there is no such role.
+    /// None if the role does not exist.
     rules: Option<Arc<[Rule]>>,
     /// The binding, the role and the subject.
     binding: String,
@@ -102,7 +99,7 @@ struct Grant {
 pub enum Decision {
     /// It may be done, for this reason.
     Allowed(String),
-    /// It may not; empty where there is no more to say than that.
+    /// It is denied; the reason may be empty.
     Denied(String),
 }
 
@@ -128,8 +125,8 @@ impl Roles {
         let mut roles = Self::default();
         for resource in [&CLUSTER_ROLES, &ROLES] {
             for object in store.list(&resource.name(), None).objects {
-                let place = (object.key.namespace.clone(), object.key.name.clone());
-                roles.rules.insert(place, rules_in(&object.value()).into());
+                let key = (object.key.namespace.clone(), object.key.name.clone());
+                roles.rules.insert(key, rules_in(&object.value()).into());
             }
         }
         for resource in [&CLUSTER_ROLE_BINDINGS, &ROLE_BINDINGS] {
@@ -149,7 +146,7 @@ impl Roles {
             None => format!("{kind} {name:?}"),
         };
         for subject in subjects {
-            // An account lives where it is bound, unless the binding says otherwise.
+            // The namespace of an account defaults to that of the binding.
             let home = match subject.namespace.as_str() {
                 "" if subject.kind == "ServiceAccount" => &object.key.namespace,
                 home => home,
@@ -177,11 +174,11 @@ impl Roles {
 
     /// The rules of the role that a binding in a namespace refers to.
     pub fn role(&self, role: &Reference, namespace: &str) -> Option<&Arc<[Rule]>> {
-        let (_, namespace) = role.place(namespace);
+        let (_, namespace) = role.location(namespace);
         self.rules.get(&(namespace.to_owned(), role.name.clone()))
     }
 
-    /// What somebody has in a namespace; in none when it is empty.
+    /// The rules of a user in a namespace; cluster-wide when it is empty.
     fn grants<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Grant> {
         let groups = user.groups.iter().filter_map(|group| self.groups.get(group));
         let all = self.users.get(&user.name).into_iter().chain(groups).flatten();
@@ -189,12 +186,12 @@ impl Roles {
         all.map(|grant| &**grant).filter(counts)
     }
 
-    /// The rules that somebody has in a namespace; in none when it is empty.
+    /// All rules of a user in a namespace; cluster-wide when it is empty.
     pub fn rules_of<'a>(&'a self, user: &'a User, namespace: &'a str) -> impl Iterator<Item = &'a Rule> {
         self.grants(user, namespace).filter_map(|grant| grant.rules.as_deref()).flatten()
     }
 
-    /// Whether somebody may do something. Administrators may do everything, whatever roles say.
+    /// Whether a user may do something. Administrators may do everything, without any role.
     pub fn may(&self, user: &User, action: &Action) -> bool {
         let rules = self.rules_of(user, action.namespace());
         user.may_everything() || rules.into_iter().any(|rule| rule.allows(action))
@@ -231,7 +228,7 @@ fn meta_kind(binding: &Object) -> &'static str {
 
 /// The roles of a store, brought up to date when they are asked for.
 #[derive(Debug, Default)]
-pub struct RolesNow(Kept<Roles>);
+pub struct RolesNow(Cached<Roles>);
 
 impl RolesNow {
     /// Who has which rules now: everything that was written before counts.

@@ -177,7 +177,7 @@ mod tests {
             let action = Action::Path { verb: verb.to_owned(), path: path.to_owned() };
             assert_eq!(given.allows(&action), allowed, "{verb} {path}");
         }
-        assert!(!given.allows(&act("get", "", "version", "")), "paths are no objects");
+        assert!(!given.allows(&act("get", "", "version", "")), "paths are not objects");
     }
 
     #[test]

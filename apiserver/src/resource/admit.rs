@@ -1,48 +1,12 @@
-//! What is completed and judged before an object is stored.
+//! Defaulting and validation of objects before they are stored.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::cause::Cause;
 use crate::meta;
-
-/// One reason to refuse an object.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
-    /// As `metav1.CauseType`.
-    pub reason: &'static str,
-    /// For people.
-    pub message: String,
-    /// The path of the field.
-    pub field: String,
-}
-
-impl Cause {
-    pub fn invalid(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: "FieldValueInvalid", message: message.into(), field: field.into() }
-    }
-
-    pub fn unsupported(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: "FieldValueNotSupported", ..Self::invalid(field, message) }
-    }
-
-    pub fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: "FieldValueForbidden", ..Self::invalid(field, message) }
-    }
-
-    pub fn duplicate(field: impl Into<String>, value: &str) -> Self {
-        Self { reason: "FieldValueDuplicate", ..Self::invalid(field, format!("Duplicate value: {value:?}")) }
-    }
-
-    pub fn not_found(field: impl Into<String>, value: &str) -> Self {
-        Self { reason: "FieldValueNotFound", ..Self::invalid(field, format!("Not found: {value:?}")) }
-    }
-
-    pub fn required(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { reason: "FieldValueRequired", ..Self::invalid(field, message) }
-    }
-}
 
 pub(super) fn nothing(_: &mut Value, _: Option<&Value>) -> Vec<Cause> {
     Vec::new()
@@ -185,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_maps_are_words_and_told_once() {
+    fn keys_of_maps_are_valid_and_unique() {
         let mut odd = json!({"metadata": {}, "data": {"../x": "y"}});
         assert_eq!(config_map(&mut odd, None)[0].field, "data[../x]");
         let mut twice = json!({"metadata": {}, "data": {"a": "b"}, "binaryData": {"a": "aGk="}});

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Text, duration, path};
+use super::{Text, duration};
+use crate::json_path;
 
 /// A column of a table.
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub struct Column {
 /// Where a cell comes from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A [path].
+    /// A [path](json_path).
     Path(Text),
     /// How long ago the time at a path is.
     Since(Text),
@@ -70,8 +71,8 @@ impl Column {
     /// The cell for an object.
     pub fn cell(&self, object: &Value) -> Value {
         match &self.source {
-            Source::Path(at) => path::find(object, at).cloned().unwrap_or(Value::Null),
-            Source::Since(at) => match path::find(object, at).and_then(Value::as_str) {
+            Source::Path(at) => json_path::find(object, at).cloned().unwrap_or(Value::Null),
+            Source::Since(at) => match json_path::find(object, at).and_then(Value::as_str) {
                 Some(time) => Value::String(duration::since(time)),
                 None => Value::Null,
             },

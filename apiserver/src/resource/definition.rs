@@ -4,13 +4,10 @@ mod shape;
 
 use serde_json::{Value, json};
 
+use super::KUBERNETES;
 use super::{Cause, Column, Custom, Registry, Resource, Scale, Source, Text};
-use crate::meta;
-use crate::meta::{is_dns_label, is_dns_name};
-use crate::schema::KUBERNETES;
+use crate::meta::{self, CLEANUP, is_dns_label, is_dns_name};
 
-/// Held until no object of it is left; Kubernetes'.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 const VERSIONS: &str = "spec.versions";
 
 fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {

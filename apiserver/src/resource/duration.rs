@@ -1,4 +1,4 @@
-//! Ages for people, as `kubectl` shows them.
+//! Ages in `kubectl`'s short form.
 
 use jiff::Timestamp;
 
@@ -10,7 +10,7 @@ pub(super) fn since(time: &str) -> String {
     }
 }
 
-/// Two units at most, the second only where it says something: `5s`, `3m20s`, `26m`, `5h2m`, `9h`, `2d3h`, `9d`, `3y`.
+/// Two units at most, the second only if it is not zero: `5s`, `3m20s`, `26m`, `5h2m`, `9h`, `2d3h`, `9d`, `3y`.
 pub fn human(seconds: i64) -> String {
     let seconds = seconds.max(0);
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86400);

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::path;
 use super::{Admit, Cause, Column, Resource, Row, Source};
-use crate::rbac::GROUP;
+use crate::json_path;
 use crate::selector::Selector;
 
-/// Bytes of a name.
+/// The API group of roles and bindings.
+pub const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+/// Longest name of a role or binding, in bytes.
 const LONGEST_NAME: usize = 253;
 
 fn role_row(kind: &'static str, namespaced: bool, admit: Admit) -> Resource {
@@ -21,7 +22,7 @@ fn role_row(kind: &'static str, namespaced: bool, admit: Admit) -> Resource {
         ],
         admit,
         name_fits,
-        ..Resource::kubernetes(GROUP, kind)
+        ..Resource::kubernetes(RBAC_GROUP, kind)
     }
 }
 
@@ -59,7 +60,11 @@ fn binding_columns() -> Vec<Column> {
 }
 
 fn role(binding: &Value) -> Value {
-    json!(format!("{}/{}", path::text(binding, ".roleRef.kind"), path::text(binding, ".roleRef.name")))
+    json!(format!(
+        "{}/{}",
+        json_path::text(binding, ".roleRef.kind"),
+        json_path::text(binding, ".roleRef.name")
+    ))
 }
 
 fn subjects(binding: &Value, kind: &str) -> Value {
@@ -160,11 +165,11 @@ fn binding(new: &mut Value, old: Option<&Value>, kinds: &[&str]) -> Vec<Cause> {
     if !new["roleRef"].is_object() {
         new["roleRef"] = json!({});
     }
-    complete(&mut new["roleRef"], GROUP);
+    complete(&mut new["roleRef"], RBAC_GROUP);
     let mut causes = Vec::new();
     let reference = &new["roleRef"];
-    if text(reference, "apiGroup") != GROUP {
-        causes.push(unsupported("roleRef.apiGroup", text(reference, "apiGroup"), &[GROUP]));
+    if text(reference, "apiGroup") != RBAC_GROUP {
+        causes.push(unsupported("roleRef.apiGroup", text(reference, "apiGroup"), &[RBAC_GROUP]));
     }
     if !kinds.contains(&text(reference, "kind")) {
         causes.push(unsupported("roleRef.kind", text(reference, "kind"), kinds));
@@ -183,11 +188,11 @@ fn binding(new: &mut Value, old: Option<&Value>, kinds: &[&str]) -> Vec<Cause> {
     }
     let namespaced = kinds.contains(&"Role");
     if let Some(all) = new.get_mut("subjects").and_then(Value::as_array_mut) {
-        let judged = all
+        let checked = all
             .iter_mut()
             .enumerate()
             .flat_map(|(index, subject)| validate_subject(subject, index, namespaced));
-        causes.extend(judged);
+        causes.extend(checked);
     }
     causes
 }
@@ -199,13 +204,13 @@ fn complete(reference: &mut Value, group: &str) {
     }
 }
 
-/// `namespaced` is whether the binding is in a namespace, which is then its accounts' unless they say otherwise.
+/// `namespaced` is whether the binding is in a namespace, the default of its accounts'.
 fn validate_subject(subject: &mut Value, index: usize, namespaced: bool) -> Vec<Cause> {
     let at = |field: &str| format!("subjects[{index}].{field}");
     let kind = text(subject, "kind").to_owned();
     let group = match kind.as_str() {
         "ServiceAccount" => "",
-        "User" | "Group" => GROUP,
+        "User" | "Group" => RBAC_GROUP,
         other => return vec![unsupported(&at("kind"), other, &["ServiceAccount", "User", "Group"])],
     };
     complete(subject, group);
@@ -236,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_say_what_may_be_done_and_to_what() {
+    fn rules_name_verbs_and_resources() {
         for (rule, cluster, namespaced) in [
             (json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}), vec![], vec![]),
             (
@@ -272,7 +277,7 @@ mod tests {
         assert_eq!(admit_binding(&mut new, None), []);
         assert_eq!(
             (&new["roleRef"]["apiGroup"], &new["subjects"][0]["apiGroup"]),
-            (&json!(GROUP), &json!(GROUP))
+            (&json!(RBAC_GROUP), &json!(RBAC_GROUP))
         );
         assert!(new["subjects"][1].get("apiGroup").is_none());
         assert_eq!((role(&new), subjects(&new, "ServiceAccount")), (json!("Role/r"), json!("n/s")));

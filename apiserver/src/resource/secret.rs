@@ -6,7 +6,12 @@ use serde_json::{Value, json};
 
 use super::Cause;
 use super::admit::{base64, data_keys, decoded_bytes_of, immutable, too_long};
-use crate::account_tokens;
+use crate::meta;
+
+/// The type of Secrets that hold a token of a ServiceAccount.
+pub const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
+/// The annotation of such a Secret that names the ServiceAccount.
+pub const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 
 /// What a Secret of a type must have.
 const OF_TYPE: [(&str, &[&str]); 4] = [
@@ -29,10 +34,8 @@ fn lacks(secret: &Value) -> Vec<Cause> {
             either.into_iter().map(required).collect()
         };
     }
-    if kind == account_tokens::TYPE
-        && account_tokens::annotation(secret, account_tokens::ACCOUNT_NAME).is_none()
-    {
-        let field = format!("metadata.annotations[{}]", account_tokens::ACCOUNT_NAME);
+    if kind == ACCOUNT_TOKEN && meta::annotation(secret, ACCOUNT_NAME).is_none() {
+        let field = format!("metadata.annotations[{}]", ACCOUNT_NAME);
         return vec![Cause::required(field, "Required value")];
     }
     let keys = OF_TYPE.iter().filter(|(of, _)| *of == kind).flat_map(|(_, keys)| *keys);
@@ -90,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_have_what_their_type_says() {
+    fn secrets_have_the_keys_of_their_type() {
         for (kind, keys, lacking) in [
             ("kubernetes.io/tls", vec!["tls.crt"], vec!["data[tls.key]"]),
             ("kubernetes.io/tls", vec!["tls.crt", "tls.key"], vec![]),
@@ -98,7 +101,7 @@ mod tests {
             ("kubernetes.io/ssh-auth", vec!["other"], vec!["data[ssh-privatekey]"]),
             ("kubernetes.io/basic-auth", vec![], vec!["data[username]", "data[password]"]),
             ("kubernetes.io/basic-auth", vec!["password"], vec![]),
-            (account_tokens::TYPE, vec![], vec!["metadata.annotations[kubernetes.io/service-account.name]"]),
+            (ACCOUNT_TOKEN, vec![], vec!["metadata.annotations[kubernetes.io/service-account.name]"]),
             ("example.com/own", vec![], vec![]),
         ] {
             let data: Map<String, Value> =

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::{
-    Column, METADATA_LISTS, Resource, Row, Source, admit, definition, path, pod, role, secret, texts,
-    workload,
+    Column, METADATA_LISTS, Resource, Row, Source, admit, definition, pod, role, secret, texts, workload,
 };
+use crate::json_path;
 use crate::meta::is_dns_label;
 
 /// Namespaces.
@@ -218,14 +218,14 @@ fn secrets(object: &Value) -> Value {
 }
 
 fn involved(object: &Value) -> Value {
-    let kind = path::text(object, ".involvedObject.kind").to_lowercase();
-    json!(format!("{kind}/{}", path::text(object, ".involvedObject.name")))
+    let kind = json_path::text(object, ".involvedObject.kind").to_lowercase();
+    json!(format!("{kind}/{}", json_path::text(object, ".involvedObject.name")))
 }
 
 fn readiness(object: &Value) -> Value {
-    let ready = path::text(object, ".status.conditions[?(@.type=='Ready')].status") == "True";
+    let ready = json_path::text(object, ".status.conditions[?(@.type=='Ready')].status") == "True";
     let word = if ready { "Ready" } else { "NotReady" };
-    json!(match path::text(object, ".spec.unschedulable").as_str() {
+    json!(match json_path::text(object, ".spec.unschedulable").as_str() {
         "true" => format!("{word},SchedulingDisabled"),
         _ => word.to_owned(),
     })

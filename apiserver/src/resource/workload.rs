@@ -25,7 +25,7 @@ const ROWS: &[Row] = &[
     ("extensions", "v1beta1", "Ingress", &[], service),
 ];
 
-/// Whether there are no objects of a kind.
+/// Whether a kind is one of those without objects.
 pub fn is_workload(api_version: &str, kind: &str) -> bool {
     let is = |row: &Resource| row.kind == kind && row.api_version() == api_version;
     rows().iter().any(is)

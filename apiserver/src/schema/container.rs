@@ -2,7 +2,7 @@
 
 use super::core::Definition;
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "Container",
         "A single application container that runs within a pod.",

@@ -1,13 +1,13 @@
 //! The kinds of Kubernetes' core group that are served, as tables.
 
 /// Name, description, and fields: name, type, description.
-pub(super) type Definition =
+pub(crate) type Definition =
     (&'static str, &'static str, &'static [(&'static str, &'static str, &'static str)]);
 
 /// A type is `string`, `integer`, `boolean`, `time`, `bytes`, `any` or a definition's name; `{}T` is a map and `[]T` a
 /// list. A list that is merged by element is `[=]T` where elements are scalars, and `[key]T` or `[key,key]T` where keys
-/// tell them apart; `!T` is always replaced as a whole.
-pub(super) const DEFINITIONS: &[Definition] = &[
+/// are their map keys; `!T` is always replaced as a whole.
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "Namespace",
         "Provides a scope for names.",

@@ -2,7 +2,7 @@
 
 use super::core::Definition;
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "CustomResourceDefinition",
         "Represents a resource that is exposed on the API server. Its name is <spec.names.plural>.<spec.group>.",

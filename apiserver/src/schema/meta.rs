@@ -2,7 +2,7 @@
 
 use super::core::Definition;
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "ObjectMeta",
         "Metadata that every persisted resource has.",

@@ -2,7 +2,7 @@
 
 use super::core::Definition;
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "Pod",
         "A collection of containers that can run on a host, created by clients and scheduled onto hosts.",

@@ -3,7 +3,7 @@
 use super::core::Definition;
 
 /// Their definitions.
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "Role",
         "A namespaced, logical grouping of PolicyRules that can be referenced as a unit by a RoleBinding.",

@@ -21,7 +21,7 @@ use serde_json::Value;
 use self::check::Scope;
 use self::kind::Kind;
 use super::structural::{is, properties};
-use crate::resource::Cause;
+use crate::cause::Cause;
 
 pub use run::validate;
 
@@ -55,7 +55,7 @@ struct Rule {
     test: IdedExpr,
     steps: u64,
     message: String,
-    say: Option<IdedExpr>,
+    message_expression: Option<IdedExpr>,
     reason: &'static str,
     /// Below the value, with what joins it.
     field: String,
@@ -82,7 +82,7 @@ impl Rules {
     }
 }
 
-/// Works on a stack that is large enough, and says what went wrong.
+/// Runs work on a stack that is large enough; the error is its text.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     thread::scope(|scope| {
         let thread =
@@ -188,7 +188,7 @@ fn one(schema: &Value, given: &Value, (root, known): (bool, bool)) -> Result<Rul
         }
     };
     let mut test = compiled("rule", rule, Kind::Bool)?;
-    let mut say = match text("messageExpression") {
+    let mut message_expression = match text("messageExpression") {
         Some(source) => Some(compiled("messageExpression", source, Kind::Text)?),
         None => None,
     };
@@ -215,9 +215,9 @@ fn one(schema: &Value, given: &Value, (root, known): (bool, bool)) -> Result<Rul
         })?,
     };
     let message = text("message").map_or_else(|| format!("failed rule: {rule}"), str::to_owned);
-    let steps = fuel::meter(&mut test) + say.as_mut().map_or(0, fuel::meter);
+    let steps = fuel::meter(&mut test) + message_expression.as_mut().map_or(0, fuel::meter);
     let (looks_back, always) = (scope.looks_back, optional);
-    Ok(Rule { test, steps, message, say, reason, field, looks_back, always })
+    Ok(Rule { test, steps, message, message_expression, reason, field, looks_back, always })
 }
 
 fn parse(source: &str) -> Result<IdedExpr, String> {

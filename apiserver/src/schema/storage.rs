@@ -2,7 +2,7 @@
 
 use super::core::Definition;
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "PersistentVolumeClaim",
         "A user's request for and claim to a persistent volume.",

@@ -1,16 +1,16 @@
 //! Schemas of CustomResourceDefinitions at work: what they do not know goes, what they presume is added, and what they
 //! demand is checked.
 
-mod demand;
+mod validation;
 
 use serde_json::{Map, Value};
 
-pub use demand::validate;
+pub use validation::validate;
 
-/// What an embedded object has though its schema does not say so.
+/// Fields of an embedded object that its schema may omit.
 const EMBEDDED: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Whether a schema says yes to a question.
+/// Whether a boolean keyword of a schema is true.
 pub(super) fn is(schema: &Value, question: &str) -> bool {
     schema.get(question).and_then(Value::as_bool).unwrap_or_default()
 }
@@ -64,7 +64,7 @@ pub fn prune(schema: &Value, value: &mut Value, at: &str, unknown: &mut Vec<Stri
     }
 }
 
-/// Adds what is presumed where nothing is said.
+/// Adds defaults of absent fields.
 pub fn default(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(fields) => {

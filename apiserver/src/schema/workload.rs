@@ -1,4 +1,4 @@
-//! The kinds of Kubernetes of which there are no objects.
+//! The kinds of Kubernetes that have a schema but no objects here.
 
 use super::core::Definition;
 
@@ -7,7 +7,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     ("status", "any", "Most recently observed state of the object. Read-only."),
 ];
 
-pub(super) const DEFINITIONS: &[Definition] = &[
+pub(crate) const DEFINITIONS: &[Definition] = &[
     (
         "ReplicationController",
         "Ensures that a specified number of pod replicas run. Deployments supersede it. This server has none.",

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Requirement;
-use crate::resource::Cause;
+use crate::cause::Cause;
 
 const OPERATORS: [&str; 4] = ["DoesNotExist", "Exists", "In", "NotIn"];
 

@@ -115,11 +115,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn nobody_is_listened_to_for_ever() {
+    async fn lingering_connections_are_closed() {
         let (client, server) = duplex(4096);
         let begin = Instant::now();
         Lingering::over(server).shutdown().await.unwrap();
-        assert_eq!(begin.elapsed().as_secs(), LONGEST.as_secs(), "one who says nothing");
+        assert_eq!(begin.elapsed().as_secs(), LONGEST.as_secs(), "a client that sends nothing");
         drop(client);
         let (mut client, server) = duplex(4096);
         let sending = tokio::spawn(async move {

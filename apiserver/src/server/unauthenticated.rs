@@ -1,5 +1,5 @@
-//! Who may hold connections: those who have shown who they are, many; the others, few, of which the oldest goes when
-//! another one comes.
+//! Limits on connections: many authenticated ones; of the few unauthenticated ones the oldest is closed when
+//! another one is accepted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 use tracing::debug;
 
-/// Unauthenticated connections at the same time. Everybody is one until they have shown something, and after a restart of
+/// Unauthenticated connections at the same time. Every client starts as one, and after a restart of
 /// the server hundreds of watchers come back at once.
 const MAX_UNAUTHENTICATED: usize = 1024;
 /// Connections of all others.
@@ -28,12 +28,12 @@ struct Unauthenticated {
     tasks: BTreeMap<u64, AbortHandle>,
 }
 
-/// The standing of one connection, as long as it lasts.
+/// The slot of one connection, held until it is closed.
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct ConnectionSlot {
     connections: Arc<Connections>,
     number: u64,
-    place: OnceLock<OwnedSemaphorePermit>,
+    permit: OnceLock<OwnedSemaphorePermit>,
 }
 
 impl Connections {
@@ -51,13 +51,13 @@ impl Connections {
     /// Spawns an unauthenticated connection.
     pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(
         self: &Arc<Self>,
-        connection: impl FnOnce(Standing) -> F,
+        connection: impl FnOnce(ConnectionSlot) -> F,
     ) {
         let mut unauthenticated = self.unauthenticated();
         unauthenticated.count += 1;
         let number = unauthenticated.count;
-        let standing = Standing { connections: Arc::clone(self), number, place: OnceLock::new() };
-        let task = tokio::spawn(connection(standing));
+        let slot = ConnectionSlot { connections: Arc::clone(self), number, permit: OnceLock::new() };
+        let task = tokio::spawn(connection(slot));
         unauthenticated.tasks.insert(number, task.abort_handle());
         let too_many = unauthenticated.tasks.len() > MAX_UNAUTHENTICATED;
         let oldest = too_many.then(|| unauthenticated.tasks.pop_first()).flatten();
@@ -69,25 +69,25 @@ impl Connections {
     }
 }
 
-impl Standing {
-    /// They have shown who they are. Where all places are taken they stay what they were.
+impl ConnectionSlot {
+    /// The client has authenticated. Without a free permit the connection stays unauthenticated.
     pub(super) fn known(&self) {
-        if self.place.get().is_none()
-            && let Ok(place) = Arc::clone(&self.connections.known).try_acquire_owned()
-            && self.place.set(place).is_ok()
+        if self.permit.get().is_none()
+            && let Ok(permit) = Arc::clone(&self.connections.known).try_acquire_owned()
+            && self.permit.set(permit).is_ok()
         {
-            self.leave();
+            self.remove_unauthenticated();
         }
     }
 
-    fn leave(&self) {
+    fn remove_unauthenticated(&self) {
         self.connections.unauthenticated().tasks.remove(&self.number);
     }
 }
 
-impl Drop for Standing {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.leave();
+        self.remove_unauthenticated();
     }
 }
 
@@ -98,31 +98,31 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_oldest_stranger_goes_and_whoever_is_known_stays() {
+    async fn the_oldest_unauthenticated_connection_is_closed() {
         let connections = Connections::new();
         let (gone, mut closed) = mpsc::unbounded_channel();
         let come = |known: bool, name: usize| {
             let gone = gone.clone();
-            connections.spawn(move |standing| async move {
-                struct Told(mpsc::UnboundedSender<usize>, usize);
-                impl Drop for Told {
+            connections.spawn(move |slot| async move {
+                struct Closed(mpsc::UnboundedSender<usize>, usize);
+                impl Drop for Closed {
                     fn drop(&mut self) {
                         let _ = self.0.send(self.1);
                     }
                 }
-                let _told = Told(gone, name);
+                let _closed = Closed(gone, name);
                 if known {
-                    standing.known();
+                    slot.known();
                 }
                 std::future::pending::<()>().await;
-                drop(standing);
+                drop(slot);
             });
         };
         come(true, 0);
         tokio::task::yield_now().await;
         (1..=MAX_UNAUTHENTICATED).for_each(|name| come(false, name));
         tokio::task::yield_now().await;
-        assert!(closed.try_recv().is_err(), "there is room for all");
+        assert!(closed.try_recv().is_err(), "none is over the limit");
         come(false, MAX_UNAUTHENTICATED + 1);
         assert_eq!(closed.recv().await, Some(1));
         assert_eq!(connections.unauthenticated().tasks.len(), MAX_UNAUTHENTICATED);
@@ -130,13 +130,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_leaves_leaves_nothing() {
+    async fn closed_connections_are_forgotten() {
         let connections = Connections::new();
         let (done, ended) = tokio::sync::oneshot::channel();
-        connections.spawn(|standing| async move {
-            standing.known();
-            standing.known();
-            drop(standing);
+        connections.spawn(|slot| async move {
+            slot.known();
+            slot.known();
+            drop(slot);
             let _ = done.send(());
         });
         ended.await.unwrap();

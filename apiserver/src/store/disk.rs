@@ -33,7 +33,7 @@ pub enum DiskError {
     File {
         /// The file.
         path: PathBuf,
-        /// What redb says.
+        /// The error of redb.
         #[source]
         source: Box<redb::Error>,
     },
@@ -223,7 +223,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Does something once more, with the space of the reserve, where there is no other and it may use that.
+    /// Retries an operation with the reserve's space, if it may use that and the disk is full.
     fn within<T>(
         &mut self,
         space: Space,
@@ -340,7 +340,7 @@ fn object(name: &str, revision: u64, json: &[u8], recent: &Arc<Recent>) -> Resul
             Ok(size) => Ok(Object::sized(key, revision, value, size, recent)),
             Err(excess) => Err((key, excess.to_string())),
         },
-        Ok(_) => Err((key, "it is no object".to_owned())),
+        Ok(_) => Err((key, "it is not an object".to_owned())),
         Err(error) => Err((key, error.to_string())),
     }
 }

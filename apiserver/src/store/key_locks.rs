@@ -24,7 +24,7 @@ impl KeyLocks {
         self.locked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks a key, as soon as nobody else has it. Blocks.
+    /// Locks a key, as soon as it is free. Blocks.
     pub(super) fn lock<'l>(&'l self, key: &'l Key) -> KeyGuard<'l> {
         let locked = self.released.wait_while(self.locked(), |locked| locked.contains(key));
         locked.unwrap_or_else(PoisonError::into_inner).insert(key.clone());

@@ -20,7 +20,7 @@ pub struct Limits {
 impl Limits {
     /// Of what clients write. The size is that of an etcd request, which bounds an object of a Kubernetes API server.
     pub const REQUEST: Self = Self { bytes: 3 << 19, depth: 96 };
-    /// Of everything in the store: room for what the server adds to an accepted object (status, finalizers,
+    /// Of everything in the store: space for what the server adds to an accepted object (status, finalizers,
     /// `managedFields`, which are four levels deeper than the field that they name), and so little depth that serde_json
     /// reads the object back (127 levels), also as a member of a list, a table or a watch event.
     pub const STORED: Self = Self { bytes: 3 << 20, depth: 120 };

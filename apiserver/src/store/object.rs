@@ -93,7 +93,7 @@ impl Object {
         value
     }
 
-    /// The same for those who look at all objects: a value that is parsed for it is not kept in place of others.
+    /// The same for readers of all objects: a value that is parsed for it does not evict others from the cache.
     pub fn value_once(&self) -> Arc<Value> {
         let kept = lock(&self.unpacked).upgrade();
         kept.map_or_else(|| parse(&self.unpack()), |unpacked| Arc::clone(&unpacked.value))
@@ -116,7 +116,7 @@ impl Object {
         String::from_utf8(json).unwrap_or_default().into()
     }
 
-    /// Whether a value says the same, its revision aside.
+    /// Whether a value is equal but for its revision.
     pub(super) fn is_same(&self, value: &Value) -> bool {
         let (Value::Object(has), Value::Object(new)) = (&*self.value(), value) else { return false };
         has.len() == new.len()
@@ -204,11 +204,11 @@ mod tests {
         assert!(is_kept(&first));
         let json = first.json();
         let large = object(&recent, "large", MOST_RECENT);
-        assert!(!is_kept(&first), "a newer one took its place");
+        assert!(!is_kept(&first), "a newer one replaced it");
         assert!(is_kept(&large), "the last one stays, however large");
         assert_eq!(first.json(), json);
         assert_eq!(first.value_once().to_string(), *json);
-        assert!(!is_kept(&first) && is_kept(&large), "nothing took the place of another");
+        assert!(!is_kept(&first) && is_kept(&large), "nothing was replaced");
         let value = first.value();
         assert_eq!(value.pointer("/metadata"), Some(&json!({"name": "first", "resourceVersion": "7"})));
         assert!(Arc::ptr_eq(&value, &first.value()), "it is parsed once");

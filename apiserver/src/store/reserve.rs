@@ -1,5 +1,5 @@
 //! Space that is kept for the writes that a full disk must not stop: deletions, which free space, and what the server
-//! itself writes, such as the status that says that there is none.
+//! itself writes, such as a status that reports a full disk.
 
 use std::fs::{self, OpenOptions};
 use std::io;

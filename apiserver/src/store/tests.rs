@@ -173,7 +173,7 @@ fn a_revision_that_was_tried_is_never_used_again() {
         assert_eq!(
             (store.revision(), texts(&store.list("r", None))),
             (3, names),
-            "{failure:?}: memory told the truth"
+            "{failure:?}: memory matches the disk"
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Objects that cannot be read back. Each is moved out of the store to `unreadable/RESOURCE/NAMESPACE/NAME/REVISION.json`
 //! beside it, as it was, and the others are served.
 //!
-//! Whoever holds what belongs to such an object must not take it for deleted, so their keys stay known for as long as
+//! The holders of its resources must not take such an object for deleted, so their keys stay known for as long as
 //! their files are there.
 
 use std::collections::BTreeSet;
@@ -40,16 +40,16 @@ pub(super) fn set_aside(directory: &Path, key: &Key, revision: u64, json: &[u8],
     }
 }
 
-/// Writes a file; says where.
+/// Writes a file and returns its path.
 pub(super) fn put(directory: &Path, key: &Key, revision: u64, json: &[u8]) -> io::Result<PathBuf> {
     let namespace = if key.namespace.is_empty() { CLUSTER } else { &key.namespace };
     let parts = [key.resource.as_str(), namespace, &key.name];
     if parts.iter().any(|part| part.is_empty() || part.starts_with('.') || part.contains('/')) {
         return Err(io::ErrorKind::InvalidFilename.into());
     }
-    let place = parts.iter().fold(directory.to_owned(), |place, part| place.join(part));
-    make_private(&place)?;
-    let file = place.join(format!("{revision}.json"));
+    let directory = parts.iter().fold(directory.to_owned(), |directory, part| directory.join(part));
+    make_private(&directory)?;
+    let file = directory.join(format!("{revision}.json"));
     write_atomically(&file, json).map_err(io::Error::other)?;
     Ok(file)
 }

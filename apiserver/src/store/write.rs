@@ -20,8 +20,8 @@ pub(super) const MOST_TRIES: usize = 16;
 pub enum Change {
     /// The object becomes this; what is new in it is recorded by the store's [`Recorder`](super::Recorder).
     Put(Value),
-    /// The object becomes this, and says itself whose its fields are.
-    Signed(Value),
+    /// The object becomes this value, which has the managed fields already.
+    Recorded(Value),
     /// The object goes; watchers see this last state of it.
     Remove(Value),
     /// Nothing: it is already so, or it was only asked what would be.
@@ -95,13 +95,13 @@ impl Store {
         let refused = |why| UpdateError::Write(WriteError::Refused(why));
         let _guard = self.key_locks.lock(key);
         let confirm = Arc::new(confirm);
-        let refusal = Arc::new(Mutex::new(None));
+        let rejection = Arc::new(Mutex::new(None));
         for _ in 0..MOST_TRIES {
             let before = self.get(key);
             let change = decide(before.as_ref()).map_err(refused)?;
             let Some(draft) = self.draft(key, before.as_ref(), change)? else { return Ok(before) };
             let before = before.map(|before| before.revision);
-            let (confirm, why) = (Arc::clone(&confirm), Arc::clone(&refusal));
+            let (confirm, why) = (Arc::clone(&confirm), Arc::clone(&rejection));
             let confirm = Box::new(move |store: &Self| {
                 let confirmed = confirm(store);
                 let is_confirmed = confirmed.is_ok();
@@ -113,7 +113,7 @@ impl Store {
                 Outcome::Failed(error) => return Err(error.into()),
                 Outcome::Stale => {}
                 Outcome::Refused => {
-                    let why = refusal.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    let why = rejection.lock().unwrap_or_else(PoisonError::into_inner).take();
                     return Err(why.map_or(UpdateError::Contended, refused));
                 }
             }
@@ -292,7 +292,7 @@ impl Store {
         let is_same = |value: &Value| before.is_some_and(|before| before.is_same(value));
         let (value, stays) = match change {
             Change::Nothing => return Ok(None),
-            Change::Put(value) | Change::Signed(value) if is_same(&value) => return Ok(None),
+            Change::Put(value) | Change::Recorded(value) if is_same(&value) => return Ok(None),
             Change::Put(mut value) => {
                 check_limits(key, &value)?;
                 if let Some(recorder) = &self.recorder {
@@ -300,7 +300,7 @@ impl Store {
                 }
                 (value, true)
             }
-            Change::Signed(value) => (value, true),
+            Change::Recorded(value) => (value, true),
             // It goes, however large it is.
             Change::Remove(value) => {
                 let bytes = before.map_or(0, |before| before.size);

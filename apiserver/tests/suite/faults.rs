@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use kube::client::Body;
 use kube::{Client, Error};
 use serde_json::{Value, json};
-use vireo_apiserver::admission::{Admission, AdmitAll, Attributes, Verdict};
+use vireo_apiserver::admission::{Admission, AdmissionResult, AdmitAll, Attributes};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::client::InProcess;
 use vireo_apiserver::http::{Answer, ApiError, ApiService, Endpoint, ResourcePath};
@@ -43,7 +43,7 @@ impl ApiService for Panics {
 }
 
 impl Admission for Panics {
-    fn validate(&self, _: &Attributes<'_>, new: &Value) -> Verdict {
+    fn validate(&self, _: &Attributes<'_>, new: &Value) -> AdmissionResult {
         assert_ne!(new["metadata"]["name"], json!("bug"), "a bug");
         Ok(Vec::new())
     }

@@ -123,8 +123,8 @@ async fn a_binding_is_of_one_pod() {
     let bound = pods.get("a").await.unwrap();
     assert_eq!(bound.metadata.labels.unwrap()["zone"], "z");
     assert_eq!(bound.spec.unwrap().node_name.as_deref(), Some("n"));
-    let stranger = server.client(User::named("eve", &["system:authenticated"]));
-    assert_eq!(refused(bind(&stranger, json!({"name": "a"})).await).code, 403);
+    let unprivileged = server.client(User::named("eve", &["system:authenticated"]));
+    assert_eq!(refused(bind(&unprivileged, json!({"name": "a"})).await).code, 403);
 }
 
 #[tokio::test]

@@ -11,12 +11,12 @@ use kube::{Api, Client, Error};
 use prometheus_client::registry::Registry as Metrics;
 use vireo_apiserver::admission::{Admission, AdmitAll};
 use vireo_apiserver::auth::{Signer, Tokens, User};
-use vireo_apiserver::catalog::Catalogs;
 use vireo_apiserver::client::InProcess;
 use vireo_apiserver::http::{ApiService, Measures, Server};
 use vireo_apiserver::rbac::defaults::Policy;
 use vireo_apiserver::rbac::roles::RolesNow;
 use vireo_apiserver::resource::Registry;
+use vireo_apiserver::served_resources::ServedResourcesCache;
 use vireo_apiserver::store::Store;
 use vireo_apiserver::{definitions, objects, rbac};
 
@@ -50,7 +50,7 @@ impl TestServer {
             services,
             proxies: Vec::new(),
             state_dir: dir.path().to_owned(),
-            catalogs: Catalogs::new(registry),
+            served: ServedResourcesCache::new(registry),
             roles: RolesNow::default(),
             metrics: Router::new(),
             measures: Measures::default(),

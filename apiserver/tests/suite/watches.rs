@@ -94,7 +94,7 @@ async fn a_watch_goes_on_from_a_resource_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_say_how_far_a_quiet_watch_is() {
+async fn bookmarks_carry_the_position_of_a_quiet_watch() {
     let server = TestServer::start();
     let client = server.admin();
     let (maps, secrets) = (maps(&client), Api::<Secret>::default_namespaced(client));

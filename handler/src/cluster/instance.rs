@@ -10,7 +10,7 @@ use vireo_api::v1::{ObjectMeta, VirtualMachineInstance, VirtualMachineInstanceSt
 use vireo_client::Kind;
 
 use crate::manifests::Origin;
-use crate::manifests::catalog::Entry;
+use crate::manifests::desired::Entry;
 use crate::manifests::document::Accepted;
 use crate::reconcile::status::Phase;
 

@@ -27,8 +27,9 @@ use vireo_client::informer::{Cached, Informer, revision};
 use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
-use super::catalog::Bound;
+use super::bound::Bound;
 use super::{RETRY, VmiId};
+use crate::launcher::pod::ClaimDisks;
 use crate::manifests::Key;
 use crate::node::{self, Node};
 use crate::reconcile::status::Phase;
@@ -69,7 +70,7 @@ impl LauncherPod {
     }
 
     /// The disks of its claims, as virt-controller noted them.
-    fn claims(&self) -> node::ClaimDisks {
+    fn claims(&self) -> ClaimDisks {
         let noted = self.metadata.annotations.get(CLAIM_DISKS_ANNOTATION);
         noted.and_then(|noted| serde_json::from_str(noted).ok()).unwrap_or_default()
     }
@@ -165,7 +166,7 @@ impl Pods {
                 lock(&gone).insert(owner.uid.clone());
             }
             let key = ObjectKey::new(&change.key.namespace, &owner.name);
-            // Its guest may run before anybody asks why it does not yet.
+            // Its guest may run before a user asks why it does not run.
             let is_new =
                 change.before.is_none() && change.after.as_ref().is_some_and(|pod| pod.deletion().is_none());
             let delay = if is_new { CREATING } else { Duration::ZERO };
@@ -219,7 +220,7 @@ impl Pods {
         Ok(())
     }
 
-    /// Ends a VMI whose launcher ended before the node agent found it. Else the launcher tells how its guest ended.
+    /// Ends a VMI whose launcher ended before the node agent found it. Else the launcher reports how its guest ended.
     async fn end_unstarted(
         &self,
         id: &VmiId,

@@ -8,7 +8,7 @@ use vireo_client::Kind;
 use vireo_client::controller::{Reconcile, Requeue};
 
 use super::VmiId;
-use super::catalog::Bound;
+use super::bound::Bound;
 
 /// Queries the API server before it shuts down a guest whose object is missing.
 pub(super) struct Remover {

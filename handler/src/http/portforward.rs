@@ -40,7 +40,7 @@ pub(super) async fn either(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let port = port.parse().ok().filter(|port| *port != 0);
-    let port: u16 = port.ok_or_else(|| ApiError::bad_request("the port is no number from 1 to 65535"))?;
+    let port: u16 = port.ok_or_else(|| ApiError::bad_request("the port must be a number from 1 to 65535"))?;
     let address = SocketAddr::new(reachable(&*find(&node, namespace, name)?)?, port);
     let upgrade = upgrade.map_err(|rejection| {
         ApiError::bad_request(format!("a forwarded port is a websocket: {rejection}"))

@@ -34,12 +34,13 @@ pub(super) async fn attach(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
     let uid = display_uid(&*find(&node, namespace, name)?)?;
-    let upgrade = upgrade
-        .map_err(|rejection| ApiError::bad_request(format!("a screen is a websocket: {rejection}")))?;
-    let screen = UnixStream::connect(node.state.vmi_dir(uid).vnc_socket())
+    let upgrade = upgrade.map_err(|rejection| {
+        ApiError::bad_request(format!("a VNC connection is a websocket: {rejection}"))
+    })?;
+    let display = UnixStream::connect(node.state.vmi_dir(uid).vnc_socket())
         .await
-        .map_err(|error| ApiError::internal(format!("cannot connect to the guest's screen: {error}")))?;
-    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| relay_stream(client, screen.into_split())))
+        .map_err(|error| ApiError::internal(format!("cannot connect to the guest's display: {error}")))?;
+    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| relay_stream(client, display.into_split())))
 }
 
 /// Takes a screenshot.

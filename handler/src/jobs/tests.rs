@@ -40,7 +40,7 @@ fn pool(deadline: u64) -> Pool {
 }
 
 #[tokio::test]
-async fn what_hangs_keeps_nobody_else_waiting() {
+async fn a_hanging_job_delays_no_other() {
     let (pool, hang) = (pool(50), Hang::new());
     for _ in 0..2 {
         let timed_out = pool.run("a", hang.job()).await;
@@ -118,7 +118,7 @@ async fn a_namespace_has_its_share_and_a_panic_is_reported() {
 }
 
 #[test]
-fn a_program_is_run_to_its_end_and_its_complaint_kept() {
+fn a_program_runs_to_its_end_and_its_stderr_is_kept() {
     let job = JobContext::default();
     let shell = |line: &str| child::run(Command::new("sh").args(["-c", line]), &job).unwrap();
     let done = shell("echo complaint >&2; exit 3");

@@ -20,7 +20,7 @@ use vireo_proto::launcher::{
     AgentQuestion, AskAgentRequest, AskAgentResponse, AttachVolumeRequest, DetachVolumeRequest, Disk,
     DismissRequest, Fault, HelloRequest, Identity, KillRequest, LaunchRequest, LifecycleCommand,
     LifecycleRequest, ProbeRequest, ScreenshotRequest, ShutdownRequest, State, Statistics, StatisticsRequest,
-    WatchRequest, state::Phase,
+    WatchRequest,
 };
 
 use super::process::{Ending, Process};
@@ -334,23 +334,6 @@ impl StateWatcher {
             }
             differs
         });
-    }
-}
-
-/// The status in terms of [`crate::reconcile::decide`].
-pub fn summary(status: Option<&LauncherStatus>) -> crate::reconcile::decide::Launcher {
-    use crate::reconcile::decide::Launcher;
-    match status {
-        None => Launcher::Unstarted,
-        Some(LauncherStatus::Silent) => Launcher::Silent,
-        Some(LauncherStatus::Foreign(_)) => Launcher::Foreign,
-        Some(LauncherStatus::Gone(_)) => Launcher::Vanished,
-        Some(LauncherStatus::Connected(state)) => match state.phase() {
-            Phase::Unspecified | Phase::Waiting => Launcher::Waiting,
-            Phase::Starting => Launcher::Starting,
-            Phase::Running | Phase::Paused | Phase::Stopping => Launcher::Alive,
-            Phase::Exited => Launcher::Exited,
-        },
     }
 }
 

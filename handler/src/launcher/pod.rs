@@ -5,6 +5,7 @@
 
 mod claims;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,8 +24,10 @@ use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::
 use self::claims::Root;
 use super::process;
 use crate::network::{netns, tap};
-use crate::node::ClaimDisks;
 use crate::state::VmiDir;
+
+/// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
+pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
 
 /// Finds the launcher of a Pod by its socket, and stamps it. `pods` is the kubelet's directory of Pods. Blocks.
 ///
@@ -37,7 +40,7 @@ pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
     link(&dir.pod_link(), &volume)?;
     let socket = UnixStream::connect(dir.launcher_socket())?;
     let pid = socket_peercred(&socket)?.pid;
-    // Whoever runs in the Pod may put another socket in its place.
+    // The processes of the Pod may replace the socket.
     let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
     if !is_in_pod(&cgroups, uid) {
         return Err(io::Error::other("the launcher's socket is served by a process outside its Pod"));
@@ -63,7 +66,7 @@ fn is_in_pod(cgroups: &str, pod: Uuid) -> bool {
     cgroups.lines().any(|line| spelled.iter().any(|name| line.contains(name)))
 }
 
-/// Makes a symbolic link, in the place of another one.
+/// Makes a symbolic link, or replaces it.
 fn link(at: &Path, to: &Path) -> io::Result<()> {
     if fs::read_link(at).is_ok_and(|now| now == to) {
         return Ok(());
@@ -91,7 +94,7 @@ pub(crate) fn open(
 ) -> io::Result<Vec<(String, OwnedFd)>> {
     let namespace = &network_namespace(pid);
     let mut files = Vec::new();
-    // Where there is none, the launcher says what follows from that.
+    // Where there is none, the launcher reports the consequences.
     files.extend(open_file(KVM, true).ok());
     for disk in &request.disks {
         match claim(disk, claims) {

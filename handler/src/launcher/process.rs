@@ -135,7 +135,7 @@ fn boot_id() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id")
 }
 
-/// Writes the stamp of a process that somebody else started.
+/// Writes the stamp of a process that was started elsewhere.
 ///
 /// # Errors
 /// When the process is gone, or the stamp cannot be written.

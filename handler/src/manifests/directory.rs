@@ -8,7 +8,7 @@ use std::time::Duration;
 use tracing::{error, info, warn};
 use uuid::Uuid;
 
-use super::catalog::{FileRead, Update, catalog};
+use super::desired::{FileRead, Update, desired_vmis};
 use super::watch::Watcher;
 use super::{Key, Source};
 
@@ -53,7 +53,7 @@ impl Source for Directory {
     async fn ready(&mut self, _: Vec<(Key, Uuid)>) {}
 
     fn update(&mut self, owners: &BTreeMap<Key, String>) -> Update {
-        Update { catalog: catalog(&self.files, owners), only: None }
+        Update { desired: desired_vmis(&self.files, owners), only: None }
     }
 
     async fn changed(&mut self) {

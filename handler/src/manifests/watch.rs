@@ -15,7 +15,7 @@ use rustix::fs::inotify::{ReadFlags, WatchFlags};
 use tokio::time::Instant;
 
 use super::Problem;
-use super::catalog::FileRead;
+use super::desired::FileRead;
 use super::document;
 use crate::inotify::{Event, Inotify};
 

@@ -86,7 +86,7 @@ fn node_of_three() -> Vec<VmiSample> {
 }
 
 #[test]
-fn a_node_is_told_as_kubevirt_tells_it() {
+fn node_metrics_have_the_names_of_kubevirt() {
     let text = Metrics::default().text(of_node("node1", &node_of_three(), 1)).unwrap();
     // Nothing has changed its phase here, so that what follows are heads without times.
     let text = text.split("# HELP kubevirt_vmi_phase_transition").next().unwrap();

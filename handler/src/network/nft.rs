@@ -37,7 +37,7 @@ impl Protocol {
     }
 }
 
-/// Why rules are not in place.
+/// Why rules cannot be applied.
 #[derive(Debug, Error)]
 pub enum NftError {
     /// The binary could not be started or written to.

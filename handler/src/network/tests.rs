@@ -130,7 +130,7 @@ fn only_listed_ports_reach_the_guest() {
 }
 
 #[test]
-fn a_guest_cannot_speak_as_somebody_else_nor_reach_the_namespace_itself() {
+fn a_guest_cannot_spoof_addresses_nor_reach_the_namespace() {
     let Some(bench) = Bench::new(&[]) else { return };
     let host = UdpSocket::bind((bench.plan.wire().host(), 0)).unwrap();
     host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();

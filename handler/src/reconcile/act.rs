@@ -17,8 +17,7 @@ use super::status::{NO_POD, Phase, SyncError};
 use crate::launcher;
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
-use crate::network::nft::{Forward, Protocol};
-use crate::network::{self, Inside, Plan, netns};
+use crate::network::netns;
 use crate::settings::Runtime;
 use crate::storage::{self, Places, Prepared, StorageError};
 
@@ -240,36 +239,6 @@ impl VmiReconciler {
         made.map_err(|error| warn!(error = chain(&error), "cannot create a cgroup for the launcher")).ok()
     }
 
-    async fn ensure_network(&mut self, vm: &vireo_api::spec::Vm) -> Done {
-        let Some(inside) = inside(vm) else { return Ok(()) };
-        let mut record = self.known()?;
-        let node = self.node.clone();
-        let uid = record.uid;
-        let plan = match record.plan.clone() {
-            Some(plan) => plan,
-            None => {
-                let plan = run_blocking("FailedNetwork", move || {
-                    node.plan_network(uid).map_err(sync_error("FailedNetwork"))
-                })
-                .await?;
-                record.plan = Some(plan.clone());
-                if let Err(error) = record.write_plan() {
-                    self.node.release_wire(&plan);
-                    return Err(sync_error("FailedNetwork")(error));
-                }
-                self.record = Some(record);
-                plan
-            }
-        };
-        let node = self.node.clone();
-        run_blocking("FailedNetwork", move || {
-            node.prepare_host()
-                .and_then(|()| network::ensure(&plan, &inside))
-                .map_err(sync_error("FailedNetwork"))
-        })
-        .await
-    }
-
     async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, SyncError> {
         let places = self.places(vm)?;
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
@@ -330,14 +299,6 @@ impl VmiReconciler {
         Ok(())
     }
 
-    /// Makes the guest's side of its Pod's network. Returns the MTU.
-    async fn ensure_network_in_pod(&self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
-        let Some(inside) = inside(vm) else { return Ok(0) };
-        let namespace = launcher::pod::network_namespace(self.link()?.pid());
-        let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
-        run_blocking("FailedNetwork", ensure).await
-    }
-
     /// Passes the files of a launch request to a launcher that cannot open them.
     async fn pass_files(&self, record: &Record, request: LaunchRequest) -> Done {
         let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
@@ -347,17 +308,6 @@ impl VmiReconciler {
             files::pass(&socket, &files)
         };
         run_blocking("FailedLaunch", move || pass().map_err(sync_error("FailedLaunch"))).await
-    }
-
-    async fn release_network(&mut self) -> Done {
-        let mut record = self.known()?;
-        let Some(plan) = record.plan.take() else { return Ok(()) };
-        self.end_leftovers().await?;
-        remove_network(plan.clone()).await?;
-        record.write_plan().map_err(sync_error("FailedNetwork"))?;
-        self.node.release_wire(&plan);
-        self.record = Some(record);
-        Ok(())
     }
 
     /// Removes the cgroup of a launcher that is gone and kills the processes left in it. The VMI's resources are
@@ -396,26 +346,6 @@ impl VmiReconciler {
     }
 }
 
-/// Removes the network of a VMI, also of one without a record.
-pub(super) async fn remove_network(plan: Plan) -> Done {
-    run_blocking("FailedNetwork", move || network::remove(&plan).map_err(sync_error("FailedNetwork"))).await
-}
-
 fn enter(record: &mut Record, phase: Phase, at: &str) {
     super::status::enter(&mut record.vmi.status, phase, at);
-}
-
-/// The guest's side of the network that a spec requests.
-pub(super) fn inside(vm: &vireo_api::spec::Vm) -> Option<Inside> {
-    use vireo_api::spec::Binding;
-    let Binding::Masquerade { network, ports } = vm.interfaces().first()?.binding();
-    let forward = |port: &vireo_api::spec::Port| Forward {
-        protocol: match port.protocol() {
-            vireo_api::spec::Protocol::Tcp => Protocol::Tcp,
-            vireo_api::spec::Protocol::Udp => Protocol::Udp,
-        },
-        port: port.port(),
-    };
-    let net = ipnet::Ipv4Net::new(network.address(), network.prefix()).ok()?;
-    Some(Inside { net, forwards: ports.iter().map(forward).collect() })
 }

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn other_steps_are_tried_again_sooner_and_what_they_say_stays() {
+    fn other_steps_are_retried_sooner_and_keep_their_message() {
         let mut backoff = Backoff::default();
         for _ in 0..3 {
             fail(&mut backoff, ERR_IMAGE_PULL);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::decide::Wanted;
 use super::record::Record;
 use crate::manifests::Origin;
-use crate::manifests::catalog::Entry;
+use crate::manifests::desired::Entry;
 use crate::manifests::document::Accepted;
 
 /// The desired state of one name in the source of VMIs.

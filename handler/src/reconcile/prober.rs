@@ -14,12 +14,11 @@ use vireo_api::v1::VirtualMachineInstanceStatus;
 use vireo_proto::launcher::ProbeRequest;
 use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet, Question, TcpSocket};
 
-use super::act::inside;
+use super::network::inside;
 use super::record::Record;
-use super::status::Phase;
+use super::status::{Phase, ProbeStatus};
 use crate::launcher::link::{chain, probe};
 use crate::network::dns::{self, Resolver};
-pub(super) use probe_state::ProbeStatus;
 use probe_state::{Outcome, ProbeState, Rules};
 
 /// The results of both probes.

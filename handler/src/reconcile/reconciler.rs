@@ -13,11 +13,12 @@ use super::backoff::Backoff;
 use super::deadline::{Deadline, Interrupt};
 use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
+use super::observe::observe_launcher;
 use super::prober::Prober;
 use super::record::Record;
 use super::status::{NO_POD, SyncError};
 use super::volumes;
-use crate::launcher::link::{LauncherStatus, Link, summary};
+use crate::launcher::link::{LauncherStatus, Link};
 use crate::launcher::process::{self, Found};
 use crate::manifests::Key;
 use crate::node::Node;
@@ -245,7 +246,7 @@ impl VmiReconciler {
         let launcher = match &self.launcher {
             LauncherState::Unstarted => Launcher::Unstarted,
             LauncherState::Gone => Launcher::Vanished,
-            LauncherState::Attached(link) => match summary(Some(&link.status())) {
+            LauncherState::Attached(link) => match observe_launcher(&link.status()) {
                 // The launcher has answered the launch; its new state is about to arrive.
                 Launcher::Waiting if self.launched => Launcher::Silent,
                 other => other,

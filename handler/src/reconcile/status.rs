@@ -8,7 +8,6 @@ mod volume;
 pub(super) use ending::{End, Lost, end, end_before_start, record_end, unhealthy_end};
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
-use super::prober::ProbeStatus;
 use super::volumes;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
@@ -36,6 +35,15 @@ const READINESS_FAILED: &str = "Readiness probe failed: ";
 const NOT_READY: &str = "ContainersNotReady";
 const TERMINATING: &str = "PodTerminating";
 const LIVENESS_FAILED: &str = "LivenessProbeFailed";
+
+/// The status of a probe.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProbeStatus {
+    /// Whether the guest is healthy; unknown until a threshold is reached.
+    pub healthy: Option<bool>,
+    /// Why the last probe failed; empty while the guest is healthy.
+    pub cause: String,
+}
 
 /// KubeVirt's phases that a node sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use tokio::task::JoinSet;
 use tracing::{error, warn};
 use uuid::Uuid;
 
-use super::act::remove_network;
 use super::desired::Desired;
+use super::network::remove_network;
 use super::reconciler::VmiReconciler;
 use super::record::Record;
 use crate::launcher::link::chain;
 use crate::launcher::process::{self, Found};
-use crate::manifests::catalog::{Entry, Update};
+use crate::manifests::desired::{Entry, Update};
 use crate::manifests::{Key, Origin, Source};
 use crate::network::Plan;
 use crate::node::Node;
@@ -115,21 +115,21 @@ impl Tasks {
     }
 
     /// Passes an update to the reconcilers.
-    fn apply(&mut self, Update { mut catalog, only }: Update) {
+    fn apply(&mut self, Update { mut desired, only }: Update) {
         if only.is_none()
-            && catalog.rejections != self.node.rejections()
-            && let Err(error) = self.node.set_rejections(catalog.rejections)
+            && desired.rejections != self.node.rejections()
+            && let Err(error) = self.node.set_rejections(desired.rejections)
         {
             Node::log_error("cannot write the rejected manifests", &error);
         }
         let all = || {
-            self.senders.keys().chain(self.desired.keys()).chain(catalog.entries.keys()).cloned().collect()
+            self.senders.keys().chain(self.desired.keys()).chain(desired.entries.keys()).cloned().collect()
         };
         let keys: BTreeSet<Key> = only.unwrap_or_else(all);
         for key in keys {
             let gone =
-                || catalog.graces.get(&key).map_or(Desired::Nothing, |seconds| Desired::Gone(*seconds));
-            let desired = catalog.entries.remove(&key).map_or_else(gone, Desired::Entry);
+                || desired.graces.get(&key).map_or(Desired::Nothing, |seconds| Desired::Gone(*seconds));
+            let desired = desired.entries.remove(&key).map_or_else(gone, Desired::Entry);
             self.desired.insert(key.clone(), desired);
             self.sync(&key);
         }

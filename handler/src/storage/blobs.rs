@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_keeps_what_the_system_says_and_nothing_that_was_read() {
+    fn errors_hold_the_cause_and_no_content() {
         let quoting = io::Error::other("numeric field was not a number: root:x:0:0");
         assert_eq!(without_content(&quoting).to_string(), "other error");
         let wrapped = io::Error::new(io::ErrorKind::NotFound, io::Error::from_raw_os_error(5));

@@ -86,7 +86,7 @@ impl Claims {
     /// A claim's disk, which must exist and have its image. Blocks.
     ///
     /// # Errors
-    /// When it is not, or is no regular file.
+    /// When it is not, or is not a regular file.
     pub fn find(&self, namespace: &str, name: &str) -> Result<PathBuf, ClaimError> {
         let path = self.disk(namespace, name)?;
         match self.awaits_image(namespace, name) {
@@ -98,7 +98,7 @@ impl Claims {
     /// The same, whether or not the image has come. Blocks.
     ///
     /// # Errors
-    /// When it is not there, or is no regular file.
+    /// When it is not there, or is not a regular file.
     pub fn disk(&self, namespace: &str, name: &str) -> Result<PathBuf, ClaimError> {
         let path = self.path(namespace, name);
         match host_disk(&path, None) {
@@ -257,11 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_without_a_disk_says_why() {
+    fn a_claim_without_a_disk_has_a_reason() {
         let dir = tempfile::tempdir().unwrap();
         let claims = Claims::below(dir.path().to_owned());
         let others = claims.clone();
-        let pending = || Some("Pending: no room".to_owned());
+        let pending = || Some("Pending: no space".to_owned());
         assert!(!claims.explain("a", "data", None), "there is nothing to say");
         assert!(claims.explain("a", "data", pending()) && !claims.explain("a", "data", pending()));
         assert_eq!(others.find("a", "data").unwrap_err().to_string(), "PVC a/data is Pending: no room");

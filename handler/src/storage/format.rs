@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_foreign_files_are_told_apart_from_raw() {
+    fn short_and_foreign_files_are_distinguished_from_raw() {
         assert!(matches!(classify(b"", 0), Err(FormatError::Empty)));
         assert!(matches!(classify(b"QFI\xfb\0\0\0\x03", 8), Err(FormatError::Qcow2(_))));
         assert!(matches!(classify(b"KDMV....", 512), Err(FormatError::Foreign("a VMDK image"))));

@@ -51,7 +51,7 @@ mod tests {
         std::fs::create_dir_all(at("disks/own")).unwrap();
         std::fs::create_dir_all(at("secret")).unwrap();
         for (link, target) in
-            [("disks/out", at("secret")), ("disks/in", at("disks/own")), ("disks/lost", at("nowhere"))]
+            [("disks/out", at("secret")), ("disks/in", at("disks/own")), ("disks/lost", at("absent"))]
         {
             symlink(target, at(link)).unwrap();
         }

@@ -5,35 +5,34 @@
 //! (`flock`), into a `.partial` file that becomes the image by a rename once it is on stable storage: a crash or a
 //! full disk leaves nothing that looks like an image.
 
+mod error;
+mod unpack;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek};
+use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
-use tracing::debug;
 use vireo_api::spec::ImageRef;
 use vireo_proto::files::{self, ImageFile};
 
-use super::allowed::{AllowedPaths, NotAllowed};
-use super::blobs::{BlobError, Blobs, Location, hex_of, plain};
-use super::format::{self, Format, FormatError};
-use super::node_file::{self, OpenError};
-use super::oci::{Found, Image, OciError};
-use super::sparse;
-use crate::jobs::{JobContext, JobError, Jobs, child};
+use super::allowed::AllowedPaths;
+use super::blobs::{Blobs, Location, hex_of, plain};
+use super::node_file;
+use super::oci::{Found, Image};
+use crate::jobs::{JobContext, Jobs};
 
-/// Sectors are 512 bytes: a raw image is padded to whole ones.
-const SECTOR: u64 = 512;
-/// The largest kernel or initrd.
-const BOOT_FILE_LIMIT: u64 = 4 << 30;
+pub use error::ImageError;
+pub(super) use unpack::convert;
+use unpack::{BOOT_FILE_LIMIT, copy_out, unpack, unpack_disk};
+
 /// How often a job checks whether another import of the same file has ended.
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 
@@ -101,86 +100,6 @@ struct Store {
     allowed: AllowedPaths,
     /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
-}
-
-/// Why an image cannot be imported. It does not quote the content of a file of the node.
-#[derive(Debug, thiserror::Error)]
-pub enum ImageError {
-    /// Not one that manifests may name.
-    #[error(transparent)]
-    NotAllowed(#[from] NotAllowed),
-    /// The layout directory or the archive.
-    #[error("cannot open {path}")]
-    Open {
-        /// As the manifest names it.
-        path: PathBuf,
-        /// Why.
-        source: OpenError,
-    },
-    /// An image of a registry, where no kubelet pulls it.
-    #[error("pulling from a registry is not available here: use oci: or oci-archive:")]
-    Registry,
-    /// The kubelet has pulled the image, but the store does not have its file.
-    #[error(
-        "the image store of the node does not have {0}: delete the launcher Pod, and it is imported again"
-    )]
-    NotImported(String),
-    /// The container of the image does not offer its files.
-    #[error("cannot get the files of the image from its container")]
-    Fetch(#[source] io::Error),
-    /// The OCI image.
-    #[error(transparent)]
-    Oci(#[from] OciError),
-    /// Nothing at that path in the image.
-    #[error("the image has no file {0}")]
-    NoFile(String),
-    /// A path that leads to something else.
-    #[error("{file} in the image is {what}, not a regular file")]
-    NotRegular {
-        /// The path in the image.
-        file: String,
-        /// What is there.
-        what: &'static str,
-    },
-    /// A container disk must hold one disk.
-    #[error(
-        "the image must hold exactly one file below /disk, or containerDisk.path must name one; it holds {0}"
-    )]
-    NotOneDisk(usize),
-    /// The disk itself.
-    #[error("{file} in the image cannot be used")]
-    Format {
-        /// The path in the image.
-        file: String,
-        /// Why.
-        source: FormatError,
-    },
-    /// `qemu-img` could not convert it.
-    #[error("qemu-img cannot convert the disk image: it is damaged")]
-    Convert,
-    /// No space is left.
-    #[error("no space is left on the node for the disk image")]
-    Full,
-    /// `qemu-img` could not be started.
-    #[error("cannot run qemu-img (Debian package qemu-utils)")]
-    NoQemuImg(#[source] io::Error),
-    /// The store.
-    #[error("cannot write {path} in the image store")]
-    Store {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// It took too long, or too much hangs already.
-    #[error(transparent)]
-    Job(#[from] JobError),
-}
-
-impl From<BlobError> for ImageError {
-    fn from(error: BlobError) -> Self {
-        Self::Oci(error.into())
-    }
 }
 
 impl Images {
@@ -366,18 +285,6 @@ fn lock(path: &Path, job: &JobContext) -> Result<File, ImageError> {
     }
 }
 
-/// Puts a file of an image where it is to be in the store.
-fn unpack(mut file: File, wanted: &WantedFile, partial: &Path, job: &JobContext) -> Result<(), ImageError> {
-    if !file.metadata().map_err(ImageError::Fetch)?.is_file() {
-        let what = "a directory or a special file";
-        return Err(ImageError::NotRegular { file: wanted.to_string(), what });
-    }
-    match wanted {
-        WantedFile::Disk(_) => unpack_disk(file, wanted, partial, job),
-        WantedFile::Boot(_) => copy_out(&mut file, partial, BOOT_FILE_LIMIT, job).map(drop),
-    }
-}
-
 fn store(path: &Path) -> impl Fn(io::Error) -> ImageError {
     let path = path.to_owned();
     move |source| match source.kind() {
@@ -392,44 +299,6 @@ fn regular(wanted: &WantedFile, found: Option<(PathBuf, Found)>) -> Result<File,
         Some((_, Found::Other(what))) => Err(ImageError::NotRegular { file: wanted.to_string(), what }),
         None => Err(ImageError::NoFile(wanted.to_string())),
     }
-}
-
-fn unpack_disk(mut disk: File, wanted: &WantedFile, to: &Path, job: &JobContext) -> Result<(), ImageError> {
-    let format = format::probe(&disk);
-    match format.map_err(|source| ImageError::Format { file: wanted.to_string(), source })? {
-        Format::Raw => {
-            let length = copy_out(&mut disk, to, u64::MAX, job)?;
-            let whole = length.next_multiple_of(SECTOR);
-            File::options().write(true).open(to).and_then(|file| file.set_len(whole)).map_err(store(to))
-        }
-        Format::Qcow2 { virtual_size: _ } => convert(&disk, to, job),
-    }
-}
-
-fn copy_out(from: &mut File, to: &Path, limit: u64, job: &JobContext) -> Result<u64, ImageError> {
-    let mut write = || -> io::Result<u64> {
-        from.rewind()?;
-        let mut out = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(to)?;
-        sparse::copy(&mut from.by_ref(), &mut out, limit, job)
-    };
-    write().map_err(store(to))
-}
-
-/// Hands the image to `qemu-img` as an inherited file, so that its name in the image never reaches a command line.
-pub(super) fn convert(disk: &File, to: &Path, job: &JobContext) -> Result<(), ImageError> {
-    let input = disk.try_clone().map_err(store(to))?;
-    let mut command = Command::new("qemu-img");
-    command.args(["convert", "-q", "-f", "qcow2", "-O", "raw", "/dev/stdin"]).arg(to);
-    let done = child::run(command.stdin(Stdio::from(input)), job).map_err(ImageError::NoQemuImg)?;
-    if done.status.success() {
-        return Ok(());
-    }
-    // The message quotes names in the image, which the user may not be allowed to read.
-    debug!(status = %done.status, stderr = ?done.stderr, "qemu-img failed");
-    Err(match done.stderr.contains("No space left on device") {
-        true => ImageError::Full,
-        false => ImageError::Convert,
-    })
 }
 
 fn publish(partial: &Path, at: &Path, directory: &Path) -> io::Result<()> {

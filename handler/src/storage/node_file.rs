@@ -97,7 +97,7 @@ mod tests {
         std::fs::write(at("secret"), "secret").unwrap();
         std::fs::write(at("images/inner/file"), "content").unwrap();
         symlink(at("secret"), at("images/link")).unwrap();
-        symlink(at("nowhere"), at("images/lost")).unwrap();
+        symlink(at("absent"), at("images/lost")).unwrap();
         symlink("inner", at("images/alias")).unwrap();
         symlink(at("images"), at("administrators-link")).unwrap();
         mknodat(CWD, at("images/fifo"), FileType::Fifo, Mode::RUSR, 0).unwrap();

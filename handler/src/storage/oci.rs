@@ -31,7 +31,7 @@ pub enum OciError {
     /// The layout or one of its files.
     #[error(transparent)]
     Blob(#[from] BlobError),
-    /// Not what the specification says it should be.
+    /// Violates the specification.
     #[error("{0} of the image is not valid by the OCI image specification")]
     Document(Part),
     /// No image of that tag.
@@ -48,7 +48,7 @@ pub enum OciError {
     /// An index for other platforms, or an empty one.
     #[error("the layout has no image for linux/amd64")]
     NoPlatform,
-    /// A layer that is no tar archive, or compressed in an unknown way.
+    /// A layer that is not a tar archive, or compressed in an unknown way.
     #[error("{0} of the image has an unsupported media type: supported are tar, tar+gzip and tar+zstd")]
     LayerType(Part),
     /// A layer that does not match its media type.

@@ -56,7 +56,7 @@ pub enum VolumeError {
     },
 }
 
-/// A writable overlay over a shared raw image. Kept if it exists.
+/// A writable overlay over a shared raw image. Reused if it exists.
 pub fn overlay(at: &Path, backing_raw: &Path, job: &JobContext) -> Result<(), VolumeError> {
     create(at, job, |command| {
         command.args(["-F", "raw", "-b"]).arg(backing_raw);
@@ -64,7 +64,7 @@ pub fn overlay(at: &Path, backing_raw: &Path, job: &JobContext) -> Result<(), Vo
     })
 }
 
-/// An empty disk of `capacity` bytes, rounded up to whole sectors. Kept if it exists.
+/// An empty disk of `capacity` bytes, rounded up to whole sectors. Reused if it exists.
 pub fn empty_disk(at: &Path, capacity: u64, job: &JobContext) -> Result<(), VolumeError> {
     create(at, job, |_| Some(capacity.next_multiple_of(512)))
 }

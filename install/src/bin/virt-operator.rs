@@ -1,4 +1,4 @@
-//! `virt-operator`: installs KubeVirt in a cluster as its KubeVirt object says, and keeps it so.
+//! `virt-operator`: installs KubeVirt in a cluster as its KubeVirt object specifies, and reconciles it.
 
 use std::process::ExitCode;
 

@@ -6,7 +6,7 @@ use vireo_operators::certificates::{self, Certificate};
 use vireo_operators::virt_api::agents;
 
 use super::{API_PORT, METRICS, METRICS_PORT, PRIORITY_CLASS, PROMETHEUS_LABEL, VIRT_OPERATOR, named};
-use crate::installation::{Component, Images, Installation, place};
+use crate::installation::{Component, Images, Installation, apply_placement};
 use crate::policy::{VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 
 /// The environment variable with the filter of a program's log.
@@ -57,7 +57,7 @@ pub(super) fn api(installation: &Installation) -> Value {
 fn infra(installation: &Installation, workload: &Workload<'_>, container: &Value) -> Value {
     let mut made = deployment(workload.account.1, &installation.images, workload, container);
     let pod = &mut made["spec"]["template"]["spec"];
-    place(pod, &installation.infra);
+    apply_placement(pod, &installation.infra);
     pull_secrets(pod, installation);
     made
 }
@@ -70,7 +70,7 @@ fn pull_secrets(pod: &mut Value, installation: &Installation) {
     }
 }
 
-/// A container with what the installation says of its component.
+/// A container with the settings of its component.
 fn customize(container: &mut Value, component: &Component) {
     if let Some(command) = container["command"].as_array_mut() {
         command.extend(component.flags.iter().map(|flag| json!(flag)));
@@ -196,7 +196,7 @@ pub(super) fn handler(installation: &Installation) -> Value {
         },
     });
     let pod = &mut made["spec"]["template"]["spec"];
-    place(pod, &installation.workloads);
+    apply_placement(pod, &installation.workloads);
     pull_secrets(pod, installation);
     made
 }

@@ -96,7 +96,7 @@ impl Operator {
     /// The operator of a cluster, which installs these images.
     ///
     /// # Errors
-    /// When the API server does not say what it serves.
+    /// When the API server has no discovery.
     pub async fn new(client: &Client, images: Images) -> Result<Self, kube::Error> {
         let groups = client.list_api_groups().await?.groups;
         let serves = |kind: &Kind| {

@@ -1,5 +1,5 @@
 //! CDI's, which become part of `admin`, `edit` and `view`. Of its kinds none is served but the configuration; its clients
-//! must be told that, and not that they may not ask.
+//! must get 404 and not 403.
 
 use serde_json::Value;
 use vireo_apiserver::rbac::defaults::{

@@ -118,7 +118,7 @@ fn root(row: &Resource) -> Value {
 fn structural(definitions: &Definitions, schema: &Value) -> Value {
     if let Some(name) = schema.get("$ref").and_then(Value::as_str) {
         let mut target = definitions.get(name).cloned().unwrap_or_default();
-        // What the field says of itself goes before what its type says.
+        // The description of the field precedes that of its type.
         for (keyword, value) in
             schema.as_object().into_iter().flatten().filter(|(keyword, _)| *keyword != "$ref")
         {
@@ -142,7 +142,7 @@ fn structural(definitions: &Definitions, schema: &Value) -> Value {
     if let Some(items) = schema.get("items") {
         let mut items = structural(definitions, items);
         if let Some(keys) = schema.get("x-kubernetes-list-map-keys") {
-            // The API server demands that the keys of a list's elements are required.
+            // The API server requires that the keys of a list's elements are required.
             items["required"] = keys.clone();
             result.insert("x-kubernetes-list-map-keys".to_owned(), keys.clone());
         }
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_definition_says_what_the_row_says() {
+    fn a_definition_matches_its_row() {
         for mut definition in custom_resource_definitions() {
             definition["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
             let served = served(&definition).unwrap();

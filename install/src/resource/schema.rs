@@ -10,7 +10,8 @@ use vireo_api::v1::{
     VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachineInstancetype, VirtualMachinePool,
     VirtualMachinePreference,
 };
-use vireo_apiserver::schema::{Definitions, KUBERNETES};
+use vireo_apiserver::resource::KUBERNETES;
+use vireo_apiserver::schema::Definitions;
 
 #[cfg(test)]
 mod parity;
@@ -66,7 +67,7 @@ fn definitions() -> BTreeMap<String, Value> {
     let mut definitions = KUBEVIRT.clone();
     for (name, schema) in KUBERNETES.iter() {
         // What every kind has is described once, and more fully than the part that Vireo reads.
-        // KubeVirt's types say more of the selectors that they embed.
+        // KubeVirt's types describe more of the selectors that they embed.
         let is_general = is_of_metadata(name) && !name.starts_with("LabelSelector");
         if is_general || !KUBEVIRT.contains_key(name) {
             definitions.insert(name.clone(), schema.clone());

@@ -90,7 +90,7 @@ fn well(command: &str) -> Option<Vec<u8>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_an_agent_says_is_known_while_its_port_is_open() {
+async fn agent_information_is_kept_while_its_port_is_open() {
     let scene = scene(well);
     let result = scene.client.ask(AgentQuestion::Users).await.unwrap_err();
     assert_eq!(
@@ -127,7 +127,7 @@ async fn what_an_agent_says_is_known_while_its_port_is_open() {
     scene.task.await.unwrap();
 }
 
-/// Whatever a guest does, whoever asks has an answer in time, and the next question is answered again.
+/// Whatever a guest does, every request has an answer in time, and the next question is answered again.
 #[tokio::test(start_paused = true)]
 async fn a_hostile_guest_holds_nobody_up() {
     let endless: Manner = |_| Some(vec![b'['; 2 * MAX_LINE]);
@@ -156,7 +156,7 @@ async fn a_hostile_guest_holds_nobody_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_program_is_run_and_its_end_is_told() {
+async fn a_program_is_run_and_its_exit_reported() {
     let ends: [(Manner, &str); 6] = [
         (|command| runs(command, json!({"exited": true, "exitcode": 0})), "Ok(Code(0))"),
         (|command| runs(command, json!({"exited": true, "exitcode": 3})), "Ok(Code(3))"),
@@ -176,7 +176,7 @@ async fn a_program_is_run_and_its_end_is_told() {
             Err(_) => "nothing in time".to_owned(),
         };
         assert!(ended.contains(result), "{ended}, not {result}");
-        // Who waits for a program holds nobody up.
+        // Who waits for a program delays no other request.
         let ping = timeout(REQUEST_TIMEOUT, scene.client.ping()).await.expect("an answer in time");
         assert_eq!(ping.is_ok(), !ended.contains("such file"), "{ping:?}");
         scene.guest.abort();
@@ -193,7 +193,7 @@ fn runs(command: &str, ended: Value) -> Option<Vec<u8>> {
 
 /// Those who have left are not answered, so that the next in the queue need not wait for an agent that is slow.
 #[tokio::test(start_paused = true)]
-async fn whoever_left_holds_nobody_up() {
+async fn abandoned_requests_delay_no_other() {
     let scene = scene(|command| if command == "guest-ping" { None } else { well(command) });
     scene.open.send_replace(true);
     scene.client.ask(AgentQuestion::Users).await.unwrap();

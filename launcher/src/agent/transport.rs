@@ -20,7 +20,7 @@ const MAX_REASON: usize = 256;
 /// What no JSON contains: after it, agents forget half a command, and we half an answer.
 const SENTINEL: u8 = 0xff;
 
-/// Why there is no response.
+/// Why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgentError {
     /// Nothing in time.

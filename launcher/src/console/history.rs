@@ -15,11 +15,11 @@ struct Text {
 
 /// Guest output as plain text with colours. It may begin and end in the middle of a sequence; one that has not ended
 /// is left out.
-pub(super) fn plain_text(said: &[u8]) -> Vec<u8> {
+pub(super) fn plain_text(output: &[u8]) -> Vec<u8> {
     let mut text = Text::default();
     // A terminal may take bytes that are not UTF-8 for 8-bit control characters.
-    let said = String::from_utf8_lossy(said);
-    Parser::new().advance(&mut text, said.as_bytes());
+    let output = String::from_utf8_lossy(output);
+    Parser::new().advance(&mut text, output.as_bytes());
     if text.styled {
         text.bytes.extend_from_slice(b"\x1b[0m");
     }
@@ -109,8 +109,8 @@ mod tests {
             "\x0f",
             "\x7f",
         ] {
-            let said = format!("a{asked}b");
-            let shown = String::from_utf8(plain_text(said.as_bytes())).unwrap();
+            let output = format!("a{asked}b");
+            let shown = String::from_utf8(plain_text(output.as_bytes())).unwrap();
             assert!(shown.starts_with('a') && shown.ends_with('b'), "{asked:?} became {shown:?}");
             assert!(shown.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{asked:?} became {shown:?}");
         }
@@ -161,9 +161,9 @@ mod tests {
     proptest! {
         /// Wherever the history begins and ends: what is shown is text, and nothing of it becomes a sequence.
         #[test]
-        fn only_text_is_shown(said in output(), from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>()) {
-            let (from, to) = (from.index(said.len() + 1), to.index(said.len() + 1));
-            let shown = plain_text(&said[from.min(to)..from.max(to)]);
+        fn only_text_is_shown(bytes in output(), from in any::<prop::sample::Index>(), to in any::<prop::sample::Index>()) {
+            let (from, to) = (from.index(bytes.len() + 1), to.index(bytes.len() + 1));
+            let shown = plain_text(&bytes[from.min(to)..from.max(to)]);
             prop_assert!(is_plain(&shown), "{:?}", String::from_utf8_lossy(&shown));
             prop_assert_eq!(plain_text(&shown), shown);
         }

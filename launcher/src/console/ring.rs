@@ -87,8 +87,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against the whole stream kept in memory: every byte a reader gets is the one at its place, and what it
-        /// does not get is exactly what `skipped` says.
+        /// Against the whole stream kept in memory: every byte a reader gets is the one at its offset, and what it
+        /// does not get is counted in `skipped`.
         #[test]
         fn readers_see_the_stream_with_counted_gaps(
             capacity in 0usize..64,

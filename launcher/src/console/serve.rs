@@ -112,7 +112,7 @@ async fn follow(shared: &Shared, mut client: OwnedWriteHalf, start: Start) -> io
     }
 }
 
-/// Keys to the guest, as fast as it takes them; once it is gone, keys go nowhere. Returns when the client is gone.
+/// Keys to the guest, as fast as it takes them; once it is gone, keys are dropped. Returns when the client is gone.
 async fn forward_keys(mut client: OwnedReadHalf, keys: &mpsc::Sender<Vec<u8>>) {
     let mut chunk = vec![0; CHUNK];
     while let Ok(count @ 1..) = client.read(&mut chunk).await {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn history_is_for_who_asks_and_live_bytes_are_for_everybody() {
+    async fn history_is_on_request_and_live_bytes_are_for_all() {
         let served = served();
         served.port.output.write(b"boot \x1b[6n");
         let (mut early, history) = served.late().await;
@@ -258,7 +258,7 @@ mod tests {
         served.port.output.write(b"still here");
         expect(&mut client, b"still here").await;
         drop(client);
-        // A place is free again soon after its client left: more clients get in than there are places.
+        // A slot is free again soon after its client left: more clients get in than there are slots.
         let mut served_clients = 0;
         while served_clients <= 2 * CLIENTS {
             let mut client = UnixStream::connect(served.history()).await.unwrap();

@@ -12,7 +12,7 @@ const LEASE_SECONDS: u32 = 999 * 86_400;
 /// The least a BOOTP message has; some clients drop shorter ones (RFC 1542, section 2.1).
 const LEAST: usize = 300;
 
-/// What is offered, and to whom.
+/// The offer, and its client.
 #[derive(Clone, Debug)]
 pub struct Offer {
     /// The only guest that is answered.

@@ -122,14 +122,14 @@ fn an_inform_gets_configuration_and_no_lease() {
 }
 
 #[test]
-fn nobody_else_and_nothing_else_is_answered() {
+fn other_clients_and_packets_are_not_answered() {
     for kind in [MessageType::Release, MessageType::Decline, MessageType::Offer, MessageType::Unknown(200)] {
         assert_eq!(ask(&request(kind, vec![])), None);
     }
     let discover = || request(MessageType::Discover, vec![]);
     assert!(ask(&discover()).is_some());
-    let mut stranger = discover();
-    stranger.set_chaddr(&[0x52, 0x54, 0, 1, 2, 4]);
+    let mut foreign = discover();
+    foreign.set_chaddr(&[0x52, 0x54, 0, 1, 2, 4]);
     let mut relayed = discover();
     relayed.set_giaddr(Ipv4Addr::new(1, 2, 3, 4));
     let mut reply = discover();
@@ -138,7 +138,7 @@ fn nobody_else_and_nothing_else_is_answered() {
     token_ring.set_htype(dhcproto::v4::HType::ProteonTokenRing);
     let mut bootp = discover();
     bootp.opts_mut().clear();
-    for packet in [stranger, relayed, reply, token_ring, bootp] {
+    for packet in [foreign, relayed, reply, token_ring, bootp] {
         assert_eq!(ask(&packet), None, "{packet:?}");
     }
     let mut lying = discover().to_vec().unwrap();

@@ -75,8 +75,8 @@ fn redirection<B>(from: &Url, answer: &Response<B>) -> Option<Url> {
         StatusCode::TEMPORARY_REDIRECT,
         StatusCode::PERMANENT_REDIRECT,
     ];
-    let place = answer.headers().get(LOCATION).filter(|_| sends.contains(&answer.status()))?;
-    let next = from.join(place.to_str().ok()?).ok()?;
+    let location = answer.headers().get(LOCATION).filter(|_| sends.contains(&answer.status()))?;
+    let next = from.join(location.to_str().ok()?).ok()?;
     (matches!(next.scheme(), "http" | "https") && next.host() == from.host()).then_some(next)
 }
 

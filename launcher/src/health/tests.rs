@@ -9,7 +9,7 @@ use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet
 use super::*;
 use crate::agent::requests;
 
-/// What a server does with a request, of which it is told the head.
+/// What a server does with a request, given its head.
 type Manner = fn(&str) -> (String, Then);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -94,7 +94,7 @@ async fn every_manner_of_an_http_server() {
         (|_| status(404), "statuscode: 404"),
         (|_| status(500), "statuscode: 500"),
         (|_| status(101), "statuscode: 101"),
-        // Elsewhere, nowhere, on to another path, in a circle.
+        // Elsewhere, without location, on to another path, in a circle.
         (|_| redirects("http://192.0.2.1/"), ""),
         (|_| redirects("https://example.org/"), ""),
         (|_| redirects("file:///etc/passwd"), ""),
@@ -110,7 +110,7 @@ async fn every_manner_of_an_http_server() {
         (|_| ("HTTP/1.1 200 OK\r\nX: ".to_owned() + &"y".repeat(1 << 20), Then::Hold), "no HTTP answer"),
         (|_| ("HTTP/1.1 200 OK\r\n".to_owned() + &"X: y\r\n".repeat(4096), Then::Hold), "no HTTP answer"),
         (|_| ("HTTP/1.1 100 Continue\r\n\r\n".to_owned(), Then::Repeat), "no answer within 1 s"),
-        // Nobody reads its body.
+        // Its body is not read.
         (|_| ("HTTP/1.1 200 OK\r\n\r\nand so on, ".to_owned(), Then::Repeat), ""),
     ];
     for (number, (manner, failure)) in rows.into_iter().enumerate() {
@@ -178,7 +178,7 @@ async fn a_socket_is_well_when_it_is_accepted() {
 }
 
 #[tokio::test]
-async fn a_question_that_is_none_says_nothing_of_the_guest() {
+async fn an_invalid_probe_has_no_result() {
     let get = |path: &str, name: &str| {
         let headers = vec![Header { name: name.to_owned(), value: String::new() }];
         Question::HttpGet(HttpGet { to: Some(to(80)), tls: false, path: path.to_owned(), headers })
@@ -199,7 +199,7 @@ async fn a_question_that_is_none_says_nothing_of_the_guest() {
     assert!(run(&agent, ProbeRequest::default()).await.fault.is_some());
 }
 
-/// There is a port, and nobody behind it.
+/// There is a port, without a server.
 #[tokio::test(start_paused = true)]
 async fn an_agent_that_is_not_there_is_a_failure() {
     let (agent, asked) = requests();
@@ -280,7 +280,7 @@ async fn a_probe_asks_the_host_that_it_names() {
 
 /// A name server that is silent is a failure of the probe, in its time.
 #[tokio::test]
-async fn a_name_that_nobody_resolves_takes_no_longer_than_the_probe() {
+async fn an_unresolvable_name_takes_no_longer_than_the_probe() {
     let (agent, _requests) = requests();
     let resolver = |servers: &[&str]| wire_resolver(servers);
     let to = TcpSocket { address: "db".to_owned(), port: 1 };

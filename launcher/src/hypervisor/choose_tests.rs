@@ -26,7 +26,7 @@ fn cpu(model: CpuModel, features: Vec<CpuFeature>) -> Cpu {
 }
 
 #[test]
-fn the_host_decides_for_a_machine_both_can_run() {
+fn the_host_decides_for_a_vm_both_can_run() {
     let software = || KvmState::SoftwareOnly(SOFTWARE.to_owned());
     let unusable = || KvmState::Unusable(NO_KVM.to_owned());
     let native = forced(Kind::Native);
@@ -60,7 +60,7 @@ fn the_host_decides_for_a_machine_both_can_run() {
 }
 
 #[test]
-fn twenty_six_disks_beside_a_card_rng_and_port_run_on_native() {
+fn twenty_six_disks_beside_a_nic_rng_and_port_run_on_native() {
     let mut launch = sample::kernel_boot();
     launch.disks = vec![launch.disks[0].clone(); 26];
     assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
@@ -175,7 +175,7 @@ fn a_disk_starts_through_firmware_on_either() {
 }
 
 #[test]
-fn a_screen_with_a_tablet_is_shown_by_either() {
+fn a_display_with_a_tablet_works_on_either() {
     for video in [Video::Vga, Video::Bochs, Video::Virtio] {
         let launch = Launch { video: Some(video), tablets: 1, ..sample::kernel_boot() };
         assert_eq!(choose(&launch, &probe(KvmState::Usable, true)).unwrap().kind, Kind::Native);
@@ -183,7 +183,7 @@ fn a_screen_with_a_tablet_is_shown_by_either() {
 }
 
 #[test]
-fn a_refusal_speaks_of_everything_at_once() {
+fn a_rejection_has_every_problem_at_once() {
     let mut launch = sample::kernel_boot();
     launch.disks[0].bus = DiskBus::Usb;
     launch.video = Some(Video::Ramfb);
@@ -194,7 +194,7 @@ fn a_refusal_speaks_of_everything_at_once() {
 }
 
 #[test]
-fn what_neither_has_is_refused_whoever_is_wanted() {
+fn what_neither_has_is_rejected_by_both() {
     for wanted in [HypervisorChoice::Auto, forced(Kind::Qemu), forced(Kind::Native)] {
         let mut launch = Launch { hypervisor: wanted.clone(), ..sample::kernel_boot() };
         let unknown = UnknownDevice { field: WATCHDOG.to_owned(), what: "a watchdog".to_owned() };
@@ -217,7 +217,7 @@ fn who_insists_on_a_balloon_gets_qemus() {
 }
 
 #[test]
-fn a_best_effort_balloon_forces_nobody() {
+fn a_best_effort_balloon_forces_no_hypervisor() {
     let launch = Launch { memory_balloon: true, ..sample::kernel_boot() };
     let choice = choose(&launch, &probe(KvmState::Usable, true)).unwrap();
     assert_eq!(choice.kind, Kind::Native);

@@ -65,7 +65,7 @@ async fn start_vm(launch: Arc<Launch>, host: HostResources, port: Port) -> Resul
         stalls,
     };
     let vm_thread =
-        VmThread { config, launch, output: port.output, events, current, desired, _screen: display };
+        VmThread { config, launch, output: port.output, events, current, desired, _display: display };
     thread::Builder::new()
         .name("vm".to_owned())
         .spawn(move || vm_thread.run(started_tx))
@@ -101,7 +101,7 @@ struct VmThread {
     current: CurrentVm,
     desired: Arc<DesiredState>,
     /// Shown until the guest's end, across its resets.
-    _screen: Option<display::VmDisplay>,
+    _display: Option<display::VmDisplay>,
 }
 
 impl VmThread {

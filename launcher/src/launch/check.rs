@@ -37,8 +37,8 @@ impl TryFrom<wire::LaunchRequest> for Launch {
             each(p, request.disks, |p, index, disk| convert::disk(p, &format!("disks[{index}]"), disk));
         let interfaces = each(p, request.interfaces, interface);
         let console_socket = request.serial_console.then(|| p.path("console_socket", request.console_socket));
-        let wants_screen = request.graphics && !request.vnc_socket.is_empty();
-        let vnc_socket = wants_screen.then(|| p.path("vnc_socket", request.vnc_socket));
+        let wants_display = request.graphics && !request.vnc_socket.is_empty();
+        let vnc_socket = wants_display.then(|| p.path("vnc_socket", request.vnc_socket));
         let video = request.graphics.then(|| choice::<wire::Video, Video>(p, "video", request.video));
         if request.tablets > MAX_TABLETS {
             p.add("tablets", format_args!("{} are more than {MAX_TABLETS}", request.tablets));

@@ -35,7 +35,7 @@ pub(super) enum Stage {
     Gone,
 }
 
-/// A guest with what belongs to it.
+/// A guest with its resources.
 pub(super) struct RunningVm {
     launch: Arc<Launch>,
     console: Console,

@@ -95,7 +95,7 @@ impl Session {
             };
             state.hypervisor = Some(WireHypervisor { kind: kind.into(), reason });
         });
-        self.status.send_modify(|status| status.screen.clone_from(&launch.vnc_socket));
+        self.status.send_modify(|status| status.vnc_socket.clone_from(&launch.vnc_socket));
         let mut host = host::open(&launch, kind, self.node.firmware(), self.node.files())?;
         host.agent = self
             .agent_requests

@@ -128,7 +128,7 @@ async fn a_guest_that_powers_off_is_seen_and_dismissed() {
     scene.dismissed().await;
 }
 
-/// Paused because a disk is full: it is told why, an unpause is answered by what comes of it, and a stop is a stop.
+/// Paused because a disk is full: it gets the reason, an unpause is answered by what comes of it, and a stop is a stop.
 #[tokio::test(start_paused = true)]
 async fn a_guest_whose_disk_is_full_is_paused_and_can_be_stopped() {
     let scene = scene();
@@ -157,7 +157,7 @@ async fn a_guest_whose_disk_is_full_is_paused_and_can_be_stopped() {
     vm.events.send(Event::DisksFailed(Vec::new())).unwrap();
     let mut seen = scene.seen.clone();
     let state = seen.wait_for(|status| status.state.disk_failures.is_empty()).await.unwrap().state.clone();
-    assert_eq!((state.phase(), state.pause_requested), (Phase::Paused, true), "somebody asked for it");
+    assert_eq!((state.phase(), state.pause_requested), (Phase::Paused, true), "it was requested");
     let unpause = lifecycle(VmCommand::Resume);
     assert_eq!(vm.commands.recv().await, Some(VmCommand::Resume));
     vm.events.send(Event::Resumed).unwrap();
@@ -174,7 +174,7 @@ async fn a_guest_whose_disk_is_full_is_paused_and_can_be_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_button_is_pressed_until_the_guest_hears_it() {
+async fn the_button_is_pressed_until_the_guest_reacts() {
     let scene = scene();
     let mut vm = scene.run().await;
     assert_eq!(scene.handle.shutdown(Duration::from_secs(60)).await, None);
@@ -246,24 +246,24 @@ async fn a_start_ends_with_the_grace_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_does_not_start_leaves_the_reason() {
+async fn a_vm_that_does_not_start_has_a_reason() {
     let scene = scene();
     let launch = scene.begin_launch().await;
     scene.come_up(Err(fault(Code::Hypervisor, "no")));
-    let (state, refusal) = launch.await.unwrap();
+    let (state, fault) = launch.await.unwrap();
     assert_eq!(state.phase(), Phase::Exited);
-    assert_eq!(refusal, state.outcome.unwrap().fault);
+    assert_eq!(fault, state.outcome.unwrap().fault);
     assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
     scene.dismissed().await;
 
     let scene = self::scene();
-    let (_, refusal) = scene.handle.launch(LaunchRequest::default()).await;
-    assert_eq!(refusal.unwrap().code(), Code::Invalid);
+    let (_, fault) = scene.handle.launch(LaunchRequest::default()).await;
+    assert_eq!(fault.unwrap().code(), Code::Invalid);
     assert_eq!(scene.outcome().await, OutcomeKind::NotStarted);
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_ever() {
+async fn every_wait_is_bounded() {
     let begin = Instant::now();
     scene().session.await.unwrap();
     assert_eq!(begin.elapsed(), IDLE_TIMEOUT);

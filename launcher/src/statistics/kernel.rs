@@ -10,7 +10,7 @@ pub(super) fn of_process(pid: i32, vcpus: &[(u32, i32)]) -> Statistics {
     let stat = process.as_ref().and_then(|process| process.stat().ok());
     let vcpus = vcpus.iter().map(|&(number, thread)| {
         let task = process.as_ref().and_then(|process| process.task_from_tid(thread).ok());
-        processor(number, task)
+        cpu_number(number, task)
     });
     Statistics {
         vcpus: vcpus.collect(),
@@ -30,7 +30,7 @@ fn nanoseconds(ticks: u64) -> u64 {
     ticks.saturating_mul(SECOND) / procfs::ticks_per_second().max(1)
 }
 
-fn processor(number: u32, task: Option<Task>) -> VcpuStatistics {
+fn cpu_number(number: u32, task: Option<Task>) -> VcpuStatistics {
     // Exact where the kernel counts for schedulers, else in ticks.
     let schedule = task.as_ref().and_then(|task| task.schedstat().ok());
     let ticks = || task.as_ref()?.stat().ok().map(|stat| nanoseconds(stat.utime.saturating_add(stat.stime)));

@@ -40,7 +40,7 @@ fn targets(state: &State) -> Vec<(&str, &str)> {
     state.volumes.iter().map(|volume| (volume.name.as_str(), volume.target.as_str())).collect()
 }
 
-/// A SCSI disk goes when it is told to. A virtio disk goes with the guest's consent, or its reset.
+/// A SCSI disk is detached on request. A virtio disk goes with the guest's consent, or its reset.
 #[tokio::test]
 async fn volumes_come_and_go() {
     use disk::Bus::{Sata, Scsi, Virtio};
@@ -77,7 +77,7 @@ async fn volumes_come_and_go() {
     read_until(&mut console, guest::READY).await;
     let kept = launcher.detach("fast").await.expect("a boot sector lets go of nothing");
     assert!(kept.code() == Code::Conflict && kept.detail.contains("the guest"), "{kept:?}");
-    assert_eq!(launcher.steer(LifecycleCommand::Reset).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Reset).await, None);
     let state =
         launcher.until("the volume's end", |state| state.volumes.iter().all(|one| one.name != "fast")).await;
     assert_eq!(targets(&state), [("again", "sda")]);
@@ -89,7 +89,7 @@ async fn volumes_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_machine_without_a_place_for_volumes_says_so() {
+async fn a_vm_without_hotplug_slots_reports_it() {
     let mut launcher = LaunchedVm::start().await;
     launcher.up(launcher.empty()).await;
     let path = launcher.file("data.img");

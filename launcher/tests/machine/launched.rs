@@ -144,7 +144,7 @@ impl LaunchedVm {
         assert_eq!(response.into_inner().fault, None);
     }
 
-    pub(crate) async fn steer(&mut self, command: LifecycleCommand) -> Option<Fault> {
+    pub(crate) async fn lifecycle(&mut self, command: LifecycleCommand) -> Option<Fault> {
         let request = LifecycleRequest { command: command.into() };
         soon("an answer to Steer", self.client.steer(request)).await.unwrap().into_inner().fault
     }

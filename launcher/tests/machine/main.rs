@@ -68,28 +68,28 @@ async fn a_guest_is_steered() {
     let request = LaunchRequest { start_paused: true, ..launcher.request(&disk) };
     assert_eq!(launcher.launch(request).await.fault, None);
     launcher.until("the stopped VM", |state| state.phase() == state::Phase::Paused).await;
-    let refused = launcher.steer(LifecycleCommand::Pause).await.unwrap();
+    let refused = launcher.lifecycle(LifecycleCommand::Pause).await.unwrap();
     assert_eq!((refused.code(), refused.detail.as_str()), (Code::Conflict, "VMI is already paused"));
-    assert_eq!(launcher.steer(LifecycleCommand::Unpause).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Unpause).await, None);
     launcher.until("the guest", |state| state.phase() == state::Phase::Running).await;
     let mut console = launcher.console().await;
     read_until(&mut console, guest::READY).await;
 
-    assert_eq!(launcher.steer(LifecycleCommand::Pause).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Pause).await, None);
     launcher.until("a pause", |state| state.phase() == state::Phase::Paused).await;
-    assert_eq!(launcher.steer(LifecycleCommand::Reset).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Reset).await, None);
     let reset = launcher.until("a reset", |state| state.reboots == 1).await;
     assert_eq!(reset.phase(), state::Phase::Paused);
-    assert_eq!(launcher.steer(LifecycleCommand::Unpause).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Unpause).await, None);
     read_until(&mut console, guest::READY).await;
 
-    assert_eq!(launcher.steer(LifecycleCommand::SoftReboot).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::SoftReboot).await, None);
     launcher.until("a reboot", |state| state.reboots == 2).await;
     read_until(&mut console, guest::READY).await;
-    assert_eq!(launcher.steer(LifecycleCommand::Pause).await, None);
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Pause).await, None);
     launcher.shut_down(50).await;
     assert_eq!(launcher.outcome().await.kind(), Kind::ShutDown, "its button is heard again");
-    assert_eq!(launcher.steer(LifecycleCommand::Reset).await.unwrap().detail, "VMI is not running");
+    assert_eq!(launcher.lifecycle(LifecycleCommand::Reset).await.unwrap().detail, "VMI is not running");
     launcher.dismiss().await;
 }
 
@@ -140,7 +140,7 @@ async fn qemu_does_not_outlive_its_launcher() {
 }
 
 #[tokio::test]
-async fn a_launcher_told_to_leave_shuts_its_guest_down() {
+async fn sigterm_shuts_the_guest_down() {
     let mut launcher = LaunchedVm::start().await;
     let disk = guest::disk(launcher.directory.path());
     launcher.up(launcher.request(&disk)).await;
@@ -204,9 +204,9 @@ async fn every_disk_bus_and_device_is_one_qemu_takes() {
     let response = launcher.launch(request).await;
     assert_eq!(response.fault, None);
     launcher.until("the stopped VM", |state| state.phase() == state::Phase::Paused).await;
-    let screen =
+    let screenshot =
         launcher.client.screenshot(ScreenshotRequest { move_cursor: true }).await.unwrap().into_inner();
-    assert_eq!((screen.fault, screen.png.get(1..4)), (None, Some(&b"PNG"[..])));
+    assert_eq!((screenshot.fault, screenshot.png.get(1..4)), (None, Some(&b"PNG"[..])));
     launcher.client.kill(KillRequest {}).await.unwrap();
     assert_eq!(launcher.outcome().await.kind(), Kind::Killed);
 }
@@ -242,7 +242,7 @@ async fn a_disk_has_one_writer() {
 }
 
 #[tokio::test]
-async fn what_qemu_complains_about_is_in_the_fault() {
+async fn errors_of_qemu_are_in_the_fault() {
     let directory = tempfile::tempdir().unwrap();
     let script = directory.path().join("qemu");
     std::fs::write(&script, "#!/bin/sh\necho 'no such luck' >&2\nexit 3\n").unwrap();
@@ -260,7 +260,7 @@ async fn what_qemu_complains_about_is_in_the_fault() {
 
 /// What is logged is lost where its disk is full, and nothing else is.
 #[tokio::test]
-async fn a_log_that_cannot_be_written_ends_nobody() {
+async fn an_unwritable_log_ends_no_guest() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut launcher = LaunchedVm::start_logging_to(full.into(), &["--log-level", "trace"]).await;
     let disk = guest::disk(launcher.directory.path());
@@ -276,11 +276,11 @@ async fn a_log_that_cannot_be_written_ends_nobody() {
 async fn another_major_version_is_refused() {
     let mut launcher = LaunchedVm::start().await;
     let hello = HelloRequest { version: Some(Version { major: 99, minor: 0 }) };
-    let refusal = launcher.client.hello(hello).await.unwrap_err();
-    assert_eq!(refusal.code(), tonic::Code::FailedPrecondition);
+    let error = launcher.client.hello(hello).await.unwrap_err();
+    assert_eq!(error.code(), tonic::Code::FailedPrecondition);
 }
 
-/// Forced native, on whatever KVM there is: the refusal is by field, and what is wrong with the kernel is said.
+/// Forced native, on whatever KVM there is: the rejection names the field, and what is wrong with the kernel.
 #[tokio::test]
 async fn native_refuses_by_field() {
     use vireo_vmm::kvm::KvmUnusable;

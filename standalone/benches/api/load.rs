@@ -1,4 +1,4 @@
-//! The load: requests as bytes and answers unread, so that the client takes as little of the machine as can be.
+//! The load: requests as bytes and answers unread, so that the client takes as little of the host as can be.
 
 use std::future::Future;
 use std::time::Instant;

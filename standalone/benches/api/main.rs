@@ -19,7 +19,7 @@ use self::subject::Subject;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Measures two API servers on this machine and prints a table.
+/// Measures two API servers on this host and prints a table.
 #[derive(Parser)]
 struct Arguments {
     /// Objects that are created in a round, of 1 KiB each.

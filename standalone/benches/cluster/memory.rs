@@ -1,4 +1,4 @@
-//! Memory of the components' processes on this machine (`Pss` of `proc(5)`).
+//! Memory of the components' processes on this host (`Pss` of `proc(5)`).
 
 use std::collections::BTreeMap;
 use std::fs;

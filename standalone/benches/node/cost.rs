@@ -18,8 +18,8 @@ pub(super) fn memory(server: &Server) -> Memory {
     Memory(server.memory())
 }
 
-/// Processor time of all its threads so far; threads that ended are left out.
-pub(super) fn processor(server: &Server) -> Result<Duration, Error> {
+/// CPU time of all its threads so far; threads that ended are left out.
+pub(super) fn cpu_time(server: &Server) -> Result<Duration, Error> {
     let mut sum = Duration::ZERO;
     for thread in fs::read_dir(format!("/proc/{}/task", server.process.id()))? {
         let text = fs::read_to_string(thread?.path().join("schedstat"))?;
@@ -37,8 +37,8 @@ pub(super) fn own_memory() -> Result<Memory, Error> {
     Ok(Memory(kib << 10))
 }
 
-/// Processor time of this process so far.
-pub(super) fn own_processor() -> Duration {
+/// CPU time of this process so far.
+pub(super) fn own_cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 

@@ -1,5 +1,5 @@
 //! `hack/bench node`: what `vireo standalone` costs and how fast it answers, measured from outside by kube-rs on the
-//! same machine: requests, watches, objects at rest, and VMIs from their creation until they run. Many VMIs on simulated nodes are measured inside this process.
+//! same host: requests, watches, objects at rest, and VMIs from their creation until they run. Many VMIs on simulated nodes are measured inside this process.
 
 mod cost;
 mod objects;
@@ -21,7 +21,7 @@ use self::server::Server;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Measures one `vireo standalone` on this machine and prints tables.
+/// Measures one `vireo standalone` on this host and prints tables.
 #[derive(Parser)]
 struct Arguments {
     /// VMIs created at once, a round each; 0 for none.

@@ -31,15 +31,15 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
     println!(
         "\n{count} ConfigMaps of {SIZE} bytes, {clients} clients at the same time, on one connection pool:"
     );
-    let (before, begin) = (cost::memory(server), cost::processor(server)?);
+    let (before, begin) = (cost::memory(server), cost::cpu_time(server)?);
     let create = |number| {
         let maps = maps.clone();
         async move { maps.create(&PostParams::default(), &map(&name(number))).await.map(drop) }
     };
     timed("create", count, clients, create).await?;
-    let (memory, processor) =
-        (cost::memory(server).since(before), cost::processor(server)?.saturating_sub(begin));
-    println!("  of vireo: {memory}, and {processor:.2?} of a processor");
+    let (memory, cpu_time) =
+        (cost::memory(server).since(before), cost::cpu_time(server)?.saturating_sub(begin));
+    println!("  of vireo: {memory}, and {cpu_time:.2?} of a CPU");
     let get = |number| {
         let maps = maps.clone();
         async move { maps.get(&name(number)).await.map(drop) }
@@ -54,9 +54,9 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
     let begin = Instant::now();
     let listed = maps.list(&ListParams::default()).await?.items.len();
     println!("  a list of {listed}: {:.2?}", begin.elapsed());
-    let begin = cost::processor(server)?;
+    let begin = cost::cpu_time(server)?;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    println!("  at rest for 5 s: {:.2?} of a processor", cost::processor(server)?.saturating_sub(begin));
+    println!("  at rest for 5 s: {:.2?} of a CPU", cost::cpu_time(server)?.saturating_sub(begin));
     Ok(())
 }
 

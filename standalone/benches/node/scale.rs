@@ -118,7 +118,7 @@ async fn load(client: &Client, nodes: &Nodes, count: usize, kind: Kind) -> Resul
          controllers and the simulated nodes are one process:",
         kind.kind
     );
-    let (memory, processor, begin) = (cost::own_memory()?, cost::own_processor(), Instant::now());
+    let (memory, cpu_time, begin) = (cost::own_memory()?, cost::own_cpu_time(), Instant::now());
     let creating = async {
         let each = stream::iter(0..count).map(|number| create(client, kind, number));
         each.buffer_unordered(CLIENTS).try_collect::<()>().await?;
@@ -135,12 +135,12 @@ async fn load(client: &Client, nodes: &Nodes, count: usize, kind: Kind) -> Resul
         Ok::<_, Error>(parts)
     };
     let (created, parts) = tokio::try_join!(creating, running)?;
-    let (took, processor) = (begin.elapsed(), cost::own_processor().saturating_sub(processor));
+    let (took, cpu_time) = (begin.elapsed(), cost::own_cpu_time().saturating_sub(cpu_time));
     println!("  all are created after {created:.2?} and run after {took:.2?}: {}", table::rate(count, took));
     println!("  a quarter of them runs after {}", intervals(&parts));
     println!("  memory of the process: {memory} before, {} at the end", cost::own_memory()?);
-    let each = processor.checked_div(u32::try_from(count)?).unwrap_or_default();
-    println!("  of the process for each: {each:.2?} of a processor");
+    let each = cpu_time.checked_div(u32::try_from(count)?).unwrap_or_default();
+    println!("  of the process for each: {each:.2?} of a CPU");
     Ok(())
 }
 

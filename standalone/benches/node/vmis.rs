@@ -1,5 +1,5 @@
-//! VMIs from their creation until they run, on QEMU's own emulation: machines whose firmware finds nothing to start, for
-//! guests that do more would measure this machine's processors.
+//! VMIs from their creation until they run, on QEMU's own emulation: VMs whose firmware finds nothing to start, for
+//! guests that do more would measure this host's CPUs.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -34,7 +34,7 @@ pub(super) async fn measure(server: &Server, counts: &[usize]) -> Result<(), Err
 async fn round(vmis: &Api<DynamicObject>, server: &Server, count: usize) -> Result<(), Error> {
     let version = vmis.list(&ListParams::default()).await?.metadata.resource_version.unwrap_or_default();
     let mut events = vmis.watch(&WatchParams::default(), &version).await?.boxed();
-    let (memory, processor, begin) = (cost::memory(server), cost::processor(server)?, Instant::now());
+    let (memory, cpu_time, begin) = (cost::memory(server), cost::cpu_time(server)?, Instant::now());
     let creating = async {
         let each = stream::iter(0..count).map(|number| async move {
             let began = Instant::now();
@@ -61,10 +61,10 @@ async fn round(vmis: &Api<DynamicObject>, server: &Server, count: usize) -> Resu
     let took = seen.iter().filter_map(|(name, at)| Some(at.saturating_duration_since(*began.get(name)?)));
     let mut took: Vec<Duration> = took.collect();
     println!("  {count}: all run after {:.2?}; each {}", begin.elapsed(), table::spread(&mut took));
-    let (memory, processor) =
-        (cost::memory(server).since(memory), cost::processor(server)?.saturating_sub(processor));
-    let each = processor.checked_div(u32::try_from(count)?).unwrap_or_default();
-    println!("     of vireo for each: {}, and {each:.2?} of a processor", memory.each(count));
+    let (memory, cpu_time) =
+        (cost::memory(server).since(memory), cost::cpu_time(server)?.saturating_sub(cpu_time));
+    let each = cpu_time.checked_div(u32::try_from(count)?).unwrap_or_default();
+    println!("     of vireo for each: {}, and {each:.2?} of a CPU", memory.each(count));
     let begin = Instant::now();
     vmis.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
     let mut left = seen.len();
@@ -90,7 +90,7 @@ pub(super) fn vmi(number: usize) -> Result<DynamicObject, serde_json::Error> {
             "terminationGracePeriodSeconds": 0,
             "domain": {
                 "memory": {"guest": "32Mi"},
-                // They do nothing, and so do not take a tenth of a processor each.
+                // They do nothing, and so do not take a tenth of a CPU each.
                 "resources": {"requests": {"cpu": "1m"}},
                 "devices": {
                     "autoattachGraphicsDevice": false,

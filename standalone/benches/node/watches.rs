@@ -23,7 +23,7 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
     let made = maps.create(&PostParams::default(), &objects::map(NAME)).await?;
     let version = made.metadata.resource_version.ok_or("an object without a version")?;
     let ready = Arc::new(Semaphore::new(0));
-    let (reported, mut news) = mpsc::unbounded_channel();
+    let (reported, mut events) = mpsc::unbounded_channel();
     let mut watchers = JoinSet::new();
     for _ in 0..count {
         // A client each, and so a connection each.
@@ -43,7 +43,7 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
         let text = json!({"data": {"change": change.to_string()}});
         let (changed, seen) = future::join(
             maps.patch(NAME, &PatchParams::default(), &Patch::Merge(text)),
-            heard(&mut news, count, begin),
+            heard(&mut events, count, begin),
         )
         .await;
         changed?;
@@ -52,20 +52,20 @@ pub(super) async fn measure(server: &Server, arguments: &Arguments) -> Result<()
         all.extend(seen);
     }
     println!("\n{CHANGES} changes of one object, one after the other, {count} watchers in one process:");
-    println!("  from the request to a watcher's news: {}", table::spread(&mut all));
+    println!("  from the request to a watcher's event: {}", table::spread(&mut all));
     println!("  to the last watcher's: {}", table::spread(&mut last));
     Ok(())
 }
 
-/// The times after `begin` at which all `count` were told.
+/// The times after `begin` at which all `count` were notified.
 async fn heard(
-    news: &mut mpsc::UnboundedReceiver<Instant>,
+    events: &mut mpsc::UnboundedReceiver<Instant>,
     count: usize,
     begin: Instant,
 ) -> Option<Vec<Duration>> {
     let mut seen = Vec::with_capacity(count);
     while seen.len() < count {
-        seen.push(news.recv().await?.saturating_duration_since(begin));
+        seen.push(events.recv().await?.saturating_duration_since(begin));
     }
     Some(seen)
 }

@@ -22,7 +22,7 @@ fn requested(claim: &Value) -> Option<Bytes> {
 
 /// `Terminating` counts as a phase, as in kubectl's own tables.
 pub(super) fn phase(claim: &Value) -> Value {
-    if meta::is_leaving(claim) {
+    if meta::is_being_deleted(claim) {
         return json!("Terminating");
     }
     claim.pointer("/status/phase").cloned().unwrap_or_default()
@@ -102,7 +102,7 @@ fn validate(claim: &Value) -> Vec<Cause> {
 fn size(claim: &Value) -> Option<Cause> {
     match claim.pointer("/spec/resources/requests/storage") {
         None | Some(Value::Null) => {
-            Some(Cause::required(STORAGE, "Required value: say how large the disk is, such as 1Gi"))
+            Some(Cause::required(STORAGE, "Required value: the size of the disk, such as 1Gi"))
         }
         Some(given) => match requested(claim) {
             Some(bytes) if bytes.get() > 0 => None,

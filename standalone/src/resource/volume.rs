@@ -7,7 +7,7 @@ use vireo_handler::provisioner::{CLASS, PROVISIONER};
 
 const IS_DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
-/// What the one StorageClass says.
+/// The fields of the one StorageClass.
 fn fields() -> [(&'static str, Value); 4] {
     [
         ("provisioner", json!(PROVISIONER)),
@@ -17,10 +17,10 @@ fn fields() -> [(&'static str, Value); 4] {
     ]
 }
 
-/// Makes an object the one StorageClass; labels and annotations that somebody gave it stay.
+/// Makes an object the one StorageClass; its labels and annotations of clients stay.
 pub fn describe_class(class: &mut Value) {
-    for (field, says) in fields() {
-        class[field] = says;
+    for (field, value) in fields() {
+        class[field] = value;
     }
     meta::of(class).entry("annotations").or_insert_with(|| json!({ (IS_DEFAULT): "true" }));
 }
@@ -30,15 +30,15 @@ pub(super) fn class(new: &mut Value, _: Option<&Value>) -> Vec<Cause> {
         let message = format!("there is one StorageClass, {CLASS:?}, and the server makes it");
         return vec![Cause::unsupported("metadata.name", message)];
     }
-    let differs = |(field, says): (&'static str, Value)| {
-        let message = format!("Forbidden: it is {says}");
+    let differs = |(field, value): (&'static str, Value)| {
+        let message = format!("Forbidden: it is {value}");
         let cause = || Cause { reason: "FieldValueForbidden", ..Cause::invalid(field, message) };
-        (new.get(field) != Some(&says)).then(cause)
+        (new.get(field) != Some(&value)).then(cause)
     };
     let mut causes: Vec<Cause> = fields().into_iter().filter_map(differs).collect();
     for field in ["parameters", "mountOptions", "allowedTopologies"] {
         if new.get(field).is_some_and(|given| !given.is_null()) {
-            causes.push(Cause::unsupported(field, "volumes are files of this machine: remove it"));
+            causes.push(Cause::unsupported(field, "volumes are files of this node: remove it"));
         }
     }
     causes
@@ -90,7 +90,7 @@ mod tests {
         assert!(causes(&|class| class["metadata"]["annotations"] = json!({})).is_empty());
         class["metadata"]["annotations"] = json!({});
         describe_class(&mut class);
-        assert_eq!(class_name(&class), "local", "what somebody said stays");
+        assert_eq!(class_name(&class), "local", "set values stay");
     }
 
     #[test]

@@ -50,13 +50,13 @@ async fn set_rules(cluster: &Cluster, rules: &Value) {
 }
 
 /// Whether an object is on its way out.
-fn is_leaving(object: &Value) -> bool {
+fn is_being_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
 /// The objects of a kind that are not on their way out, by name.
 fn staying(cluster: &Cluster, kind: Kind) -> Vec<Value> {
-    cluster.objects(kind).into_iter().filter(|object| !is_leaving(object)).collect()
+    cluster.objects(kind).into_iter().filter(|object| !is_being_deleted(object)).collect()
 }
 
 fn names(objects: &[Value]) -> Vec<&str> {

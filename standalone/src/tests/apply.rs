@@ -24,7 +24,7 @@ fn owners(object: &Value) -> Vec<(String, String, Value)> {
 }
 
 #[tokio::test]
-async fn a_manifest_is_applied_and_conflicts_are_told() {
+async fn a_manifest_is_applied_and_conflicts_are_reported() {
     let world = World::new();
     let path = format!("{MAPS}/a");
     let (code, made) = world.apply(&path, "fieldManager=one", &map("a", json!({"k": "1"}))).await;
@@ -119,8 +119,8 @@ async fn the_url_names_what_a_manifest_does_not() {
 async fn what_cannot_be_applied_is_refused() {
     let world = World::new();
     let good = map("a", json!({}));
-    let mut strange = good.clone();
-    strange["dota"] = json!({});
+    let mut unknown = good.clone();
+    unknown["dota"] = json!({});
     let mut managed = good.clone();
     managed["metadata"]["managedFields"] = json!([]);
     let mut known = good.clone();
@@ -130,7 +130,7 @@ async fn what_cannot_be_applied_is_refused() {
         (&path, "", &good, 422, "fieldManager: Required value"),
         (&path, &format!("fieldManager={}", "x".repeat(129)), &good, 422, "Too long"),
         (&path, "fieldManager=m&force=x", &good, 400, "force"),
-        (&path, "fieldManager=m", &strange, 400, ".dota: field not declared in schema"),
+        (&path, "fieldManager=m", &unknown, 400, ".dota: field not declared in schema"),
         (&path, "fieldManager=m", &managed, 400, "managedFields must be nil"),
         (&path, "fieldManager=m", &known, 409, "uid mismatch"),
         (&path, "fieldManager=m", &map("b", json!({})), 400, "does not match the name on the URL"),
@@ -160,31 +160,31 @@ async fn what_cannot_be_applied_is_refused() {
 async fn lists_of_a_template_are_merged_by_their_keys() {
     let world = World::new();
     let path = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/web";
-    let machine = |spec: Value| {
+    let vm = |spec: Value| {
         json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "web"},
             "spec": {"template": {"spec": spec}}})
     };
     let constraint = |key: &str, skew: i32| json!({"maxSkew": skew, "topologyKey": key, "whenUnsatisfiable": "DoNotSchedule"});
-    let mut first = machine(vmi("web")["spec"].take());
+    let mut first = vm(vmi("web")["spec"].take());
     first["spec"]["runStrategy"] = json!("Halted");
     first["spec"]["template"]["spec"]["topologySpreadConstraints"] = json!([constraint("zone", 1)]);
     let (code, made) = world.apply(path, "fieldManager=one", &first).await;
     assert_eq!(code, 201, "{made}");
-    let second = machine(json!({"topologySpreadConstraints": [constraint("rack", 2)]}));
+    let second = vm(json!({"topologySpreadConstraints": [constraint("rack", 2)]}));
     let (code, both) = world.apply(path, "fieldManager=two", &second).await;
     assert_eq!(code, 200, "{both}");
     let merged = &both["spec"]["template"]["spec"]["topologySpreadConstraints"];
     assert_eq!(merged, &json!([constraint("zone", 1), constraint("rack", 2)]));
-    let rival = machine(json!({"topologySpreadConstraints": [constraint("zone", 3)]}));
+    let rival = vm(json!({"topologySpreadConstraints": [constraint("zone", 3)]}));
     let (code, status) = world.apply(path, "fieldManager=two", &rival).await;
     let field = ".spec.template.spec.topologySpreadConstraints[topologyKey=\"zone\",whenUnsatisfiable=\"DoNotSchedule\"].maxSkew";
     assert_eq!((code, &status["details"]["causes"][0]["field"]), (409, &json!(field)));
-    let keyless = machine(json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}]}));
+    let keyless = vm(json!({"topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "zone"}]}));
     assert_eq!(world.apply(path, "fieldManager=two", &keyless).await.0, 400);
 }
 
 #[tokio::test]
-async fn a_scale_is_written_by_whoever_writes_it() {
+async fn a_scale_is_managed_by_its_writer() {
     let world = World::new();
     let sets = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstancereplicasets";
     let set = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceReplicaSet", "metadata": {"name": "web"},

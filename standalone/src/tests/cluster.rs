@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use vireo_api::names::{NODE_LABEL, VMI_FINALIZER};
 use vireo_apiserver::meta;
 use vireo_handler::cluster::{Cluster, Counts};
-use vireo_handler::manifests::catalog::{Entry, Update};
+use vireo_handler::manifests::desired::{Entry, Update};
 use vireo_handler::manifests::{Key as VmiKey, Source};
 use vireo_handler::node::Node;
 use vireo_handler::settings::{Runtime, Settings};
@@ -34,7 +34,7 @@ async fn followed(world: World) -> Followed<impl Source> {
         vm_cidr: format!("{}/16", Ipv4Addr::new(10, 201, 0, 0)).parse().unwrap(),
         launcher: "virt-launcher".into(),
         qemu: None,
-        storage_dir: "/nowhere".into(),
+        storage_dir: "/absent".into(),
         allowed: AllowedPaths::any(),
         node_name: "node1".to_owned(),
     }));
@@ -93,11 +93,11 @@ impl<S: Source> Followed<S> {
 #[tokio::test]
 async fn a_vmi_is_validated_once_and_others_cost_nothing() {
     let mut one = followed(World::new()).await;
-    assert!(one.source.update(&BTreeMap::new()).catalog.entries.is_empty());
+    assert!(one.source.update(&BTreeMap::new()).desired.entries.is_empty());
     one.create_bound("x", "node1").await;
     let update = one.next().await;
     assert_eq!(update.only, Some([key("x")].into()));
-    assert!(matches!(update.catalog.entries[&key("x")], Entry::Present { .. }));
+    assert!(matches!(update.desired.entries[&key("x")], Entry::Present { .. }));
     assert_eq!(one.cluster.counts(), Counts { changes: 1, validations: 1 });
 
     one.world.ask("POST", MAPS, map("a", json!({}))).await;
@@ -127,9 +127,9 @@ async fn what_ended_or_is_invalid_or_cannot_be_read_is_held() {
     one.bind("ended", "node1").await;
     let first = one.source.update(&BTreeMap::new());
     assert_eq!(first.only, None);
-    let mut held = first.catalog.entries;
+    let mut held = first.desired.entries;
     while !held.contains_key(&key("ended")) {
-        held.extend(one.next().await.catalog.entries);
+        held.extend(one.next().await.desired.entries);
     }
     assert_eq!(held.keys().map(|key| key.name.as_str()).collect::<Vec<_>>(), ["ended", "invalid", "lost"]);
     assert!(held.values().all(|entry| matches!(entry, Entry::Held)));
@@ -148,7 +148,7 @@ async fn a_deleted_vmi_is_released_when_nothing_is_left_of_it() {
     assert_eq!(one.world.ask("PUT", &format!("{VMIS}/x"), other).await.0, 200);
     let soon = json!({"gracePeriodSeconds": 3});
     assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/x"), soon).await.0, 200);
-    while one.next().await.catalog.graces.get(&key("x")) != Some(&3) {}
+    while one.next().await.desired.graces.get(&key("x")) != Some(&3) {}
     one.source.settle(&|_, _| true);
     one.source.settle(&|_, _| false);
     let released =
@@ -210,7 +210,7 @@ async fn a_vmi_that_loses_its_label_keeps_its_guest() {
     assert_eq!(one.world.patch(&format!("{VMIS}/y"), "merge", finalizers).await.0, 200);
     assert_eq!(one.world.ask("DELETE", &format!("{VMIS}/y"), Value::Null).await.0, 200);
     let update = one.next().await;
-    assert_eq!((update.only, update.catalog.entries.len()), (Some([key("y")].into()), 0));
+    assert_eq!((update.only, update.desired.entries.len()), (Some([key("y")].into()), 0));
 }
 
 #[tokio::test]
@@ -221,14 +221,14 @@ async fn a_guest_from_before_is_held_until_its_vmi_is_known_to_be_gone() {
     let gone = uuid::Uuid::nil();
     one.source.ready(vec![(key("unlabelled"), uid), (key("gone"), gone)]).await;
     let first = one.source.update(&BTreeMap::new());
-    assert!(first.only.is_none() && matches!(first.catalog.entries[&key("unlabelled")], Entry::Held));
-    if first.catalog.entries.contains_key(&key("gone")) {
+    assert!(first.only.is_none() && matches!(first.desired.entries[&key("unlabelled")], Entry::Held));
+    if first.desired.entries.contains_key(&key("gone")) {
         let update = one.next().await;
-        assert_eq!((update.only, update.catalog.entries.len()), (Some([key("gone")].into()), 0));
+        assert_eq!((update.only, update.desired.entries.len()), (Some([key("gone")].into()), 0));
     }
     one.bind("unlabelled", "node1").await;
     let bound = one.next().await;
-    assert!(matches!(bound.catalog.entries[&key("unlabelled")], Entry::Present { .. }));
+    assert!(matches!(bound.desired.entries[&key("unlabelled")], Entry::Present { .. }));
 }
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -265,7 +265,7 @@ impl<S: Source> Followed<S> {
     async fn stop(&mut self, name: &str) -> u64 {
         loop {
             let update = self.next().await;
-            if let Some(Entry::Present { stop: Some(seconds), .. }) = update.catalog.entries.get(&key(name)) {
+            if let Some(Entry::Present { stop: Some(seconds), .. }) = update.desired.entries.get(&key(name)) {
                 return *seconds;
             }
         }

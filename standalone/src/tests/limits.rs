@@ -13,7 +13,7 @@ fn event(series: Value) -> Value {
         "involvedObject": {"namespace": "default"}, "series": series})
 }
 
-/// The reason and the field of a refusal.
+/// The reason and the field of a rejection.
 fn why((code, status): (u16, Value)) -> (u16, String, String) {
     let text = |at: &str| status.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned();
     (code, text("/reason"), text("/details/causes/0/field"))
@@ -120,7 +120,7 @@ async fn deep_objects_of_every_kind_are_answered() {
     let world = World::new();
     let parsed = 120;
     let lists = (0..parsed - 10).fold(json!([]), |inner, _| json!([inner]));
-    let rows: Vec<_> = world.server.catalogs.registry().all().cloned().collect();
+    let rows: Vec<_> = world.server.served.registry().all().cloned().collect();
     for row in rows {
         let namespace = if row.namespaced { "/namespaces/default" } else { "" };
         let version = row.api_version();

@@ -82,7 +82,7 @@ impl Placed {
 }
 
 #[tokio::test]
-async fn an_instance_that_fits_is_bound_and_another_says_why_not() {
+async fn a_fitting_vmi_is_bound_and_another_has_a_reason() {
     let placed = Placed::new(json!({})).await;
     placed.create("fits", json!({})).await;
     placed.until("it is bound", || placed.node_of("fits").as_deref() == Some("node1")).await;

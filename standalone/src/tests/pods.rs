@@ -42,7 +42,7 @@ impl World {
         self.ask("POST", &format!("{PODS}/{name}/eviction{query}"), eviction).await
     }
 
-    async fn is_leaving(&self) -> bool {
+    async fn is_being_deleted(&self) -> bool {
         let (code, pod) = self.ask("GET", &format!("{PODS}/virt-launcher-guest"), Value::Null).await;
         assert_eq!(code, 200, "{pod}");
         pod["metadata"]["deletionTimestamp"].is_string()
@@ -72,10 +72,10 @@ async fn a_launcher_is_evicted_unless_its_vmi_is_to_be_migrated() {
         let world = World::new();
         world.launcher(strategy.clone()).await;
         assert_eq!(world.evict("?dryRun=All").await.0, 201);
-        assert!(!world.is_leaving().await);
+        assert!(!world.is_being_deleted().await);
         let (code, evicted) = world.evict("").await;
         assert_eq!((code, &evicted["status"]), (201, &json!("Success")), "{strategy} {evicted}");
-        assert!(world.is_leaving().await, "{strategy}");
+        assert!(world.is_being_deleted().await, "{strategy}");
     }
     let world = World::new();
     world.launcher(json!("LiveMigrate")).await;
@@ -83,7 +83,7 @@ async fn a_launcher_is_evicted_unless_its_vmi_is_to_be_migrated() {
     assert_eq!((code, &denied["reason"]), (429, &json!("TooManyRequests")));
     let why = "VMI guest is configured with an eviction strategy but is not live-migratable";
     assert_eq!(denied["message"], why);
-    assert!(!world.is_leaving().await);
+    assert!(!world.is_being_deleted().await);
 }
 
 #[tokio::test]
@@ -98,5 +98,5 @@ async fn an_external_eviction_marks_the_vmi() {
     assert_eq!(world.evacuated().await, "node1");
     let (code, denied) = world.evict("").await;
     assert_eq!((code, denied["message"].as_str()), (429, Some(&*format!("Evacuation in progress: {why}"))));
-    assert!(!world.is_leaving().await);
+    assert!(!world.is_being_deleted().await);
 }

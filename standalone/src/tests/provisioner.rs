@@ -169,7 +169,7 @@ async fn a_disk_in_use_stays() {
 }
 
 #[tokio::test]
-async fn a_claim_that_gets_no_disk_says_why() {
+async fn a_claim_without_disk_has_a_reason() {
     let of = Provisioned::new();
     of.claim("1Mi", "fast").await;
     of.until("no such class", || of.events("ProvisioningFailed") == 1).await;
@@ -228,7 +228,7 @@ async fn a_claim_has_its_volume_as_long_as_it_is_there() {
     of.change(json!({"spec": {"resources": {"requests": {"storage": "2Mi"}}}})).await;
     of.until("the volume grows", || of.volumes()[0]["spec"]["capacity"]["storage"] == "2Mi").await;
 
-    // Users can neither make nor change volumes, nor bind claims; whoever deletes a volume deletes no disk.
+    // Users can neither make nor change volumes, nor bind claims; deleting a volume deletes no disk.
     let path = format!("/api/v1/persistentvolumes/pvc-{uid}");
     let refused = of.world.patch(&path, "merge", json!({"spec": {"capacity": {"storage": "9Mi"}}})).await;
     assert_eq!(refused.0, 422);
@@ -238,7 +238,9 @@ async fn a_claim_has_its_volume_as_long_as_it_is_there() {
     let gone = of.world.patch(&path, "merge", json!({"metadata": {"finalizers": null}})).await;
     assert_eq!(gone.0, 200);
     of.until("it is made again", || {
-        of.volumes().first().is_some_and(|one| !meta::is_leaving(one) && one["status"]["phase"] == "Bound")
+        of.volumes()
+            .first()
+            .is_some_and(|one| !meta::is_being_deleted(one) && one["status"]["phase"] == "Bound")
     })
     .await;
     assert!(of.file().exists());

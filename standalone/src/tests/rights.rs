@@ -1,4 +1,4 @@
-//! What people with roles may do.
+//! What users with roles may do.
 
 use super::*;
 
@@ -82,7 +82,7 @@ async fn everything_is_refused_that_no_role_allows() {
 }
 
 #[tokio::test]
-async fn a_binding_opens_what_its_role_says_and_nothing_else() {
+async fn a_binding_grants_exactly_its_role() {
     let world = World::new();
     world.give("view").await;
     assert_eq!(world.as_ada("GET", VMIS, Value::Null).await.0, 200);
@@ -123,7 +123,7 @@ async fn what_is_applied_anew_needs_the_right_to_create() {
 }
 
 #[tokio::test]
-async fn nobody_gives_away_more_than_they_have() {
+async fn privileges_are_not_escalated() {
     let world = World::new();
     world.give("admin").await;
     let (code, status) = world.as_ada("POST", BINDINGS, binding("up", "cluster-admin")).await;
@@ -183,7 +183,7 @@ async fn one_may_ask_for_another_with_the_right_to_it() {
 }
 
 #[tokio::test]
-async fn whoever_is_known_learns_the_version() {
+async fn authenticated_users_learn_the_version() {
     let world = World::new();
     for version in ["v1", "v1alpha3"] {
         let base = format!("/apis/subresources.kubevirt.io/{version}");
@@ -205,7 +205,7 @@ async fn whoever_is_known_learns_the_version() {
 
 /// In the order of upstream's `virtctl image-upload pvc`.
 #[tokio::test]
-async fn an_editor_is_told_what_there_is_not_of_cdi() {
+async fn an_editor_learns_which_parts_of_cdi_are_absent() {
     let world = World::new();
     let volume = "/apis/cdi.kubevirt.io/v1beta1/namespaces/default/datavolumes/disk";
     assert_eq!(world.as_ada("GET", volume, Value::Null).await.0, 403);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use tokio::task::JoinSet;
 use vireo_apiserver::store::Object;
-use vireo_apiserver::{garbage_collector, meta};
+use vireo_apiserver::{meta};
 use vireo_operators::{Controllers, vm::FINALIZER};
 
 use super::*;
@@ -59,7 +59,7 @@ impl Controlled {
             loop {
                 for vmi in store.list(&kubevirt::VMIS.name(), None).objects {
                     let held = meta::finalizers(&vmi.value()).iter().any(|one| one == VMI_FINALIZER);
-                    if meta::is_leaving(&vmi.value()) && held {
+                    if meta::is_being_deleted(&vmi.value()) && held {
                         end(&store, &vmi);
                     }
                 }
@@ -148,7 +148,7 @@ fn end(store: &Store, vmi: &Object) {
     let ended = objects::change(store, vmi, |value| {
         value["status"]["phase"] = json!("Succeeded");
         meta::remove_finalizer(value, VMI_FINALIZER);
-        !meta::is_leaving(value) || objects::is_held(value)
+        !meta::is_being_deleted(value) || objects::is_held(value)
     });
     ended.unwrap();
 }

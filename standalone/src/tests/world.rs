@@ -101,7 +101,7 @@ impl World {
         self.send_as(User::administrator(), request.body(body.into()).unwrap()).await
     }
 
-    /// A request of somebody.
+    /// A request of a user.
     pub(super) async fn send_as(&self, user: User, request: Request<Body>) -> (u16, Value) {
         let response = answer(Arc::clone(&self.server), user, request).await;
         let code = response.status().as_u16();

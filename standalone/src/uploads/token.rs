@@ -35,8 +35,8 @@ pub fn sign(signer: &Signer, subject: &Subject, now: Timestamp) -> Option<String
     signer.sign(&Payload { aud: AUDIENCE.to_owned(), exp, subject: subject.clone() })
 }
 
-/// Which claim a token is for, if it is one of ours and not too old. What a ServiceAccount's token says has another shape,
-/// as has this for whoever reads those.
+/// Which claim a token is for, if it is one of ours and not too old. The claims of a ServiceAccount's token have another shape,
+/// and reject these.
 pub fn read(signer: &Signer, token: &str, now: Timestamp) -> Option<Subject> {
     let payload: Payload = signer.read(token)?;
     (payload.aud == AUDIENCE && now.as_second() < payload.exp).then_some(payload.subject)
@@ -64,13 +64,13 @@ mod tests {
         let account =
             json!({"aud": ["cdi-upload"], "exp": 99_999_999_999_i64, "sub": "system:serviceaccount:a:b"});
         let elsewhere = json!({"aud": "elsewhere", "exp": 99_999_999_999_i64, "sub": subject});
-        for said in [account, elsewhere] {
-            assert_eq!(read(&signer, &signer.sign(&said).unwrap(), then), None, "{said}");
+        for claims in [account, elsewhere] {
+            assert_eq!(read(&signer, &signer.sign(&claims).unwrap(), then), None, "{claims}");
         }
     }
 
     #[test]
-    fn it_lets_nobody_in_elsewhere() {
+    fn it_is_invalid_elsewhere() {
         let dir = tempfile::tempdir().unwrap();
         let store = std::sync::Arc::new(Store::open(&dir.path().join("store")).unwrap());
         let tokens = crate::tests::tokens(dir.path(), &store);

@@ -38,10 +38,10 @@ fn maps(client: &Client) -> Api<ConfigMap> {
     Api::default_namespaced(client.clone())
 }
 
-/// Follows the ConfigMaps into a store; every change of it is told.
+/// Follows the ConfigMaps into a store; every change is notified.
 fn reflect(client: &Client) -> (Store<ConfigMap>, tokio::sync::watch::Receiver<u64>) {
     let (store, writer) = reflector::store();
-    let (reported, news) = tokio::sync::watch::channel(0);
+    let (reported, changes) = tokio::sync::watch::channel(0);
     let events = watcher(maps(client), watcher::Config::default()).default_backoff();
     let mut events = Box::pin(reflector::reflector(writer, events));
     tokio::spawn(async move {
@@ -49,18 +49,18 @@ fn reflect(client: &Client) -> (Store<ConfigMap>, tokio::sync::watch::Receiver<u
             reported.send_modify(|count| *count += 1);
         }
     });
-    (store, news)
+    (store, changes)
 }
 
 /// Waits until the store has what the server has, by name and version.
 async fn settles(
     store: &Store<ConfigMap>,
-    news: &mut tokio::sync::watch::Receiver<u64>,
+    changes: &mut tokio::sync::watch::Receiver<u64>,
     wanted: &BTreeMap<String, Option<String>>,
 ) {
     let same = async {
         while seen(store) != *wanted {
-            news.changed().await.expect("the reflector goes on");
+            changes.changed().await.expect("the reflector goes on");
         }
     };
     let waited = tokio::time::timeout(SOON, same).await;
@@ -90,9 +90,9 @@ async fn write(client: &Client) {
 async fn any_server_is_followed_by_a_reflector() {
     in_a_place(async |client| {
         maps(client).create(&PostParams::default(), &map("before")).await.unwrap();
-        let (store, mut news) = reflect(client);
+        let (store, mut changes) = reflect(client);
         write(client).await;
-        settles(&store, &mut news, &there(client).await).await;
+        settles(&store, &mut changes, &there(client).await).await;
         assert!(store.state().iter().any(|map| map.name_any() == "map-3"));
     })
     .await;
@@ -103,17 +103,17 @@ async fn a_reflector_follows_the_server_over_its_death() {
     let mut server = Server::start();
     let client = server.client().await;
     maps(&client).create(&PostParams::default(), &map("before")).await.unwrap();
-    let (store, mut news) = reflect(&client);
+    let (store, mut changes) = reflect(&client);
     write(&client).await;
     let wanted = there(&client).await;
     assert_eq!(wanted.len(), 20, "{wanted:?}");
-    settles(&store, &mut news, &wanted).await;
+    settles(&store, &mut changes, &wanted).await;
 
     server.kill();
     server.again();
     maps(&client).delete("map-5", &DeleteParams::default()).await.unwrap();
     maps(&client).create(&PostParams::default(), &map("after")).await.unwrap();
-    settles(&store, &mut news, &there(&client).await).await;
+    settles(&store, &mut changes, &there(&client).await).await;
 }
 
 /// What a controller's finalizer was asked to do with an object.
@@ -147,7 +147,7 @@ async fn any_server_keeps_an_object_until_its_finalizer_has_run() {
     .await;
 }
 
-/// Somebody who wants to lead, by the crate that controllers use for it.
+/// A candidate for leadership, by the crate that controllers use for it.
 async fn candidate(client: &Client, identity: &str) -> LeaseManager {
     let builder = LeaseManagerBuilder::new(client.clone(), "leader")
         .with_namespace(client.default_namespace())
@@ -171,7 +171,7 @@ async fn any_server_gives_a_lease_to_one_however_many_ask() {
             let changes =
                 candidates.iter_mut().map(|(_, (leads, _))| Box::pin(leads.wait_for(|leads| *leads)));
             let waited = tokio::time::timeout(SOON, futures_util::future::select_all(changes)).await;
-            let (elected, _, _) = waited.expect("somebody leads");
+            let (elected, _, _) = waited.expect("a candidate leads");
             drop(elected.unwrap());
             let leaders: Vec<_> =
                 candidates.iter().filter(|(_, (leads, _))| *leads.borrow()).map(|(name, _)| *name).collect();

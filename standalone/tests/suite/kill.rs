@@ -24,7 +24,7 @@ struct Known {
     asked: Option<Option<u64>>,
 }
 
-/// One client's objects, which nobody else writes.
+/// One client's objects, which no other client writes.
 #[derive(Debug)]
 struct Writer {
     names: BTreeMap<String, Known>,

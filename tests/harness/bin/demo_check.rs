@@ -18,7 +18,7 @@ const NAME: &str = "demo";
 const USER: &str = "vireo";
 const PASSWORD: &str = "vireo";
 const GUEST_RAM: u64 = 256 << 20;
-/// An emulated guest on a busy machine reaches its login prompt in this time.
+/// An emulated guest on a busy host reaches its login prompt in this time.
 const BOOT: Duration = Duration::from_secs(240);
 const ANSWER: Duration = Duration::from_secs(60);
 const TAIL_LINES: usize = 40;
@@ -116,7 +116,7 @@ impl Check {
         self.begin("run a command in the guest");
         // The answer is not in the command, which the console echoes.
         self.type_line("echo \"$(uname -s) says $((6 * 7))\"")?;
-        self.expect("Linux says 42", ANSWER)?;
+        self.expect("Linux prints 42", ANSWER)?;
 
         self.begin("read the status");
         let vmi = status()?;
@@ -274,11 +274,11 @@ impl Console {
             match self.output.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.shown.extend(bytes),
                 Err(RecvTimeoutError::Timeout) => {
-                    return Err(format!("the guest did not say {text:?} within {deadline:?}").into());
+                    return Err(format!("the guest did not print {text:?} within {deadline:?}").into());
                 }
                 Err(RecvTimeoutError::Disconnected) => {
                     let status = self.virtctl.wait()?;
-                    return Err(format!("virtctl ended ({status}) before the guest said {text:?}").into());
+                    return Err(format!("virtctl ended ({status}) before the guest printed {text:?}").into());
                 }
             }
         }

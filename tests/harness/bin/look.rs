@@ -1,4 +1,4 @@
-//! A VNC viewer for scenarios: looks at a screen, types and points. Knows the least of RFB that does that, and shares
+//! A VNC viewer for scenarios: looks at a display, types and points. Knows the least of RFB that does that, and shares
 //! no code with what it looks at.
 
 use std::fs::File;
@@ -9,11 +9,11 @@ use std::time::Duration;
 
 const USAGE: &str = "\
 usage: look SOCKET ACTION...
-  ppm FILE        writes what is on the screen
+  ppm FILE        writes the contents of the display
   type TEXT       types it, each character as its keysym; \\n is return
   code HEX        presses and lets go of the key with this XT scan code (extended key event)
   point X Y MASK  moves the pointer
-  resize W H      asks for another size of the screen";
+  resize W H      asks for another size of the display";
 /// For one answer of the server.
 const TIMEOUT: Duration = Duration::from_secs(20);
 const RETURN: u32 = 0xff0d;
@@ -122,7 +122,7 @@ impl Viewer {
         Ok(viewer)
     }
 
-    /// All of the screen, as it is now.
+    /// All of the display, as it is now.
     fn picture(&mut self) -> io::Result<&Picture> {
         let mut drawn = 0;
         while drawn < self.picture.pixels.len() {
@@ -170,7 +170,7 @@ impl Viewer {
             self.stream.read_exact(&mut bytes)?;
             let at = line * self.picture.width + x;
             let place = self.picture.pixels.get_mut(at..at + width);
-            let place = place.ok_or_else(|| io::Error::other("beyond the screen"))?;
+            let place = place.ok_or_else(|| io::Error::other("beyond the display"))?;
             for (pixel, bytes) in place.iter_mut().zip(bytes.chunks_exact(4)) {
                 pixel.copy_from_slice(bytes);
             }
@@ -200,7 +200,7 @@ impl Viewer {
         self.stream.write_all(&[&[5, mask][..], &x.to_be_bytes(), &y.to_be_bytes()].concat())
     }
 
-    /// `SetDesktopSize`, with one screen.
+    /// `SetDesktopSize`, with one display.
     fn resize(&mut self, width: u16, height: u16) -> io::Result<()> {
         let (width, height) = (width.to_be_bytes(), height.to_be_bytes());
         let message = [&[251, 0][..], &width, &height, &[1, 0], &[0; 8], &width, &height, &[0; 4]];

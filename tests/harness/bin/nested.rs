@@ -19,7 +19,7 @@ Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it do
   --out DIR    the host sees DIR as /out, writable
   --tap NAME   connect the host's eth0 to this tap device, which exists (default: the host has no NIC)
   --memory     RAM of the host in MiB (default 2048)
-  --smp        processors of the host (default 1)
+  --smp        CPUs of the host (default 1)
   --deadline   when everything is killed (default 300)
   --prepare    only make the image of the host, where it is not there: later starts need no network";
 

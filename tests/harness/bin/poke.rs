@@ -177,7 +177,7 @@ fn poke(file: &File, offset: u64, size: usize, dice: &mut Dice, count: u64) -> i
         let value = dice.value();
         // SAFETY: `at + width <= size`, so the place is inside the mapping made above.
         let place = unsafe { base.byte_add(at) };
-        // SAFETY: as above; `write` and `read` take any alignment on x86_64, and the bytes are nobody's object.
+        // SAFETY: as above; `write` and `read` take any alignment on x86_64, and no Rust object is in these bytes.
         unsafe { touch(place, width, value) };
     }
     // SAFETY: it unmaps exactly the mapping made above, which nothing refers to any more.

@@ -11,14 +11,14 @@ use crate::SOON;
 fn kubectl_finds_kubevirt() -> Result<(), HostError> {
     let host = builder().here()?;
     let api = Api::start(&host)?;
-    explains_machines(&api)?;
+    explains_vms(&api)?;
     // What Kubernetes has and we do not is refused, not ignored.
     refuses_rule(&api, "self.content.replace('a', 'b') == ''", "undeclared reference to 'replace'")?;
     takes_the_examples(&api)?;
     takes_what_virtctl_makes(&api)
 }
 
-fn explains_machines(api: &Api<'_>) -> Result<(), HostError> {
+fn explains_vms(api: &Api<'_>) -> Result<(), HostError> {
     let explained = api.ok("explain vmi.spec.domain.cpu.cores")?;
     assert!(explained.contains("Cores in a socket"), "{explained}");
     for (path, word) in [

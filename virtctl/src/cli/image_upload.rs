@@ -14,7 +14,7 @@ pub(crate) struct ImageUpload {
     /// The image: raw, qcow2, or one of them compressed by gzip or xz
     #[arg(long, value_name = "FILE", required_unless_present = "archive_path")]
     pub(crate) image_path: Option<PathBuf>,
-    /// Not available: archives have no place on a disk
+    /// Not available: archives cannot be written to a disk
     #[arg(long, value_name = "FILE", conflicts_with = "image_path")]
     pub(crate) archive_path: Option<PathBuf>,
     /// Size of the claim that is made, as 10Gi

@@ -22,7 +22,7 @@ pub(crate) enum ClientError {
     #[error("cannot connect to {server}")]
     Server { server: String, source: Box<dyn Error + Send + Sync> },
     #[error("virt-handler serves no virtual machines: name an API server by --kubeconfig or KUBECONFIG")]
-    NoMachines,
+    NoVms,
     #[error(
         "virt-handler has no users, so --{0} needs a server: name it by --kubeconfig, --server or KUBECONFIG"
     )]
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_speaks_the_servers_words() {
+    fn rejections_have_the_message_of_the_server() {
         let body = br#"{"kind":"Status","message":"virtualmachineinstances \"x\" not found","code":404}"#;
         assert_eq!(
             refused(StatusCode::NOT_FOUND, body).to_string(),

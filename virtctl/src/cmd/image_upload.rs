@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn the_claim_is_as_the_command_line_says() {
+    fn the_claim_has_the_settings_of_the_command_line() {
         let made = manifest(&args("pvc data --size=1Gi --image-path=x").unwrap());
         assert_eq!(
             made["spec"],

@@ -71,7 +71,7 @@ pub(crate) async fn scp(server: &Server, args: &Scp) -> Result<(), Failure> {
         (Some(_), Some(_)) => return Err(SshError::TwoGuests.into()),
     };
     let route = Route::of(server, login, &args.secure).await?;
-    let place = |remote: &Option<(Login, String)>, local: &str| match remote {
+    let endpoint = |remote: &Option<(Login, String)>, local: &str| match remote {
         Some((_, path)) => format!("{}:{path}", route.host()),
         // Else a colon in it would make it a host's.
         None if local.contains(':') && !local.starts_with(['/', '.']) => format!("./{local}"),
@@ -80,7 +80,7 @@ pub(crate) async fn scp(server: &Server, args: &Scp) -> Result<(), Failure> {
     let mut command = Command::new("scp");
     command.args(args.recursive.then_some("-r")).args(args.preserve.then_some("-p"));
     command.args(route.options()).arg("--");
-    command.args([place(&from, &args.source), place(&to, &args.destination)]);
+    command.args([endpoint(&from, &args.source), endpoint(&to, &args.destination)]);
     become_it("scp", command)
 }
 

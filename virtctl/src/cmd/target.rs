@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kind_name_and_namespace_are_told_apart() {
+    fn kind_name_and_namespace_are_parsed() {
         let parsed = |text, given| {
             let target = Target::parse(text, given)?;
             Ok::<_, TargetError>((target.kind, target.name, target.namespace.unwrap_or_default()))

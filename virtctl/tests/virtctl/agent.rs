@@ -1,7 +1,7 @@
 use crate::handler::{Handler, finish, virtctl};
 
 #[tokio::test]
-async fn what_the_agent_says_is_printed_as_it_came() {
+async fn responses_of_the_agent_are_printed_unchanged() {
     for (command, part) in
         [("guestosinfo", "guestosinfo"), ("fslist", "filesystemlist"), ("userlist", "userlist")]
     {
@@ -18,11 +18,11 @@ async fn what_the_agent_says_is_printed_as_it_came() {
 }
 
 #[tokio::test]
-async fn no_agent_is_told_as_such() {
+async fn an_absent_agent_is_reported() {
     let handler = Handler::start();
     let child = virtctl(&handler.state, &["guestosinfo", "web", "-n", "prod"]);
-    let refusal = r#"{"kind":"Status","message":"VMI does not have guest agent connected"}"#;
-    handler.answer("409 Conflict", refusal).await;
+    let rejection = r#"{"kind":"Status","message":"VMI does not have guest agent connected"}"#;
+    handler.answer("409 Conflict", rejection).await;
     let output = finish(child).await;
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(output.stderr, b"virtctl: VMI does not have guest agent connected\n");

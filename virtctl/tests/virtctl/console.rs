@@ -29,8 +29,10 @@ async fn keys_and_output_pass_after_the_instance_runs() {
     let output = finish(child).await;
     assert!(output.status.success());
     assert_eq!(output.stdout, b"login: welcome");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("Successfully connected to web console. Press Ctrl+] or Ctrl+5 to exit console."));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("Successfully connected to web console. Press Ctrl+] or Ctrl+5 to exit console.")
+    );
 }
 
 #[tokio::test]
@@ -45,7 +47,7 @@ async fn the_escape_leaves_though_the_guest_reads_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
+async fn errors_are_printed() {
     let handler = Handler::start();
     let child = console(&handler);
     let status = r#"{"kind":"Status","message":"virtualmachineinstances \"web\" not found","code":404}"#;
@@ -60,11 +62,11 @@ async fn what_is_wrong_is_said() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("is Failed"));
 
-    let nobody = tempfile::tempdir().expect("a scratch directory");
-    let output = finish(virtctl(&nobody, &["console", "web"])).await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let output = finish(virtctl(&scratch, &["console", "web"])).await;
     assert_eq!(output.status.code(), Some(1));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("handler.sock") && said.contains("--state-dir"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(stderr.contains("handler.sock") && stderr.contains("--state-dir"), "{stderr}");
 }
 
 #[tokio::test]

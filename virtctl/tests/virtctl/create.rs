@@ -3,18 +3,18 @@ use vireo_api::v1::{Matcher, Shape as _, VirtualMachine, VirtualMachineInstance}
 
 use crate::handler::{finish, virtctl};
 
-/// What `virtctl create` prints, and what it complains of.
+/// What `virtctl create` prints, and its errors.
 async fn create(words: &[&str]) -> (Option<i32>, String, String) {
-    let nobody = tempfile::tempdir().expect("a scratch directory");
-    let output = finish(virtctl(&nobody, &[&["create"], words].concat())).await;
+    let scratch = tempfile::tempdir().expect("a scratch directory");
+    let output = finish(virtctl(&scratch, &[&["create"], words].concat())).await;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// The machine it prints, which has no field that the API does not know.
-async fn machine(words: &[&str]) -> VirtualMachine {
-    let (code, printed, said) = create(&[&["vm"], words].concat()).await;
-    assert_eq!(code, Some(0), "{words:?}: {said}");
+/// The VM it prints, which has no field that the API does not know.
+async fn vm(words: &[&str]) -> VirtualMachine {
+    let (code, printed, stderr) = create(&[&["vm"], words].concat()).await;
+    assert_eq!(code, Some(0), "{words:?}: {stderr}");
     let documents = decode::documents(&printed).expect("YAML");
     let [document] = documents.as_slice() else { panic!("{} documents in {printed}", documents.len()) };
     let decoded = decode::object::<VirtualMachine>(document.clone());
@@ -26,11 +26,11 @@ async fn machine(words: &[&str]) -> VirtualMachine {
 }
 
 #[tokio::test]
-async fn a_machine_is_what_the_flags_say() {
+async fn a_vm_has_the_settings_of_the_flags() {
     let password = tempfile::NamedTempFile::new().expect("a scratch file");
     std::fs::write(password.path(), "sec: ret\n").expect("a scratch file");
     let password = password.path().to_string_lossy().into_owned();
-    let machine = machine(&[
+    let vm = vm(&[
         "--name=web",
         "-n=prod",
         "--run-strategy=Halted",
@@ -45,13 +45,13 @@ async fn a_machine_is_what_the_flags_say() {
         "--cloud-init-network-data=dmVyc2lvbjogMg==",
     ])
     .await;
-    assert_eq!((machine.metadata.name.as_str(), machine.metadata.namespace.as_str()), ("web", "prod"));
-    assert_eq!(machine.spec.run_strategy.as_deref(), Some("Halted"));
-    let template = machine.spec.template.unwrap_or_default();
+    assert_eq!((vm.metadata.name.as_str(), vm.metadata.namespace.as_str()), ("web", "prod"));
+    assert_eq!(vm.spec.run_strategy.as_deref(), Some("Halted"));
+    let template = vm.spec.template.unwrap_or_default();
     let mut vmi = VirtualMachineInstance {
         api_version: vireo_api::v1::API_VERSION.to_owned(),
         kind: vireo_api::v1::VMI_KIND.to_owned(),
-        metadata: machine.metadata,
+        metadata: vm.metadata,
         ..VirtualMachineInstance::default()
     };
     vmi.metadata.uid = "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1".to_owned();
@@ -74,7 +74,7 @@ async fn a_machine_is_what_the_flags_say() {
 
 #[tokio::test]
 async fn what_nobody_says_is_as_upstream_has_it() {
-    let (one, other) = (machine(&[]).await, machine(&[]).await);
+    let (one, other) = (vm(&[]).await, vm(&[]).await);
     assert!(one.metadata.name.starts_with("vm-") && one.metadata.name.len() == 8, "{}", one.metadata.name);
     assert_ne!(one.metadata.name, other.metadata.name);
     assert_eq!(one.spec.run_strategy.as_deref(), Some("Always"));
@@ -85,7 +85,7 @@ async fn what_nobody_says_is_as_upstream_has_it() {
     };
     assert_eq!(guest(spec.domain.memory).as_deref(), Some("512Mi"));
     // An instance type says how much memory there is.
-    let sized = machine(&["--instancetype=virtualmachineinstancetype/small", "--preference=linux"]).await;
+    let sized = vm(&["--instancetype=virtualmachineinstancetype/small", "--preference=linux"]).await;
     let chosen = sized.spec.instancetype.unwrap_or_default();
     assert_eq!((chosen.kind.as_str(), chosen.name.as_str()), ("VirtualMachineInstancetype", "small"));
     let chosen = sized.spec.preference.unwrap_or_default();
@@ -95,8 +95,8 @@ async fn what_nobody_says_is_as_upstream_has_it() {
 
 #[tokio::test]
 async fn a_claim_becomes_a_disk_of_its_name() {
-    let machine = machine(&["--volume-pvc=src:data,bootorder:1", "--volume-pvc=src:more,name:other"]).await;
-    let spec = machine.spec.template.unwrap_or_default().spec;
+    let vm = vm(&["--volume-pvc=src:data,bootorder:1", "--volume-pvc=src:more,name:other"]).await;
+    let spec = vm.spec.template.unwrap_or_default().spec;
     let claims: Vec<_> = spec
         .volumes
         .iter()
@@ -115,7 +115,7 @@ async fn a_claim_becomes_a_disk_of_its_name() {
 #[tokio::test]
 async fn a_claim_is_asked_what_the_machine_is() {
     let asked = async |words: &[&str]| {
-        let spec = machine(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
+        let spec = vm(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
         let reported = |matcher: Option<Matcher>| {
             let matcher = matcher?;
             assert_eq!((matcher.name.as_str(), matcher.kind.as_str()), ("", ""));
@@ -156,7 +156,7 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         ),
         (&["--cloud-init-user-data=%"], "base64"),
         (&["--cloud-init=none", "--user=ada"], "--cloud-init"),
-        (&["--password-file=/nowhere/at/all"], "--password-file"),
+        (&["--password-file=/absent/at/all"], "--password-file"),
         (&["--instancetype=pod/x"], "--instancetype"),
         (&["--volume-import=type:blank,size:1Gi"], "DataVolume"),
         (&["--infer-instancetype"], "--infer-instancetype: at least one volume"),

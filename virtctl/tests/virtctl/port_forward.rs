@@ -23,7 +23,7 @@ async fn every_port_is_served_and_every_connection_has_its_own_stream() {
         let mut guest = handler.websocket("portforward/80/tcp").await;
         here.write_all(b"ask").await.expect("virtctl reads");
         assert_eq!(guest.next().await.expect("a frame").expect("a frame"), Message::binary("ask"));
-        // Whoever has closed its half still gets the answer.
+        // A client that has closed its half still gets the answer.
         here.shutdown().await.expect("virtctl reads");
         guest.send(Message::binary("answer")).await.expect("virtctl reads");
         guest.close(None).await.expect("virtctl reads");
@@ -64,8 +64,8 @@ async fn a_port_may_be_standard_input_and_output() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
-    let nobody = tempfile::tempdir().expect("a scratch directory");
+async fn errors_are_printed() {
+    let scratch = tempfile::tempdir().expect("a scratch directory");
     for (words, said) in [
         (&["port-forward", "web", "80"][..], "KIND/NAME"),
         (&["port-forward", "pod/web", "80"], "neither vm nor vmi"),
@@ -77,7 +77,7 @@ async fn what_is_wrong_is_said() {
         (&["scp", "a", "b"], "must be in a guest"),
         (&["scp", "vmi/a:b", "vmi/c:d"], "both paths are in guests"),
     ] {
-        let output = finish(virtctl(&nobody, words)).await;
+        let output = finish(virtctl(&scratch, words)).await;
         assert_eq!(output.status.code(), Some(1), "{words:?}");
         let reported = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(reported.contains(said), "{words:?}: {reported}");

@@ -196,8 +196,8 @@ async fn streams_are_opened_as_requests_are() {
     assert_eq!(output.stdout, b"login: ");
 
     let child = server.virtctl("port-forward --stdio vmi/web 22");
-    let refusal = r#"{"kind":"Status","message":"VMI is not running","code":400}"#;
-    answer(&mut server.accept().await, "400 Bad Request", refusal).await;
+    let rejection = r#"{"kind":"Status","message":"VMI is not running","code":400}"#;
+    answer(&mut server.accept().await, "400 Bad Request", rejection).await;
     let output = finish(child).await;
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("VMI is not running"));

@@ -20,7 +20,7 @@ async fn with_programs(path: &Path) -> Output {
     finish(child).await
 }
 
-/// A viewer that tells where it was to connect, and how it ends.
+/// A viewer that prints its address, and its exit status.
 fn viewer(directory: &Path, status: u8) {
     let path = directory.join("xtigervncviewer");
     let script = format!("#!/bin/sh\necho \"viewer of $1\"\nexit {status}\n");
@@ -73,7 +73,7 @@ async fn a_port_carries_bytes_both_ways_for_each_viewer() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
+async fn errors_are_printed() {
     for (status, message) in [
         ("404 Not Found", r#"virtualmachineinstance.kubevirt.io \"web\" not found"#),
         ("400 Bad Request", "No graphics devices are present."),
@@ -89,9 +89,9 @@ async fn what_is_wrong_is_said() {
             assert!(output.stdout.is_empty(), "{words:?}");
         }
     }
-    let nobody = tempfile::tempdir().expect("a scratch directory");
+    let scratch = tempfile::tempdir().expect("a scratch directory");
     for words in [&["vnc"][..], &["vnc", "--proxy-only"], &["vnc", "screenshot", "web"], &["vnc", "web", "x"]]
     {
-        assert_eq!(finish(virtctl(&nobody, words)).await.status.code(), Some(2), "{words:?}");
+        assert_eq!(finish(virtctl(&scratch, words)).await.status.code(), Some(2), "{words:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Asking for somebody else: `kubectl --as` and `--as-group`.
+//! Impersonation: `kubectl --as` and `--as-group`.
 
 use axum::http::{HeaderMap, HeaderName};
 
@@ -13,10 +13,10 @@ const EXTRA: &str = "impersonate-extra-";
 /// What is known of users beside name and groups is in this group.
 const KNOWLEDGE: &str = "authentication.k8s.io";
 
-/// Whom somebody wants to be.
+/// The user that a client wants to impersonate.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Impersonation {
-    /// As whom the request goes on.
+    /// The user as whom the request goes on.
     pub(super) who: User,
     /// Groups that were asked for; others follow from the name.
     groups: Vec<String>,
@@ -24,8 +24,7 @@ pub(super) struct Impersonation {
 
 /// Whom the headers ask for.
 pub(super) fn requested(headers: &HeaderMap) -> Result<Option<Impersonation>, ApiError> {
-    let unreadable =
-        |name: &str| ApiError::bad_request(format!("the header {name} is no text that can be read"));
+    let unreadable = |name: &str| ApiError::bad_request(format!("the header {name} is not valid text"));
     let all = |name: &str| -> Result<Vec<String>, ApiError> {
         let texts = headers.get_all(name).iter().map(|value| value.to_str().map(str::to_owned));
         texts.collect::<Result<_, _>>().map_err(|_| unreadable(name))
@@ -91,7 +90,7 @@ pub(super) fn actions(requested: &Impersonation) -> Vec<Action> {
 
 /// Namespace and name of the account that a user is.
 fn account(user: &str) -> Option<(&str, &str)> {
-    user.strip_prefix(crate::rbac::roles::ACCOUNT)?.split_once(':')
+    user.strip_prefix(crate::auth::ACCOUNT)?.split_once(':')
 }
 
 #[cfg(test)]
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_asked_for_has_the_groups_that_follow() {
+    fn impersonated_users_have_implied_groups() {
         assert_eq!(read(&[]).unwrap(), None);
         let groups = |headers: &[(&str, &str)]| read(headers).unwrap().unwrap().who.groups;
         assert_eq!(groups(&[("Impersonate-User", "ada")]), [KNOWN]);

@@ -125,10 +125,10 @@ fn rule(rule: PolicyRule) -> Value {
 }
 
 fn selector(selector: LabelSelector) -> Value {
-    let demand =
+    let requirement =
         |one: Requirement| tidied(json!({"key": one.key, "operator": one.operator, "values": one.values}));
-    let demands: Vec<Value> = selector.expressions.into_iter().map(demand).collect();
-    tidied(json!({"matchLabels": selector.labels, "matchExpressions": demands}))
+    let requirements: Vec<Value> = selector.expressions.into_iter().map(requirement).collect();
+    tidied(json!({"matchLabels": selector.labels, "matchExpressions": requirements}))
 }
 
 fn subject(subject: Subject) -> Value {

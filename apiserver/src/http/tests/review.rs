@@ -1,16 +1,16 @@
-//! Who somebody is, and what they may do.
+//! TokenReview and the access reviews.
 
 use super::*;
 
 impl World {
-    async fn review(&self, user: User, place: &str, spec: Value) -> (u16, Value) {
-        let request = Request::builder().method("POST").uri(format!("/apis/{place}"));
+    async fn review(&self, user: User, path: &str, spec: Value) -> (u16, Value) {
+        let request = Request::builder().method("POST").uri(format!("/apis/{path}"));
         self.send_as(user, request.body(Body::from(json!({ "spec": spec }).to_string())).unwrap()).await
     }
 }
 
 #[tokio::test]
-async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
+async fn reviews_report_users_and_their_rights() {
     let world = World::new();
     let (admin, other) = (User::administrator, || User::named("other", &["system:authenticated"]));
     let (code, me) = world.review(admin(), "authentication.k8s.io/v1/selfsubjectreviews", Value::Null).await;
@@ -40,13 +40,13 @@ async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
     let mut theirs = objects.clone();
     for (groups, allowed) in [(json!(["system:masters"]), true), (json!(["others"]), false)] {
         theirs["groups"] = groups;
-        for (place, namespace) in
+        for (resource, namespace) in
             [("subjectaccessreviews", ""), ("namespaces/default/localsubjectaccessreviews", "default")]
         {
             theirs["resourceAttributes"]["namespace"] = json!(namespace);
-            let place = format!("authorization.k8s.io/v1/{place}");
-            let (code, review) = world.review(admin(), &place, theirs.clone()).await;
-            assert_eq!((code, &review["status"]), (201, &json!({ "allowed": allowed })), "{place} {theirs}");
+            let path = format!("authorization.k8s.io/v1/{resource}");
+            let (code, review) = world.review(admin(), &path, theirs.clone()).await;
+            assert_eq!((code, &review["status"]), (201, &json!({ "allowed": allowed })), "{path} {theirs}");
         }
     }
     let rules = "authorization.k8s.io/v1/selfsubjectrulesreviews";
@@ -56,7 +56,7 @@ async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
     assert!(few["status"]["nonResourceRules"].to_string().contains("/version"), "{few}");
     let kinds = few["status"]["resourceRules"].to_string();
     assert!(kinds.contains("selfsubjectreviews") && !kinds.contains("secrets"), "{few}");
-    for (place, spec, code) in [
+    for (path, spec, code) in [
         (may, json!({}), 422),
         (may, json!({"resourceAttributes": {}, "nonResourceAttributes": {}}), 422),
         ("authorization.k8s.io/v1/subjectaccessreviews", objects, 422),
@@ -75,7 +75,7 @@ async fn whoever_asks_is_told_who_they_are_and_what_they_may_do() {
         ("authorization.k8s.io/v1/inventions", json!({}), 404),
         ("authorization.k8s.io/v2/selfsubjectaccessreviews", json!({}), 404),
     ] {
-        assert_eq!(world.review(admin(), place, spec.clone()).await.0, code, "{place} {spec}");
+        assert_eq!(world.review(admin(), path, spec.clone()).await.0, code, "{path} {spec}");
     }
     assert_eq!(world.ask("GET", &format!("/apis/{may}"), Value::Null).await.0, 405);
     let (_, found) = world.ask("GET", "/apis/authorization.k8s.io/v1", Value::Null).await;

@@ -76,7 +76,7 @@ async fn a_bound_token_goes_with_its_secret() {
 async fn what_cannot_be_had_is_refused() {
     let world = World::new();
     world.account("robot").await;
-    assert_eq!(world.token("nobody", Value::Null).await.0, 404);
+    assert_eq!(world.token("absent", Value::Null).await.0, 404);
     let (code, status) = world.token("robot", json!({"expirationSeconds": 60})).await;
     let message = "TokenRequest.authentication.k8s.io \"\" is invalid: spec.expirationSeconds: Invalid value: 60: may not specify a duration less than 10 minutes";
     assert_eq!((code, &status["message"]), (422, &json!(message)));

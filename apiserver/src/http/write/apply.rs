@@ -9,8 +9,8 @@ use super::validate::{check_namespace, is_called, match_request};
 use super::{Writer, Written};
 use crate::http::ApiError;
 use crate::managed_fields::{self, Application, Applied, Type};
+use crate::meta;
 use crate::store::{Object as Stored, Store};
-use crate::{meta, schema};
 
 impl Writer {
     /// Applies a manifest to an object, or makes the object.
@@ -47,7 +47,7 @@ impl Writer {
             done = Some(Written { code, value: Arc::new(value.clone()), warnings });
             Ok(self.decide(value))
         };
-        // Again, now that nobody else writes.
+        // Once more, under the lock of the key.
         let (object, name) = (self.object.clone(), self.name().to_owned());
         let confirm = move |store: &Store| match store.get(&object.key(&name)) {
             None => check_namespace(store, &object, &name),
@@ -63,11 +63,11 @@ impl Writer {
         if manifest.pointer("/metadata/managedFields").is_some_and(|fields| !fields.is_null()) {
             return Err(ApiError::bad_request("metadata.managedFields must be nil"));
         }
-        // The URL says it too.
+        // The URL has it too.
         if !meta::text(manifest, "name").is_empty() {
             is_called(manifest, self.name())?;
         }
-        let findings = schema::check(&self.object.resource, manifest);
+        let findings = self.object.resource.check(manifest);
         if let Some(unknown) = findings.unknown.first() {
             let why =
                 managed_fields::Unapplied::Malformed(format!(".{unknown}: field not declared in schema"));

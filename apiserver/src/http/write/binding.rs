@@ -7,7 +7,8 @@ use axum::response::Response;
 use serde_json::Value;
 
 use super::validate::{in_namespace, is_kind};
-use super::{WriteRequest, Writer, aside, given};
+use super::{WriteRequest, Writer, given};
+use crate::http::blocking::run_blocking;
 use crate::http::{ApiError, created, json_of};
 use crate::meta;
 use crate::resource::{self, Cause};
@@ -44,7 +45,7 @@ pub(in crate::http) async fn bind(request: WriteRequest) -> Result<Response, Api
         return Err(ApiError::unsound(("", KIND), &name, &causes));
     }
     writer.object.name = Some(name);
-    aside(move || writer.bind(&binding)).await?;
+    run_blocking(move || writer.bind(&binding)).await?;
     Ok(json_of(StatusCode::CREATED, &created()))
 }
 

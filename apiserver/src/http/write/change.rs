@@ -23,7 +23,7 @@ pub(in crate::http) async fn replace(request: WriteRequest) -> Result<Response, 
     match_request(&writer.object, &value)?;
     is_called(&value, writer.name())?;
     let resource = &*writer.object.resource;
-    // Who replaces such an object must have seen it, or what others wrote would be lost.
+    // An update of such an object needs its resourceVersion, or changes of others would be lost.
     if !resource.is_kubernetes() && meta::text(&value, "resourceVersion").is_empty() {
         let why = "Invalid value: 0x0: must be specified for an update";
         let cause = Cause::invalid("metadata.resourceVersion", why);
@@ -83,9 +83,9 @@ impl Writer {
             let stored = before.ok_or_else(|| self.absent())?;
             let before = &*stored.value();
             let mut value = make(before)?;
-            // A subresource has no say in it.
-            let said = if self.object.status.is_some() { before } else { &value };
-            let requested = Managers::requested(said, Some(before));
+            // A subresource does not change managers.
+            let given = if self.object.status.is_some() { before } else { &value };
+            let requested = Managers::requested(given, Some(before));
             let warnings = self.update(&mut value, before)?;
             self.check_limits(&mut value, Some(stored))?;
             self.record_update(&mut value, Some(before), requested);
@@ -99,7 +99,7 @@ impl Writer {
     /// Makes of a new value what an update of `before` may be. Warnings for the user.
     pub(super) fn update(&self, value: &mut Value, before: &Value) -> Result<Vec<String>, ApiError> {
         if !value.is_object() {
-            return Err(ApiError::bad_request("what the patch makes of it is no object"));
+            return Err(ApiError::bad_request("the result of the patch is not an object"));
         }
         self.check_identity(value, before)?;
         for field in ["apiVersion", "kind"] {
@@ -121,7 +121,7 @@ impl Writer {
         Ok(warnings)
     }
 
-    /// What the client says of revision and UID must still hold.
+    /// The preconditions of the client on revision and UID.
     pub(super) fn check_identity(&self, value: &Value, before: &Value) -> Result<(), ApiError> {
         let differs = |field: &str| {
             let has = meta::text(value, field);
@@ -143,9 +143,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Nobody takes hold of what is leaving.
+    /// Finalizers cannot be added to an object that is being deleted.
     fn check_finalizers(&self, value: &Value, before: &Value) -> Result<(), ApiError> {
-        if !meta::is_leaving(before) {
+        if !meta::is_being_deleted(before) {
             return Ok(());
         }
         let had = meta::finalizers(before);

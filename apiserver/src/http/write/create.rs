@@ -59,9 +59,9 @@ impl Writer {
         let decide = |before: Option<&Arc<Stored>>| match before {
             Some(_) => Err(ApiError::exists(&self.object.resource, name)),
             None if self.dry => Ok(Change::Nothing),
-            None => Ok(Change::Signed(value.clone())),
+            None => Ok(Change::Recorded(value.clone())),
         };
-        // Again, now that nobody else writes.
+        // Once more, under the lock of the key.
         let (object, new) = (self.object.clone(), name.to_owned());
         let confirm = move |store: &Store| check_namespace(store, &object, &new);
         let stored = self.store.update(&self.object.key(name), self.space(), decide, confirm)?;

@@ -6,12 +6,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
-use super::{WriteRequest, Writer, aside};
+use super::{WriteRequest, Writer};
 use crate::admission::Operation;
-use crate::garbage_collector::{FOREGROUND, ORPHAN};
+use crate::http::blocking::run_blocking;
 use crate::http::query::{Query, dry_run};
 use crate::http::table::shown;
 use crate::http::{ApiError, body, json_of, success};
+use crate::meta::{FOREGROUND, ORPHAN};
 use crate::resource::{Cause, mark_disrupted};
 use crate::selector::Selector;
 use crate::store::{Change, Object};
@@ -58,7 +59,7 @@ impl Options {
                 return Err(ApiError::invalid_options("DeleteOptions", cause));
             }
         };
-        let demand = |field: &str| {
+        let precondition = |field: &str| {
             let value = options.pointer(&format!("/preconditions/{field}")).and_then(Value::as_str);
             value.unwrap_or_default().to_owned()
         };
@@ -67,8 +68,8 @@ impl Options {
         let grace = grace.map(|grace| if grace < 0 { 1 } else { grace });
         Ok(Self {
             dry,
-            uid: demand("uid"),
-            revision: demand("resourceVersion"),
+            uid: precondition("uid"),
+            revision: precondition("resourceVersion"),
             finalizer,
             grace,
             evicts: false,
@@ -83,12 +84,12 @@ pub(in crate::http) async fn delete(request: WriteRequest) -> Result<Response, A
     let options = Options::read(&query, body::object(request).await?)?;
     let resource = Arc::clone(&writer.object.resource);
     let name = writer.object.name.clone().unwrap_or_default();
-    Ok(match aside(move || writer.remove(&name, &options)).await? {
-        Left::Going(value) => json_of(StatusCode::OK, &shown(&resource, &value, form)),
-        Left::Gone(value) if resource.grace.is_some() => {
+    Ok(match run_blocking(move || writer.remove(&name, &options)).await? {
+        DeleteOutcome::Pending(value) => json_of(StatusCode::OK, &shown(&resource, &value, form)),
+        DeleteOutcome::Deleted(value) if resource.grace.is_some() => {
             json_of(StatusCode::OK, &shown(&resource, &value, form))
         }
-        Left::Gone(value) => {
+        DeleteOutcome::Deleted(value) => {
             let details = json!({
                 "name": meta::text(&value, "name"), "group": resource.group, "kind": resource.plural,
                 "uid": meta::text(&value, "uid"),
@@ -106,19 +107,21 @@ pub(in crate::http) async fn delete_all(request: WriteRequest) -> Result<Respons
     if resource.namespaced && writer.object.namespace.is_none() {
         return Err(ApiError::method_not_allowed());
     }
-    let selector = Selector::read(&resource, &query.labels, &query.fields).map_err(ApiError::bad_request)?;
+    let selector = Selector::read(|field| resource.selects_by(field), &query.labels, &query.fields)
+        .map_err(ApiError::bad_request)?;
     let options = Options::read(&query, body::object(request).await?)?;
-    let answer = aside(move || writer.remove_all(&selector, &options)).await?;
+    let answer = run_blocking(move || writer.remove_all(&selector, &options)).await?;
     Ok(json_of(StatusCode::OK, &answer))
 }
 
-pub(super) enum Left {
-    Going(Value),
-    Gone(Value),
+pub(super) enum DeleteOutcome {
+    /// It has finalizers or a grace period.
+    Pending(Value),
+    Deleted(Value),
 }
 
 impl Writer {
-    pub(super) fn remove(&self, name: &str, options: &Options) -> Result<Left, ApiError> {
+    pub(super) fn remove(&self, name: &str, options: &Options) -> Result<DeleteOutcome, ApiError> {
         let resource = &*self.object.resource;
         let mut left = None;
         self.store.write(&self.object.key(name), |before, _| {
@@ -126,7 +129,7 @@ impl Writer {
             self.check_preconditions(before, options)?;
             let had = before.value();
             let mut value = Value::clone(&had);
-            if let Some(finalizer) = options.finalizer.filter(|_| !meta::is_leaving(&value)) {
+            if let Some(finalizer) = options.finalizer.filter(|_| !meta::is_being_deleted(&value)) {
                 let mut finalizers = meta::finalizers(&value);
                 if !finalizers.iter().any(|one| one == finalizer) {
                     finalizers.push(finalizer.to_owned());
@@ -139,17 +142,17 @@ impl Writer {
             let attributes = self.attributes(Operation::Delete, Some(&had));
             self.admission.delete(&attributes, &mut value, options.grace)?;
             let change = objects::mark_for_deletion(&mut value, resource.grace, options.grace);
-            if !meta::is_leaving(&had) && resource.grace.is_some() && meta::is_leaving(&value) {
+            if !meta::is_being_deleted(&had) && resource.grace.is_some() && meta::is_being_deleted(&value) {
                 meta::increment_generation(&mut value);
             }
             left = Some(match change {
-                objects::Leaving::Held => Left::Going(value.clone()),
-                objects::Leaving::Free => Left::Gone(value.clone()),
+                objects::Deletion::Held => DeleteOutcome::Pending(value.clone()),
+                objects::Deletion::Free => DeleteOutcome::Deleted(value.clone()),
             });
             Ok(match (options.dry, change) {
                 (true, _) => Change::Nothing,
-                (false, objects::Leaving::Held) => Change::Signed(value),
-                (false, objects::Leaving::Free) => Change::Remove(value),
+                (false, objects::Deletion::Held) => Change::Recorded(value),
+                (false, objects::Deletion::Free) => Change::Remove(value),
             })
         })?;
         left.ok_or_else(|| ApiError::internal("the deletion was not decided"))
@@ -178,10 +181,10 @@ impl Writer {
         let mut items = Vec::new();
         for found in listing.objects.iter().filter(|found| selector.selects_stored(found)) {
             match self.remove(&found.key.name, options) {
-                Ok(Left::Going(value) | Left::Gone(value)) => items.push(value),
-                // Somebody else was faster.
+                Ok(DeleteOutcome::Pending(value) | DeleteOutcome::Deleted(value)) => items.push(value),
+                // It was deleted meanwhile.
                 Err(_) if store.get(&found.key).is_none() => {}
-                Err(refusal) => return Err(refusal),
+                Err(error) => return Err(error),
             }
         }
         Ok(json!({

@@ -5,8 +5,9 @@ use axum::response::Response;
 
 use super::delete::Options;
 use super::validate::is_kind;
-use super::{WriteRequest, Writer, aside, given};
+use super::{WriteRequest, Writer, given};
 use crate::admission::Operation;
+use crate::http::blocking::run_blocking;
 use crate::http::{ApiError, created, json_of};
 use crate::meta;
 
@@ -31,7 +32,7 @@ pub(in crate::http) async fn evict(request: WriteRequest) -> Result<Response, Ap
     let options = eviction.get("deleteOptions").filter(|options| options.is_object()).cloned();
     let mut options = Options::read(&query, options)?;
     options.evicts = true;
-    aside(move || writer.evict(options)).await?;
+    run_blocking(move || writer.evict(options)).await?;
     Ok(json_of(StatusCode::CREATED, &created()))
 }
 

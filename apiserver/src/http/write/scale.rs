@@ -8,7 +8,8 @@ use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::change::patch_error;
-use super::{WriteRequest, Writer, Written, aside, given};
+use super::{WriteRequest, Writer, Written, given};
+use crate::http::blocking::run_blocking;
 use crate::http::body::{self, PatchBody};
 use crate::http::{ApiError, json_of};
 use crate::managed_fields::Managers;
@@ -50,7 +51,7 @@ pub(in crate::http) async fn scale(request: WriteRequest) -> Result<Response, Ap
             let object = writer.store.get(&writer.object.key(writer.name()));
             of(writer.scale_at()?, &object.ok_or_else(|| writer.absent())?.value())
         }
-        Some(wanted) => aside(move || writer.scale(&wanted)).await?,
+        Some(wanted) => run_blocking(move || writer.scale(&wanted)).await?,
     };
     Ok(json_of(StatusCode::OK, &scale))
 }
@@ -100,21 +101,21 @@ fn replicas(scale: &Value) -> Result<i64, Cause> {
         Some(value) => match value.as_i64() {
             Some(number @ 0..=MOST) => Ok(number),
             Some(..0) => Err(cause("must be greater than or equal to 0")),
-            _ => Err(cause("is no number of replicas")),
+            _ => Err(cause("must be a number of replicas")),
         },
     }
 }
 
 /// Puts a value where a pointer leads, and makes the objects on the way.
 fn put(value: &mut Value, pointer: &str, new: Value) {
-    let mut place = value;
+    let mut field_value = value;
     for field in pointer.split('/').skip(1) {
-        if !place.is_object() {
-            *place = json!({});
+        if !field_value.is_object() {
+            *field_value = json!({});
         }
-        place = &mut place[field];
+        field_value = &mut field_value[field];
     }
-    *place = new;
+    *field_value = new;
 }
 
 /// The scale of an object that has one.

@@ -3,17 +3,17 @@
 use serde_json::Value;
 
 use super::Writer;
-use crate::admission::{Attributes, Operation, Rejection, Verdict};
+use crate::admission::{AdmissionResult, Attributes, Operation, Rejection};
 use crate::http::ApiError;
 use crate::http::access::Asker;
 use crate::http::query::Unknown;
-use crate::http::target::Object;
+use crate::http::route::Object;
 use crate::rbac::action::{Access, Action};
 use crate::rbac::escalate::{Escalation, Writing};
 use crate::resource::{CUSTOM_RESOURCE_DEFINITIONS, Cause, NAMESPACES};
 use crate::schema::structural;
 use crate::store::Store;
-use crate::{meta, objects, resource, schema};
+use crate::{meta, objects, resource};
 
 /// Whether an object is of the kind and in the namespace of the request.
 pub(super) fn match_request(object: &Object, value: &Value) -> Result<(), ApiError> {
@@ -31,7 +31,7 @@ pub(super) fn match_request(object: &Object, value: &Value) -> Result<(), ApiErr
     in_namespace(object, value)
 }
 
-/// Whether an object is what a subresource takes, if it says what it is.
+/// Whether an object has the kind that a subresource takes, if it has one.
 pub(super) fn is_kind(value: &Value, kind: &str, is_version: impl Fn(&str) -> bool) -> Result<(), ApiError> {
     let text = |field: &str| value.get(field).and_then(Value::as_str).unwrap_or_default();
     let (has, version) = (text("kind"), text("apiVersion"));
@@ -41,7 +41,7 @@ pub(super) fn is_kind(value: &Value, kind: &str, is_version: impl Fn(&str) -> bo
     Err(ApiError::bad_request(format!("the object provided is not of kind {kind}: {version:?} {has:?}")))
 }
 
-/// Whether an object is in the namespace that the path says.
+/// Whether an object is in the namespace of the path.
 pub(super) fn in_namespace(object: &Object, value: &Value) -> Result<(), ApiError> {
     let namespace = meta::text(value, "namespace");
     if !namespace.is_empty() && Some(namespace) != object.namespace.as_deref() {
@@ -52,7 +52,7 @@ pub(super) fn in_namespace(object: &Object, value: &Value) -> Result<(), ApiErro
     Ok(())
 }
 
-/// Whether an object has the name that the path says.
+/// Whether an object has the name of the path.
 pub(super) fn is_called(value: &Value, name: &str) -> Result<(), ApiError> {
     let has = meta::text(value, "name");
     if has == name {
@@ -63,10 +63,10 @@ pub(super) fn is_called(value: &Value, name: &str) -> Result<(), ApiError> {
 }
 
 impl Writer {
-    /// Checks types, labels and what the resource itself demands. Warnings for the user.
+    /// Checks types and labels, and validates the object. Warnings for the user.
     pub(super) fn validate(&self, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, ApiError> {
         let resource = &*self.object.resource;
-        let findings = schema::check(resource, value);
+        let findings = resource.check(value);
         if !findings.mistyped.is_empty() {
             let fields = findings.mistyped.join(", ");
             return Err(ApiError::bad_request(format!("{} cannot be read: {fields}", resource.kind)));
@@ -122,7 +122,7 @@ impl Writer {
     }
 
     /// Has the object completed and validated by its resource, its schema and the admission.
-    fn admit(&self, attributes: &Attributes<'_>, value: &mut Value) -> Verdict {
+    fn admit(&self, attributes: &Attributes<'_>, value: &mut Value) -> AdmissionResult {
         let Attributes { resource, old, .. } = *attributes;
         let mut warnings = self.admission.mutate(attributes, value)?;
         let mut causes = (resource.admit)(value, old);
@@ -157,7 +157,7 @@ impl Writer {
 }
 
 impl Writer {
-    /// Nobody gives away more than they have.
+    /// Prevents privilege escalation.
     fn check_privileges(&self, value: &Value, old: Option<&Value>) -> Result<(), ApiError> {
         let Asker { user, roles } = &self.asker;
         let resource = &*self.object.resource;
@@ -186,7 +186,7 @@ pub(super) fn check_namespace(store: &Store, object: &Object, name: &str) -> Res
     let Some(namespace) = &object.namespace else { return Ok(()) };
     match objects::namespace(store, namespace) {
         None => Err(ApiError::not_found(&NAMESPACES, namespace)),
-        Some(found) if meta::is_leaving(&found.value()) => {
+        Some(found) if meta::is_being_deleted(&found.value()) => {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );

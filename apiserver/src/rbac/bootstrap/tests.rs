@@ -7,7 +7,7 @@ use crate::rbac::defaults::{READ, TO_ADMIN, TO_EDIT, TO_VIEW, all_verbs, role, r
 use crate::rbac::roles::Roles;
 use crate::rbac::row;
 
-/// With roles for people of a group of its own.
+/// With roles for users of a group of its own.
 fn policy() -> Policy {
     let part = |name, to, rules: &[Value]| role(name, &[(to, "true")], rules);
     let crates = |verbs: &[&str]| rule(verbs, "example.com", &["crates"]);
@@ -124,11 +124,11 @@ fn what_is_missing_of_a_default_comes_back_and_what_was_added_stays() {
     })
     .unwrap();
     reconcile(&store, &mut state);
-    assert_eq!(store.get(&key).unwrap().value()["subjects"], json!([]), "its users said so");
+    assert_eq!(store.get(&key).unwrap().value()["subjects"], json!([]), "its users removed them");
 }
 
 #[test]
-fn whoever_is_known_may_look_around_and_no_more() {
+fn authenticated_users_may_only_discover() {
     let (_dir, store) = store();
     let roles = Roles::of(&store);
     let ada = User::named("ada", &[crate::auth::KNOWN]);

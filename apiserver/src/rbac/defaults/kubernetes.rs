@@ -10,7 +10,7 @@ use crate::rbac::GROUP;
 const OURS: (&str, &str) = ("kubernetes.io/bootstrapping", "rbac-defaults");
 const LABELS: [(&str, &str); 1] = [OURS];
 
-/// Which of the three roles for people has a role's rules.
+/// Which of the three user-facing roles has a role's rules.
 /// A role so labelled becomes part of it.
 pub const TO_ADMIN: &str = "rbac.authorization.k8s.io/aggregate-to-admin";
 /// A role so labelled becomes part of it.
@@ -23,7 +23,7 @@ const KEPT: [&str; 4] = ["configmaps", "events", "persistentvolumeclaims", "serv
 /// What leads into pods.
 const ENTERED: [&str; 4] = ["pods/attach", "pods/exec", "pods/portforward", "pods/proxy"];
 
-/// Kinds of which there are no objects: whoever asks for them is not refused for the lack of rights.
+/// Kinds without objects: requests for them must not fail with 403.
 const WORKLOADS: [(&str, &[&str]); 5] = [
     ("", &["endpoints", "replicationcontrollers", "services"]),
     ("apps", &["daemonsets", "deployments", "replicasets", "statefulsets"]),

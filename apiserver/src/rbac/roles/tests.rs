@@ -83,7 +83,7 @@ fn a_binding_counts_for_its_subjects_and_where_it_is() {
 }
 
 #[test]
-fn a_binding_without_its_role_is_told() {
+fn bindings_without_role_are_reported() {
     let (_dir, store) = world();
     let ada = User::named("ada", &[]);
     assert_eq!(Roles::of(&store).decide(&ada, &get("a", "maps")), Decision::Denied(String::new()));

@@ -1,4 +1,4 @@
-//! Whether a schema is structural, and says only what is heeded.
+//! Whether a schema is structural, and uses only supported keywords.
 
 use regex::Regex;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::schema::structural;
 /// Schemas in schemas.
 const DEEPEST: usize = 48;
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-/// What is heeded, or says nothing about values.
+/// Supported keywords, and those that do not constrain values.
 const KNOWN: [&str; 37] = [
     "additionalProperties",
     "allOf",
@@ -126,7 +126,7 @@ fn whole(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The elements of a list that are told apart by keys have them.
+/// The elements of a list with map keys have these keys.
 fn keyed(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let kind = text(schema, "/x-kubernetes-list-type");
     if !["", "atomic", "set", "map"].contains(&kind) {
@@ -205,7 +205,7 @@ fn part(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) -> bool
     true
 }
 
-/// A schema that only adds demands: it and its parts need no type.
+/// A schema that only adds constraints: it and its parts need no type.
 fn logical(schema: &Value, at: &str, depth: usize, causes: &mut Vec<Cause>) {
     let mut found = Vec::new();
     part(schema, at, depth, &mut found);

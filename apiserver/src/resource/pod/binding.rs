@@ -11,7 +11,7 @@ use crate::meta;
 /// Why it cannot be assigned.
 pub fn bind(pod: &mut Value, binding: &Value) -> Result<(), String> {
     let name = meta::text(pod, "name");
-    if meta::is_leaving(pod) {
+    if meta::is_being_deleted(pod) {
         return Err(format!("pod {name} is being deleted, cannot be assigned to a host"));
     }
     let node = text(pod, "/spec/nodeName");

@@ -4,8 +4,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{has_terminated, list, text};
+use crate::json_path;
 use crate::meta;
-use crate::resource::{Column, human, path};
+use crate::resource::{Column, human};
 
 const NONE: &str = "<none>";
 
@@ -76,7 +77,7 @@ struct Restarts {
 impl Restarts {
     fn add(&mut self, container: &Value) {
         self.count += container.get("restartCount").and_then(Value::as_i64).unwrap_or_default();
-        let last = path::text(container, ".lastState.terminated.finishedAt").parse().ok();
+        let last = json_path::text(container, ".lastState.terminated.finishedAt").parse().ok();
         self.last = self.last.max(last);
     }
 }
@@ -112,9 +113,9 @@ impl Summary {
             summary.restarts = of_sidecars;
             summary.read_containers(pod);
         }
-        if meta::is_leaving(pod) && reason == "NodeLost" {
+        if meta::is_being_deleted(pod) && reason == "NodeLost" {
             summary.status = "Unknown".to_owned();
-        } else if meta::is_leaving(pod) && !has_terminated(pod) {
+        } else if meta::is_being_deleted(pod) && !has_terminated(pod) {
             summary.status = "Terminating".to_owned();
         }
         summary

@@ -39,7 +39,7 @@ fn add(sums: &mut BTreeMap<&'static str, i128>, amounts: Option<&Value>) -> usiz
     found.len()
 }
 
-/// A quantity in billionths, as precise as quantities are. None for what is no quantity.
+/// A quantity in billionths, the smallest unit of quantities. None if it is not a quantity.
 fn quantity(text: &str) -> Option<i128> {
     const SCALE: i32 = 9;
     let end =

@@ -136,8 +136,8 @@ fn a_pod_is_bound_once() {
     let condition = &pod["status"]["conditions"][0];
     assert_eq!((&condition["type"], &condition["status"]), (&json!("PodScheduled"), &json!("True")));
     assert_eq!(bind(&mut pod, &binding), Err("pod x is already assigned to node \"n\"".to_owned()));
-    let mut leaving = created(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).0;
-    assert!(bind(&mut leaving, &binding).unwrap_err().contains("is being deleted"));
+    let mut deleting = created(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})).0;
+    assert!(bind(&mut deleting, &binding).unwrap_err().contains("is being deleted"));
     let mut gated = created(json!({"spec": {"schedulingGates": [{"name": "a/b"}]}})).0;
     assert!(bind(&mut gated, &binding).unwrap_err().contains("schedulingGates"));
 }

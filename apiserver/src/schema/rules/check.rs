@@ -44,7 +44,7 @@ impl<'s> Scope<'s> {
                 let (Some(of), Some(Expr::Literal(LiteralValue::String(field)))) =
                     (call.args.first(), call.args.get(1).map(|field| &field.expr))
                 else {
-                    return Err("this is no field".to_owned());
+                    return Err("must name a field".to_owned());
                 };
                 let of = match self.kind(of)? {
                     Kind::Optional(of) => *of,
@@ -70,7 +70,7 @@ impl<'s> Scope<'s> {
                 let mut of = Kind::Any;
                 for entry in &map.entries {
                     let EntryExpr::MapEntry(entry) = &entry.expr else {
-                        return Err("this is no entry of a map".to_owned());
+                        return Err("must name an entry of a map".to_owned());
                     };
                     if entry.optional || !matches!(self.kind(&entry.key)?, Kind::Text | Kind::Any) {
                         return Err("the keys of maps are strings".to_owned());

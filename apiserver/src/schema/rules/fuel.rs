@@ -79,17 +79,17 @@ fn sized<'b, 'v>(given: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, Execution
     Ok(value)
 }
 
-/// Pays for every round of a macro: each copies its element and does as many steps as the second argument says.
+/// Charges every iteration of a macro: each copies its element and takes the steps of the second argument.
 fn range<'b, 'v>(given: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b, 'v>, ExecutionError> {
     let steps = given.get(1).and_then(|steps| u64::try_from(*steps.downcast_ref::<CelInt>()?.inner()).ok());
     let value = first(given)?;
     measure(value.as_ref())?;
-    let rounds = match (value.downcast_ref::<CelList>(), value.downcast_ref::<CelMap>()) {
+    let iterations = match (value.downcast_ref::<CelList>(), value.downcast_ref::<CelMap>()) {
         (Some(list), _) => list.inner().len(),
         (_, Some(map)) => map.inner().len(),
         _ => 1,
     };
-    pay((rounds as u64).saturating_mul(steps.unwrap_or(u64::MAX)))?;
+    pay((iterations as u64).saturating_mul(steps.unwrap_or(u64::MAX)))?;
     Ok(value)
 }
 

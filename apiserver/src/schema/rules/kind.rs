@@ -1,4 +1,4 @@
-//! What values are to a rule: as far as a schema says.
+//! The types of values in a rule, as far as a schema determines them.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ impl<'s> Kind<'s> {
         }
     }
 
-    /// What a field holds, as a rule writes its name. None if there is no such field.
+    /// The type of a field, by its name in a rule. None if the field does not exist.
     pub(super) fn field(&self, written: &str) -> Option<Self> {
         match self {
             Kind::Any => Some(Kind::Any),
@@ -105,7 +105,7 @@ impl<'s> Kind<'s> {
         }
     }
 
-    /// Of two that fit: the one that says more.
+    /// The more specific one of two types that fit.
     pub(super) fn or(self, other: Self) -> Self {
         match (&self, &other) {
             (Kind::Any | Kind::Null, _) => other,

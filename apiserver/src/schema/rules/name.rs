@@ -1,4 +1,4 @@
-//! How rules write the names of fields that are no words of CEL; Kubernetes' escapes.
+//! Kubernetes' escapes for field names that are not CEL identifiers.
 
 /// Words that CEL keeps to itself.
 const KEPT: [&str; 21] = [

@@ -9,7 +9,7 @@ use cel::{Context, ExecutionError, Value as Result_};
 use serde_json::Value;
 
 use super::{Rule, Rules, apart, fuel, value};
-use crate::resource::Cause;
+use crate::cause::Cause;
 use crate::schema::{join, structural};
 
 /// What the rules have against a value that was another before.
@@ -115,9 +115,11 @@ impl Rule {
         });
         let why = match holds {
             Ok(true) => return None,
-            Ok(false) => {
-                self.say.as_ref().and_then(|say| said(say, &context)).unwrap_or_else(|| self.message.clone())
-            }
+            Ok(false) => self
+                .message_expression
+                .as_ref()
+                .and_then(|expression| evaluate(expression, &context))
+                .unwrap_or_else(|| self.message.clone()),
             Err(error) => format!("{error} evaluating rule: {}", self.message),
         };
         let kind = schema.get("type").and_then(Value::as_str).unwrap_or("object");
@@ -137,11 +139,11 @@ impl Rule {
     }
 }
 
-/// What an expression has to say: one line that is not empty.
-fn said(say: &IdedExpr, context: &Context<'_, '_>) -> Option<String> {
-    let said: Result<_, ExecutionError> = Result_::resolve_val(say, context);
-    let said = said.ok()?;
-    let text = said.downcast_ref::<CelString>()?.inner().trim();
+/// The value of a message expression: one line that is not empty.
+fn evaluate(expression: &IdedExpr, context: &Context<'_, '_>) -> Option<String> {
+    let value: Result<_, ExecutionError> = Result_::resolve_val(expression, context);
+    let value = value.ok()?;
+    let text = value.downcast_ref::<CelString>()?.inner().trim();
     (!text.is_empty() && !text.contains('\n') && text.len() <= super::LONGEST_MESSAGE)
         .then(|| text.to_owned())
 }

@@ -13,7 +13,7 @@ fn schema(rules: Value) -> Value {
             "items": {"type": "object", "properties": {"id": {"type": "string"}, "n": {"type": "integer"}}}}}}}})
 }
 
-/// What is said of a spec, which was another one before; the rule must be sound.
+/// The messages for a spec and its old value; the rule must be sound.
 fn messages(rule: Value, new: Value, old: Option<Value>) -> Vec<String> {
     let schema = schema(json!([rule]));
     let (rules, causes) = Rules::read(&schema, "at");
@@ -59,7 +59,7 @@ fn rules_hold_or_do_not() {
 }
 
 #[test]
-fn refusals_have_kubernetes_shape() {
+fn causes_have_the_form_of_kubernetes() {
     for (rule, new, old, expected) in [
         (
             json!({"rule": "self.a > 1"}),

@@ -39,7 +39,7 @@ fn what_is_not_known_goes_and_what_is_presumed_comes() {
 }
 
 #[test]
-fn each_demand_is_told_by_its_field() {
+fn each_violation_names_its_field() {
     for (spec, expected) in [
         (json!({"size": 5, "port": "http", "when": "2026-01-01T00:00:00Z"}), vec![]),
         (json!({}), vec!["spec.size"]),

@@ -36,7 +36,7 @@ fn what_cannot_be_read_is_put_aside_and_the_rest_is_served() {
     assert_eq!(std::fs::read_to_string(&put_aside).unwrap(), deep, "nothing is lost");
     let store = Store::open(&path).unwrap();
     put(&store, "b", "3");
-    assert!(!store.is_unreadable(&Key::new("r", "n", "b")), "somebody made it anew");
+    assert!(!store.is_unreadable(&Key::new("r", "n", "b")), "it was created again");
 }
 
 #[test]

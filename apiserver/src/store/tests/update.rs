@@ -156,7 +156,7 @@ fn what_is_confirmed_still_holds_when_it_is_written() {
     let (_dir, store, key) = store();
     let parent = Key::new("parents", "", "n");
     let decide = |_: Option<&Arc<Object>>| {
-        // As if somebody else did it meanwhile.
+        // As if another client wrote meanwhile.
         numbered(&store, &parent, 1);
         Ok(Change::Put(json!({"metadata": {}})))
     };
@@ -168,10 +168,10 @@ fn what_is_confirmed_still_holds_when_it_is_written() {
 }
 
 #[test]
-fn what_nobody_could_read_back_is_not_stored() {
+fn unreadable_values_are_not_stored() {
     let (_dir, store, key) = store();
     let nested = |depth: usize| (1..depth).fold(json!({}), |inner, _| json!({"a": inner}));
-    let put = |value: Value| store.write(&key, |_, _| Ok::<_, Infallible>(Change::Signed(value)));
+    let put = |value: Value| store.write(&key, |_, _| Ok::<_, Infallible>(Change::Recorded(value)));
     let revision = put(nested(Limits::STORED.depth)).unwrap().unwrap().revision;
     for excessive in [nested(Limits::STORED.depth + 1), json!({"a": "x".repeat(Limits::STORED.bytes)})] {
         assert!(matches!(put(excessive), Err(WriteError::Disk(DiskError::Excess { .. }))));

@@ -15,7 +15,7 @@ fn reasons(
 }
 
 #[test]
-fn what_is_known_is_not_told_again() {
+fn known_events_are_not_repeated() {
     let mut running = vmi("Running");
     let chosen = Condition {
         r#type: HYPERVISOR_CONDITION.to_owned(),
@@ -55,7 +55,7 @@ fn what_is_known_is_not_told_again() {
 }
 
 #[test]
-fn a_disk_that_fails_is_told_once_and_by_its_name() {
+fn a_failing_disk_is_reported_once_by_name() {
     let with = |reason: &str, message: &str| {
         let mut vmi = vmi("Running");
         let (reason, message) = (reason.to_owned(), message.to_owned());
@@ -111,7 +111,7 @@ fn a_volume_that_ends_with_its_vmi_is_not_unplugged() {
 }
 
 #[test]
-fn a_probe_that_fails_is_told_when_it_begins_to_and_when_its_cause_changes() {
+fn a_failing_probe_is_reported_at_first_and_when_its_cause_changes() {
     let with = |kind: &str, status: &str, message: String| {
         let mut vmi = vmi("Running");
         let status = status.to_owned();

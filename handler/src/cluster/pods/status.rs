@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_launcher_does_not_start_is_said() {
+    fn reasons_of_launchers_that_do_not_start_are_reported() {
         let mut waits = vmi("Scheduling", false);
         let why =
             json!({"type": "Synchronized", "status": "False", "reason": "ErrImagePull", "message": "m"});

@@ -70,7 +70,7 @@ async fn a_client_that_gives_no_sign_of_life_is_let_go() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_told_before_the_stream_begins() {
+async fn errors_are_reported_before_the_stream_begins() {
     let dir = tempfile::tempdir().unwrap();
     let (node, server) = with_guest(dir.path());
     // The port was in use and is free now.

@@ -1,4 +1,5 @@
 use vireo_proto::launcher::Version;
+use vireo_proto::launcher::state::Phase;
 
 use super::*;
 use crate::launcher::fake::FakeLauncher;
@@ -97,7 +98,7 @@ async fn a_broken_connection_is_silence_and_only_the_end_of_the_process_is_an_en
 }
 
 #[tokio::test]
-async fn another_vmis_launcher_is_told_apart() {
+async fn another_vmis_launcher_is_detected() {
     let stage = Stage::new();
     let mut link = stage.watch();
     let (_sender, states) = watch::channel(state(Phase::Running));
@@ -131,7 +132,7 @@ async fn another_major_version_is_rejected() {
 
 /// A launcher that does not know a probe gives no result.
 #[tokio::test]
-async fn a_guest_is_ill_only_where_its_launcher_says_so() {
+async fn a_guest_is_unhealthy_only_if_its_launcher_reports_it() {
     use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Question, TcpSocket};
     let stage = Stage::new();
     let (_sender, states) = watch::channel(state(Phase::Running));

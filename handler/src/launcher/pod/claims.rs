@@ -1,5 +1,5 @@
-//! The disks of claims in a launcher Pod: files and block devices below directories of its container, which nobody but the
-//! kubelet makes. What is in a mounted claim may be anybody's: no link in it is followed.
+//! The disks of claims in a launcher Pod: files and block devices below directories of its container, which only the
+//! kubelet makes. The content of a mounted claim is not trusted: no link in it is followed.
 
 use std::fs::File;
 use std::io;
@@ -34,7 +34,7 @@ impl Root {
     /// Opens a disk. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
     ///
     /// # Errors
-    /// When it is not there and cannot be made, or is no disk.
+    /// When it is not there and cannot be made, or is not a disk.
     pub(super) fn open_disk(&self, path: &str, bytes: Option<u64>, write: bool) -> io::Result<OwnedFd> {
         let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
         // The container's own directories may have links, as /var/run is one.
@@ -122,7 +122,7 @@ mod tests {
         symlink("/run/disks", directory.path().join("disks")).unwrap();
         let root = Root::at(directory.path()).unwrap();
         let at = directory.path().join("run/disks/data/disk.img");
-        assert!(root.open_disk(DISK, Some(8192), false).is_err(), "nobody may write to it");
+        assert!(root.open_disk(DISK, Some(8192), false).is_err(), "it is not writable");
         assert!(!at.exists());
         root.open_disk(DISK, Some(8192 + 100), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192);

@@ -126,7 +126,7 @@ async fn a_cgroup_is_killed_whole_and_removed() {
 }
 
 #[tokio::test]
-async fn a_stamp_of_another_boot_or_another_start_is_nobody() {
+async fn a_stamp_of_another_boot_or_start_matches_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let (log, stamp) = (dir.path().join("log"), dir.path().join("stamp"));
     spawn(&sleeper(&log, &stamp)).unwrap();
@@ -147,7 +147,7 @@ async fn a_stamp_of_another_boot_or_another_start_is_nobody() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_exist_is_an_error_and_nobody_runs() {
+async fn a_missing_program_is_an_error_without_a_process() {
     let dir = tempfile::tempdir().unwrap();
     let (log, stamp) = (dir.path().join("log"), dir.path().join("stamp"));
     let start = Start { program: Path::new("/nonexistent/virt-launcher"), ..sleeper(&log, &stamp) };

@@ -200,7 +200,7 @@ fn a_guest_gets_its_volumes_while_it_runs() {
 }
 
 #[test]
-fn a_guest_that_is_ill_is_condemned_once() {
+fn an_unhealthy_guest_is_marked_once() {
     for (record, launcher, expected) in [
         (LIVE, Launcher::Alive, Action::MarkUnhealthy),
         (LIVE, Launcher::Silent, Action::Wait),

@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vireo_api::spec::Probe;
 
+use crate::reconcile::status::ProbeStatus;
+
 /// The minimum time between two changes of the cause, for a guest that fails in another way each time.
 const CAUSE_INTERVAL: Duration = Duration::from_secs(30);
 
@@ -35,15 +37,6 @@ impl Rules {
             failure_threshold: probe.failure_threshold(),
         }
     }
-}
-
-/// The status of a probe.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProbeStatus {
-    /// Whether the guest is healthy; unknown until a threshold is reached.
-    pub healthy: Option<bool>,
-    /// Why the last probe failed; empty while the guest is healthy.
-    pub cause: String,
 }
 
 /// The state of a probe after its results so far.

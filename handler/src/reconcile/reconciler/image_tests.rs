@@ -2,7 +2,7 @@ use vireo_api::decode;
 
 use super::*;
 use crate::manifests::Origin;
-use crate::manifests::catalog::Entry;
+use crate::manifests::desired::Entry;
 use crate::manifests::document::Accepted;
 use crate::storage::images::tests::{Built, TAR, hold, tar_of};
 
@@ -52,11 +52,11 @@ async fn a_vmi_whose_image_hangs_is_corrected_and_deleted_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_vmi_without_its_image_says_so() {
+async fn a_vmi_without_its_image_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
     let key = Key { namespace: "default".to_owned(), name: "web".to_owned() };
-    let (sender, desired_updates) = watch::channel(desired("containerDisk: {image: 'oci:/nowhere'}"));
+    let (sender, desired_updates) = watch::channel(desired("containerDisk: {image: 'oci:/absent'}"));
     let task = tokio::spawn(VmiReconciler::new(Arc::clone(&node), key.clone()).run(desired_updates));
     let fails = |vmi: &vireo_api::v1::VirtualMachineInstance| {
         let found = vmi.status.conditions.iter().find(|condition| condition.r#type == "Synchronized");

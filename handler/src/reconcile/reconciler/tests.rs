@@ -10,7 +10,7 @@ use vireo_proto::launcher::State;
 use super::*;
 use crate::launcher::fake::FakeLauncher;
 use crate::launcher::process::{Start, spawn};
-use crate::manifests::catalog::Entry;
+use crate::manifests::desired::Entry;
 use crate::reconcile::status::Phase;
 use crate::state::VmiDir;
 

@@ -112,8 +112,8 @@ fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_
     let unready = after(&ready, Some(&ill), Phase::Running);
     let not_yet = "the readinessProbe has not succeeded yet";
     let failed = "Readiness probe failed: no";
-    let mut condemned_one = ready.clone();
-    mark_unhealthy(&mut condemned_one, "no", THEN);
+    let mut unhealthy = ready.clone();
+    mark_unhealthy(&mut unhealthy, "no", THEN);
     for (before, readiness, status, message) in [
         (&starting, None, "False", not_yet),
         (&begun, Some(&new), "False", not_yet),
@@ -128,7 +128,7 @@ fn ready_follows_the_readiness_probe_and_what_was_known_holds_until_it_is_known_
         (&unready, None, "False", failed),
         (&unready, Some(&new), "False", failed),
         // Its livenessProbe failed.
-        (&condemned_one, Some(&well), "False", "Liveness probe failed: no"),
+        (&unhealthy, Some(&well), "False", "Liveness probe failed: no"),
     ] {
         let now = after(before, readiness, Phase::Running);
         let now = condition(&now, "Ready").unwrap();

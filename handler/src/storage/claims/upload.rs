@@ -111,7 +111,7 @@ pub struct Upload {
 pub struct Filled {
     image: PathBuf,
     disk: PathBuf,
-    /// Held until the image is in its place.
+    /// Held until the image replaced the disk.
     _file: File,
     _beside: Beside,
 }

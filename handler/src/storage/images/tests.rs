@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
 use serde_json::json;
 
@@ -192,7 +193,7 @@ fn what_cannot_be_used_is_named_and_leaves_nothing() {
     tar.append_link(&mut header, "disk/a", "/etc/shadow").unwrap();
     built.image("link", &[(TAR, tar.into_inner().unwrap())]);
 
-    let refusals: BTreeMap<&str, &str> = [
+    let problems: BTreeMap<&str, &str> = [
         ("two", "exactly one file below /disk"),
         ("none", "holds 0"),
         ("trap", "cannot be used"),
@@ -202,7 +203,7 @@ fn what_cannot_be_used_is_named_and_leaves_nothing() {
         ("absent", "none of the 6 images in the layout has the tag \"absent\""),
     ]
     .into();
-    for (tag, words) in refusals {
+    for (tag, words) in problems {
         let error = built.disk(Some(tag), None).unwrap_err().to_string();
         assert!(error.contains(words), "{tag}: {error}");
     }
@@ -292,7 +293,7 @@ fn nothing_that_is_in_an_image_is_quoted() {
 }
 
 #[test]
-fn what_is_elsewhere_is_neither_opened_nor_told() {
+fn paths_elsewhere_are_neither_opened_nor_reported() {
     let mut built = Built::new();
     built.layer("v1", &[("disk/a", &[7; 512]), ("boot/k", b"kernel")]);
     let (outside, inside) = (tempfile::tempdir().unwrap(), built.path());
@@ -311,7 +312,7 @@ fn what_is_elsewhere_is_neither_opened_nor_told() {
     for path in ["file", "directory", "file/below", "directory/below"] {
         assert_eq!(error_text(&outside.path().join(path)), absent, "{path}");
     }
-    for path in ["/etc/shadow", "/proc/self/environ", "/nowhere"] {
+    for path in ["/etc/shadow", "/proc/self/environ", "/absent"] {
         assert_eq!(error_text(Path::new(path)), absent, "{path}");
     }
 
@@ -344,7 +345,7 @@ fn what_is_elsewhere_is_neither_opened_nor_told() {
 }
 
 #[test]
-fn nobody_waits_for_a_fifo() {
+fn a_fifo_does_not_block() {
     let mut built = Built::new();
     built.layer("v1", &[("disk/a", &[7; 512])]);
     let make = |path: &Path| {

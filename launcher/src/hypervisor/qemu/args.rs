@@ -40,7 +40,7 @@ pub(super) struct Resources<'a> {
 /// What users name travels as JSON wherever QEMU reads JSON, where a comma is a comma; the rest is escaped.
 pub(super) fn arguments(launch: &Launch, resources: &Resources<'_>) -> Vec<String> {
     let mut args = Args::default();
-    machine(&mut args, launch, resources);
+    machine_type(&mut args, launch, resources);
     cpu(&mut args, launch, resources.kvm);
     boot(&mut args, launch, resources);
     smbios(&mut args, &launch.smbios);
@@ -77,7 +77,7 @@ impl Args {
     }
 }
 
-fn machine(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
+fn machine_type(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     let name = format!("{}_{}", launch.vmi.namespace, launch.vmi.name).replace(',', ",,");
     args.option("-name", format!("guest={name},debug-threads=on"));
     args.flag("-no-user-config");

@@ -91,8 +91,8 @@ fn a_kernel_boot_reads_as_it_should() {
         ["socket,id=qmp,fd=9", "socket,id=serial,fd=8", "socket,id=agent,fd=7"]
     );
     assert_eq!(values(&line, "-add-fd"), ["fd=10,set=10", "fd=11,set=11"]);
-    let card = device(&line, "virtio-net-pci");
-    assert_eq!((&card["mac"], &card["host_mtu"]), (&json!("52:54:00:12:34:56"), &json!(1450)));
+    let nic = device(&line, "virtio-net-pci");
+    assert_eq!((&nic["mac"], &nic["host_mtu"]), (&json!("52:54:00:12:34:56"), &json!(1450)));
     assert_eq!(device(&line, "virtio-blk-pci")["bootindex"], Value::Null);
     device(&line, "virtio-rng-pci");
     assert_eq!(device(&line, "virtserialport")["name"], "org.qemu.guest_agent.0");
@@ -287,7 +287,7 @@ fn write_through_and_boot_order_reach_the_device() {
     assert_eq!(device(&first, "virtio-blk-pci")["write-cache"], "on");
     assert_eq!(device(&first, "ide-hd")["bootindex"], 2);
     assert_eq!(device(&first, "ide-hd")["write-cache"], "off");
-    // As soon as somebody asks for an order, only those who ask are tried.
+    // With any boot order, only devices with one are tried.
     launch.interfaces[0].boot_order = Some(1);
     let second = line(&launch, false);
     assert_eq!(device(&second, "virtio-blk-pci")["bootindex"], Value::Null);
@@ -315,7 +315,7 @@ fn each_error_policy_is_one_for_reads_and_one_for_writes() {
 }
 
 #[test]
-fn every_card_model_is_one_of_qemus() {
+fn every_nic_model_is_one_of_qemus() {
     let models = [
         (NicModel::Virtio, "virtio-net-pci"),
         (NicModel::E1000, "e1000"),

@@ -50,7 +50,7 @@ pub(super) fn disks(args: &mut Args, launch: &Launch, files: &[Option<DiskFds>],
         let mut device = match disk.bus {
             DiskBus::Virtio => {
                 let mut device = json!({ "driver": "virtio-blk-pci" });
-                layout.place(&mut device, virtio);
+                layout.assign(&mut device, virtio);
                 virtio += 1;
                 device
             }
@@ -118,10 +118,10 @@ pub(super) fn complete(device: &mut Value, disk: &Disk, node: &str) {
 
 /// The boot order of the manifest; where it sets none, firmware tries the disks in their order.
 fn boot_index(launch: &Launch, disk: &Disk, index: usize) -> Option<u64> {
-    let nobody_asks = launch.disks.iter().all(|disk| disk.boot_order.is_none())
+    let no_boot_order = launch.disks.iter().all(|disk| disk.boot_order.is_none())
         && launch.interfaces.iter().all(|interface| interface.boot_order.is_none());
     let firmware = !matches!(launch.boot, BootSource::Kernel(_));
-    let in_order = (nobody_asks && firmware && index < TRIED_DISKS).then(|| index as u64 + 1);
+    let in_order = (no_boot_order && firmware && index < TRIED_DISKS).then(|| index as u64 + 1);
     disk.boot_order.map(u64::from).or(in_order)
 }
 

@@ -128,7 +128,7 @@ impl Hotplug {
     /// Begins to attach or detach a volume.
     pub(super) fn begin(&mut self, HotplugRequest { action, reply }: HotplugRequest) -> Option<QmpCommand> {
         match action {
-            HotplugAction::Attach(disk, files) => match self.place(&disk, &files.image) {
+            HotplugAction::Attach(disk, files) => match self.attach(&disk, &files.image) {
                 Ok(volume) => {
                     let line = qmp_commands::take_file(volume.number);
                     self.start(volume, Stage::TakeFile, Some(disk), Some(reply));
@@ -163,7 +163,7 @@ impl Hotplug {
     }
 
     /// Allocates a port and names for a disk.
-    fn place(&mut self, disk: &Disk, image: &File) -> Result<Volume, Fault> {
+    fn attach(&mut self, disk: &Disk, image: &File) -> Result<Volume, Fault> {
         let reject = |code, detail: &str| Err(fault_at(code, &disk.field, detail));
         let Some(ports) = self.ports else {
             return reject(Code::Unsupported, "the VM was started without ports for hotplugged volumes");

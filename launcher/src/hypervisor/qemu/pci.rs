@@ -1,4 +1,4 @@
-//! Where PCI devices go on the root bus of QEMU's q35 machine.
+//! Addresses of PCI devices on the root bus of QEMU's q35 machine.
 //!
 //! QEMU assigns every device the first free slot, in the order of the command line. Where there are more devices than
 //! slots, virtio disks share slots, eight functions in each, in the last free slots: so they keep their order,
@@ -39,8 +39,8 @@ impl Layout {
         Self::Shared { first: end.saturating_sub(disks.div_ceil(FUNCTIONS)) }
     }
 
-    /// Puts a virtio disk where it belongs; `index` counts only these.
-    pub(super) fn place(self, device: &mut Value, index: usize) {
+    /// Assigns the address of a virtio disk; `index` counts only these.
+    pub(super) fn assign(self, device: &mut Value, index: usize) {
         if let Self::Shared { first } = self {
             device["addr"] = json!(format!("{:x}.{}", first + index / FUNCTIONS, index % FUNCTIONS));
             device["multifunction"] = json!(true);
@@ -118,12 +118,12 @@ mod tests {
         let layout = Layout::of(&launch(60, 0, true), true);
         let address = |index| {
             let mut device = json!({});
-            layout.place(&mut device, index);
+            layout.assign(&mut device, index);
             device["addr"].as_str().unwrap_or_default().to_owned()
         };
         assert_eq!([0, 7, 8, 59].map(address), ["16.0", "16.7", "17.0", "1d.3"]);
         let mut device = json!({});
-        Layout::OnePerSlot.place(&mut device, 3);
+        Layout::OnePerSlot.assign(&mut device, 3);
         assert_eq!(device, json!({}));
     }
 

@@ -237,7 +237,7 @@ mod tests {
         let now = Instant::now();
         let mut stall = failed(now);
         assert_eq!(stall.pause(), [Action::Emit(Event::Paused)], "it is paused already");
-        assert_eq!(stall.deadline(), None, "nobody lets it go on");
+        assert_eq!(stall.deadline(), None, "it is not resumed");
         assert_eq!(stall.tick(now + Duration::from_secs(3600)), []);
         let expected = [Action::Emit(Event::Resumed), Action::Execute("cont")];
         assert_eq!(stall.resume(now), expected, "it is tried at once");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn why_a_guest_stopped_that_nobody_paused_is_asked() {
+    fn the_cause_of_an_unrequested_pause_is_queried() {
         let now = Instant::now();
         let ask = || {
             let mut stall = Stall::new(false);
@@ -315,7 +315,7 @@ mod tests {
             no_space: false,
             message: "Input/output error".to_owned(),
         };
-        let told_now = stall.failed("disk1".to_owned(), broken.clone(), now);
-        assert_eq!(told_now, [reported(&[full("data"), broken])]);
+        let reported_now = stall.failed("disk1".to_owned(), broken.clone(), now);
+        assert_eq!(reported_now, [reported(&[full("data"), broken])]);
     }
 }

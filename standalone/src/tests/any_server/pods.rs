@@ -73,7 +73,7 @@ async fn delete(cluster: &Cluster, seconds: Option<u32>) {
 /// The grace period of the pod that is being deleted.
 async fn grace(cluster: &Cluster) -> Option<Value> {
     let pod = get(cluster, "a").await?;
-    assert!(is_leaving(&pod) || pod["metadata"]["deletionGracePeriodSeconds"].is_null());
+    assert!(is_being_deleted(&pod) || pod["metadata"]["deletionGracePeriodSeconds"].is_null());
     Some(pod["metadata"]["deletionGracePeriodSeconds"].clone())
 }
 
@@ -168,7 +168,7 @@ async fn pods_of_a_collection_are_deleted_gracefully() {
 }
 
 #[tokio::test]
-async fn an_eviction_deletes_as_its_options_say() {
+async fn an_eviction_deletes_by_its_options() {
     on_a_server(async |cluster| {
         let pod = create(cluster, "a", json!({"nodeName": "node1"})).await;
         let path = "pods/a/eviction";

@@ -119,7 +119,7 @@ async fn names_that_are_taken_are_skipped() {
 }
 
 #[tokio::test]
-async fn a_pool_is_scaled_in_as_its_policy_says() {
+async fn a_pool_is_scaled_in_by_its_policy() {
     on_a_server(async |cluster| {
         let strategy = json!({"proactive": {"selectionPolicy": {"sortPolicy": "DescendingOrder"}}});
         start(cluster, 4, json!({ "scaleInStrategy": strategy })).await;

@@ -91,7 +91,7 @@ async fn a_stop_shortens_the_grace_period_of_the_vmi() {
         cluster
             .until("it is deleted within the grace period", || {
                 let vmi = cluster.object(Kind::VMI, "web");
-                is_leaving(&vmi) && vmi["spec"]["terminationGracePeriodSeconds"] == 7
+                is_being_deleted(&vmi) && vmi["spec"]["terminationGracePeriodSeconds"] == 7
             })
             .await;
     })
@@ -155,7 +155,7 @@ async fn the_agent_of_the_node_answers_for_guests() {
 }
 
 #[tokio::test]
-async fn virt_api_says_what_it_is() {
+async fn virt_api_serves_its_documents() {
     on_a_server(async |cluster| {
         let virt_api = VirtApi::new(cluster.virt_api(), Arc::<Agents>::default());
         let get = async |path: &str| {

@@ -33,7 +33,7 @@ async fn is_shown_as(cluster: &Cluster, status: &str) {
 
 /// Waits until the VM has a VMI, and plays the node, which runs it.
 async fn runs(cluster: &Cluster) {
-    cluster.until("a VMI", || !vmi(cluster).is_null() && !is_leaving(&vmi(cluster))).await;
+    cluster.until("a VMI", || !vmi(cluster).is_null() && !is_being_deleted(&vmi(cluster))).await;
     reach(cluster, "Running").await;
     is_shown_as(cluster, "Running").await;
 }
@@ -50,7 +50,7 @@ async fn reach(cluster: &Cluster, phase: &str) {
 
 /// Plays the node for a VMI that is deleted while it runs: it ends, and the node holds it no longer.
 async fn end(cluster: &Cluster) {
-    cluster.until("the VMI is being deleted", || is_leaving(&vmi(cluster))).await;
+    cluster.until("the VMI is being deleted", || is_being_deleted(&vmi(cluster))).await;
     let held = finalizers(cluster);
     let others: Vec<&String> = held.iter().filter(|one| *one != VMI_FINALIZER).collect();
     cluster.patch(Kind::VMI, "web", json!({"metadata": {"finalizers": others}})).await;
@@ -107,7 +107,7 @@ async fn a_vmi_that_ended_is_replaced_once() {
         reach(cluster, "Succeeded").await;
         // The controller deletes it and counts its end; then the node, where there is one, lets it go.
         let is_counted =
-            || vmi(cluster).is_null() || finalizers(cluster) == [VMI_FINALIZER] && is_leaving(&vmi(cluster));
+            || vmi(cluster).is_null() || finalizers(cluster) == [VMI_FINALIZER] && is_being_deleted(&vmi(cluster));
         let is_replaced = || !vmi(cluster).is_null() && uid(&vmi(cluster)) != first;
         cluster.until("its end is counted", || is_counted() || is_replaced()).await;
         if uid(&vmi(cluster)) == first {
@@ -122,7 +122,7 @@ async fn a_vmi_that_ended_is_replaced_once() {
 }
 
 #[tokio::test]
-async fn a_vmi_of_somebody_else_is_left_alone() {
+async fn a_vmi_of_another_owner_is_left_alone() {
     on_a_server(async |cluster| {
         create(cluster, spec("Halted")).await;
         is_shown_as(cluster, "Stopped").await;

@@ -13,7 +13,7 @@ impl Controlled {
     fn delete_without_finalizer(&self, finalizer: Option<&str>) {
         let deleted = objects::change(&self.world.server.store, &self.stored_vm().unwrap(), |value| {
             meta::of(value).insert("finalizers".to_owned(), json!(Vec::from_iter(finalizer)));
-            objects::mark_for_deletion(value, None, None) == objects::Leaving::Held
+            objects::mark_for_deletion(value, None, None) == objects::Deletion::Held
         });
         deleted.unwrap();
     }
@@ -23,8 +23,8 @@ impl Controlled {
 async fn nothing_of_a_vm_stays_however_it_is_deleted() {
     for (policy, finalizer) in [
         ("Background", None),
-        ("Foreground", Some(garbage_collector::FOREGROUND)),
-        ("Orphan", Some(garbage_collector::ORPHAN)),
+        ("Foreground", Some(meta::FOREGROUND)),
+        ("Orphan", Some(meta::ORPHAN)),
     ] {
         for by_hand in [false, true] {
             let mut vm = Controlled::new("Always").await;
@@ -38,7 +38,7 @@ async fn nothing_of_a_vm_stays_however_it_is_deleted() {
             if policy == "Orphan" {
                 let vmi = vm.vmi().unwrap();
                 assert_eq!(vmi.value()["status"]["phase"], "Running");
-                assert!(!meta::is_leaving(&vmi.value()));
+                assert!(!meta::is_being_deleted(&vmi.value()));
                 let vmi = vmi.value();
                 let owners = vmi["metadata"]["ownerReferences"].as_array();
                 assert!(owners.is_none_or(Vec::is_empty), "{owners:?}");

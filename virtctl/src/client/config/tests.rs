@@ -7,7 +7,7 @@ const KUBECONFIG: &str = "
 current-context: one
 contexts:
 - {name: one, context: {cluster: c, user: u, namespace: prod}}
-- {name: two, context: {cluster: lax, user: nobody}}
+- {name: two, context: {cluster: lax, user: absent}}
 - {name: three, context: {cluster: gone}}
 - {name: four, context: {cluster: behind}}
 clusters:
@@ -48,7 +48,7 @@ impl World {
     }
 }
 
-/// What a configuration says of the user, secrets included.
+/// The user of a configuration, secrets included.
 fn user(config: &Config) -> serde_json::Value {
     serde_json::to_value(&config.auth_info).unwrap()
 }
@@ -77,7 +77,7 @@ async fn flags_stand_before_the_kubeconfig() {
         serde_json::json!({"token": "other", "as": "adam", "as-groups": ["g", "h"], "as-uid": "7"});
     assert_eq!((user(&config), config.tls_server_name.as_deref()), (expected, Some("name")));
     let asks = world.config("--user asks --token other").await.unwrap();
-    assert!(asks.auth_info.exec.is_none(), "nobody is asked for what is known");
+    assert!(asks.auth_info.exec.is_none(), "known credentials are not asked for");
     assert!(world.config("--user asks").await.unwrap().auth_info.exec.is_some());
     let lax = world.config("--insecure-skip-tls-verify").await.unwrap();
     assert_eq!((lax.accept_invalid_certs, lax.root_cert), (true, Some(Vec::new())));
@@ -132,19 +132,19 @@ async fn flags_alone_are_enough() {
 }
 
 #[tokio::test]
-async fn what_leads_nowhere_is_named() {
+async fn dangling_references_are_named() {
     let world = World::new();
-    for (flags, said) in [
+    for (flags, expected) in [
         ("--context five", "context \"five\" does not exist"),
         ("--context three", "cluster \"gone\" does not exist"),
-        ("--context two", "user \"nobody\" does not exist"),
-        ("--user nobody", "user \"nobody\" does not exist"),
+        ("--context two", "user \"absent\" does not exist"),
+        ("--user absent", "user \"absent\" does not exist"),
         ("--certificate-authority DIR/none", "none"),
         ("--server 10.0.0.1:6443", "is not a URL such as https://host:6443"),
         ("--user file", "cannot read the token file"),
     ] {
         let error = world.config(flags).await.unwrap_err();
-        assert!(error.contains(said), "{flags}: {error}");
+        assert!(error.contains(expected), "{flags}: {error}");
     }
     let error = world.config_of(Some("none"), "").await.unwrap_err();
     assert!(error.contains("not found"), "{error}");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn other_servers_say_nothing_of_history() {
+    fn other_servers_have_no_history() {
         for odd in ["", "hello", "[]", r#"{"historyBytes":-1}"#, r#"{"historyBytes":0}"#] {
             let mut history = History::on(true);
             history.announced(odd);

@@ -50,7 +50,7 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
     spec.volumes = storage.volumes;
     spec.domain.devices.disks = storage.disks;
     if !chosen(&instancetype) && !chosen(&preference) {
-        judge(&metadata, &spec)?;
+        validate(&metadata, &spec)?;
     }
     let template =
         VirtualMachineInstanceTemplateSpec { spec, ..VirtualMachineInstanceTemplateSpec::default() };
@@ -101,7 +101,7 @@ fn matcher(flag: &'static str, text: Option<&str>, kinds: [&str; 2]) -> Result<O
 }
 
 /// The validation errors of its instance.
-fn judge(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<(), Refused> {
+fn validate(metadata: &ObjectMeta, spec: &VirtualMachineInstanceSpec) -> Result<(), Refused> {
     let vmi = VirtualMachineInstance {
         api_version: API_VERSION.to_owned(),
         kind: VMI_KIND.to_owned(),

@@ -10,7 +10,7 @@ use crate::cli::Volumes;
 const SYSPREP: &str = "sysprepdisk";
 const KEYS: [&str; 3] = ["src", "name", "bootorder"];
 
-/// Volumes, and a disk for each that says when it is tried; the others become disks of their own.
+/// Volumes, and a disk for each with its boot order; the others become disks of their own.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
     pub(super) volumes: Vec<Volume>,

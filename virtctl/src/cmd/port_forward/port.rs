@@ -9,7 +9,7 @@ pub(crate) enum PortError {
     #[error("{text:?}: invalid port {number:?}")]
     Number { text: String, number: String },
     #[error("{text:?}: the guest's port is missing, as in 0:22")]
-    Nowhere { text: String },
+    NoPort { text: String },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Port {
         let (local, remote) = ports.split_once(':').unwrap_or((ports, ports));
         let (local, remote) = (number(local)?, number(remote)?);
         if remote == 0 {
-            return Err(PortError::Nowhere { text: text.to_owned() });
+            return Err(PortError::NoPort { text: text.to_owned() });
         }
         Ok(Self { protocol, local, remote })
     }

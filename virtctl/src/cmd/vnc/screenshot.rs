@@ -15,7 +15,7 @@ struct WriteError {
     source: std::io::Error,
 }
 
-/// Saves what is on the screen now, as PNG.
+/// Saves the current contents of the display, as PNG.
 pub(super) async fn run(client: &Client, args: &Screenshot) -> Result<(), Failure> {
     let move_cursor = if args.move_cursor { "?moveCursor=true" } else { "" };
     let path = format!("{}{move_cursor}", client.subresource(&args.vmi, "vnc/screenshot"));

@@ -9,7 +9,7 @@ use super::VncError;
 /// How a viewer gets the address.
 type Argument = fn(SocketAddr) -> String;
 
-/// Programs that show a screen, the one with the most comfort first.
+/// Programs that show a display, the one with the most comfort first.
 const VIEWERS: [(&str, Argument); 4] = [
     ("remote-viewer", url),
     ("xtigervncviewer", two_colons),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_viewer_is_told_in_its_own_way() {
+    fn each_viewer_has_its_own_arguments() {
         let address = "127.0.0.1:5911".parse().unwrap();
         let arguments: Vec<_> = VIEWERS.iter().map(|(_, argument)| argument(address)).collect();
         assert_eq!(arguments, ["vnc://127.0.0.1:5911", "127.0.0.1::5911", "127.0.0.1::5911", "127.0.0.1:11"]);

@@ -22,11 +22,11 @@ pub(in super::super) fn ports(args: &mut Args, launch: &Launch) {
         args.json("-device", &blockdev::scsi_controller());
     }
     for port in 0..PORTS {
-        let place = json!({
+        let device = json!({
             "driver": "pcie-root-port", "id": port_name(port), "chassis": port + 1, "slot": port + 1,
             "addr": format!("{HOTPLUG_SLOT:x}.{port}"), "multifunction": true,
         });
-        args.json("-device", &place);
+        args.json("-device", &device);
     }
 }
 

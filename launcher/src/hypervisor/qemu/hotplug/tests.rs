@@ -56,7 +56,7 @@ impl World {
     }
 
     fn target(&mut self) -> Vec<(String, String)> {
-        let volumes = self.hotplug.take_changes().expect("news");
+        let volumes = self.hotplug.take_changes().expect("a change");
         volumes.into_iter().map(|volume| (volume.name, volume.target)).collect()
     }
 }

@@ -4,22 +4,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Event, Key, Store};
 
-/// How far somebody has followed a store.
+/// The position of a reader in the history of a store.
 #[derive(Debug, Default)]
-pub struct Follower {
+pub struct WatchCursor {
     position: Option<u64>,
 }
 
 /// What happened since the last look.
 #[derive(Debug)]
 pub enum Changes {
-    /// Nobody knows any more, or it is the first look: look at everything.
+    /// The history no longer reaches back to the position, or there was none: list everything.
     Relist,
     /// These writes, oldest first.
     Delta(Vec<Arc<Event>>),
 }
 
-impl Follower {
+impl WatchCursor {
     /// What happened since the last look.
     pub fn look(&mut self, store: &Store) -> Changes {
         if let Some(Ok((position, events))) = self.position.map(|position| store.events_of_all(position)) {
@@ -34,9 +34,9 @@ impl Follower {
 
 /// Something that is made of objects, brought up to date when it is asked for.
 #[derive(Debug, Default)]
-pub struct Kept<T>(Mutex<(Follower, Arc<T>)>);
+pub struct Cached<T>(Mutex<(WatchCursor, Arc<T>)>);
 
-impl<T> Kept<T> {
+impl<T> Cached<T> {
     /// It as of now: everything that was written before counts. It is made anew only when something that `concerns` it was
     /// written.
     pub fn now(
@@ -46,8 +46,8 @@ impl<T> Kept<T> {
         make: impl FnOnce(&Store) -> T,
     ) -> Arc<T> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (follower, kept) = &mut *known;
-        let changed = match follower.look(store) {
+        let (cursor, kept) = &mut *known;
+        let changed = match cursor.look(store) {
             Changes::Relist => true,
             Changes::Delta(events) => events.iter().any(|event| concerns(&event.key)),
         };
@@ -73,14 +73,14 @@ mod tests {
             let value = json!({"metadata": {}});
             store.write(&Key::new(resource, "", "a"), |_, _| Ok::<_, ()>(Change::Put(value))).unwrap();
         };
-        let mut follower = Follower::default();
+        let mut cursor = WatchCursor::default();
         put("r");
-        assert!(matches!(follower.look(&store), Changes::Relist));
+        assert!(matches!(cursor.look(&store), Changes::Relist));
         put("s");
         put("t");
-        let Changes::Delta(events) = follower.look(&store) else { panic!("these two are remembered") };
+        let Changes::Delta(events) = cursor.look(&store) else { panic!("these two are remembered") };
         let resources: Vec<&str> = events.iter().map(|event| event.key.resource.as_str()).collect();
         assert_eq!(resources, ["s", "t"]);
-        assert!(matches!(follower.look(&store), Changes::Delta(events) if events.is_empty()));
+        assert!(matches!(cursor.look(&store), Changes::Delta(events) if events.is_empty()));
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-/// A picture of a screen.
+/// A picture of a display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
     /// Columns.
@@ -62,7 +62,7 @@ impl Picture {
         rows.flatten().filter(|pixel| **pixel != [0; 3]).count()
     }
 
-    /// Keeps it for people: `screens/NAME.png` in the target directory, whose path is returned.
+    /// Keeps it for inspection: `screens/NAME.png` in the target directory, whose path is returned.
     pub fn keep(&self, name: &str) -> io::Result<PathBuf> {
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target"), Into::into);

@@ -8,7 +8,7 @@ use vireo_client::informer::Cached;
 
 use super::instance::Instance;
 use crate::manifests::Key;
-use crate::manifests::catalog::{Catalog, Entry, Update};
+use crate::manifests::desired::{DesiredVmis, Entry, Update};
 use crate::reconcile::grace;
 
 /// How much was received and validated.
@@ -134,14 +134,14 @@ impl Bound {
         state.changed.clear();
         let keys: BTreeSet<&Key> =
             state.entries.keys().chain(state.deleting.keys()).chain(&state.held).collect();
-        Update { catalog: state.catalog(keys), only: None }
+        Update { desired: state.desired(keys), only: None }
     }
 
     /// The changes since the last update.
     pub(super) fn changes(&self) -> Update {
         let mut state = self.state();
         let changed = std::mem::take(&mut state.changed);
-        Update { catalog: state.catalog(&changed), only: Some(changed) }
+        Update { desired: state.desired(&changed), only: Some(changed) }
     }
 
     /// The VMIs that are being deleted, with their UIDs.
@@ -151,19 +151,19 @@ impl Bound {
 }
 
 impl State {
-    fn catalog<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> Catalog {
-        let mut catalog = Catalog::default();
+    fn desired<'a>(&self, keys: impl IntoIterator<Item = &'a Key>) -> DesiredVmis {
+        let mut desired = DesiredVmis::default();
         for key in keys {
             if let Some(validated) = self.entries.get(key) {
-                catalog.entries.insert(key.clone(), validated.wanted(self.stopped.get(key)));
+                desired.entries.insert(key.clone(), validated.wanted(self.stopped.get(key)));
             } else if let Some(deleting) = self.deleting.get(key) {
-                catalog.graces.extend(deleting.grace.map(|seconds| (key.clone(), seconds)));
+                desired.graces.extend(deleting.grace.map(|seconds| (key.clone(), seconds)));
             } else if self.held.contains(key) {
                 // It is unknown whether it is desired: a running guest keeps running.
-                catalog.entries.insert(key.clone(), Entry::Held);
+                desired.entries.insert(key.clone(), Entry::Held);
             }
         }
-        catalog
+        desired
     }
 
     fn remove(&mut self, key: &Key, uid: &str) -> bool {

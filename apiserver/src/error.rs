@@ -58,12 +58,12 @@ impl ApiError {
         self
     }
 
-    /// 404: there is no such path.
+    /// 404: the path does not exist.
     pub fn path_not_found() -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
     }
 
-    /// 404: there is no such object.
+    /// 404: the object does not exist.
     pub fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} {name:?} not found", resource.name());
         Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name, &[])
@@ -75,7 +75,7 @@ impl ApiError {
         Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name, &[])
     }
 
-    /// 409: somebody else was faster, or it is another object.
+    /// 409: the object was changed meanwhile, or is another one.
     pub fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
         Self { details: None, ..Self::conflict_on(&resource.name(), name, why) }.about(resource, name, &[])
     }
@@ -121,7 +121,7 @@ impl ApiError {
         Self::unsound((&resource.group, &resource.kind), name, causes)
     }
 
-    /// The same of what is no resource of the table, by its group and kind.
+    /// The same for a resource that is not in the table, by its group and kind.
     pub fn unsound((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
         let listed: Vec<String> = causes
             .iter()
@@ -163,15 +163,15 @@ impl ApiError {
                 ));
             }
         };
-        let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", conflict_message(&conflicts));
+        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", conflict_message(&conflicts));
         let cause = |conflict: &Conflict| {
             json!({
                 "reason": "FieldManagerConflict", "message": format!("conflict with {}", conflict.owner),
                 "field": conflict.field,
             })
         };
-        refusal.details = Some(json!({ "causes": conflicts.iter().map(cause).collect::<Vec<_>>() }));
-        refusal
+        error.details = Some(json!({ "causes": conflicts.iter().map(cause).collect::<Vec<_>>() }));
+        error
     }
 
     /// 400: the request means nothing.
@@ -206,7 +206,7 @@ impl ApiError {
         Self { closes: true, ..Self::entity_too_large(&format!("limit is {limit}")) }
     }
 
-    /// 413: too much; says of what.
+    /// 413: a limit is exceeded; the message names it.
     pub fn entity_too_large(what: &str) -> Self {
         let message = format!("Request entity too large: {what}");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", message)
@@ -232,14 +232,14 @@ impl ApiError {
 
     /// 504: that has not happened yet.
     pub fn too_early(asked: u64, now: u64) -> Self {
-        let mut refusal = Self::new(
+        let mut error = Self::new(
             StatusCode::GATEWAY_TIMEOUT,
             "Timeout",
             format!("Too large resource version: {asked}, current: {now}"),
         );
         let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
-        refusal.details = Some(json!({"retryAfterSeconds": 1, "causes": [cause]}));
-        refusal
+        error.details = Some(json!({"retryAfterSeconds": 1, "causes": [cause]}));
+        error
     }
 
     /// 500.
@@ -300,7 +300,7 @@ impl From<DiskError> for ApiError {
 }
 
 /// An error with its causes, in one line.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
@@ -308,7 +308,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 impl From<WriteError<ApiError>> for ApiError {
     fn from(error: WriteError<Self>) -> Self {
         match error {
-            WriteError::Refused(refusal) => refusal,
+            WriteError::Refused(error) => error,
             WriteError::Disk(error) => error.into(),
         }
     }

@@ -33,7 +33,7 @@ pub enum Entry {
 
 /// The desired state of all names.
 #[derive(Debug, Clone, Default)]
-pub struct Catalog {
+pub struct DesiredVmis {
     /// By name. A missing name is not desired.
     pub entries: BTreeMap<Key, Entry>,
     /// The rejected manifests, in order of file and document.
@@ -46,7 +46,7 @@ pub struct Catalog {
 #[derive(Debug, Clone, Default)]
 pub struct Update {
     /// The desired state.
-    pub catalog: Catalog,
+    pub desired: DesiredVmis,
     /// The names that the update is limited to; `None` for all names.
     pub only: Option<BTreeSet<Key>>,
 }
@@ -63,7 +63,7 @@ struct Claim<'a> {
 /// `owners` has the file that each existing VMI came from. A name in several files belongs to its owner, else to the
 /// first file by name; the others are rejected. A VMI whose own file is invalid is held, since it is unknown whether it
 /// is still desired.
-pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String>) -> Catalog {
+pub fn desired_vmis(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String>) -> DesiredVmis {
     let mut claims: BTreeMap<Key, Vec<Claim<'_>>> = BTreeMap::new();
     let mut rejections = Vec::new();
     let mut unclear: Vec<&str> = Vec::new();
@@ -120,7 +120,7 @@ pub fn catalog(files: &BTreeMap<String, FileRead>, owners: &BTreeMap<Key, String
         }
     }
     rejections.sort_by(|a, b| (&a.file, a.document).cmp(&(&b.file, b.document)));
-    Catalog { entries, rejections, graces: BTreeMap::new() }
+    DesiredVmis { entries, rejections, graces: BTreeMap::new() }
 }
 
 fn entry(claim: &Claim<'_>) -> Entry {

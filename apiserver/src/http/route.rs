@@ -8,12 +8,12 @@ use super::request_info::{RequestInfo, ResourcePath};
 use super::review::{self, Review};
 use super::service::{self, ApiService};
 
-use crate::catalog::Catalog;
 use crate::resource::Resource;
+use crate::served_resources::ServedResources;
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum Route {
     Root,
     Version,
     /// Whether the server is well, or one check of that.
@@ -85,11 +85,11 @@ impl Object {
     }
 }
 
-impl Target {
+impl Route {
     /// What a request is about among what is served.
     pub(super) fn of(
         info: &RequestInfo,
-        catalog: &Catalog,
+        served: &ServedResources,
         services: &[Arc<dyn ApiService>],
     ) -> Result<Self, ApiError> {
         let Some(path) = info.resource() else {
@@ -105,16 +105,16 @@ impl Target {
             }
         }
         Ok(match path.subresource().as_slice() {
-            ["token"] if is_core(path, "serviceaccounts") => Self::Token(object(catalog, path, None)?),
-            ["binding"] if is_core(path, "pods") => Self::Binding(object(catalog, path, None)?),
-            ["eviction"] if is_core(path, "pods") => Self::Eviction(object(catalog, path, None)?),
+            ["token"] if is_core(path, "serviceaccounts") => Self::Token(object(served, path, None)?),
+            ["binding"] if is_core(path, "pods") => Self::Binding(object(served, path, None)?),
+            ["eviction"] if is_core(path, "pods") => Self::Eviction(object(served, path, None)?),
             [] if is_core(path, "bindings") && path.name.is_none() && path.namespace.is_some() => {
                 let pods = ResourcePath { resource: "pods".to_owned(), ..path.clone() };
-                Self::Binding(object(catalog, &pods, None)?)
+                Self::Binding(object(served, &pods, None)?)
             }
-            ["scale"] if !path.group.is_empty() => Self::Scale(scaled(catalog, path)?),
-            ["status"] => Self::Object(object(catalog, path, Some(Status))?),
-            [] => Self::Object(object(catalog, path, None)?),
+            ["scale"] if !path.group.is_empty() => Self::Scale(scaled(served, path)?),
+            ["status"] => Self::Object(object(served, path, Some(Status))?),
+            [] => Self::Object(object(served, path, None)?),
             _ => return Err(ApiError::path_not_found()),
         })
     }
@@ -132,7 +132,7 @@ impl Target {
             ["metrics"] => Self::Metrics,
             ["openapi", "v2"] => Self::OpenApiV2,
             ["openapi", "v3"] => Self::OpenApiV3Index,
-            ["openapi", "v3", place @ ..] => Self::OpenApiV3(place.join("/")),
+            ["openapi", "v3", group_version @ ..] => Self::OpenApiV3(group_version.join("/")),
             ["api"] => Self::Core,
             ["apis"] => Self::Groups,
             ["apis", group] => Self::Group((*group).to_owned()),
@@ -148,9 +148,9 @@ fn is_core(path: &ResourcePath, resource: &str) -> bool {
     path.group.is_empty() && path.resource == resource
 }
 
-fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Result<Object, ApiError> {
+fn object(served: &ServedResources, path: &ResourcePath, status: Option<Status>) -> Result<Object, ApiError> {
     let resource =
-        catalog.at(&path.group, &path.version, &path.resource).ok_or_else(ApiError::path_not_found)?;
+        served.at(&path.group, &path.version, &path.resource).ok_or_else(ApiError::path_not_found)?;
     let in_scope = match (resource.namespaced, &path.namespace, &path.name) {
         (true, None, Some(_)) => false,
         (namespaced, namespace, _) => namespaced || namespace.is_none(),
@@ -162,8 +162,8 @@ fn object(catalog: &Catalog, path: &ResourcePath, status: Option<Status>) -> Res
     Ok(Object { resource: Arc::clone(resource), namespace, name, status })
 }
 
-fn scaled(catalog: &Catalog, path: &ResourcePath) -> Result<Object, ApiError> {
-    let object = object(catalog, path, None)?;
+fn scaled(served: &ServedResources, path: &ResourcePath) -> Result<Object, ApiError> {
+    let object = object(served, path, None)?;
     if object.resource.scale.is_some() { Ok(object) } else { Err(ApiError::path_not_found()) }
 }
 
@@ -174,14 +174,14 @@ mod tests {
     use super::*;
     use crate::http::query::Query;
 
-    fn parse(path: &str) -> Result<Target, ApiError> {
+    fn parse(path: &str) -> Result<Route, ApiError> {
         let info = RequestInfo::parse(&Method::GET, path, &Query::default())?;
-        Target::of(&info, &Catalog::default(), &[])
+        Route::of(&info, &ServedResources::default(), &[])
     }
 
     fn fields(path: &str) -> Option<(String, Option<String>, Option<String>, bool)> {
         match parse(path) {
-            Ok(Target::Object(object)) => {
+            Ok(Route::Object(object)) => {
                 Some((object.resource.name(), object.namespace, object.name, object.status.is_some()))
             }
             _ => None,
@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn bindings_and_evictions_are_those_of_pods() {
-        let pod = |target: Result<Target, ApiError>| match target {
-            Ok(Target::Binding(pod) | Target::Eviction(pod)) => Some((pod.resource.name(), pod.name)),
+        let pod = |target: Result<Route, ApiError>| match target {
+            Ok(Route::Binding(pod) | Route::Eviction(pod)) => Some((pod.resource.name(), pod.name)),
             _ => None,
         };
         let named = |name: Option<&str>| Some(("pods".to_owned(), name.map(str::to_owned)));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_served_is_nowhere() {
+    fn unserved_paths_are_not_found() {
         for path in [
             "/api/v1/podtemplates",
             "/api/v2/configmaps",

@@ -71,7 +71,7 @@ struct Parameter {
     beside_the_body: Option<NonBodyParameter>,
 }
 
-/// One of four places; ours are in the query.
+/// One of four locations; ours are in the query.
 #[derive(Clone, PartialEq, Message)]
 struct NonBodyParameter {
     #[prost(message, optional, tag = "3")]
@@ -81,7 +81,7 @@ struct NonBodyParameter {
 #[derive(Clone, PartialEq, Message)]
 struct QueryParameter {
     #[prost(string, tag = "2")]
-    place: String,
+    location: String,
     #[prost(string, tag = "4")]
     name: String,
     #[prost(string, tag = "6")]
@@ -214,8 +214,11 @@ fn entries<T>(value: &Value, field: &str, make: impl Fn(String, &Value) -> T) ->
 
 fn operation(value: &Value) -> Operation {
     let parameter = |value: &Value| {
-        let query =
-            QueryParameter { place: text(value, "in"), name: text(value, "name"), kind: text(value, "type") };
+        let query = QueryParameter {
+            location: text(value, "in"),
+            name: text(value, "name"),
+            kind: text(value, "type"),
+        };
         let beside_the_body = Some(NonBodyParameter { query: Some(query) });
         ParametersItem { parameter: Some(Parameter { beside_the_body }) }
     };

@@ -4,35 +4,19 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::core::Definition;
-use super::{Definitions, reference};
-use crate::resource;
+use crate::schema::{Definition, Definitions, TABLES, rbac, reference};
 
 /// Kinds whose resources the composing program serves, if it provides storage.
 const STORAGE: [&str; 3] = ["PersistentVolume", "PersistentVolumeClaim", "StorageClass"];
-
-fn all() -> impl Iterator<Item = &'static Definition> {
-    let tables = [
-        super::core::DEFINITIONS,
-        super::meta::DEFINITIONS,
-        super::extensions::DEFINITIONS,
-        super::storage::DEFINITIONS,
-        super::rbac::DEFINITIONS,
-        super::workload::DEFINITIONS,
-        super::pod::DEFINITIONS,
-        super::container::DEFINITIONS,
-    ];
-    tables.into_iter().flatten()
-}
 
 /// All of them, as OpenAPI schemas.
 pub static KUBERNETES: Definitions = Definitions::new(definitions, package);
 
 fn definitions() -> BTreeMap<String, Value> {
-    let rows = resource::kubernetes();
+    let rows = super::kubernetes();
     let is_kind = |name: &str| STORAGE.contains(&name) || rows.iter().any(|row| row.kind == name);
     let mut definitions: BTreeMap<String, Value> =
-        all().map(|row| (row.0.to_owned(), definition(row, is_kind(row.0)))).collect();
+        TABLES.into_iter().flatten().map(|row| (row.0.to_owned(), definition(row, is_kind(row.0)))).collect();
     if let Some(selector) = definitions.get_mut("LabelSelector") {
         selector["x-kubernetes-map-type"] = json!("atomic");
     }
@@ -60,7 +44,7 @@ fn package(name: &str) -> &'static str {
         "CustomResourceDefinition" | "CrdSpec" | "CrdNames" | "CrdVersion" | "CrdStatus" => {
             "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1"
         }
-        name if super::rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
+        name if rbac::DEFINITIONS.iter().any(|(known, ..)| *known == name) => "io.k8s.api.rbac.v1",
         "StorageClass" => "io.k8s.api.storage.v1",
         "Lease" | "LeaseSpec" => "io.k8s.api.coordination.v1",
         _ => "io.k8s.api.core.v1",

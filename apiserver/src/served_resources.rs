@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use crate::resource::{self, CUSTOM_RESOURCE_DEFINITIONS, Registry, Resource};
-use crate::store::{Kept, Key, Store};
+use crate::store::{Cached, Key, Store};
 
 /// What is served at one moment.
 #[derive(Debug, Default, Clone)]
-pub struct Catalog {
+pub struct ServedResources {
     registry: Arc<Registry>,
     custom: Vec<Arc<Resource>>,
 }
 
-impl Catalog {
+impl ServedResources {
     fn of(registry: &Arc<Registry>, store: &Store) -> Self {
         let definitions = store.list(&CUSTOM_RESOURCE_DEFINITIONS.name(), None).objects;
         Self {
@@ -52,17 +52,17 @@ impl Catalog {
     }
 }
 
-/// The catalog of a store, brought up to date when it is asked for.
+/// The served of a store, brought up to date when it is asked for.
 #[derive(Debug, Default)]
-pub struct Catalogs {
+pub struct ServedResourcesCache {
     registry: Arc<Registry>,
-    kept: Kept<Catalog>,
+    kept: Cached<ServedResources>,
 }
 
-impl Catalogs {
+impl ServedResourcesCache {
     /// Of a server that always serves this.
     pub fn new(registry: Arc<Registry>) -> Self {
-        Self { registry, kept: Kept::default() }
+        Self { registry, kept: Cached::default() }
     }
 
     /// What is always served.
@@ -71,9 +71,9 @@ impl Catalogs {
     }
 
     /// What is served now: everything that was written before counts.
-    pub fn now(&self, store: &Store) -> Arc<Catalog> {
+    pub fn now(&self, store: &Store) -> Arc<ServedResources> {
         let definitions = CUSTOM_RESOURCE_DEFINITIONS.name();
-        let of = |store: &Store| Catalog::of(&self.registry, store);
+        let of = |store: &Store| ServedResources::of(&self.registry, store);
         self.kept.now(store, |key| key.resource == definitions, of)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
 use vireo_tests::guest::{Flavour, Machine, Monitor, Video};
-use vireo_tests::screen::Picture;
+use vireo_tests::picture::Picture;
 use vireo_tests::{Host, HostBuilder, HostError, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
@@ -19,13 +19,13 @@ fn host(scratch: &Path) -> Result<HostBuilder, HostError> {
     Ok(builder.output(scratch).memory_mib(1024))
 }
 
-/// Looks at the screen, after doing what `actions` say; the picture is kept under `name`.
+/// Looks at the display, after doing what `actions` say; the picture is kept under `name`.
 fn look(host: &Host, name: &str, actions: &[&str]) -> Result<Picture, HostError> {
     let picture = format!("/out/{name}.ppm");
     let words = [&[SOCKET], actions, &["ppm", &picture]].concat();
     host.command("/in/look").args(words).deadline(SOON).run()?.ok();
     let picture = Picture::read(&host.output().join(format!("{name}.ppm"))).expect("a picture");
-    eprintln!("screen: {}", picture.keep(name).expect("room for a picture").display());
+    eprintln!("display: {}", picture.keep(name).expect("room for a picture").display());
     Ok(picture)
 }
 
@@ -56,7 +56,7 @@ fn check_stripes(picture: &Picture) {
     }
 }
 
-/// The driver of virtio-gpu takes the screen from the firmware's framebuffer, and follows the viewer's wish for a size.
+/// The driver of virtio-gpu takes the display from the firmware's framebuffer, and follows the viewer's wish for a size.
 fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     host.shell(&format!("rm -f {SOCKET}")).run()?.ok();
     let machine = Machine {
@@ -86,7 +86,7 @@ fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
 }
 
 #[test]
-fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
+fn nested_a_kernel_draws_and_gets_keys_without_a_driver() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let load = |host: &Host, monitor: Monitor| {
         let machine = Machine {
@@ -117,7 +117,7 @@ fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
         let moved = guest.run(&bytes_of("moved", "1/1 \"%d \""), SOON)?;
         assert_eq!(moved.trim(), "8 20 10", "right and up");
 
-        // With its driver the tablet takes over: places of the screen, of 32767.
+        // With its driver the tablet takes over: places of the display, of 32767.
         let driver = "modprobe virtio_input; grep -l -i tablet /sys/class/input/event*/device/name";
         let event = guest.run(driver, SOON)?;
         let event = event.split('/').nth(4).expect("an event device").to_owned();
@@ -133,5 +133,5 @@ fn nested_a_kernel_draws_and_hears_keys_without_a_driver() {
         power_off(guest)?;
         with_a_driver(host, monitor)
     };
-    scenario::run("screen and keys", || host(scratch.path()), load);
+    scenario::run("display and keys", || host(scratch.path()), load);
 }

@@ -10,8 +10,8 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 use vireo_api::v1::VirtualMachineInstance;
 
-use super::cgroup::Cgroups;
-use super::process::{self, Found, Process};
+use crate::launcher::cgroup::Cgroups;
+use crate::launcher::process::{self, Found, Process};
 use crate::reconcile::{EXIT_TIMEOUT, grace, time_to_end};
 use crate::state::{StateDir, StateError, VmiDir, read_json, write_atomically};
 
@@ -23,7 +23,7 @@ pub enum StopError {
     State(#[from] StateError),
     /// Some launchers could not be asked, or not be followed to their end.
     #[error("{0} launchers could not be stopped")]
-    Left(usize),
+    Remaining(usize),
 }
 
 /// Asks all launchers of a state directory to shut their guests down, and waits for them. A launcher kills its guest
@@ -59,7 +59,7 @@ pub async fn all(state: &StateDir) -> Result<usize, StopError> {
     left += ended.len() - stopped;
     match left {
         0 => Ok(stopped),
-        left => Err(StopError::Left(left)),
+        left => Err(StopError::Remaining(left)),
     }
 }
 

@@ -1,17 +1,19 @@
 //! The documents that `kubectl` reads before it writes.
 
+mod swagger;
+
 use serde_json::{Map, Value, json};
 
-use super::Definitions;
-use crate::catalog::Catalog;
 use crate::resource::Resource;
+use crate::schema::Definitions;
+use crate::served_resources::ServedResources;
 
-/// What is said of the server.
+/// The title of the documents.
 const TITLE: &str = "Vireo";
 
 /// OpenAPI 2, as JSON.
-pub fn v2(catalog: &Catalog) -> Value {
-    let paths: Map<String, Value> = catalog
+pub fn v2(served: &ServedResources) -> Value {
+    let paths: Map<String, Value> = served
         .all()
         .flat_map(|row| {
             [
@@ -20,7 +22,7 @@ pub fn v2(catalog: &Catalog) -> Value {
             ]
         })
         .collect();
-    let definitions = definitions(catalog, "#/definitions/");
+    let definitions = definitions(served, "#/definitions/");
     json!({
         "swagger": "2.0",
         "info": {"title": TITLE, "version": env!("CARGO_PKG_VERSION")},
@@ -30,23 +32,23 @@ pub fn v2(catalog: &Catalog) -> Value {
 }
 
 /// The same as protobuf, which is all that older clients read.
-pub fn v2_protobuf(catalog: &Catalog) -> Vec<u8> {
-    super::swagger::encode(&v2(catalog))
+pub fn v2_protobuf(served: &ServedResources) -> Vec<u8> {
+    swagger::encode(&v2(served))
 }
 
-/// The groups that have an OpenAPI 3 document, with its place.
-pub fn v3_index(catalog: &Catalog) -> Value {
+/// The groups that have an OpenAPI 3 document, with its path.
+pub fn v3_index(served: &ServedResources) -> Value {
     let mut paths = Map::new();
-    for row in catalog.all() {
-        let at = place(row);
+    for row in served.all() {
+        let at = path(row);
         paths.insert(at.clone(), json!({ "serverRelativeURL": format!("/openapi/v3/{at}") }));
     }
     json!({ "paths": paths })
 }
 
-/// The OpenAPI 3 document of a place such as `apis/kubevirt.io/v1`.
-pub fn v3(catalog: &Catalog, wanted: &str) -> Option<Value> {
-    let rows: Vec<&Resource> = catalog.all().map(|row| &**row).filter(|row| place(row) == wanted).collect();
+/// The OpenAPI 3 document of a group version such as `apis/kubevirt.io/v1`.
+pub fn v3(served: &ServedResources, wanted: &str) -> Option<Value> {
+    let rows: Vec<&Resource> = served.all().map(|row| &**row).filter(|row| path(row) == wanted).collect();
     if rows.is_empty() {
         return None;
     }
@@ -55,7 +57,7 @@ pub fn v3(catalog: &Catalog, wanted: &str) -> Option<Value> {
         paths.insert(collection(row), json!({ "post": operation_v3(row, "post") }));
         paths.insert(item(row), json!({ "patch": operation_v3(row, "patch") }));
     }
-    let schemas = definitions(catalog, "#/components/schemas/");
+    let schemas = definitions(served, "#/components/schemas/");
     let schemas: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (name, modern(schema))).collect();
     Some(json!({
@@ -67,7 +69,7 @@ pub fn v3(catalog: &Catalog, wanted: &str) -> Option<Value> {
 }
 
 /// `api/v1` or `apis/group/version`.
-fn place(row: &Resource) -> String {
+fn path(row: &Resource) -> String {
     match &*row.group {
         "" => format!("api/{}", row.version),
         group => format!("apis/{group}/{}", row.version),
@@ -76,7 +78,7 @@ fn place(row: &Resource) -> String {
 
 fn collection(row: &Resource) -> String {
     let inside = if row.namespaced { "namespaces/{namespace}/" } else { "" };
-    format!("/{}/{inside}{}", place(row), row.plural)
+    format!("/{}/{inside}{}", path(row), row.plural)
 }
 
 fn item(row: &Resource) -> String {
@@ -110,9 +112,9 @@ fn operation_v3(row: &Resource, action: &str) -> Value {
 }
 
 /// All definitions as they are published; references lead to `home`.
-fn definitions(catalog: &Catalog, home: &str) -> Map<String, Value> {
+fn definitions(served: &ServedResources, home: &str) -> Map<String, Value> {
     let mut families: Vec<&'static Definitions> = Vec::new();
-    for row in catalog.all() {
+    for row in served.all() {
         if !families.iter().any(|known| std::ptr::eq(*known, row.definitions)) {
             families.push(row.definitions);
         }
@@ -120,11 +122,11 @@ fn definitions(catalog: &Catalog, home: &str) -> Map<String, Value> {
     let known = families.into_iter().flat_map(|family| {
         family.iter().map(move |(name, schema)| {
             let kind = |row: &&std::sync::Arc<Resource>| row.custom.is_none() && row.kind == *name;
-            let identities = catalog.all().filter(kind).map(|row| identity(row)).collect();
+            let identities = served.all().filter(kind).map(|row| identity(row)).collect();
             (family.published(name), published(family, schema, identities, home))
         })
     });
-    let custom = catalog.all().filter_map(|row| {
+    let custom = served.all().filter_map(|row| {
         let group: Vec<&str> = row.group.rsplit('.').collect();
         let name = format!("{}.{}.{}", group.join("."), row.version, row.kind);
         Some((name, published(row.definitions, &row.custom.as_ref()?.schema, vec![identity(row)], home)))
@@ -184,13 +186,13 @@ mod tests {
 
     #[test]
     fn clients_find_a_kind_by_its_identity() {
-        let document = v2(&Catalog::default());
+        let document = v2(&ServedResources::default());
         let lease = &document["definitions"]["io.k8s.api.coordination.v1.Lease"];
         let identity = json!([{"group": "coordination.k8s.io", "version": "v1", "kind": "Lease"}]);
         assert_eq!(lease["x-kubernetes-group-version-kind"], identity);
         let metadata = &lease["properties"]["metadata"]["$ref"];
         assert_eq!(metadata, "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");
-        let modern = v3(&Catalog::default(), "apis/coordination.k8s.io/v1").unwrap();
+        let modern = v3(&ServedResources::default(), "apis/coordination.k8s.io/v1").unwrap();
         let schemas = &modern["components"]["schemas"];
         let metadata = &schemas["io.k8s.api.coordination.v1.Lease"]["properties"]["metadata"];
         assert_eq!(
@@ -198,6 +200,6 @@ mod tests {
             "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
         );
         assert!(metadata["description"].is_string() && metadata.get("$ref").is_none());
-        assert!(v3(&Catalog::default(), "apis/none/v1").is_none());
+        assert!(v3(&ServedResources::default(), "apis/none/v1").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What a schema demands of a value.
+//! Validation of a value against a structural schema.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{field, is};
-use crate::resource::Cause;
+use crate::cause::Cause;
 
 /// Everything that is wrong with a value, by its field.
 pub fn validate(schema: &Value, value: &Value) -> Vec<Cause> {
@@ -72,7 +72,7 @@ fn fits_type(schema: &Value, value: &Value) -> bool {
     }
 }
 
-/// What a schema says of a size.
+/// A limit of a schema on a size.
 fn size(schema: &Value, name: &str) -> Option<usize> {
     schema.get(name)?.as_u64().and_then(|size| usize::try_from(size).ok())
 }
@@ -128,7 +128,7 @@ fn string(schema: &Value, text: &str, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Whether a text has a format. As in Kubernetes, an unknown format demands nothing.
+/// Whether a text has a format. As in Kubernetes, an unknown format allows every text.
 fn has_format(format: &str, text: &str) -> bool {
     match format {
         "date-time" | "datetime" => text.parse::<Timestamp>().is_ok(),

@@ -26,17 +26,17 @@ fn owners(owners: &[(&str, &str)]) -> BTreeMap<Key, String> {
 }
 
 /// "name@file" for what is present, "name?" for what is held.
-fn entries(catalog: &Catalog) -> Vec<String> {
+fn entries(desired: &DesiredVmis) -> Vec<String> {
     let describe = |(key, entry): (&Key, &Entry)| match entry {
         Entry::Present { origin: Origin::File(file), .. } => format!("{}@{file}", key.name),
         Entry::Present { origin: Origin::Object(uid), .. } => format!("{}@{uid}", key.name),
         Entry::Held => format!("{}?", key.name),
     };
-    catalog.entries.iter().map(describe).collect()
+    desired.entries.iter().map(describe).collect()
 }
 
-fn refused(catalog: &Catalog) -> Vec<(String, String)> {
-    catalog.rejections.iter().map(|rejection| (rejection.file.clone(), rejection.name.clone())).collect()
+fn refused(desired: &DesiredVmis) -> Vec<(String, String)> {
+    desired.rejections.iter().map(|rejection| (rejection.file.clone(), rejection.name.clone())).collect()
 }
 
 #[test]
@@ -101,18 +101,18 @@ fn each_row_of_what_can_happen_to_files() {
         ("renamed", &[("b.yaml", good("one"))], &[("one", "a.yaml")], &["one@b.yaml"], &[]),
     ];
     for (what, given, owned, expected, problems) in rows {
-        let catalog = catalog(&files(given), &owners(owned));
-        assert_eq!(entries(&catalog), expected, "{what}");
+        let desired = desired_vmis(&files(given), &owners(owned));
+        assert_eq!(entries(&desired), expected, "{what}");
         let problems: Vec<_> =
             problems.iter().map(|(file, name)| ((*file).to_owned(), (*name).to_owned())).collect();
-        assert_eq!(refused(&catalog), problems, "{what}");
+        assert_eq!(refused(&desired), problems, "{what}");
     }
 }
 
 #[test]
 fn a_duplicate_names_the_file_that_was_first() {
-    let catalog = catalog(&files(&[("a.yaml", good("one")), ("b.yaml", bad("one"))]), &BTreeMap::new());
-    let problems = &catalog.rejections[0].problems;
+    let desired = desired_vmis(&files(&[("a.yaml", good("one")), ("b.yaml", bad("one"))]), &BTreeMap::new());
+    let problems = &desired.rejections[0].problems;
     assert!(problems[0].to_string().contains("a.yaml"), "{problems:?}");
     assert!(problems.len() > 1, "its own problems are reported, too: {problems:?}");
 }
@@ -121,7 +121,7 @@ fn a_duplicate_names_the_file_that_was_first() {
 fn an_unreadable_file_holds_its_vmis() {
     let files =
         BTreeMap::from([("a.yaml".to_owned(), FileRead::Unreadable(Problem::whole("no permission")))]);
-    let catalog = catalog(&files, &owners(&[("one", "a.yaml")]));
-    assert_eq!(entries(&catalog), ["one?"]);
-    assert_eq!(catalog.rejections[0].document, None);
+    let desired = desired_vmis(&files, &owners(&[("one", "a.yaml")]));
+    assert_eq!(entries(&desired), ["one?"]);
+    assert_eq!(desired.rejections[0].document, None);
 }
