@@ -2,16 +2,18 @@
 
 mod reason;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tracing::warn;
 use vireo_api::v1;
 
@@ -24,6 +26,10 @@ const COUNTED: usize = 4096;
 /// The longest beginning of an event's name that is the name of its object.
 const LONGEST_NAME: usize = 230;
 
+/// How long events are gathered: those that are sent together share a commit of the API server's store.
+const GATHERING: Duration = Duration::from_millis(50);
+/// How many events are sent at a time, and how many may wait for that.
+const BATCH: usize = 64;
 /// How many events are kept while the API server stores none.
 const MOST_WAITING: usize = 256;
 /// How often those are sent again.
@@ -86,11 +92,16 @@ impl Occurrence {
     }
 }
 
-/// Publishes events of one component. Repeated events are counted; those that the API server cannot store now, as on a
-/// full disk, are sent again for an hour.
-pub struct EventRecorder(Arc<Shared>);
+/// Publishes events of one component, without delaying it. Repeated events are counted; those that the API server cannot
+/// store now, as on a full disk, are sent again for an hour.
+pub struct EventRecorder {
+    publisher: Arc<Publisher>,
+    outbox: mpsc::Sender<Occurrence>,
+    /// Until the task that sends the events runs.
+    unsent: Mutex<Option<mpsc::Receiver<Occurrence>>>,
+}
 
-struct Shared {
+struct Publisher {
     client: Client,
     component: &'static str,
     host: Option<String>,
@@ -101,7 +112,8 @@ struct Shared {
 
 impl std::fmt::Debug for EventRecorder {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        form.debug_struct("EventRecorder").field("component", &self.0.component).finish_non_exhaustive()
+        let component = &self.publisher.component;
+        form.debug_struct("EventRecorder").field("component", component).finish_non_exhaustive()
     }
 }
 
@@ -110,23 +122,58 @@ impl EventRecorder {
     pub fn new(client: Client, component: &'static str, host: Option<&str>) -> Self {
         let host = host.map(str::to_owned);
         let (published, waiting) = Default::default();
-        Self(Arc::new(Shared { client, component, host, published, waiting }))
+        let (outbox, unsent) = mpsc::channel(BATCH);
+        let publisher = Arc::new(Publisher { client, component, host, published, waiting });
+        Self { publisher, outbox, unsent: Mutex::new(Some(unsent)) }
     }
 
-    /// Publishes an event about an object. An event is no reason to fail: what goes wrong is logged. Has to be called in
-    /// a Tokio runtime.
+    /// Has an event about an object published soon. It waits only while many others do. An event is no reason to fail:
+    /// what goes wrong is logged. Has to be called in a Tokio runtime.
     pub async fn publish(&self, regarding: Regarding<'_>, reason: Reason, message: impl Into<String>) {
         let (regarding, message, at) = (regarding.reference(), message.into(), Timestamp::now());
+        let unsent = self.unsent.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(unsent) = unsent {
+            tokio::spawn(Arc::clone(&self.publisher).send_batches(unsent));
+        }
         let occurrence = Occurrence { regarding, reason, message, at };
-        if let Some(later) = self.0.send(occurrence).await
-            && self.0.wait(later)
-        {
-            tokio::spawn(Arc::clone(&self.0).send_waiting());
+        if let Err(error) = self.outbox.send(occurrence).await {
+            let reason = error.0.reason.as_str();
+            warn!(reason, component = self.publisher.component, "an event is lost: its sender has stopped");
         }
     }
 }
 
-impl Shared {
+impl Publisher {
+    /// Sends events until there is no recorder any more.
+    async fn send_batches(self: Arc<Self>, mut outbox: mpsc::Receiver<Occurrence>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while outbox.recv_many(&mut batch, BATCH).await > 0 {
+            tokio::time::sleep(GATHERING).await;
+            while batch.len() < BATCH
+                && let Ok(next) = outbox.try_recv()
+            {
+                batch.push(next);
+            }
+            while !batch.is_empty() {
+                // The count of a repeated event is known once the event before it is stored.
+                let mut keys = HashSet::new();
+                let (first, repeated) = std::mem::take(&mut batch)
+                    .into_iter()
+                    .partition::<Vec<_>, _>(|one| keys.insert(one.key()));
+                join_all(first.into_iter().map(|occurrence| self.publish(occurrence))).await;
+                batch = repeated;
+            }
+        }
+    }
+
+    async fn publish(self: &Arc<Self>, occurrence: Occurrence) {
+        if let Some(later) = self.send(occurrence).await
+            && self.wait(later)
+        {
+            tokio::spawn(Arc::clone(self).send_waiting());
+        }
+    }
+
     /// Publishes it. Returns it if that may succeed later.
     async fn send(&self, occurrence: Occurrence) -> Option<Occurrence> {
         let error = self.try_publish(&occurrence).await.err()?;
@@ -279,7 +326,7 @@ mod tests {
         let full = requests.recv().await.unwrap();
         let slow = requests.recv().await.unwrap();
         assert_eq!((&full["message"], &slow["message"]), (&json!("full"), &json!("slow")));
-        assert_eq!(begin.elapsed(), Duration::ZERO);
+        assert_eq!(begin.elapsed(), GATHERING);
         // The rest waits while the oldest is refused.
         assert_eq!(requests.recv().await.unwrap(), full, "the same, with the time when it happened");
         assert_eq!(begin.elapsed().as_secs(), 10);
@@ -287,7 +334,25 @@ mod tests {
         assert_eq!(begin.elapsed().as_secs(), 20);
         tokio::time::sleep(LIFETIME).await;
         assert!(requests.is_empty());
-        assert!(recorder.0.waiting().is_empty());
+        assert!(recorder.publisher.waiting().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn events_are_sent_together_and_repeated_ones_counted() {
+        let (recorder, mut requests) = server(&[201, 201, 200]);
+        let begin = Instant::now();
+        for message in ["full", "full", "slow"] {
+            recorder.publish(ABOUT, Reason::IoError, message).await;
+        }
+        assert_eq!(begin.elapsed(), Duration::ZERO, "publishing does not wait for the API server");
+        drop(recorder);
+        let mut sent = Vec::new();
+        while let Some(event) = requests.recv().await {
+            sent.push((event["message"].clone(), event["count"].clone()));
+        }
+        assert_eq!(begin.elapsed(), GATHERING);
+        let expected = [(json!("full"), json!(1)), (json!("slow"), json!(1)), (Value::Null, json!(2))];
+        assert_eq!(sent, expected);
     }
 
     #[tokio::test(start_paused = true)]
@@ -306,20 +371,22 @@ mod tests {
         for number in 0..=MOST_WAITING {
             recorder.publish(ABOUT, Reason::IoError, number.to_string()).await;
         }
+        tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(requests.len(), MOST_WAITING + 1);
-        assert_eq!(recorder.0.waiting().len(), MOST_WAITING);
-        assert_eq!(recorder.0.waiting().front().map(|one| one.message.clone()).as_deref(), Some("0"));
+        assert_eq!(recorder.publisher.waiting().len(), MOST_WAITING);
+        assert_eq!(recorder.publisher.waiting().front().map(|one| one.message.clone()).as_deref(), Some("0"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn old_events_are_not_sent_again() {
         let (recorder, requests) = server(&[500]);
         recorder.publish(ABOUT, Reason::IoError, "full").await;
-        for one in recorder.0.waiting().iter_mut() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        for one in recorder.publisher.waiting().iter_mut() {
             one.at = one.at - LIFETIME - Duration::from_secs(1);
         }
         tokio::time::sleep(RETRY * 2).await;
-        assert!(recorder.0.waiting().is_empty());
+        assert!(recorder.publisher.waiting().is_empty());
         assert_eq!(requests.len(), 1);
     }
 }

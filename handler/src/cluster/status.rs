@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use kube::Client;
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 use vireo_client::controller::{self, Reconcile, Requeue};
@@ -94,8 +93,9 @@ impl Reconcile for StatusWriter {
         // Wait for the informer, so that the next patch is computed from this version.
         self.vmis.shows(written.as_ref().map_or(0, revision), &[]).await;
         let regarding = Regarding::new(Kind::VMI, &now.metadata);
-        let events = events::events(&object.status, before.as_deref(), &now).into_iter();
-        join_all(events.map(|event| self.recorder.publish(regarding, event.reason, event.message))).await;
+        for event in events::events(&object.status, before.as_deref(), &now) {
+            self.recorder.publish(regarding, event.reason, event.message).await;
+        }
         self.reported().insert(key.clone(), now);
         Ok(None)
     }
