@@ -1,6 +1,7 @@
 //! Caches of objects that a client reads, kept by watches.
 
 mod cache;
+mod object;
 
 use std::fmt::Debug;
 use std::ops::Deref;
@@ -18,6 +19,7 @@ use tokio::sync::watch;
 
 use crate::ObjectKey;
 use cache::Cache;
+use object::Object;
 
 /// How long a controller waits for the events of its own writes.
 const SHOWS: Duration = Duration::from_secs(30);
@@ -113,7 +115,7 @@ type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 
 /// The cache of one resource, which several controllers may share. [`run`](Self::run) keeps it.
 pub struct Informer<T> {
-    api: Api<DynamicObject>,
+    api: Api<Object>,
     config: watcher::Config,
     read: Read<T>,
     cache: RwLock<Cache<T>>,
@@ -131,8 +133,9 @@ impl<T> Debug for Informer<T> {
 impl<T: Send + Sync + 'static> Informer<T> {
     /// An empty cache of these objects.
     pub fn new(api: Api<DynamicObject>, config: watcher::Config, read: Read<T>) -> Arc<Self> {
+        let path = api.resource_url().to_owned();
         Arc::new(Self {
-            api,
+            api: Api::all_with(api.into_client(), &path),
             config,
             read,
             cache: RwLock::default(),
@@ -187,18 +190,16 @@ impl<T: Send + Sync + 'static> Informer<T> {
         }
     }
 
-    fn parse(&self, mut object: DynamicObject) -> Option<Cached<T>> {
-        object.metadata.managed_fields = None;
+    fn parse(&self, object: Object) -> Option<Cached<T>> {
         let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-        let (uid, revision) = (object.uid().unwrap_or_default(), revision(&object));
+        let (uid, revision) = (object.uid().unwrap_or_default(), object.revision());
         let owner = object.owner_references().iter().find(|owner| owner.controller == Some(true));
         let owner = owner.map(|owner| Owner {
             kind: owner.kind.clone(),
             name: owner.name.clone(),
             uid: owner.uid.clone(),
         });
-        let value = serde_json::to_value(object).and_then(self.read);
-        match value {
+        match (self.read)(object.value) {
             Ok(value) => Some(Cached { key, uid, revision, owner, value }),
             Err(error) => {
                 tracing::warn!(%error, object = %key, path = self.api.resource_url(), "cannot read an object; it is ignored");
@@ -207,8 +208,8 @@ impl<T: Send + Sync + 'static> Informer<T> {
         }
     }
 
-    fn replace(&self, objects: Vec<DynamicObject>) {
-        let latest = objects.iter().map(revision).max().unwrap_or_default();
+    fn replace(&self, objects: Vec<Object>) {
+        let latest = objects.iter().map(Object::revision).max().unwrap_or_default();
         let new: Vec<Cached<T>> = objects.into_iter().filter_map(|object| self.parse(object)).collect();
         let handlers = self.handlers();
         let changes = self.cache_mut().replace(new);
@@ -219,16 +220,16 @@ impl<T: Send + Sync + 'static> Informer<T> {
         self.shows_now(latest);
     }
 
-    fn apply(&self, object: DynamicObject) {
-        let revision = revision(&object);
+    fn apply(&self, object: Object) {
+        let revision = object.revision();
         let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
         let after = self.parse(object);
         self.change(key, after, revision);
     }
 
-    fn delete(&self, object: &DynamicObject) {
+    fn delete(&self, object: &Object) {
         let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
-        self.change(key, None, revision(object));
+        self.change(key, None, object.revision());
     }
 
     fn change(&self, key: ObjectKey, after: Option<Cached<T>>, revision: u64) {

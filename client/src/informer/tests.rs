@@ -12,7 +12,7 @@ fn informer() -> Arc<Informer<Value>> {
     Informer::new(Kind::VMI.all(&client), watcher::Config::default(), without_spec)
 }
 
-fn object(name: &str, revision: u64) -> DynamicObject {
+fn object(name: &str, revision: u64) -> Object {
     let metadata = json!({"name": name, "namespace": "n", "uid": format!("uid-{name}"), "resourceVersion": revision.to_string(),
         "managedFields": [{"manager": "m"}]});
     serde_json::from_value(
