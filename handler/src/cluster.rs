@@ -43,9 +43,9 @@ use status::StatusWriter;
 
 /// Delay after the first request that failed, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// How long a VMI that starts may be in a phase before that phase is written: most pass it sooner, and each write costs
-/// the API server a commit.
-const PASSING: Duration = Duration::from_millis(200);
+/// How long a VMI that starts may be in a phase before that phase is written, with its Pod: most pass it sooner, and each
+/// write costs the API server a commit. A kubelet reports once a second, too.
+const PASSING: Duration = Duration::from_secs(1);
 
 /// A VMI, and no other one of its name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,7 +110,7 @@ impl Cluster {
         let adopted = watch::Sender::new(false);
         let wanted = (Arc::clone(&bound), Arc::clone(&changed));
         let pods = Pods::new(client.clone(), Arc::clone(&node), wanted, adopted.subscribe());
-        let status = StatusWriter::new(client, Arc::clone(&vmis), Arc::clone(&node));
+        let status = StatusWriter::new(client, (Arc::clone(&vmis), pods.informer()), Arc::clone(&node));
         Self { vmis, node, bound, changed, deleting, finalizer, removed, remover, pods, status, adopted }
     }
 

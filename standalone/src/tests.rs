@@ -396,5 +396,6 @@ mod pods;
 mod provisioner;
 mod reserved;
 mod rights;
+mod start;
 mod upload;
 mod vm;

@@ -28,7 +28,7 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::bound::Bound;
-use super::{RETRY, VmiId};
+use super::{PASSING, RETRY, VmiId};
 use crate::launcher::pod::ClaimDisks;
 use crate::manifests::Key;
 use crate::node::{self, Node};
@@ -38,12 +38,10 @@ use images::{ImageImporter, OfferedImage, PulledImage};
 
 /// How many VMIs are reconciled at a time.
 const WORKERS: usize = 4;
-/// How long the launcher of a Pod may be starting before that is written.
-const CREATING: Duration = Duration::from_secs(1);
 
 /// A launcher Pod as the node agent caches it.
 #[derive(Debug)]
-struct LauncherPod {
+pub(super) struct LauncherPod {
     metadata: ObjectMeta,
     /// The image of its first container.
     image: String,
@@ -93,7 +91,7 @@ impl LauncherPod {
     }
 
     /// Whether it has not ended.
-    fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         !matches!(self.status["phase"].as_str(), Some("Succeeded" | "Failed"))
     }
 
@@ -169,10 +167,15 @@ impl Pods {
             // Its guest may run before a user asks why it does not run.
             let is_new =
                 change.before.is_none() && change.after.as_ref().is_some_and(|pod| pod.deletion().is_none());
-            let delay = if is_new { CREATING } else { Duration::ZERO };
+            let delay = if is_new { PASSING } else { Duration::ZERO };
             add.add_after(VmiId { key, uid: owner.uid.clone() }, delay);
         });
         Self { client, node, bound, changed, pods, queue, vanished, adopted, started_by_kubelet, importer }
+    }
+
+    /// The cache of the Pods.
+    pub(super) fn informer(&self) -> Arc<Informer<LauncherPod>> {
+        Arc::clone(&self.pods)
     }
 
     pub(super) async fn run(&self) {

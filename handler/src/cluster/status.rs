@@ -13,9 +13,11 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, write};
 
 use super::instance::Instance;
+use super::pods::LauncherPod;
 use super::{PASSING, RETRY, events};
 use crate::manifests::Key;
 use crate::node::Node;
+use crate::reconcile::status::Phase;
 
 const COMPONENT: &str = "virt-handler";
 /// How many statuses are written at a time.
@@ -25,6 +27,7 @@ const WORKERS: usize = 4;
 pub(super) struct StatusWriter {
     client: Client,
     vmis: Arc<Informer<Instance>>,
+    pods: Arc<Informer<LauncherPod>>,
     node: Arc<Node>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<Key>>,
@@ -33,7 +36,11 @@ pub(super) struct StatusWriter {
 }
 
 impl StatusWriter {
-    pub(super) fn new(client: Client, vmis: Arc<Informer<Instance>>, node: Arc<Node>) -> Self {
+    pub(super) fn new(
+        client: Client,
+        (vmis, pods): (Arc<Informer<Instance>>, Arc<Informer<LauncherPod>>),
+        node: Arc<Node>,
+    ) -> Self {
         let queue = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let appears = Arc::clone(&queue);
         vmis.on_change(move |change| {
@@ -43,7 +50,7 @@ impl StatusWriter {
             }
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, Some(&node.settings.node_name));
-        Self { client, vmis, node, recorder, queue, reported: Mutex::default() }
+        Self { client, vmis, pods, node, recorder, queue, reported: Mutex::default() }
     }
 
     pub(super) async fn run(&self) {
@@ -57,6 +64,14 @@ impl StatusWriter {
     /// Has the status of a VMI written that the node shows, after a delay.
     pub(super) fn shown(&self, key: &Key, delay: Duration) {
         self.queue.add_after(key.clone(), delay);
+    }
+
+    /// The UIDs of the launcher Pods on this node that may run a VMI. virt-controller, which removes those that have ended,
+    /// leaves it to the node agent to note the first one, as that writes the status anyway.
+    fn active_pods(&self, uid: &str) -> BTreeMap<String, String> {
+        let pods = self.pods.owned_by(uid);
+        let active = pods.iter().filter(|pod| pod.is_active());
+        active.map(|pod| (pod.uid.clone(), self.node.settings.node_name.clone())).collect()
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
@@ -81,7 +96,10 @@ impl Reconcile for StatusWriter {
         // Another object of this name, or one that the informer does not have yet, triggers an event later.
         let object = self.vmis.get(key).filter(|object| object.uid == now.metadata.uid);
         let Some(object) = object else { return Ok(None) };
-        let after = with_own_fields(&object.status, &now.status);
+        let mut after = with_own_fields(&object.status, &now.status);
+        if after.active_pods.is_empty() && !Phase::parse(&after.phase).is_final() {
+            after.active_pods = self.active_pods(&object.uid);
+        }
         // Only the node writes these fields, so the patch applies to any version of the object.
         let version = write::Version { resource_version: "", ..(&object.metadata).into() };
         let api = Kind::VMI.namespaced(&self.client, &key.namespace);

@@ -68,8 +68,10 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
         Decision { status: vmi.status.clone(), steps: Vec::new(), unschedulable: None, unresponsive: None };
     let is_deleted = vmi.metadata.deletion_timestamp.is_some();
     let node = node(vmi);
-    // Where its Pod is gone, it is still known that there was one.
-    if node.is_some() && !observed.pods.is_empty() {
+    // Where its Pod is gone, it is still known that there was one. The node agent notes the first one with its first
+    // status, which saves a write.
+    let is_noted = has_started(vmi) || !vmi.status.active_pods.is_empty();
+    if node.is_some() && is_noted && !observed.pods.is_empty() {
         decision.status.active_pods = active_pods(observed.pods);
     }
     match node {
@@ -84,7 +86,9 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
             }
         }
         // It ran before there were launcher Pods.
-        Some(node) if observed.pods.is_empty() && vmi.status.active_pods.is_empty() => {
+        Some(node)
+            if observed.pods.is_empty() && vmi.status.active_pods.is_empty() && ran_before_pods(vmi) =>
+        {
             decision.steps.push(Step::CreatePod(Some(node.to_owned())));
             if !vmi.metadata.labels.contains_key(NODE_LABEL) {
                 decision.steps.push(Step::HandOver(node.to_owned()));
@@ -102,6 +106,16 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
 fn node(vmi: &VirtualMachineInstance) -> Option<&str> {
     let noted = Some(vmi.status.node_name.as_str()).filter(|node| !node.is_empty());
     vmi.metadata.labels.get(NODE_LABEL).map(String::as_str).or(noted)
+}
+
+/// Whether the node agent has reported its launcher.
+fn has_started(vmi: &VirtualMachineInstance) -> bool {
+    ["Scheduled", "Running"].contains(&vmi.status.phase.as_str()) || is_final(vmi)
+}
+
+/// Whether an instance without any noted Pod was started by a release that made none, and not handed over just now.
+fn ran_before_pods(vmi: &VirtualMachineInstance) -> bool {
+    has_started(vmi) || !vmi.metadata.labels.contains_key(NODE_LABEL)
 }
 
 fn is_final(vmi: &VirtualMachineInstance) -> bool {

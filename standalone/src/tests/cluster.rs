@@ -26,7 +26,8 @@ struct Followed<S> {
     _running: tokio::task::JoinSet<()>,
 }
 
-async fn followed(world: World) -> Followed<impl Source> {
+/// The node agent of a server, as virt-handler's user.
+pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
     let node = Arc::new(Node::new(Settings {
         runtime: Runtime::Process,
         state_dir: world._dir.path().join("state"),
@@ -44,6 +45,11 @@ async fn followed(world: World) -> Followed<impl Source> {
         Arc::clone(&node),
         unreadable,
     ));
+    (node, cluster)
+}
+
+async fn followed(world: World) -> Followed<impl Source> {
+    let (node, cluster) = node_agent(&world);
     let mut running = tokio::task::JoinSet::new();
     let runs = Arc::clone(&cluster);
     running.spawn(async move { runs.run().await });

@@ -16,13 +16,13 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const NODE: &str = "/api/v1/nodes/node1";
 
 /// A server whose instances are placed while this lives.
-struct Placed {
-    world: World,
+pub(super) struct Placed {
+    pub(super) world: World,
     _controller: tokio::task::JoinSet<()>,
 }
 
 impl Placed {
-    async fn new(node: Value) -> Self {
+    pub(super) async fn new(node: Value) -> Self {
         let world = World::new();
         for path in [NODE.to_owned(), format!("{NODE}/status")] {
             let (code, patched) = world.patch(&path, "merge", node.clone()).await;
@@ -39,7 +39,7 @@ impl Placed {
         Self { world, _controller: controller }
     }
 
-    async fn create(&self, name: &str, spec: Value) {
+    pub(super) async fn create(&self, name: &str, spec: Value) {
         let mut new = vmi(name);
         json_patch::merge(&mut new["spec"], &spec);
         let (code, made) = self.world.ask("POST", VMIS, new).await;
@@ -50,12 +50,12 @@ impl Placed {
         assert_eq!(self.world.patch(NODE, "merge", patch).await.0, 200);
     }
 
-    fn get(&self, name: &str) -> Option<Value> {
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
         self.world.server.store.get(&kubevirt::VMIS.key("default", name)).map(|found| found.to_value())
     }
 
     /// The launcher Pods of an instance.
-    fn pods(&self, name: &str) -> Vec<Value> {
+    pub(super) fn pods(&self, name: &str) -> Vec<Value> {
         let uid = self.get(name).unwrap_or_default()["metadata"]["uid"].clone();
         let pods = self.world.server.store.list("pods", Some("default")).objects;
         let its = |pod: &&Arc<vireo_apiserver::store::Object>| {
@@ -76,7 +76,7 @@ impl Placed {
         unscheduled.and_then(|one| one["message"].as_str()).unwrap_or_default().to_owned()
     }
 
-    async fn until(&self, what: &str, holds: impl Fn() -> bool) {
+    pub(super) async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         self.world.until(what, holds, || ()).await;
     }
 }
@@ -93,6 +93,8 @@ async fn a_fitting_vmi_is_bound_and_another_has_a_reason() {
         (&pod["spec"]["nodeName"], &pod["status"]["conditions"][0]["type"]),
         (&json!("node1"), &json!("PodScheduled"))
     );
+    let starts = json!({"status": {"phase": "Scheduled"}});
+    assert_eq!(placed.world.patch(&format!("{VMIS}/fits/status"), "merge", starts).await.0, 200);
     let active = json!({pod["metadata"]["uid"].as_str().unwrap(): "node1"});
     let is_active = || placed.get("fits").is_some_and(|vmi| vmi["status"]["activePods"] == active);
     placed.until("the Pod is noted", is_active).await;
@@ -173,7 +175,6 @@ async fn a_pod_that_is_gone_is_not_created_again() {
     placed.create("x", json!({})).await;
     placed.until("it is bound", || placed.node_of("x").is_some()).await;
     let [pod] = placed.pods("x").try_into().unwrap();
-    placed.until("the Pod is noted", || placed.get("x").unwrap()["status"]["activePods"].is_object()).await;
     let path = format!("{PODS}/{}", pod["metadata"]["name"].as_str().unwrap());
     let now = json!({"gracePeriodSeconds": 0});
     assert_eq!(placed.world.ask("DELETE", &path, now).await.0, 200);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use tokio::task::JoinSet;
 use vireo_apiserver::store::Object;
-use vireo_apiserver::{meta};
+use vireo_apiserver::{garbage_collector, meta};
 use vireo_operators::{Controllers, vm::FINALIZER};
 
 use super::*;

@@ -157,6 +157,23 @@ fn what_is_handed_over_is_the_node_agents() {
 }
 
 #[test]
+fn the_node_agent_notes_the_first_pod_of_what_starts() {
+    let labels = json!({NODE_LABEL: "node1"});
+    let mut starts = vmi(json!({"name": "x", "labels": labels}), json!({"phase": "Pending"}));
+    let bound = pod("1", "node1", json!({}));
+    let Decision { status, steps: all, .. } =
+        decided(&starts, std::slice::from_ref(&bound), StartedBy::NodeAgent);
+    assert_eq!((status, all), (starts.status.clone(), vec![]), "it writes the status anyway");
+    assert_eq!(steps(&starts, &[]), [], "a Pod that is gone is not created again");
+    "Running".clone_into(&mut starts.status.phase);
+    let noted = decided(&starts, std::slice::from_ref(&bound), StartedBy::NodeAgent).status.active_pods;
+    assert_eq!(noted, BTreeMap::from([("1".to_owned(), "node1".to_owned())]), "it did not note it");
+    starts.status.active_pods = noted;
+    let ended = pod("1", "node1", json!({"phase": "Failed"}));
+    assert_eq!(decided(&starts, &[ended], StartedBy::NodeAgent).status.active_pods, BTreeMap::new());
+}
+
+#[test]
 fn what_ran_before_there_were_pods_gets_one_on_its_node() {
     let create = Step::CreatePod(Some("node1".to_owned()));
     let labelled = vmi(json!({"name": "x", "labels": {NODE_LABEL: "node1"}}), json!({"phase": "Running"}));

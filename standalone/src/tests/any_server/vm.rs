@@ -106,8 +106,10 @@ async fn a_vmi_that_ended_is_replaced_once() {
         let first = uid(&vmi(cluster));
         reach(cluster, "Succeeded").await;
         // The controller deletes it and counts its end; then the node, where there is one, lets it go.
-        let is_counted =
-            || vmi(cluster).is_null() || finalizers(cluster) == [VMI_FINALIZER] && is_being_deleted(&vmi(cluster));
+        let is_counted = || {
+            vmi(cluster).is_null()
+                || finalizers(cluster) == [VMI_FINALIZER] && is_being_deleted(&vmi(cluster))
+        };
         let is_replaced = || !vmi(cluster).is_null() && uid(&vmi(cluster)) != first;
         cluster.until("its end is counted", || is_counted() || is_replaced()).await;
         if uid(&vmi(cluster)) == first {

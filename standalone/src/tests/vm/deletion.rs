@@ -21,11 +21,9 @@ impl Controlled {
 
 #[tokio::test]
 async fn nothing_of_a_vm_stays_however_it_is_deleted() {
-    for (policy, finalizer) in [
-        ("Background", None),
-        ("Foreground", Some(meta::FOREGROUND)),
-        ("Orphan", Some(meta::ORPHAN)),
-    ] {
+    for (policy, finalizer) in
+        [("Background", None), ("Foreground", Some(meta::FOREGROUND)), ("Orphan", Some(meta::ORPHAN))]
+    {
         for by_hand in [false, true] {
             let mut vm = Controlled::new("Always").await;
             vm.end_deleted_vmis();
