@@ -165,7 +165,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
 
 /// Without KVM, guests wait for a node that has it, unless they may be emulated.
 fn needs_kvm(vireo: &Vireo<'_>, cluster: &Cluster) -> Result<(), HostError> {
-    let has = vireo.ok("get node node-1 -o jsonpath={.status.allocatable.devices\\.kubevirt\\.io/kvm}");
+    let has = vireo.ok(r"get node node-1 -o jsonpath='{.status.allocatable.devices\.kubevirt\.io/kvm}'");
     if !matches!(has.trim(), "" | "0") {
         eprintln!("cluster: skipped: guests that wait for KVM, and native ones (node-1 has {has} of it)");
         return Ok(());

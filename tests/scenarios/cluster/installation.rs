@@ -64,17 +64,22 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
 
 /// What identifies the authority that issues certificates.
 pub(super) fn authority(vireo: &Vireo<'_>) -> String {
-    vireo.ok(r"-n kubevirt get secret kubevirt-ca -o jsonpath={.data.tls\.crt}")
+    let authority = vireo.ok(r"-n kubevirt get secret kubevirt-ca -o jsonpath='{.data.tls\.crt}'");
+    assert!(!authority.is_empty());
+    authority
 }
 
 /// The authority is replaced while the cluster is used.
 pub(super) fn has_another_authority(vireo: &Vireo<'_>, first: &str) -> Result<(), HostError> {
     vireo.step("another authority issues certificates");
     eventually("the authority is replaced", ROTATION, || Ok(authority(vireo) != first))?;
-    let trusted = r"-n kubevirt get secret kubevirt-virt-api-certs -o jsonpath={.data.ca\.crt}";
-    let announced = vireo
-        .ok("get validatingwebhookconfiguration virt-api -o jsonpath={.webhooks[0].clientConfig.caBundle}");
-    eventually("certificates are trusted where the authority is", STEP, || Ok(vireo.ok(trusted) == announced))
+    let components = r"-n kubevirt get secret kubevirt-virt-api-certs -o jsonpath='{.data.ca\.crt}'";
+    let api_server =
+        "get validatingwebhookconfiguration virt-api -o jsonpath={.webhooks[0].clientConfig.caBundle}";
+    eventually("the API server trusts what components trust", STEP, || {
+        let trusted = vireo.ok(api_server);
+        Ok(!trusted.is_empty() && trusted == vireo.ok(components))
+    })
 }
 
 /// What the KubeVirt object says is done, refused, or named.
