@@ -66,6 +66,7 @@ async fn serve_manifests(settings: Settings, manifests: PathBuf) -> Result<(), F
     tokio::select! {
         done = supervise::run(Arc::clone(&node), source, stop) => done?,
         done = endpoint => done?,
+        () = node.images.collect_garbage() => {}
     }
     info!("virt-handler stops; its guests go on");
     Ok(())
@@ -109,6 +110,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
         done = serve_tls(endpoint, Arc::clone(&node), &cluster) => done?,
         () = cluster.run() => {}
         () = devices::run(&plugins) => {}
+        () = node.images.collect_garbage() => {}
         () = heartbeat::run(client, &name, Owner::Kubelet) => {}
     }
     info!("virt-handler stops; its guests go on");

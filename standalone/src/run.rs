@@ -166,6 +166,7 @@ pub async fn run(
         () = controllers.run() => {}
         () = definitions::run(Arc::clone(&store)) => {}
         () = provisioner::run(provisioner, Arc::clone(&node)) => {}
+        () = node.images.collect_garbage() => {}
         () = rbac::bootstrap::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}

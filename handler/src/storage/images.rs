@@ -5,6 +5,7 @@
 //! (`flock`), into a `.partial` file that becomes the image by a rename once it is on stable storage: a crash or a
 //! full disk leaves nothing that looks like an image.
 
+mod collect;
 mod error;
 mod unpack;
 
@@ -29,6 +30,7 @@ use super::node_file;
 use super::oci::{Found, Image};
 use crate::jobs::{JobContext, Jobs};
 
+pub(super) use collect::hold;
 pub use error::ImageError;
 pub(super) use unpack::convert;
 use unpack::{BOOT_FILE_LIMIT, copy_out, unpack, unpack_disk};
@@ -108,6 +110,12 @@ impl Images {
         Self(Arc::new(Store { directory, allowed, turns: Mutex::default() }))
     }
 
+    /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where
+    /// the file system is nearly full, those that were not used for the longest time.
+    pub async fn collect_garbage(&self) {
+        collect::run(self.0.directory.clone()).await;
+    }
+
     /// The file of an image for a VMI of a namespace; imported if it is not in the store.
     ///
     /// # Errors
@@ -120,7 +128,7 @@ impl Images {
         let look = move |job: &JobContext| {
             let name = wanted.name(images.open(&wanted.image, job)?.digest());
             let at = images.at(&name, &wanted);
-            Ok::<_, ImageError>((name, at.exists().then_some(at)))
+            Ok::<_, ImageError>((name, collect::mark_used(&at).then_some(at)))
         };
         let (name, found) = jobs.quick.run(namespace, look).await??;
         if let Some(at) = found {
@@ -136,7 +144,7 @@ impl Images {
     fn find_pulled(&self, source: &Source) -> Result<PathBuf, ImageError> {
         let digest = source.pulled.as_deref().ok_or(ImageError::Registry)?;
         let at = self.at(&source.name(digest), source);
-        if at.exists() { Ok(at) } else { Err(ImageError::NotImported(source.file.to_string())) }
+        if collect::mark_used(&at) { Ok(at) } else { Err(ImageError::NotImported(source.file.to_string())) }
     }
 
     /// Imports the files that the container of an image offers at a socket, and lets the container end. `digest` is that by
@@ -165,7 +173,7 @@ impl Images {
             };
             let key = source.name(&digest);
             let at = self.at(&key, &source);
-            if at.exists() {
+            if collect::mark_used(&at) {
                 continue;
             }
             let turn = self.turn(&key);

@@ -15,7 +15,7 @@ use super::allowed::AllowedPaths;
 use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::host_disks;
-use super::images::{ImageError, Images, Source};
+use super::images::{ImageError, Images, Source, hold};
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
@@ -298,8 +298,11 @@ fn make(
             DiskSource::Raw(text(&path)?.into())
         }
         Step::Overlay { backing, at } => {
-            volumes::overlay(&at, &backing, job).map_err(volume)?;
-            DiskSource::Qcow2 { path: text(&at)?.into(), backing: Some(text(&backing)?.into()) }
+            let base = at.with_extension("base");
+            hold(&backing, &base)
+                .map_err(|source| volume(VolumeError::Open { path: base.clone(), source }))?;
+            volumes::overlay(&at, &base, job).map_err(volume)?;
+            DiskSource::Qcow2 { path: text(&at)?.into(), backing: Some(text(&base)?.into()) }
         }
         Step::Seed { layout, data, at } => {
             let data = Seed {
