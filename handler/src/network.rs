@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod dns;
+pub(crate) mod inside;
 mod link;
 pub mod netns;
 pub mod nft;

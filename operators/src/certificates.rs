@@ -22,7 +22,6 @@ use self::authority::Pair;
 pub use self::rotation::Lifetime;
 use self::rotation::{Authorities, Change};
 pub use self::strategy::Strategy;
-use crate::virt_api::agents;
 
 /// The Secret of the authority; KubeVirt's name.
 const AUTHORITY: &str = "kubevirt-ca";
@@ -52,11 +51,13 @@ pub const VIRT_API: Certificate = Certificate {
     name: "virt-api",
     server: Some("virt-api.kubevirt.svc"),
 };
+/// The server name of node agents in their certificates.
+pub const AGENT_SERVER_NAME: &str = "virt-handler.kubevirt.svc";
 /// The node agents', which virt-api sees.
 pub const VIRT_HANDLER: Certificate = Certificate {
     secret: "kubevirt-virt-handler-server-certs",
     name: "virt-handler",
-    server: Some(agents::SERVER_NAME),
+    server: Some(AGENT_SERVER_NAME),
 };
 /// virt-api's, which the node agents see.
 pub const VIRT_API_CLIENT: Certificate =

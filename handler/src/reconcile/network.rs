@@ -4,12 +4,12 @@ use super::act::{Done, run_blocking, sync_error};
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use crate::launcher;
-use crate::network::nft::{Forward, Protocol};
-use crate::network::{self, Inside, Plan};
+use crate::network::inside::requested;
+use crate::network::{self, Plan};
 
 impl VmiReconciler {
     pub(super) async fn ensure_network(&mut self, vm: &vireo_api::spec::Vm) -> Done {
-        let Some(inside) = inside(vm) else { return Ok(()) };
+        let Some(inside) = requested(vm) else { return Ok(()) };
         let mut record = self.known()?;
         let node = self.node.clone();
         let uid = record.uid;
@@ -40,7 +40,7 @@ impl VmiReconciler {
 
     /// Makes the guest's side of its Pod's network. Returns the MTU.
     pub(super) async fn ensure_network_in_pod(&self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
-        let Some(inside) = inside(vm) else { return Ok(0) };
+        let Some(inside) = requested(vm) else { return Ok(0) };
         let namespace = launcher::pod::network_namespace(self.link()?.pid());
         let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
         run_blocking("FailedNetwork", ensure).await
@@ -61,19 +61,4 @@ impl VmiReconciler {
 /// Removes the network of a VMI, also of one without a record.
 pub(super) async fn remove_network(plan: Plan) -> Done {
     run_blocking("FailedNetwork", move || network::remove(&plan).map_err(sync_error("FailedNetwork"))).await
-}
-
-/// The guest's side of the network that a spec requests.
-pub(super) fn inside(vm: &vireo_api::spec::Vm) -> Option<Inside> {
-    use vireo_api::spec::Binding;
-    let Binding::Masquerade { network, ports } = vm.interfaces().first()?.binding();
-    let forward = |port: &vireo_api::spec::Port| Forward {
-        protocol: match port.protocol() {
-            vireo_api::spec::Protocol::Tcp => Protocol::Tcp,
-            vireo_api::spec::Protocol::Udp => Protocol::Udp,
-        },
-        port: port.port(),
-    };
-    let net = ipnet::Ipv4Net::new(network.address(), network.prefix()).ok()?;
-    Some(Inside { net, forwards: ports.iter().map(forward).collect() })
 }

@@ -14,11 +14,11 @@ use vireo_api::v1::VirtualMachineInstanceStatus;
 use vireo_proto::launcher::ProbeRequest;
 use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet, Question, TcpSocket};
 
-use super::network::inside;
 use super::record::Record;
 use super::status::{Phase, ProbeStatus};
 use crate::launcher::link::{chain, probe};
 use crate::network::dns::{self, Resolver};
+use crate::network::inside::requested;
 use probe_state::{Outcome, ProbeState, Rules};
 
 /// The results of both probes.
@@ -154,7 +154,7 @@ async fn run_probe(socket: PathBuf, request: ProbeRequest) -> Outcome {
 
 /// Builds the request to the launcher. `host` gives the host's name servers, for a probe of a host name.
 fn request(probe: &Probe, vm: &Vm, host: impl FnOnce() -> Resolver) -> ProbeRequest {
-    let guest = inside(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
+    let guest = requested(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
     let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {
         address: host.as_ref().map_or_else(|| guest.clone(), ToString::to_string),
         port: port.into(),

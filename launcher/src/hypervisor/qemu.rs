@@ -6,6 +6,7 @@
 
 mod args;
 mod blockdev;
+mod command_line;
 mod device;
 mod event_loop;
 mod exit;
@@ -54,7 +55,7 @@ impl Qemu {
             Some(HostFirmware::Files(..)) | None => None,
         };
         let inherited_fds = process::InheritedFds::new(launch, &host)?;
-        let resources = args::Resources {
+        let resources = command_line::Resources {
             kvm: self.kvm,
             kvm_device: inherited_fds.kvm_fd(),
             firmware,
@@ -66,7 +67,7 @@ impl Qemu {
             qmp: inherited_fds.qmp_fd(),
             agent: inherited_fds.agent_fd(),
         };
-        let arguments = args::arguments(launch, &resources);
+        let arguments = command_line::arguments(launch, &resources);
         let process = process::spawn(&self.binary, &arguments, inherited_fds, port)?;
         let agent = host.agent.as_ref().map(|port| port.open.clone());
         // The inherited descriptors keep the locks; ours may go.

@@ -162,7 +162,7 @@ mod tests {
         assert!(others.is_due(&issued, SERVER, NOW));
     }
 
-    /// Whoever has read the authorities of the step before or of this one accepts the certificates of both.
+    /// A client that has read the authorities of the step before or of this one accepts the certificates of both.
     #[test]
     fn an_authority_is_replaced_step_by_step() {
         let mut authorities = Authorities::make(AUTHORITY, NOW).unwrap();

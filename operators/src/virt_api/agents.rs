@@ -21,9 +21,8 @@ use vireo_api::names::COMPONENT_LABEL;
 use vireo_client::tls::TlsFiles;
 
 use super::{ApiError, NodeAgents};
+use crate::certificates::AGENT_SERVER_NAME;
 
-/// What the certificates of node agents are for.
-pub const SERVER_NAME: &str = "virt-handler.kubevirt.svc";
 /// The port of node agents; KubeVirt's.
 pub const PORT: u16 = 8186;
 
@@ -82,7 +81,7 @@ async fn forward(
     let stream = TcpStream::connect((address.as_str(), PORT)).await?;
     // Small frames of a console must not wait for each other.
     stream.set_nodelay(true)?;
-    let name = ServerName::try_from(SERVER_NAME)?;
+    let name = ServerName::try_from(AGENT_SERVER_NAME)?;
     let stream = TlsConnector::from(tls.current()?).connect(name, stream).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move {
@@ -91,7 +90,7 @@ async fn forward(
         }
     });
     let client = request.extensions_mut().remove::<OnUpgrade>();
-    request.headers_mut().insert(header::HOST, HeaderValue::from_static(SERVER_NAME));
+    request.headers_mut().insert(header::HOST, HeaderValue::from_static(AGENT_SERVER_NAME));
     let mut response = sender.send_request(request).await?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let agent = response.extensions_mut().remove::<OnUpgrade>();

@@ -8,7 +8,7 @@ use tokio_util::codec::{FramedRead, LinesCodec};
 use tracing::{debug, info, warn};
 use vireo_proto::launcher::{DiskFailure, Fault};
 
-use super::args::AGENT;
+use super::command_line::AGENT;
 use super::exit::{ExitReason, describe_status, with_stderr};
 use super::hotplug::{self, Hotplug, QmpCommand};
 use super::process::{Process, kill_now};

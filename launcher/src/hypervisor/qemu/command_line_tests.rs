@@ -1,6 +1,8 @@
 use std::path::PathBuf;
 
 use super::super::blockdev::ImageFd;
+use serde_json::Value;
+
 use super::*;
 use crate::launch::{Disk, sample};
 use vireo_vmconfig::{
