@@ -28,7 +28,7 @@ pub struct Font {
 }
 
 impl Font {
-    /// The fonts that are met on display.
+    /// The fonts that are used on displays.
     pub fn all() -> io::Result<Vec<Self>> {
         let kernel = Image::get().map_err(io::Error::other)?;
         Ok(vec![

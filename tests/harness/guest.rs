@@ -112,7 +112,7 @@ pub enum Video {
 
 /// A test guest, the same under either monitor.
 #[derive(Clone, Debug)]
-pub struct Machine {
+pub struct GuestConfig {
     /// Its kernel.
     pub kernel: Flavour,
     /// CPUs.
@@ -135,7 +135,7 @@ pub struct Machine {
     pub unprivileged: bool,
 }
 
-impl Default for Machine {
+impl Default for GuestConfig {
     fn default() -> Self {
         Self {
             kernel: Flavour::Cloud,
@@ -185,7 +185,7 @@ fn unprivileged(words: Vec<String>) -> Vec<String> {
     ["sh".to_owned(), "-c".to_owned(), script, "sh".to_owned()].into_iter().chain(words).collect()
 }
 
-impl Machine {
+impl GuestConfig {
     /// Starts the guest and returns while it boots.
     pub fn start<'h>(&self, host: &'h Host, monitor: Monitor) -> Result<Guest<'h>, HostError> {
         let words = match monitor {

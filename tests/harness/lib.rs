@@ -1,6 +1,6 @@
 //! The nested-KVM harness and what scenarios share.
 //!
-//! A *nested host* is a QEMU host with emulated SVM that boots Debian's kernel with `kvm-amd` in seconds, so that
+//! A *nested host* is a QEMU VM with emulated SVM that boots Debian's kernel with `kvm-amd` in seconds, so that
 //! the monitor meets a real KVM with nested paging wherever QEMU runs. Its image is made from Debian packages on
 //! first use and cached (see [`cache::directory`]).
 //!

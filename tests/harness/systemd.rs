@@ -25,7 +25,7 @@ pub enum Down {
 }
 
 impl Down {
-    /// For `systemctl`, and what the container of that host ends with.
+    /// For `systemctl`, and the exit status of its container.
     fn reported(self) -> (&'static str, Status) {
         match self {
             Self::Reboot => ("reboot", Status::Code(128 + 1)),
@@ -42,7 +42,7 @@ pub struct Disk<'h> {
 }
 
 impl<'h> Disk<'h> {
-    /// That of a host that was never booted.
+    /// The state of a host that was never booted.
     pub fn new(host: &'h Host) -> Result<Self, HostError> {
         let disk = Self { host, path: host.work("machine") };
         let make = format!(
@@ -59,13 +59,13 @@ impl<'h> Disk<'h> {
         format!("{}/{path}", self.path)
     }
 
-    /// Starts the host, which has the host's `/in` as `/srv`.
-    pub fn boot(&self) -> Result<Machine<'h>, HostError> {
+    /// Starts the container, which has the test host's `/in` as `/srv`.
+    pub fn boot(&self) -> Result<SystemdHost<'h>, HostError> {
         self.host.shell(&format!("rm -rf {}/*", self.file(JOURNAL))).run()?.ok();
         let words = ["--mount", "sh", "-c", BOOT, "boot", &self.path, &self.host.input("")];
         let mut first = self.host.command("unshare").args(words).spawn()?;
         let reported = first.wait_for("\n", TIMEOUT).inspect_err(|_| eprintln!("{}", first.stderr()))?;
-        Ok(Machine { host: self.host, first, pid: reported.trim().to_owned() })
+        Ok(SystemdHost { host: self.host, first, pid: reported.trim().to_owned() })
     }
 
     /// The journal of a unit since the last boot.
@@ -77,13 +77,13 @@ impl<'h> Disk<'h> {
 
 /// A host that is up. Dropping it cuts its power.
 #[derive(Debug)]
-pub struct Machine<'h> {
+pub struct SystemdHost<'h> {
     host: &'h Host,
     first: Process<'h>,
     pid: String,
 }
 
-impl<'h> Machine<'h> {
+impl<'h> SystemdHost<'h> {
     /// Its first process, as the host knows it.
     pub fn pid(&self) -> &str {
         &self.pid
@@ -98,7 +98,7 @@ impl<'h> Machine<'h> {
     /// Waits until everything is started that is to be at boot.
     pub fn is_up(&self) -> Result<(), HostError> {
         let mut state = String::new();
-        let up = eventually("the machine is up", TIMEOUT, || {
+        let up = eventually("the host is up", TIMEOUT, || {
             state = self.shell("systemctl is-system-running").run()?.stdout;
             Ok(["running\n", "degraded\n"].contains(&state.as_str()))
         });

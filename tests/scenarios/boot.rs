@@ -1,6 +1,6 @@
 //! Debian's kernels as packaged, on VMs small and large.
 
-use vireo_tests::guest::{Flavour, Guest, Machine, Monitor};
+use vireo_tests::guest::{Flavour, Guest, GuestConfig, Monitor};
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
@@ -29,13 +29,13 @@ const SIGNS: &[&str] = &[
     "[Firmware Bug]",
 ];
 
-fn check(guest: &mut Guest<'_>, machine: &Machine) -> Result<(), HostError> {
+fn check(guest: &mut Guest<'_>, config: &GuestConfig) -> Result<(), HostError> {
     let cpus = guest.run("grep -c ^processor /proc/cpuinfo", SOON)?;
-    assert_eq!(cpus.trim(), machine.cpus.to_string(), "CPUs");
+    assert_eq!(cpus.trim(), config.cpus.to_string(), "CPUs");
 
     let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo", SOON)?;
     let total: u64 = total.trim().parse().expect("a number of KiB");
-    let whole = u64::from(machine.memory_mib) << 10;
+    let whole = u64::from(config.memory_mib) << 10;
     // The kernel keeps its own image, page structures and the first megabyte.
     let least = whole - whole / 20 - (60 << 10);
     assert!((least..=whole).contains(&total), "{total} KiB of {whole}");
@@ -72,13 +72,13 @@ fn is_wrong(line: &str) -> bool {
     (error && !known) || SIGNS.iter().any(|text| line.contains(text))
 }
 
-fn boots(name: &str, host_mib: u32, machine: &Machine) {
+fn boots(name: &str, host_mib: u32, config: &GuestConfig) {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let load = |host: &Host, monitor: Monitor| {
-        let mut guest = machine.start(host, monitor)?;
+        let mut guest = config.start(host, monitor)?;
         let ready = guest.ready()?;
         eprintln!("{name}: {monitor}: guest up, boot id {}", ready.boot_id);
-        check(&mut guest, machine)?;
+        check(&mut guest, config)?;
         power_off(guest)
     };
     scenario::run(name, || Ok(host_for_guests(scratch.path())?.memory_mib(host_mib)), load);
@@ -86,38 +86,38 @@ fn boots(name: &str, host_mib: u32, machine: &Machine) {
 
 #[test]
 fn nested_cloud_kernel_one_cpu_128_mib() {
-    let machine = Machine { memory_mib: 128, ..Machine::default() };
-    boots("cloud kernel, 1 CPU, 128 MiB", 1024, &machine);
+    let config = GuestConfig { memory_mib: 128, ..GuestConfig::default() };
+    boots("cloud kernel, 1 CPU, 128 MiB", 1024, &config);
 }
 
 #[test]
 fn nested_cloud_kernel_four_cpus_6_gib() {
-    let machine = Machine { cpus: 4, memory_mib: 6 << 10, ..Machine::default() };
-    boots("cloud kernel, 4 CPUs, 6 GiB", 8 << 10, &machine);
+    let config = GuestConfig { cpus: 4, memory_mib: 6 << 10, ..GuestConfig::default() };
+    boots("cloud kernel, 4 CPUs, 6 GiB", 8 << 10, &config);
 }
 
 #[test]
 fn nested_full_kernel_one_cpu_6_gib() {
-    let machine = Machine { kernel: Flavour::Full, memory_mib: 6 << 10, ..Machine::default() };
-    boots("full kernel, 1 CPU, 6 GiB", 8 << 10, &machine);
+    let config = GuestConfig { kernel: Flavour::Full, memory_mib: 6 << 10, ..GuestConfig::default() };
+    boots("full kernel, 1 CPU, 6 GiB", 8 << 10, &config);
 }
 
 #[test]
 fn nested_full_kernel_four_cpus_128_mib() {
-    let machine = Machine { kernel: Flavour::Full, cpus: 4, memory_mib: 128, ..Machine::default() };
-    boots("full kernel, 4 CPUs, 128 MiB", 1024, &machine);
+    let config = GuestConfig { kernel: Flavour::Full, cpus: 4, memory_mib: 128, ..GuestConfig::default() };
+    boots("full kernel, 4 CPUs, 128 MiB", 1024, &config);
 }
 
 /// As in a launcher Pod. QEMU gets it in the way that the launcher gives it.
 #[test]
 fn nested_monitors_that_may_open_nothing_run_on_a_kvm_that_they_inherit() {
-    let machine = Machine { unprivileged: true, ..Machine::default() };
+    let config = GuestConfig { unprivileged: true, ..GuestConfig::default() };
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let load = |host: &Host, monitor: Monitor| {
         let denied = "chroot --userspec=107:107 --groups= / sh -c ': <>/dev/kvm'";
         assert_ne!(host.shell(denied).run()?.status, Status::Code(0), "the user may open it");
         for monitor in [monitor, Monitor::Qemu] {
-            let mut guest = machine.start(host, monitor)?;
+            let mut guest = config.start(host, monitor)?;
             guest.ready()?;
             power_off(guest)?;
         }

@@ -106,7 +106,7 @@ impl<'h> Client<'h> {
         })
     }
 
-    /// Waits until the host's instance runs and is another one.
+    /// Waits until the VM's VMI runs and is another one.
     pub(crate) fn another_runs(&self, name: &str, before: &str) -> Result<(), HostError> {
         eventually("another instance runs", BOOT, || {
             let line = format!("get vmi {name} -o jsonpath={{.metadata.uid}},{{.status.phase}}");

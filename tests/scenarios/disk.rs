@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Machine, Monitor};
+use vireo_tests::guest::{GuestConfig, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
@@ -18,8 +18,8 @@ fn nested_a_file_survives_a_reboot() {
 
 fn across_a_reboot(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     host.shell("rm -f /tmp/disk; truncate -s 96M /tmp/disk; mke2fs -q -t ext4 /tmp/disk").run()?.ok();
-    let machine = Machine { disks: vec!["/tmp/disk".into()], ..Machine::default() };
-    let mut guest = machine.start(host, monitor)?;
+    let config = GuestConfig { disks: vec!["/tmp/disk".into()], ..GuestConfig::default() };
+    let mut guest = config.start(host, monitor)?;
     let first = guest.ready()?;
     assert_eq!(guest.run("cat /sys/block/vda/size", SOON)?.trim(), (96 * 2048).to_string(), "sectors");
     guest.run("mount -t ext4 /dev/vda /mnt", LONG)?;
@@ -53,9 +53,12 @@ fn nested_interrupt_lines_do_where_messages_are_off() {
 fn by_lines(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     host.shell("rm -f /tmp/disk; truncate -s 16M /tmp/disk").run()?.ok();
     for (line, controller) in [("pci=nomsi", "IO-APIC"), ("pci=nomsi noapic", "XT-PIC")] {
-        let machine =
-            Machine { disks: vec!["/tmp/disk".into()], command_line: line.to_owned(), ..Machine::default() };
-        let mut guest = machine.start(host, monitor)?;
+        let config = GuestConfig {
+            disks: vec!["/tmp/disk".into()],
+            command_line: line.to_owned(),
+            ..GuestConfig::default()
+        };
+        let mut guest = config.start(host, monitor)?;
         guest.ready()?;
         guest.run("dd if=/dev/zero of=/dev/vda bs=4k count=200 oflag=direct 2>/dev/null", LONG)?;
         let lines = guest.run("grep virtio /proc/interrupts", SOON)?;

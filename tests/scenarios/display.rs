@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
-use vireo_tests::guest::{Flavour, Machine, Monitor, Video};
+use vireo_tests::guest::{Flavour, GuestConfig, Monitor, Video};
 use vireo_tests::picture::Picture;
 use vireo_tests::{Host, HostBuilder, HostError, scenario};
 
@@ -59,14 +59,14 @@ fn check_stripes(picture: &Picture) {
 /// The driver of virtio-gpu takes the display from the firmware's framebuffer, and follows the viewer's wish for a size.
 fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     host.shell(&format!("rm -f {SOCKET}")).run()?.ok();
-    let machine = Machine {
+    let config = GuestConfig {
         kernel: Flavour::Full,
         vnc: Some(SOCKET.into()),
         video: Video::Virtio,
         command_line: "vt.global_cursor_default=0".into(),
-        ..Machine::default()
+        ..GuestConfig::default()
     };
-    let mut guest = machine.start(host, monitor)?;
+    let mut guest = config.start(host, monitor)?;
     guest.ready()?;
     assert_eq!(guest.run(NAME, SOON)?.trim(), "VESA VGA", "what a boot loader would have set up");
     guest.run("modprobe virtio_gpu", LONG)?;
@@ -89,13 +89,13 @@ fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
 fn nested_a_kernel_draws_and_gets_keys_without_a_driver() {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let load = |host: &Host, monitor: Monitor| {
-        let machine = Machine {
+        let config = GuestConfig {
             kernel: Flavour::Full,
             vnc: Some(SOCKET.into()),
             command_line: "vt.global_cursor_default=0".into(),
-            ..Machine::default()
+            ..GuestConfig::default()
         };
-        let mut guest = machine.start(host, monitor)?;
+        let mut guest = config.start(host, monitor)?;
         guest.ready()?;
         guest.run(&STRIPES.replace('\n', ";").replace("{;", "{"), LONG)?;
         check_stripes(&look(host, "stripes", &[])?);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vireo_tests::guest::{Drive, Flavour, Guest, Machine, Monitor};
+use vireo_tests::guest::{Drive, Flavour, Guest, GuestConfig, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::scenarios::boot;
@@ -49,13 +49,13 @@ fn write_iso(scratch: &Path, iso: &Path) {
 fn disk_and_cdrom(host: &Host, monitor: Monitor, bus: &'static str, driver: &str) -> Result<(), HostError> {
     host.shell("rm -f /tmp/disk; truncate -s 64M /tmp/disk").run()?.ok();
     let drive = |path: &str, cdrom| Drive { path: path.into(), bus, cdrom };
-    let machine = Machine {
+    let config = GuestConfig {
         kernel: Flavour::Full,
         memory_mib: 384,
         drives: vec![drive("/tmp/disk", false), drive("/in/cd.iso", true)],
-        ..Machine::default()
+        ..GuestConfig::default()
     };
-    let mut guest = machine.start(host, monitor)?;
+    let mut guest = config.start(host, monitor)?;
     guest.ready()?;
     let modules = "scsi_common scsi_mod sd_mod cdrom sr_mod isofs libata libahci ahci virtio_scsi";
     guest.run(&format!("for module in {modules}; do modprobe $module || exit 1; done"), LONG)?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Guest, Machine, Monitor};
+use vireo_tests::guest::{Guest, GuestConfig, Monitor};
 use vireo_tests::terminal::{LEAVE, Terminal};
 use vireo_tests::{Host, HostError, Status, scenario};
 
@@ -24,8 +24,8 @@ fn in_a_host(name: &str, load: impl Fn(&Host, Monitor) -> Result<(), HostError>)
 #[test]
 fn nested_a_triple_fault_is_a_crash() {
     in_a_host("a triple fault", |host, monitor| {
-        let machine = Machine { command_line: "reboot=triple".into(), ..Machine::default() };
-        let mut guest = machine.start(host, monitor)?;
+        let config = GuestConfig { command_line: "reboot=triple".into(), ..GuestConfig::default() };
+        let mut guest = config.start(host, monitor)?;
         guest.ready()?;
         guest.send("reboot -f")?;
         match monitor {
@@ -45,11 +45,11 @@ fn nested_a_kernel_that_panics_at_every_boot_ends() {
     in_a_host("a reset loop", |host, monitor| {
         if monitor == Monitor::Qemu {
             // QEMU would loop for ever: that a sound kernel boots is what can be compared.
-            return Machine::default().start(host, monitor)?.ready().map(drop);
+            return GuestConfig::default().start(host, monitor)?.ready().map(drop);
         }
         // panic=-1, which every test guest has, reboots at once.
-        let machine = Machine { command_line: "rdinit=/absent".into(), ..Machine::default() };
-        let output = machine.start(host, monitor)?.wait(LONG)?;
+        let config = GuestConfig { command_line: "rdinit=/absent".into(), ..GuestConfig::default() };
+        let output = config.start(host, monitor)?.wait(LONG)?;
         assert_eq!(output.status, Status::Code(RESET_LOOP), "{}\n{}", output.stdout, output.stderr);
         Ok(())
     });
@@ -59,7 +59,7 @@ fn nested_a_kernel_that_panics_at_every_boot_ends() {
 fn nested_a_terminal_is_the_guests_until_ctrl_bracket() {
     in_a_host("a terminal", |host, monitor| {
         if monitor == Monitor::Qemu {
-            return Machine::default().start(host, monitor)?.ready().map(drop);
+            return GuestConfig::default().start(host, monitor)?.ready().map(drop);
         }
         let terminal = Terminal::new(host, "terminal");
         let line =

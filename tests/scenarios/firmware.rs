@@ -25,11 +25,11 @@ fn in_a_host(name: &str, host_mib: u32, load: impl Fn(&Host, Monitor) -> Result<
 }
 
 /// The same guest twice: what firmware changed of the VM is as before after a reset.
-fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Result<(), HostError> {
-    let mut guest = machine.start(host, monitor)?;
+fn boots_and_reboots(host: &Host, monitor: Monitor, config: &Installed) -> Result<(), HostError> {
+    let mut guest = config.start(host, monitor)?;
     guest.log_in()?;
-    check(&mut guest, machine)?;
-    if machine.firmware == Firmware::Efi {
+    check(&mut guest, config)?;
+    if config.firmware == Firmware::Efi {
         guest.run(&format!("printf '\\7\\0\\0\\0kept' >{VARIABLE}"))?;
     }
     let first = boot_id(&mut guest)?;
@@ -37,9 +37,9 @@ fn boots_and_reboots(host: &Host, monitor: Monitor, machine: &Installed) -> Resu
     guest.send("reboot")?;
     guest.log_in()?;
     assert_ne!(boot_id(&mut guest)?, first, "it did not reboot");
-    check(&mut guest, machine)?;
+    check(&mut guest, config)?;
     assert_eq!(guest.run("cat /root/kept")?, "kept\n");
-    if machine.firmware == Firmware::Efi {
+    if config.firmware == Firmware::Efi {
         // A program that opens it would see the attributes first.
         assert_eq!(guest.run(&format!("tail -c 4 {VARIABLE}; echo"))?, "kept\n");
     }
@@ -53,11 +53,11 @@ fn boot_id(guest: &mut Login<'_>) -> Result<String, HostError> {
     guest.run("cat /proc/sys/kernel/random/boot_id")
 }
 
-fn check(guest: &mut Login<'_>, machine: &Installed) -> Result<(), HostError> {
+fn check(guest: &mut Login<'_>, config: &Installed) -> Result<(), HostError> {
     let cpus = guest.run("grep -c ^processor /proc/cpuinfo")?;
-    assert_eq!(cpus.trim(), machine.cpus.to_string(), "CPUs");
+    assert_eq!(cpus.trim(), config.cpus.to_string(), "CPUs");
     let total = guest.run("awk '/^MemTotal/ { print $2 }' /proc/meminfo")?;
-    let (total, whole) = (total.trim().parse().unwrap_or(0), u64::from(machine.memory_mib) << 10);
+    let (total, whole) = (total.trim().parse().unwrap_or(0), u64::from(config.memory_mib) << 10);
     assert!((whole - whole / 20 - (70 << 10)..=whole).contains(&total), "{total} KiB of {whole}");
     let log = guest.run(&kernel_errors_command())?;
     let wrong = kernel_errors(&log);
@@ -75,8 +75,8 @@ fn nested_a_disk_boots_by_bios() {
 #[test]
 fn nested_a_disk_boots_by_bios_on_four_cpus_with_ram_above_4_gib() {
     in_a_host("a disk by BIOS, 4 CPUs, 6 GiB", 8 << 10, |host, monitor| {
-        let machine = Installed { cpus: 4, memory_mib: 6 << 10, ..Installed::fresh(host, Firmware::Bios)? };
-        boots_and_reboots(host, monitor, &machine)
+        let config = Installed { cpus: 4, memory_mib: 6 << 10, ..Installed::fresh(host, Firmware::Bios)? };
+        boots_and_reboots(host, monitor, &config)
     });
 }
 
@@ -98,8 +98,8 @@ fn a_disk_on(bus: &'static str) {
     scenario::run(&format!("a disk on {bus}"), host, |host, monitor| {
         for firmware in [Firmware::Bios, Firmware::Efi] {
             // By EFI, GRUB has no room for a display and this kernel in 256 MiB.
-            let machine = Installed { memory_mib: 512, ..Installed::fresh(host, firmware)? };
-            let mut guest = machine.on(bus).start(host, monitor)?;
+            let config = Installed { memory_mib: 512, ..Installed::fresh(host, firmware)? };
+            let mut guest = config.on(bus).start(host, monitor)?;
             guest.log_in()?;
             assert_eq!(guest.run("awk '$2 == \"/\" { print $1 }' /proc/mounts")?.trim(), "/dev/sda3");
             let efi = guest.run("test -d /sys/firmware/efi && echo yes || echo no")?;
@@ -127,9 +127,9 @@ fn nested_a_bios_without_a_bootable_disk_reports_it() {
     in_a_host("no bootable disk", 1024, |host, monitor| {
         host.shell("rm -f /tmp/empty; truncate -s 16M /tmp/empty").run()?.ok();
         let disks = vec!["/tmp/empty".to_owned()];
-        let machine =
+        let config =
             Installed { firmware: Firmware::Bios, cpus: 1, memory_mib: 256, disks, drives: Vec::new() };
-        let mut guest = machine.start(host, monitor)?;
+        let mut guest = config.start(host, monitor)?;
         guest.monitor().wait_for("No bootable device", LONG)?;
         if monitor == Monitor::Vmm {
             eventually("the monitor says so", SOON, || {

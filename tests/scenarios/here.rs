@@ -1,4 +1,4 @@
-//! The harness itself: this host as a host.
+//! The harness itself, on this host.
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Flavour, Guest, Machine, Monitor};
+use vireo_tests::guest::{Flavour, Guest, GuestConfig, Monitor};
 use vireo_tests::{Host, HostError, Status, scenario};
 
 use crate::{host_for_guests, power_off};
@@ -11,14 +11,14 @@ const LONG: Duration = Duration::from_secs(120);
 /// A guest that does not come back by then has killed itself.
 const HANG: Duration = Duration::from_secs(40);
 
-fn machine() -> Machine {
-    Machine {
+fn config() -> GuestConfig {
+    GuestConfig {
         kernel: Flavour::Full,
         disks: vec!["/tmp/disk".into()],
         tap: Some("tap0".into()),
         // Lets root map what drivers hold.
         command_line: "iomem=relaxed".into(),
-        ..Machine::default()
+        ..GuestConfig::default()
     }
 }
 
@@ -54,7 +54,7 @@ fn outlives(guest: &mut Guest<'_>, line: &str) -> Result<(), HostError> {
 #[test]
 fn nested_wild_mmio_does_no_harm() {
     poked("wild MMIO where no device is", |host, monitor| {
-        let mut guest = machine().start(host, monitor)?;
+        let mut guest = config().start(host, monitor)?;
         guest.ready()?;
         guest.run("poke holes 1 200", LONG)?;
         // Nothing a guest may touch there does anything: it goes on.
@@ -68,7 +68,7 @@ fn nested_wild_device_registers_are_survived() {
     poked("wild writes to BARs, configuration space and ports", |host, monitor| {
         for seed in 1..=2 {
             for what in ["bars", "config", "ports"] {
-                let mut guest = machine().start(host, monitor)?;
+                let mut guest = config().start(host, monitor)?;
                 guest.ready()?;
                 outlives(&mut guest, &format!("poke {what} {seed} 1000"))?;
                 let stderr = guest.monitor().stderr();
@@ -76,7 +76,7 @@ fn nested_wild_device_registers_are_survived() {
             }
         }
         // Another guest in the same host: nothing leaked out of the others.
-        let mut guest = machine().start(host, monitor)?;
+        let mut guest = config().start(host, monitor)?;
         guest.ready()?;
         power_off(guest)
     });

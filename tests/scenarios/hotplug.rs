@@ -13,7 +13,7 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo, vm_of};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// How much of a disk is compared.
-const WORDS: &str = "kept across machines";
+const WORDS: &str = "kept across VMs";
 
 #[test]
 fn volumes_are_plugged_into_a_guest_and_out() -> Result<(), HostError> {

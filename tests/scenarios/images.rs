@@ -195,11 +195,11 @@ fn tells_of_what_is_missing_until_it_is_there(
 ) -> Result<(), HostError> {
     let later = images.at("later");
     let disk = container_disk(&format!("oci:{}", later.display()));
-    let machine = vm_of(&instance("missing", &disk, None), "missing", "Always");
+    let vm = vm_of(&instance("missing", &disk, None), "missing", "Always");
     let line = "kubectl get vm -w -o jsonpath='{.status.printableStatus} '";
     let watch = standalone.host.shell(line).env("KUBECONFIG", &standalone.kubeconfig());
     let mut watch = watch.deadline(BOOT).spawn()?;
-    standalone.kubectl("apply -f -", Some(&machine))?.ok();
+    standalone.kubectl("apply -f -", Some(&vm))?.ok();
     let seen = watch.wait_for("ImagePullBackOff", BOOT)?;
     assert!(seen.contains("ErrImagePull"), "{seen}");
     let missing = standalone.json("get vmi missing")?;

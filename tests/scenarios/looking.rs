@@ -20,7 +20,7 @@ const LONG: Duration = Duration::from_secs(240);
 const DEAF: &str = r"exec 3<>/dev/tcp/127.0.0.1/PORT; printf 'RFB 003.008\n\1\1' >&3
     for i in {1..40}; do printf '\3\0\0\0\0\0\4\0\3\0' >&3; done; echo asked; exec sleep 1000";
 
-/// What it takes to look at display; made before there is one, for guests do not wait.
+/// What it takes to look at displays; made before there is one, for guests do not wait.
 pub(crate) struct Looker {
     reader: Reader,
     client: Client,

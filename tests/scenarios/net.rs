@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vireo_tests::guest::{Machine, Monitor};
+use vireo_tests::guest::{GuestConfig, Monitor};
 use vireo_tests::{Host, HostError, scenario};
 
 use crate::{SOON, host_for_guests, power_off};
@@ -24,8 +24,8 @@ fn both_ways(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     let mut server =
         host.command("busybox").args(["httpd", "-f", "-p", "10.0.2.1:8000", "-h", "/tmp/www"]).spawn()?;
 
-    let machine = Machine { memory_mib: 512, tap: Some("tap0".into()), ..Machine::default() };
-    let mut guest = machine.start(host, monitor)?;
+    let config = GuestConfig { memory_mib: 512, tap: Some("tap0".into()), ..GuestConfig::default() };
+    let mut guest = config.start(host, monitor)?;
     guest.ready()?;
     guest.run("ip addr add 10.0.2.2/24 dev eth0; ip link set eth0 up", SOON)?;
     guest.run("ping -c 5 -i 0.2 -w 10 10.0.2.1", SOON)?;

@@ -1,4 +1,4 @@
-//! Launcher Pods on one VM: `kubectl get pods`, `logs`, `delete pod` and `drain`.
+//! Launcher Pods on one host: `kubectl get pods`, `logs`, `delete pod` and `drain`.
 
 use std::time::Duration;
 

@@ -98,7 +98,7 @@ impl<'h> Standalone<'h> {
         Ok(())
     }
 
-    /// The VM goes down and comes up again, as its service manager does it.
+    /// The host goes down and comes up again, as its service manager does it.
     fn reboot(&mut self) -> Result<(), HostError> {
         self.vireo.signal(SIGTERM)?;
         self.vireo.wait(SOON)?.ok();
@@ -202,41 +202,41 @@ fn keeps_a_number(standalone: &Standalone<'_>) -> Result<(), HostError> {
     eventually("they go with their set", BOOT, || Ok(names()?.is_empty()))
 }
 
-/// VMs with names and numbers, as many as `kubectl scale` says; a new template starts them anew.
+/// VMs with names and numbers, as many as `kubectl scale` sets; a new template starts them anew.
 fn keeps_a_pool(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let pool = "apiVersion: pool.kubevirt.io/v1beta1\nkind: VirtualMachinePool\nmetadata: {name: farm}\nspec:\n  replicas: 1\n  selector: {matchLabels: {app: farm}}\n  scaleInStrategy: {proactive: {selectionPolicy: {sortPolicy: DescendingOrder}}}\n  virtualMachineTemplate:\n    metadata: {labels: {app: farm}}\n    spec:\n      runStrategy: Always\n      template:\n        spec:\n          terminationGracePeriodSeconds: 0\n          domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
     standalone.kubectl("apply -f -", Some(pool))?.ok();
     let ready = |number: u32| {
-        eventually(&format!("{number} machines are ready"), BOOT, || {
+        eventually(&format!("{number} VMs are ready"), BOOT, || {
             let line = "get vmpool farm -o jsonpath={.status.replicas},{.status.readyReplicas}";
             Ok(standalone.kubectl(line, None)?.stdout == format!("{number},{number}"))
         })
     };
-    let machines = || standalone.kubectl("get vm -l app=farm -o name", None).map(|reported| reported.stdout);
+    let vms = || standalone.kubectl("get vm -l app=farm -o name", None).map(|reported| reported.stdout);
     ready(1)?;
     standalone.kubectl("scale vmpool/farm --replicas=2", None)?.ok();
     ready(2)?;
-    let names = machines()?;
+    let names = vms()?;
     assert!(names.contains("/farm-0") && names.contains("/farm-1"), "{names}");
     standalone.kubectl("scale vmpool/farm --replicas=1", None)?.ok();
     ready(1)?;
-    assert!(machines()?.contains("/farm-0"), "the last one goes first");
+    assert!(vms()?.contains("/farm-0"), "the last one goes first");
 
     let uid = |kind: &str| {
         standalone
             .kubectl(&format!("get {kind} farm-0 -o jsonpath={{.metadata.uid}}"), None)
             .map(|reported| reported.stdout)
     };
-    let (machine, instance) = (uid("vm")?, uid("vmi")?);
+    let (vm, instance) = (uid("vm")?, uid("vmi")?);
     standalone.kubectl("apply -f -", Some(&pool.replace("64Mi", "96Mi")))?.ok();
     eventually("it is started with the new template", BOOT, || {
         let line = "get vmi farm-0 -o jsonpath={.status.phase},{.spec.domain.memory.guest}";
         Ok(standalone.kubectl(line, None)?.stdout == "Running,96Mi")
     })?;
-    assert_eq!(uid("vm")?, machine, "the machine is still the same");
+    assert_eq!(uid("vm")?, vm, "the VM is still the same");
     assert_ne!(uid("vmi")?, instance);
     standalone.kubectl("delete vmpool farm --timeout=60s", None)?.ok();
-    eventually("they go with their pool", BOOT, || Ok(machines()?.is_empty()))
+    eventually("they go with their pool", BOOT, || Ok(vms()?.is_empty()))
 }
 
 /// A VM that is deleted without its VMI: the next VM of the name takes it over, and without one it can be deleted.
@@ -299,7 +299,7 @@ fn expands_what_is_chosen(standalone: &Standalone<'_>) -> Result<(), HostError> 
     infers_from_a_claim(standalone)
 }
 
-/// The same, said by the labels of the claim that a VM starts from, through `virtctl create vm`.
+/// The same by the labels of the claim that a VM starts from, through `virtctl create vm`.
 fn infers_from_a_claim(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let claim = CLAIM.replace("name: data", "name: labelled");
     standalone.kubectl("apply -f -", Some(&claim))?.ok();
@@ -436,7 +436,7 @@ fn owns_a_vm(standalone: &mut Standalone<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Paused and let go on, and rebooted by its power button, all as the VM `two`.
+/// Paused and resumed, and rebooted by its power button, all as the VM `two`.
 fn is_steered(standalone: &Standalone<'_>) -> Result<(), HostError> {
     let mut guest = standalone.console("two")?;
     let first = guest.ready()?;

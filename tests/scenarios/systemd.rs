@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use vireo_tests::guest::Guest;
-use vireo_tests::systemd::{Disk, Down, Machine};
+use vireo_tests::systemd::{Disk, Down, SystemdHost};
 use vireo_tests::{Host, HostBuilder, HostError};
 
 use crate::SOON;
@@ -47,23 +47,23 @@ fn install(host: &Host) -> Result<Disk<'_>, HostError> {
 
 /// A host that is up, with `vireo` in it.
 struct Up<'h> {
-    machine: Machine<'h>,
+    booted: SystemdHost<'h>,
     client: Client<'h>,
 }
 
 impl<'h> Up<'h> {
     fn boot(host: &'h Host, disk: &Disk<'h>) -> Result<Self, HostError> {
-        let machine = disk.boot()?;
-        let client = Client::beside(host, disk.file(STATE), machine.pid());
-        machine.is_up()?;
-        Ok(Self { machine, client })
+        let booted = disk.boot()?;
+        let client = Client::beside(host, disk.file(STATE), booted.pid());
+        booted.is_up()?;
+        Ok(Self { booted, client })
     }
 
     fn run(&self, line: &str) -> Result<String, HostError> {
-        Ok(self.machine.shell(line).run()?.ok())
+        Ok(self.booted.shell(line).run()?.ok())
     }
 
-    /// The guest of the host `two`, started.
+    /// The guest of the VM `two`, started.
     fn guest(&self, not: &str) -> Result<Guest<'h>, HostError> {
         self.client.another_runs("two", not)?;
         let mut guest = self.client.console("two")?;
@@ -78,7 +78,7 @@ impl<'h> Up<'h> {
     /// How long it takes to go down.
     fn down(self, how: Down) -> Result<Duration, HostError> {
         let begin = Instant::now();
-        self.machine.down(how, GRACE + BOOT)?;
+        self.booted.down(how, GRACE + BOOT)?;
         eprintln!("{how:?} took {:.1} s", begin.elapsed().as_secs_f32());
         Ok(begin.elapsed())
     }

@@ -200,7 +200,7 @@ impl Viewer {
         self.stream.write_all(&[&[5, mask][..], &x.to_be_bytes(), &y.to_be_bytes()].concat())
     }
 
-    /// `SetDesktopSize`, with one display.
+    /// `SetDesktopSize`, with one screen.
     fn resize(&mut self, width: u16, height: u16) -> io::Result<()> {
         let (width, height) = (width.to_be_bytes(), height.to_be_bytes());
         let message = [&[251, 0][..], &width, &height, &[1, 0], &[0; 8], &width, &height, &[0; 4]];

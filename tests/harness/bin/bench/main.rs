@@ -1,4 +1,4 @@
-//! `bench boot`: how soon a guest's first process runs (or a disk's login prompt shows), and what its host costs
+//! `bench boot`: how soon a guest's first process runs (or a disk's login prompt shows), and what its monitor costs
 //! beside its RAM, under `vmm`, under the whole launcher and under QEMU's q35, in one nested host. `hack/bench` builds what this measures.
 
 mod contender;
