@@ -1,8 +1,8 @@
 //! Requests and answers, as those of a Kubernetes API server.
 //!
-//! [`request_info`] reads a request once, for authorization and for [`target`], which finds what is served there, [`query`]
-//! what stands behind the path; [`read`], [`watch`] and [`mod@write`] serve
-//! objects of every resource in the table alike; [`discovery`] lists what is served.
+//! [`request_info`] reads a request once, for authorization and for [`mod@route`], which finds what is served there; [`query`]
+//! reads the parameters. [`read`], [`watch`] and [`mod@write`] serve objects of every resource in the table alike;
+//! [`discovery`] lists what is served.
 
 mod access;
 mod blocking;

@@ -14,7 +14,7 @@ use crate::resource::Resource;
 /// Single permissions that are looked at in one request.
 const MOST_PARTS: usize = 1 << 16;
 /// Rules that a message lists.
-const TOLD: usize = 20;
+const LISTED: usize = 20;
 
 /// Why a user may not write a role or a binding.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,10 +135,10 @@ fn describe(missing: BTreeSet<Part>) -> String {
         };
         things.entry(thing).or_default().push(format!("{verb:?}"));
     }
-    let more = things.len().saturating_sub(TOLD);
+    let more = things.len().saturating_sub(LISTED);
     let mut lines: Vec<String> = things
         .into_iter()
-        .take(TOLD)
+        .take(LISTED)
         .map(|(thing, verbs)| format!("{thing}, Verbs:[{}]}}", verbs.join(" ")))
         .collect();
     if more > 0 {

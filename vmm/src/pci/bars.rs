@@ -13,7 +13,7 @@ pub struct Bars {
 
 impl Default for Bars {
     fn default() -> Self {
-        Self { bars: Vec::new(), allowed: Allowed::NOWHERE }
+        Self { bars: Vec::new(), allowed: Allowed::NONE }
     }
 }
 

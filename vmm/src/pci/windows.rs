@@ -91,7 +91,7 @@ impl Window {
 
 impl Allowed {
     /// Nothing: for a function that is on no bus yet.
-    pub(super) const NOWHERE: Self = Self { below_4g: None, above_4g: None, ports: None };
+    pub(super) const NONE: Self = Self { below_4g: None, above_4g: None, ports: None };
 
     /// The range, if a BAR of this kind may answer there.
     pub(super) fn range(self, kind: BarKind, address: u64, size: u64) -> Option<BusRange> {
@@ -144,7 +144,7 @@ mod tests {
             assert_eq!(allowed.range(kind, address, 0x1000).is_some(), good, "{kind:?} {address:#x}");
         }
         assert!(allowed.range(MEMORY, 0xfeb0_0000, 0x20_0000).is_none(), "it reaches into the IOAPIC");
-        assert!(Allowed::NOWHERE.range(MEMORY, 2 * gib, 0x1000).is_none());
+        assert!(Allowed::NONE.range(MEMORY, 2 * gib, 0x1000).is_none());
     }
 
     #[test]
