@@ -264,7 +264,7 @@ mod tests {
         let pending = || Some("Pending: no space".to_owned());
         assert!(!claims.explain("a", "data", None), "there is nothing to say");
         assert!(claims.explain("a", "data", pending()) && !claims.explain("a", "data", pending()));
-        assert_eq!(others.find("a", "data").unwrap_err().to_string(), "PVC a/data is Pending: no room");
+        assert_eq!(others.find("a", "data").unwrap_err().to_string(), "PVC a/data is Pending: no space");
         assert!(claims.explain("a", "data", None));
         assert!(matches!(others.find("a", "data"), Err(ClaimError::Absent { .. })));
         claims.explain("a", "data", pending());

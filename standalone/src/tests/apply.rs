@@ -135,7 +135,7 @@ async fn what_cannot_be_applied_is_refused() {
         (&path, "fieldManager=m", &known, 409, "uid mismatch"),
         (&path, "fieldManager=m", &map("b", json!({})), 400, "does not match the name on the URL"),
         (&path, "fieldManager=m", &vmi("a"), 400, "does not match the expected"),
-        (&path, "fieldManager=m", &json!([1]), 400, "no object"),
+        (&path, "fieldManager=m", &json!([1]), 400, "is not an object"),
         (&"/api/v1/namespaces/none/configmaps/a".to_owned(), "fieldManager=m", &good, 404, "not found"),
         (
             &"/api/v1/namespaces/none/status".to_owned(),

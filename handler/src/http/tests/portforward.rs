@@ -77,8 +77,8 @@ async fn errors_are_reported_before_the_stream_begins() {
     let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
     for (path, code, said) in [
         (format!("portforward/{closed}"), 500, "cannot connect to the guest at 127.0.0.1"),
-        ("portforward/0".to_owned(), 400, "no number from 1"),
-        ("portforward/ssh".to_owned(), 400, "no number from 1"),
+        ("portforward/0".to_owned(), 400, "must be a number from 1"),
+        ("portforward/ssh".to_owned(), 400, "must be a number from 1"),
         ("portforward/22/sctp".to_owned(), 400, "neither tcp nor udp"),
     ] {
         let actual = try_open(&node, &path).await.map(drop).unwrap_err();
