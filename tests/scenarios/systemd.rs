@@ -193,12 +193,14 @@ fn starts_are_interrupted(host: &Host, disk: &Disk<'_>, before: &str) -> Result<
     let up = Up::boot(host, disk)?;
     // Its firmware and its kernel do not hear the button.
     up.client.another_runs("two", before)?;
+    let interrupted = up.client.uid("two")?;
     let took = up.down(Down::Reboot)?;
     assert!(took < SHORT + REST, "{took:?}");
     on_the_way_down(disk)?;
 
+    // It may be shown as running until the node agent has seen that it does not.
     let up = Up::boot(host, disk)?;
-    up.guest(before)?;
+    up.guest(&interrupted)?;
     assert_eq!(up.client.items("vmi")?.len(), 1);
     assert_eq!(up.launcher()?.split_whitespace().count(), 1);
     up.run("systemctl is-active vireo vireo-guests")?;
