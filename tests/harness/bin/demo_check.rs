@@ -116,7 +116,7 @@ impl Check {
         self.begin("run a command in the guest");
         // The answer is not in the command, which the console echoes.
         self.type_line("echo \"$(uname -s) says $((6 * 7))\"")?;
-        self.expect("Linux prints 42", ANSWER)?;
+        self.expect("Linux says 42", ANSWER)?;
 
         self.begin("read the status");
         let vmi = status()?;
