@@ -13,7 +13,7 @@ usage: nested [--smp N] [--memory MIB] [--file SRC[:NAME]]... [--tree DIR[:NAME]
        nested --prepare
 
 Boots a host with emulated SVM, loads kvm-amd, runs CMD in it and exits as it does.
-  CMD          a file of this host is given to the host and run there; any other name is the host's own
+  CMD          a file here is given to the host and run there; any other name is one of the host's own programs
   --file SRC   give SRC to the host as /in/NAME (default: its own name); an ARG that is exactly SRC becomes that
   --tree DIR   give all files of DIR to the host below /in/NAME (default: its own name)
   --out DIR    the host sees DIR as /out, writable
