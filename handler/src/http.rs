@@ -17,13 +17,13 @@ use std::sync::Arc;
 
 use axum::extract::{Path as Segments, State};
 use axum::http::Uri;
+use axum::response::Response;
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use tokio::net::UnixListener;
 use vireo_api::v1::{API_VERSION, ListMeta, VirtualMachineInstance, VirtualMachineInstanceList};
 
 use crate::manifests::{Key, Rejection};
-use crate::metrics;
 use crate::node::Node;
 use error::ApiError;
 
@@ -76,10 +76,14 @@ pub fn router(node: Arc<Node>) -> Router {
         .route(&format!("{vmi}/filesystemlist"), get(agent::filesystems))
         .route(&format!("{vmi}/log"), get(log::serve))
         .route(lifecycle, put(lifecycle::lifecycle))
-        .route(METRICS, get(metrics::serve))
+        .route(METRICS, get(metrics))
         .fallback(path_not_found)
         .method_not_allowed_fallback(other_method)
         .with_state(node)
+}
+
+async fn metrics(State(node): State<Arc<Node>>) -> Response {
+    node.metrics.serve(&node.settings.node_name, node.vmis(), &node.state).await
 }
 
 async fn list_all(State(node): State<Arc<Node>>) -> Json<VirtualMachineInstanceList> {

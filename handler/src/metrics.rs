@@ -13,7 +13,6 @@ mod vmi;
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use prometheus_client::encoding::text;
@@ -23,7 +22,7 @@ use tokio::time::Instant;
 use vireo_api::v1::VirtualMachineInstance;
 
 use crate::manifests::Key;
-use crate::node::Node;
+use crate::state::StateDir;
 use collect::VmiSample;
 use metric_set::{Metric, MetricSet, counter, gauge};
 use phases::Phases;
@@ -74,6 +73,28 @@ impl Metrics {
         self.phases.observe_vmi(key, vmi, Instant::now());
     }
 
+    /// `GET /metrics` for the VMIs of a node, whose launchers are found by the state directory.
+    pub(crate) async fn serve(
+        &self,
+        node: &str,
+        vmis: Vec<Arc<VirtualMachineInstance>>,
+        state: &StateDir,
+    ) -> Response {
+        let Ok(_permit) = self.permits.try_acquire() else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return (StatusCode::SERVICE_UNAVAILABLE, "other requests are being served; try again\n")
+                .into_response();
+        };
+        let (samples, missing) = collect::everything(vmis, state).await;
+        let mut metric_set = of_node(node, &samples, missing);
+        process::add(&mut metric_set);
+        metric_set.add(&REFUSED, Vec::new(), Some(self.refused.load(Ordering::Relaxed).into()));
+        match self.text(metric_set) {
+            Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+            Err(std::fmt::Error) => (StatusCode::INTERNAL_SERVER_ERROR, "no text\n").into_response(),
+        }
+    }
+
     fn text(&self, metric_set: MetricSet) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(metric_set));
@@ -82,24 +103,6 @@ impl Metrics {
         text::encode_registry(&mut text, &self.others.lock().unwrap_or_else(PoisonError::into_inner))?;
         text::encode_eof(&mut text)?;
         Ok(text)
-    }
-}
-
-/// `GET /metrics`
-pub(crate) async fn serve(State(node): State<Arc<Node>>) -> Response {
-    let metrics = &node.metrics;
-    let Ok(_permit) = metrics.permits.try_acquire() else {
-        metrics.refused.fetch_add(1, Ordering::Relaxed);
-        return (StatusCode::SERVICE_UNAVAILABLE, "other requests are being served; try again\n")
-            .into_response();
-    };
-    let (samples, missing) = collect::everything(&node).await;
-    let mut metric_set = of_node(&node.settings.node_name, &samples, missing);
-    process::add(&mut metric_set);
-    metric_set.add(&REFUSED, Vec::new(), Some(metrics.refused.load(Ordering::Relaxed).into()));
-    match metrics.text(metric_set) {
-        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        Err(std::fmt::Error) => (StatusCode::INTERNAL_SERVER_ERROR, "no text\n").into_response(),
     }
 }
 

@@ -9,8 +9,7 @@ use axum::routing::get;
 use tokio::sync::watch;
 use vireo_api::names::{HEALTHZ, READYZ};
 
-use super::METRICS;
-use crate::metrics;
+use super::{METRICS, metrics};
 use crate::node::Node;
 
 /// The routes for the kubelet and for Prometheus. `adopted` is whether the VMIs from before the restart are adopted: until
@@ -19,7 +18,7 @@ pub fn monitoring_router(node: Arc<Node>, adopted: watch::Receiver<bool>) -> Rou
     let ready = Router::new().route(READYZ, get(ready)).with_state(adopted);
     Router::new()
         .route(HEALTHZ, get(async || "ok"))
-        .route(METRICS, get(metrics::serve))
+        .route(METRICS, get(metrics))
         .with_state(node)
         .merge(ready)
 }

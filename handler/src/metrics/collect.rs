@@ -13,7 +13,7 @@ use vireo_api::v1::VirtualMachineInstance;
 use vireo_proto::launcher::{AgentQuestion, GuestFilesystem, Statistics};
 
 use crate::launcher::link;
-use crate::node::Node;
+use crate::state::StateDir;
 
 /// The timeout of one launcher.
 const EACH: Duration = Duration::from_secs(5);
@@ -33,10 +33,12 @@ pub(super) struct VmiSample {
 }
 
 /// All VMIs, and the number of running VMIs without a response.
-pub(super) async fn everything(node: &Node) -> (Vec<VmiSample>, usize) {
-    let vmis = node.vmis();
+pub(super) async fn everything(
+    vmis: Vec<Arc<VirtualMachineInstance>>,
+    state: &StateDir,
+) -> (Vec<VmiSample>, usize) {
     let asking = vmis.iter().enumerate().filter(|(_, vmi)| vmi.status.phase == "Running");
-    let asking: Vec<_> = asking.map(|(at, vmi)| (at, socket(node, vmi), has_agent(vmi))).collect();
+    let asking: Vec<_> = asking.map(|(at, vmi)| (at, socket(state, vmi), has_agent(vmi))).collect();
     let asked = asking.len();
     let mut answers = stream::iter(asking)
         .map(|(at, socket, agent)| async move { (at, one(socket, agent).await) })
@@ -56,9 +58,9 @@ pub(super) async fn everything(node: &Node) -> (Vec<VmiSample>, usize) {
     (samples.collect(), missing)
 }
 
-fn socket(node: &Node, vmi: &VirtualMachineInstance) -> Option<PathBuf> {
+fn socket(state: &StateDir, vmi: &VirtualMachineInstance) -> Option<PathBuf> {
     let uid: Uuid = vmi.metadata.uid.parse().ok()?;
-    Some(node.state.vmi_dir(uid).launcher_socket())
+    Some(state.vmi_dir(uid).launcher_socket())
 }
 
 fn has_agent(vmi: &VirtualMachineInstance) -> bool {

@@ -6,6 +6,7 @@ use vireo_proto::launcher::{
 };
 
 use super::*;
+use crate::node::Node;
 
 /// The answer of the node that [`node_of_three`] makes up.
 const GOLDEN: &str = include_str!("tests/node.txt");
@@ -93,14 +94,18 @@ fn node_metrics_have_the_names_of_kubevirt() {
     assert_eq!(text, GOLDEN.replace("VERSION", env!("CARGO_PKG_VERSION")), "\n{text}");
 }
 
+async fn serve(node: &Node) -> Response {
+    node.metrics.serve(&node.settings.node_name, node.vmis(), &node.state).await
+}
+
 async fn text(node: &Arc<Node>) -> String {
-    let body = serve(State(Arc::clone(node))).await.into_body();
+    let body = serve(node).await.into_body();
     let bytes = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
-async fn launchers_that_hang_are_counted_and_hold_up_nobody() {
+async fn launchers_that_hang_are_counted_and_delay_no_scrape() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
     let mut deaf = Vec::new();
@@ -137,7 +142,7 @@ async fn only_so_many_may_ask_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::of_a_test(dir.path());
     let permits = node.metrics.permits.try_acquire_many(3).unwrap();
-    let refused = serve(State(Arc::clone(&node))).await;
+    let refused = serve(&node).await;
     assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
     drop(permits);
     assert!(text(&node).await.contains("vireo_metrics_refused_total 1\n"));
