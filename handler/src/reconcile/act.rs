@@ -121,24 +121,33 @@ impl VmiReconciler {
             true => self.save(&record),
             false => {
                 record.write().map_err(sync_error("FailedStatusWrite"))?;
-                self.unsaved = false;
+                (self.unsaved, self.save_failed) = (false, false);
             }
         }
+        self.replace(record);
+        Ok(())
+    }
+
+    /// Replaces the record in memory.
+    fn replace(&mut self, record: Record) {
         let (before, after) = (self.record.as_ref().map(Record::phase), record.phase());
         if before != Some(after) {
             info!(to = after.as_str(), reason = record.vmi.status.reason, "phase");
         }
         self.node.show(&self.key, Some(record.vmi.clone()));
         self.record = Some(record);
-        Ok(())
     }
 
+    /// Enters a phase of the start. It is on disk as soon as the reconciler waits: a restarted handler finds launchers by
+    /// their stamps and needs no phase, and each write waits for the disk twice.
     fn enter(&mut self, phase: Phase) -> Done {
-        if self.record.as_ref().is_some_and(|record| record.phase() == phase) {
-            return Ok(());
+        let mut record = self.known()?;
+        if record.phase() != phase {
+            enter(&mut record, phase, &now());
+            self.unsaved = true;
+            self.replace(record);
         }
-        let at = now();
-        self.change(|record| enter(record, phase, &at))
+        Ok(())
     }
 
     /// A VMI is Pending until all its claims exist. Returns `None` when this VMI is no longer desired.

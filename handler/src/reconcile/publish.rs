@@ -15,9 +15,9 @@ use crate::resolve;
 use crate::settings::Runtime;
 
 impl VmiReconciler {
-    /// Updates, writes and publishes the status. A status that cannot be written is published all the same. Returns
-    /// whether everything is written.
-    pub(super) fn publish(&mut self, desired: &Desired) -> bool {
+    /// Updates and publishes the status, and writes it when the reconciler `waits` for a change: what follows at once is
+    /// written with it. A status that cannot be written is published all the same. Returns whether the last write succeeded.
+    pub(super) fn publish(&mut self, desired: &Desired, waits: bool) -> bool {
         let state = self.state();
         let Some(record) = &self.record else { return true };
         let mut next = record.clone();
@@ -43,7 +43,8 @@ impl VmiReconciler {
             next.vmi.metadata.annotations.insert(MANIFEST_ANNOTATION.to_owned(), file.to_owned());
         }
         let changed = next.vmi != record.vmi;
-        if changed || self.unsaved {
+        self.unsaved |= changed;
+        if waits && self.unsaved {
             self.save(&next);
         }
         if changed {
@@ -53,7 +54,7 @@ impl VmiReconciler {
             self.node.show(&self.key, Some(next.vmi.clone()));
             self.record = Some(next);
         }
-        !self.unsaved
+        !self.save_failed
     }
 
     /// The VMI's address: of its wire, or of its Pod.
@@ -74,14 +75,15 @@ impl VmiReconciler {
     pub(super) fn save(&mut self, record: &Record) {
         let written = record.write();
         if let Err(error) = &written
-            && !self.unsaved
+            && !self.save_failed
         {
             error!(
                 error = chain(error),
                 "cannot write the status; VMs keep running, and the write is retried"
             );
         }
-        self.unsaved = written.is_err();
+        self.save_failed = written.is_err();
+        self.unsaved = self.save_failed;
     }
 
     /// Builds the launch message.

@@ -41,8 +41,10 @@ pub(super) struct VmiReconciler {
     pub(super) deadline: Option<Deadline>,
     /// What the launcher did not do in time, if it was killed for that.
     pub(super) killed: Option<Awaited>,
-    /// The record could not be written yet.
+    /// The record differs from the one on disk.
     pub(super) unsaved: bool,
+    /// The last write of the record failed.
+    pub(super) save_failed: bool,
     pub(super) sync_error: Option<SyncError>,
     /// Runs its probes while its guest is to run.
     pub(super) prober: Option<Prober>,
@@ -75,6 +77,7 @@ impl VmiReconciler {
             deadline: None,
             killed: None,
             unsaved: false,
+            save_failed: false,
             sync_error: None,
             prober: None,
             backoff: Backoff::default(),
@@ -196,18 +199,16 @@ impl VmiReconciler {
                 until = Some(until.map_or(retry, |until| until.min(retry)));
             }
         }
-        if !self.publish(desired) {
+        let waits = match action {
+            // The pidfd reports the end of a killed process; the launcher's state reports hotplugged volumes.
+            Action::Wait | Action::Kill | Action::ReportForeignLauncher | Action::HotplugVolumes => true,
+            _ => self.sync_error.is_some(),
+        };
+        if !self.publish(desired, waits) {
             let retry = Instant::now() + WRITE_RETRY;
             until = Some(until.map_or(retry, |until| until.min(retry)));
         }
-        match action {
-            // The pidfd reports the end of a killed process; the launcher's state reports hotplugged volumes.
-            Action::Wait | Action::Kill | Action::ReportForeignLauncher | Action::HotplugVolumes => {
-                Step::Wait(until)
-            }
-            _ if self.sync_error.is_some() => Step::Wait(until),
-            _ => Step::Requeue,
-        }
+        if waits { Step::Wait(until) } else { Step::Requeue }
     }
 
     pub(super) fn launcher_status(&self) -> Option<LauncherStatus> {
