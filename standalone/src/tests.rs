@@ -51,7 +51,7 @@ async fn the_path_says_what_a_body_does_not() {
     let (code, made) = world.ask("POST", MAPS, json!({"metadata": {"name": "a"}})).await;
     assert_eq!((code, &made["kind"], &made["apiVersion"]), (201, &json!("ConfigMap"), &json!("v1")));
     let bare = json!({"metadata": {"name": "a"}, "spec": vmi("a")["spec"]});
-    assert_eq!(world.ask("POST", VMIS, bare).await.0, 400, "of other kinds it is demanded");
+    assert_eq!(world.ask("POST", VMIS, bare).await.0, 400, "other kinds need apiVersion and kind");
 }
 
 #[tokio::test]

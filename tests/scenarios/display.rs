@@ -56,7 +56,7 @@ fn check_stripes(picture: &Picture) {
     }
 }
 
-/// The driver of virtio-gpu takes the display from the firmware's framebuffer, and follows the viewer's wish for a size.
+/// The driver of virtio-gpu takes the display from the firmware's framebuffer, and follows the size that the viewer asks for.
 fn with_a_driver(host: &Host, monitor: Monitor) -> Result<(), HostError> {
     host.shell(&format!("rm -f {SOCKET}")).run()?.ok();
     let config = GuestConfig {

@@ -52,9 +52,9 @@ fn every_example_runs_and_goes() -> Result<(), HostError> {
 
 fn runs_and_goes(standalone: &Standalone<'_>, manifest: &str) -> Result<(), HostError> {
     standalone.kubectl("apply -f -", Some(manifest))?.ok();
-    for machine in standalone.items("vm")? {
-        if machine["spec"]["runStrategy"] == "Halted" {
-            let name = machine["metadata"]["name"].as_str().unwrap_or_default();
+    for vm in standalone.items("vm")? {
+        if vm["spec"]["runStrategy"] == "Halted" {
+            let name = vm["metadata"]["name"].as_str().unwrap_or_default();
             standalone.virtctl(&format!("start {name}"))?.ok();
         }
     }

@@ -9,7 +9,7 @@ use crate::scenarios::standalone::{Standalone, host_with_vireo};
 
 const BOOT: Duration = Duration::from_secs(120);
 /// It has nothing to start, which is enough to run.
-const MACHINE: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: vm}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
+const VM: &str = "apiVersion: kubevirt.io/v1\nkind: VirtualMachine\nmetadata: {name: vm}\nspec:\n  runStrategy: Halted\n  template:\n    spec:\n      terminationGracePeriodSeconds: 0\n      domain: {memory: {guest: 64Mi}, devices: {autoattachGraphicsDevice: false, autoattachPodInterface: false}}\n";
 
 /// A ServiceAccount with a kubeconfig of its own.
 struct Robot<'h> {
@@ -99,8 +99,8 @@ fn has_files_where_it_may(host: &Host, robot: &Robot<'_>) -> Result<(), HostErro
             "      volumes:\n      - name: file\n        hostDisk: {{path: {path}, type: DiskOrCreate, capacity: 1Mi}}\n"
         );
         let devices = "devices: {disks: [{name: file, disk: {bus: virtio}}], ";
-        let machine = MACHINE.replace("name: vm", "name: file").replace("Halted", "Always");
-        machine.replace("devices: {", devices) + &volumes
+        let vm = VM.replace("name: vm", "name: file").replace("Halted", "Always");
+        vm.replace("devices: {", devices) + &volumes
     };
     let (data, secret) = (host.work("data"), host.work("state/api/token.json"));
     let apply = |path: &str| robot.apply(&disk(path));
@@ -174,7 +174,7 @@ fn roles_of_an_account_hold_for_kubectl() -> Result<(), HostError> {
     let scratch = tempfile::tempdir().expect("a scratch directory");
     let host = host_with_vireo(scratch.path())?.here()?;
     let standalone = Standalone::start(&host)?;
-    standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
+    standalone.kubectl("apply -f -", Some(VM))?.ok();
     let robot = Robot::new(&host, &standalone)?;
     let me = robot.kubectl("auth whoami")?;
     for reported in ["system:serviceaccount:default:robot", "system:serviceaccounts:default", "JTI="] {

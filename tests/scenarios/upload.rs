@@ -14,7 +14,7 @@ const SIGKILL: i32 = 9;
 /// A guest starts from the disk, on an emulated CPU.
 const BOOT: Duration = Duration::from_secs(240);
 
-const MACHINE: &str = r#"apiVersion: kubevirt.io/v1
+const VM: &str = r#"apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: uploaded}
 spec:
@@ -52,7 +52,7 @@ fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
 
     let claim = claim("root", "1Gi");
     standalone.kubectl("apply -f -", Some(&claim))?.ok();
-    standalone.kubectl("apply -f -", Some(MACHINE))?.ok();
+    standalone.kubectl("apply -f -", Some(VM))?.ok();
     let reason = "jsonpath='{.status.conditions[?(@.type==\"Synchronized\")].reason}'=PvcNotPopulated";
     standalone.kubectl(&format!("wait vmi uploaded --for={reason} --timeout=60s"), None)?.ok();
     let described = standalone.kubectl("describe vmi uploaded", None)?.ok();

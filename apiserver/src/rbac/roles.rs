@@ -94,7 +94,7 @@ struct Grant {
     subject: String,
 }
 
-/// What becomes of a wish.
+/// The authorizer's answer to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// It may be done, for this reason.

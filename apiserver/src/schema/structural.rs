@@ -1,5 +1,5 @@
-//! Schemas of CustomResourceDefinitions at work: what they do not know goes, what they presume is added, and what they
-//! demand is checked.
+//! Structural schemas of CustomResourceDefinitions applied to objects: unknown fields are pruned, defaults are added, and
+//! values are validated.
 
 mod validation;
 

@@ -29,7 +29,7 @@ const POOLS: &str = "pool.kubevirt.io";
 const OURS: (&str, &str) = ("kubevirt.io", "");
 const LABELS: [(&str, &str); 1] = [OURS];
 
-const MACHINES: [&str; 3] =
+const WORKLOADS: [&str; 3] =
     ["virtualmachineinstancereplicasets", "virtualmachineinstances", "virtualmachines"];
 const CHOICES: [&str; 4] = [
     "virtualmachineclusterinstancetypes",
@@ -87,7 +87,7 @@ pub(super) fn all() -> Vec<Default> {
             "kubevirt.io:view",
             &[OURS, (TO_VIEW, "true")],
             &[
-                rule(&READ, GROUP, &MACHINES),
+                rule(&READ, GROUP, &WORKLOADS),
                 rule(&READ, POOLS, &["virtualmachinepools"]),
                 rule(&READ, INSTANCETYPES, &CHOICES),
                 rule(&["get"], SUBRESOURCES, &SEEN),
@@ -182,7 +182,7 @@ fn provisioner() -> Vec<Value> {
 fn full(verbs: &[&str]) -> Vec<Value> {
     let scaled = ["get", "patch", "update"];
     vec![
-        rule(verbs, GROUP, &MACHINES),
+        rule(verbs, GROUP, &WORKLOADS),
         rule(verbs, POOLS, &["virtualmachinepools"]),
         rule(verbs, INSTANCETYPES, &CHOICES),
         rule(&["get"], SUBRESOURCES, &[&ENTERED[..], &SEEN].concat()),

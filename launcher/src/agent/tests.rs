@@ -129,7 +129,7 @@ async fn agent_information_is_kept_while_its_port_is_open() {
 
 /// Whatever a guest does, every request has an answer in time, and the next question is answered again.
 #[tokio::test(start_paused = true)]
-async fn a_hostile_guest_holds_nobody_up() {
+async fn a_hostile_guest_blocks_no_other_client() {
     let endless: Manner = |_| Some(vec![b'['; 2 * MAX_LINE]);
     let deep: Manner = |_| Some([vec![b'['; MAX_LINE - 1], vec![b'\n']].concat());
     let silent: Manner = |_| None;

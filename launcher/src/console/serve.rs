@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_reads_nothing_holds_nobody_up() {
+    async fn a_client_that_reads_nothing_blocks_no_other() {
         let served = served();
         let _stuck = UnixStream::connect(&served.path).await.unwrap();
         let (mut reader, _) = served.late().await;

@@ -193,7 +193,7 @@ async fn any_server_gives_a_lease_to_one_however_many_ask() {
 }
 
 #[tokio::test]
-async fn a_certificate_says_who_somebody_is() {
+async fn a_client_certificate_authenticates_its_user() {
     let server = Server::start();
     let ada = server.client_with_certificate("ada", "dev").await;
     let me = SelfSubjectReview::default();

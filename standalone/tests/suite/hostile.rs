@@ -17,7 +17,7 @@ use crate::server::Server;
 /// Sooner than the server loses patience with those who hang.
 const SOON: Duration = Duration::from_secs(15);
 /// More than a server of many has files for, unless it asks.
-const STRANGERS: u64 = 3000;
+const CONNECTIONS: u64 = 3000;
 /// Clients that come at the same time.
 const COMERS: usize = 600;
 const DEAF: usize = 20;
@@ -63,13 +63,13 @@ async fn hundreds_who_come_at_once_are_all_let_in() {
 }
 
 #[tokio::test]
-async fn strangers_who_say_nothing_do_not_keep_others_out() {
+async fn silent_connections_do_not_keep_clients_out() {
     let server = Server::start();
     let files = rustix::process::getrlimit(Resource::Nofile);
-    let more = Rlimit { current: Some(STRANGERS + 200), maximum: files.maximum };
+    let more = Rlimit { current: Some(CONNECTIONS + 200), maximum: files.maximum };
     rustix::process::setrlimit(Resource::Nofile, more).expect("as many connections as it takes");
     let mut silent = Vec::new();
-    for _ in 0..STRANGERS {
+    for _ in 0..CONNECTIONS {
         silent.push(TcpStream::connect(server.address()).await.unwrap());
     }
     others_are_served(&server).await;

@@ -12,7 +12,7 @@ const SIGKILL: i32 = 9;
 /// How long a killed command may take to be gone before the whole host counts as hung.
 const DEATH: Duration = Duration::from_secs(30);
 const TAIL: usize = 4 << 10;
-const LAST_WORDS: usize = 200;
+const TAIL_OF_LINE: usize = 200;
 
 /// An event of a command.
 #[derive(Debug)]
@@ -171,13 +171,13 @@ impl Process<'_> {
                 return Ok(text);
             }
             if let Some(status) = self.status.clone() {
-                self.complain();
+                self.print_tails();
                 let (command, what) = (self.command.clone(), format!("{needle:?}"));
                 return Err(HostError::Ended { command, status, what });
             }
             if !self.next(end)? {
                 let what =
-                    format!("{needle:?} from {}, which wrote last {:?}", self.command, self.last_words());
+                    format!("{needle:?} from {}, which wrote last {:?}", self.command, self.output_tail());
                 return Err(self.overdue(what, deadline));
             }
         }
@@ -233,7 +233,7 @@ impl Process<'_> {
             Ok(Event::Exit(status)) => self.status = Some(status),
             Err(RecvTimeoutError::Timeout) => return Ok(false),
             Err(RecvTimeoutError::Disconnected) => {
-                self.complain();
+                self.print_tails();
                 return Err(self.host.fail(HostError::Gone("its control channel closed")));
             }
         }
@@ -241,7 +241,7 @@ impl Process<'_> {
     }
 
     fn overdue(&mut self, what: String, deadline: Duration) -> HostError {
-        self.complain();
+        self.print_tails();
         if let Err(error) = self.signal(SIGKILL) {
             return error;
         }
@@ -259,13 +259,13 @@ impl Process<'_> {
     }
 
     /// The end of its standard output, short enough for a line of a log.
-    fn last_words(&self) -> String {
-        let tail = self.stdout.get(self.stdout.len().saturating_sub(LAST_WORDS)..).unwrap_or(&self.stdout);
+    fn output_tail(&self) -> String {
+        let tail = self.stdout.get(self.stdout.len().saturating_sub(TAIL_OF_LINE)..).unwrap_or(&self.stdout);
         String::from_utf8_lossy(tail).into_owned()
     }
 
     /// Its last output, where that was not printed already.
-    fn complain(&self) {
+    fn print_tails(&self) {
         if !self.stream {
             for (name, bytes) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
                 let tail = bytes.get(bytes.len().saturating_sub(TAIL)..).unwrap_or_default();

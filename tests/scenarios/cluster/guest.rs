@@ -34,7 +34,7 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     is_measured(vireo)?;
     is_paused(vireo)?;
     assert_eq!(guest.run(BOOT_ID)?, boot, "paused and not restarted");
-    is_kept_from_strangers(vireo)?;
+    needs_permissions(vireo)?;
     outlives_its_agent(vireo, guest, &boot)?;
     is_shut_down(vireo)
 }
@@ -113,12 +113,12 @@ pub(super) fn is_paused(vireo: &Vireo<'_>) -> Result<(), HostError> {
 }
 
 /// Who may look at instances may neither use nor pause them.
-fn is_kept_from_strangers(vireo: &Vireo<'_>) -> Result<(), HostError> {
+fn needs_permissions(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a user without rights is refused");
     vireo.ok("create serviceaccount looker");
     let looker = "--as system:serviceaccount:default:looker";
-    let stranger = vireo.fails(&format!("{looker} get vmi"), "")?;
-    assert!(stranger.contains("cannot list resource \"virtualmachineinstances\""), "{stranger}");
+    let denied = vireo.fails(&format!("{looker} get vmi"), "")?;
+    assert!(denied.contains("cannot list resource \"virtualmachineinstances\""), "{denied}");
     vireo.ok("create rolebinding looks --clusterrole=kubevirt.io:view --serviceaccount=default:looker");
     vireo.ok(&format!("{looker} get vmi demo"));
     for (line, subresource) in [("console demo", "console"), ("pause vmi demo", "pause")] {

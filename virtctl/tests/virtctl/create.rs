@@ -73,7 +73,7 @@ async fn a_vm_has_the_settings_of_the_flags() {
 }
 
 #[tokio::test]
-async fn what_nobody_says_is_as_upstream_has_it() {
+async fn defaults_are_those_of_upstream() {
     let (one, other) = (vm(&[]).await, vm(&[]).await);
     assert!(one.metadata.name.starts_with("vm-") && one.metadata.name.len() == 8, "{}", one.metadata.name);
     assert_ne!(one.metadata.name, other.metadata.name);
@@ -113,7 +113,7 @@ async fn a_claim_becomes_a_disk_of_its_name() {
 }
 
 #[tokio::test]
-async fn a_claim_is_asked_what_the_machine_is() {
+async fn instance_type_and_preference_are_inferred_from_a_claim() {
     let asked = async |words: &[&str]| {
         let spec = vm(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
         let reported = |matcher: Option<Matcher>| {
@@ -124,16 +124,16 @@ async fn a_claim_is_asked_what_the_machine_is() {
         let memory = spec.template.unwrap_or_default().spec.domain.memory.is_some();
         (reported(spec.instancetype), reported(spec.preference), memory)
     };
-    let wish = |volume: &str| Some((volume.to_owned(), Some("Ignore".to_owned())));
-    let demand = |volume: &str| Some((volume.to_owned(), None));
-    assert_eq!(asked(&[]).await, (wish("data"), wish("data"), true));
-    assert_eq!(asked(&["--memory=1Gi"]).await, (None, wish("data"), true));
-    assert_eq!(asked(&["--infer-instancetype"]).await, (demand("data"), wish("data"), false));
+    let optional = |volume: &str| Some((volume.to_owned(), Some("Ignore".to_owned())));
+    let required = |volume: &str| Some((volume.to_owned(), None));
+    assert_eq!(asked(&[]).await, (optional("data"), optional("data"), true));
+    assert_eq!(asked(&["--memory=1Gi"]).await, (None, optional("data"), true));
+    assert_eq!(asked(&["--infer-instancetype"]).await, (required("data"), optional("data"), false));
     assert_eq!(asked(&["--infer-instancetype=false", "--infer-preference=false"]).await, (None, None, true));
     let from = ["--infer-instancetype-from=more", "--infer-preference-from=more"];
-    assert_eq!(asked(&from).await, (demand("more"), demand("more"), false));
+    assert_eq!(asked(&from).await, (required("more"), required("more"), false));
     let boots = ["--volume-pvc=src:boots,bootorder:1"];
-    assert_eq!(asked(&boots).await, (wish("boots"), wish("boots"), true));
+    assert_eq!(asked(&boots).await, (optional("boots"), optional("boots"), true));
 }
 
 #[tokio::test]

@@ -61,8 +61,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Whether a VM is complete without what it infers.
-pub(super) fn is_a_wish(matcher: &Matcher) -> bool {
+/// Whether a VM is created without what cannot be inferred.
+pub(super) fn is_optional(matcher: &Matcher) -> bool {
     matcher.infer_from_volume_failure_policy.as_deref() == Some(IGNORE)
 }
 

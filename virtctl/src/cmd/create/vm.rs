@@ -5,7 +5,7 @@ use vireo_api::v1::{
 };
 
 use super::super::Failure;
-use super::infer::{Asked, is_a_wish};
+use super::infer::{Asked, is_optional};
 use super::volumes::Storage;
 use super::{FlagError, cloud_init, metadata, quantity};
 use crate::cli::{CreateVm, Elsewhere};
@@ -42,7 +42,7 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
         None => Asked::preference(&args.infer).of(&storage)?,
         named => named,
     };
-    let chosen = |matcher: &Option<Matcher>| matcher.as_ref().is_some_and(|matcher| !is_a_wish(matcher));
+    let chosen = |matcher: &Option<Matcher>| matcher.as_ref().is_some_and(|matcher| !is_optional(matcher));
     if !chosen(&instancetype) {
         let guest = Some(quantity("memory", args.memory.as_deref().unwrap_or(MEMORY))?);
         spec.domain.memory = Some(Box::new(Memory { guest, ..Memory::default() }));
