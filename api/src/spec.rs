@@ -34,6 +34,7 @@ mod vm;
 mod volume;
 
 pub use cloud_init::CloudInit;
+pub use cpu::is_cpu_model;
 pub use disk::Disk;
 pub use dns::{Dns, DnsPolicy};
 pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
@@ -46,6 +47,7 @@ pub use lifecycle::{EvictionStrategy, Lifecycle};
 pub use memory::{Memory, Resources, memory_hotplug_problems};
 pub use network::{Binding, Ipv4Net};
 pub use notice::Notice;
+pub use platform::is_machine_type;
 pub use probe::{Probe, ProbeHost, ProbeQuestion};
 pub use report::{Cause, Problem, Report};
 pub use syntax::is_dns_subdomain;

@@ -36,8 +36,8 @@ pub(super) struct Attached {
     pub(super) tablets: usize,
 }
 
-/// Rejects lists that are longer than KubeVirt's.
-pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
+/// Rejects lists that are longer than KubeVirt's. `disks` are those of the VM: volumes without a disk get one.
+pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, disks: &[Disk], found: &mut Findings) {
     let devices = &spec.domain.devices;
     for (field, count) in [
         ("domain.devices.disks", devices.disks.len()),
@@ -50,6 +50,11 @@ pub(super) fn lists(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings)
         if count > LONGEST_LIST {
             found.too_many(&Field::new("spec").at(field), count, LONGEST_LIST, "");
         }
+    }
+    // Where neither list is too long by itself.
+    if disks.len() > LONGEST_LIST && devices.disks.len().max(spec.volumes.len()) <= LONGEST_LIST {
+        let which = ", with those of volumes without a disk";
+        found.too_many(&Field::new("spec.domain.devices.disks"), disks.len(), LONGEST_LIST, which);
     }
 }
 

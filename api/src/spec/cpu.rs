@@ -24,7 +24,7 @@ pub(super) fn read(cpu: Option<&v1::Cpu>, resources: &Resources, found: &mut Fin
         if sockets > max {
             found.invalid(&at.at("sockets"), format!("{sockets} is more than maxSockets, which is {max}"));
         }
-        found.notice_if(max > sockets, &at.at("maxSockets"), "hotplug of vCPUs");
+        found.notice_if(max > sockets, &at.at("maxSockets"), "vCPUs cannot be hotplugged yet");
     }
     let dedicated = cpu.dedicated_cpu_placement == Some(true);
     found.refuse_if(dedicated, &at.at("dedicatedCpuPlacement"), "pinning to exclusive CPUs");
@@ -39,6 +39,11 @@ pub(super) fn read(cpu: Option<&v1::Cpu>, resources: &Resources, found: &mut Fin
     let model = model(&cpu.model, &at.at("model"), found);
     let features = features(&cpu.features, &at.at("features"), found);
     Some(Cpu::new(topology?, model, features))
+}
+
+/// Whether a text is a CPU model that `spec.domain.cpu.model` can have.
+pub fn is_cpu_model(text: &str) -> bool {
+    !text.is_empty() && text.parse::<CpuModel>().is_ok()
 }
 
 fn model(text: &str, at: &Field, found: &mut Findings) -> CpuModel {

@@ -325,7 +325,7 @@ fn properties(disk: &v1::Disk, bus: DiskBus, at: &Field, found: &mut Findings) {
         }
         found.notice_if(true, &thread, "the hypervisor decides about threads");
     }
-    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "device tags in config drives");
+    found.notice_if(!disk.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     found.refuse_if(disk.block_size.is_some(), &at.at("blockSize"), "choosing a sector size");
     found.refuse_if(disk.shareable == Some(true), &at.at("shareable"), "sharing a disk between VMs");
     found.refuse_if(

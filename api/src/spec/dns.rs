@@ -107,7 +107,7 @@ fn config(
             found.required_value(&at.at("options").index(index).at("name"), "an option needs a name");
         }
     }
-    found.notice_if(!config.options.is_empty(), &at.at("options"), "resolver options by DHCP");
+    found.notice_if(!config.options.is_empty(), &at.at("options"), "DHCP has no resolver options");
     Some((nameservers, searches))
 }
 
@@ -127,7 +127,7 @@ fn searches(domains: &[String], at: &Field, found: &mut Findings) -> Vec<String>
         if !is_dns_subdomain(domain) {
             found.invalid_value(&at, domain.as_str(), RFC_1123_SUBDOMAIN);
         }
-        found.notice_if(!fits_dns(domain), &at, "a domain with a label of more than 63 characters");
+        found.notice_if(!fits_dns(domain), &at, "a label has more than 63 characters");
     }
     domains.iter().filter(|domain| fits_dns(domain)).cloned().collect()
 }

@@ -371,7 +371,7 @@ fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     found.refuse_if(!interface.port_ranges.is_empty(), &at.at("portRanges"), "forwarding ranges of ports");
     found.refuse_if(!interface.pci_address.is_empty(), &at.at("pciAddress"), "a fixed PCI address");
     found.refuse_if(interface.acpi_index.is_some(), &at.at("acpiIndex"), "a fixed name in the guest");
-    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "device tags in config drives");
+    found.notice_if(!interface.tag.is_empty(), &at.at("tag"), "config drives have no device tags yet");
     match interface.state.as_str() {
         "" | "up" => {}
         "down" => found.refuse_if(true, &at.at("state"), "a NIC without link"),

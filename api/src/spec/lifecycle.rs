@@ -14,7 +14,7 @@ const GRACE: i64 = 30;
 pub struct Lifecycle {
     start_paused: bool,
     grace_period: Duration,
-    eviction: Option<EvictionStrategy>,
+    eviction: EvictionStrategy,
     reboot: RebootPolicy,
 }
 
@@ -42,8 +42,8 @@ impl Lifecycle {
         self.grace_period
     }
 
-    /// What happens on a node that is emptied; the cluster's choice when absent.
-    pub fn eviction(&self) -> Option<EvictionStrategy> {
+    /// What happens on a node that is emptied.
+    pub fn eviction(&self) -> EvictionStrategy {
         self.eviction
     }
 
@@ -75,15 +75,14 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
         found.invalid(&at.at("terminationGracePeriodSeconds"), format!("{grace} is negative: count from 0"));
     }
     let eviction = match spec.eviction_strategy.as_deref() {
-        None => None,
-        Some("None") => Some(EvictionStrategy::None),
-        Some("LiveMigrate") => Some(EvictionStrategy::LiveMigrate),
-        Some("LiveMigrateIfPossible") => Some(EvictionStrategy::LiveMigrateIfPossible),
-        Some("External") => Some(EvictionStrategy::External),
+        None | Some("None") => EvictionStrategy::None,
+        Some("LiveMigrate") => EvictionStrategy::LiveMigrate,
+        Some("LiveMigrateIfPossible") => EvictionStrategy::LiveMigrateIfPossible,
+        Some("External") => EvictionStrategy::External,
         Some(other) => {
             let supported = ["External", "LiveMigrate", "LiveMigrateIfPossible", "None"];
             found.unsupported_value(&at.at("evictionStrategy"), other, &supported);
-            None
+            EvictionStrategy::None
         }
     };
     let reboot = spec.domain.reboot_policy.as_deref().map_or(Ok(RebootPolicy::default()), str::parse);

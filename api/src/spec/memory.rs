@@ -38,7 +38,7 @@ pub struct Resources {
 impl Resources {
     /// CPU time at least; the limit where only that is given.
     pub fn cpu_request(&self) -> Option<MilliCpus> {
-        self.cpu_request.or(self.cpu_limit)
+        self.cpu_request
     }
 
     /// CPU time at most.
@@ -67,7 +67,7 @@ where
 pub(super) fn resources(given: &v1::ResourceRequirements, found: &mut Findings) -> Resources {
     let at = Field::new("spec.domain.resources");
     let (requests, limits) = (at.at("requests"), at.at("limits"));
-    let read = Resources {
+    let mut read = Resources {
         cpu_request: quantity(given.requests.get("cpu"), &requests.at("cpu"), found),
         cpu_limit: quantity(given.limits.get("cpu"), &limits.at("cpu"), found),
         memory_request: quantity(given.requests.get("memory"), &requests.at("memory"), found),
@@ -94,6 +94,7 @@ pub(super) fn resources(given: &v1::ResourceRequirements, found: &mut Findings) 
             format!("{}m is above the limit, which is {}m", request.get(), limit.get()),
         );
     }
+    read.cpu_request = read.cpu_request.or(read.cpu_limit);
     read
 }
 
@@ -156,12 +157,13 @@ pub(super) fn read(
     let overhead = memory.reserved_overhead.is_some();
     found.refuse_if(overhead, &at.at("reservedOverhead"), "overhead beyond the formula");
     let max: Option<Bytes> = quantity(memory.max_guest.as_ref(), &at.at("maxGuest"), found);
-    if let (Some(max), Some(guest)) = (max, guest)
+    let visible = guest.or(resources.memory_request).or(resources.memory_limit);
+    if let (Some(max), Some(guest)) = (max, visible)
         && guest > max
     {
         found.invalid(&field, format!("{guest} is above maxGuest, which is {max}"));
     }
-    found.notice_if(max.is_some(), &at.at("maxGuest"), "plugging in memory");
+    found.notice_if(max.is_some(), &at.at("maxGuest"), "memory cannot be hotplugged yet");
     let is_set = memory.guest.is_some()
         || memory.hugepages.is_some()
         || given.requests.contains_key("memory")
@@ -173,12 +175,12 @@ pub(super) fn read(
     // KubeVirt's LiveUpdate roll-out, its default, admits more than the limit.
     let exceeds = guest.zip(resources.memory_limit).is_some_and(|(guest, limit)| guest > limit);
     let limit_field = Field::new("spec.domain.resources.limits.memory");
-    found.notice_if(exceeds, &limit_field, "a limit below the guest's memory");
+    found.notice_if(exceeds, &limit_field, "the limit is below the guest's memory");
     if guest.is_some_and(|guest| guest < LEAST) {
         found.invalid(&field, "is below 1M: give what a guest can run in, such as 128Mi");
         return None;
     }
-    let guest = guest.or(resources.memory_request).or(resources.memory_limit)?;
+    let guest = visible?;
     if guest < LEAST {
         if resources.memory_request.is_none() {
             found.invalid(&limit_field, "is below 1M: give what a guest can run in, such as 128Mi");

@@ -1,3 +1,5 @@
+use std::fmt;
+
 use super::Field;
 
 /// A field that is accepted and has no effect yet, because nothing a guest may rely on depends on it. To be shown
@@ -5,12 +7,12 @@ use super::Field;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
     field: Field,
-    what: String,
+    why: String,
 }
 
 impl Notice {
-    pub(crate) fn new(field: Field, what: String) -> Self {
-        Self { field, what }
+    pub(crate) fn new(field: Field, why: String) -> Self {
+        Self { field, why }
     }
 
     /// The field.
@@ -18,8 +20,14 @@ impl Notice {
         &self.field
     }
 
-    /// What it asks for and does not get.
-    pub fn what(&self) -> &str {
-        &self.what
+    /// Why it has no effect.
+    pub fn why(&self) -> &str {
+        &self.why
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: has no effect: {}", self.field, self.why)
     }
 }

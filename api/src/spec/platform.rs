@@ -15,6 +15,11 @@ fn is_off(feature: Option<&v1::FeatureState>) -> bool {
     feature.is_some_and(|feature| feature.enabled == Some(false))
 }
 
+/// Whether a text is a machine type that `spec.domain.machine.type` can have.
+pub fn is_machine_type(text: &str) -> bool {
+    text == "q35" || text.starts_with("pc-q35-")
+}
+
 pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) {
     let domain = &spec.domain;
     let at = Field::new("spec.domain");
@@ -27,7 +32,7 @@ pub(super) fn read(spec: &v1::VirtualMachineInstanceSpec, found: &mut Findings) 
     }
     if let Some(machine) = &domain.machine {
         let kind = machine.r#type.as_str();
-        if !matches!(kind, "" | "q35") && !kind.starts_with("pc-q35-") {
+        if !kind.is_empty() && !is_machine_type(kind) {
             found.unsupported_value(&at.at("machine").at("type"), kind, &["q35"]);
         }
         found.notice_if(

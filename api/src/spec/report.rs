@@ -195,9 +195,9 @@ impl Findings {
     }
 
     /// Records what is accepted without effect, if it is requested.
-    pub(crate) fn notice_if(&mut self, asked: bool, field: &Field, what: &str) {
+    pub(crate) fn notice_if(&mut self, asked: bool, field: &Field, why: &str) {
         if asked {
-            self.notices.push(super::Notice::new(field.clone(), what.to_owned()));
+            self.notices.push(super::Notice::new(field.clone(), why.to_owned()));
         }
     }
 }

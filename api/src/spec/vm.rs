@@ -235,7 +235,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let readiness = spec.readiness_probe.as_deref();
     let readiness = super::probe::read(readiness, &at.at("readinessProbe"), &interfaces, found);
     elsewhere(spec, found);
-    super::capacity::lists(spec, found);
+    super::capacity::lists(spec, &disks, found);
     let balloon = match devices.autoattach_mem_balloon {
         None => Balloon::Default,
         Some(true) => Balloon::Wanted,

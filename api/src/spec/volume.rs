@@ -251,6 +251,7 @@ fn host_disk(disk: &v1::HostDisk, at: &Field, found: &mut Findings) -> Option<Vo
             None
         }
     };
+    found.notice_if(disk.shared == Some(true), &at.at("shared"), "a disk has one writer");
     let (create, path) = (create?, Path::new(&disk.path).to_owned());
     (found.problems.len() == before).then_some(VolumeSource::HostDisk {
         path,

@@ -115,6 +115,22 @@ fn lists_are_as_long_as_kubevirts_at_most() {
 }
 
 #[test]
+fn volumes_without_a_disk_count_as_disks() {
+    let of = |drives: usize, volumes: usize| {
+        let drive = |index| json!({"name": format!("d{index}"), "cdrom": {"bus": "scsi"}});
+        let volume = |index| json!({"name": format!("v{index}"), "emptyDisk": {"capacity": "1Mi"}});
+        let drives: Vec<Value> = (0..drives).map(drive).collect();
+        let volumes: Vec<Value> = (0..volumes).map(volume).collect();
+        changed(json!({"spec": {"volumes": volumes, "domain": {"devices": {"disks": drives}}}})).check()
+    };
+    assert!(of(196, 60).is_ok());
+    let report = of(197, 60).unwrap_err();
+    let reported: Vec<_> = report.problems().iter().map(ToString::to_string).collect();
+    let expected = "spec.domain.devices.disks: Too many: 257: must have at most 256 items, with those of volumes without a disk";
+    assert_eq!(reported, [expected]);
+}
+
+#[test]
 fn volumes_are_plugged_into_so_many_ports_and_launchers_attach_so_many_tablets() {
     let disks: Vec<Value> =
         (0..5).map(|index| json!({"name": format!("p{index}"), "disk": {"bus": "virtio"}})).collect();

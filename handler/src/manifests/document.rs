@@ -92,7 +92,7 @@ impl Accepted {
 fn notices(vm: &Vm) -> Vec<Problem> {
     let problem = |notice: &vireo_api::spec::Notice| Problem {
         field: notice.field().as_str().to_owned(),
-        message: format!("{} has no effect yet", notice.what()),
+        message: format!("has no effect: {}", notice.why()),
     };
     vm.notices().iter().map(problem).collect()
 }
