@@ -55,8 +55,6 @@ pub struct Installation {
     pub images: Images,
     /// Names of Secrets with credentials for their registry.
     pub pull_secrets: Vec<String>,
-    /// Whether VMIs run on nodes without KVM too.
-    pub use_emulation: bool,
     /// Replicas of virt-api.
     pub api_replicas: usize,
     /// Replicas of virt-controller.
@@ -163,7 +161,6 @@ impl Installation {
                 pull_policy: or(&spec.image_pull_policy, &defaults.pull_policy),
             },
             pull_secrets: spec.image_pull_secrets.iter().map(|secret| secret.name.clone()).collect(),
-            use_emulation: developer.use_emulation,
             api_replicas: replicas((cluster.nodes / NODES_OF_A_REPLICA).max(2)),
             controller_replicas: replicas(2),
             infra: placement(spec.infra.as_ref()),
@@ -232,7 +229,7 @@ pub(crate) mod tests {
     #[test]
     fn what_an_object_leaves_open_is_as_virt_operator_was_started() {
         let usual = installation(json!({}), 3);
-        assert_eq!((&usual.images, usual.use_emulation), (&images(), false));
+        assert_eq!(usual.images, images());
         assert_eq!((usual.api_replicas, usual.controller_replicas), (2, 2));
         assert_eq!(installation(json!({}), 1).api_replicas, 1);
         assert_eq!(installation(json!({}), 45).api_replicas, 4);
@@ -247,14 +244,14 @@ pub(crate) mod tests {
                 "imagePullSecrets": [{"name": "key"}], "productName": "hco",
                 "infra": {"replicas": 3, "nodePlacement": {"nodeSelector": {"infra": "yes"}}},
                 "customizeComponents": {"flags": {"api": {"listen": "0.0.0.0:1", "x": ""}}},
-                "configuration": {"developerConfiguration": {"useEmulation": true,
+                "configuration": {"developerConfiguration": {
                     "logVerbosity": {"virtAPI": 4, "virtHandler": 9, "virtController": 2}}},
             }),
             1,
         );
         assert_eq!(given.images.components, "other/path/vireo:2");
         assert_eq!(given.images.launcher, "other/path/virt-launcher:2");
-        assert_eq!((given.images.pull_policy.as_str(), given.use_emulation), ("Always", true));
+        assert_eq!(given.images.pull_policy, "Always");
         assert_eq!((given.api_replicas, given.controller_replicas, given.pull_secrets.len()), (3, 3, 1));
         assert_eq!(
             given.api,

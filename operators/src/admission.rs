@@ -18,12 +18,15 @@ use serde_json::Value;
 use vireo_client::Kind;
 
 use crate::Problem;
+use crate::config::{ClusterConfig, LiveConfig};
 use crate::instancetype::reads::{Reads, read_for};
+use host_paths::Instance;
 
 /// Admission by other objects of the API server. It sees the writes before the one that it decides on.
 #[derive(Clone)]
 pub struct Admission {
     client: Client,
+    config: LiveConfig,
 }
 
 impl std::fmt::Debug for Admission {
@@ -33,9 +36,9 @@ impl std::fmt::Debug for Admission {
 }
 
 impl Admission {
-    /// Reads as the user of a client.
-    pub fn new(client: Client) -> Self {
-        Self { client }
+    /// Reads as the user of a client, and validates objects by a configuration.
+    pub fn new(client: Client, config: LiveConfig) -> Self {
+        Self { client, config }
     }
 
     /// Completes an object before its kind does. `old` is the stored object that it replaces.
@@ -72,10 +75,12 @@ impl Admission {
         new: &Value,
         old: Option<&Value>,
     ) -> Result<Vec<Problem>, kube::Error> {
-        match kind {
-            Kind::VM => read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await,
-            _ => Ok(Vec::new()),
+        let mut problems: Vec<Problem> =
+            machine_type(kind, new, old, &self.config.current()).into_iter().collect();
+        if kind == Kind::VM {
+            problems.extend(read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await?);
         }
+        Ok(problems)
     }
 
     /// Whether there is a KubeVirt object.
@@ -111,6 +116,16 @@ impl Admission {
     pub async fn evict(&self, pod: &Value, dry_run: bool) -> Result<(), String> {
         eviction::admit(&self.client, pod, dry_run).await.map_or(Ok(()), Err)
     }
+}
+
+/// A machine type that the configuration does not allow.
+fn machine_type(kind: Kind, new: &Value, old: Option<&Value>, config: &ClusterConfig) -> Option<Problem> {
+    let instance = Instance::of(kind, new, old)?;
+    let machine = instance.changed("/domain/machine/type")?.as_str()?;
+    let is_allowed = machine.is_empty() || config.allows_machine(machine);
+    let supported: Vec<&str> = config.emulated_machines.iter().map(String::as_str).collect();
+    let field = instance.field("domain.machine.type");
+    (!is_allowed).then(|| Problem::unsupported_value(field, machine, &supported))
 }
 
 /// A kind of workloads of which there are objects.

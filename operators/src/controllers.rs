@@ -9,6 +9,7 @@ use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet, Vi
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 
+use crate::config::LiveConfig;
 use crate::node::{self, Node};
 use crate::pool::controller::PoolRevision;
 use crate::vmi::{self, Launcher, StartedBy};
@@ -16,6 +17,7 @@ use crate::{instancetype, pool, replicaset, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
+    config: LiveConfig,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     vmi: vmi::controller::Controller,
     /// Where nodes fail by themselves.
@@ -36,13 +38,14 @@ impl std::fmt::Debug for Controllers {
 }
 
 impl Controllers {
-    /// Controllers that act as the user of a client, and the launchers that they make Pods for.
-    pub fn new(client: &Client, launcher: Launcher) -> Self {
+    /// Controllers that act as the user of a client, and the launchers that they make Pods for by a configuration.
+    pub fn new(client: &Client, launcher: Launcher, config: LiveConfig) -> Self {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
         // The node agent of one host is in the same process.
         let nodes = (launcher.started_by == StartedBy::Kubelet).then(|| node::informer(client));
+        let settings = (launcher, config.clone());
         let vmi =
-            vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), nodes.clone(), launcher);
+            vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), nodes.clone(), settings);
         let nodes = nodes.map(|nodes| {
             let controller =
                 node::Controller::new(client.clone(), Arc::clone(&nodes), Arc::clone(&vmis), vmi.queue());
@@ -77,7 +80,19 @@ impl Controllers {
                 revisions: Arc::clone(&pool_revisions),
             },
         );
-        Self { vmis, vmi, nodes, replica_sets, replica_set, vm_caches, vm, pools, pool_revisions, pool }
+        Self {
+            config,
+            vmis,
+            vmi,
+            nodes,
+            replica_sets,
+            replica_set,
+            vm_caches,
+            vm,
+            pools,
+            pool_revisions,
+            pool,
+        }
     }
 
     /// Controls until it is dropped.
@@ -89,6 +104,7 @@ impl Controllers {
             }
         };
         tokio::join!(
+            self.config.run(),
             nodes,
             self.vmis.run(),
             self.vmi.run(),

@@ -5,6 +5,7 @@
 pub mod admission;
 pub mod certificates;
 mod conditions;
+pub mod config;
 mod controllers;
 mod error;
 pub mod instancetype;

@@ -31,6 +31,13 @@ impl Problem {
         Self::new(Cause::NotSupported, field, message)
     }
 
+    /// The value is not supported: in Kubernetes' form, `Unsupported value: "x": supported values: "a", "b"`.
+    pub fn unsupported_value(field: impl Into<String>, value: &str, supported: &[&str]) -> Self {
+        let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
+        let message = format!("Unsupported value: {value:?}: supported values: {}", supported.join(", "));
+        Self::unsupported(field, message)
+    }
+
     /// The value is not permitted.
     pub fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Cause::Forbidden, field, message)

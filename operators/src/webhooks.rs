@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use vireo_client::Kind;
 
 use crate::Problem;
+use crate::admission::kubevirt::WithoutEffect;
 use crate::admission::{Admission, cluster, instancetype, kubevirt, pool, replicaset, reserved, vm, vmi};
 
 /// The users of the components, which may write what others may not.
@@ -207,7 +208,7 @@ async fn validate_installation(admission: &Admission, request: &Value) -> Result
         return Ok(Vec::new());
     }
     let valid = kubevirt::validate(new).map_err(Denial::Invalid)?;
-    Ok(kubevirt::without_effect(&valid).iter().map(|field| format!("{field}: has no effect")).collect())
+    Ok(kubevirt::without_effect(&valid).iter().map(WithoutEffect::warning).collect())
 }
 
 /// Keeps an installation whose workloads must not be removed with it.
@@ -260,6 +261,7 @@ fn status(request: &Value, denial: Denial) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{ClusterConfig, LiveConfig};
 
     fn request(subresource: &str, user: &str) -> Value {
         json!({
@@ -278,6 +280,33 @@ mod tests {
         let mut pod = request("", "ada");
         pod["resource"] = json!({"group": "", "version": "v1", "resource": "pods"});
         assert!(write(&pod).is_none());
+    }
+
+    /// Admission of objects for which nothing is read.
+    fn admission(config: ClusterConfig) -> Admission {
+        let unread = async |_: axum::http::Request<kube::client::Body>| {
+            Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other("nothing is read"))
+        };
+        Admission::new(kube::Client::new(tower::service_fn(unread), "default"), LiveConfig::fixed(config))
+    }
+
+    #[tokio::test]
+    async fn machine_types_are_those_of_the_cluster() {
+        let mut vmi = request("", "ada");
+        vmi["object"] = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "web"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}, "machine": {"type": "pc-q35-9.0"}}}});
+        let config = ClusterConfig { emulated_machines: vec!["q35".to_owned()], ..ClusterConfig::default() };
+        for (config, allowed) in [(ClusterConfig::default(), true), (config, false)] {
+            let review = json!({ "request": vmi });
+            let response = answer(&admission(config), Webhook::Validate, &review).await["response"].take();
+            assert_eq!(response["allowed"], allowed, "{response}");
+            if !allowed {
+                let message =
+                    "spec.domain.machine.type: Unsupported value: \"pc-q35-9.0\": supported values: \"q35\"";
+                assert_eq!(response["status"]["message"], message);
+            }
+        }
     }
 
     #[test]

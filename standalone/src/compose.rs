@@ -15,6 +15,7 @@ use vireo_apiserver::served_resources::ServedResourcesCache;
 use vireo_apiserver::store::Store;
 use vireo_handler::storage::AllowedPaths;
 use vireo_operators::admission::Admission;
+use vireo_operators::config::LiveConfig;
 
 use crate::admit::VirtAdmission;
 use crate::cdi::CdiApi;
@@ -52,7 +53,7 @@ impl Parts {
             state_dir,
             admission: Arc::new(VirtAdmission {
                 allowed,
-                virt: Admission::new(virt_api.clone()),
+                virt: Admission::new(virt_api.clone(), LiveConfig::default()),
                 runtime: Handle::current(),
             }),
             services: vec![

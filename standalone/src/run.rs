@@ -25,6 +25,7 @@ use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
 use vireo_handler::state::{StateError, read_json, retry_while_held, write_json};
+use vireo_operators::config::LiveConfig;
 use vireo_operators::vmi::{Launcher, StartedBy};
 use vireo_operators::{Controllers, placement};
 
@@ -154,7 +155,7 @@ pub async fn run(
     });
     let provisioner = client(&api, policy::LOCAL_PROVISIONER, "local-provisioner");
     let virt_controller = client(&api, policy::VIRT_CONTROLLER, "virt-controller");
-    let controllers = Controllers::new(&virt_controller, launcher(&node.settings));
+    let controllers = Controllers::new(&virt_controller, launcher(&node.settings), LiveConfig::default());
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
     let virt_handler = client(&api, policy::VIRT_HANDLER, "virt-handler");
     let cluster = Cluster::new(virt_handler.clone(), Arc::clone(&node), unreadable_vmis(&store));
@@ -184,7 +185,6 @@ pub(crate) fn launcher(settings: &Settings) -> Launcher {
         image: concat!("vireo/virt-launcher:", env!("CARGO_PKG_VERSION")).to_owned(),
         started_by: StartedBy::NodeAgent,
         native: settings.hypervisor == HypervisorChoice::Native,
-        requires_kvm: false,
     }
 }
 

@@ -28,12 +28,7 @@ const VMIS: &str = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstan
 
 /// What launcher Pods have in common in tests.
 fn launcher() -> Launcher {
-    Launcher {
-        image: "launcher:test".to_owned(),
-        started_by: StartedBy::NodeAgent,
-        native: false,
-        requires_kvm: false,
-    }
+    Launcher { image: "launcher:test".to_owned(), started_by: StartedBy::NodeAgent, native: false }
 }
 
 fn map(name: &str, data: Value) -> Value {

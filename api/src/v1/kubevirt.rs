@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use super::shape::{ListType, shapes};
-use super::{Affinity, Condition, LocalObjectReference, ObjectMeta, Toleration};
+use super::{Affinity, Condition, LocalObjectReference, ObjectMeta, Quantity, Toleration};
 
 shapes! {
     /// Installs KubeVirt's components in a cluster and configures them.
@@ -51,14 +51,95 @@ shapes! {
         pub customize_components: CustomizeComponents,
     }
 
-    /// Configuration of the components.
+    /// Configuration of the components. Settings of VirtualMachineInstances apply to those that are created afterwards.
     pub struct KubeVirtConfiguration {
+        /// Deprecated: use `architectureConfiguration` instead. Machine type of VMIs that do not set one: `q35`, or a
+        /// version of it, such as `pc-q35-9.0`.
+        pub machine_type: String,
+        /// Settings of an architecture.
+        pub architecture_configuration: Option<ArchConfiguration>,
+        /// CPU model of VMIs that do not set one. Defaults to `host-model`.
+        pub cpu_model: String,
+        /// CPU request of VMIs that set neither a request nor a limit. Without it, the request depends on the number of
+        /// vCPUs and `cpuAllocationRatio`.
+        pub cpu_request: Option<Quantity>,
+        /// Eviction strategy of VMIs that do not set one: `None`, `LiveMigrate`, `LiveMigrateIfPossible` or `External`.
+        /// Defaults to `None`.
+        pub eviction_strategy: Option<String>,
+        /// When the image of launcher pods is pulled: `Always`, `IfNotPresent` or `Never`. Defaults to `IfNotPresent`.
+        pub image_pull_policy: String,
+        /// RuntimeClass of launcher pods.
+        pub default_runtime_class: String,
+        /// Factor by which the calculated memory overhead of VMIs is multiplied, such as `1.5`. Defaults to `1`.
+        pub additional_guest_memory_overhead_ratio: Option<String>,
+        /// Network settings of VMIs.
+        pub network: Option<NetworkConfiguration>,
+        /// Devices and features of VMIs.
+        pub virtual_machine_options: Option<VirtualMachineOptions>,
+        /// Resource requirements of the containers beside the launcher.
+        pub support_container_resources: Vec<SupportContainerResources> => ListType::Map(&["type"]),
         /// Configuration for development and tests.
         pub developer_configuration: Option<DeveloperConfiguration>,
     }
 
+    /// Settings of architectures.
+    pub struct ArchConfiguration {
+        /// Settings of VMIs with the architecture `amd64`.
+        pub amd64: Option<ArchSpecificConfiguration>,
+    }
+
+    /// Settings of VMIs with an architecture.
+    pub struct ArchSpecificConfiguration {
+        /// Machine type of VMIs that do not set one: `q35`, or a version of it, such as `pc-q35-9.0`.
+        pub machine_type: String,
+        /// Patterns of the machine types that VMIs may have, such as `pc-q35-9.*`. Defaults to `q35*` and `pc-q35*`.
+        pub emulated_machines: Vec<String>,
+    }
+
+    /// Network settings of VMIs.
+    pub struct NetworkConfiguration {
+        /// Binding of the interface on the pod network that VMIs without interfaces get. The only supported binding is
+        /// `masquerade`, which is the default.
+        pub default_network_interface: String,
+    }
+
+    /// Devices and features of VMIs.
+    pub struct VirtualMachineOptions {
+        /// Does not log serial consoles of VMIs that do not set `logSerialConsole`. This is also the default.
+        pub disable_serial_console_log: Option<DisableSerialConsoleLog>,
+    }
+
+    /// Does not log serial consoles of VMIs that do not set `logSerialConsole`.
+    pub struct DisableSerialConsoleLog {}
+
+    /// Resource requirements of a type of containers beside the launcher.
+    pub struct SupportContainerResources {
+        /// Type of the containers: `container-disk` or `guest-console-log`.
+        pub r#type: String = "type",
+        /// Resource requirements of the containers. Those that are not set have their default.
+        pub resources: SupportContainerRequirements,
+    }
+
+    /// Resource requirements of a container.
+    pub struct SupportContainerRequirements {
+        /// Minimum amount of resources required: `cpu` and `memory`.
+        pub requests: BTreeMap<String, Quantity>,
+        /// Maximum amount of resources allowed: `cpu` and `memory`.
+        pub limits: BTreeMap<String, Quantity>,
+    }
+
     /// Configuration for development and tests.
     pub struct DeveloperConfiguration {
+        /// Feature gates to enable. Features that are not available are named by the condition
+        /// `UnsupportedConfiguration`; all others are always enabled.
+        pub feature_gates: Vec<String>,
+        /// Number of vCPUs that share a CPU of the node, unless a VMI sets its CPU request or limit. Defaults to 10.
+        pub cpu_allocation_ratio: Option<i64>,
+        /// Guest memory in percent of the memory that is requested for it, unless a VMI sets its memory request. Defaults
+        /// to 100.
+        pub memory_overcommit: Option<i64>,
+        /// Labels that a node must have for VMIs to be scheduled to it. The node selector of a VMI takes precedence.
+        pub node_selectors: BTreeMap<String, String>,
         /// Whether VirtualMachineInstances run on nodes without KVM, where they are emulated.
         pub use_emulation: bool,
         /// Verbosity of the components' logs.

@@ -19,8 +19,7 @@ fn field(name: &str, path: &str) -> Value {
 
 /// virt-controller.
 pub(super) fn controller(installation: &Installation) -> Value {
-    let mut command = vec!["/usr/bin/virt-controller", "--launcher-image", &installation.images.launcher];
-    command.extend(installation.use_emulation.then_some("--use-emulation"));
+    let command = ["/usr/bin/virt-controller", "--launcher-image", &installation.images.launcher];
     let replicas = installation.controller_replicas;
     let workload =
         Workload { account: VIRT_CONTROLLER, replicas, component: &installation.controller, volumes: &[] };

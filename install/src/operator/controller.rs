@@ -246,7 +246,7 @@ impl Operator {
             registry: registry(&installation.images.components).to_owned(),
             version: tag(&installation.images.components).to_owned(),
             generation: active.metadata.generation,
-            without_effect: kubevirt::without_effect(&valid),
+            without_effect: kubevirt::without_effect(&valid).iter().map(ToString::to_string).collect(),
         };
         Ok((objects, target))
     }

@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn settings_without_effect_are_a_condition_while_they_are_set() {
         let mut with = target("a");
-        with.without_effect = vec!["spec.configuration.machineType".to_owned()];
+        with.without_effect = vec!["spec.configuration.vmRolloutStrategy".to_owned()];
         let named = status(&KubeVirtStatus::default(), &installing(&[], &[]), Some(&with), "1");
         let of = |status: &KubeVirtStatus| {
             let found = status.conditions.iter().find(|one| one.r#type == "UnsupportedConfiguration");
@@ -224,7 +224,7 @@ mod tests {
         };
         assert_eq!(
             of(&named).as_deref(),
-            Some("these settings have no effect: spec.configuration.machineType")
+            Some("these settings have no effect: spec.configuration.vmRolloutStrategy")
         );
         assert_eq!(of(&status(&named, &installing(&[], &[]), Some(&target("a")), "2")), None);
     }

@@ -116,6 +116,7 @@ fn api() -> Vec<Value> {
     vec![
         rule(&["get", "patch"], GROUP, &["virtualmachines", "virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachines/status", "virtualmachineinstances/status"]),
+        rule(&["list", "watch"], GROUP, &["kubevirts"]),
         rule(&["get"], INSTANCETYPES, &CHOICES),
         rule(&["get"], "apps", &["controllerrevisions"]),
         rule(&["get"], "", &["persistentvolumeclaims"]),
@@ -149,6 +150,7 @@ fn scheduler() -> Vec<Value> {
 /// What virt-controller needs, for the controllers that use its client.
 fn controller() -> Vec<Value> {
     vec![
+        rule(&["list", "watch"], GROUP, &["kubevirts"]),
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),

@@ -42,6 +42,9 @@ pub fn kubevirt_definition() -> Value {
 
 /// Has the API server keep the fields of objects that a schema does not describe.
 fn keep_unknown(schema: &mut Value) {
+    if let Some(items) = schema.get_mut("items") {
+        keep_unknown(items);
+    }
     if let Some(fields) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         fields.values_mut().for_each(keep_unknown);
         schema["x-kubernetes-preserve-unknown-fields"] = json!(true);

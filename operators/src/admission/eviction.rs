@@ -67,7 +67,8 @@ fn vmi_of(pod: &Value) -> Option<(&str, &str)> {
     Some((pod.pointer("/metadata/namespace")?.as_str()?, owner["name"].as_str()?))
 }
 
-/// Decides by the eviction strategy of the VMI. `node` is the node of its Pod. The strategy of the cluster is `None`.
+/// Decides by the eviction strategy of the VMI. `node` is the node of its Pod. Without one it is `None`, as of VMIs of earlier
+/// releases.
 pub(super) fn decide(vmi: &VirtualMachineInstance, node: &str) -> Eviction {
     let is_migratable = conditions::has(&vmi.status.conditions, "LiveMigratable", "True");
     let (namespace, name) = (&vmi.metadata.namespace, &vmi.metadata.name);

@@ -1,5 +1,7 @@
 //! KubeVirt objects: which of their settings are valid, and which have no effect.
 
+use std::fmt;
+
 use serde_json::Value;
 use vireo_api::decode;
 use vireo_api::v1::{KubeVirt, Shape as _};
@@ -7,12 +9,12 @@ use vireo_api::v1::{KubeVirt, Shape as _};
 use super::vm::{mistyped, without_status};
 use crate::Problem;
 use crate::certificates::Strategy;
+use crate::config::{ClusterConfig, PULL_POLICIES, SUPPORTED_TYPES, feature_gates};
 
 /// Deletes VMs and VMIs with the installation.
 pub const REMOVE_WORKLOADS: &str = "RemoveWorkloads";
 /// Keeps the installation while there are VMs or VMIs; the default.
 pub const BLOCK_UNINSTALL: &str = "BlockUninstallIfWorkloadsExist";
-const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 /// Types of patches.
 const PATCHES: [&str; 2] = ["json", "merge"];
 /// The highest verbosity of logs.
@@ -29,7 +31,7 @@ pub fn validate(object: &Value) -> Result<KubeVirt, Vec<Problem>> {
     let spec = &kubevirt.spec;
     let mut one_of = |field: String, given: &str, supported: &[&str]| {
         if !given.is_empty() && !supported.contains(&given) {
-            problems.push(unsupported(field, given, supported));
+            problems.push(Problem::unsupported_value(field, given, supported));
         }
     };
     let strategies = [BLOCK_UNINSTALL, REMOVE_WORKLOADS];
@@ -69,23 +71,58 @@ pub fn validate(object: &Value) -> Result<KubeVirt, Vec<Problem>> {
             problems.push(Problem::invalid(field, "must be less than or equal to 9"));
         }
     }
+    problems.extend(ClusterConfig::read(&spec.configuration).1);
     problems.extend(Strategy::new(spec).err().unwrap_or_default());
     if problems.is_empty() { Ok(kubevirt) } else { Err(problems) }
 }
 
-fn unsupported(field: String, given: &str, supported: &[&str]) -> Problem {
-    let supported: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
-    let message = format!("Unsupported value: {given:?}: supported values: {}", supported.join(", "));
-    Problem::unsupported(field, message)
+/// A setting without effect. Its [`Display`](fmt::Display) is for lists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WithoutEffect {
+    field: String,
+    /// The value without effect, of several in the field.
+    value: Option<String>,
 }
 
-/// The fields that are set and have no effect.
-pub fn without_effect(kubevirt: &KubeVirt) -> Vec<String> {
+impl WithoutEffect {
+    /// A warning of it.
+    pub fn warning(&self) -> String {
+        match &self.value {
+            Some(value) => format!("{}: {value:?} has no effect", self.field),
+            None => format!("{}: has no effect", self.field),
+        }
+    }
+}
+
+impl fmt::Display for WithoutEffect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.field)?;
+        self.value.as_ref().map_or(Ok(()), |value| write!(f, " {value:?}"))
+    }
+}
+
+/// The settings that have no effect.
+pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
+    let spec = &kubevirt.spec;
     let mut unknown = Vec::new();
-    kubevirt.spec.unknown_fields("spec", &mut unknown);
-    let has_replicas = kubevirt.spec.workloads.as_ref().is_some_and(|workloads| workloads.replicas.is_some());
-    let replicas = has_replicas.then(|| "spec.workloads.replicas".to_owned());
-    unknown.into_iter().map(|one| one.field).chain(replicas).collect()
+    spec.unknown_fields("spec", &mut unknown);
+    let unknown = unknown.into_iter().map(|one| WithoutEffect { field: one.field, value: None });
+    let has_replicas = spec.workloads.as_ref().is_some_and(|workloads| workloads.replicas.is_some());
+    let replicas =
+        has_replicas.then(|| WithoutEffect { field: "spec.workloads.replicas".to_owned(), value: None });
+    let developer = spec.configuration.developer_configuration.iter();
+    let gates = developer.flat_map(|developer| &developer.feature_gates);
+    let gates = gates.filter(|gate| feature_gates::has_no_effect(gate)).map(|gate| WithoutEffect {
+        field: "spec.configuration.developerConfiguration.featureGates".to_owned(),
+        value: Some(gate.clone()),
+    });
+    let containers = spec.configuration.support_container_resources.iter().enumerate();
+    let containers = containers.filter(|(_, one)| !SUPPORTED_TYPES.contains(&one.r#type.as_str()));
+    let containers = containers.map(|(index, one)| WithoutEffect {
+        field: format!("spec.configuration.supportContainerResources[{index}].type"),
+        value: Some(one.r#type.clone()),
+    });
+    unknown.chain(replicas).chain(gates).chain(containers).collect()
 }
 
 /// Whether VMs and VMIs keep an installation from being deleted.
@@ -147,21 +184,32 @@ mod tests {
         let spec = json!({
             "workloadUpdateStrategy": {}, "workloads": {"replicas": 2}, "imageTag": "1",
             "certificateRotateStrategy": {"selfSigned": {"caOverlapInterval": "24h"}},
-            "configuration": {"machineType": "q35",
-                "developerConfiguration": {"useEmulation": true, "featureGates": ["Snapshot"]}},
+            "configuration": {"machineType": "q35", "vmRolloutStrategy": "Stage",
+                "architectureConfiguration": {"arm64": {}},
+                "supportContainerResources": [{"type": "container-disk"}, {"type": "virtiofs"}],
+                "developerConfiguration": {
+                    "useEmulation": true, "featureGates": ["LiveMigration", "Snapshot", "Sidecar"]}},
         });
         let kubevirt = validate(&json!({ "spec": spec })).unwrap();
-        let mut named = without_effect(&kubevirt);
-        named.sort();
+        let without_effect = without_effect(&kubevirt);
+        let mut warnings: Vec<_> = without_effect.iter().map(WithoutEffect::warning).collect();
+        warnings.sort();
         assert_eq!(
-            named,
+            warnings,
             [
-                "spec.certificateRotateStrategy.selfSigned.caOverlapInterval",
-                "spec.configuration.developerConfiguration.featureGates",
-                "spec.configuration.machineType",
-                "spec.workloadUpdateStrategy",
-                "spec.workloads.replicas",
+                "spec.certificateRotateStrategy.selfSigned.caOverlapInterval: has no effect",
+                "spec.configuration.architectureConfiguration.arm64: has no effect",
+                "spec.configuration.developerConfiguration.featureGates: \"Sidecar\" has no effect",
+                "spec.configuration.developerConfiguration.featureGates: \"Snapshot\" has no effect",
+                "spec.configuration.supportContainerResources[1].type: \"virtiofs\" has no effect",
+                "spec.configuration.vmRolloutStrategy: has no effect",
+                "spec.workloadUpdateStrategy: has no effect",
+                "spec.workloads.replicas: has no effect",
             ]
         );
+        let listed: Vec<_> = without_effect.iter().map(ToString::to_string).collect();
+        assert!(listed.contains(&"spec.workloads.replicas".to_owned()), "{listed:?}");
+        let gate = "spec.configuration.developerConfiguration.featureGates \"Snapshot\"".to_owned();
+        assert!(listed.contains(&gate), "{listed:?}");
     }
 }

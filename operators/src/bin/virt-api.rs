@@ -11,6 +11,8 @@ use tokio::net::TcpListener;
 use tracing::info;
 use vireo_client::program::{self, Failure, stop_signal};
 use vireo_client::tls::{self, Clients, TlsFiles};
+use vireo_operators::admission::Admission;
+use vireo_operators::config::LiveConfig;
 use vireo_operators::virt_api::agents::PodAgents;
 use vireo_operators::virt_api::front_proxy::FrontProxy;
 use vireo_operators::virt_api::{VirtApi, server};
@@ -49,12 +51,22 @@ async fn serve(args: Args) -> Result<(), Failure> {
         tls: Arc::new(TlsFiles::client(args.client_tls_dir)),
     };
     let virt_api = VirtApi::new(client.clone(), Arc::new(agents));
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
-    info!(listen = %args.listen, "virt-api serves");
+    let config = LiveConfig::watched(&client);
+    let admission = Admission::new(client.clone(), config.clone());
+    let serve = async {
+        // What is admitted before would have KubeVirt's defaults.
+        config.synced().await;
+        let listener = TcpListener::bind(args.listen)
+            .await
+            .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+        info!(listen = %args.listen, "virt-api serves");
+        let router = server::router(&client, virt_api, proxy, admission);
+        tls::serve(listener, Arc::new(files), router).await?;
+        Ok::<_, Failure>(())
+    };
     tokio::select! {
-        served = tls::serve(listener, Arc::new(files), server::router(&client, virt_api, proxy)) => served?,
+        served = serve => served?,
+        () = config.run() => {}
         () = stop => info!("virt-api stops"),
     }
     Ok(())

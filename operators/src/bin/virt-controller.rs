@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use kube::Client;
 use vireo_client::program::{self, Failure};
+use vireo_operators::config::LiveConfig;
 use vireo_operators::vmi::{Launcher, StartedBy};
 use vireo_operators::{Controllers, leader};
 
@@ -18,10 +19,6 @@ struct Args {
     /// The image of launcher Pods.
     #[arg(long, value_name = "IMAGE")]
     launcher_image: String,
-    /// Instances run on nodes without KVM too, where they are emulated. KubeVirt's
-    /// configuration.developerConfiguration.useEmulation.
-    #[arg(long)]
-    use_emulation: bool,
     /// The namespace of the leader's Lease.
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kubevirt")]
     namespace: String,
@@ -34,12 +31,7 @@ fn main() -> ExitCode {
 
 async fn control(args: Args) -> Result<(), Failure> {
     let client = Client::try_default().await?;
-    let launcher = Launcher {
-        image: args.launcher_image,
-        started_by: StartedBy::Kubelet,
-        native: false,
-        requires_kvm: !args.use_emulation,
-    };
-    let control = async { Controllers::new(&client, launcher).run().await };
+    let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
+    let control = async { Controllers::new(&client, launcher, LiveConfig::watched(&client)).run().await };
     leader::run(&client, (&args.namespace, COMPONENT), control).await
 }

@@ -27,10 +27,10 @@ struct Api {
 }
 
 /// The routes of virt-api.
-pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy) -> Router {
+pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy, admission: Admission) -> Router {
     let api = Api { client: client.clone(), virt_api, proxy };
     let webhook = |webhook: Webhook| {
-        let admission = Admission::new(client.clone());
+        let admission = admission.clone();
         post(move |Json(review): Json<Value>| async move {
             Json(webhooks::answer(&admission, webhook, &review).await)
         })

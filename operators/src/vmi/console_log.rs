@@ -5,12 +5,17 @@ use vireo_api::names::{SOCKETS_DIRECTORY, SOCKETS_VOLUME};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::images::small;
+use crate::config::ClusterConfig;
 
 /// Its name; KubeVirt's.
 const NAME: &str = "guest-console-log";
 
 /// The container, if the instance asks for it and has a console. `launcher` are the image and the socket of its launcher.
-pub(super) fn container(vmi: &VirtualMachineInstance, (image, socket): (&str, &str)) -> Option<Container> {
+pub(super) fn container(
+    vmi: &VirtualMachineInstance,
+    (image, socket): (&str, &str),
+    config: &ClusterConfig,
+) -> Option<Container> {
     let devices = &vmi.spec.domain.devices;
     if devices.log_serial_console != Some(true) || devices.autoattach_serial_console == Some(false) {
         return None;
@@ -19,6 +24,7 @@ pub(super) fn container(vmi: &VirtualMachineInstance, (image, socket): (&str, &s
     Some(Container {
         name: NAME.to_owned(),
         image: Some(image.to_owned()),
+        image_pull_policy: Some(config.image_pull_policy.clone()),
         command: Some(command.map(str::to_owned).into()),
         volume_mounts: Some(vec![VolumeMount {
             name: SOCKETS_VOLUME.to_owned(),
@@ -26,7 +32,7 @@ pub(super) fn container(vmi: &VirtualMachineInstance, (image, socket): (&str, &s
             read_only: Some(true),
             ..VolumeMount::default()
         }]),
-        ..small()
+        ..small(&config.console_log)
     })
 }
 
@@ -38,7 +44,8 @@ mod tests {
 
     fn of(devices: &Value) -> Option<Container> {
         let vmi = json!({"metadata": {"name": "demo"}, "spec": {"domain": {"devices": devices}}});
-        container(&serde_json::from_value(vmi).unwrap(), ("launcher:1", "/s/launcher.sock"))
+        let launcher = ("launcher:1", "/s/launcher.sock");
+        container(&serde_json::from_value(vmi).unwrap(), launcher, &ClusterConfig::default())
     }
 
     #[test]

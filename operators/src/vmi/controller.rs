@@ -21,6 +21,7 @@ use super::{
     Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
 };
 use crate::ReconcileError;
+use crate::config::LiveConfig;
 use crate::node::{self, Node};
 
 const COMPONENT: &str = "virtualmachine-controller";
@@ -36,6 +37,7 @@ type Refused = HashMap<ObjectKey, (&'static str, String)>;
 pub struct Controller {
     client: Client,
     launcher: Launcher,
+    config: LiveConfig,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     pods: Arc<Informer<LauncherPod>>,
     /// The claims that instances may wait for, where the kubelet mounts them; of each, that it exists.
@@ -54,16 +56,16 @@ impl std::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// A controller that reads caches of instances and of nodes, which the caller keeps.
+    /// A controller that reads the configuration and caches of instances and of nodes, which the caller keeps.
     pub fn new(
         client: Client,
         vmis: Arc<Informer<VirtualMachineInstance>>,
         nodes: Option<Arc<Informer<Node>>>,
-        launcher: Launcher,
+        (launcher, config): (Launcher, LiveConfig),
     ) -> Self {
         let queue = controller::queue();
-        let config = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
-        let pods = Informer::new(Kind::POD.all(&client), config, LauncherPod::read);
+        let launchers = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
+        let pods = Informer::new(Kind::POD.all(&client), launchers, LauncherPod::read);
         let changed = Arc::clone(&queue);
         vmis.on_change(move |vmi| changed.add(vmi.key.clone()));
         let changed = Arc::clone(&queue);
@@ -81,7 +83,7 @@ impl Controller {
             claims
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, launcher, vmis, pods, claims, nodes, recorder, queue, refused }
+        Self { client, launcher, config, vmis, pods, claims, nodes, recorder, queue, refused }
     }
 
     /// The instances to decide about.
@@ -94,6 +96,7 @@ impl Controller {
         let control = async {
             self.vmis.synced().await;
             self.pods.synced().await;
+            self.config.synced().await;
             if let Some(nodes) = &self.nodes {
                 nodes.synced().await;
             }
@@ -172,7 +175,7 @@ impl Controller {
         }
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
         let claims = self.claims(vmi, &whole).await?;
-        let pod = launcher_pod(&whole, &self.launcher, node, &claims)?;
+        let pod = launcher_pod(&whole, (&self.launcher, &self.config.current()), node, &claims)?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         match pods.create(&PostParams::default(), &pod).await {

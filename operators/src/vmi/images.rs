@@ -1,17 +1,17 @@
 //! The init containers of images in a launcher Pod: the kubelet pulls the images of disks and kernels as those of all Pods,
 //! and the node agent gets their files from these containers, which end as soon as its image store has them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, ResourceRequirements, Volume, VolumeMount,
+    Container, EmptyDirVolumeSource, LocalObjectReference, PodSpec, Volume, VolumeMount,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use vireo_api::names::{IMAGES_DIRECTORY, IMAGES_VOLUME, KERNEL_BOOT_CONTAINER, disk_container};
 use vireo_api::spec::ImageRef;
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::template::unprivileged;
+use crate::config::{ClusterConfig, ContainerResources};
 
 /// The volume with the launcher, which the containers of images run.
 const PROGRAM_VOLUME: &str = "launcher";
@@ -61,7 +61,7 @@ fn images(vmi: &VirtualMachineInstance) -> Vec<Image<'_>> {
 }
 
 /// Adds the containers of an instance's images to its launcher Pod. `launcher` is the image of the launcher.
-pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &str) {
+pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &str, config: &ClusterConfig) {
     let images = images(vmi);
     if images.is_empty() {
         return;
@@ -75,9 +75,10 @@ pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &s
     spec.init_containers.get_or_insert_default().push(Container {
         name: "container-disk-binary".to_owned(),
         image: Some(launcher.to_owned()),
+        image_pull_policy: Some(config.image_pull_policy.clone()),
         command: Some(command("/usr/bin/virt-launcher", &["install", PROGRAM_DIRECTORY])),
         volume_mounts: Some(vec![mount(PROGRAM_VOLUME, PROGRAM_DIRECTORY, false)]),
-        ..small()
+        ..small(&config.container_disk)
     });
     let secrets: BTreeSet<&str> =
         images.iter().map(|image| image.pull_secret).filter(|secret| !secret.is_empty()).collect();
@@ -85,10 +86,11 @@ pub(super) fn add(spec: &mut PodSpec, vmi: &VirtualMachineInstance, launcher: &s
         let reference = |name: &str| LocalObjectReference { name: name.to_owned() };
         spec.image_pull_secrets = Some(secrets.into_iter().map(reference).collect());
     }
-    spec.init_containers.get_or_insert_default().extend(images.into_iter().map(container));
+    let containers = images.into_iter().map(|image| container(image, config));
+    spec.init_containers.get_or_insert_default().extend(containers);
 }
 
-fn container(image: Image<'_>) -> Container {
+fn container(image: Image<'_>, config: &ClusterConfig) -> Container {
     let socket = format!("{IMAGES_DIRECTORY}/{}.sock", image.container);
     let (subcommand, operands) = image.offer;
     let arguments = [&[subcommand, "--socket", &socket][..], &operands].concat();
@@ -102,7 +104,7 @@ fn container(image: Image<'_>) -> Container {
             mount(IMAGES_VOLUME, IMAGES_DIRECTORY, false),
         ]),
         termination_message_policy: Some("FallbackToLogsOnError".to_owned()),
-        ..small()
+        ..small(&config.container_disk)
     }
 }
 
@@ -120,17 +122,9 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 }
 
 /// A container of little use and no privilege. Its user is the one who owns the files of container disks.
-pub(super) fn small() -> Container {
-    let quantities = |cpu: &str, memory: &str| {
-        let of = |name: &str, quantity: &str| (name.to_owned(), Quantity(quantity.to_owned()));
-        BTreeMap::from([of("cpu", cpu), of("memory", memory)])
-    };
+pub(super) fn small(resources: &ContainerResources) -> Container {
     Container {
-        resources: Some(ResourceRequirements {
-            requests: Some(quantities("1m", "1M")),
-            limits: Some(quantities("100m", "40M")),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(resources.into()),
         security_context: Some(unprivileged()),
         ..Container::default()
     }
@@ -145,7 +139,7 @@ mod tests {
     fn added(spec: Value) -> Value {
         let vmi = serde_json::from_value(json!({ "spec": spec })).unwrap();
         let mut pod = PodSpec::default();
-        add(&mut pod, &vmi, "launcher:1");
+        add(&mut pod, &vmi, "launcher:1", &ClusterConfig::default());
         json!(pod)
     }
 

@@ -3,13 +3,13 @@
 use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE};
 use vireo_api::v1::{Cpu, Quantity, VirtualMachineInstance};
 
+use crate::config::ClusterConfig;
+
 /// What QEMU and its launcher take beside the guest's memory: some 80 MiB and 6 MiB are measured, without a display.
 const QEMU: u64 = 120 << 20;
 /// What a launcher with our own monitor takes: some 6 MiB are measured.
 const MONITOR: u64 = 12 << 20;
-/// Thousandths of a CPU for a vCPU: ten share one, as KubeVirt's `cpuAllocationRatio` has it.
-const SHARED: u64 = 100;
-/// And for a vCPU with a CPU of its own.
+/// Thousandths of a CPU for a vCPU with a CPU of its own.
 const DEDICATED: u64 = 1000;
 
 /// Memory and CPU that an instance takes of a node.
@@ -24,23 +24,25 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// What an instance requests, else what its guest sees; and what is beside the guest. `native` is whether our own
-    /// monitor runs instances that do not say who is to run them.
-    pub(super) fn of(vmi: &VirtualMachineInstance, native: bool) -> Self {
+    /// What an instance requests, else the cluster's part of what its guest sees; and what is beside the guest. `native` is
+    /// whether our own monitor runs instances that do not say who is to run them.
+    pub(super) fn of(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) -> Self {
         let domain = &vmi.spec.domain;
-        let resource = |name: &str| {
-            let resources = &domain.resources;
-            resources.requests.get(name).or_else(|| resources.limits.get(name))
-        };
+        let resources = &domain.resources;
         let bytes = |given: Option<&Quantity>| Some(Bytes::try_from(given?).ok()?.get());
         let visible = domain.memory.as_ref().and_then(|memory| memory.guest.as_ref());
-        let guest = bytes(resource("memory")).or_else(|| bytes(visible)).unwrap_or_default();
-        let overcommits = domain.resources.overcommit_guest_overhead == Some(true);
-        let overhead = if overcommits { 0 } else { overhead(vmi, native) };
+        let guest = bytes(resources.requests.get("memory"))
+            .or_else(|| bytes(visible).map(|visible| percent(visible, config.memory_overcommit)))
+            .or_else(|| bytes(resources.limits.get("memory")))
+            .unwrap_or_default();
+        let overcommits = resources.overcommit_guest_overhead == Some(true);
+        let overhead = if overcommits { 0 } else { overhead(vmi, native, config) };
         let cpu = domain.cpu.as_deref();
         let dedicated = cpu.is_some_and(|cpu| cpu.dedicated_cpu_placement == Some(true));
-        let share = vcpus(cpu).saturating_mul(if dedicated { DEDICATED } else { SHARED });
-        let requested = resource("cpu").and_then(|given| MilliCpus::try_from(given).ok());
+        let all = vcpus(cpu).saturating_mul(DEDICATED);
+        let share = if dedicated { all } else { all.div_ceil(config.cpu_allocation_ratio.max(1)) };
+        let requested = resources.requests.get("cpu").or_else(|| resources.limits.get("cpu"));
+        let requested = requested.and_then(|given| MilliCpus::try_from(given).ok());
         Self {
             memory: guest.saturating_add(overhead),
             overhead,
@@ -55,10 +57,25 @@ fn vcpus(cpu: Option<&Cpu>) -> u64 {
     counts.into_iter().map(|count| u64::from(count.unwrap_or(1).max(1))).fold(1, u64::saturating_mul)
 }
 
+/// What is requested for memory of which this is `percent` percent.
+fn percent(memory: u64, percent: u64) -> u64 {
+    let requested = u128::from(memory) * 100 / u128::from(percent.max(1));
+    u64::try_from(requested).unwrap_or(u64::MAX)
+}
+
 /// Where it is not known who runs the guest, it may be QEMU.
-fn overhead(vmi: &VirtualMachineInstance, native: bool) -> u64 {
+fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) -> u64 {
     let wanted = vmi.metadata.annotations.get(HYPERVISOR_ANNOTATION);
-    if wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE)) { MONITOR } else { QEMU }
+    let bytes =
+        if wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE)) { MONITOR } else { QEMU };
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "some MiB times a number above 0; more than 64 bits can hold becomes the most that they can"
+    )]
+    let bytes = (bytes as f64 * config.overhead_ratio).ceil() as u64;
+    bytes
 }
 
 #[cfg(test)]
@@ -91,10 +108,35 @@ mod tests {
             ),
             (json!({"resources": {"limits": {"memory": "1Gi", "cpu": 2}}}), 1024 * MI + QEMU, 2000),
             (json!({"memory": guest, "resources": {"overcommitGuestOverhead": true}}), 64 * MI, 100),
-            (json!({"cpu": {"cores": u32::MAX, "sockets": u32::MAX, "threads": u32::MAX}}), QEMU, u64::MAX),
+            (
+                json!({"cpu": {"cores": u32::MAX, "sockets": u32::MAX, "threads": u32::MAX}}),
+                QEMU,
+                u64::MAX.div_ceil(10),
+            ),
             (json!({"memory": {"guest": "18446744073709551615"}}), u64::MAX, 100),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI + QEMU, 100),
         ] {
-            let Requests { memory: has, cpu: vcpus, .. } = Requests::of(&vmi(domain.clone()), false);
+            let config = ClusterConfig::default();
+            let Requests { memory: has, cpu: vcpus, .. } = Requests::of(&vmi(domain.clone()), false, &config);
+            assert_eq!((has, vcpus), (memory, cpu), "{domain}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_decides_what_is_shared() {
+        let config =
+            ClusterConfig { cpu_allocation_ratio: 3, memory_overcommit: 150, ..ClusterConfig::default() };
+        let guest = json!({"guest": "96Mi"});
+        for (domain, memory, cpu) in [
+            (json!({"memory": guest, "cpu": {"cores": 2}}), 64 * MI + QEMU, 667),
+            (
+                json!({"memory": guest, "resources": {"requests": {"memory": "32Mi", "cpu": "10m"}}}),
+                32 * MI + QEMU,
+                10,
+            ),
+            (json!({"memory": guest, "resources": {"limits": {"memory": "1Gi"}}}), 64 * MI + QEMU, 334),
+        ] {
+            let Requests { memory: has, cpu: vcpus, .. } = Requests::of(&vmi(domain.clone()), false, &config);
             assert_eq!((has, vcpus), (memory, cpu), "{domain}");
         }
     }
@@ -102,10 +144,13 @@ mod tests {
     #[test]
     fn our_own_monitor_takes_less() {
         let mut vmi = vmi(json!({}));
-        assert_eq!(Requests::of(&vmi, true).overhead, MONITOR);
+        let overhead = |vmi: &_, native| Requests::of(vmi, native, &ClusterConfig::default()).overhead;
+        assert_eq!(overhead(&vmi, true), MONITOR);
         vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "native".to_owned());
-        assert_eq!(Requests::of(&vmi, false).overhead, MONITOR);
+        assert_eq!(overhead(&vmi, false), MONITOR);
+        let config = ClusterConfig { overhead_ratio: 2.5, ..ClusterConfig::default() };
+        assert_eq!(Requests::of(&vmi, false, &config).overhead, MONITOR * 5 / 2);
         vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "qemu".to_owned());
-        assert_eq!(Requests::of(&vmi, true).overhead, QEMU, "what is asked for counts");
+        assert_eq!(overhead(&vmi, true), QEMU, "what is asked for counts");
     }
 }

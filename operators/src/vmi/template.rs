@@ -20,6 +20,7 @@ use vireo_client::Kind;
 
 use super::claims::Claims;
 use super::resources::Requests;
+use crate::config::{ARCHITECTURE, ClusterConfig};
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
 const END_MARGIN: i64 = 30;
@@ -58,8 +59,6 @@ pub struct Launcher {
     pub started_by: StartedBy,
     /// Whether our own monitor runs instances that do not say who is to run them.
     pub native: bool,
-    /// Whether instances are scheduled to nodes with KVM alone. Elsewhere they are emulated.
-    pub requires_kvm: bool,
 }
 
 /// The launcher Pod of an instance, bound to a node where one is given. `claims` are those that the instance starts with,
@@ -69,12 +68,12 @@ pub struct Launcher {
 /// When a field of the instance is none of a Pod.
 pub fn launcher_pod(
     vmi: &VirtualMachineInstance,
-    launcher: &Launcher,
+    (launcher, config): (&Launcher, &ClusterConfig),
     node: Option<&str>,
     claims: &Claims,
 ) -> Result<Pod, serde_json::Error> {
     let spec = &vmi.spec;
-    let requests = Requests::of(vmi, launcher.native);
+    let requests = Requests::of(vmi, launcher.native, config);
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let grace = spec.termination_grace_period_seconds.unwrap_or(DEFAULT_GRACE).max(0);
     let by_kubelet = launcher.started_by == StartedBy::Kubelet;
@@ -92,6 +91,7 @@ pub fn launcher_pod(
     let container = Container {
         name: COMPUTE.to_owned(),
         image: Some(launcher.image.clone()),
+        image_pull_policy: by_kubelet.then(|| config.image_pull_policy.clone()),
         command: Some(command.into()),
         volume_mounts: by_kubelet.then(|| vec![mount]),
         security_context: by_kubelet.then(unprivileged),
@@ -100,9 +100,8 @@ pub fn launcher_pod(
                 ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
                 ("memory".to_owned(), Quantity(requests.memory.to_string())),
             ])),
-            // The request of a device is its limit.
-            limits: launcher
-                .requires_kvm
+            // The request of a device is its limit. Without KVM, instances are emulated.
+            limits: (by_kubelet && !config.use_emulation)
                 .then(|| BTreeMap::from([(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()))])),
             ..ResourceRequirements::default()
         }),
@@ -125,7 +124,8 @@ pub fn launcher_pod(
             service_account_name: text(&spec.service_account_name),
             termination_grace_period_seconds: Some(grace.saturating_add(END_MARGIN)),
             node_name: node.map(str::to_owned),
-            node_selector: Some(node_selector(vmi)),
+            node_selector: Some(node_selector(vmi, config)),
+            runtime_class_name: config.runtime_class.clone(),
             affinity: converted::<_, Affinity>(spec.affinity.as_ref())?,
             tolerations: converted::<_, Vec<Toleration>>(Some(&spec.tolerations))?,
             topology_spread_constraints: converted::<_, Vec<TopologySpreadConstraint>>(Some(
@@ -136,8 +136,8 @@ pub fn launcher_pod(
         status: None,
     };
     if let Some(spec) = pod.spec.as_mut().filter(|_| by_kubelet) {
-        spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET)));
-        super::images::add(spec, vmi, &launcher.image);
+        spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET), config));
+        super::images::add(spec, vmi, &launcher.image, config);
         super::claims::add(&mut pod, vmi, claims);
     }
     Ok(pod)
@@ -182,13 +182,15 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     }
 }
 
-fn node_selector(vmi: &VirtualMachineInstance) -> BTreeMap<String, String> {
+fn node_selector(vmi: &VirtualMachineInstance, config: &ClusterConfig) -> BTreeMap<String, String> {
     let spec = &vmi.spec;
-    let architecture = Some(spec.architecture.as_str()).filter(|given| !given.is_empty()).unwrap_or("amd64");
+    let architecture =
+        Some(spec.architecture.as_str()).filter(|given| !given.is_empty()).unwrap_or(ARCHITECTURE);
     let mut selector = BTreeMap::from([
         (SCHEDULABLE_LABEL.to_owned(), "true".to_owned()),
         ("kubernetes.io/arch".to_owned(), architecture.to_owned()),
     ]);
+    selector.extend(config.node_selectors.clone());
     selector.extend(spec.node_selector.clone());
     selector
 }
@@ -230,9 +232,70 @@ mod tests {
     }
 
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
+        let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
+        let settings = (&launcher, &ClusterConfig::default());
+        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), settings, node, &Claims::new()).unwrap())
+    }
+
+    /// That of a cluster with this configuration.
+    fn configured(configuration: Value, vmi: Value) -> Value {
+        let (config, problems) = ClusterConfig::read(&serde_json::from_value(configuration).unwrap());
+        assert_eq!(problems, []);
         let launcher =
-            Launcher { image: "launcher:1".to_owned(), started_by, native: false, requires_kvm: true };
-        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), &launcher, node, &Claims::new()).unwrap())
+            Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
+        let vmi = serde_json::from_value(vmi).unwrap();
+        json!(launcher_pod(&vmi, (&launcher, &config), None, &Claims::new()).unwrap())
+    }
+
+    #[test]
+    fn settings_of_the_cluster_are_in_the_pod() {
+        let vmi = json!({"metadata": {"name": "demo"}, "spec": {
+            "nodeSelector": {"disk": "ssd"},
+            "domain": {"memory": {"guest": "64Mi"}, "cpu": {"cores": 3}, "devices": {"logSerialConsole": true}},
+            "volumes": [{"name": "root", "containerDisk": {"image": "example.com/d:1"}}],
+        }});
+        let support = |kind: &str| json!({"type": kind, "resources": {"requests": {"memory": "7Mi"}}});
+        let configuration = json!({
+            "imagePullPolicy": "Always", "defaultRuntimeClass": "kata",
+            "additionalGuestMemoryOverheadRatio": "1.5",
+            "supportContainerResources": [support("container-disk"), support("guest-console-log")],
+            "developerConfiguration": {"cpuAllocationRatio": 2, "memoryOvercommit": 200, "useEmulation": true,
+                "nodeSelectors": {"disk": "any", "rack": "1"}},
+        });
+        let spec = configured(configuration, vmi.clone())["spec"].take();
+        let compute = &spec["containers"][0];
+        assert_eq!(
+            (&compute["imagePullPolicy"], &spec["runtimeClassName"]),
+            (&json!("Always"), &json!("kata"))
+        );
+        let overhead = (120 << 20) * 3 / 2;
+        let requests = json!({"cpu": "1500m", "memory": ((32 << 20) + overhead).to_string()});
+        assert_eq!(compute["resources"], json!({ "requests": requests }), "nothing of KVM");
+        assert_eq!(
+            (&spec["nodeSelector"]["disk"], &spec["nodeSelector"]["rack"]),
+            (&json!("ssd"), &json!("1"))
+        );
+        let small =
+            json!({"requests": {"cpu": "1m", "memory": "7Mi"}, "limits": {"cpu": "100m", "memory": "40M"}});
+        let others = [&spec["containers"][1], &spec["initContainers"][1]];
+        assert_eq!(others.map(|one| one["name"].clone()), ["guest-console-log", "volumeroot"]);
+        for container in others {
+            assert_eq!(container["resources"], small);
+        }
+        for container in [&spec["containers"][1], &spec["initContainers"][0]] {
+            assert_eq!(container["imagePullPolicy"], "Always", "they have the launcher's image");
+        }
+
+        let usual = configured(json!({}), vmi)["spec"].take();
+        assert_eq!(
+            (&usual["containers"][0]["imagePullPolicy"], usual.get("runtimeClassName")),
+            (&json!("IfNotPresent"), None)
+        );
+        let limits = json!({"devices.kubevirt.io/kvm": "1"});
+        assert_eq!(usual["containers"][0]["resources"]["limits"], limits);
+        let small =
+            json!({"requests": {"cpu": "1m", "memory": "1M"}, "limits": {"cpu": "100m", "memory": "40M"}});
+        assert_eq!(usual["initContainers"][0]["resources"], small);
     }
 
     #[test]
@@ -263,7 +326,7 @@ mod tests {
         let requests = json!({"cpu": "100m", "memory": (64 << 20) + 125_829_120_i64});
         let requests = json!({"cpu": requests["cpu"], "memory": requests["memory"].to_string()});
         assert_eq!(spec["containers"][0]["resources"]["requests"], requests);
-        assert_eq!(spec["containers"][0]["resources"]["limits"], json!({"devices.kubevirt.io/kvm": "1"}));
+        assert_eq!(spec["containers"][0]["resources"].get("limits"), None, "of this host");
         assert_eq!(
             (&spec["restartPolicy"], &spec["terminationGracePeriodSeconds"]),
             (&json!("Never"), &json!(60))

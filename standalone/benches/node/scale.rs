@@ -23,6 +23,7 @@ use vireo_handler::jobs::Jobs;
 use vireo_handler::storage::{AllowedPaths, Claims};
 use vireo_install::policy;
 use vireo_operators::Controllers;
+use vireo_operators::config::{ClusterConfig, LiveConfig};
 use vireo_operators::vmi::{Launcher, StartedBy};
 use vireo_standalone::bootstrap;
 use vireo_standalone::cdi::CdiApi;
@@ -88,10 +89,11 @@ async fn run(count: usize, kind: Kind) -> Result<(), Error> {
         image: "vireo/virt-launcher:bench".to_owned(),
         started_by: StartedBy::Kubelet,
         native: false,
-        requires_kvm: false,
     };
-    let controllers =
-        Controllers::new(&client(&server, policy::VIRT_CONTROLLER, "virt-controller"), launcher);
+    // The nodes have no KVM.
+    let config = LiveConfig::fixed(ClusterConfig { use_emulation: true, ..ClusterConfig::default() });
+    let virt_controller = client(&server, policy::VIRT_CONTROLLER, "virt-controller");
+    let controllers = Controllers::new(&virt_controller, launcher, config);
     let nodes = Nodes::new(scheduler(&server), &client(&server, policy::VIRT_HANDLER, "virt-handler"));
     let administrator = administrator(&server);
     tokio::select! {

@@ -4,6 +4,7 @@
 use vireo_api::names::{CREATED_BY_LABEL, NODE_LABEL};
 use vireo_apiserver::meta;
 use vireo_operators::Controllers;
+use vireo_operators::config::LiveConfig;
 use vireo_operators::placement::controller::Controller as Placement;
 
 use super::*;
@@ -32,7 +33,7 @@ impl Placed {
         let mut controller = tokio::task::JoinSet::new();
         controller.spawn(async move { placement.run().await });
         let virt_controller = client(&world.server, VIRT_CONTROLLER, "virt-controller");
-        let controllers = Controllers::new(&virt_controller, launcher());
+        let controllers = Controllers::new(&virt_controller, launcher(), LiveConfig::default());
         controller.spawn(async move { controllers.run().await });
         let store = Arc::clone(&world.server.store);
         controller.spawn(garbage_collector::run(store, Arc::new(Registry::new(crate::resource::rows()))));

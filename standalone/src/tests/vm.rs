@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use tokio::task::JoinSet;
 use vireo_apiserver::store::Object;
 use vireo_apiserver::{garbage_collector, meta};
+use vireo_operators::config::LiveConfig;
 use vireo_operators::{Controllers, vm::FINALIZER};
 
 use super::*;
@@ -44,8 +45,8 @@ impl Controlled {
 
     /// Starts the controllers and the garbage collector.
     fn control(&mut self) {
-        let controllers =
-            Controllers::new(&client(&self.world.server, VIRT_CONTROLLER, "virt-controller"), launcher());
+        let client = client(&self.world.server, VIRT_CONTROLLER, "virt-controller");
+        let controllers = Controllers::new(&client, launcher(), LiveConfig::default());
         self.tasks.spawn(async move { controllers.run().await });
         let store = Arc::clone(&self.world.server.store);
         self.tasks.spawn(garbage_collector::run(store, Arc::new(Registry::new(crate::resource::rows()))));

@@ -69,6 +69,8 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     );
     let pod = vireo.pod("demo")?;
     assert_eq!(condition(&pod, "Ready")["status"], "True", "{pod:#}");
+    // By the cluster's cpuAllocationRatio.
+    assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"], "50m", "{:#}", pod["spec"]);
     let owner = &pod["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&"VirtualMachineInstance".into(), &vmi["metadata"]["uid"]));
     assert_eq!(vmi["status"]["interfaces"][0]["ipAddress"], pod["status"]["podIP"], "{:#}", vmi["status"]);

@@ -86,13 +86,25 @@ pub(super) fn has_another_authority(vireo: &Vireo<'_>, first: &str) -> Result<()
 pub(super) fn is_configured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a KubeVirt object is changed");
     // The authority is due to be replaced after a minute.
-    let patch = r#"{"spec": {"infra": {"replicas": 2}, "configuration": {"machineType": "q35"},
+    let patch = r#"{"spec": {"infra": {"replicas": 2},
+        "configuration": {"vmRolloutStrategy": "Stage",
+            "developerConfiguration": {"featureGates": ["LiveMigration", "Snapshot"], "cpuAllocationRatio": 20}},
         "certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "1h", "renewBefore": "59m"}}}}}"#;
     let warnings = configure(vireo, patch)?;
-    assert!(warnings.contains("spec.configuration.machineType: has no effect"), "{warnings}");
+    // kubectl unquotes them, or not.
+    let warnings = warnings.replace(['\\', '"'], "");
+    let gates = "spec.configuration.developerConfiguration.featureGates";
+    for warning in
+        ["spec.configuration.vmRolloutStrategy: has no effect", &format!("{gates}: Snapshot has no effect")]
+    {
+        assert!(warnings.contains(warning), "{warning} in {warnings}");
+    }
+    assert!(!warnings.contains("LiveMigration"), "{warnings}");
     let kubevirt = vireo.json("get -n kubevirt kubevirt kubevirt")?;
     let unsupported = &condition(&kubevirt, "UnsupportedConfiguration")["message"];
-    assert_eq!(unsupported, "these settings have no effect: spec.configuration.machineType");
+    let expected =
+        format!("these settings have no effect: spec.configuration.vmRolloutStrategy, {gates} \"Snapshot\"");
+    assert_eq!(unsupported, &expected);
     let budgets = vireo.ok("-n kubevirt get pdb -o name");
     assert_eq!(budgets.lines().count(), 2, "{budgets}");
 

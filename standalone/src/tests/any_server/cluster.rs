@@ -21,6 +21,7 @@ use vireo_apiserver::client::InProcess;
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
+use vireo_operators::config::LiveConfig;
 
 use super::super::World;
 use vireo_install::policy::{VIRT_API, VIRT_CONTROLLER, policy};
@@ -188,7 +189,8 @@ impl Cluster {
 
     /// Runs virt-controller's controllers until the end of the test.
     pub(super) fn start_controllers(&self) {
-        let controllers = Controllers::new(&self.virt_controller(), crate::tests::launcher());
+        let controllers =
+            Controllers::new(&self.virt_controller(), crate::tests::launcher(), LiveConfig::default());
         self.tasks.lock().unwrap().spawn(async move { controllers.run().await });
     }
 

@@ -1,0 +1,246 @@
+//! The configuration of a cluster: `spec.configuration` of its KubeVirt object, with the defaults of what it does not set.
+
+pub mod feature_gates;
+mod live;
+mod support;
+
+use std::collections::BTreeMap;
+
+use vireo_api::spec::{
+    Cause, Field, MilliCpus, is_cpu_model, is_dns_subdomain, is_machine_type, label_selector_problems,
+};
+use vireo_api::v1::{DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, Quantity};
+
+pub use live::{LiveConfig, NAMESPACE};
+pub use support::{ContainerResources, SUPPORTED_TYPES};
+
+use crate::Problem;
+
+/// The machine type of VMIs that set none.
+pub const MACHINE_TYPE: &str = "q35";
+/// The architecture of VMIs that set none.
+pub const ARCHITECTURE: &str = "amd64";
+/// KubeVirt's `cpuRequest`, which leaves the request to `cpuAllocationRatio`.
+const CPU_REQUEST: u64 = 100;
+/// The most that a VMI can have, whose topology may depend on its request.
+const MAX_CPU_REQUEST: u64 = 254_000;
+const EVICTION_STRATEGIES: [&str; 4] = ["External", "LiveMigrate", "LiveMigrateIfPossible", "None"];
+/// When images may be pulled.
+pub(crate) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
+
+/// What is configured for all VMIs of a cluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClusterConfig {
+    /// The machine type of VMIs that set none.
+    pub machine_type: String,
+    /// Patterns of the machine types that VMIs may have.
+    pub emulated_machines: Vec<String>,
+    /// The CPU model of VMIs that set none.
+    pub cpu_model: String,
+    /// The CPU request of VMIs that set none, where it does not depend on the vCPUs.
+    pub cpu_request: Option<Quantity>,
+    /// The eviction strategy of VMIs that set none.
+    pub eviction_strategy: String,
+    /// When the image of launcher Pods is pulled.
+    pub image_pull_policy: String,
+    /// The RuntimeClass of launcher Pods.
+    pub runtime_class: Option<String>,
+    /// By what the memory beside the guest is multiplied.
+    pub overhead_ratio: f64,
+    /// How many vCPUs share a CPU of the node.
+    pub cpu_allocation_ratio: u64,
+    /// Guest memory in percent of what is requested for it.
+    pub memory_overcommit: u64,
+    /// Labels that nodes of VMIs must have.
+    pub node_selectors: BTreeMap<String, String>,
+    /// Whether VMIs run on nodes without KVM.
+    pub use_emulation: bool,
+    /// Resources of the containers of images.
+    pub container_disk: ContainerResources,
+    /// Resources of the container with the log of the serial console.
+    pub console_log: ContainerResources,
+}
+
+impl Default for ClusterConfig {
+    fn default() -> Self {
+        Self {
+            machine_type: MACHINE_TYPE.to_owned(),
+            emulated_machines: ["q35*", "pc-q35*"].map(str::to_owned).into(),
+            cpu_model: "host-model".to_owned(),
+            cpu_request: None,
+            eviction_strategy: "None".to_owned(),
+            image_pull_policy: "IfNotPresent".to_owned(),
+            runtime_class: None,
+            overhead_ratio: 1.0,
+            cpu_allocation_ratio: 10,
+            memory_overcommit: 100,
+            node_selectors: BTreeMap::new(),
+            use_emulation: false,
+            container_disk: ContainerResources::default(),
+            console_log: ContainerResources::default(),
+        }
+    }
+}
+
+/// What is wrong with settings.
+#[derive(Debug, Default)]
+struct Findings(Vec<Problem>);
+
+impl Findings {
+    fn add(&mut self, cause: Cause, field: &Field, message: String) {
+        self.0.push(Problem { cause, field: field.to_string(), message });
+    }
+
+    fn invalid(&mut self, field: &Field, value: &str, why: &str) {
+        self.add(Cause::Invalid, field, format!("Invalid value: {value:?}: {why}"));
+    }
+
+    fn unsupported(&mut self, field: &Field, value: &str, supported: &[&str]) {
+        self.0.push(Problem::unsupported_value(field.as_str(), value, supported));
+    }
+
+    /// A text that is set, and that is one of those that are supported.
+    fn one_of(&mut self, field: &Field, value: &str, supported: &[&str]) -> Option<String> {
+        let is_supported = value.is_empty() || supported.contains(&value);
+        if !is_supported {
+            self.unsupported(field, value, supported);
+        }
+        Some(value.to_owned()).filter(|value| is_supported && !value.is_empty())
+    }
+}
+
+impl ClusterConfig {
+    /// Reads the configuration of a KubeVirt object: what is not valid is as if it were not set, and named by the problems.
+    pub fn read(given: &KubeVirtConfiguration) -> (Self, Vec<Problem>) {
+        let (mut config, mut found) = (Self::default(), Findings::default());
+        let at = Field::new("spec.configuration");
+        config.read_machine(given, &at, &mut found);
+        if is_cpu_model(&given.cpu_model) {
+            config.cpu_model.clone_from(&given.cpu_model);
+        } else if !given.cpu_model.is_empty() {
+            let why = "must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'";
+            found.invalid(&at.at("cpuModel"), &given.cpu_model, why);
+        }
+        if let Some(request) = &given.cpu_request {
+            match MilliCpus::try_from(request).map(MilliCpus::get) {
+                Ok(CPU_REQUEST) => {}
+                Ok(1..=MAX_CPU_REQUEST) => config.cpu_request = Some(request.clone()),
+                _ => found.invalid(&at.at("cpuRequest"), request.as_str(), "must be above 0 and at most 254"),
+            }
+        }
+        // An empty strategy is none of them.
+        if let Some(strategy) = &given.eviction_strategy {
+            match EVICTION_STRATEGIES.contains(&strategy.as_str()) {
+                true => config.eviction_strategy.clone_from(strategy),
+                false => found.unsupported(&at.at("evictionStrategy"), strategy, &EVICTION_STRATEGIES),
+            }
+        }
+        let policy = found.one_of(&at.at("imagePullPolicy"), &given.image_pull_policy, &PULL_POLICIES);
+        config.image_pull_policy = policy.unwrap_or(config.image_pull_policy);
+        match given.default_runtime_class.as_str() {
+            "" => {}
+            name if is_dns_subdomain(name) => config.runtime_class = Some(name.to_owned()),
+            name => found.invalid(&at.at("defaultRuntimeClass"), name, "must be the name of a RuntimeClass"),
+        }
+        if let Some(ratio) = &given.additional_guest_memory_overhead_ratio {
+            match ratio.parse::<f64>().ok().filter(|ratio| ratio.is_finite() && *ratio > 0.0) {
+                Some(ratio) => config.overhead_ratio = ratio,
+                None => {
+                    let field = at.at("additionalGuestMemoryOverheadRatio");
+                    found.invalid(&field, ratio, "must be a number above 0, such as 1.5");
+                }
+            }
+        }
+        if let Some(network) = &given.network {
+            let field = at.at("network").at("defaultNetworkInterface");
+            found.one_of(&field, &network.default_network_interface, &["masquerade"]);
+        }
+        config.read_support(&given.support_container_resources, &at, &mut found);
+        if let Some(developer) = &given.developer_configuration {
+            config.read_developer(developer, &at.at("developerConfiguration"), &mut found);
+        }
+        (config, found.0)
+    }
+
+    fn read_machine(&mut self, given: &KubeVirtConfiguration, at: &Field, found: &mut Findings) {
+        let amd64 = given.architecture_configuration.as_ref().and_then(|one| one.amd64.as_ref());
+        let amd64 = amd64.cloned().unwrap_or_default();
+        let at_amd64 = at.at("architectureConfiguration").at("amd64");
+        let of_architecture = (at_amd64.at("machineType"), &amd64.machine_type);
+        // The deprecated field takes precedence, as in KubeVirt.
+        let both = [of_architecture, (at.at("machineType"), &given.machine_type)];
+        for (field, kind) in both.into_iter().filter(|(_, kind)| !kind.is_empty()) {
+            match is_machine_type(kind) {
+                true => self.machine_type.clone_from(kind),
+                false => found.unsupported(&field, kind, &["q35"]),
+            }
+        }
+        let field = at_amd64.at("emulatedMachines");
+        let before = found.0.len();
+        for (index, pattern) in amd64.emulated_machines.iter().enumerate() {
+            if !["q35", "pc-q35"].iter().any(|kind| pattern.starts_with(kind)) {
+                found.unsupported(&field.index(index), pattern, &["q35*", "pc-q35*"]);
+            }
+        }
+        if amd64.emulated_machines.is_empty() || found.0.len() > before {
+            return;
+        }
+        let patterns = std::mem::replace(&mut self.emulated_machines, amd64.emulated_machines);
+        if !self.allows_machine(&self.machine_type) {
+            let why =
+                format!("must match the machine type of VMIs that set none, which is {}", self.machine_type);
+            found.invalid(&field, &self.emulated_machines.join(", "), &why);
+            self.emulated_machines = patterns;
+        }
+    }
+
+    fn read_developer(&mut self, given: &DeveloperConfiguration, at: &Field, found: &mut Findings) {
+        let mut above_0 = |name: &str, given: Option<i64>, default: u64| match given {
+            None => default,
+            Some(number) => match u64::try_from(number) {
+                Ok(number @ 1..) => number,
+                _ => {
+                    let field = at.at(name);
+                    let message = format!("Invalid value: {number}: must be greater than or equal to 1");
+                    found.add(Cause::Invalid, &field, message);
+                    default
+                }
+            },
+        };
+        self.cpu_allocation_ratio =
+            above_0("cpuAllocationRatio", given.cpu_allocation_ratio, self.cpu_allocation_ratio);
+        self.memory_overcommit = above_0("memoryOvercommit", given.memory_overcommit, self.memory_overcommit);
+        let selector =
+            LabelSelector { match_labels: given.node_selectors.clone(), ..LabelSelector::default() };
+        let field = at.at("nodeSelectors");
+        match label_selector_problems(&selector, &field).as_slice() {
+            [] => self.node_selectors = selector.match_labels,
+            problems => {
+                problems.iter().for_each(|one| found.add(one.cause(), &field, one.message().to_owned()));
+            }
+        }
+        self.use_emulation = given.use_emulation;
+    }
+
+    /// Whether VMIs may have a machine type.
+    pub fn allows_machine(&self, machine: &str) -> bool {
+        self.emulated_machines.iter().any(|pattern| matches(pattern, machine))
+    }
+}
+
+/// Whether a text matches a pattern, in which `*` stands for any text.
+fn matches(pattern: &str, text: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else { return false };
+    let mut parts: Vec<&str> = parts.collect();
+    let Some(last) = parts.pop() else { return rest.is_empty() };
+    for part in parts {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! The configuration of a cluster as it is now.
+
+use std::sync::Arc;
+
+use kube::Client;
+use kube::runtime::watcher;
+use serde_json::Value;
+use vireo_api::decode;
+use vireo_api::v1::KubeVirt;
+use vireo_client::Kind;
+use vireo_client::informer::Informer;
+
+use super::ClusterConfig;
+
+/// The namespace of the KubeVirt object that counts.
+pub const NAMESPACE: &str = "kubevirt";
+
+/// Knows the configuration, which may change at any time. The default is that of a cluster that sets nothing.
+#[derive(Debug, Clone)]
+pub struct LiveConfig(Source);
+
+#[derive(Debug, Clone)]
+enum Source {
+    Fixed(Arc<ClusterConfig>),
+    /// The KubeVirt objects.
+    Watched(Arc<Informer<KubeVirt>>),
+}
+
+impl Default for LiveConfig {
+    fn default() -> Self {
+        Self::fixed(ClusterConfig::default())
+    }
+}
+
+/// What of a KubeVirt object can be read. Its status is of no use here.
+#[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
+fn read(mut object: Value) -> Result<KubeVirt, serde_json::Error> {
+    if let Some(fields) = object.as_object_mut() {
+        fields.remove("status");
+    }
+    Ok(decode::object::<KubeVirt>(object).object)
+}
+
+impl LiveConfig {
+    /// One that does not change.
+    pub fn fixed(config: ClusterConfig) -> Self {
+        Self(Source::Fixed(Arc::new(config)))
+    }
+
+    /// That of the KubeVirt object of a cluster, which [`run`](Self::run) watches.
+    pub fn watched(client: &Client) -> Self {
+        Self(Source::Watched(Informer::new(Kind::KUBEVIRT.all(client), watcher::Config::default(), read)))
+    }
+
+    /// Watches until it is dropped. It returns at once where there is nothing to watch.
+    pub async fn run(&self) {
+        if let Source::Watched(installations) = &self.0 {
+            installations.run().await;
+        }
+    }
+
+    /// Waits until it is known.
+    pub async fn synced(&self) {
+        if let Source::Watched(installations) = &self.0 {
+            installations.synced().await;
+        }
+    }
+
+    /// The configuration now. Settings that are not valid are as if they were not set; virt-operator names them.
+    pub fn current(&self) -> Arc<ClusterConfig> {
+        let installations = match &self.0 {
+            Source::Fixed(config) => return Arc::clone(config),
+            Source::Watched(installations) => installations.namespace(NAMESPACE).into_iter(),
+        };
+        let oldest =
+            installations.min_by_key(|one| (one.metadata.creation_timestamp.clone(), one.key.clone()));
+        Arc::new(oldest.map(|one| ClusterConfig::read(&one.spec.configuration).0).unwrap_or_default())
+    }
+}

@@ -1,0 +1,173 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn read(configuration: Value) -> (ClusterConfig, Vec<Problem>) {
+    ClusterConfig::read(&serde_json::from_value(configuration).unwrap())
+}
+
+/// The configuration that settings make of the default one.
+fn config(set: impl FnOnce(&mut ClusterConfig)) -> ClusterConfig {
+    let mut config = ClusterConfig::default();
+    set(&mut config);
+    config
+}
+
+#[test]
+fn every_setting_is_read() {
+    let amd64 = |settings: Value| json!({"architectureConfiguration": {"amd64": settings}});
+    let developer = |settings: Value| json!({ "developerConfiguration": settings });
+    for (given, expected) in [
+        (json!({}), config(|_| {})),
+        (json!({"machineType": "pc-q35-9.0"}), config(|one| one.machine_type = "pc-q35-9.0".to_owned())),
+        (
+            amd64(json!({"machineType": "pc-q35-9.0"})),
+            config(|one| one.machine_type = "pc-q35-9.0".to_owned()),
+        ),
+        (
+            json!({"machineType": "q35", "architectureConfiguration": {"amd64": {"machineType": "pc-q35-9.0"}}}),
+            config(|_| {}),
+        ),
+        (
+            amd64(json!({"emulatedMachines": ["q35"]})),
+            config(|one| one.emulated_machines = vec!["q35".to_owned()]),
+        ),
+        (json!({"cpuModel": "Skylake-Client"}), config(|one| one.cpu_model = "Skylake-Client".to_owned())),
+        (json!({"cpuRequest": "500m"}), config(|one| one.cpu_request = Some(Quantity("500m".to_owned())))),
+        (json!({"cpuRequest": "100m"}), config(|_| {})),
+        (
+            json!({"evictionStrategy": "External"}),
+            config(|one| one.eviction_strategy = "External".to_owned()),
+        ),
+        (json!({"imagePullPolicy": "Always"}), config(|one| one.image_pull_policy = "Always".to_owned())),
+        (json!({"defaultRuntimeClass": "kata"}), config(|one| one.runtime_class = Some("kata".to_owned()))),
+        (json!({"additionalGuestMemoryOverheadRatio": "1.5"}), config(|one| one.overhead_ratio = 1.5)),
+        (json!({"network": {"defaultNetworkInterface": "masquerade"}}), config(|_| {})),
+        (json!({"virtualMachineOptions": {"disableSerialConsoleLog": {}}}), config(|_| {})),
+        (json!({"supportContainerResources": [{"type": "virtiofs"}]}), config(|_| {})),
+        (developer(json!({"cpuAllocationRatio": 4})), config(|one| one.cpu_allocation_ratio = 4)),
+        (developer(json!({"memoryOvercommit": 150})), config(|one| one.memory_overcommit = 150)),
+        (developer(json!({"useEmulation": true})), config(|one| one.use_emulation = true)),
+        (
+            developer(json!({"nodeSelectors": {"rack": "1"}})),
+            config(|one| one.node_selectors = [("rack".to_owned(), "1".to_owned())].into()),
+        ),
+        (developer(json!({"featureGates": ["LiveMigration"]})), config(|_| {})),
+    ] {
+        assert_eq!(read(given.clone()), (expected, vec![]), "{given}");
+    }
+}
+
+#[test]
+fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
+    let amd64 = |settings: Value| json!({"architectureConfiguration": {"amd64": settings}});
+    let developer = |settings: Value| json!({ "developerConfiguration": settings });
+    let support = |resources: Value| json!({"supportContainerResources": [{"type": "container-disk", "resources": resources}]});
+    for (given, field, message) in [
+        (json!({"machineType": "pc"}), "machineType", "Unsupported value: \"pc\": supported values: \"q35\""),
+        (
+            amd64(json!({"machineType": "virt"})),
+            "architectureConfiguration.amd64.machineType",
+            "Unsupported value: \"virt\": supported values: \"q35\"",
+        ),
+        (
+            amd64(json!({"emulatedMachines": ["q35*", "virt*"]})),
+            "architectureConfiguration.amd64.emulatedMachines[1]",
+            "Unsupported value: \"virt*\": supported values: \"q35*\", \"pc-q35*\"",
+        ),
+        (
+            amd64(json!({"emulatedMachines": ["pc-q35-9.*"]})),
+            "architectureConfiguration.amd64.emulatedMachines",
+            "Invalid value: \"pc-q35-9.*\": must match the machine type of VMIs that set none, which is q35",
+        ),
+        (
+            json!({"cpuModel": "a b"}),
+            "cpuModel",
+            "Invalid value: \"a b\": must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'",
+        ),
+        (json!({"cpuRequest": "0"}), "cpuRequest", "Invalid value: \"0\": must be above 0 and at most 254"),
+        (json!({"cpuRequest": 255}), "cpuRequest", "Invalid value: \"255\": must be above 0 and at most 254"),
+        (
+            developer(json!({"nodeSelectors": {"": "1"}})),
+            "developerConfiguration.nodeSelectors",
+            "Invalid value: \"\": name part must be non-empty",
+        ),
+        (
+            json!({"evictionStrategy": ""}),
+            "evictionStrategy",
+            "Unsupported value: \"\": supported values: \"External\", \"LiveMigrate\", \"LiveMigrateIfPossible\", \"None\"",
+        ),
+        (
+            json!({"imagePullPolicy": "Sometimes"}),
+            "imagePullPolicy",
+            "Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+        ),
+        (
+            json!({"defaultRuntimeClass": "Kata!"}),
+            "defaultRuntimeClass",
+            "Invalid value: \"Kata!\": must be the name of a RuntimeClass",
+        ),
+        (
+            json!({"additionalGuestMemoryOverheadRatio": "NaN"}),
+            "additionalGuestMemoryOverheadRatio",
+            "Invalid value: \"NaN\": must be a number above 0, such as 1.5",
+        ),
+        (
+            json!({"network": {"defaultNetworkInterface": "bridge"}}),
+            "network.defaultNetworkInterface",
+            "Unsupported value: \"bridge\": supported values: \"masquerade\"",
+        ),
+        (
+            developer(json!({"cpuAllocationRatio": 0})),
+            "developerConfiguration.cpuAllocationRatio",
+            "Invalid value: 0: must be greater than or equal to 1",
+        ),
+        (
+            developer(json!({"memoryOvercommit": -1})),
+            "developerConfiguration.memoryOvercommit",
+            "Invalid value: -1: must be greater than or equal to 1",
+        ),
+        (
+            support(json!({"requests": {"cpu": "1"}})),
+            "supportContainerResources[0].resources.requests.cpu",
+            "Invalid value: \"1\": must be less than or equal to the limit",
+        ),
+        (
+            support(json!({"limits": {"memory": "much"}})),
+            "supportContainerResources[0].resources.limits.memory",
+            "Invalid value: \"much\": must be a quantity",
+        ),
+        (
+            support(json!({"limits": {"example.com/x": "1"}})),
+            "supportContainerResources[0].resources.limits.example.com/x",
+            "only cpu and memory are supported",
+        ),
+        (
+            json!({"supportContainerResources": [{}]}),
+            "supportContainerResources[0].type",
+            "Required value: name the containers",
+        ),
+    ] {
+        let (config, problems) = read(given.clone());
+        let found: Vec<_> = problems.iter().map(|one| (one.field.as_str(), one.message.as_str())).collect();
+        assert_eq!(found, [(format!("spec.configuration.{field}").as_str(), message)], "{given}");
+        assert_eq!(config, ClusterConfig::default(), "{given}");
+    }
+}
+
+#[test]
+fn machine_types_match_patterns() {
+    for (pattern, machine, fits) in [
+        ("q35", "q35", true),
+        ("q35", "q35-1", false),
+        ("q35*", "q35", true),
+        ("pc-q35*", "pc-q35-9.0", true),
+        ("pc-q35-*.1", "pc-q35-9.1", true),
+        ("pc-q35-*.1", "pc-q35-9.0", false),
+        ("pc-*-rhel*.0", "pc-q35-rhel9.4.0", true),
+        ("pc-*-rhel*.0", "pc-q35-9.4.0", false),
+        ("pc*5*5", "pc-5", false),
+    ] {
+        assert_eq!(matches(pattern, machine), fits, "{pattern} {machine}");
+    }
+}
