@@ -11,6 +11,7 @@ pub mod replicaset;
 pub mod reserved;
 pub mod vm;
 pub mod vmi;
+mod warnings;
 
 use kube::Client;
 use kube::api::ListParams;
@@ -19,6 +20,7 @@ use vireo_client::Kind;
 
 use crate::Problem;
 use crate::config::{ClusterConfig, LiveConfig};
+use crate::defaults::Identity;
 use crate::instancetype::reads::{Reads, read_for};
 use host_paths::Instance;
 
@@ -29,6 +31,15 @@ pub struct Admission {
     config: LiveConfig,
 }
 
+/// What is found when an object is completed.
+#[derive(Debug, Default)]
+pub struct Completed {
+    /// Why it is not accepted.
+    pub problems: Vec<Problem>,
+    /// What its author is told, if it is.
+    pub warnings: Vec<String>,
+}
+
 impl std::fmt::Debug for Admission {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         form.debug_struct("Admission").finish_non_exhaustive()
@@ -36,7 +47,7 @@ impl std::fmt::Debug for Admission {
 }
 
 impl Admission {
-    /// Reads as the user of a client, and validates objects by a configuration.
+    /// Reads as the user of a client, and completes objects by a configuration.
     pub fn new(client: Client, config: LiveConfig) -> Self {
         Self { client, config }
     }
@@ -50,19 +61,37 @@ impl Admission {
         kind: Kind,
         new: &mut Value,
         old: Option<&Value>,
-    ) -> Result<Vec<Problem>, kube::Error> {
-        if kind != Kind::VM {
-            return Ok(Vec::new());
+    ) -> Result<Completed, kube::Error> {
+        let config = self.config.current();
+        match kind {
+            Kind::VMI => Ok(Completed { warnings: vmi::complete(new, old, &config), ..Completed::default() }),
+            Kind::VM => self.complete_vm(new, old, &config).await,
+            Kind::REPLICA_SET | Kind::POOL => {
+                Ok(Completed { warnings: warnings::of_template(kind, new, old), ..Completed::default() })
+            }
+            _ => Ok(Completed::default()),
         }
-        let given = &*new;
-        let infer = |reads: &Reads| {
+    }
+
+    async fn complete_vm(
+        &self,
+        new: &mut Value,
+        old: Option<&Value>,
+        config: &ClusterConfig,
+    ) -> Result<Completed, kube::Error> {
+        let (given, identity) = (&*new, Identity::new(old));
+        let complete = |reads: &Reads| {
             let mut vm = given.clone();
             let problems = vm::infer(&mut vm, old, |namespace, claim| reads.labels(namespace, claim));
-            (vm, problems)
+            let mut completed = Completed { problems, ..Completed::default() };
+            if completed.problems.is_empty() {
+                completed.warnings = vm::complete(reads, &mut vm, old, (config, &identity));
+            }
+            (vm, completed)
         };
-        let (vm, problems) = read_for(&self.client, infer).await?;
+        let (vm, completed) = read_for(&self.client, complete).await?;
         *new = vm;
-        Ok(problems)
+        Ok(completed)
     }
 
     /// Validates an object that is otherwise valid.

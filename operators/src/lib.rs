@@ -7,6 +7,7 @@ pub mod certificates;
 mod conditions;
 pub mod config;
 mod controllers;
+mod defaults;
 mod error;
 pub mod instancetype;
 pub mod leader;

@@ -96,7 +96,12 @@ pub async fn answer(admission: &Admission, webhook: Webhook, review: &Value) -> 
         }
         Webhook::Mutate | Webhook::Validate => match write(request) {
             None => Ok(None),
-            Some(write) if webhook == Webhook::Mutate => mutate(admission, &write).await,
+            Some(write) if webhook == Webhook::Mutate => {
+                mutate(admission, &write).await.map(|(patch, given)| {
+                    warnings.extend(given);
+                    patch
+                })
+            }
             Some(write) => validate(admission, &write).await.map(|()| None),
         },
     };
@@ -162,14 +167,15 @@ fn identified(new: &Value) -> Value {
     new
 }
 
-/// The patch that completes an object.
-async fn mutate(admission: &Admission, write: &Write<'_>) -> Result<Option<Value>, Denial> {
+/// The patch that completes an object, and warnings for its author.
+async fn mutate(admission: &Admission, write: &Write<'_>) -> Result<(Option<Value>, Vec<String>), Denial> {
     let given = identified(write.new);
     let mut new = given.clone();
-    none(admission.mutate(write.kind, &mut new, write.old).await?)?;
+    let completed = admission.mutate(write.kind, &mut new, write.old).await?;
+    none(completed.problems)?;
     none(admit(write.kind, &mut new, write.old))?;
     let patch = json_patch::diff(&given, &new);
-    Ok((!patch.is_empty()).then(|| json!(patch)))
+    Ok(((!patch.is_empty()).then(|| json!(patch)), completed.warnings))
 }
 
 async fn validate(admission: &Admission, write: &Write<'_>) -> Result<(), Denial> {
@@ -288,6 +294,33 @@ mod tests {
             Err::<axum::http::Response<kube::client::Body>, _>(std::io::Error::other("nothing is read"))
         };
         Admission::new(kube::Client::new(tower::service_fn(unread), "default"), LiveConfig::fixed(config))
+    }
+
+    #[tokio::test]
+    async fn a_vmi_is_patched_with_defaults_and_warned_of() {
+        let mut vmi = request("", "ada");
+        vmi["object"] = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "web", "uid": "00000000-0000-0000-0000-000000000000"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"}, "cpu": {"maxSockets": 2}}}});
+        let review = json!({ "request": vmi });
+        let response =
+            answer(&admission(ClusterConfig::default()), Webhook::Mutate, &review).await["response"].take();
+        let warning = "spec.domain.cpu.maxSockets: has no effect: vCPUs cannot be hotplugged yet";
+        assert_eq!((&response["allowed"], &response["warnings"]), (&json!(true), &json!([warning])));
+        let patch = STANDARD.decode(response["patch"].as_str().unwrap()).unwrap();
+        let mut stored = vmi["object"].clone();
+        json_patch::patch(&mut stored, &serde_json::from_slice::<json_patch::Patch>(&patch).unwrap())
+            .unwrap();
+        assert_eq!(stored["spec"]["domain"]["machine"], json!({"type": "q35"}));
+        assert_eq!(stored["spec"]["domain"]["cpu"]["maxSockets"], 2);
+        // What is stored is valid, and completing it again changes nothing.
+        vmi["object"] = stored;
+        let review = json!({ "request": vmi });
+        for webhook in [Webhook::Mutate, Webhook::Validate] {
+            let response =
+                answer(&admission(ClusterConfig::default()), webhook, &review).await["response"].take();
+            assert_eq!((&response["allowed"], response.get("patch")), (&json!(true), None), "{response}");
+        }
     }
 
     #[tokio::test]

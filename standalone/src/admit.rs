@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tokio::runtime::Handle;
-use vireo_apiserver::admission::{Admission, AdmissionResult, Attributes, Operation};
+use vireo_apiserver::admission::{Admission, AdmissionResult, Attributes, Operation, Rejection};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::http::ApiError;
 use vireo_apiserver::meta;
@@ -39,8 +39,12 @@ fn kind(resource: &Resource) -> Option<Kind> {
 fn answered(found: Result<Vec<Problem>, kube::Error>) -> AdmissionResult {
     match found {
         Ok(problems) => none(causes(problems)),
-        Err(error) => Err(ApiError::internal(format!("the admission of KubeVirt failed: {error}")).into()),
+        Err(error) => Err(failed(error)),
     }
+}
+
+fn failed(error: kube::Error) -> Rejection {
+    ApiError::internal(format!("the admission of KubeVirt failed: {error}")).into()
 }
 
 impl Admission for VirtAdmission {
@@ -60,7 +64,10 @@ impl Admission for VirtAdmission {
         let Attributes { resource, old, .. } = *attributes;
         none(workload(attributes).into_iter().collect())?;
         match kind(resource) {
-            Some(kind) => answered(self.runtime.block_on(self.virt.mutate(kind, new, old))),
+            Some(kind) => {
+                let completed = self.runtime.block_on(self.virt.mutate(kind, new, old)).map_err(failed)?;
+                none(causes(completed.problems)).map(|_| completed.warnings)
+            }
             None => Ok(Vec::new()),
         }
     }

@@ -385,6 +385,7 @@ async fn a_machine_is_started_and_stopped_by_asking() {
 mod any_server;
 mod apply;
 mod cluster;
+mod defaults;
 mod limits;
 mod placement;
 mod pods;

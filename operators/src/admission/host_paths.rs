@@ -43,7 +43,7 @@ impl<'a> Instance<'a> {
         of(self.new).filter(|value| self.old.and_then(of) != Some(value))
     }
 
-    /// The path of a field of it in the object.
+    /// The path of a field of it in the object; what precedes those paths, of an empty one.
     pub(super) fn field(&self, field: &str) -> String {
         format!("{}.{field}", self.path.join("."))
     }

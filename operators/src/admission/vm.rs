@@ -11,8 +11,11 @@ use vireo_api::v1::{
     VirtualMachineInstanceTemplateSpec,
 };
 
+use super::warnings;
 use crate::Problem;
-use crate::instancetype::{self, Lookup};
+use crate::config::ClusterConfig;
+use crate::defaults::{self, Identity};
+use crate::instancetype::{self, Choice, Chosen, Lookup};
 use crate::vm::RunStrategy;
 
 const TEMPLATE: &str = "spec.template";
@@ -139,6 +142,31 @@ pub fn infer(
         true => instancetype::infer_names(new, old, labels),
         false => Vec::new(),
     }
+}
+
+/// Writes defaults into the template of a VM. Warnings for its author.
+pub(super) fn complete(
+    lookup: &impl Lookup,
+    new: &mut Value,
+    old: Option<&Value>,
+    (config, identity): (&ClusterConfig, &Identity),
+) -> Vec<String> {
+    if !is_expanded(new, old) {
+        return Vec::new();
+    }
+    let Ok(vm) = serde_json::from_value::<VirtualMachine>(new.clone()) else { return Vec::new() };
+    let mut warnings = warnings::of_vm(&vm);
+    let expanded = instancetype::expand(lookup, &vm).ok().flatten();
+    if let Some(template) = expanded.or_else(|| vm.spec.template.clone()) {
+        warnings.extend(warnings::of_spec(template.spec, &format!("{TEMPLATE}.spec.")));
+    }
+    // Without a preference that it names, it is refused.
+    let Ok(preference) = instancetype::find(lookup, &vm, Choice::Preference) else { return warnings };
+    if let Some(template) = new.pointer_mut("/spec/template").and_then(Value::as_object_mut) {
+        let preference = preference.as_ref().map(Chosen::spec);
+        defaults::fill_template(template, preference, config, identity);
+    }
+    warnings
 }
 
 /// Validates a VM with its instance type and its preference. `old` is the stored object that it replaces.

@@ -2,13 +2,31 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use uuid::Uuid;
 use vireo_api::decode;
 use vireo_api::names::VMI_FINALIZER;
 use vireo_api::v1::VirtualMachineInstance;
 
+use super::warnings;
 use crate::Problem;
+use crate::config::ClusterConfig;
+use crate::defaults;
 
 const GRACE_PERIOD: &str = "terminationGracePeriodSeconds";
+
+/// Writes defaults into the spec of a new VMI that is valid. An update that would change nothing but defaults is left as the VMI
+/// is stored. Warnings for its author.
+pub fn complete(new: &mut Value, old: Option<&Value>, config: &ClusterConfig) -> Vec<String> {
+    if let Some(old) = old {
+        defaults::keep_stored(new, old, config);
+        return Vec::new();
+    }
+    let Ok(vm) = decode::object::<VirtualMachineInstance>(new.clone()).check() else { return Vec::new() };
+    if let Some(spec) = new["spec"].as_object_mut() {
+        defaults::set_defaults(spec, config, Uuid::new_v4());
+    }
+    warnings::of_valid(&vm, "")
+}
 
 /// Completes and validates a new VMI, as KubeVirt's webhooks do. Updates are validated by [`validate_update`].
 pub fn admit(new: &mut Value, old: Option<&Value>) -> Vec<Problem> {

@@ -32,6 +32,13 @@ pub struct Chosen {
     pub(super) source: Source,
 }
 
+impl Chosen {
+    /// The spec of the instance type or the preference.
+    pub fn spec(&self) -> &Value {
+        &self.spec
+    }
+}
+
 /// Finds the instance type or the preference of a VM: the revision that its status or its matcher names, else the object
 /// as it is now.
 ///

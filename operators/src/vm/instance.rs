@@ -110,9 +110,44 @@ pub(super) fn template_generation(instance: &VirtualMachineInstance) -> Option<i
 
 /// Whether the template says something else than when the instance was made from it.
 pub(super) fn is_outdated(vm: &VirtualMachine, revision: &Value) -> bool {
-    let then = revision.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
+    let mut then = revision.get("spec").and_then(|spec| VirtualMachineSpec::deserialize(spec).ok());
+    // Earlier releases stored templates without them.
+    if let (Some(then), Some(now)) =
+        (then.as_mut().and_then(|then| then.template.as_mut()), &vm.spec.template)
+    {
+        if then.spec.architecture.is_empty() {
+            then.spec.architecture.clone_from(&now.spec.architecture);
+        }
+        if then.spec.domain.machine.is_none() {
+            then.spec.domain.machine.clone_from(&now.spec.domain.machine);
+        }
+    }
     let template = |spec: &VirtualMachineSpec| spec.template.as_ref().map(|template| fixed(&template.spec));
     let name = |matcher: &Option<Matcher>| matcher.as_ref().map(|matcher| matcher.name.clone());
     let choice = |spec: &VirtualMachineSpec| (name(&spec.instancetype), name(&spec.preference));
     then.is_some_and(|then| template(&then) != template(&vm.spec) || choice(&then) != choice(&vm.spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_that_an_earlier_release_did_not_store_need_no_restart() {
+        let of = |domain: Value, more: Value| -> VirtualMachine {
+            let mut spec = json!({ "domain": domain });
+            json_patch::merge(&mut spec, &more);
+            serde_json::from_value(json!({"spec": {"template": {"spec": spec}}})).unwrap()
+        };
+        let (guest, q35) =
+            (json!({"memory": {"guest": "64Mi"}}), json!({"domain": {"machine": {"type": "q35"}}}));
+        let earlier = json!({"spec": of(guest.clone(), json!({})).spec});
+        let mut stored = of(guest, q35.clone());
+        stored.spec.template.as_mut().unwrap().spec.architecture = "amd64".to_owned();
+        assert!(!is_outdated(&stored, &earlier));
+        assert!(is_outdated(&of(json!({"memory": {"guest": "128Mi"}}), q35), &earlier));
+        let other =
+            of(json!({"memory": {"guest": "64Mi"}}), json!({"domain": {"machine": {"type": "pc-q35-9.0"}}}));
+        assert!(is_outdated(&other, &json!({"spec": stored.spec})), "it was stored then");
+    }
 }

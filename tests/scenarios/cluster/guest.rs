@@ -23,6 +23,8 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.phase("demo", "Running")?;
     vireo.step("it runs");
     is_in_its_pod(vireo)?;
+    let again = vireo.feed("apply -f -", &logged());
+    assert!(again.trim().ends_with("unchanged"), "{again}");
     let mut guest = console(vireo)?;
     let shown = guest.log_in()?;
     assert!(shown.contains("user-data: hello from demo"), "{shown}");
@@ -69,8 +71,9 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     );
     let pod = vireo.pod("demo")?;
     assert_eq!(condition(&pod, "Ready")["status"], "True", "{pod:#}");
-    // By the cluster's cpuAllocationRatio.
+    // By the cluster's cpuAllocationRatio, and what admission writes into every VMI.
     assert_eq!(pod["spec"]["containers"][0]["resources"]["requests"]["cpu"], "50m", "{:#}", pod["spec"]);
+    assert_eq!(vmi["spec"]["domain"]["machine"]["type"], "q35", "{:#}", vmi["spec"]);
     let owner = &pod["metadata"]["ownerReferences"][0];
     assert_eq!((&owner["kind"], &owner["uid"]), (&"VirtualMachineInstance".into(), &vmi["metadata"]["uid"]));
     assert_eq!(vmi["status"]["interfaces"][0]["ipAddress"], pod["status"]["podIP"], "{:#}", vmi["status"]);

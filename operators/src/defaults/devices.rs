@@ -1,0 +1,66 @@
+//! Devices of a VMI.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::fields::{Fields, existing, fill, get, items, names, object};
+
+/// The name of the interface and the network of VMIs that have neither.
+const NETWORK: &str = "default";
+/// How a volume is shown.
+const TARGETS: [&str; 3] = ["disk", "cdrom", "lun"];
+/// The bus of disks; KubeVirt's for amd64.
+const BUS: &str = "sata";
+
+pub(super) fn set_defaults(spec: &mut Fields) {
+    let without_disk = without_disk(spec);
+    let has_network = has_some(spec, "networks") || has_some(spec, "domain.devices.interfaces");
+    let is_off = get(spec, "domain.devices.autoattachPodInterface") == Some(&Value::Bool(false));
+    if !has_network && !is_off {
+        spec.insert("networks".to_owned(), json!([{"name": NETWORK, "pod": {}}]));
+    }
+    let Some(devices) = object(spec, "domain").and_then(|domain| object(domain, "devices")) else { return };
+    if !has_network && !is_off {
+        devices.insert("interfaces".to_owned(), json!([{"name": NETWORK, "masquerade": {}}]));
+    }
+    if !without_disk.is_empty() {
+        fill(devices, "disks", Vec::<Value>::new());
+        if let Some(disks) = devices.get_mut("disks").and_then(Value::as_array_mut) {
+            disks.extend(without_disk.into_iter().map(|name| json!({ "name": name })));
+        }
+    }
+    items(devices, "disks").for_each(disk);
+    for input in items(devices, "inputs") {
+        fill(input, "bus", "usb");
+    }
+    if let Some(watchdog) = existing(devices, "watchdog").and_then(|one| existing(one, "i6300esb")) {
+        fill(watchdog, "action", "reset");
+    }
+}
+
+fn has_some(spec: &Fields, list: &str) -> bool {
+    get(spec, list).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
+}
+
+/// The volumes that neither a disk nor a filesystem shows.
+fn without_disk(spec: &Fields) -> Vec<String> {
+    let shown = ["domain.devices.disks", "domain.devices.filesystems"].map(|list| names(spec, list));
+    let shown: BTreeSet<String> = shown.into_iter().flatten().collect();
+    names(spec, "volumes").into_iter().filter(|name| !shown.contains(name)).collect()
+}
+
+fn disk(disk: &mut Fields) {
+    if TARGETS.iter().all(|target| get(disk, target).is_none()) {
+        disk.insert("disk".to_owned(), json!({}));
+    }
+    for target in TARGETS {
+        if let Some(target) = existing(disk, target) {
+            fill(target, "bus", BUS);
+        }
+    }
+    if let Some(cdrom) = existing(disk, "cdrom") {
+        fill(cdrom, "readonly", true);
+        fill(cdrom, "tray", "closed");
+    }
+}
