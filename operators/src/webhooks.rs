@@ -200,7 +200,7 @@ async fn evict(admission: &Admission, request: &Value) -> Result<Option<Value>, 
     admission.evict(&pod, dry_run).await.map(|()| None).map_err(|message| Denial::Other(429, message))
 }
 
-/// Validates a KubeVirt object; warnings of settings without effect.
+/// Validates a KubeVirt object; warnings of settings that have no effect or are deprecated.
 async fn validate_installation(admission: &Admission, request: &Value) -> Result<Vec<String>, Denial> {
     let (new, old) = (&request["object"], &request["oldObject"]);
     if old.is_null() && admission.has_installation().await? {
@@ -214,7 +214,8 @@ async fn validate_installation(admission: &Admission, request: &Value) -> Result
         return Ok(Vec::new());
     }
     let valid = kubevirt::validate(new).map_err(Denial::Invalid)?;
-    Ok(kubevirt::without_effect(&valid).iter().map(WithoutEffect::warning).collect())
+    let without_effect = kubevirt::without_effect(&valid);
+    Ok(without_effect.iter().map(WithoutEffect::warning).chain(kubevirt::deprecated(&valid)).collect())
 }
 
 /// Keeps an installation whose workloads must not be removed with it.

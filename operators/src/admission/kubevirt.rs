@@ -125,6 +125,14 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
     unknown.chain(replicas).chain(gates).chain(containers).collect()
 }
 
+/// Warnings of settings that are deprecated.
+pub fn deprecated(kubevirt: &KubeVirt) -> Option<String> {
+    let field = "spec.configuration.machineType";
+    let instead = "spec.configuration.architectureConfiguration.amd64.machineType";
+    let is_set = !kubevirt.spec.configuration.machine_type.is_empty();
+    is_set.then(|| format!("{field} is deprecated, please use {instead} instead."))
+}
+
 /// Whether VMs and VMIs keep an installation from being deleted.
 pub fn blocks_uninstall(kubevirt: &KubeVirt) -> bool {
     kubevirt.spec.uninstall_strategy != REMOVE_WORKLOADS
@@ -207,6 +215,8 @@ mod tests {
                 "spec.workloads.replicas: has no effect",
             ]
         );
+        assert!(deprecated(&kubevirt).unwrap().starts_with("spec.configuration.machineType is deprecated"));
+        assert_eq!(deprecated(&KubeVirt::default()), None);
         let listed: Vec<_> = without_effect.iter().map(ToString::to_string).collect();
         assert!(listed.contains(&"spec.workloads.replicas".to_owned()), "{listed:?}");
         let gate = "spec.configuration.developerConfiguration.featureGates \"Snapshot\"".to_owned();
