@@ -20,14 +20,29 @@ const NODES_OF_A_REPLICA: usize = 10;
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Images {
     /// The image of virt-operator, virt-controller, virt-api and virt-handler.
-    #[arg(long = "image", value_name = "IMAGE")]
+    #[arg(long = "image", value_name = "IMAGE", default_value_t = default_image("vireo"))]
     pub components: String,
     /// The image of virt-launcher.
-    #[arg(long = "launcher-image", value_name = "IMAGE")]
+    #[arg(long = "launcher-image", value_name = "IMAGE", default_value_t = default_image("virt-launcher"))]
     pub launcher: String,
     /// When the images are pulled: Always, IfNotPresent or Never.
     #[arg(long, value_name = "POLICY", default_value = "IfNotPresent")]
     pub pull_policy: String,
+}
+
+/// The name of an image as `hack/images release` makes it.
+fn default_image(name: &str) -> String {
+    format!("localhost/vireo/{name}:{}", env!("CARGO_PKG_VERSION"))
+}
+
+impl Default for Images {
+    fn default() -> Self {
+        Self {
+            components: default_image("vireo"),
+            launcher: default_image("virt-launcher"),
+            pull_policy: "IfNotPresent".to_owned(),
+        }
+    }
 }
 
 /// What virt-operator knows of a cluster.

@@ -59,6 +59,17 @@ pub fn operator_objects(images: &Images) -> Vec<Value> {
     objects
 }
 
+/// [`operator_objects`] as YAML documents.
+///
+/// # Errors
+/// When an object has no YAML form.
+pub fn operator_manifests(images: &Images) -> Result<String, serde_saphyr::ser::Error> {
+    operator_objects(images)
+        .iter()
+        .map(|object| Ok(format!("---\n{}", serde_saphyr::to_string(object)?)))
+        .collect()
+}
+
 fn account((namespace, name): (&str, &str)) -> Value {
     json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": named(namespace, name)})
 }
@@ -234,6 +245,16 @@ mod tests {
         assert_eq!(command[2], "registry:5000/vireo/vireo:1");
         assert!(objects.iter().all(|one| one["metadata"]["labels"].get(INSTALLED_BY.0).is_none()));
         assert!(find(&objects, "CustomResourceDefinition", "kubevirts.kubevirt.io").is_some());
+    }
+
+    /// `vireo manifests >deploy/operator.yaml` makes it anew.
+    #[test]
+    fn deploy_has_the_manifests_of_this_release() {
+        let committed = include_str!("../../deploy/operator.yaml");
+        assert!(
+            operator_manifests(&Images::default()).unwrap() == committed,
+            "deploy/operator.yaml differs from what `vireo manifests` prints"
+        );
     }
 
     /// The API server denies grants of rights that the grantor does not have.

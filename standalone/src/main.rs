@@ -12,7 +12,7 @@ use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::state::StateDir;
 use vireo_handler::stop;
 use vireo_install::installation::Images;
-use vireo_install::objects::operator_objects;
+use vireo_install::objects::operator_manifests;
 use vireo_standalone::run::{Options, run};
 
 use cli::{Cli, Command};
@@ -38,11 +38,7 @@ async fn serve(options: Options) -> Result<(), Failure> {
 }
 
 async fn print_manifests(images: Images) -> Result<(), Failure> {
-    let mut out = io::stdout().lock();
-    for object in operator_objects(&images) {
-        writeln!(out, "---\n{}", serde_json::to_string(&object)?)?;
-    }
-    Ok(())
+    Ok(io::stdout().lock().write_all(operator_manifests(&images)?.as_bytes())?)
 }
 
 async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {

@@ -5,24 +5,17 @@ use std::time::Duration;
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
-use super::{LAUNCHER, LIMIT, STEP, VIREO, Vireo, machine};
+use super::{LIMIT, STEP, Vireo, machine};
 use crate::scenarios::probes::condition;
 
 /// From the time when an authority is due to be replaced until the next one issues certificates, and some.
 const ROTATION: Duration = Duration::from_secs(420);
+const OPERATOR: &str = include_str!("../../../deploy/operator.yaml");
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
 /// What virt-operator manages.
 const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
     mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
     -A -l app.kubernetes.io/managed-by=virt-operator -o name";
-
-/// virt-operator's manifests.
-fn manifests(vireo: &Vireo<'_>) -> Result<String, HostError> {
-    let version = env!("CARGO_PKG_VERSION");
-    let (image, launcher) = (format!("{VIREO}{version}"), format!("{LAUNCHER}{version}"));
-    let words = ["manifests", "--image", &image, "--launcher-image", &launcher, "--pull-policy", "Never"];
-    Ok(vireo.host.command(&vireo.host.input("vireo")).args(words).run()?.ok())
-}
 
 /// Changes the KubeVirt object, and waits until its components are so. What `kubectl` warns of.
 pub(super) fn configure(vireo: &Vireo<'_>, patch: &str) -> Result<String, HostError> {
@@ -44,8 +37,7 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     // As an installation of KubeVirt leaves it.
     vireo.ok("create clusterrole left-by-kubevirt --verb=get --resource=pods");
     vireo.ok("label clusterrole left-by-kubevirt app.kubernetes.io/managed-by=virt-operator");
-    let operator = manifests(vireo)?;
-    vireo.feed("apply -f -", &operator);
+    vireo.feed("apply -f -", OPERATOR);
     vireo.ok(&format!("wait crd/kubevirts.kubevirt.io --for=condition=Established {LIMIT}"));
     vireo.feed("apply -f -", KUBEVIRT);
     vireo.ok(&format!("-n kubevirt wait kubevirt/kubevirt --for=condition=Available {LIMIT}"));
@@ -56,7 +48,7 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
     eprintln!("cluster: subresources: {}", known.split_whitespace().count());
     // To install again changes nothing.
-    let again = vireo.feed("apply -f -", &operator) + &vireo.feed("apply -f -", KUBEVIRT);
+    let again = vireo.feed("apply -f -", OPERATOR) + &vireo.feed("apply -f -", KUBEVIRT);
     let changed: Vec<&str> = again.lines().filter(|line| !line.ends_with("unchanged")).collect();
     assert!(changed.is_empty(), "{changed:#?}");
     Ok(())
