@@ -32,7 +32,7 @@ pub use disk::DiskError;
 use disk::{Disk, Opened};
 use key_locks::KeyLocks;
 pub use limits::{Excess, Limits};
-use object::Recent;
+use object::Shared;
 pub use object::{Key, Object};
 use past::Past;
 pub use past::{Event, Expired};
@@ -96,7 +96,7 @@ pub trait Recorder: fmt::Debug + Send + Sync {
 pub struct Store {
     recorder: Option<Arc<dyn Recorder>>,
     present: RwLock<Present>,
-    recent: Arc<Recent>,
+    shared: Arc<Shared>,
     unreadable: BTreeSet<Key>,
     key_locks: KeyLocks,
     batches: Batches,
@@ -129,13 +129,13 @@ impl Store {
     }
 
     #[expect(clippy::mutable_key_type, reason = "the key of an object does not change")]
-    fn over(Opened { disk, revision, objects, recent, unreadable }: Opened) -> Self {
+    fn over(Opened { disk, revision, objects, shared, unreadable }: Opened) -> Self {
         let objects = objects.into_iter().map(|object| ByKey(Arc::new(object))).collect();
         let present = Present { revision, objects, past: Past::since(revision) };
         Self {
             recorder: None,
             present: RwLock::new(present),
-            recent,
+            shared,
             unreadable,
             key_locks: KeyLocks::default(),
             batches: Batches::default(),

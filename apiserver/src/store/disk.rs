@@ -11,7 +11,7 @@ use serde_json::Value;
 use thiserror::Error;
 use tracing::warn;
 
-use super::object::Recent;
+use super::object::Shared;
 use super::reserve::{Reserve, Space};
 use super::{Excess, Key, Limits, Object, unreadable};
 
@@ -84,8 +84,8 @@ pub(super) struct Opened {
     /// The last one.
     pub(super) revision: u64,
     pub(super) objects: Vec<Object>,
-    /// Those of which the values are kept.
-    pub(super) recent: Arc<Recent>,
+    /// What they share.
+    pub(super) shared: Arc<Shared>,
     /// Objects that cannot be read, now and at earlier starts.
     pub(super) unreadable: BTreeSet<Key>,
 }
@@ -142,11 +142,11 @@ impl Disk {
             return Err(DiskError::Strange { path: path.to_owned(), what });
         }
         let (mut objects, mut moved) = (Vec::new(), Vec::new());
-        let recent = Arc::default();
+        let shared = Arc::default();
         let directory = unreadable::directory(path);
         let mut unreadable = unreadable::keys(&directory);
         for (name, revision, json) in rows {
-            match object(&name, revision, &json, &recent) {
+            match object(&name, revision, &json, &shared) {
                 Ok(object) => objects.push(object),
                 Err((key, why)) => {
                     if unreadable::set_aside(&directory, &key, revision, &json, &why) {
@@ -165,7 +165,7 @@ impl Disk {
         };
         let path = path.to_owned();
         let disk = Self { path, database, reserve, attempted: revision, doubt: Vec::new(), failed: None };
-        Ok(Opened { disk, revision, objects, recent, unreadable })
+        Ok(Opened { disk, revision, objects, shared, unreadable })
     }
 
     /// The revision of the next write. One that was tried is never used again: readers may have seen it on disk.
@@ -330,14 +330,14 @@ fn name(key: &Key) -> String {
 }
 
 /// The object of a row; else its key, and why it cannot be read.
-fn object(name: &str, revision: u64, json: &[u8], recent: &Arc<Recent>) -> Result<Object, (Key, String)> {
+fn object(name: &str, revision: u64, json: &[u8], shared: &Arc<Shared>) -> Result<Object, (Key, String)> {
     let mut parts = name.splitn(3, '\0');
     let mut part = || parts.next().unwrap_or_default();
     let key = Key::new(part(), part(), part());
     let depth = Limits { bytes: usize::MAX, ..Limits::STORED };
     match serde_json::from_slice(json) {
         Ok(value @ Value::Object(_)) => match depth.check(&value) {
-            Ok(size) => Ok(Object::sized(key, revision, value, size, recent)),
+            Ok(size) => Ok(Object::sized(key, revision, value, size, shared)),
             Err(excess) => Err((key, excess.to_string())),
         },
         Ok(_) => Err((key, "it is not an object".to_owned())),

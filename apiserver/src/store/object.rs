@@ -1,8 +1,8 @@
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use lz4_flex::block::{compress_prepend_size, decompress_size_prepended};
+use lz4_flex::block::{compress_prepend_size_with_dict, decompress_size_prepended_with_dict};
 use serde_json::{Map, Value, json};
 
 use super::limits::size_of;
@@ -32,7 +32,8 @@ impl Key {
 
 /// An object as a write left it.
 ///
-/// It is kept as compressed JSON. The JSON and the value of the objects that were used last are kept beside it; the value
+/// It is kept as JSON that is compressed with another object of its resource as dictionary: they have their field names and
+/// much else in common. The JSON and the value of the objects that were used last are kept beside it; the value
 /// alone takes several times the memory of the JSON.
 pub struct Object {
     /// What it is called.
@@ -43,8 +44,9 @@ pub struct Object {
     pub size: usize,
     /// LZ4, after the number of bytes.
     packed: Box<[u8]>,
+    dictionary: Arc<[u8]>,
     unpacked: Mutex<Weak<Unpacked>>,
-    recent: Arc<Recent>,
+    shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
@@ -66,17 +68,18 @@ impl Object {
         revision: u64,
         mut value: Value,
         size: usize,
-        recent: &Arc<Recent>,
+        shared: &Arc<Shared>,
     ) -> Self {
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.insert("resourceVersion".to_owned(), json!(revision.to_string()));
         }
         let json = value.to_string();
-        let packed = compress_prepend_size(json.as_bytes()).into_boxed_slice();
+        let dictionary = shared.dictionary(&key.resource, &json);
+        let packed = compress_prepend_size_with_dict(json.as_bytes(), &dictionary).into_boxed_slice();
         let unpacked = Arc::new(Unpacked { json: json.into(), value: Arc::new(value) });
         let kept = Mutex::new(Arc::downgrade(&unpacked));
-        recent.push(unpacked, size);
-        Self { key, revision, size, packed, unpacked: kept, recent: Arc::clone(recent) }
+        shared.push(unpacked, size);
+        Self { key, revision, size, packed, dictionary, unpacked: kept, shared: Arc::clone(shared) }
     }
 
     /// With the revision as its `metadata.resourceVersion`.
@@ -89,7 +92,7 @@ impl Object {
         let value = parse(&json);
         let unpacked = Arc::new(Unpacked { json, value: Arc::clone(&value) });
         *kept = Arc::downgrade(&unpacked);
-        self.recent.push(unpacked, self.size);
+        self.shared.push(unpacked, self.size);
         value
     }
 
@@ -112,7 +115,7 @@ impl Object {
 
     fn unpack(&self) -> Arc<str> {
         // It was made of a string.
-        let json = decompress_size_prepended(&self.packed).unwrap_or_default();
+        let json = decompress_size_prepended_with_dict(&self.packed, &self.dictionary).unwrap_or_default();
         String::from_utf8(json).unwrap_or_default().into()
     }
 
@@ -154,22 +157,44 @@ fn is_same_metadata(has: &Value, new: &Value) -> bool {
 /// Bytes of JSON in the objects whose values are kept. In memory a value is about five times as large.
 const MOST_RECENT: usize = 2 << 20;
 
+/// The longest dictionary.
+const LONGEST_DICTIONARY: usize = 16 << 10;
+
+/// What the objects of a store share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    recent: Mutex<Recent>,
+    /// JSON of one object of each resource.
+    dictionaries: Mutex<HashMap<String, Arc<[u8]>>>,
+}
+
 /// What was written or parsed last.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<Queue>);
-
-#[derive(Debug, Default)]
-struct Queue {
+struct Recent {
     /// With their bytes of JSON, the oldest first.
     objects: VecDeque<(Arc<Unpacked>, usize)>,
     bytes: usize,
 }
 
-impl Recent {
+impl Shared {
+    /// The dictionary for an object. It is that object itself if it is much longer than the dictionary of its resource: objects
+    /// get longer with their status. Objects that were compressed before keep their dictionary.
+    fn dictionary(&self, resource: &str, json: &str) -> Arc<[u8]> {
+        let mut dictionaries = lock(&self.dictionaries);
+        let known = dictionaries.get(resource);
+        let much_longer = known.map_or(0, |known| known.len() + known.len() / 4);
+        if json.len() > LONGEST_DICTIONARY || json.len() <= much_longer {
+            return known.map(Arc::clone).unwrap_or_default();
+        }
+        let dictionary: Arc<[u8]> = json.as_bytes().into();
+        dictionaries.insert(resource.to_owned(), Arc::clone(&dictionary));
+        dictionary
+    }
+
     fn push(&self, object: Arc<Unpacked>, size: usize) {
         // What goes is dropped after the lock, as it may be large.
         let mut dropped = Vec::new();
-        let mut recent = lock(&self.0);
+        let mut recent = lock(&self.recent);
         recent.bytes += size;
         recent.objects.push_back((object, size));
         while recent.bytes > MOST_RECENT
@@ -191,19 +216,49 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
-    fn object(recent: &Arc<Recent>, name: &str, size: usize) -> Object {
+    fn object(shared: &Arc<Shared>, name: &str, size: usize) -> Object {
         let value = json!({"metadata": {"name": name}, "filler": "x".repeat(size)});
-        Object::sized(Key::new("r", "", name), 7, value, size, recent)
+        Object::sized(Key::new("r", "", name), 7, value, size, shared)
+    }
+
+    #[test]
+    fn objects_of_a_resource_are_compressed_with_one_of_them() {
+        let shared = Arc::new(Shared::default());
+        let text = |object: &Object| object.unpack().to_string();
+        let pod = |name: &str, status: Value| {
+            let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "status": status});
+            let key = Key::new("pods", "default", name);
+            (value.clone(), Object::sized(key, 7, value, 0, &shared))
+        };
+        let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"},
+            {"type": "PodScheduled", "status": "True"}, {"type": "Initialized", "status": "True"}]});
+        let (_, first) = pod("first", json!({}));
+        let (_, longer) = pod("longer", status.clone());
+        let (_, alike) = pod("alike", status.clone());
+        let alone = Object::new(Key::new("pods", "default", "alike"), 7, alike.to_value());
+        assert!(Arc::ptr_eq(&alike.dictionary, &longer.dictionary), "the longer one is the dictionary");
+        assert!(!Arc::ptr_eq(&alike.dictionary, &first.dictionary));
+        let whole = lz4_flex::block::compress(text(&alone).as_bytes()).len();
+        assert!(alike.packed.len() * 4 < whole, "{} of {whole} bytes", alike.packed.len());
+        for (name, object) in [("first", first), ("longer", longer), ("alike", alike)] {
+            let status = if name == "first" { json!({}) } else { status.clone() };
+            let (mut value, _) = pod(name, status);
+            value["metadata"]["resourceVersion"] = json!("7");
+            assert_eq!(text(&object), value.to_string());
+        }
+        let (_, huge) = pod("huge", json!("x".repeat(LONGEST_DICTIONARY)));
+        assert!(text(&huge).len() > LONGEST_DICTIONARY);
+        assert!(lock(&shared.dictionaries)["pods"].len() < LONGEST_DICTIONARY, "it is no dictionary");
     }
 
     #[test]
     fn the_values_that_were_used_last_are_kept() {
-        let recent = Arc::new(Recent::default());
+        let shared = Arc::new(Shared::default());
         let is_kept = |object: &Object| lock(&object.unpacked).strong_count() > 0;
-        let first = object(&recent, "first", 1);
+        let first = object(&shared, "first", 1);
         assert!(is_kept(&first));
         let json = first.json();
-        let large = object(&recent, "large", MOST_RECENT);
+        let large = object(&shared, "large", MOST_RECENT);
         assert!(!is_kept(&first), "a newer one replaced it");
         assert!(is_kept(&large), "the last one stays, however large");
         assert_eq!(first.json(), json);

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::batch::{Entry, Outcome, Pending, Slot};
 use super::disk::{Attempt, Disk, DiskError, Failure};
-use super::object::Recent;
+use super::object::Shared;
 use super::reserve::Space;
 use super::{ByKey, Event, Key, Limits, Object, Store};
 
@@ -162,7 +162,7 @@ impl Store {
             if is_there || self.get(&draft.key).map(|now| now.revision) != before {
                 outcome.set(Outcome::Stale);
             } else if confirm(self) {
-                attempts.push(draft.attempt(revision, &self.recent));
+                attempts.push(draft.attempt(revision, &self.shared));
                 outcomes.push(outcome);
                 revision += 1;
             } else {
@@ -191,7 +191,7 @@ impl Store {
                 {
                     return Ok(landed);
                 }
-                let attempt = Draft::again(failed).attempt(disk.next_revision(), &self.recent);
+                let attempt = Draft::again(failed).attempt(disk.next_revision(), &self.shared);
                 disk.write(std::slice::from_ref(&attempt), space)?;
                 self.publish(std::slice::from_ref(&attempt));
                 Ok(attempt.object)
@@ -229,7 +229,7 @@ impl Store {
     }
 
     fn commit(&self, disk: &mut Disk, draft: Draft, space: Space) -> Result<Arc<Object>, DiskError> {
-        let attempt = draft.attempt(disk.next_revision(), &self.recent);
+        let attempt = draft.attempt(disk.next_revision(), &self.shared);
         let attempts = std::slice::from_ref(&attempt);
         disk.write(attempts, space)?;
         self.publish(attempts);
@@ -269,9 +269,9 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    fn attempt(self, revision: u64, recent: &Arc<Recent>) -> Attempt {
+    fn attempt(self, revision: u64, shared: &Arc<Shared>) -> Attempt {
         let Self { key, value, bytes, stays } = self;
-        Attempt { object: Arc::new(Object::sized(key, revision, value, bytes, recent)), stays }
+        Attempt { object: Arc::new(Object::sized(key, revision, value, bytes, shared)), stays }
     }
 
     /// What an attempt that failed was made of.
