@@ -109,8 +109,8 @@ impl Certificates {
         for wanted in CERTIFICATES {
             known.push((wanted, self.secrets().get_opt(wanted.secret).await?));
         }
-        let in_use: Vec<String> =
-            known.iter().filter_map(|(_, secret)| Some(pair(secret.as_ref()?)?.certificate)).collect();
+        let in_use: Vec<Option<String>> =
+            known.iter().map(|(_, secret)| Some(pair(secret.as_ref()?)?.certificate)).collect();
         let authorities = self.authorities(&in_use, strategy.authority, now).await?;
         let bundle = authorities.bundle();
         for (wanted, secret) in known {
@@ -150,7 +150,7 @@ impl Certificates {
     /// The authorities, after at most one step of their rotation.
     async fn authorities(
         &self,
-        in_use: &[String],
+        in_use: &[Option<String>],
         lifetime: Lifetime,
         now: i64,
     ) -> Result<Authorities, CertificateError> {

@@ -75,11 +75,12 @@ impl Authorities {
         !facts.is_issued_by(&issuing) || lifetime.is_due(&facts, now)
     }
 
-    /// Whether all components have read certificates that the issuing authority made.
-    fn is_settled(&self, in_use: &[String], now: i64) -> bool {
+    /// Whether all components have read certificates that the issuing authority made. What they use whose Secret is gone is
+    /// not known.
+    fn is_settled(&self, in_use: &[Option<String>], now: i64) -> bool {
         let issuing = Facts::of(&self.issuing.certificate);
-        let is_read = |certificate: &String| {
-            let facts = Facts::of(certificate).zip(issuing.as_ref());
+        let is_read = |certificate: &Option<String>| {
+            let facts = certificate.as_deref().and_then(Facts::of).zip(issuing.as_ref());
             facts.is_some_and(|(facts, issuing)| {
                 facts.is_issued_by(issuing) && now >= facts.made.saturating_add(PROPAGATION)
             })
@@ -87,10 +88,10 @@ impl Authorities {
         in_use.iter().all(is_read)
     }
 
-    /// The next step, if there is one. `in_use` are the certificates that the components have.
+    /// The next step, if there is one. `in_use` are the certificates that the components have, as far as they are known.
     pub(super) fn rotate(
         &mut self,
-        in_use: &[String],
+        in_use: &[Option<String>],
         lifetime: Lifetime,
         now: i64,
     ) -> Result<Option<Change>, CertificateError> {
@@ -170,7 +171,8 @@ mod tests {
         let old = issue(&authorities, NOW);
         let mut step = |in_use: &str, now| {
             let before = authorities.clone();
-            let change = authorities.rotate(&[in_use.to_owned()], AUTHORITY, now).unwrap();
+            let in_use = Some(in_use.to_owned()).filter(|certificate| !certificate.is_empty());
+            let change = authorities.rotate(&[in_use], AUTHORITY, now).unwrap();
             let trusted = before.bundle();
             assert!(
                 trusted.contains(&authorities.issuing.certificate),
@@ -194,6 +196,7 @@ mod tests {
         assert!(!after.is_due(&new, SERVER, switched));
         assert_eq!(step(&old, switched + DAY).0, None, "one is not replaced yet");
         assert_eq!(step(&new, switched + PROPAGATION - 1).0, None);
+        assert_eq!(step("", switched + DAY).0, None, "it is not known what is in use");
         let (change, settled) = step(&new, switched + PROPAGATION);
         assert_eq!(change, Some(Change::Forgot));
         assert!(!settled.bundle().contains(&first));

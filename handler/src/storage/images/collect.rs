@@ -58,8 +58,12 @@ fn superfluous(mut unused: Vec<Unused>, space: Space, now: SystemTime) -> Vec<Un
     unused
 }
 
+/// The image, if no VMI uses it and it is there.
 fn unused(path: PathBuf) -> io::Result<Option<Unused>> {
-    let metadata = fs::symlink_metadata(&path)?;
+    let metadata = match fs::symlink_metadata(&path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        metadata => metadata?,
+    };
     let is_unused = metadata.is_file() && metadata.nlink() == 1;
     Ok(is_unused.then_some(Unused { size: metadata.blocks() * 512, since: metadata.modified()?, path }))
 }
@@ -206,5 +210,6 @@ mod tests {
         assert!(!remove(&seen).unwrap(), "it is imported");
         drop(lock);
         assert!(remove(&seen).unwrap());
+        assert!(!remove(&seen).unwrap(), "it is gone");
     }
 }
