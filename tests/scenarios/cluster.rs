@@ -1,5 +1,6 @@
 //! Vireo on a real Kubernetes, of one node and, for a while, of two: its images, its manifests, `kubectl` and `virtctl`.
 
+mod disturbed;
 mod guest;
 mod installation;
 mod kvm;
@@ -26,7 +27,6 @@ const STEP: Duration = Duration::from_secs(120);
 const LIMIT: &str = "--timeout=120s";
 /// The name of the guest's image on the node, without its tag.
 const GUEST: &str = "localhost/vireo/guest";
-const VIREO: &str = "localhost/vireo/vireo:";
 const LAUNCHER: &str = "localhost/vireo/virt-launcher:";
 
 /// Vireo in a cluster.
@@ -73,7 +73,7 @@ impl<'h> Vireo<'h> {
         reported.ok()
     }
 
-    /// What `kubectl` complains of when it fails.
+    /// The error text of a `kubectl` command that must fail.
     fn fails(&self, line: &str, input: &str) -> Result<String, HostError> {
         let reported = self.kubectl(line, Some(input))?;
         assert!(
@@ -132,8 +132,8 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let images = cluster::images();
     let guest = installed::images("archive").map_err(HostError::Start)?.join("disk.oci.tar");
     eprintln!("cluster: {:6.1} s images are made", begun.elapsed().as_secs_f32());
-    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL);
-    let builder = builder.file(programs.join("vireo")).file(programs.join("virtctl"));
+    let builder = HostBuilder::new(env!("CARGO_BIN_EXE_nested")).deadline(ALL + disturbed::limit());
+    let builder = builder.file(programs.join("virtctl"));
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cluster");
     let cluster = Cluster::up(builder, &directory)?;
     let vireo = Vireo::new(&cluster, begun);
@@ -153,6 +153,8 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;
+    disturbed::components_are_killed(&vireo)?;
+    disturbed::api_server_is_away(&vireo)?;
     installation::has_another_authority(&vireo, &authority)?;
     machine::moves_away(&vireo)?;
     machine::fails_with_its_node(&vireo)?;

@@ -226,7 +226,8 @@ mod tests {
         let shared = Arc::new(Shared::default());
         let text = |object: &Object| object.unpack().to_string();
         let pod = |name: &str, status: Value| {
-            let value = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "status": status});
+            let value =
+                json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "status": status});
             let key = Key::new("pods", "default", name);
             (value.clone(), Object::sized(key, 7, value, 0, &shared))
         };
