@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use clap::Args;
 use serde_json::{Value, json};
-use vireo_api::v1::{ComponentConfig, KubeVirt, NodePlacement};
+use vireo_api::v1::{ComponentConfig, KubeVirt, KubeVirtSpec, NodePlacement};
 use vireo_client::Kind;
 
 /// The default of `productComponent`.
@@ -52,6 +52,34 @@ pub struct Cluster {
     pub nodes: usize,
     /// PodDisruptionBudgets, in the version that it serves.
     pub disruption_budgets: Kind,
+    /// Whether it has Prometheus's operator.
+    pub monitoring: bool,
+}
+
+/// The Prometheus of a cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Monitoring {
+    /// The name of its ServiceAccount.
+    pub account: String,
+    /// Where that may be.
+    pub namespaces: Vec<String>,
+}
+
+impl Monitoring {
+    /// KubeVirt's defaults.
+    const ACCOUNT: &str = "prometheus-k8s";
+    const NAMESPACES: [&str; 2] = ["openshift-monitoring", "monitoring"];
+
+    fn new(spec: &KubeVirtSpec) -> Self {
+        let (account, namespace) = (&spec.monitor_account, &spec.monitor_namespace);
+        Self {
+            account: if account.is_empty() { Self::ACCOUNT.to_owned() } else { account.clone() },
+            namespaces: match namespace.as_str() {
+                "" => Self::NAMESPACES.map(str::to_owned).into(),
+                namespace => vec![namespace.to_owned()],
+            },
+        }
+    }
 }
 
 /// A component.
@@ -88,6 +116,8 @@ pub struct Installation {
     pub labels: BTreeMap<&'static str, String>,
     /// PodDisruptionBudgets, in the version of the cluster.
     pub disruption_budgets: Kind,
+    /// The Prometheus that reads the metrics, where Prometheus's operator is.
+    pub monitoring: Option<Monitoring>,
     /// The authority of virt-api's certificate, in PEM.
     pub authority: String,
 }
@@ -185,6 +215,7 @@ impl Installation {
             handler: component(extra.map(|flags| &flags.handler), verbosity.virt_handler),
             labels,
             disruption_budgets: cluster.disruption_budgets,
+            monitoring: cluster.monitoring.then(|| Monitoring::new(spec)),
             authority,
         }
     }
@@ -236,7 +267,7 @@ pub(crate) mod tests {
         Installation::new(
             &kubevirt,
             &images(),
-            &Cluster { nodes, disruption_budgets },
+            &Cluster { nodes, disruption_budgets, monitoring: true },
             "authority".to_owned(),
         )
     }

@@ -1,5 +1,6 @@
 //! The objects of an installation: virt-operator with what it needs, which a user applies, and what virt-operator applies.
 
+mod monitoring;
 mod roles;
 mod workloads;
 
@@ -12,6 +13,7 @@ use vireo_operators::certificates::WEBHOOK_CONFIGURATION;
 use vireo_operators::virt_api::{GROUP, VERSIONS};
 use vireo_operators::webhooks::{KINDS, Webhook};
 
+pub use self::monitoring::MONITORING;
 use self::roles::{cluster_roles, election, operator_roles, virt_api_roles};
 use self::workloads::{api, controller, handler, operator};
 use crate::installation::{Images, Installation};
@@ -84,6 +86,7 @@ pub fn objects(installation: &Installation) -> Vec<Value> {
     let authority = STANDARD.encode(&installation.authority);
     objects.extend(aggregation(&authority));
     objects.push(metrics());
+    objects.extend(installation.monitoring.iter().flat_map(monitoring::objects));
     objects.extend(webhooks(&authority));
     objects.extend([api(installation), controller(installation), handler(installation)]);
     objects.extend(disruption_budgets(installation));
@@ -223,6 +226,8 @@ mod tests {
             ("PodDisruptionBudget", "virt-api-pdb"),
             ("APIService", "v1.subresources.kubevirt.io"),
             ("DaemonSet", "virt-handler"),
+            ("ServiceMonitor", "kubevirt"),
+            ("PrometheusRule", "prometheus-kubevirt-rules"),
         ] {
             let object = find(&objects, kind, name).unwrap_or_else(|| panic!("{kind} {name}"));
             assert_eq!(object["metadata"]["labels"][INSTALLED_BY.0], INSTALLED_BY.1, "{kind} {name}");

@@ -3,6 +3,7 @@
 
 mod controller;
 mod customize;
+mod discovery;
 mod installed;
 mod rollout;
 mod status;

@@ -29,6 +29,10 @@ shapes! {
         pub image_pull_policy: String,
         /// Secrets in the namespace of the components with credentials for the registry of their images.
         pub image_pull_secrets: Vec<LocalObjectReference>,
+        /// Name of the ServiceAccount of Prometheus, which may read where the metrics are. Defaults to `prometheus-k8s`.
+        pub monitor_account: String,
+        /// Namespace of that ServiceAccount. Defaults to `openshift-monitoring` and `monitoring`.
+        pub monitor_namespace: String,
         /// Whether the installation can be deleted while VirtualMachines, VirtualMachineInstances or
         /// VirtualMachineInstanceReplicaSets exist: `RemoveWorkloads` or `BlockUninstallIfWorkloadsExist`, which is
         /// the default.

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use vireo_api::names::COMPONENT_LABEL;
 
-use super::{NAMESPACE, VIRT_OPERATOR};
+use super::{MONITORING, NAMESPACE, VIRT_OPERATOR, monitoring};
+use crate::installation::Monitoring;
 use crate::policy::{LOCAL_PROVISIONER, VIRT_API, VIRT_CONTROLLER, kubevirt_roles};
 
 /// KubeVirt's roles in a cluster, where disks of claims are not this program's.
@@ -48,6 +49,7 @@ pub(super) fn operator_roles() -> Vec<Value> {
         rule("", &["secrets", "serviceaccounts", "services"], &all),
         rule("apps", &["daemonsets", "deployments"], &all),
         rule("policy", &["poddisruptionbudgets"], &all),
+        rule(MONITORING[0].group, &MONITORING.map(|kind| kind.plural), &all),
     ]);
     let mut in_cluster = vec![
         rule("kubevirt.io", &["kubevirts"], &["get", "list", "patch", "watch"]),
@@ -65,6 +67,7 @@ pub(super) fn operator_roles() -> Vec<Value> {
             "resourceNames": ["extension-apiserver-authentication"]}),
     ];
     let granted = cluster_roles().chain(election(VIRT_CONTROLLER)).chain(virt_api_roles());
+    let granted = granted.chain(monitoring::role(&Monitoring::default()));
     for role in granted {
         for rule in role["rules"].as_array().into_iter().flatten() {
             if !in_cluster.contains(rule) {

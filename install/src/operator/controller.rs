@@ -25,12 +25,13 @@ use vireo_operators::admission::{self, kubevirt};
 use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL, Strategy};
 
 use super::customize::customize;
+use super::discovery::Served;
 use super::installed::{Installed, describe, hash, key};
 use super::rollout::{is_available, is_rolled_out, stages};
 use super::status::{Observed, Target, status, superfluous};
 use super::uninstall::{self, Removal};
 use crate::installation::{Cluster, Images, Installation, registry, tag};
-use crate::objects::{DISRUPTION_BUDGETS, NAMESPACE, objects};
+use crate::objects::{NAMESPACE, objects};
 
 /// The finalizer of KubeVirt objects; KubeVirt's.
 const FINALIZER: &str = "kubevirt.io/foregroundDeleteKubeVirt";
@@ -65,7 +66,7 @@ pub struct Operator {
     client: Client,
     images: Images,
     certificates: Certificates,
-    disruption_budgets: Kind,
+    served: Served,
     installations: Arc<Informer<KubeVirt>>,
     /// Whether each node accepts Pods.
     nodes: Arc<Informer<bool>>,
@@ -98,18 +99,11 @@ impl Operator {
     /// # Errors
     /// When the API server has no discovery.
     pub async fn new(client: &Client, images: Images) -> Result<Self, kube::Error> {
-        let groups = client.list_api_groups().await?.groups;
-        let serves = |kind: &Kind| {
-            let versions =
-                groups.iter().filter(|group| group.name == kind.group).flat_map(|group| &group.versions);
-            versions.into_iter().any(|version| version.version == kind.version)
-        };
-        let [newest, oldest] = DISRUPTION_BUDGETS;
-        let disruption_budgets = if serves(&newest) { newest } else { oldest };
+        let served = Served::discover(client).await?;
         let queue = controller::queue();
         let changed: Arc<WorkQueue<String>> = Arc::clone(&queue);
-        let installed =
-            Installed::new(client.clone(), disruption_budgets, move || changed.add(INSTALLATION.to_owned()));
+        let changed = move || changed.add(INSTALLATION.to_owned());
+        let installed = Installed::new(client.clone(), served.kinds(), changed);
         let installations = Informer::new(Kind::KUBEVIRT.all(client), watcher::Config::default(), whole);
         let changed = Arc::clone(&queue);
         installations.on_change(move |_| changed.add(INSTALLATION.to_owned()));
@@ -119,7 +113,7 @@ impl Operator {
             client: client.clone(),
             images,
             certificates,
-            disruption_budgets,
+            served,
             installations,
             nodes,
             installed,
@@ -236,7 +230,8 @@ impl Operator {
         let strategy = Strategy::new(&valid.spec).map_err(Unusable::Invalid)?;
         let authority = self.authority(strategy).await.map_err(Unusable::Other)?;
         let nodes = self.nodes.all().iter().filter(|node| node.value).count();
-        let cluster = Cluster { nodes, disruption_budgets: self.disruption_budgets };
+        let Served { disruption_budgets, monitoring } = self.served;
+        let cluster = Cluster { nodes, disruption_budgets, monitoring };
         let installation = Installation::new(&valid, &self.images, &cluster, authority);
         let mut objects = objects(&installation);
         customize(&mut objects, &valid.spec.customize_components.patches)

@@ -118,10 +118,10 @@ async fn create_or_merge(
 }
 
 impl Installed {
-    /// Those of a cluster with this version of PodDisruptionBudgets. `changed` is called when one of them changes.
+    /// Those of a cluster with these kinds beside those that every cluster has. `changed` is called when one of them changes.
     pub(super) fn new(
         client: Client,
-        disruption_budgets: Kind,
+        further_kinds: impl Iterator<Item = Kind>,
         changed: impl Fn() + Clone + Send + Sync + 'static,
     ) -> Self {
         let config = watcher::Config::default().labels(&format!("{}={}", INSTALLED_BY.0, INSTALLED_BY.1));
@@ -132,7 +132,7 @@ impl Installed {
             objects.on_change(move |_| changed());
             Managed { kind, objects }
         };
-        let in_namespace = NAMESPACE_KINDS.into_iter().chain([disruption_budgets]);
+        let in_namespace = NAMESPACE_KINDS.into_iter().chain(further_kinds);
         let managed = CLUSTER_KINDS
             .into_iter()
             .map(|kind| managed(kind, false))

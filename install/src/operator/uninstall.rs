@@ -5,7 +5,14 @@
 const ORDER: [&[&str]; 4] = [
     &["CustomResourceDefinition"],
     &["DaemonSet", "Deployment", "PodDisruptionBudget"],
-    &["APIService", "MutatingWebhookConfiguration", "Service", "ValidatingWebhookConfiguration"],
+    &[
+        "APIService",
+        "MutatingWebhookConfiguration",
+        "PrometheusRule",
+        "Service",
+        "ServiceMonitor",
+        "ValidatingWebhookConfiguration",
+    ],
     &["ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "ServiceAccount"],
 ];
 

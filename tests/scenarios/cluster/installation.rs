@@ -14,8 +14,17 @@ const OPERATOR: &str = include_str!("../../../deploy/operator.yaml");
 const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
 /// What virt-operator manages.
 const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
-    mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
+    mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget,\
+    servicemonitor,prometheusrule \
     -A -l app.kubernetes.io/managed-by=virt-operator -o name";
+
+/// The definition of a kind of Prometheus's operator, without the schema.
+fn monitoring_definition(kind: &str) -> String {
+    let singular = kind.to_lowercase();
+    format!(
+        "apiVersion: apiextensions.k8s.io/v1\nkind: CustomResourceDefinition\nmetadata: {{name: {singular}s.monitoring.coreos.com}}\nspec:\n  group: monitoring.coreos.com\n  scope: Namespaced\n  names: {{kind: {kind}, plural: {singular}s, singular: {singular}}}\n  versions: [{{name: v1, served: true, storage: true, schema: {{openAPIV3Schema: {{type: object, x-kubernetes-preserve-unknown-fields: true}}}}}}]\n"
+    )
+}
 
 /// Changes the KubeVirt object, and waits until its components are so. What `kubectl` warns of.
 pub(super) fn configure(vireo: &Vireo<'_>, patch: &str) -> Result<String, HostError> {
@@ -37,6 +46,9 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     // As an installation of KubeVirt leaves it.
     vireo.ok("create clusterrole left-by-kubevirt --verb=get --resource=pods");
     vireo.ok("label clusterrole left-by-kubevirt app.kubernetes.io/managed-by=virt-operator");
+    let definitions = ["ServiceMonitor", "PrometheusRule"].map(monitoring_definition).join("---\n");
+    vireo.feed("apply -f -", &definitions);
+    vireo.ok(&format!("wait crd --all --for=condition=Established {LIMIT}"));
     vireo.feed("apply -f -", OPERATOR);
     vireo.ok(&format!("wait crd/kubevirts.kubevirt.io --for=condition=Established {LIMIT}"));
     vireo.feed("apply -f -", KUBEVIRT);
@@ -45,6 +57,7 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.becomes("node node-1", "takes VMIs", |node| {
         node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
     })?;
+    vireo.ok("-n kubevirt get servicemonitor/kubevirt prometheusrule/prometheus-kubevirt-rules");
     let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
     eprintln!("cluster: subresources: {}", known.split_whitespace().count());
     // To install again changes nothing.

@@ -1,0 +1,43 @@
+//! Which kinds a cluster serves, of those that not every cluster does.
+
+use kube::Client;
+use vireo_client::Kind;
+
+use crate::objects::{DISRUPTION_BUDGETS, MONITORING};
+
+/// What a cluster serves, at the start of virt-operator.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Served {
+    /// PodDisruptionBudgets, in this version.
+    pub(super) disruption_budgets: Kind,
+    /// Whether it has Prometheus's operator.
+    pub(super) monitoring: bool,
+}
+
+impl Served {
+    /// Asks the API server.
+    ///
+    /// # Errors
+    /// When it has no discovery.
+    pub(super) async fn discover(client: &Client) -> Result<Self, kube::Error> {
+        let groups = client.list_api_groups().await?.groups;
+        let serves = |kind: &Kind| {
+            let versions =
+                groups.iter().filter(|group| group.name == kind.group).flat_map(|group| &group.versions);
+            versions.into_iter().any(|version| version.version == kind.version)
+        };
+        let [newest, oldest] = DISRUPTION_BUDGETS;
+        let disruption_budgets = if serves(&newest) { newest } else { oldest };
+        let [service_monitor, _] = MONITORING;
+        let monitoring = serves(&service_monitor) && {
+            let known = client.list_api_group_resources(&service_monitor.api_version()).await?.resources;
+            MONITORING.iter().all(|kind| known.iter().any(|resource| resource.name == kind.plural))
+        };
+        Ok(Self { disruption_budgets, monitoring })
+    }
+
+    /// All of these kinds.
+    pub(super) fn kinds(self) -> impl Iterator<Item = Kind> {
+        [self.disruption_budgets].into_iter().chain(MONITORING.into_iter().filter(move |_| self.monitoring))
+    }
+}
