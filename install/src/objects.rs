@@ -19,9 +19,7 @@ use self::workloads::{api, controller, handler, operator};
 use crate::installation::{Images, Installation};
 use crate::policy::{VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 use crate::resource::crd::{custom_resource_definitions, kubevirt_definition};
-
-/// The namespace of Vireo's components; KubeVirt's.
-pub const NAMESPACE: &str = "kubevirt";
+pub use vireo_operators::config::NAMESPACE;
 
 /// Namespace and name of virt-operator's ServiceAccount; KubeVirt's.
 const VIRT_OPERATOR: (&str, &str) = (NAMESPACE, "kubevirt-operator");

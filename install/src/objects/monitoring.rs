@@ -5,6 +5,7 @@ use vireo_api::names::KVM_RESOURCE;
 use vireo_client::Kind;
 use vireo_operators::certificates::{AGENT_SERVER_NAME, VIRT_HANDLER};
 
+use super::roles::bound;
 use super::{METRICS, NAMESPACE, PROMETHEUS_LABEL};
 use crate::installation::Monitoring;
 
@@ -54,22 +55,11 @@ pub(super) fn objects(monitoring: &Monitoring) -> [Value; 4] {
 
 /// What Prometheus may read to find the node agents.
 pub(super) fn role(monitoring: &Monitoring) -> [Value; 2] {
-    let rbac = "rbac.authorization.k8s.io";
-    let metadata = json!({"namespace": NAMESPACE, "name": ROLE});
-    let account =
-        |namespace| json!({"kind": "ServiceAccount", "namespace": namespace, "name": monitoring.account});
-    [
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": metadata,
-            "rules": [{"apiGroups": [""], "resources": ["endpoints", "pods", "services"],
-                "verbs": ["get", "list", "watch"]}],
-        }),
-        json!({
-            "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": metadata,
-            "subjects": monitoring.namespaces.iter().map(account).collect::<Vec<_>>(),
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": ROLE},
-        }),
-    ]
+    let rules = json!([{"apiGroups": [""], "resources": ["endpoints", "pods", "services"],
+        "verbs": ["get", "list", "watch"]}]);
+    let account = |namespace| (namespace, monitoring.account.as_str());
+    let accounts: Vec<(&str, &str)> = monitoring.namespaces.iter().map(String::as_str).map(account).collect();
+    bound(ROLE, Some(NAMESPACE), &rules, &accounts)
 }
 
 /// KubeVirt's, by what kube-state-metrics knows of nodes.

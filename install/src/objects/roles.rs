@@ -14,20 +14,26 @@ pub(super) fn cluster_roles() -> impl Iterator<Item = Value> {
     kubevirt_roles().filter(is_here)
 }
 
-/// A role and its binding to a ServiceAccount. `in_namespace` is the namespace of a Role; without it, they are of the cluster.
-fn bound(name: &str, in_namespace: Option<&str>, rules: &Value, account: (&str, &str)) -> [Value; 2] {
+/// A role and its binding to ServiceAccounts. `in_namespace` is the namespace of a Role; without it, they are of the cluster.
+pub(super) fn bound(
+    name: &str,
+    in_namespace: Option<&str>,
+    rules: &Value,
+    accounts: &[(&str, &str)],
+) -> [Value; 2] {
     let rbac = "rbac.authorization.k8s.io";
     let prefix = if in_namespace.is_some() { "" } else { "Cluster" };
     let mut metadata = json!({"name": name, "labels": {COMPONENT_LABEL: ""}});
     if let Some(namespace) = in_namespace {
         metadata["namespace"] = json!(namespace);
     }
-    let subject = json!({"kind": "ServiceAccount", "namespace": account.0, "name": account.1});
+    let subject = |(namespace, name)| json!({"kind": "ServiceAccount", "namespace": namespace, "name": name});
+    let subjects: Vec<Value> = accounts.iter().copied().map(subject).collect();
     [
         json!({"apiVersion": format!("{rbac}/v1"), "kind": format!("{prefix}Role"), "metadata": metadata,
             "rules": rules}),
         json!({"apiVersion": format!("{rbac}/v1"), "kind": format!("{prefix}RoleBinding"), "metadata": metadata,
-            "subjects": [subject],
+            "subjects": subjects,
             "roleRef": {"apiGroup": rbac, "kind": format!("{prefix}Role"), "name": name}}),
     ]
 }
@@ -36,7 +42,7 @@ fn bound(name: &str, in_namespace: Option<&str>, rules: &Value, account: (&str, 
 pub(super) fn election(account: (&str, &str)) -> [Value; 2] {
     let leases = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
         "verbs": ["create", "get", "list", "patch", "update", "watch"]}]);
-    bound(&format!("{}-leader-election", account.1), Some(account.0), &leases, account)
+    bound(&format!("{}-leader-election", account.1), Some(account.0), &leases, &[account])
 }
 
 /// What virt-operator needs: to write what it installs, and all that the components may do, because the API server denies
@@ -76,8 +82,8 @@ pub(super) fn operator_roles() -> Vec<Value> {
         }
     }
     let name = VIRT_OPERATOR.1;
-    let of_namespace = bound(name, Some(NAMESPACE), &in_namespace, VIRT_OPERATOR);
-    of_namespace.into_iter().chain(bound(name, None, &json!(in_cluster), VIRT_OPERATOR)).collect()
+    let of_namespace = bound(name, Some(NAMESPACE), &in_namespace, &[VIRT_OPERATOR]);
+    of_namespace.into_iter().chain(bound(name, None, &json!(in_cluster), &[VIRT_OPERATOR])).collect()
 }
 
 /// What virt-api needs in a cluster: to know the API server, to ask it who may do what, to find the node agents, and to see
@@ -91,8 +97,8 @@ pub(super) fn virt_api_roles() -> Vec<Value> {
             "resources": ["virtualmachineinstances", "virtualmachines", "virtualmachineinstancereplicasets"]},
     ]);
     let name = "kubevirt-apiserver-aggregated";
-    let mut roles: Vec<Value> = bound(name, Some(NAMESPACE), &pods, VIRT_API).into();
-    roles.extend(bound(name, None, &reviews, VIRT_API));
+    let mut roles: Vec<Value> = bound(name, Some(NAMESPACE), &pods, &[VIRT_API]).into();
+    roles.extend(bound(name, None, &reviews, &[VIRT_API]));
     roles.push(json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"namespace": "kube-system", "name": "kubevirt-apiserver-auth", "labels": {COMPONENT_LABEL: ""}},

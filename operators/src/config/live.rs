@@ -12,7 +12,7 @@ use vireo_client::informer::Informer;
 
 use super::ClusterConfig;
 
-/// The namespace of the KubeVirt object that counts.
+/// The namespace of the components and of the KubeVirt object; KubeVirt's.
 pub const NAMESPACE: &str = "kubevirt";
 
 /// Knows the configuration, which may change at any time. The default is that of a cluster that sets nothing.
@@ -22,8 +22,14 @@ pub struct LiveConfig(Source);
 #[derive(Debug, Clone)]
 enum Source {
     Fixed(Arc<ClusterConfig>),
-    /// The KubeVirt objects.
-    Watched(Arc<Informer<KubeVirt>>),
+    Watched(Arc<Informer<Configured>>),
+}
+
+/// A KubeVirt object.
+#[derive(Debug)]
+struct Configured {
+    created: Option<String>,
+    config: Arc<ClusterConfig>,
 }
 
 impl Default for LiveConfig {
@@ -34,11 +40,13 @@ impl Default for LiveConfig {
 
 /// What of a KubeVirt object can be read. Its status is of no use here.
 #[expect(clippy::unnecessary_wraps, reason = "an informer reads objects that may not be readable")]
-fn read(mut object: Value) -> Result<KubeVirt, serde_json::Error> {
+fn read(mut object: Value) -> Result<Configured, serde_json::Error> {
     if let Some(fields) = object.as_object_mut() {
         fields.remove("status");
     }
-    Ok(decode::object::<KubeVirt>(object).object)
+    let KubeVirt { metadata, spec, .. } = decode::object::<KubeVirt>(object).object;
+    let config = Arc::new(ClusterConfig::read(&spec.configuration).0);
+    Ok(Configured { created: metadata.creation_timestamp, config })
 }
 
 impl LiveConfig {
@@ -72,8 +80,7 @@ impl LiveConfig {
             Source::Fixed(config) => return Arc::clone(config),
             Source::Watched(installations) => installations.namespace(NAMESPACE).into_iter(),
         };
-        let oldest =
-            installations.min_by_key(|one| (one.metadata.creation_timestamp.clone(), one.key.clone()));
-        Arc::new(oldest.map(|one| ClusterConfig::read(&one.spec.configuration).0).unwrap_or_default())
+        let oldest = installations.min_by_key(|one| (one.created.clone(), one.key.clone()));
+        oldest.map(|one| Arc::clone(&one.config)).unwrap_or_default()
     }
 }
