@@ -36,7 +36,7 @@ pub struct Admission {
 pub struct Completed {
     /// Why it is not accepted.
     pub problems: Vec<Problem>,
-    /// What its author is told, if it is.
+    /// Warnings for its author, if it is.
     pub warnings: Vec<String>,
 }
 

@@ -43,9 +43,13 @@ impl Controllers {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
         // The node agent of one host is in the same process.
         let nodes = (launcher.started_by == StartedBy::Kubelet).then(|| node::informer(client));
-        let settings = (launcher, config.clone());
-        let vmi =
-            vmi::controller::Controller::new(client.clone(), Arc::clone(&vmis), nodes.clone(), settings);
+        let vmi = vmi::controller::Controller::new(
+            client.clone(),
+            Arc::clone(&vmis),
+            nodes.clone(),
+            launcher,
+            config.clone(),
+        );
         let nodes = nodes.map(|nodes| {
             let controller =
                 node::Controller::new(client.clone(), Arc::clone(&nodes), Arc::clone(&vmis), vmi.queue());

@@ -61,7 +61,8 @@ impl Controller {
         client: Client,
         vmis: Arc<Informer<VirtualMachineInstance>>,
         nodes: Option<Arc<Informer<Node>>>,
-        (launcher, config): (Launcher, LiveConfig),
+        launcher: Launcher,
+        config: LiveConfig,
     ) -> Self {
         let queue = controller::queue();
         let launchers = Config::default().labels(&format!("{COMPONENT_LABEL}={LAUNCHER}"));
@@ -175,7 +176,7 @@ impl Controller {
         }
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
         let claims = self.claims(vmi, &whole).await?;
-        let pod = launcher_pod(&whole, (&self.launcher, &self.config.current()), node, &claims)?;
+        let pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims)?;
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         match pods.create(&PostParams::default(), &pod).await {

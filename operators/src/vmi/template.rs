@@ -68,7 +68,8 @@ pub struct Launcher {
 /// When a field of the instance is none of a Pod.
 pub fn launcher_pod(
     vmi: &VirtualMachineInstance,
-    (launcher, config): (&Launcher, &ClusterConfig),
+    launcher: &Launcher,
+    config: &ClusterConfig,
     node: Option<&str>,
     claims: &Claims,
 ) -> Result<Pod, serde_json::Error> {
@@ -233,8 +234,8 @@ mod tests {
 
     fn rendered_for(started_by: StartedBy, vmi: Value, node: Option<&str>) -> Value {
         let launcher = Launcher { image: "launcher:1".to_owned(), started_by, native: false };
-        let settings = (&launcher, &ClusterConfig::default());
-        json!(launcher_pod(&serde_json::from_value(vmi).unwrap(), settings, node, &Claims::new()).unwrap())
+        let (vmi, config) = (serde_json::from_value(vmi).unwrap(), ClusterConfig::default());
+        json!(launcher_pod(&vmi, &launcher, &config, node, &Claims::new()).unwrap())
     }
 
     /// That of a cluster with this configuration.
@@ -244,7 +245,7 @@ mod tests {
         let launcher =
             Launcher { image: "launcher:1".to_owned(), started_by: StartedBy::Kubelet, native: false };
         let vmi = serde_json::from_value(vmi).unwrap();
-        json!(launcher_pod(&vmi, (&launcher, &config), None, &Claims::new()).unwrap())
+        json!(launcher_pod(&vmi, &launcher, &config, None, &Claims::new()).unwrap())
     }
 
     #[test]
