@@ -37,6 +37,19 @@ const CLAIM_DEVICES: &str = "/dev/vmi-disks";
 /// The annotation of a launcher Pod with the paths in it of the disks of claims. Each has the size in bytes of a disk that
 /// has to be made, or null.
 pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
+/// The component of attachment Pods, each of which holds a hotplugged claim on the node of its launcher Pod.
+pub const ATTACHMENT: &str = "hotplug-disk";
+/// The annotations of an attachment Pod with the name and the UID of its VMI.
+pub const ATTACHMENT_VMI_ANNOTATIONS: (&str, &str) =
+    ("kubevirt.io/owner-vmi-name", "kubevirt.io/owner-vmi-uid");
+/// The annotation of an attachment Pod with the name of its claim.
+pub const ATTACHMENT_CLAIM_ANNOTATION: &str = "vireo.io/claim";
+/// The socket of the process in an attachment Pod, in the same volume as a launcher's.
+pub const ATTACHMENT_SOCKET: &str = "attachment.sock";
+/// Where an attachment Pod has the file system of its claim; KubeVirt's directory of hotplugged disks.
+pub const HOTPLUG_DIRECTORY: &str = "/var/run/kubevirt/hotplug-disks";
+/// Where it has the block device of its claim.
+const HOTPLUG_DEVICES: &str = "/dev/hotplug-disks";
 /// The container of a launcher Pod with the image of a kernel.
 pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
 
@@ -55,6 +68,16 @@ pub fn claim_disk(volume: &str) -> String {
 /// The block device of a claim, in the launcher's Pod.
 pub fn claim_device(volume: &str) -> String {
     format!("{CLAIM_DEVICES}/{volume}")
+}
+
+/// The disk in the file system of a hotplugged claim, in its attachment Pod.
+pub fn hotplug_disk(claim: &str) -> String {
+    format!("{HOTPLUG_DIRECTORY}/{claim}/disk.img")
+}
+
+/// The block device of a hotplugged claim, in its attachment Pod.
+pub fn hotplug_device(claim: &str) -> String {
+    format!("{HOTPLUG_DEVICES}/{claim}")
 }
 
 /// Whether a container of a launcher Pod has the image of a disk or of a kernel.

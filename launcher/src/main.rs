@@ -1,6 +1,7 @@
 //! `virt-launcher`: settle, listen, serve one VM, leave.
 
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use vireo_launcher::server::Server;
 use vireo_launcher::session::{Handle, Session};
 use vireo_launcher::{console_log, image, logging, process, socket};
 use vireo_proto::RUN_DIRECTORY;
-use vireo_proto::files::FILES_SOCKET;
+use vireo_proto::files::{self, FILES_SOCKET};
 use vireo_proto::launcher::launcher_server::LauncherServer;
 
 /// How long connections get to take their last answers.
@@ -60,6 +61,12 @@ enum Command {
         socket: PathBuf,
         /// Which.
         paths: Vec<PathBuf>,
+    },
+    /// Holds the claim of an attachment Pod for virt-handler, until SIGTERM.
+    HoldClaim {
+        /// Unix socket by which virt-handler finds this process.
+        #[arg(long, value_name = "PATH")]
+        socket: PathBuf,
     },
     /// Copies the guest's serial console to the standard output, until the guest is gone.
     TailConsole {
@@ -120,6 +127,7 @@ fn main() -> ExitCode {
         (Some(Command::OfferFiles { socket, paths }), _) => {
             image::offer_files(&socket, &paths).map_err(LauncherError::from)
         }
+        (Some(Command::HoldClaim { socket }), _) => hold_claim(&socket),
         (Some(Command::TailConsole { launcher }), _) => tail_console(&launcher),
         (None, Some(args)) => run(args),
         (None, None) => {
@@ -133,6 +141,22 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn hold_claim(socket: &Path) -> Result<(), LauncherError> {
+    let listener = files::listener(socket).map_err(LauncherError::Files)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(LauncherError::Runtime)?.block_on(async {
+        // As the first process of a container, it would get no signal that it does not handle.
+        let mut terminate = signal(SignalKind::terminate()).map_err(LauncherError::Runtime)?;
+        // Not by the runtime, whose end would wait for it.
+        let (failed, failure) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || failed.send(files::answer(listener.as_fd())));
+        tokio::select! {
+            _ = terminate.recv() => Ok(()),
+            Ok(answered) = failure => answered.map_err(LauncherError::Files),
+        }
+    })
 }
 
 fn tail_console(launcher: &Path) -> Result<(), LauncherError> {

@@ -17,9 +17,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recvmsg, send, sendmsg, shutdown, socket_with,
+    connect, listen, recvmsg, send, sendmsg, shutdown, socket_with, sockopt::socket_peercred,
 };
-
+use rustix::process::Pid;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The socket for open files, below a VM's directory.
@@ -156,6 +156,24 @@ pub fn fetch(socket: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
 /// When no process does.
 pub fn finish(socket: &Path) -> io::Result<()> {
     ask(socket, Wanted::Nothing).map(drop)
+}
+
+/// Answers whoever connects to a listener, so that [`peer`] finds the process. Blocks until it fails.
+///
+/// # Errors
+/// When no connection can be had.
+pub fn answer(listener: BorrowedFd<'_>) -> io::Result<()> {
+    loop {
+        accept_with(listener, SocketFlags::CLOEXEC)?;
+    }
+}
+
+/// The process that listens at `socket`. Blocks.
+///
+/// # Errors
+/// When none does.
+pub fn peer(socket: &Path) -> io::Result<Pid> {
+    Ok(socket_peercred(connected(socket)?)?.pid)
 }
 
 fn ask(socket: &Path, wanted: Wanted) -> io::Result<OwnedFd> {
@@ -299,6 +317,19 @@ mod tests {
         finish(&socket).unwrap();
         assert_eq!(offering.join().unwrap(), 2);
         assert!(fetch(&socket).is_err(), "they are no longer offered");
+    }
+
+    #[test]
+    fn a_process_is_found_by_its_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("attachment.sock");
+        assert!(peer(&socket).is_err());
+        let listener = listener(&socket).unwrap();
+        std::thread::spawn(move || answer(listener.as_fd()));
+        // More often than connections may wait.
+        for _ in 0..20 {
+            assert_eq!(peer(&socket).unwrap(), rustix::process::getpid());
+        }
     }
 
     #[test]
