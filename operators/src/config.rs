@@ -59,6 +59,8 @@ pub struct ClusterConfig {
     pub container_disk: ContainerResources,
     /// Resources of the container with the log of the serial console.
     pub console_log: ContainerResources,
+    /// Resources of attachment Pods.
+    pub hotplug_disk: ContainerResources,
 }
 
 impl Default for ClusterConfig {
@@ -78,6 +80,7 @@ impl Default for ClusterConfig {
             use_emulation: false,
             container_disk: ContainerResources::default(),
             console_log: ContainerResources::default(),
+            hotplug_disk: ContainerResources::default(),
         }
     }
 }

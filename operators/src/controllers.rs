@@ -13,13 +13,15 @@ use crate::config::LiveConfig;
 use crate::node::{self, Node};
 use crate::pool::controller::PoolRevision;
 use crate::vmi::{self, Launcher, StartedBy};
-use crate::{instancetype, pool, replicaset, vm};
+use crate::{attachments, instancetype, pool, replicaset, vm};
 
 /// The controllers of one client.
 pub struct Controllers {
     config: LiveConfig,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     vmi: vmi::controller::Controller,
+    /// Where the kubelet mounts claims.
+    attachments: Option<attachments::controller::Controller>,
     /// Where nodes fail by themselves.
     nodes: Option<(Arc<Informer<Node>>, node::Controller)>,
     replica_sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
@@ -43,6 +45,7 @@ impl Controllers {
         let vmis = Informer::new(Kind::VMI.all(client), Config::default(), vm::with_volumes);
         // The node agent of one host is in the same process.
         let nodes = (launcher.started_by == StartedBy::Kubelet).then(|| node::informer(client));
+        let image = launcher.image.clone();
         let vmi = vmi::controller::Controller::new(
             client.clone(),
             Arc::clone(&vmis),
@@ -50,6 +53,9 @@ impl Controllers {
             launcher,
             config.clone(),
         );
+        let attachments = vmi.attachment_caches().map(|caches| {
+            attachments::controller::Controller::new(client.clone(), caches, image, config.clone())
+        });
         let nodes = nodes.map(|nodes| {
             let controller =
                 node::Controller::new(client.clone(), Arc::clone(&nodes), Arc::clone(&vmis), vmi.queue());
@@ -88,6 +94,7 @@ impl Controllers {
             config,
             vmis,
             vmi,
+            attachments,
             nodes,
             replica_sets,
             replica_set,
@@ -107,8 +114,14 @@ impl Controllers {
                 tokio::join!(nodes.run(), controller.run());
             }
         };
+        let attachments = async {
+            if let Some(controller) = &self.attachments {
+                controller.run().await;
+            }
+        };
         tokio::join!(
             self.config.run(),
+            attachments,
             nodes,
             self.vmis.run(),
             self.vmi.run(),

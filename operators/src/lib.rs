@@ -3,6 +3,7 @@
 //! KubeVirt's API server.
 
 pub mod admission;
+pub mod attachments;
 pub mod certificates;
 mod conditions;
 pub mod config;

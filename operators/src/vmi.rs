@@ -1,10 +1,10 @@
 //! `VirtualMachineInstance`: its launcher Pod, and the hand-over to the node agent of the node that the Pod is bound to.
 
-mod claims;
+pub(crate) mod claims;
 mod console_log;
 pub mod controller;
 mod decide;
-mod images;
+pub(crate) mod images;
 mod pod;
 mod resources;
 mod template;

@@ -9,8 +9,8 @@ use vireo_api::v1::{Quantity, SupportContainerResources};
 
 use super::{ClusterConfig, Findings};
 
-/// The types of containers that launcher Pods have.
-pub const SUPPORTED_TYPES: [&str; 2] = ["container-disk", "guest-console-log"];
+/// The types of containers that launcher Pods and attachment Pods have.
+pub const SUPPORTED_TYPES: [&str; 3] = ["container-disk", "guest-console-log", "hotplug-disk"];
 
 /// The resources of a type of containers: CPU and memory that are requested, and those that they may have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,19 +84,20 @@ impl ContainerResources {
 }
 
 impl ClusterConfig {
-    /// Those of a type that launcher Pods do not have are left alone: they are named as without effect.
+    /// Those of other types are left alone: they are named as without effect.
     pub(super) fn read_support(
         &mut self,
         given: &[SupportContainerResources],
         at: &Field,
         found: &mut Findings,
     ) {
-        let [container_disk, console_log] = SUPPORTED_TYPES;
+        let [container_disk, console_log, hotplug_disk] = SUPPORTED_TYPES;
         for (index, one) in given.iter().enumerate() {
             let at = at.at("supportContainerResources").index(index);
             let of = match one.r#type.as_str() {
                 kind if kind == container_disk => &mut self.container_disk,
                 kind if kind == console_log => &mut self.console_log,
+                kind if kind == hotplug_disk => &mut self.hotplug_disk,
                 "" => {
                     found.add(
                         Cause::Required,

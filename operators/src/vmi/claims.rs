@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
     VolumeMount,
 };
 use serde_json::json;
-use vireo_api::names::{CLAIM_DISKS_ANNOTATION, CLAIMS_DIRECTORY, claim_device, claim_disk};
+use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_disk};
 use vireo_api::spec::Bytes;
 use vireo_api::v1::{ClaimVolumeSource, VirtualMachineInstance};
 
@@ -62,7 +62,8 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
             }),
             ..Volume::default()
         });
-        let (path, bytes) = attach(container, (name, volume), claim, source.read_only);
+        let paths = DiskPaths { disk: claim_disk(volume), device: claim_device(volume) };
+        let (path, bytes) = attach(container, (name, paths), claim, source.read_only);
         disks.insert(path, bytes);
     }
     if !disks.is_empty() {
@@ -71,26 +72,34 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
     }
 }
 
+/// Where a container has the disk of a claim.
+pub(crate) struct DiskPaths {
+    /// The file in its file system.
+    pub(crate) disk: String,
+    /// Or the block device that it is.
+    pub(crate) device: String,
+}
+
 /// Gives a container a volume of its Pod. Returns the path of the disk, and its size in bytes where it has to be made first.
-fn attach(
+pub(crate) fn attach(
     container: &mut Container,
-    (name, volume): (String, &str),
+    (name, paths): (String, DiskPaths),
     claim: &Claim,
     read_only: Option<bool>,
 ) -> (String, Option<u64>) {
     if claim.block {
-        let device_path = claim_device(volume);
-        let device = VolumeDevice { name, device_path: device_path.clone() };
+        let device = VolumeDevice { name, device_path: paths.device.clone() };
         container.volume_devices.get_or_insert_default().push(device);
-        return (device_path, None);
+        return (paths.device, None);
     }
+    let directory = paths.disk.rsplit_once('/').map_or("", |(directory, _)| directory);
     container.volume_mounts.get_or_insert_default().push(VolumeMount {
         name,
-        mount_path: format!("{CLAIMS_DIRECTORY}/{volume}"),
+        mount_path: directory.to_owned(),
         read_only,
         ..VolumeMount::default()
     });
-    (claim_disk(volume), Some(claim.capacity))
+    (paths.disk, Some(claim.capacity))
 }
 
 #[cfg(test)]

@@ -20,9 +20,9 @@ use vireo_client::{Kind, ObjectKey, write};
 use super::{
     Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
 };
-use crate::ReconcileError;
 use crate::config::LiveConfig;
 use crate::node::{self, Node};
+use crate::{ReconcileError, attachments};
 
 const COMPONENT: &str = "virtualmachine-controller";
 /// The reason of a claim that does not exist; KubeVirt's.
@@ -85,6 +85,12 @@ impl Controller {
         });
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
         Self { client, launcher, config, vmis, pods, claims, nodes, recorder, queue, refused }
+    }
+
+    /// The caches that the controller of attachment Pods reads, where the kubelet mounts claims.
+    pub fn attachment_caches(&self) -> Option<attachments::controller::Caches> {
+        let (vmis, pods) = (Arc::clone(&self.vmis), Arc::clone(&self.pods));
+        Some(attachments::controller::Caches { vmis, pods, claims: self.claims.clone()? })
     }
 
     /// The instances to decide about.

@@ -122,7 +122,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 }
 
 /// A container of little use and no privilege. Its user is the one who owns the files of container disks.
-pub(super) fn small(resources: &ContainerResources) -> Container {
+pub(crate) fn small(resources: &ContainerResources) -> Container {
     Container {
         resources: Some(resources.into()),
         security_context: Some(unprivileged()),
