@@ -3,8 +3,9 @@
 //! An informer selects the VMIs by the label of their node, so that the API server sends nothing of others. [`bound`]
 //! validates a VMI once for each generation of its spec; [`removal`] asks whether a VMI that is no longer selected is
 //! gone; [`finalize`] releases the objects whose launchers are gone; [`status`] writes what changed of a status, with
-//! [events]; [`pods`] does what a kubelet does for the launcher Pods.
+//! [events]; [`pods`] does what a kubelet does for the launcher Pods; [`attachments`] finds hotplugged claims.
 
+mod attachments;
 mod bound;
 mod events;
 mod finalize;
@@ -32,7 +33,9 @@ use crate::manifests::desired::Update;
 use crate::manifests::{Key, Source};
 use crate::node::Node;
 use crate::reconcile::status::Phase;
+use crate::settings::Runtime;
 
+use attachments::AttachmentPod;
 use bound::Bound;
 pub use bound::Counts;
 use finalize::Finalizer;
@@ -71,6 +74,8 @@ pub struct Cluster {
     removed: Arc<WorkQueue<VmiId>>,
     remover: Remover,
     pods: Pods,
+    /// Where the kubelet mounts claims.
+    attachments: Option<Arc<Informer<AttachmentPod>>>,
     status: StatusWriter,
     /// Whether the VMIs from before the restart are adopted.
     adopted: watch::Sender<bool>,
@@ -110,8 +115,23 @@ impl Cluster {
         let adopted = watch::Sender::new(false);
         let wanted = (Arc::clone(&bound), Arc::clone(&changed));
         let pods = Pods::new(client.clone(), Arc::clone(&node), wanted, adopted.subscribe());
+        let mounts = matches!(node.settings.runtime, Runtime::Pods(_));
+        let attachments = mounts.then(|| attachments::informer(&client, Arc::clone(&node)));
         let status = StatusWriter::new(client, (Arc::clone(&vmis), pods.informer()), Arc::clone(&node));
-        Self { vmis, node, bound, changed, deleting, finalizer, removed, remover, pods, status, adopted }
+        Self {
+            vmis,
+            node,
+            bound,
+            changed,
+            deleting,
+            finalizer,
+            removed,
+            remover,
+            pods,
+            attachments,
+            status,
+            adopted,
+        }
     }
 
     /// The source of VMIs for the node agent.
@@ -149,7 +169,20 @@ impl Cluster {
             self.status.shown(key, delay);
             self.pods.shown(key, vmi, delay);
         });
-        tokio::join!(self.vmis.run(), finalize, remove, self.pods.run(), self.status.run(), follow);
+        let attachments = async {
+            if let Some(attachments) = &self.attachments {
+                attachments.run().await;
+            }
+        };
+        tokio::join!(
+            attachments,
+            self.vmis.run(),
+            finalize,
+            remove,
+            self.pods.run(),
+            self.status.run(),
+            follow
+        );
     }
 }
 

@@ -41,6 +41,7 @@ pub struct Node {
     storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
     launcher_pods: Mutex<BTreeMap<String, LauncherPod>>,
+    attachments: Mutex<BTreeMap<String, Attachments>>,
     pods: tokio::sync::watch::Sender<u64>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
@@ -64,6 +65,20 @@ pub(crate) struct LauncherPod {
     /// The disks of its claims.
     pub(crate) claims: ClaimDisks,
 }
+
+/// An attachment Pod that runs on this node, and has the disk of a hotplugged claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    /// Its UID.
+    pub(crate) uid: String,
+    /// Its name.
+    pub(crate) name: String,
+    /// The disk.
+    pub(crate) disks: ClaimDisks,
+}
+
+/// The attachment Pods of a VMI, by their claims.
+pub(crate) type Attachments = BTreeMap<String, Attachment>;
 
 fn find_cgroups() -> Option<Cgroups> {
     let found = Cgroups::find();
@@ -98,6 +113,7 @@ impl Node {
             changes: tokio::sync::watch::Sender::new(0),
             claims: tokio::sync::watch::Sender::new(0),
             launcher_pods: Mutex::default(),
+            attachments: Mutex::default(),
             pods: tokio::sync::watch::Sender::new(0),
             unreadable: Mutex::default(),
         }
@@ -177,7 +193,33 @@ impl Node {
         lock(&self.launcher_pods).get(&uid.to_string()).cloned()
     }
 
-    /// Notifies about changes of the launcher Pods.
+    /// Sets the attachment Pod of a claim, by the UID of the VMI.
+    pub(crate) fn set_attachment(&self, uid: &str, claim: &str, pod: Attachment) {
+        let before =
+            lock(&self.attachments).entry(uid.to_owned()).or_default().insert(claim.to_owned(), pod.clone());
+        if before.as_ref() != Some(&pod) {
+            self.pods.send_modify(|count| *count = count.wrapping_add(1));
+        }
+    }
+
+    /// Removes an attachment Pod that ends or is gone, but not another one of its claim.
+    pub(crate) fn remove_attachment(&self, uid: &str, claim: &str, pod: &str) {
+        let mut all = lock(&self.attachments);
+        let Some(its) = all.get_mut(uid) else { return };
+        if its.get(claim).is_some_and(|known| known.uid == pod) {
+            its.remove(claim);
+        }
+        if its.is_empty() {
+            all.remove(uid);
+        }
+    }
+
+    /// The attachment Pods of a VMI, where the kubelet mounts claims.
+    pub(crate) fn attachments(&self, uid: Uuid) -> Attachments {
+        lock(&self.attachments).get(&uid.to_string()).cloned().unwrap_or_default()
+    }
+
+    /// Notifies about changes of the launcher Pods, and about new attachment Pods.
     pub(crate) fn subscribe_pods(&self) -> tokio::sync::watch::Receiver<u64> {
         self.pods.subscribe()
     }

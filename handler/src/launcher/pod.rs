@@ -17,13 +17,14 @@ use rustix::fs::OFlags;
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
-use vireo_api::names::{IMAGES_VOLUME, SOCKETS_VOLUME};
-use vireo_proto::files::{KVM, dhcp_name, dhcp_socket, tap_name};
+use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
+use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use self::claims::Root;
 use super::process;
 use crate::network::{netns, tap};
+use crate::node::Attachments;
 use crate::state::VmiDir;
 
 /// Disks of claims by their paths in a Pod, with the size in bytes of those that have to be made.
@@ -34,19 +35,31 @@ pub(crate) type ClaimDisks = BTreeMap<String, Option<u64>>;
 /// # Errors
 /// When it does not listen yet, or its socket is not of the Pod.
 pub(crate) fn find(dir: &VmiDir, pods: &Path, pod: &str) -> io::Result<Pid> {
-    // It becomes a part of a path.
-    let uid: Uuid = pod.parse().map_err(|_| io::Error::other(format!("{pod:?} is not the UID of a Pod")))?;
+    let uid = parsed(pod)?;
     let volume = volume(pods, pod, SOCKETS_VOLUME);
     link(&dir.pod_link(), &volume)?;
     let socket = UnixStream::connect(dir.launcher_socket())?;
     let pid = socket_peercred(&socket)?.pid;
-    // The processes of the Pod may replace the socket.
-    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", pid.as_raw_nonzero()))?;
-    if !is_in_pod(&cgroups, uid) {
-        return Err(io::Error::other("the launcher's socket is served by a process outside its Pod"));
-    }
+    is_of_pod(pid, uid)?;
     process::stamp(&dir.launcher_stamp(), pid)?;
     Ok(pid)
+}
+
+/// The UID of a Pod, which becomes a part of a path.
+fn parsed(pod: &str) -> io::Result<Uuid> {
+    pod.parse().map_err(|_| io::Error::other(format!("{pod:?} is not the UID of a Pod")))
+}
+
+/// Whether the process that serves a socket in the volume of a Pod is one of the Pod's, which may replace the socket.
+///
+/// # Errors
+/// When it is not, or has ended.
+fn is_of_pod(process: Pid, pod: Uuid) -> io::Result<()> {
+    let cgroups = fs::read_to_string(format!("/proc/{}/cgroup", process.as_raw_nonzero()))?;
+    if is_in_pod(&cgroups, pod) {
+        return Ok(());
+    }
+    Err(io::Error::other("the socket of the Pod is served by a process outside of it"))
 }
 
 /// A volume of a Pod that the kubelet made.
@@ -133,6 +146,26 @@ fn claim<'a>(disk: &'a Disk, claims: &ClaimDisks) -> Option<(&'a str, Option<u64
     }
 }
 
+/// Opens the files of a disk that is hotplugged: those of a claim in the attachment Pod that has it. `pods` is the kubelet's
+/// directory of Pods. Blocks.
+///
+/// # Errors
+/// Names the first that cannot be opened.
+pub(crate) fn open_attached(
+    disk: &Disk,
+    attachments: &Attachments,
+    pods: &Path,
+) -> io::Result<Vec<(String, OwnedFd)>> {
+    let found = attachments.values().find_map(|pod| Some((pod, claim(disk, &pod.disks)?)));
+    let Some((pod, (path, bytes))) = found else { return open_disk(disk) };
+    let uid: Uuid = parsed(&pod.uid)?;
+    let process = files::peer(&volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET));
+    let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
+    is_of_pod(process, uid)?;
+    let opened = Root::of(process.as_raw_nonzero().get())?.open_disk(path, bytes, !disk.read_only);
+    Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
+}
+
 /// Opens the files of a disk. Blocks.
 ///
 /// # Errors
@@ -201,7 +234,7 @@ mod tests {
         // By the link, which `find` has made: the path of the volume is too long for a socket.
         let _socket = UnixListener::bind(vmi.launcher_socket()).unwrap();
         let foreign = find(&vmi, &pods, &pod.to_string()).unwrap_err();
-        assert!(foreign.to_string().contains("outside its Pod"), "{foreign}");
+        assert!(foreign.to_string().contains("outside of it"), "{foreign}");
         assert!(!vmi.launcher_stamp().exists());
         assert!(find(&vmi, &pods, "../../etc").is_err());
     }

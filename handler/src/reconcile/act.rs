@@ -257,6 +257,7 @@ impl VmiReconciler {
         let record = self.known()?;
         let (pulled, claims) =
             self.node.launcher_pod(record.uid).map(|pod| (pod.images, pod.claims)).unwrap_or_default();
+        let hotplugged = self.node.attachments(record.uid).into_values().flat_map(|pod| pod.disks);
         Ok(Places {
             vmi: record.dir.path().to_owned(),
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
@@ -264,7 +265,7 @@ impl VmiReconciler {
             claims: self.node.claims(),
             allowed: self.node.settings.allowed.clone(),
             pulled,
-            mounted: claims.into_keys().collect(),
+            mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
         })
     }
 

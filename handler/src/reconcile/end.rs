@@ -150,6 +150,7 @@ impl VmiReconciler {
                 vm: vm.as_ref(),
                 state: state.as_ref(),
                 readiness: None,
+                attachments: None,
                 address: None,
                 sync_error: None,
                 manifest_changed: false,

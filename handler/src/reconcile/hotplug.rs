@@ -49,7 +49,7 @@ impl VmiReconciler {
         let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
         let plugged = self.state().map(|state| state.volumes).unwrap_or_default();
         let mut first = Ok(());
-        for change in volumes::changes(&vm, &plugged, &self.node.claims()) {
+        for change in volumes::changes(&vm, &plugged, &self.volume_places()) {
             let done = match change {
                 Change::Detach(name) => {
                     let Some(done) = interrupt.or(self.link()?.detach(name)).await else { return first };
@@ -68,9 +68,11 @@ impl VmiReconciler {
         let source = cancel_if(interrupt.desired, |desired| desired.removes(&record), prepare).await;
         let Some(source) = source else { return Ok(()) };
         let disk = crate::resolve::disk(disk, &source.map_err(disk_error)?);
-        if let Runtime::Pods(_) = self.node.settings.runtime {
-            let (socket, opened) = (record.dir.files_socket(), disk.clone());
-            let pass = move || files::pass(&socket, &launcher::pod::open_disk(&opened)?);
+        if let Runtime::Pods(pods) = &self.node.settings.runtime {
+            let (socket, opened, pods) = (record.dir.files_socket(), disk.clone(), pods.clone());
+            let attachments = self.node.attachments(record.uid);
+            let pass =
+                move || files::pass(&socket, &launcher::pod::open_attached(&opened, &attachments, &pods)?);
             let failed = volumes::HOTPLUG_FAILED;
             run_blocking(failed, move || pass().map_err(sync_error(failed))).await?;
         }

@@ -9,6 +9,7 @@ use super::prober::Prober;
 use super::reconciler::VmiReconciler;
 use super::record::{MANIFEST_ANNOTATION, Record, now};
 use super::status::{self, Facts, Phase};
+use super::volumes::Places;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
 use crate::resolve;
@@ -24,6 +25,10 @@ impl VmiReconciler {
         let vm = next.vm().ok();
         let address = if next.phase().is_final() { None } else { self.address(&next) };
         let changed = desired.differs(record);
+        let attachments = match self.volume_places() {
+            Places::Pods(attachments) => Some(attachments),
+            Places::Node(_) => None,
+        };
         let results = self.prober.as_ref().map(Prober::results);
         next.vmi.status = status::next(
             &record.vmi.status,
@@ -32,6 +37,7 @@ impl VmiReconciler {
                 vm: vm.as_ref(),
                 state: state.as_ref(),
                 readiness: results.as_ref().map(|results| &results.readiness),
+                attachments: attachments.as_ref(),
                 address,
                 sync_error: self.sync_error.as_ref(),
                 manifest_changed: changed,

@@ -21,7 +21,8 @@ use super::volumes;
 use crate::launcher::link::{LauncherStatus, Link};
 use crate::launcher::process::{self, Found};
 use crate::manifests::Key;
-use crate::node::Node;
+use crate::node::{Attachments, Node};
+use crate::settings::Runtime;
 
 /// The retry interval after a deadline has passed.
 const OVERDUE_RETRY: Duration = Duration::from_secs(1);
@@ -267,8 +268,26 @@ impl VmiReconciler {
     fn volumes_differ(&self) -> bool {
         let Some((record, state)) = self.record.as_ref().zip(self.state()) else { return false };
         let takes = matches!(state.phase(), state::Phase::Running | state::Phase::Paused);
-        let differ = |vm: &Vm| !volumes::changes(vm, &state.volumes, &self.node.claims()).is_empty();
+        let differ = |vm: &Vm| !volumes::changes(vm, &state.volumes, &self.volume_places()).is_empty();
         takes && record.vm().is_ok_and(|vm| differ(&vm))
+    }
+
+    /// Where the claims of hotplugged volumes are.
+    pub(super) fn volume_places(&self) -> volumes::Places {
+        match (&self.node.settings.runtime, &self.record) {
+            (Runtime::Pods(_), Some(record)) => volumes::Places::Pods(self.node.attachments(record.uid)),
+            (Runtime::Pods(_), None) => volumes::Places::Pods(Attachments::new()),
+            (Runtime::Process, _) => volumes::Places::Node(self.node.claims()),
+        }
+    }
+
+    /// Whether it has volumes in attachment Pods, or is to have some.
+    fn follows_attachments(&self) -> bool {
+        let Some(record) = self.record.as_ref().filter(|_| self.node.settings.runtime != Runtime::Process)
+        else {
+            return false;
+        };
+        record.vm().is_ok_and(|vm| vm.hotpluggable_disks().next().is_some())
     }
 
     /// Sets the deadline of what the launcher has to do now. A deadline for the same thing is kept.
@@ -292,6 +311,8 @@ impl VmiReconciler {
     }
 
     async fn wait(&mut self, desired: &mut watch::Receiver<Desired>, until: Option<Instant>) {
+        let waits_for_pod = self.sync_error.as_ref().is_some_and(|error| error.reason == NO_POD);
+        let waits_for_pod = waits_for_pod || self.follows_attachments();
         let launcher = async {
             match &mut self.launcher {
                 LauncherState::Attached(link) => link.changed().await,
@@ -312,9 +333,8 @@ impl VmiReconciler {
             }
         };
         let pods = async {
-            let waits = self.sync_error.as_ref().is_some_and(|error| error.reason == NO_POD);
             // The same holds for this one.
-            if !waits || self.pods.changed().await.is_err() {
+            if !waits_for_pod || self.pods.changed().await.is_err() {
                 std::future::pending::<()>().await;
             }
         };

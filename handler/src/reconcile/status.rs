@@ -9,6 +9,7 @@ pub(super) use ending::{End, Lost, end, end_before_start, record_end, unhealthy_
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
 use super::volumes;
+use crate::node::Attachments;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
 use vireo_api::v1::{
@@ -122,6 +123,8 @@ pub struct Facts<'a> {
     pub state: Option<&'a State>,
     /// The status of the readinessProbe, if there is one and the guest runs.
     pub readiness: Option<&'a ProbeStatus>,
+    /// The attachment Pods of its claims that run, where the kubelet mounts claims.
+    pub(super) attachments: Option<&'a Attachments>,
     /// The VMI's address.
     pub address: Option<String>,
     /// The last error.

@@ -5,7 +5,9 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use vireo_api::names::{KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container};
+use vireo_api::names::{
+    KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device, hotplug_disk,
+};
 use vireo_api::spec::{
     BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
 };
@@ -159,7 +161,7 @@ pub struct Places {
     pub allowed: AllowedPaths,
     /// The digests of the images that the kubelet has pulled for the launcher Pod, by their containers.
     pub pulled: BTreeMap<String, String>,
-    /// The paths in the launcher Pod of the disks of claims that the kubelet has mounted there.
+    /// The paths of the disks of claims that the kubelet has mounted in the launcher Pod and in attachment Pods.
     pub mounted: BTreeSet<String>,
 }
 
@@ -188,9 +190,12 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
                 HostDiskCreate::Sized(capacity) => Some(capacity.get()),
             },
         },
-        VolumeSource::PersistentVolumeClaim { name, .. } => {
-            let mut paths = [claim_disk(disk.name()), claim_device(disk.name())].into_iter();
-            match paths.find(|path| places.mounted.contains(path)) {
+        VolumeSource::PersistentVolumeClaim { name, hotpluggable, .. } => {
+            let paths = match hotpluggable {
+                true => [hotplug_disk(name), hotplug_device(name)],
+                false => [claim_disk(disk.name()), claim_device(disk.name())],
+            };
+            match paths.into_iter().find(|path| places.mounted.contains(path)) {
                 Some(path) => Step::Mounted { path },
                 None => Step::Claim { name: name.clone() },
             }

@@ -5,12 +5,13 @@ use super::*;
 const THEN: &str = "2026-01-01T00:00:00Z";
 const NOW: &str = "2026-01-01T00:01:00Z";
 
-fn facts(phase: Phase) -> Facts<'static> {
+pub(super) fn facts(phase: Phase) -> Facts<'static> {
     Facts {
         phase,
         vm: None,
         state: None,
         readiness: None,
+        attachments: None,
         address: None,
         sync_error: None,
         manifest_changed: false,
