@@ -10,15 +10,6 @@ use crate::Problem;
 pub fn validate(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<Problem> {
     let mut problems: Vec<Problem> = named(kind, new, old).into_iter().filter_map(path_of_node).collect();
     let Some(instance) = Instance::of(kind, new, old) else { return problems };
-    for (field, volume) in instance.changed_volumes() {
-        if volume.pointer("/persistentVolumeClaim/hotpluggable") == Some(&Value::Bool(true)) {
-            let field = format!("{field}.persistentVolumeClaim.hotpluggable");
-            problems.push(Problem::unsupported(
-                field,
-                "Unsupported value: true: hotplug is not available in a cluster yet: use the claim from the start",
-            ));
-        }
-    }
     if instance.changed("/domain/firmware/bootloader/efi/persistent") == Some(&Value::Bool(true)) {
         let field = instance.field("domain.firmware.bootloader.efi.persistent");
         let why = "Unsupported value: true: EFI variables are not kept in a cluster yet";
@@ -58,8 +49,7 @@ mod tests {
             "volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}},
                 {"name": "b", "hostDisk": {"path": "/etc/shadow", "type": "Disk"}},
                 {"name": "c", "containerDisk": {"image": "registry.example/c:1"}},
-                {"name": "d", "persistentVolumeClaim": {"claimName": "d"}},
-                {"name": "e", "persistentVolumeClaim": {"claimName": "e", "hotpluggable": true}}],
+                {"name": "d", "persistentVolumeClaim": {"claimName": "d", "hotpluggable": true}}],
         }}}});
         let problems = validate(Kind::VM, &vm, None);
         let found: Vec<_> =
@@ -67,13 +57,12 @@ mod tests {
         for ((field, message), (expected, part)) in found.iter().zip([
             ("volumes[1]", "HostDisk feature gate is not enabled"),
             ("domain.firmware.kernelBoot.container.image", "oci-archive:/srv/linux.tar:v1"),
-            ("volumes[4].persistentVolumeClaim.hotpluggable", "hotplug"),
             ("domain.firmware.bootloader.efi.persistent", "EFI variables"),
         ]) {
             assert_eq!(*field, format!("spec.template.spec.{expected}"));
             assert!(message.contains(part), "{message}");
         }
-        assert_eq!(found.len(), 4, "{found:?}");
+        assert_eq!(found.len(), 3, "{found:?}");
         assert_eq!(validate(Kind::VM, &vm, Some(&vm)), [], "it was stored before");
         assert_eq!(validate(Kind::CLAIM, &vm, None), [], "no instance comes of it");
     }
