@@ -85,7 +85,12 @@ impl<'h> Vireo<'h> {
     }
 
     /// Waits until an object is as it should be.
-    fn becomes(&self, object: &str, what: &str, holds: impl Fn(&Value) -> bool) -> Result<Value, HostError> {
+    fn becomes(
+        &self,
+        object: &str,
+        what: &str,
+        mut holds: impl FnMut(&Value) -> bool,
+    ) -> Result<Value, HostError> {
         let mut last = Value::Null;
         let reached = eventually(&format!("{object} {what}"), STEP, || {
             last = self.json(&format!("get {object}"))?;
@@ -150,6 +155,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
+    refused::quota_and_rights(&vireo)?;
     volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;

@@ -31,11 +31,6 @@ pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
     for (volume, field, why) in [
         ("hostDisk: {path: /etc/hostname, type: Disk}", "spec.volumes[0]", "HostDisk feature gate"),
         ("containerDisk: {image: 'oci:/var/lib/images'}", "spec.volumes[0].containerDisk.image", "registry"),
-        (
-            "persistentVolumeClaim: {claimName: data, hotpluggable: true}",
-            "spec.volumes[0].persistentVolumeClaim.hotpluggable",
-            "hotplug",
-        ),
     ] {
         let refused = vireo.fails("create -f -", &vmi("bad", volume))?;
         assert!(refused.contains(field) && refused.contains(why), "{volume}: {refused}");
@@ -56,6 +51,43 @@ pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
     eprintln!("cluster: an update of the spec: {}", refused.trim());
     vireo.ok("delete vmi labelled --timeout=120s");
     vireo.gone("labelled")
+}
+
+/// A namespace without room for a launcher Pod, and users without rights.
+pub(super) fn quota_and_rights(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a quota that is exceeded");
+    let quota = "apiVersion: v1\nkind: Namespace\nmetadata: {name: tight}\n---\napiVersion: v1\nkind: ResourceQuota\nmetadata: {name: none, namespace: tight}\nspec: {hard: {pods: 0}}\n";
+    vireo.feed("create -f -", quota);
+    vireo.becomes("resourcequota none -n tight", "is in force", |quota| {
+        quota["status"]["hard"]["pods"] == "0"
+    })?;
+    vireo.feed("create -n tight -f -", &container_disk("crowded", GUEST, "Never"));
+    let vmi = vireo.becomes("vmi crowded -n tight", "says that there is no room", |vmi| {
+        condition(vmi, "Synchronized")["reason"] == "FailedCreate"
+    })?;
+    let why = condition(&vmi, "Synchronized")["message"].to_string();
+    assert!(why.contains("exceeded quota: none"), "{why}");
+    let events = vireo.ok("get events -n tight");
+    assert!(events.contains("exceeded quota: none"), "{events}");
+    vireo.ok("patch resourcequota none -n tight --type=merge -p '{\"spec\":{\"hard\":{\"pods\":\"1\"}}}'");
+    vireo.becomes("vmi crowded -n tight", "has a Pod once there is room", |vmi| {
+        condition(vmi, "Synchronized")["status"] != "False" || vmi["status"]["phase"] == "Running"
+    })?;
+    vireo.ok("delete namespace tight --timeout=120s");
+
+    vireo.step("users without rights");
+    let console = "get --raw /apis/subresources.kubevirt.io/v1/namespaces/default/virtualmachineinstances/any/console --as=viewer";
+    vireo.ok("create rolebinding viewer --clusterrole=view --user=viewer");
+    eventually("a viewer may list instances", STEP, || {
+        let listed = vireo.kubectl("get vmi --as=viewer", None)?;
+        Ok(listed.status == vireo_tests::Status::Code(0))
+    })?;
+    for line in [console, "delete vmi --all --as=viewer", "get secrets -n kubevirt --as=viewer"] {
+        let refused = vireo.fails(line, "")?;
+        assert!(refused.contains("Forbidden") || refused.contains("cannot"), "{line}: {refused}");
+    }
+    vireo.ok("delete rolebinding viewer");
+    Ok(())
 }
 
 /// Images that cannot be had, or are none of a disk.

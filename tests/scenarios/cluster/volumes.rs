@@ -1,13 +1,15 @@
 //! Disks that outlive their guests.
 
+use serde_json::Value;
 use vireo_tests::HostError;
+use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
 
-use super::{GUEST, LIMIT, Vireo};
+use super::{GUEST, LIMIT, STEP, Vireo};
 use crate::scenarios::probes::condition;
 
-/// Where the volume is on the node.
-const DIRECTORY: &str = "/var/lib/kubevirt/data";
+/// Where the volumes are on the node.
+const DIRECTORY: &str = "/var/lib/kubevirt/volumes";
 const SIZE: u64 = 64 << 20;
 
 /// An instance with a claim as its second disk.
@@ -17,11 +19,11 @@ fn keeper() -> String {
     )
 }
 
-/// The claim, and the volume that it is bound to.
-fn claim() -> String {
-    let access = "accessModes: [ReadWriteOnce], storageClassName: manual";
+/// A claim, and the volume that it is bound to.
+fn claim(name: &str) -> String {
+    let access = format!("accessModes: [ReadWriteOnce], storageClassName: manual-{name}");
     format!(
-        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: data}}\nspec: {{{access}, capacity: {{storage: '{SIZE}'}}, hostPath: {{path: {DIRECTORY}, type: DirectoryOrCreate}}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data}}\nspec: {{{access}, resources: {{requests: {{storage: '{SIZE}'}}}}}}\n"
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec: {{{access}, capacity: {{storage: '{SIZE}'}}, hostPath: {{path: {DIRECTORY}/{name}, type: DirectoryOrCreate}}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec: {{{access}, volumeName: {name}, resources: {{requests: {{storage: '{SIZE}'}}}}}}\n"
     )
 }
 
@@ -36,18 +38,84 @@ pub(super) fn are_kept(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert!(why.as_str().is_some_and(|why| why.contains("default/data")), "{why}");
     assert!(vireo.pods("keeper")?.is_empty());
     vireo.step("the claim appears");
-    vireo.feed("create -f -", &claim());
+    vireo.feed("create -f -", &claim("data"));
     let vmi = vireo.phase("keeper", "Running")?;
     assert_ne!(condition(&vmi, "Synchronized")["status"], "False", "{:#}", vmi["status"]);
     let mut guest = Login::over(vireo.console_process("keeper")?);
     guest.log_in()?;
     assert_eq!(guest.run("cat /sys/block/vdb/size")?.trim(), (SIZE / 512).to_string());
     guest.run("echo kept | dd of=/dev/vdb bs=512 conv=sync,fsync")?;
+    one_is_plugged(vireo, &mut guest)?;
     vireo.ok(&format!("delete vmi keeper {LIMIT}"));
     vireo.gone("keeper")?;
-    let written =
-        vireo.on_node(&format!("head -c 5 {DIRECTORY}/disk.img; stat -c %s {DIRECTORY}/disk.img"))?;
+    let written = vireo.on_node(&format!("cd {DIRECTORY}/data; head -c 5 disk.img; stat -c %s disk.img"))?;
     assert_eq!(written.trim(), format!("kept\n{SIZE}"));
     vireo.ok(&format!("delete pvc,pv data {LIMIT}"));
+    Ok(())
+}
+
+/// Waits until a disk of a guest is there, or no longer is.
+fn sees(guest: &mut Login<'_>, disk: &str, there: bool) -> Result<(), HostError> {
+    let not = if there { "" } else { "! " };
+    let line = format!(
+        "for i in $(seq 100); do [ {not}-e /sys/block/{disk} ] && break; sleep 0.2; done; [ {not}-e /sys/block/{disk} ] && echo done"
+    );
+    assert_eq!(guest.run(&line)?.trim(), "done", "{disk}");
+    Ok(())
+}
+
+/// The Pod that has the claim `extra`, once its volume is in the guest and the instance names it.
+fn attachment(vireo: &Vireo<'_>) -> Result<Value, HostError> {
+    let mut found = Value::Null;
+    vireo.becomes("vmi keeper", "names the Pod of its volume", |vmi| {
+        let mut volumes = vmi["status"]["volumeStatus"].as_array().into_iter().flatten();
+        let volume = volumes.find(|volume| volume["name"] == "extra" && volume["phase"] == "Ready");
+        found = volume.map_or(Value::Null, |volume| volume["hotplugVolume"].clone());
+        found["attachPodUID"].is_string()
+    })?;
+    let pod = vireo.items("pods -l kubevirt.io=hotplug-disk")?.pop().unwrap_or_default();
+    let named = pod["metadata"]["name"] == found["attachPodName"];
+    Ok(if named && pod["metadata"]["uid"] == found["attachPodUID"] { pod } else { Value::Null })
+}
+
+/// A claim comes into a guest that runs, and leaves it.
+fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    vireo.step("a volume is plugged into a guest");
+    vireo.feed("create -f -", &claim("extra"));
+    vireo.virtctl("addvolume keeper --volume-name=extra --bus=virtio")?.ok();
+    let mut pod = Value::Null;
+    eventually("the volume is in the guest", STEP, || {
+        pod = attachment(vireo)?;
+        Ok(!pod.is_null())
+    })?;
+    assert_eq!(pod["metadata"]["labels"]["kubevirt.io"], "hotplug-disk", "{pod:#}");
+    sees(guest, "vdc", true)?;
+    assert_eq!(guest.run("cat /sys/block/vdc/size")?.trim(), (SIZE / 512).to_string());
+    guest.run("echo plugged | dd of=/dev/vdc bs=512 conv=sync,fsync")?;
+
+    vireo.step("its Pod cannot be evicted, and is made again");
+    let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+    let eviction = format!(
+        "{{\"apiVersion\": \"policy/v1beta1\", \"kind\": \"Eviction\", \"metadata\": {{\"name\": \"{name}\", \"namespace\": \"default\"}}}}"
+    );
+    let path = format!("create --raw /api/v1/namespaces/default/pods/{name}/eviction -f -");
+    let refused = vireo.fails(&path, &eviction)?;
+    assert!(refused.contains("default/keeper"), "{refused}");
+    vireo.ok(&format!("delete pod {name} {LIMIT}"));
+    eventually("there is another one", STEP, || {
+        let other = attachment(vireo)?;
+        Ok(!other.is_null() && other["metadata"]["uid"] != pod["metadata"]["uid"])
+    })?;
+    let read = guest.run("echo 3 >/proc/sys/vm/drop_caches; head -n 1 /dev/vdc")?;
+    assert_eq!(read.trim(), "plugged", "the guest keeps its disk");
+
+    vireo.step("the volume is removed");
+    vireo.virtctl("removevolume keeper --volume-name=extra")?.ok();
+    sees(guest, "vdc", false)?;
+    eventually("no attachment Pod is left", STEP, || {
+        Ok(vireo.items("pods -l kubevirt.io=hotplug-disk")?.is_empty())
+    })?;
+    assert_eq!(vireo.on_node(&format!("head -n 1 {DIRECTORY}/extra/disk.img"))?.trim(), "plugged");
+    vireo.ok(&format!("delete pvc,pv extra {LIMIT}"));
     Ok(())
 }
