@@ -155,7 +155,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
-    refused::quota_and_rights(&vireo)?;
+    refused::quota(&vireo)?;
     volumes::are_kept(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;
