@@ -107,7 +107,8 @@ fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostEr
         Ok(!other.is_null() && other["metadata"]["uid"] != pod["metadata"]["uid"])
     })?;
     let read = guest.run("echo 3 >/proc/sys/vm/drop_caches; head -n 1 /dev/vdc")?;
-    assert_eq!(read.trim(), "plugged", "the guest keeps its disk");
+    // The kernel writes to the console, too.
+    assert!(read.trim().ends_with("plugged"), "the guest keeps its disk: {read}");
 
     vireo.step("the volume is removed");
     vireo.virtctl("removevolume keeper --volume-name=extra")?.ok();
