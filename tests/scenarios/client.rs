@@ -26,6 +26,8 @@ enum Place<'h> {
     Beside(String),
     /// On the node of a cluster.
     Cluster(&'h Cluster),
+    /// Where a kubeconfig says.
+    Elsewhere(String),
 }
 
 impl<'h> Client<'h> {
@@ -45,10 +47,15 @@ impl<'h> Client<'h> {
         Self { host, state: host.work("state"), place: Place::Cluster(cluster) }
     }
 
+    /// Of a cluster that somebody else made, by a kubeconfig of its administrator.
+    pub(crate) fn elsewhere(host: &'h Host, kubeconfig: String) -> Self {
+        Self { host, state: host.work("state"), place: Place::Elsewhere(kubeconfig) }
+    }
+
     /// One of our programs or the host's, where the server is reached.
     fn program(&self, name: &str) -> Invocation<'h> {
         let command = match &self.place {
-            Place::Host => self.host.command(name),
+            Place::Host | Place::Elsewhere(_) => self.host.command(name),
             Place::Beside(process) => self.host.command("nsenter").args(["-t", process, "--net", "--", name]),
             // It says itself which kubeconfig there is.
             Place::Cluster(cluster) => cluster.command(name),
@@ -57,7 +64,10 @@ impl<'h> Client<'h> {
     }
 
     pub(crate) fn kubeconfig(&self) -> String {
-        self.file("api/kubeconfig")
+        match &self.place {
+            Place::Elsewhere(kubeconfig) => kubeconfig.clone(),
+            Place::Host | Place::Beside(_) | Place::Cluster(_) => self.file("api/kubeconfig"),
+        }
     }
 
     /// Runs `kubectl`, with something to read if it is given.

@@ -1,6 +1,7 @@
 //! Vireo on a real Kubernetes, of one node and, for a while, of two: its images, its manifests, `kubectl` and `virtctl`.
 
 mod disturbed;
+mod existing;
 mod guest;
 mod installation;
 mod kvm;
@@ -29,9 +30,16 @@ const LIMIT: &str = "--timeout=120s";
 const GUEST: &str = "localhost/vireo/guest";
 const LAUNCHER: &str = "localhost/vireo/virt-launcher:";
 
+/// The beginning of the names of all images in the manifests.
+const REGISTRY: &str = "localhost/vireo/";
+
 /// Vireo in a cluster.
 struct Vireo<'h> {
     client: Client<'h>,
+    /// Where the instances of the test are.
+    namespace: String,
+    /// Where the images are, if not on the node: the beginning of their names instead of [`REGISTRY`].
+    registry: Option<String>,
     begun: Instant,
     step: Cell<Instant>,
 }
@@ -46,7 +54,21 @@ impl<'h> Deref for Vireo<'h> {
 
 impl<'h> Vireo<'h> {
     fn new(cluster: &'h Cluster, begun: Instant) -> Self {
-        Self { client: Client::within(cluster), begun, step: Cell::new(Instant::now()) }
+        Self::with(Client::within(cluster), "default".to_owned(), None, begun)
+    }
+
+    fn with(client: Client<'h>, namespace: String, registry: Option<String>, begun: Instant) -> Self {
+        Self { client, namespace, registry, begun, step: Cell::new(Instant::now()) }
+    }
+
+    /// A manifest with the names that the images have here.
+    fn localized(&self, manifest: &str) -> String {
+        match &self.registry {
+            Some(registry) => manifest
+                .replace(REGISTRY, registry)
+                .replace("imagePullPolicy: Never", "imagePullPolicy: IfNotPresent"),
+            None => manifest.to_owned(),
+        }
     }
 
     /// Says what comes next, and how long the last took.
@@ -68,8 +90,9 @@ impl<'h> Vireo<'h> {
     /// The same with something to read.
     #[track_caller]
     fn feed(&self, line: &str, input: &str) -> String {
-        let reported =
-            self.kubectl(line, Some(input)).unwrap_or_else(|error| panic!("kubectl {line}: {error}"));
+        let reported = self
+            .kubectl(line, Some(&self.localized(input)))
+            .unwrap_or_else(|error| panic!("kubectl {line}: {error}"));
         reported.ok()
     }
 
@@ -156,16 +179,17 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     refused::fields(&vireo)?;
     refused::images(&vireo)?;
     refused::quota(&vireo)?;
-    volumes::are_kept(&vireo)?;
+    volumes::are_kept(&vireo, volumes::Storage::Node)?;
     machine::starts_and_stops(&vireo)?;
     machine::outlives_its_components(&vireo)?;
     disturbed::components_are_killed(&vireo)?;
     disturbed::api_server_is_away(&vireo)?;
     installation::has_another_authority(&vireo, &authority)?;
+    machine::returns(&vireo)?;
     machine::moves_away(&vireo)?;
     machine::fails_with_its_node(&vireo)?;
     leaves_nothing(&vireo)?;
-    installation::is_removed(&vireo)?;
+    installation::is_removed(&vireo, "clusterrole.rbac.authorization.k8s.io/left-by-kubevirt")?;
     vireo.step("end");
     cluster.done();
     Ok(())

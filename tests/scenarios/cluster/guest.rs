@@ -41,6 +41,34 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     is_shut_down(vireo)
 }
 
+/// The same in a cluster of which nothing is known but its API.
+pub(super) fn is_used(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a guest starts");
+    vireo.feed("apply -f -", &logged());
+    vireo.phase("demo", "Running")?;
+    let mut guest = console(vireo)?;
+    let shown = guest.log_in()?;
+    assert!(shown.contains("user-data: hello from demo"), "{shown}");
+    is_logged(vireo)?;
+    guest.run(KEEP)?;
+    let boot = guest.run(BOOT_ID)?;
+    is_paused(vireo)?;
+    needs_permissions(vireo)?;
+    let pod = vireo.pod("demo")?["metadata"]["uid"].clone();
+    is_replaced(vireo)?;
+    drop(guest);
+    is_the_same(vireo, &pod, &boot)?;
+    is_shut_down(vireo)
+}
+
+/// The node agents are replaced.
+fn is_replaced(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("its node agent is replaced");
+    vireo.ok("-n kubevirt rollout restart daemonset/virt-handler");
+    vireo.ok("-n kubevirt rollout status daemonset/virt-handler --timeout=120s");
+    Ok(())
+}
+
 /// A guest whose console is a container's log.
 pub(super) fn logged() -> String {
     let devices = "    devices:\n";
@@ -121,10 +149,13 @@ pub(super) fn is_paused(vireo: &Vireo<'_>) -> Result<(), HostError> {
 fn needs_permissions(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("a user without rights is refused");
     vireo.ok("create serviceaccount looker");
-    let looker = "--as system:serviceaccount:default:looker";
+    let looker = format!("--as system:serviceaccount:{}:looker", vireo.namespace);
     let denied = vireo.fails(&format!("{looker} get vmi"), "")?;
     assert!(denied.contains("cannot list resource \"virtualmachineinstances\""), "{denied}");
-    vireo.ok("create rolebinding looks --clusterrole=kubevirt.io:view --serviceaccount=default:looker");
+    vireo.ok(&format!(
+        "create rolebinding looks --clusterrole=kubevirt.io:view --serviceaccount={}:looker",
+        vireo.namespace
+    ));
     vireo.ok(&format!("{looker} get vmi demo"));
     for (line, subresource) in [("console demo", "console"), ("pause vmi demo", "pause")] {
         let reported = vireo.virtctl(&format!("{looker} {line}"))?;
@@ -155,9 +186,7 @@ fn outlives_its_agent(vireo: &Vireo<'_>, open: Login<'_>, boot: &str) -> Result<
     })?;
     drop(open);
     is_the_same(vireo, &pod, boot)?;
-    vireo.step("its node agent is replaced");
-    vireo.ok("-n kubevirt rollout restart daemonset/virt-handler");
-    vireo.ok("-n kubevirt rollout status daemonset/virt-handler --timeout=120s");
+    is_replaced(vireo)?;
     is_the_same(vireo, &pod, boot)
 }
 

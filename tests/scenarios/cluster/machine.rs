@@ -76,8 +76,8 @@ fn lose_components(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// A machine that is to run always runs again after its Pod was deleted or evicted, where there is a node.
-pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
+/// A machine that is to run always runs again after its Pod was deleted.
+pub(super) fn returns(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("its Pod is deleted");
     vireo.feed("apply -f -", &bare("Always", "None"));
     printable(vireo, "Running")?;
@@ -86,8 +86,15 @@ pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.ok(&format!("delete pod {pod} {LIMIT}"));
     vireo.another_runs("bare", &first)?;
     printable(vireo, "Running")?;
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")
+}
 
+/// A machine that is to run always runs again after its Pod was evicted, where there is a node.
+pub(super) fn moves_away(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("its node is drained");
+    vireo.feed("apply -f -", &bare("Always", "None"));
+    printable(vireo, "Running")?;
     let second = vireo.uid("bare")?;
     let drained = vireo.ok(&format!("{DRAIN} {LIMIT}"));
     assert!(drained.contains("evict"), "{drained}");

@@ -19,8 +19,22 @@ fn keeper() -> String {
     )
 }
 
+/// Where the volumes of claims come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// Directories of the only node.
+    Node,
+    /// The default StorageClass.
+    Class,
+}
+
 /// A claim, and the volume that it is bound to.
-fn claim(name: &str) -> String {
+fn claim(name: &str, storage: Storage) -> String {
+    if storage == Storage::Class {
+        return format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: '{SIZE}'}}}}}}\n"
+        );
+    }
     let access = format!("accessModes: [ReadWriteOnce], storageClassName: manual-{name}");
     format!(
         "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec: {{{access}, capacity: {{storage: '{SIZE}'}}, hostPath: {{path: {DIRECTORY}/{name}, type: DirectoryOrCreate}}}}\n---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec: {{{access}, volumeName: {name}, resources: {{requests: {{storage: '{SIZE}'}}}}}}\n"
@@ -28,29 +42,62 @@ fn claim(name: &str) -> String {
 }
 
 /// An instance waits for its claim, whose disk is made, and keeps what the guest wrote.
-pub(super) fn are_kept(vireo: &Vireo<'_>) -> Result<(), HostError> {
+pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostError> {
     vireo.step("an instance waits for its claim");
     vireo.feed("create -f -", &keeper());
     let vmi = vireo.becomes("vmi keeper", "says what it waits for", |vmi| {
         condition(vmi, "Synchronized")["reason"] == "FailedPvcNotFound"
     })?;
     let why = &condition(&vmi, "Synchronized")["message"];
-    assert!(why.as_str().is_some_and(|why| why.contains("default/data")), "{why}");
+    let name = format!("{}/data", vireo.namespace);
+    assert!(why.as_str().is_some_and(|why| why.contains(&name)), "{why}");
     assert!(vireo.pods("keeper")?.is_empty());
     vireo.step("the claim appears");
-    vireo.feed("create -f -", &claim("data"));
+    vireo.feed("create -f -", &claim("data", storage));
     let vmi = vireo.phase("keeper", "Running")?;
     assert_ne!(condition(&vmi, "Synchronized")["status"], "False", "{:#}", vmi["status"]);
     let mut guest = Login::over(vireo.console_process("keeper")?);
     guest.log_in()?;
-    assert_eq!(guest.run("cat /sys/block/vdb/size")?.trim(), (SIZE / 512).to_string());
+    has_its_size(&mut guest, "vdb", storage)?;
     guest.run("echo kept | dd of=/dev/vdb bs=512 conv=sync,fsync")?;
-    one_is_plugged(vireo, &mut guest)?;
+    one_is_plugged(vireo, &mut guest, storage)?;
     vireo.ok(&format!("delete vmi keeper {LIMIT}"));
     vireo.gone("keeper")?;
-    let written = vireo.on_node(&format!("cd {DIRECTORY}/data; head -c 5 disk.img; stat -c %s disk.img"))?;
-    assert_eq!(written.trim(), format!("kept\n{SIZE}"));
-    vireo.ok(&format!("delete pvc,pv data {LIMIT}"));
+    match storage {
+        Storage::Node => {
+            let written =
+                vireo.on_node(&format!("cd {DIRECTORY}/data; head -c 5 disk.img; stat -c %s disk.img"))?;
+            assert_eq!(written.trim(), format!("kept\n{SIZE}"));
+        }
+        Storage::Class => {
+            vireo.feed("create -f -", &keeper());
+            vireo.phase("keeper", "Running")?;
+            let mut guest = Login::over(vireo.console_process("keeper")?);
+            guest.log_in()?;
+            let read = guest.run("head -n 1 /dev/vdb")?;
+            assert!(read.trim().ends_with("kept"), "{read}");
+            vireo.ok(&format!("delete vmi keeper {LIMIT}"));
+            vireo.gone("keeper")?;
+        }
+    }
+    is_deleted(vireo, "data", storage);
+    Ok(())
+}
+
+/// Deletes a claim, and the volume where the test has made it.
+fn is_deleted(vireo: &Vireo<'_>, name: &str, storage: Storage) {
+    vireo.ok(&format!("delete pvc {name} {LIMIT}"));
+    if storage == Storage::Node {
+        vireo.ok(&format!("delete pv {name} {LIMIT}"));
+    }
+}
+
+/// The disk of a guest is as large as its claim; a StorageClass may give more than was asked for.
+fn has_its_size(guest: &mut Login<'_>, disk: &str, storage: Storage) -> Result<(), HostError> {
+    let sectors = guest.run(&format!("cat /sys/block/{disk}/size"))?;
+    let sectors: u64 = sectors.trim().parse().unwrap_or_else(|error| panic!("{error}: {sectors}"));
+    let asked = SIZE / 512;
+    assert!(sectors == asked || storage == Storage::Class && sectors > asked, "{disk}: {sectors} sectors");
     Ok(())
 }
 
@@ -79,9 +126,9 @@ fn attachment(vireo: &Vireo<'_>) -> Result<Value, HostError> {
 }
 
 /// A claim comes into a guest that runs, and leaves it.
-fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>, storage: Storage) -> Result<(), HostError> {
     vireo.step("a volume is plugged into a guest");
-    vireo.feed("create -f -", &claim("extra"));
+    vireo.feed("create -f -", &claim("extra", storage));
     vireo.virtctl("addvolume keeper --volume-name=extra --bus=virtio")?.ok();
     let mut pod = Value::Null;
     eventually("the volume is in the guest", STEP, || {
@@ -90,17 +137,18 @@ fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostEr
     })?;
     assert_eq!(pod["metadata"]["labels"]["kubevirt.io"], "hotplug-disk", "{pod:#}");
     sees(guest, "vdc", true)?;
-    assert_eq!(guest.run("cat /sys/block/vdc/size")?.trim(), (SIZE / 512).to_string());
+    has_its_size(guest, "vdc", storage)?;
     guest.run("echo plugged | dd of=/dev/vdc bs=512 conv=sync,fsync")?;
 
     vireo.step("its Pod cannot be evicted, and is made again");
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
     let eviction = format!(
-        "{{\"apiVersion\": \"policy/v1beta1\", \"kind\": \"Eviction\", \"metadata\": {{\"name\": \"{name}\", \"namespace\": \"default\"}}}}"
+        "{{\"apiVersion\": \"policy/v1beta1\", \"kind\": \"Eviction\", \"metadata\": {{\"name\": \"{name}\", \"namespace\": \"{}\"}}}}",
+        vireo.namespace
     );
-    let path = format!("create --raw /api/v1/namespaces/default/pods/{name}/eviction -f -");
+    let path = format!("create --raw /api/v1/namespaces/{}/pods/{name}/eviction -f -", vireo.namespace);
     let refused = vireo.fails(&path, &eviction)?;
-    assert!(refused.contains("default/keeper"), "{refused}");
+    assert!(refused.contains(&format!("{}/keeper", vireo.namespace)), "{refused}");
     vireo.ok(&format!("delete pod {name} {LIMIT}"));
     eventually("there is another one", STEP, || {
         let other = attachment(vireo)?;
@@ -116,7 +164,10 @@ fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostEr
     eventually("no attachment Pod is left", STEP, || {
         Ok(vireo.items("pods -l kubevirt.io=hotplug-disk")?.is_empty())
     })?;
-    assert_eq!(vireo.on_node(&format!("head -n 1 {DIRECTORY}/extra/disk.img"))?.trim(), "plugged");
-    vireo.ok(&format!("delete pvc,pv extra {LIMIT}"));
+    if storage == Storage::Node {
+        let written = vireo.on_node(&format!("head -n 1 {DIRECTORY}/extra/disk.img"))?;
+        assert_eq!(written.trim(), "plugged");
+    }
+    is_deleted(vireo, "extra", storage);
     Ok(())
 }
