@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Error};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tracing::warn;
+use tracing::{debug, warn};
 use vireo_api::v1;
 
 use crate::{Kind, write};
@@ -143,6 +143,13 @@ impl EventRecorder {
     }
 }
 
+/// Whether the API server stores nothing new in the namespace, as it is being deleted.
+fn is_terminating(error: &Error) -> bool {
+    let Error::Api(status) = error else { return false };
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 impl Publisher {
     /// Sends events until there is no recorder any more.
     async fn send_batches(self: Arc<Self>, mut outbox: mpsc::Receiver<Occurrence>) {
@@ -178,6 +185,10 @@ impl Publisher {
     async fn send(&self, occurrence: Occurrence) -> Option<Occurrence> {
         let error = self.try_publish(&occurrence).await.err()?;
         let reason = occurrence.reason.as_str();
+        if is_terminating(&error) {
+            debug!(%error, reason, "the namespace of an event is being deleted");
+            return None;
+        }
         // A conflict says that it was stored before, whatever the answer was.
         if write::rejection(&error).is_some() || write::is_conflict(&error) {
             warn!(%error, reason, "cannot publish an event");
@@ -315,6 +326,17 @@ mod tests {
             }
         });
         (EventRecorder::new(Client::new(service, "default"), "virt-handler", Some("node1")), received)
+    }
+
+    #[test]
+    fn a_namespace_that_is_being_deleted_is_known_by_the_cause() {
+        let error = |reason: &str| {
+            let status = json!({"code": 403, "reason": "Forbidden", "message": "",
+                "details": {"causes": [{"reason": reason, "message": "", "field": ""}]}});
+            Error::Api(Box::new(serde_json::from_value(status).unwrap()))
+        };
+        assert!(is_terminating(&error("NamespaceTerminating")));
+        assert!(!is_terminating(&error("Other")));
     }
 
     #[tokio::test(start_paused = true)]
