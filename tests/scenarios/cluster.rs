@@ -175,6 +175,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     let authority = installation::authority(&vireo);
     installation::is_configured(&vireo)?;
     needs_kvm(&vireo, &cluster)?;
+    installation::is_monitored(&vireo)?;
     guest::runs(&vireo)?;
     refused::fields(&vireo)?;
     refused::images(&vireo)?;

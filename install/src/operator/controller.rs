@@ -122,7 +122,7 @@ impl Operator {
         })
     }
 
-    /// Keeps the installation until it is dropped.
+    /// Keeps the installation until the cluster serves other kinds: then another operator has to be made.
     pub async fn run(&self) {
         let work = async {
             self.installations.synced().await;
@@ -130,7 +130,13 @@ impl Operator {
             self.installed.synced().await;
             controller::run(self, &self.queue, 1).await;
         };
-        tokio::join!(self.installed.run(), self.installations.run(), self.nodes.run(), work);
+        let keep = async {
+            tokio::join!(self.installed.run(), self.installations.run(), self.nodes.run(), work);
+        };
+        tokio::select! {
+            () = keep => {}
+            () = self.served.changed(&self.client) => {}
+        }
     }
 
     fn checked(&self) -> MutexGuard<'_, Option<Checked>> {

@@ -1,12 +1,18 @@
 //! Which kinds a cluster serves, of those that not every cluster does.
 
+use std::time::Duration;
+
 use kube::Client;
+use tracing::{debug, info};
 use vireo_client::Kind;
 
 use crate::objects::{DISRUPTION_BUDGETS, MONITORING};
 
-/// What a cluster serves, at the start of virt-operator.
-#[derive(Debug, Clone, Copy)]
+/// How often it is asked again.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+/// What a cluster serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Served {
     /// PodDisruptionBudgets, in this version.
     pub(super) disruption_budgets: Kind,
@@ -34,6 +40,21 @@ impl Served {
             MONITORING.iter().all(|kind| known.iter().any(|resource| resource.name == kind.plural))
         };
         Ok(Self { disruption_budgets, monitoring })
+    }
+
+    /// Waits until the cluster serves something else.
+    pub(super) async fn changed(self, client: &Client) {
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            match Self::discover(client).await {
+                Ok(now) if now != self => {
+                    info!(?now, "the cluster serves other kinds");
+                    return;
+                }
+                Ok(_) => {}
+                Err(error) => debug!(%error, "the cluster does not say what it serves"),
+            }
+        }
     }
 
     /// All of these kinds.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
+use vireo_tests::{HostError, Status};
 
 use super::{LIMIT, STEP, Vireo, machine};
 use crate::scenarios::probes::condition;
@@ -54,14 +54,13 @@ pub(super) fn becomes_available(vireo: &Vireo<'_>) -> Result<(), HostError> {
     // As an installation of KubeVirt leaves it.
     vireo.ok("create clusterrole left-by-kubevirt --verb=get --resource=pods");
     vireo.ok("label clusterrole left-by-kubevirt app.kubernetes.io/managed-by=virt-operator");
+    install(vireo);
+    // What the cluster serves later, virt-operator finds.
     let definitions = ["ServiceMonitor", "PrometheusRule"].map(monitoring_definition).join("---\n");
     vireo.feed("apply -f -", &definitions);
-    vireo.ok(&format!("wait crd --all --for=condition=Established {LIMIT}"));
-    install(vireo);
     vireo.becomes("node node-1", "takes VMIs", |node| {
         node["metadata"]["labels"]["kubevirt.io/schedulable"] == "true"
     })?;
-    vireo.ok("-n kubevirt get servicemonitor/kubevirt prometheusrule/prometheus-kubevirt-rules");
     let known = vireo.ok("api-resources --api-group=subresources.kubevirt.io -o name");
     eprintln!("cluster: subresources: {}", known.split_whitespace().count());
     // To install again changes nothing.
@@ -88,6 +87,14 @@ pub(super) fn has_another_authority(vireo: &Vireo<'_>, first: &str) -> Result<()
     eventually("the API server trusts what components trust", STEP, || {
         let trusted = vireo.ok(api_server);
         Ok(!trusted.is_empty() && trusted == vireo.ok(components))
+    })
+}
+
+/// Prometheus's operator was installed after Vireo.
+pub(super) fn is_monitored(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    eventually("Prometheus's operator knows of Vireo", STEP, || {
+        let objects = "servicemonitor/kubevirt prometheusrule/prometheus-kubevirt-rules";
+        Ok(vireo.kubectl(&format!("-n kubevirt get {objects}"), None)?.status == Status::Code(0))
     })
 }
 
