@@ -21,6 +21,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+use tokio::sync::Notify;
 use vireo_api::spec::ImageRef;
 use vireo_proto::files::{self, ImageFile};
 
@@ -102,18 +103,20 @@ struct Store {
     allowed: AllowedPaths,
     /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
+    /// Notified when an import finds no space.
+    full: Notify,
 }
 
 impl Images {
     /// The store in `directory`, which is created with the first image.
     pub fn new(directory: PathBuf, allowed: AllowedPaths) -> Self {
-        Self(Arc::new(Store { directory, allowed, turns: Mutex::default() }))
+        Self(Arc::new(Store { directory, allowed, turns: Mutex::default(), full: Notify::new() }))
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where
-    /// the file system is nearly full, those that were not used for the longest time.
+    /// the file system is nearly full, those that were not used for the longest time. At once when an import finds no space.
     pub async fn collect_garbage(&self) {
-        collect::run(self.0.directory.clone()).await;
+        collect::run(self.0.directory.clone(), &self.0.full).await;
     }
 
     /// The file of an image for a VMI of a namespace; imported if it is not in the store.
@@ -137,7 +140,7 @@ impl Images {
         let turn = self.turn(&name);
         let _turn = turn.lock().await;
         let images = self.clone();
-        jobs.imports.run(namespace, move |job| images.import(&source, job)).await?
+        self.noted(jobs.imports.run(namespace, move |job| images.import(&source, job)).await?)
     }
 
     /// The file of an image that the kubelet has pulled, which [`import_pulled`](Self::import_pulled) has imported.
@@ -183,10 +186,18 @@ impl Images {
                 let file = File::from(file);
                 images.once(&key, &at, job, |partial| unpack(file, &source.file, partial, job)).map(drop)
             };
-            jobs.imports.run(namespace, import).await??;
+            self.noted(jobs.imports.run(namespace, import).await?)?;
         }
         let finish = move |_: &JobContext| files::finish(&socket).map_err(ImageError::Fetch);
         jobs.quick.run(namespace, finish).await?
+    }
+
+    /// Has unused images removed where an import found no space: it is tried again.
+    fn noted<T>(&self, imported: Result<T, ImageError>) -> Result<T, ImageError> {
+        if matches!(imported, Err(ImageError::Full)) {
+            self.0.full.notify_one();
+        }
+        imported
     }
 
     fn turn(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {

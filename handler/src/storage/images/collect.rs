@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{
     AtFlags, CWD, FlockOperation, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, flock, statvfs, utimensat,
 };
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
 /// An image that was not used for this long is removed.
@@ -131,15 +132,18 @@ pub(in crate::storage) fn hold(image: &Path, at: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes superfluous images in a store from time to time, until it is dropped.
-pub(super) async fn run(directory: PathBuf) {
+/// Removes superfluous images in a store from time to time, and when an import has found it `full`, until it is dropped.
+pub(super) async fn run(directory: PathBuf, full: &Notify) {
     loop {
         let store = directory.clone();
         let collected = tokio::task::spawn_blocking(move || collect(&store, SystemTime::now())).await;
         if let Ok(Err(error)) = collected {
             warn!(%error, store = %directory.display(), "cannot remove unused images; it is tried again");
         }
-        tokio::time::sleep(INTERVAL).await;
+        tokio::select! {
+            () = tokio::time::sleep(INTERVAL) => {}
+            () = full.notified() => info!(store = %directory.display(), "an import found no space"),
+        }
     }
 }
 
@@ -195,6 +199,24 @@ mod tests {
         collect(store.path(), later).unwrap();
         assert!(!held.exists());
         collect(&store.path().join("absent"), later).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_import_without_space_has_images_removed_at_once() {
+        let store = tempfile::tempdir().unwrap();
+        let (path, full) = (store.path().join("a.raw"), Notify::new());
+        fs::write(&path, "disk").unwrap();
+        let collecting = run(store.path().to_owned(), &full);
+        tokio::pin!(collecting);
+        let started = tokio::time::Instant::now();
+        // The first round, in which it was used just now.
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut collecting).await.is_err());
+        assert!(path.exists());
+        let old = SystemTime::now() - LONGEST_UNUSED - DAY;
+        fs::File::open(&path).unwrap().set_modified(old).unwrap();
+        full.notify_one();
+        assert!(tokio::time::timeout(Duration::from_secs(1), &mut collecting).await.is_err());
+        assert!(!path.exists() && started.elapsed() < INTERVAL);
     }
 
     #[test]
