@@ -40,8 +40,8 @@ pub struct Node {
     changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
     claims: tokio::sync::watch::Sender<u64>,
-    launcher_pods: Mutex<BTreeMap<String, LauncherPod>>,
-    attachments: Mutex<BTreeMap<String, Attachments>>,
+    launcher_pods: Mutex<BTreeMap<Owner, LauncherPod>>,
+    attachments: Mutex<BTreeMap<Owner, Attachments>>,
     pods: tokio::sync::watch::Sender<u64>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
@@ -51,6 +51,13 @@ pub struct Node {
 struct Published {
     vmis: BTreeMap<Key, Arc<VirtualMachineInstance>>,
     rejections: Vec<Rejection>,
+}
+
+/// The VMI that a Pod says it is of: the namespace of the Pod, and a UID. A Pod of another namespace is none of the VMI's.
+type Owner = (String, String);
+
+fn owner((namespace, uid): (&str, &str)) -> Owner {
+    (namespace.to_owned(), uid.to_owned())
 }
 
 /// A launcher Pod that is bound to this node and has not ended.
@@ -172,51 +179,51 @@ impl Node {
         self.changes.subscribe()
     }
 
-    /// Sets the launcher Pod of a VMI, by the UID of the VMI.
-    pub(crate) fn set_launcher_pod(&self, uid: &str, pod: LauncherPod) {
-        let before = lock(&self.launcher_pods).insert(uid.to_owned(), pod.clone());
+    /// Sets the launcher Pod of a VMI, by the namespace and the UID of the VMI.
+    pub(crate) fn set_launcher_pod(&self, of: (&str, &str), pod: LauncherPod) {
+        let before = lock(&self.launcher_pods).insert(owner(of), pod.clone());
         if before.as_ref() != Some(&pod) {
             self.pods.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
     /// Removes a launcher Pod that has ended or is gone, but not another one of its VMI.
-    pub(crate) fn remove_launcher_pod(&self, uid: &str, pod: &str) {
-        let mut pods = lock(&self.launcher_pods);
-        if pods.get(uid).is_some_and(|known| known.uid == pod) {
-            pods.remove(uid);
+    pub(crate) fn remove_launcher_pod(&self, of: (&str, &str), pod: &str) {
+        let (mut pods, of) = (lock(&self.launcher_pods), owner(of));
+        if pods.get(&of).is_some_and(|known| known.uid == pod) {
+            pods.remove(&of);
         }
     }
 
     /// The launcher Pod of a VMI, where the kubelet starts launchers.
-    pub(crate) fn launcher_pod(&self, uid: Uuid) -> Option<LauncherPod> {
-        lock(&self.launcher_pods).get(&uid.to_string()).cloned()
+    pub(crate) fn launcher_pod(&self, namespace: &str, uid: Uuid) -> Option<LauncherPod> {
+        lock(&self.launcher_pods).get(&owner((namespace, &uid.to_string()))).cloned()
     }
 
-    /// Sets the attachment Pod of a claim, by the UID of the VMI.
-    pub(crate) fn set_attachment(&self, uid: &str, claim: &str, pod: Attachment) {
+    /// Sets the attachment Pod of a claim, by the namespace and the UID of the VMI.
+    pub(crate) fn set_attachment(&self, of: (&str, &str), claim: &str, pod: Attachment) {
         let before =
-            lock(&self.attachments).entry(uid.to_owned()).or_default().insert(claim.to_owned(), pod.clone());
+            lock(&self.attachments).entry(owner(of)).or_default().insert(claim.to_owned(), pod.clone());
         if before.as_ref() != Some(&pod) {
             self.pods.send_modify(|count| *count = count.wrapping_add(1));
         }
     }
 
     /// Removes an attachment Pod that ends or is gone, but not another one of its claim.
-    pub(crate) fn remove_attachment(&self, uid: &str, claim: &str, pod: &str) {
-        let mut all = lock(&self.attachments);
-        let Some(its) = all.get_mut(uid) else { return };
+    pub(crate) fn remove_attachment(&self, of: (&str, &str), claim: &str, pod: &str) {
+        let (mut all, of) = (lock(&self.attachments), owner(of));
+        let Some(its) = all.get_mut(&of) else { return };
         if its.get(claim).is_some_and(|known| known.uid == pod) {
             its.remove(claim);
         }
         if its.is_empty() {
-            all.remove(uid);
+            all.remove(&of);
         }
     }
 
     /// The attachment Pods of a VMI, where the kubelet mounts claims.
-    pub(crate) fn attachments(&self, uid: Uuid) -> Attachments {
-        lock(&self.attachments).get(&uid.to_string()).cloned().unwrap_or_default()
+    pub(crate) fn attachments(&self, namespace: &str, uid: Uuid) -> Attachments {
+        lock(&self.attachments).get(&owner((namespace, &uid.to_string()))).cloned().unwrap_or_default()
     }
 
     /// Notifies about changes of the launcher Pods, and about new attachment Pods.

@@ -47,11 +47,13 @@ impl AttachmentPod {
 }
 
 fn publish(node: &Node, change: &Change<AttachmentPod>) {
+    let namespace = &change.key.namespace;
     if let Some(pod) = change.after.as_ref().filter(|pod| pod.is_usable) {
-        node.set_attachment(&pod.vmi, &pod.claim, pod.published.clone());
+        node.set_attachment((namespace, &pod.vmi), &pod.claim, pod.published.clone());
     } else {
-        let pods = change.versions();
-        pods.for_each(|pod| node.remove_attachment(&pod.vmi, &pod.claim, &pod.published.uid));
+        for pod in change.versions() {
+            node.remove_attachment((namespace, &pod.vmi), &pod.claim, &pod.published.uid);
+        }
     }
 }
 
@@ -100,10 +102,10 @@ mod tests {
         let show = |before, after| publish(&node, &Change { key: key.clone(), before, after });
         let waiting = cached("one", vmi, json!({"waiting": {"reason": "ContainerCreating"}}));
         show(None, Some(Arc::clone(&waiting)));
-        assert!(node.attachments(vmi).is_empty());
+        assert!(node.attachments("n", vmi).is_empty());
         let running = cached("one", vmi, json!({"running": {}}));
         show(Some(waiting), Some(Arc::clone(&running)));
-        let its = node.attachments(vmi);
+        let its = node.attachments("n", vmi);
         assert_eq!(
             (&*its["data"].name, its["data"].disks["/d/data/disk.img"]),
             ("hp-volume-one", Some(4096))
@@ -111,7 +113,8 @@ mod tests {
         let next = cached("two", vmi, json!({"running": {}}));
         show(None, Some(next));
         show(Some(running), None);
-        assert_eq!(node.attachments(vmi)["data"].uid, "two", "that of another Pod stays");
-        assert!(node.attachments(Uuid::new_v4()).is_empty());
+        assert_eq!(node.attachments("n", vmi)["data"].uid, "two", "that of another Pod stays");
+        assert!(node.attachments("n", Uuid::new_v4()).is_empty());
+        assert!(node.attachments("other", vmi).is_empty(), "a Pod of another namespace is none of the VMI's");
     }
 }

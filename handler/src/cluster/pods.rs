@@ -146,7 +146,7 @@ impl Pods {
             if started_by_kubelet {
                 match change.after.as_ref().filter(|pod| pod.is_active()) {
                     Some(pod) => {
-                        published.set_launcher_pod(&owner.uid, pod.published());
+                        published.set_launcher_pod((&change.key.namespace, &owner.uid), pod.published());
                         for image in pod.offers() {
                             imports.add(OfferedImage {
                                 vmi: ObjectKey::new(&change.key.namespace, &owner.name),
@@ -155,9 +155,9 @@ impl Pods {
                             });
                         }
                     }
-                    None => {
-                        change.versions().for_each(|pod| published.remove_launcher_pod(&owner.uid, &pod.uid))
-                    }
+                    None => change.versions().for_each(|pod| {
+                        published.remove_launcher_pod((&change.key.namespace, &owner.uid), &pod.uid);
+                    }),
                 }
             }
             if change.after.is_none() {

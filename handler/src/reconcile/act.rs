@@ -187,7 +187,7 @@ impl VmiReconciler {
     async fn find_in_pod(&mut self, pods: PathBuf, record: Record) -> Done {
         // A Pod that appears from here on triggers another reconcile.
         self.pods.mark_unchanged();
-        let pod = self.node.launcher_pod(record.uid).ok_or_else(|| SyncError {
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid).ok_or_else(|| SyncError {
             reason: NO_POD,
             message: "the VMI has no launcher Pod on this node".to_owned(),
         })?;
@@ -255,9 +255,13 @@ impl VmiReconciler {
 
     pub(super) fn places(&self, vm: &vireo_api::spec::Vm) -> Result<Places, SyncError> {
         let record = self.known()?;
-        let (pulled, claims) =
-            self.node.launcher_pod(record.uid).map(|pod| (pod.images, pod.claims)).unwrap_or_default();
-        let hotplugged = self.node.attachments(record.uid).into_values().flat_map(|pod| pod.disks);
+        let (pulled, claims) = self
+            .node
+            .launcher_pod(&self.key.namespace, record.uid)
+            .map(|pod| (pod.images, pod.claims))
+            .unwrap_or_default();
+        let hotplugged =
+            self.node.attachments(&self.key.namespace, record.uid).into_values().flat_map(|pod| pod.disks);
         Ok(Places {
             vmi: record.dir.path().to_owned(),
             kept: self.node.state.kept(vm.identity().namespace(), vm.identity().name()),
@@ -312,7 +316,8 @@ impl VmiReconciler {
     /// Passes the files of a launch request to a launcher that cannot open them.
     async fn pass_files(&self, record: &Record, request: LaunchRequest) -> Done {
         let (socket, pid) = (record.dir.files_socket(), self.link()?.pid());
-        let claims = self.node.launcher_pod(record.uid).map(|pod| pod.claims).unwrap_or_default();
+        let claims =
+            self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.claims).unwrap_or_default();
         let pass = move || {
             let files = launcher::pod::open(&request, pid, &claims)?;
             files::pass(&socket, &files)

@@ -70,7 +70,7 @@ impl VmiReconciler {
         let disk = crate::resolve::disk(disk, &source.map_err(disk_error)?);
         if let Runtime::Pods(pods) = &self.node.settings.runtime {
             let (socket, opened, pods) = (record.dir.files_socket(), disk.clone(), pods.clone());
-            let attachments = self.node.attachments(record.uid);
+            let attachments = self.node.attachments(&self.key.namespace, record.uid);
             let pass =
                 move || files::pass(&socket, &launcher::pod::open_attached(&opened, &attachments, &pods)?);
             let failed = volumes::HOTPLUG_FAILED;

@@ -70,7 +70,7 @@ impl VmiReconciler {
             None if self.node.settings.runtime == Runtime::Process => None,
             None => {
                 // After a restart the Pod is not known at once. Its address does not change.
-                let pod = self.node.launcher_pod(record.uid).map(|pod| pod.address);
+                let pod = self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.address);
                 let before = || Some(record.vmi.status.interfaces.first()?.ip_address.clone());
                 pod.or_else(before).filter(|address| !address.is_empty())
             }

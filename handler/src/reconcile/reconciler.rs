@@ -275,7 +275,9 @@ impl VmiReconciler {
     /// Where the claims of hotplugged volumes are.
     pub(super) fn volume_places(&self) -> volumes::Places {
         match (&self.node.settings.runtime, &self.record) {
-            (Runtime::Pods(_), Some(record)) => volumes::Places::Pods(self.node.attachments(record.uid)),
+            (Runtime::Pods(_), Some(record)) => {
+                volumes::Places::Pods(self.node.attachments(&self.key.namespace, record.uid))
+            }
             (Runtime::Pods(_), None) => volumes::Places::Pods(Attachments::new()),
             (Runtime::Process, _) => volumes::Places::Node(self.node.claims()),
         }

@@ -78,7 +78,7 @@ impl Reconcile for ImageImporter {
     async fn reconcile(&self, offered: &OfferedImage) -> Result<Requeue, ImageError> {
         let Runtime::Pods(pods) = &self.node.settings.runtime else { return Ok(None) };
         let OfferedImage { vmi, uid, image } = offered;
-        let is_needed = uid.parse().ok().and_then(|uid| self.node.launcher_pod(uid));
+        let is_needed = uid.parse().ok().and_then(|uid| self.node.launcher_pod(&vmi.namespace, uid));
         if is_needed.is_none_or(|pod| pod.uid != image.pod) {
             return Ok(None);
         }
