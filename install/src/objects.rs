@@ -7,7 +7,7 @@ mod workloads;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
-use vireo_api::names::{COMPONENT_LABEL, MANAGED_BY};
+use vireo_api::names::{ATTACHMENT, COMPONENT_LABEL, LAUNCHER, MANAGED_BY};
 use vireo_client::Kind;
 use vireo_operators::certificates::WEBHOOK_CONFIGURATION;
 use vireo_operators::virt_api::{GROUP, VERSIONS};
@@ -150,8 +150,8 @@ fn metrics() -> Value {
     })
 }
 
-/// What asks virt-api before objects are stored and Pods are evicted. Without virt-api, nothing is stored; evictions are not
-/// held up.
+/// What asks virt-api before objects are stored and Pods are evicted. Without virt-api, nothing is stored, and no Pod of an
+/// instance; evictions are not held up.
 fn webhooks(authority: &str) -> [Value; 2] {
     let rules: Vec<Value> = KINDS
         .iter()
@@ -162,6 +162,8 @@ fn webhooks(authority: &str) -> [Value; 2] {
         .collect();
     let evictions = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/eviction"],
         "operations": ["CREATE"], "scope": "*"}]);
+    let pods = json!([{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
+        "operations": ["CREATE", "UPDATE"], "scope": "Namespaced"}]);
     let webhook = |name: &str, webhook: Webhook, rules: &Value, (policy, effects): (&str, &str)| {
         let service =
             json!({"namespace": VIRT_API.0, "name": VIRT_API.1, "path": webhook.path(), "port": 443});
@@ -181,6 +183,9 @@ fn webhooks(authority: &str) -> [Value; 2] {
         json!([{"apiGroups": [Kind::KUBEVIRT.group], "apiVersions": [Kind::KUBEVIRT.version],
             "resources": [Kind::KUBEVIRT.plural], "operations": operations, "scope": "*"}])
     };
+    let mut validate_pod = webhook("pod", Webhook::ValidatePod, &pods, ("Fail", "None"));
+    validate_pod["objectSelector"] = json!({"matchExpressions": [
+        {"key": COMPONENT_LABEL, "operator": "In", "values": [LAUNCHER, ATTACHMENT]}]});
     let (written, deleted) = (installations(&["CREATE", "UPDATE"]), installations(&["DELETE"]));
     let rules = json!(rules);
     [
@@ -192,6 +197,7 @@ fn webhooks(authority: &str) -> [Value; 2] {
             "ValidatingWebhookConfiguration",
             &[
                 webhook("validate", Webhook::Validate, &rules, ("Fail", "None")),
+                validate_pod,
                 webhook("evict", Webhook::Evict, &evictions, ("Ignore", "NoneOnDryRun")),
                 // A change may be what brings virt-api back.
                 webhook("kubevirt", Webhook::ValidateInstallation, &written, ("Ignore", "None")),

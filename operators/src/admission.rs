@@ -6,6 +6,7 @@ mod eviction;
 pub mod host_paths;
 pub mod instancetype;
 pub mod kubevirt;
+pub mod pod;
 pub mod pool;
 pub mod replicaset;
 pub mod reserved;

@@ -7,14 +7,15 @@ use vireo_client::Kind;
 
 use crate::Problem;
 use crate::admission::kubevirt::WithoutEffect;
-use crate::admission::{Admission, cluster, instancetype, kubevirt, pool, replicaset, reserved, vm, vmi};
+use crate::admission::{
+    Admission, cluster, instancetype, kubevirt, pod, pool, replicaset, reserved, vm, vmi,
+};
 
+/// The user of virt-controller, which makes the Pods of instances.
+const CONTROLLER: &str = "system:serviceaccount:kubevirt:virt-controller";
 /// The users of the components, which may write what others may not.
-const COMPONENTS: [&str; 3] = [
-    "system:serviceaccount:kubevirt:virt-api",
-    "system:serviceaccount:kubevirt:virt-controller",
-    "system:serviceaccount:kubevirt:virt-handler",
-];
+const COMPONENTS: [&str; 3] =
+    ["system:serviceaccount:kubevirt:virt-api", CONTROLLER, "system:serviceaccount:kubevirt:virt-handler"];
 /// How many problems the message of a denial lists, as in KubeVirt's API.
 const MAX_CAUSES: usize = 10;
 
@@ -25,6 +26,8 @@ pub enum Webhook {
     Mutate,
     /// Objects that are to be stored.
     Validate,
+    /// Pods of instances that are to be stored.
+    ValidatePod,
     /// Pods that are to be evicted.
     Evict,
     /// KubeVirt objects that are to be stored.
@@ -39,6 +42,7 @@ impl Webhook {
         match self {
             Self::Mutate => "/mutate",
             Self::Validate => "/validate",
+            Self::ValidatePod => "/pod-validate",
             Self::Evict => "/evict",
             Self::ValidateInstallation => "/kubevirt-validate",
             Self::Uninstall => "/kubevirt-validate-delete",
@@ -86,6 +90,7 @@ pub async fn answer(admission: &Admission, webhook: Webhook, review: &Value) -> 
     let request = &review["request"];
     let mut warnings = Vec::new();
     let decided = match webhook {
+        Webhook::ValidatePod => validate_pod(request).map(|()| None),
         Webhook::Evict => evict(admission, request).await,
         Webhook::Uninstall => uninstall(admission, &request["oldObject"]).await.map(|()| None),
         Webhook::ValidateInstallation => {
@@ -130,8 +135,12 @@ fn write(request: &Value) -> Option<Write<'_>> {
     }
     let new = Some(&request["object"]).filter(|object| object.is_object())?;
     let old = Some(&request["oldObject"]).filter(|object| object.is_object());
-    let user = request.pointer("/userInfo/username").and_then(Value::as_str).unwrap_or_default();
-    Some(Write { kind, new, old, is_component: COMPONENTS.contains(&user) })
+    Some(Write { kind, new, old, is_component: COMPONENTS.contains(&user(request)) })
+}
+
+/// Who makes a request.
+fn user(request: &Value) -> &str {
+    request.pointer("/userInfo/username").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Completes an object of a kind and validates what it says by itself.
@@ -190,6 +199,14 @@ async fn validate(admission: &Admission, write: &Write<'_>) -> Result<(), Denial
     none(admit(kind, &mut identified(new), old))?;
     none(cluster::validate(kind, new, old))?;
     none(admission.validate(kind, new, old).await?)
+}
+
+fn validate_pod(request: &Value) -> Result<(), Denial> {
+    if user(request) == CONTROLLER {
+        return Ok(());
+    }
+    let old = Some(&request["oldObject"]).filter(|object| object.is_object());
+    none(pod::validate(&request["object"], old).into_iter().collect())
 }
 
 async fn evict(admission: &Admission, request: &Value) -> Result<Option<Value>, Denial> {

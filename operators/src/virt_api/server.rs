@@ -39,6 +39,7 @@ pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy, admission: 
     let all = [
         Webhook::Mutate,
         Webhook::Validate,
+        Webhook::ValidatePod,
         Webhook::Evict,
         Webhook::ValidateInstallation,
         Webhook::Uninstall,

@@ -40,6 +40,10 @@ pub(super) fn fields(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let refused = vireo.fails("create -f -", &node)?;
     assert!(refused.contains("kubevirt.io/nodeName"), "{refused}");
 
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: imitated, labels: {kubevirt.io: virt-launcher}}\nspec: {containers: [{name: compute, image: absent}]}\n";
+    let refused = vireo.fails("create -f -", pod)?;
+    assert!(refused.contains("only virt-controller"), "{refused}");
+
     let good = container_disk("labelled", &format!("{GUEST}:absent"), "Never");
     vireo.feed("create -f -", &good);
     let refused = vireo.fails("label vmi labelled --overwrite kubevirt.io/nodeName=elsewhere", "")?;
