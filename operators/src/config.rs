@@ -121,7 +121,7 @@ impl ClusterConfig {
         if is_cpu_model(&given.cpu_model) {
             config.cpu_model.clone_from(&given.cpu_model);
         } else if !given.cpu_model.is_empty() {
-            let why = "must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'";
+            let why = "must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'";
             found.invalid(&at.at("cpuModel"), &given.cpu_model, why);
         }
         if let Some(request) = &given.cpu_request {

@@ -148,7 +148,7 @@ pub struct InvalidCpuName(String);
 
 impl fmt::Display for InvalidCpuName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?} is not a name of letters, digits, '-', '_' and '.'", self.0)
+        write!(f, "{:?} is not a name of at most 63 letters, digits, '-', '_' and '.'", self.0)
     }
 }
 
@@ -199,10 +199,13 @@ impl CpuFeature {
 }
 
 /// Whether a text can be the name of a CPU model or feature. QEMU takes them in one comma-separated argument without
-/// quoting: 1 to 64 letters, digits, `-`, `_` and `.`, the first one not `-`.
+/// quoting, and labels of nodes name them: 1 to 63 letters, digits, `-`, `_` and `.`, the first and the last one a letter or
+/// digit.
 pub fn is_cpu_name(text: &str) -> bool {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-    (1..=64).contains(&text.len()) && text.bytes().all(allowed) && !text.starts_with('-')
+    let is_end = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    text.len() <= 63 && text.bytes().all(allowed) && is_end(bytes.first()) && is_end(bytes.last())
 }
 
 #[cfg(test)]
@@ -228,7 +231,7 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(model));
         }
-        for text in ["a,b", "a b", "a=b", "ä", "-avx"] {
+        for text in ["a,b", "a b", "a=b", "ä", "-avx", "_avx", "avx.", &"a".repeat(64)] {
             assert!(text.parse::<CpuModel>().is_err() && CpuFeature::new(text, true).is_err(), "{text}");
         }
         assert!(CpuFeature::new("", true).is_err());

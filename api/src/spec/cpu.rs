@@ -51,7 +51,7 @@ fn model(text: &str, at: &Field, found: &mut Findings) -> CpuModel {
         found.invalid_value(
             at,
             text,
-            "must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'",
+            "must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'",
         );
         CpuModel::default()
     })
@@ -76,7 +76,7 @@ fn features(features: &[v1::CpuFeature], at: &Field, found: &mut Findings) -> Ve
                 found.invalid_value(
                     &at.at("name"),
                     name,
-                    "must be a name of letters, digits, '-', '_' and '.'",
+                    "must be a name of at most 63 letters, digits, '-', '_' and '.'",
                 );
             }
             Ok(feature) if read.iter().any(|known| known.name() == feature.name()) => {

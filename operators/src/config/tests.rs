@@ -83,7 +83,7 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
         (
             json!({"cpuModel": "a b"}),
             "cpuModel",
-            "Invalid value: \"a b\": must be host-model, host-passthrough or a name of letters, digits, '-', '_' and '.'",
+            "Invalid value: \"a b\": must be host-model, host-passthrough or a name of at most 63 letters, digits, '-', '_' and '.'",
         ),
         (json!({"cpuRequest": "0"}), "cpuRequest", "Invalid value: \"0\": must be above 0 and at most 254"),
         (json!({"cpuRequest": 255}), "cpuRequest", "Invalid value: \"255\": must be above 0 and at most 254"),
