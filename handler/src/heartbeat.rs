@@ -14,6 +14,8 @@ use vireo_client::Kind;
 use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
+use crate::devices::SHARED_DEVICES;
+
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// How soon a heartbeat that failed is retried.
@@ -111,10 +113,9 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
     let information = rustix::system::sysinfo();
     let memory = u128::from(information.totalram) * u128::from(information.mem_unit) / 1024;
     let mut capacity = json!({"cpu": cpus.to_string(), "memory": format!("{memory}Ki")});
-    for device in ["kvm", "net/tun", "vhost-net"] {
-        let there = std::fs::exists(format!("/dev/{device}")).unwrap_or(false);
-        let resource = format!("devices.kubevirt.io/{}", device.rsplit('/').next().unwrap_or(device));
-        capacity[resource] = json!(if there { DEVICES } else { "0" });
+    for device in SHARED_DEVICES {
+        let there = std::fs::exists(device.path).unwrap_or(false);
+        capacity[device.resource()] = json!(if there { DEVICES } else { "0" });
     }
     let mut allocatable = capacity.clone();
     allocatable["memory"] = json!(format!(
