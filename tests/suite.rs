@@ -7,6 +7,7 @@ mod scenarios {
     mod cdrom;
     pub(crate) mod client;
     mod cluster;
+    mod cpu_models;
     mod deaf;
     mod debian;
     mod disk;

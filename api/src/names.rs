@@ -6,6 +6,10 @@ pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "virt-operator");
 /// Label of nodes that says whether instances are scheduled to them; KubeVirt's.
 pub const SCHEDULABLE_LABEL: &str = "kubevirt.io/schedulable";
+/// How labels of nodes begin that name a CPU model which guests can have; KubeVirt's.
+pub const CPU_MODEL_LABELS: &str = "cpu-model.node.kubevirt.io/";
+/// How labels of nodes begin that name a CPU feature which guests can have; KubeVirt's.
+pub const CPU_FEATURE_LABELS: &str = "cpu-feature.node.kubevirt.io/";
 /// Annotation of nodes with the time when the node agent was last heard of, as JSON; KubeVirt's.
 pub const HEARTBEAT_ANNOTATION: &str = "kubevirt.io/heartbeat";
 /// The finalizer that is held until nothing is left of a VMI.

@@ -15,6 +15,7 @@ use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
 use crate::devices::SHARED_DEVICES;
+use crate::node_labeller::{self, Facts, Labels, LiveObsoleteModels};
 
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -34,21 +35,28 @@ pub enum Owner {
     Kubelet,
 }
 
-/// Writes a heartbeat once a minute until it is dropped.
-pub async fn run(client: Client, name: &str, owner: Owner) {
+/// Writes a heartbeat once a minute until it is dropped, with the labels of the node. `obsolete` are CPU models of which it
+/// has none.
+pub async fn run(client: Client, name: &str, owner: Owner, obsolete: LiveObsoleteModels) {
     let api = Kind::NODE.all(&client);
     let config = Config::default().fields(&format!("metadata.name={name}"));
     let nodes = Informer::new(api.clone(), config, |_| Ok(()));
-    let deleted = Arc::new(Notify::new());
-    let notify = Arc::clone(&deleted);
+    let changed = Arc::new(Notify::new());
+    let (deleted, configured) = (Arc::clone(&changed), Arc::clone(&changed));
     nodes.on_change(move |node| {
         if node.after.is_none() {
-            notify.notify_one();
+            deleted.notify_one();
         }
     });
+    obsolete.on_change(move || configured.notify_one());
     let heartbeats = async {
+        // It panics only where reading does.
+        let facts = tokio::task::spawn_blocking(Facts::of_this_node).await.unwrap_or_default();
+        // Without the setting there would be labels that go again.
+        let _ = tokio::time::timeout(RETRY, obsolete.synced()).await;
         loop {
-            let wait = match beat(&api, name, owner, Timestamp::now()).await {
+            let labels = node_labeller::labels(&facts, &obsolete.current());
+            let wait = match beat(&api, (name, owner), &labels, Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
@@ -58,15 +66,20 @@ pub async fn run(client: Client, name: &str, owner: Owner) {
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
-                () = deleted.notified() => {}
+                () = changed.notified() => {}
             }
         }
     };
-    tokio::join!(nodes.run(), heartbeats);
+    tokio::join!(nodes.run(), obsolete.run(), heartbeats);
 }
 
 /// Writes one heartbeat.
-async fn beat(api: &Api<DynamicObject>, name: &str, owner: Owner, now: Timestamp) -> Result<(), Error> {
+async fn beat(
+    api: &Api<DynamicObject>,
+    (name, owner): (&str, Owner),
+    labels: &Labels,
+    now: Timestamp,
+) -> Result<(), Error> {
     let node = match api.get_opt(name).await? {
         Some(node) => node,
         None if owner == Owner::Kubelet => api.get(name).await?,
@@ -86,6 +99,7 @@ async fn beat(api: &Api<DynamicObject>, name: &str, owner: Owner, now: Timestamp
         }
         Owner::Kubelet => label(&mut after),
     }
+    node_labeller::apply(&mut after, labels);
     after["metadata"]["annotations"][HEARTBEAT_ANNOTATION] = json!(json!(seconds(now)).to_string());
     let uid = node.metadata.uid.unwrap_or_default();
     let version = Version { name, uid: &uid, resource_version: "" };
@@ -154,31 +168,14 @@ pub fn describe(value: &mut Value, name: &str, now: Timestamp) {
     }
 }
 
-/// Writes KubeVirt's labels of a node.
+/// Writes KubeVirt's labels of a node that do not depend on it.
 fn label(node: &mut Value) {
     let labels = &mut node["metadata"]["labels"];
-    for (label, text) in [
-        (SCHEDULABLE_LABEL, "true"),
-        ("kubevirt.io/cpumanager", "false"),
-        ("cpumanager", "false"),
-        ("machine-type.node.kubevirt.io/q35", "true"),
-    ] {
+    for (label, text) in
+        [(SCHEDULABLE_LABEL, "true"), ("kubevirt.io/cpumanager", "false"), ("cpumanager", "false")]
+    {
         labels[label] = json!(text);
     }
-    if let Some(vendor) = std::fs::read_to_string("/proc/cpuinfo").ok().as_deref().and_then(vendor) {
-        labels[format!("cpu-vendor.node.kubevirt.io/{vendor}")] = json!("true");
-    }
-}
-
-/// The vendor of the CPUs, as KubeVirt spells it.
-fn vendor(cpuinfo: &str) -> Option<&str> {
-    let line = cpuinfo.lines().find(|line| line.starts_with("vendor_id"))?;
-    Some(match line.split_once(':')?.1.trim() {
-        "GenuineIntel" => "Intel",
-        "AuthenticAMD" => "AMD",
-        "HygonGenuine" => "Hygon",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]
@@ -201,12 +198,5 @@ mod tests {
         let described = node.clone();
         describe(&mut node, "node1", Timestamp::now());
         assert_eq!(node, described, "the time of the transition stays");
-    }
-
-    #[test]
-    fn vendors_are_spelled_as_kubevirt_spells_them() {
-        assert_eq!(vendor("processor\t: 0\nvendor_id\t: AuthenticAMD\n"), Some("AMD"));
-        assert_eq!(vendor("vendor_id\t: GenuineIntel"), Some("Intel"));
-        assert_eq!(vendor("processor\t: 0\n"), None);
     }
 }

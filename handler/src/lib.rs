@@ -17,6 +17,7 @@ pub mod manifests;
 pub mod metrics;
 pub mod network;
 pub mod node;
+pub mod node_labeller;
 pub mod provisioner;
 pub mod reconcile;
 pub mod report;

@@ -19,6 +19,7 @@ use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
+use vireo_handler::node_labeller::LiveObsoleteModels;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
 use vireo_handler::{devices, http, report};
@@ -104,6 +105,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     let stop = stop_signal()?;
     let cluster = Cluster::new(client.clone(), Arc::clone(&node), Vec::new());
     let plugins = pods.with_file_name(DEVICE_PLUGINS);
+    let obsolete = LiveObsoleteModels::watched(&client);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
@@ -111,7 +113,7 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
         () = cluster.run() => {}
         () = devices::run(&plugins) => {}
         () = node.images.collect_garbage() => {}
-        () = heartbeat::run(client, &name, Owner::Kubelet) => {}
+        () = heartbeat::run(client, &name, Owner::Kubelet, obsolete) => {}
     }
     info!("virt-handler stops; its guests go on");
     Ok(())

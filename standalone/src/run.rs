@@ -21,6 +21,7 @@ use vireo_handler::cluster::Cluster;
 use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
+use vireo_handler::node_labeller::LiveObsoleteModels;
 use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
@@ -171,7 +172,9 @@ pub async fn run(
         () = rbac::bootstrap::run(Arc::clone(&store), policy) => {}
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
-        () = heartbeat::run(virt_handler, &node.settings.node_name, Owner::NodeAgent) => {}
+        () = heartbeat::run(
+            virt_handler, &node.settings.node_name, Owner::NodeAgent, LiveObsoleteModels::fixed(),
+        ) => {}
         () = placement.run() => {}
         () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}
     }

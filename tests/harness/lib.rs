@@ -55,6 +55,7 @@ pub mod oci;
 pub mod picture;
 pub mod programs;
 pub mod python;
+pub mod qemu_cpu;
 pub mod reader;
 pub mod relay;
 pub mod scenario;

@@ -64,6 +64,9 @@ shapes! {
         pub architecture_configuration: Option<ArchConfiguration>,
         /// CPU model of VMIs that do not set one. Defaults to `host-model`.
         pub cpu_model: String,
+        /// CPU models that VMIs should not have: nodes get no label for them. Those that are set to true are added to the
+        /// default, and those that are set to false are removed from it.
+        pub obsolete_cpu_models: BTreeMap<String, bool> = "obsoleteCPUModels",
         /// CPU request of VMIs that set neither a request nor a limit. Without it, the request depends on the number of
         /// vCPUs and `cpuAllocationRatio`.
         pub cpu_request: Option<Quantity>,

@@ -129,6 +129,7 @@ fn handler() -> Vec<Value> {
     vec![
         rule(&["get", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
+        rule(&["list", "watch"], GROUP, &["kubevirts"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "get", "list", "patch", "watch"], "", &["nodes"]),
         rule(&["patch"], "", &["nodes/status"]),
