@@ -5,6 +5,7 @@ mod console_log;
 pub mod controller;
 mod decide;
 pub(crate) mod images;
+mod nodes;
 mod pod;
 mod resources;
 mod template;

@@ -13,14 +13,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vireo_api::names::{
     COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, NODE_LABEL,
-    SCHEDULABLE_LABEL, SOCKETS_DIRECTORY, SOCKETS_VOLUME,
+    SOCKETS_DIRECTORY, SOCKETS_VOLUME,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
 use super::claims::Claims;
+use super::nodes;
 use super::resources::Requests;
-use crate::config::{ARCHITECTURE, ClusterConfig};
+use crate::config::ClusterConfig;
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
 const END_MARGIN: i64 = 30;
@@ -125,9 +126,9 @@ pub fn launcher_pod(
             service_account_name: text(&spec.service_account_name),
             termination_grace_period_seconds: Some(grace.saturating_add(END_MARGIN)),
             node_name: node.map(str::to_owned),
-            node_selector: Some(node_selector(vmi, config)),
+            node_selector: Some(nodes::node_selector(vmi, config)),
             runtime_class_name: config.runtime_class.clone(),
-            affinity: converted::<_, Affinity>(spec.affinity.as_ref())?,
+            affinity: nodes::affinity(vmi, converted::<_, Affinity>(spec.affinity.as_ref())?),
             tolerations: converted::<_, Vec<Toleration>>(Some(&spec.tolerations))?,
             topology_spread_constraints: converted::<_, Vec<TopologySpreadConstraint>>(Some(
                 &spec.topology_spread_constraints,
@@ -181,19 +182,6 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         }]),
         ..ObjectMeta::default()
     }
-}
-
-fn node_selector(vmi: &VirtualMachineInstance, config: &ClusterConfig) -> BTreeMap<String, String> {
-    let spec = &vmi.spec;
-    let architecture =
-        Some(spec.architecture.as_str()).filter(|given| !given.is_empty()).unwrap_or(ARCHITECTURE);
-    let mut selector = BTreeMap::from([
-        (SCHEDULABLE_LABEL.to_owned(), "true".to_owned()),
-        ("kubernetes.io/arch".to_owned(), architecture.to_owned()),
-    ]);
-    selector.extend(config.node_selectors.clone());
-    selector.extend(spec.node_selector.clone());
-    selector
 }
 
 /// A user without any privilege: the node agent opens what the launcher needs.
@@ -344,6 +332,26 @@ mod tests {
         assert_eq!(pod["spec"]["volumes"], json!([{"name": "sockets", "emptyDir": {}}]));
         assert_eq!(container["volumeMounts"], json!([{"name": "sockets", "mountPath": SOCKETS_DIRECTORY}]));
         assert_eq!(container["command"][2], format!("{SOCKETS_DIRECTORY}/launcher.sock"));
+    }
+
+    #[test]
+    fn nodes_that_can_run_the_cpu_are_selected() {
+        let cpu =
+            json!({"model": "Haswell", "features": [{"name": "avx2"}, {"name": "rtm", "policy": "forbid"}]});
+        let pod = rendered_for(
+            StartedBy::Kubelet,
+            json!({"metadata": {"name": "demo"}, "spec": {"domain": {"cpu": cpu}}}),
+            None,
+        );
+        let spec = &pod["spec"];
+        let selector = json!({"cpu-feature.node.kubevirt.io/avx2": "true",
+            "cpu-model.node.kubevirt.io/Haswell": "true", "kubernetes.io/arch": "amd64",
+            "kubevirt.io/schedulable": "true"});
+        assert_eq!(spec["nodeSelector"], selector);
+        let absent = json!({"key": "cpu-feature.node.kubevirt.io/rtm", "operator": "DoesNotExist"});
+        let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [absent]}]}}});
+        assert_eq!(spec["affinity"], affinity);
     }
 
     #[test]

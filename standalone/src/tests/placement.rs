@@ -10,7 +10,9 @@ use vireo_operators::placement::controller::Controller as Placement;
 use super::*;
 use crate::compose::{client, scheduler};
 use vireo_apiserver::garbage_collector;
-use vireo_install::policy::VIRT_CONTROLLER;
+use vireo_handler::heartbeat::{self, Owner};
+use vireo_handler::node_labeller::LiveObsoleteModels;
+use vireo_install::policy::{VIRT_CONTROLLER, VIRT_HANDLER};
 use vireo_install::resource::kubevirt;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -131,6 +133,34 @@ async fn a_fitting_vmi_is_bound_and_another_has_a_reason() {
     placed.create("late", json!({})).await;
     placed.until("it waits", || !placed.why("late").is_empty()).await;
     assert!(placed.node_of("fits").is_some(), "what is bound stays");
+}
+
+/// The labels of the node's CPUs are written by its node agent, whether guests have KVM or are emulated.
+#[tokio::test]
+async fn a_vmi_with_a_named_cpu_model_is_bound_where_it_can_run() {
+    let placed = Placed::new(json!({})).await;
+    let cpu =
+        |model: &str, features: Value| json!({"domain": {"cpu": {"model": model, "features": features}}});
+    // Every x86_64 CPU that can run guests has these, and QEMU emulates them.
+    placed.create("fits", cpu("Nehalem", json!([{"name": "sse4.1"}]))).await;
+    placed.until("it waits", || !placed.why("fits").is_empty()).await;
+    let agent = client(&placed.world.server, VIRT_HANDLER, "virt-handler");
+    let mut heartbeats = tokio::task::JoinSet::new();
+    heartbeats.spawn(async move {
+        heartbeat::run(agent, "node1", Owner::NodeAgent, LiveObsoleteModels::fixed()).await;
+    });
+    placed.until("it is bound", || placed.node_of("fits").is_some()).await;
+    let forbidden = json!([{"name": "sse2", "policy": "forbid"}]);
+    for (name, cpu) in [
+        ("unknown", cpu("Nonesuch", json!([]))),
+        ("lacks", cpu("", json!([{"name": "nonesuch"}]))),
+        ("forbids", cpu("", forbidden)),
+    ] {
+        placed.create(name, cpu).await;
+        placed.until("it waits", || placed.why(name).contains("node affinity/selector")).await;
+    }
+    placed.create("tolerant", cpu("host-model", json!([{"name": "sse2", "policy": "optional"}]))).await;
+    placed.until("it is bound", || placed.node_of("tolerant").is_some()).await;
 }
 
 #[tokio::test]
