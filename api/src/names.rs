@@ -20,6 +20,10 @@ pub const COMPONENT_LABEL: &str = "kubevirt.io";
 pub const LAUNCHER: &str = "virt-launcher";
 /// The label of a launcher Pod with the UID of its VMI.
 pub const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
+/// The label of a VMI whose launcher runs another image than this release's; KubeVirt's.
+pub const OUTDATED_LABEL: &str = "kubevirt.io/outdatedLauncherImage";
+/// The annotation of a launcher Pod with the image that virt-controller gave it, which other admission may replace.
+pub const LAUNCHER_IMAGE_ANNOTATION: &str = "vireo.io/launcher-image";
 /// The annotation of a launcher Pod with the name of its VMI.
 pub const DOMAIN_ANNOTATION: &str = "kubevirt.io/domain";
 /// The container of a launcher Pod in which the launcher runs.

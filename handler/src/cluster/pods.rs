@@ -43,8 +43,8 @@ const WORKERS: usize = 4;
 #[derive(Debug)]
 pub(super) struct LauncherPod {
     metadata: ObjectMeta,
-    /// The image of its first container.
-    image: String,
+    /// The image of its first container, which is the launcher.
+    pub(super) image: String,
     status: Value,
 }
 

@@ -18,6 +18,7 @@ use super::{PASSING, RETRY, events};
 use crate::manifests::Key;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
+use crate::settings::Runtime;
 
 const COMPONENT: &str = "virt-handler";
 /// How many statuses are written at a time.
@@ -66,12 +67,17 @@ impl StatusWriter {
         self.queue.add_after(key.clone(), delay);
     }
 
-    /// The UIDs of the launcher Pods on this node that may run a VMI. virt-controller, which removes those that have ended,
-    /// leaves it to the node agent to note the first one, as that writes the status anyway.
-    fn active_pods(&self, uid: &str) -> BTreeMap<String, String> {
+    /// Notes the launcher Pods on this node that may run a VMI, and the image of the launcher, which has one where the kubelet
+    /// starts it. virt-controller, which writes both when they change, leaves it to the node agent to note the first one, as
+    /// that writes the status anyway.
+    fn note_pods(&self, uid: &str, status: &mut Status) {
         let pods = self.pods.owned_by(uid);
-        let active = pods.iter().filter(|pod| pod.is_active());
-        active.map(|pod| (pod.uid.clone(), self.node.settings.node_name.clone())).collect()
+        let active = || pods.iter().filter(|pod| pod.is_active());
+        let node = &self.node.settings.node_name;
+        status.active_pods = active().map(|pod| (pod.uid.clone(), node.clone())).collect();
+        if let (Runtime::Pods(_), Some(pod)) = (&self.node.settings.runtime, active().next()) {
+            status.launcher_container_image_version.clone_from(&pod.image);
+        }
     }
 
     fn reported(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<VirtualMachineInstance>>> {
@@ -98,7 +104,7 @@ impl Reconcile for StatusWriter {
         let Some(object) = object else { return Ok(None) };
         let mut after = with_own_fields(&object.status, &now.status);
         if after.active_pods.is_empty() && !Phase::parse(&after.phase).is_final() {
-            after.active_pods = self.active_pods(&object.uid);
+            self.note_pods(&object.uid, &mut after);
         }
         // Only the node writes these fields, so the patch applies to any version of the object.
         let version = write::Version { resource_version: "", ..(&object.metadata).into() };

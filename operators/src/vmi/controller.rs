@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, PostParams};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
-use serde_json::json;
-use vireo_api::names::{COMPONENT_LABEL, LAUNCHER, NODE_LABEL, VMI_FINALIZER};
+use serde_json::{Value, json};
+use vireo_api::names::{COMPONENT_LABEL, LAUNCHER, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::controller::{self, Reconcile, Requeue};
 use vireo_client::events::{EventRecorder, Reason, Regarding};
@@ -91,6 +91,11 @@ impl Controller {
     pub fn attachment_caches(&self) -> Option<attachments::controller::Caches> {
         let (vmis, pods) = (Arc::clone(&self.vmis), Arc::clone(&self.pods));
         Some(attachments::controller::Caches { vmis, pods, claims: self.claims.clone()? })
+    }
+
+    /// The cache of launcher Pods.
+    pub fn pods(&self) -> Arc<Informer<LauncherPod>> {
+        Arc::clone(&self.pods)
     }
 
     /// The instances to decide about.
@@ -203,6 +208,19 @@ impl Controller {
     }
 }
 
+/// Writes a label of an instance, or removes it. No other client writes these labels, so the patch applies to any version of
+/// the object. The version after it.
+async fn label(
+    api: &Api<DynamicObject>,
+    version: write::Version<'_>,
+    name: &str,
+    value: Value,
+) -> Result<u64, kube::Error> {
+    let version = write::Version { resource_version: "", ..version };
+    let patched = write::patch(api, version, json!({"metadata": {"labels": {name: value}}})).await?;
+    Ok(revision(&patched))
+}
+
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
@@ -221,7 +239,7 @@ impl Reconcile for Controller {
             vmi: &vmi,
             pods: &pods,
             failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
-            started_by: self.launcher.started_by,
+            launcher: &self.launcher,
             is_node_unresponsive: self.is_node_unresponsive(&vmi, now),
             now,
         });
@@ -251,10 +269,11 @@ impl Reconcile for Controller {
                     }
                 }
                 Step::HandOver(node) => {
-                    let patch = json!({"metadata": {"labels": {NODE_LABEL: node}}});
-                    // No other client writes this label, so the patch applies to any version of the object.
-                    let version = write::Version { resource_version: "", ..version };
-                    shown = revision(&write::patch(&api, version, patch).await?).max(shown);
+                    shown = label(&api, version, NODE_LABEL, json!(node)).await?.max(shown);
+                }
+                Step::MarkOutdated(is_outdated) => {
+                    let value = if *is_outdated { json!("") } else { Value::Null };
+                    shown = label(&api, version, OUTDATED_LABEL, value).await?.max(shown);
                 }
                 Step::DeletePod(uid) => {
                     let Some(pod) = pods.iter().find(|pod| pod.metadata.uid == *uid) else { continue };

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use vireo_api::names::{COMPUTE, NODE_LABEL, VMI_FINALIZER};
+use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
-use super::{LauncherPod, StartedBy};
+use super::{Launcher, LauncherPod, StartedBy};
 use crate::conditions::set_false;
 
 /// The condition of a Pod that says whether it is bound to a node, which the instance has while it is not.
@@ -27,8 +27,8 @@ pub struct Observed<'a> {
     pub pods: &'a [&'a LauncherPod],
     /// Why its Pod could not be created: the reason of a condition, and the same for people.
     pub failure: Option<(&'a str, &'a str)>,
-    /// Who starts launchers.
-    pub started_by: StartedBy,
+    /// What launchers have in common.
+    pub launcher: &'a Launcher,
     /// Whether the node that it was handed over to is not heard of.
     pub is_node_unresponsive: bool,
     /// The time.
@@ -44,6 +44,8 @@ pub enum Step {
     HandOver(String),
     /// Delete the Pod of this UID.
     DeletePod(String),
+    /// Say by its label whether the launcher of the instance runs another image than this release's.
+    MarkOutdated(bool),
     /// Remove the finalizer of the instance: no node agent knows of it.
     Release,
 }
@@ -73,6 +75,9 @@ pub fn decide(observed: &Observed<'_>) -> Decision {
     let is_noted = has_started(vmi) || !vmi.status.active_pods.is_empty();
     if node.is_some() && is_noted && !observed.pods.is_empty() {
         decision.status.active_pods = active_pods(observed.pods);
+    }
+    if node.is_some() && is_noted && !is_deleted && !is_final(vmi) {
+        note_image(observed, &mut decision);
     }
     match node {
         // No node agent reports that it has ended.
@@ -120,6 +125,19 @@ fn ran_before_pods(vmi: &VirtualMachineInstance) -> bool {
 
 fn is_final(vmi: &VirtualMachineInstance) -> bool {
     super::is_final(&vmi.status.phase)
+}
+
+/// Notes the image of the launcher, and whether that is of another release. The launcher that a node agent starts has no
+/// image.
+fn note_image(observed: &Observed<'_>, decision: &mut Decision) {
+    let Launcher { image, started_by, .. } = observed.launcher;
+    let running = observed.pods.iter().filter(|pod| !pod.is_final()).min_by_key(|pod| age(pod));
+    let Some(pod) = running.filter(|_| *started_by == StartedBy::Kubelet) else { return };
+    pod.image().clone_into(&mut decision.status.launcher_container_image_version);
+    let is_outdated = pod.is_outdated(image);
+    if is_outdated != observed.vmi.metadata.labels.contains_key(OUTDATED_LABEL) {
+        decision.steps.push(Step::MarkOutdated(is_outdated));
+    }
 }
 
 /// The UIDs of the Pods that may run the instance, with their nodes.
@@ -202,7 +220,7 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     if unbound.is_some() || failure.is_some() {
         "Scheduling".clone_into(&mut status.phase);
     }
-    let is_ready = match observed.started_by {
+    let is_ready = match observed.launcher.started_by {
         StartedBy::NodeAgent => true,
         StartedBy::Kubelet => pod.runs(COMPUTE),
     };

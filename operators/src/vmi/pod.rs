@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 use serde_json::Value;
+use vireo_api::names::{COMPUTE, LAUNCHER_IMAGE_ANNOTATION};
 use vireo_api::v1::{Condition, ObjectMeta};
 
 /// What matters of a launcher Pod.
@@ -22,6 +23,18 @@ pub struct LauncherPod {
 pub struct PodSpec {
     /// The node that it is bound to; empty until it is bound.
     pub node_name: String,
+    /// Its containers but the init containers.
+    pub containers: Vec<Container>,
+}
+
+/// What matters of a container.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Container {
+    /// Name.
+    pub name: String,
+    /// Its image.
+    pub image: String,
 }
 
 /// What matters of a Pod's status.
@@ -94,9 +107,9 @@ impl LauncherPod {
     pub fn read(object: Value) -> Result<Self, serde_json::Error> {
         let mut pod: Self = serde_json::from_value(object)?;
         let metadata = &mut pod.metadata;
-        // The instance has all of these.
+        // The instance has all of the others.
         metadata.labels.clear();
-        metadata.annotations.clear();
+        metadata.annotations.retain(|name, _| name == LAUNCHER_IMAGE_ANNOTATION);
         Ok(pod)
     }
 
@@ -121,6 +134,20 @@ impl LauncherPod {
     /// The node that it is bound to.
     pub fn node(&self) -> Option<&str> {
         Some(self.spec.node_name.as_str()).filter(|node| !node.is_empty())
+    }
+
+    /// The image of its launcher.
+    pub fn image(&self) -> &str {
+        let launcher = self.spec.containers.iter().find(|one| one.name == COMPUTE);
+        launcher.map_or("", |container| container.image.as_str())
+    }
+
+    /// Whether it was made for another image than this. The image that it was made for is compared, as admission of the
+    /// cluster may have given it one that is pulled from elsewhere.
+    pub fn is_outdated(&self, image: &str) -> bool {
+        let made_for = self.metadata.annotations.get(LAUNCHER_IMAGE_ANNOTATION);
+        let made_for = made_for.map_or_else(|| self.image(), String::as_str);
+        !made_for.is_empty() && made_for != image
     }
 
     /// A condition of its status.

@@ -12,8 +12,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use vireo_api::names::{
-    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER, NODE_LABEL,
-    SOCKETS_DIRECTORY, SOCKETS_VOLUME,
+    COMPONENT_LABEL, COMPUTE, CREATED_BY_LABEL, DOMAIN_ANNOTATION, KVM_RESOURCE, LAUNCHER,
+    LAUNCHER_IMAGE_ANNOTATION, NODE_LABEL, OUTDATED_LABEL, SOCKETS_DIRECTORY, SOCKETS_VOLUME,
 };
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
@@ -138,6 +138,8 @@ pub fn launcher_pod(
         status: None,
     };
     if let Some(spec) = pod.spec.as_mut().filter(|_| by_kubelet) {
+        let image = (LAUNCHER_IMAGE_ANNOTATION.to_owned(), launcher.image.clone());
+        pod.metadata.annotations.get_or_insert_default().extend([image]);
         spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET), config));
         super::images::add(spec, vmi, &launcher.image, config);
         super::claims::add(&mut pod, vmi, claims);
@@ -149,6 +151,7 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     let vireo_api::v1::ObjectMeta { name, namespace, uid, labels, annotations, .. } = &vmi.metadata;
     let mut labels = labels.clone();
     labels.remove(NODE_LABEL);
+    labels.remove(OUTDATED_LABEL);
     let short = |text: &str| text.chars().take(LONGEST_LABEL).collect::<String>();
     labels.extend([
         (COMPONENT_LABEL.to_owned(), LAUNCHER.to_owned()),

@@ -16,13 +16,18 @@ fn deleted(mut pod: LauncherPod) -> LauncherPod {
     pod
 }
 
+/// The launcher of this release.
+fn launcher(started_by: StartedBy) -> Launcher {
+    Launcher { image: "launcher:2".to_owned(), started_by, native: false }
+}
+
 fn decided(vmi: &VirtualMachineInstance, pods: &[LauncherPod], started_by: StartedBy) -> Decision {
     let pods: Vec<&LauncherPod> = pods.iter().collect();
     decide(&Observed {
         vmi,
         pods: &pods,
         failure: None,
-        started_by,
+        launcher: &launcher(started_by),
         is_node_unresponsive: false,
         now: Timestamp::UNIX_EPOCH,
     })
@@ -35,7 +40,7 @@ fn without_node(vmi: &VirtualMachineInstance, pods: &[LauncherPod]) -> Decision 
         vmi,
         pods: &pods,
         failure: None,
-        started_by: StartedBy::Kubelet,
+        launcher: &launcher(StartedBy::Kubelet),
         is_node_unresponsive: true,
         now: Timestamp::UNIX_EPOCH,
     })
@@ -106,11 +111,12 @@ fn failed_image_pulls_and_pod_creations_are_reported() {
     let owned =
         |reason: &str, message: &str| Some(("False".to_owned(), reason.to_owned(), message.to_owned()));
     assert_eq!((said(&status), steps.len()), (owned("ErrImagePull", "m"), 0));
+    let launcher = launcher(StartedBy::Kubelet);
     let observed = Observed {
         vmi: &waits,
         pods: &[],
         failure: Some(("FailedCreate", "exceeded quota")),
-        started_by: StartedBy::Kubelet,
+        launcher: &launcher,
         is_node_unresponsive: false,
         now: Timestamp::UNIX_EPOCH,
     };
@@ -220,4 +226,54 @@ fn an_instance_fails_with_its_node_when_no_pod_may_run_it() {
     assert_eq!(without_node(&last, &[]).steps, [Step::Release]);
     let dies = [pod("1", "node1", json!({"phase": "Running"}))];
     assert_eq!(without_node(&last, &dies).steps, [], "it may run");
+}
+
+#[test]
+fn an_instance_of_another_launcher_image_is_marked_while_it_runs() {
+    let runs = |labels: Value, phase: &str| {
+        let mut metadata = json!({"name": "x", "labels": labels});
+        metadata["labels"][NODE_LABEL] = json!("node1");
+        vmi(metadata, json!({"phase": phase, "nodeName": "node1"}))
+    };
+    let of = |image: &str, made_for: Option<&str>| {
+        let annotations = made_for.map(|image| json!({ "vireo.io/launcher-image": image }));
+        LauncherPod::read(json!({
+            "metadata": {"name": "1", "uid": "1", "annotations": annotations.unwrap_or_else(|| json!({}))},
+            "spec": {"nodeName": "node1", "containers": [
+                {"name": "sidecar", "image": "other:1"}, {"name": "compute", "image": image}]},
+        }))
+        .unwrap()
+    };
+    let marked = || json!({OUTDATED_LABEL: ""});
+    let new = || json!({});
+    for (name, labels, phase, pod, steps) in [
+        ("of before", new(), "Running", of("launcher:1", None), vec![Step::MarkOutdated(true)]),
+        ("marked", marked(), "Running", of("launcher:1", None), vec![]),
+        ("rolled back", marked(), "Running", of("launcher:2", None), vec![Step::MarkOutdated(false)]),
+        ("of this release", new(), "Running", of("launcher:2", Some("launcher:2")), vec![]),
+        ("of a mirror", new(), "Running", of("mirror/launcher:2", Some("launcher:2")), vec![]),
+        (
+            "of before, of a mirror",
+            new(),
+            "Running",
+            of("mirror/launcher:1", Some("launcher:1")),
+            vec![Step::MarkOutdated(true)],
+        ),
+        ("starts", new(), "Scheduled", of("launcher:1", None), vec![Step::MarkOutdated(true)]),
+        ("has ended", marked(), "Succeeded", of("launcher:1", None), vec![]),
+        ("without an image", new(), "Running", of("", None), vec![]),
+    ] {
+        let image = pod.image().to_owned();
+        let vmi = runs(labels, phase);
+        let decision = decided(&vmi, std::slice::from_ref(&pod), StartedBy::Kubelet);
+        assert_eq!(decision.steps, steps, "{name}");
+        let expected = if phase == "Succeeded" { "" } else { image.as_str() };
+        assert_eq!(decision.status.launcher_container_image_version, expected, "{name}");
+        let here = decided(&vmi, &[pod], StartedBy::NodeAgent);
+        assert_eq!(
+            (here.steps, here.status.launcher_container_image_version.as_str()),
+            (vec![], ""),
+            "{name}"
+        );
+    }
 }
