@@ -11,6 +11,7 @@ use vireo_api::spec::{
 };
 use vireo_api::v1::{DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, Quantity};
 
+pub(crate) use live::oldest;
 pub use live::{LiveConfig, NAMESPACE};
 pub use support::{ContainerResources, SUPPORTED_TYPES};
 

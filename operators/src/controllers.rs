@@ -13,7 +13,7 @@ use crate::config::LiveConfig;
 use crate::node::{self, Node};
 use crate::pool::controller::PoolRevision;
 use crate::vmi::{self, Launcher, StartedBy};
-use crate::{attachments, instancetype, pool, replicaset, vm};
+use crate::{attachments, instancetype, pool, replicaset, vm, workload_update};
 
 /// The controllers of one client.
 pub struct Controllers {
@@ -24,6 +24,8 @@ pub struct Controllers {
     attachments: Option<attachments::controller::Controller>,
     /// Where nodes fail by themselves.
     nodes: Option<(Arc<Informer<Node>>, node::Controller)>,
+    /// Where launchers have images.
+    workload_update: Option<workload_update::controller::Controller>,
     replica_sets: Arc<Informer<VirtualMachineInstanceReplicaSet>>,
     replica_set: replicaset::controller::Controller,
     vm_caches: vm::controller::Caches,
@@ -54,7 +56,11 @@ impl Controllers {
             config.clone(),
         );
         let attachments = vmi.attachment_caches().map(|caches| {
-            attachments::controller::Controller::new(client.clone(), caches, image, config.clone())
+            attachments::controller::Controller::new(client.clone(), caches, image.clone(), config.clone())
+        });
+        let workload_update = nodes.is_some().then(|| {
+            let (vmis, pods) = (Arc::clone(&vmis), vmi.pods());
+            workload_update::controller::Controller::new(client.clone(), vmis, pods, image)
         });
         let nodes = nodes.map(|nodes| {
             let controller =
@@ -96,6 +102,7 @@ impl Controllers {
             vmi,
             attachments,
             nodes,
+            workload_update,
             replica_sets,
             replica_set,
             vm_caches,
@@ -119,8 +126,14 @@ impl Controllers {
                 controller.run().await;
             }
         };
+        let workload_update = async {
+            if let Some(controller) = &self.workload_update {
+                controller.run().await;
+            }
+        };
         tokio::join!(
             self.config.run(),
+            workload_update,
             attachments,
             nodes,
             self.vmis.run(),

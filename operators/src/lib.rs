@@ -23,6 +23,7 @@ pub mod virt_api;
 pub mod vm;
 pub mod vmi;
 pub mod webhooks;
+pub mod workload_update;
 
 pub use controllers::Controllers;
 pub use error::ReconcileError;

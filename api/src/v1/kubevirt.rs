@@ -49,6 +49,8 @@ shapes! {
         pub infra: Option<ComponentConfig>,
         /// Placement of virt-handler, and thereby of VirtualMachineInstances.
         pub workloads: Option<ComponentConfig>,
+        /// What is done with VirtualMachineInstances whose launcher is of another release than the components.
+        pub workload_update_strategy: KubeVirtWorkloadUpdateStrategy,
         /// How long certificates of the components live.
         pub certificate_rotate_strategy: Option<KubeVirtCertificateRotateStrategy>,
         /// Changes of what is installed.
@@ -183,6 +185,18 @@ shapes! {
         pub tolerations: Vec<Toleration>,
     }
 
+    /// What is done with VirtualMachineInstances whose launcher is of another release than the components.
+    pub struct KubeVirtWorkloadUpdateStrategy {
+        /// Methods of replacing their launchers. `Evict` evicts the launcher pods, which shuts the guests down;
+        /// VirtualMachines that are to run are then started with the current launcher. `LiveMigrate` has no effect.
+        /// Without a method, launchers stay until their guests end.
+        pub workload_update_methods: Vec<String>,
+        /// Number of launcher pods that are evicted at a time; at least 1. Defaults to 10.
+        pub batch_eviction_size: Option<i64>,
+        /// Time between the evictions of two batches, such as `1m30s`. Defaults to `1m`.
+        pub batch_eviction_interval: Option<String>,
+    }
+
     /// How long certificates of the components live.
     pub struct KubeVirtCertificateRotateStrategy {
         /// Certificates of an authority that virt-operator makes.
@@ -260,5 +274,7 @@ shapes! {
         pub observed_generation: Option<i64>,
         /// Architecture of VirtualMachineInstances that do not say.
         pub default_architecture: String,
+        /// Number of running VirtualMachineInstances whose launcher is of another release than the components.
+        pub outdated_virtual_machine_instance_workloads: Option<i64>,
     }
 }

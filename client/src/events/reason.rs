@@ -40,6 +40,8 @@ reasons! {
         SuccessfulUpdate = "SuccessfulUpdate",
         /// It was deleted.
         SuccessfulDelete = "SuccessfulDelete",
+        /// The launcher Pod of an instance is evicted.
+        SuccessfulEvict = "SuccessfulEvict",
         /// A controller's object was paused.
         SuccessfulPaused = "SuccessfulPaused",
         /// A replica set was resumed.
@@ -80,6 +82,8 @@ reasons! {
         FailedCreate = "FailedCreate",
         /// It could not be changed.
         FailedUpdate = "FailedUpdate",
+        /// The launcher Pod of an instance cannot be evicted.
+        FailedEvict = "FailedEvict",
         /// No node has room for an instance.
         FailedScheduling = "FailedScheduling",
         /// The node of an instance is not heard of.

@@ -152,10 +152,12 @@ fn scheduler() -> Vec<Value> {
 fn controller() -> Vec<Value> {
     vec![
         rule(&["list", "watch"], GROUP, &["kubevirts"]),
+        rule(&["patch"], GROUP, &["kubevirts/status"]),
         rule(&["list", "watch"], GROUP, &["virtualmachineinstancereplicasets"]),
         rule(&["patch"], GROUP, &["virtualmachineinstancereplicasets/status"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "delete", "list", "watch"], "", &["pods"]),
+        rule(&["create"], "", &["pods/eviction"]),
         rule(&["get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),
         rule(&["create", "patch"], "", &["events"]),

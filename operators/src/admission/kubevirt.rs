@@ -10,6 +10,7 @@ use super::vm::{mistyped, without_status};
 use crate::Problem;
 use crate::certificates::Strategy;
 use crate::config::{ClusterConfig, PULL_POLICIES, SUPPORTED_TYPES, feature_gates};
+use crate::workload_update;
 
 /// Deletes VMs and VMIs with the installation.
 pub const REMOVE_WORKLOADS: &str = "RemoveWorkloads";
@@ -73,6 +74,7 @@ pub fn validate(object: &Value) -> Result<KubeVirt, Vec<Problem>> {
     }
     problems.extend(ClusterConfig::read(&spec.configuration).1);
     problems.extend(Strategy::new(spec).err().unwrap_or_default());
+    problems.extend(workload_update::Strategy::new(spec).err().unwrap_or_default());
     if problems.is_empty() { Ok(kubevirt) } else { Err(problems) }
 }
 
@@ -122,7 +124,13 @@ pub fn without_effect(kubevirt: &KubeVirt) -> Vec<WithoutEffect> {
         field: format!("spec.configuration.supportContainerResources[{index}].type"),
         value: Some(one.r#type.clone()),
     });
-    unknown.chain(replicas).chain(gates).chain(containers).collect()
+    let methods = spec.workload_update_strategy.workload_update_methods.iter();
+    let methods = methods.filter(|method| *method == workload_update::LIVE_MIGRATE);
+    let methods = methods.map(|method| WithoutEffect {
+        field: "spec.workloadUpdateStrategy.workloadUpdateMethods".to_owned(),
+        value: Some(method.clone()),
+    });
+    unknown.chain(replicas).chain(gates).chain(containers).chain(methods).collect()
 }
 
 /// Warnings of settings that are deprecated.
@@ -162,6 +170,10 @@ mod tests {
             (json!({"uninstallStrategy": "Never"}), "spec.uninstallStrategy"),
             (json!({"infra": {"replicas": 0}}), "spec.infra.replicas"),
             (
+                json!({"workloadUpdateStrategy": {"batchEvictionSize": 0}}),
+                "spec.workloadUpdateStrategy.batchEvictionSize",
+            ),
+            (
                 json!({"certificateRotateStrategy": {"selfSigned": {"ca": {"duration": "long"}}}}),
                 "spec.certificateRotateStrategy.selfSigned.ca.duration",
             ),
@@ -190,7 +202,7 @@ mod tests {
     #[test]
     fn settings_without_effect_are_named() {
         let spec = json!({
-            "workloadUpdateStrategy": {}, "workloads": {"replicas": 2}, "imageTag": "1",
+            "workloadUpdateStrategy": {"workloadUpdateMethods": ["Evict", "LiveMigrate"]}, "workloads": {"replicas": 2}, "imageTag": "1",
             "certificateRotateStrategy": {"selfSigned": {"caOverlapInterval": "24h"}},
             "configuration": {"machineType": "q35", "vmRolloutStrategy": "Stage",
                 "architectureConfiguration": {"arm64": {}},
@@ -211,7 +223,7 @@ mod tests {
                 "spec.configuration.developerConfiguration.featureGates: \"Snapshot\" has no effect",
                 "spec.configuration.supportContainerResources[1].type: \"virtiofs\" has no effect",
                 "spec.configuration.vmRolloutStrategy: has no effect",
-                "spec.workloadUpdateStrategy: has no effect",
+                "spec.workloadUpdateStrategy.workloadUpdateMethods: \"LiveMigrate\" has no effect",
                 "spec.workloads.replicas: has no effect",
             ]
         );

@@ -8,7 +8,7 @@ use serde_json::Value;
 use vireo_api::decode;
 use vireo_api::v1::KubeVirt;
 use vireo_client::Kind;
-use vireo_client::informer::Informer;
+use vireo_client::informer::{Cached, Informer};
 
 use super::ClusterConfig;
 
@@ -78,9 +78,19 @@ impl LiveConfig {
     pub fn current(&self) -> Arc<ClusterConfig> {
         let installations = match &self.0 {
             Source::Fixed(config) => return Arc::clone(config),
-            Source::Watched(installations) => installations.namespace(NAMESPACE).into_iter(),
+            Source::Watched(installations) => installations,
         };
-        let oldest = installations.min_by_key(|one| (one.created.clone(), one.key.clone()));
-        oldest.map(|one| Arc::clone(&one.config)).unwrap_or_default()
+        oldest(installations, |one| one.created.as_ref())
+            .map(|one| Arc::clone(&one.config))
+            .unwrap_or_default()
     }
+}
+
+/// The KubeVirt object of a cluster: the oldest in the namespace of the components.
+pub(crate) fn oldest<T: Send + Sync + 'static>(
+    installations: &Informer<T>,
+    created: impl Fn(&T) -> Option<&String>,
+) -> Option<Arc<Cached<T>>> {
+    let all = installations.namespace(NAMESPACE).into_iter();
+    all.min_by_key(|one| (created(one).cloned(), one.key.clone()))
 }

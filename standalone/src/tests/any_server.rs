@@ -9,6 +9,7 @@ mod resources;
 mod rights;
 mod subresources;
 mod vm;
+mod workload_update;
 
 use std::collections::BTreeSet;
 

@@ -15,13 +15,14 @@ use kube::runtime::watcher;
 use kube::{Api, Client, Config, Error, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::client::InProcess;
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
 use vireo_operators::config::LiveConfig;
+use vireo_operators::vmi::Launcher;
 
 use super::super::World;
 use vireo_install::policy::{VIRT_API, VIRT_CONTROLLER, policy};
@@ -38,7 +39,7 @@ pub(super) const ROLE_BINDING: Kind = Kind::new(RBAC, "RoleBinding", "rolebindin
 const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings");
 const DEFINITION: Kind =
     Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
-const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
+pub(super) const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
 const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");
 /// What tests look at.
 const WATCHED: [Kind; 6] =
@@ -175,6 +176,15 @@ impl Cluster {
         }
     }
 
+    /// Creates a CustomResourceDefinition, whose objects are served soon.
+    pub(super) async fn define(&self, definition: Value) {
+        if let Server::InProcess(world) = &self.server {
+            let store = Arc::clone(&world.server.store);
+            self.tasks.lock().unwrap().spawn(vireo_apiserver::definitions::run(store));
+        }
+        put(&DEFINITION.all(&self.admin), definition).await;
+    }
+
     /// The client of virt-controller.
     pub(super) fn virt_controller(&self) -> Client {
         let (namespace, name) = VIRT_CONTROLLER;
@@ -189,9 +199,13 @@ impl Cluster {
 
     /// Runs virt-controller's controllers until the end of the test.
     pub(super) fn start_controllers(&self) {
-        let controllers =
-            Controllers::new(&self.virt_controller(), crate::tests::launcher(), LiveConfig::default());
-        self.tasks.lock().unwrap().spawn(async move { controllers.run().await });
+        self.start_controllers_of(crate::tests::launcher());
+    }
+
+    /// The same for launchers of another sort, until they are aborted.
+    pub(super) fn start_controllers_of(&self, launcher: Launcher) -> AbortHandle {
+        let controllers = Controllers::new(&self.virt_controller(), launcher, LiveConfig::default());
+        self.tasks.lock().unwrap().spawn(async move { controllers.run().await })
     }
 
     pub(super) fn all(&self, kind: Kind) -> Api<DynamicObject> {
@@ -283,7 +297,7 @@ impl Cluster {
 }
 
 /// Creates an object or replaces it.
-async fn put(api: &Api<DynamicObject>, object: Value) {
+pub(super) async fn put(api: &Api<DynamicObject>, object: Value) {
     let mut object: DynamicObject = serde_json::from_value(object).unwrap();
     match api.create(&PostParams::default(), &object).await {
         Ok(_) => {}

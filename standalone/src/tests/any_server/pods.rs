@@ -33,7 +33,7 @@ async fn create(cluster: &Cluster, name: &str, spec: Value) -> Value {
     serde_json::to_value(created.unwrap()).unwrap()
 }
 
-fn code<T>(result: &Result<T, Error>) -> u16 {
+pub(super) fn code<T>(result: &Result<T, Error>) -> u16 {
     match result {
         Ok(_) => 200,
         Err(Error::Api(status)) => status.code,
@@ -52,7 +52,7 @@ async fn post(cluster: &Cluster, path: &str, body: Value) -> Result<Value, Error
     cluster.admin.request(request.body(body.to_string().into_bytes()).unwrap()).await
 }
 
-async fn bind(cluster: &Cluster, path: &str, name: &str) -> Result<Value, Error> {
+pub(super) async fn bind(cluster: &Cluster, path: &str, name: &str) -> Result<Value, Error> {
     let binding = json!({"apiVersion": "v1", "kind": "Binding",
         "metadata": {"name": name, "annotations": {"example.com/by": "test"}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "node1"}});
