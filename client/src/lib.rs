@@ -8,6 +8,7 @@ pub mod controller;
 pub mod events;
 pub mod informer;
 pub mod kind;
+pub mod metrics;
 pub mod program;
 pub mod queue;
 pub mod tls;

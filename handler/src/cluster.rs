@@ -23,10 +23,10 @@ use kube::Client;
 use kube::runtime::watcher::Config;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
-use vireo_api::names::NODE_LABEL;
+use vireo_api::names::{NODE_LABEL, OUTDATED_LABEL};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
-use vireo_client::informer::Informer;
+use vireo_client::informer::{Cached, Informer};
 use vireo_client::queue::WorkQueue;
 
 use crate::manifests::desired::Update;
@@ -99,6 +99,11 @@ impl Cluster {
         let wake = Arc::clone(&changed);
         let removed = Arc::new(WorkQueue::new(RETRY.0, RETRY.1));
         let confirm = Arc::clone(&removed);
+        let agent = Arc::clone(&node);
+        vmis.on_change(move |change| {
+            let is_outdated = |vmi: &Arc<Cached<Instance>>| vmi.metadata.labels.contains_key(OUTDATED_LABEL);
+            agent.metrics.set_outdated(&change.key, change.after.as_ref().is_some_and(is_outdated));
+        });
         vmis.on_change(move |change| match (&change.before, &change.after) {
             (Some(before), None) => confirm.add(VmiId { key: before.key.clone(), uid: before.uid.clone() }),
             (_, Some(vmi)) => {

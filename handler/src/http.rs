@@ -29,8 +29,7 @@ use error::ApiError;
 
 pub use monitoring::monitoring_router;
 
-/// The path of the metrics for Prometheus.
-pub const METRICS: &str = "/metrics";
+pub use vireo_client::metrics::METRICS;
 
 /// Binds the endpoint. The caller holds the lock of the state directory, so an existing socket is a leftover.
 ///

@@ -5,34 +5,30 @@
 
 mod collect;
 mod info;
-mod metric_set;
 mod phases;
-mod process;
 mod vmi;
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, atomic::AtomicU64, atomic::Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use axum::http::{StatusCode, header};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
-use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::metrics::{self, Metric, MetricSet, counter, gauge};
 
 use crate::manifests::Key;
 use crate::state::StateDir;
 use collect::VmiSample;
-use metric_set::{Metric, MetricSet, counter, gauge};
 use phases::Phases;
 
 /// How many requests are served at once.
 const SCRAPES: usize = 3;
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const READY: Metric = gauge("kubevirt_virt_handler_ready_status", "Whether the node agent works.");
-const VERSION: Metric = gauge("kubevirt_info", "The version of this software.");
 const MISSING: Metric =
     gauge("vireo_metrics_vmis_missing", "Running VMIs whose launchers did not answer this request in time.");
 const REFUSED: Metric = counter(
@@ -47,7 +43,11 @@ pub struct Metrics {
     others: Mutex<Registry>,
     permits: Semaphore,
     refused: AtomicU64,
+    /// VMIs that virt-controller has marked as outdated. What the node publishes has the labels from when they started.
+    outdated: Mutex<Outdated>,
 }
+
+type Outdated = BTreeSet<Key>;
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -58,6 +58,7 @@ impl Default for Metrics {
             others: Mutex::new(others),
             permits: Semaphore::new(SCRAPES),
             refused: AtomicU64::new(0),
+            outdated: Mutex::default(),
         }
     }
 }
@@ -66,6 +67,19 @@ impl Metrics {
     /// Registers metrics of other components of this process.
     pub fn join(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.others.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn outdated(&self) -> MutexGuard<'_, Outdated> {
+        self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets whether a VMI is marked as outdated.
+    pub(crate) fn set_outdated(&self, key: &Key, is_outdated: bool) {
+        let mut outdated = self.outdated();
+        match is_outdated {
+            true => drop(outdated.insert(key.clone())),
+            false => drop(outdated.remove(key)),
+        }
     }
 
     /// Records the phase of a VMI, or its removal.
@@ -86,39 +100,23 @@ impl Metrics {
                 .into_response();
         };
         let (samples, missing) = collect::everything(vmis, state).await;
-        let mut metric_set = of_node(node, &samples, missing);
-        process::add(&mut metric_set);
+        let mut metric_set = of_node(node, &samples, missing, &self.outdated());
         metric_set.add(&REFUSED, Vec::new(), Some(self.refused.load(Ordering::Relaxed).into()));
-        match self.text(metric_set) {
-            Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-            Err(std::fmt::Error) => (StatusCode::INTERNAL_SERVER_ERROR, "no text\n").into_response(),
-        }
-    }
-
-    fn text(&self, metric_set: MetricSet) -> Result<String, std::fmt::Error> {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(metric_set));
-        let mut text = String::new();
-        text::encode_registry(&mut text, &registry)?;
-        text::encode_registry(&mut text, &self.others.lock().unwrap_or_else(PoisonError::into_inner))?;
-        text::encode_eof(&mut text)?;
-        Ok(text)
+        metrics::response(metric_set, &[&self.others.lock().unwrap_or_else(PoisonError::into_inner)])
     }
 }
 
 /// The metrics of a node's VMs.
-fn of_node(node: &str, samples: &[VmiSample], missing: usize) -> MetricSet {
+fn of_node(node: &str, samples: &[VmiSample], missing: usize, outdated: &Outdated) -> MetricSet {
     let mut metric_set = MetricSet::default();
     metric_set.add(&READY, Vec::new(), Some(1.into()));
-    let version = format!("v{}", env!("CARGO_PKG_VERSION"));
-    let version = vec![("goversion".into(), info::NONE.to_owned()), ("kubeversion".into(), version)];
-    metric_set.add(&VERSION, version, Some(1.into()));
+    metrics::add_version(&mut metric_set);
     metric_set.add(
         &MISSING,
         vec![("node".into(), node.to_owned())],
         Some(u64::try_from(missing).unwrap_or(u64::MAX).into()),
     );
-    info::add(&mut metric_set, node, samples.iter().map(|sample| &*sample.vmi));
+    info::add(&mut metric_set, node, samples.iter().map(|sample| &*sample.vmi), outdated);
     for sample in samples {
         vmi::add(&mut metric_set, node, sample);
     }

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, gauge};
 
-use super::metric_set::{Labels, Metric, MetricSet, gauge};
-
-/// KubeVirt's value for a missing label.
-pub(super) const NONE: &str = "<none>";
+use super::Outdated;
+use crate::manifests::Key;
 
 const INFO: Metric = gauge("kubevirt_vmi_info", "A VMI and what it is.");
 const COUNT: Metric = gauge("kubevirt_vmi_phase_count", "How many VMIs of a sort are in a phase.");
@@ -23,6 +22,7 @@ pub(super) fn add<'a>(
     metric_set: &mut MetricSet,
     node: &str,
     vmis: impl Iterator<Item = &'a VirtualMachineInstance>,
+    outdated: &Outdated,
 ) {
     let mut phases: BTreeMap<Vec<String>, u64> = BTreeMap::new();
     for vmi in vmis {
@@ -31,7 +31,11 @@ pub(super) fn add<'a>(
         let counted =
             [node.to_owned(), phase.clone()].into_iter().chain(sort.iter().map(|(_, value)| value.clone()));
         *phases.entry(counted.collect()).or_default() += 1;
-        metric_set.add(&INFO, info(node, vmi, &phase, &sort), Some(1.into()));
+        let mut labels = info(node, vmi, &phase, &sort);
+        let key = Key::new(vmi.metadata.namespace.as_str(), vmi.metadata.name.as_str());
+        labels.push(("outdated".into(), outdated.contains(&key).to_string()));
+        labels.push(("vmi_pod".into(), NONE.to_owned()));
+        metric_set.add(&INFO, labels, Some(1.into()));
         let stuck = !is_evictable(vmi);
         metric_set.add(&NON_EVICTABLE, vmi_labels(node, vmi), Some(u64::from(stuck).into()));
         addresses(metric_set, node, vmi);
@@ -79,9 +83,6 @@ fn info(node: &str, vmi: &VirtualMachineInstance, phase: &str, sort: &[(&'static
         ("guest_os_name", known(&guest.name)),
         ("guest_os_version_id", known(&guest.version_id)),
         ("evictable", is_evictable(vmi).to_string()),
-        // A node has one release; its guests outlive an upgrade.
-        ("outdated", "false".to_owned()),
-        ("vmi_pod", NONE.to_owned()),
     ];
     let mut labels = vmi_labels(node, vmi);
     labels.push(("phase".into(), phase.to_owned()));

@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use vireo_api::v1::VirtualMachineInstance;
+use vireo_client::metrics::{Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 use vireo_proto::launcher::{
     BalloonStatistics, DiskStatistics, GuestFilesystem, InterfaceStatistics, Statistics, VcpuStatistics,
 };
 
 use super::collect::VmiSample;
-use super::metric_set::{Labels, Metric, MetricSet, Value, counter, gauge, seconds};
 
 /// A metric, and how to get its value.
 type Line<T> = (Metric, fn(&T) -> Option<Value>);

@@ -9,11 +9,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The labels of a sample.
-pub(super) type Labels = Vec<(Cow<'static, str>, String)>;
+pub type Labels = Vec<(Cow<'static, str>, String)>;
 
 /// A metric.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Metric {
+pub struct Metric {
     /// As it is printed.
     name: &'static str,
     kind: Kind,
@@ -27,18 +27,18 @@ enum Kind {
 }
 
 /// A counter. Its name ends in `_total`.
-pub(super) const fn counter(name: &'static str, help: &'static str) -> Metric {
+pub const fn counter(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Counter, help }
 }
 
 /// A gauge.
-pub(super) const fn gauge(name: &'static str, help: &'static str) -> Metric {
+pub const fn gauge(name: &'static str, help: &'static str) -> Metric {
     Metric { name, kind: Kind::Gauge, help }
 }
 
 /// The value of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Value {
+pub enum Value {
     Whole(u64),
     Part(f64),
 }
@@ -50,19 +50,19 @@ impl From<u64> for Value {
 }
 
 /// Nanoseconds as seconds.
-pub(super) fn seconds(nanoseconds: u64) -> Value {
+pub fn seconds(nanoseconds: u64) -> Value {
     Value::Part(std::time::Duration::from_nanos(nanoseconds).as_secs_f64())
 }
 
 /// The samples of one request, in the order of metric names.
 #[derive(Debug, Default)]
-pub(super) struct MetricSet(BTreeMap<&'static str, (Metric, Samples)>);
+pub struct MetricSet(BTreeMap<&'static str, (Metric, Samples)>);
 
 type Samples = Vec<(Labels, Value)>;
 
 impl MetricSet {
     /// Adds a sample, if its value is known.
-    pub(super) fn add(&mut self, metric: &Metric, labels: Labels, value: Option<Value>) {
+    pub fn add(&mut self, metric: &Metric, labels: Labels, value: Option<Value>) {
         if let Some(value) = value {
             self.0.entry(metric.name).or_insert_with(|| (*metric, Vec::new())).1.push((labels, value));
         }

@@ -1,0 +1,191 @@
+//! Counts the requests to the API server.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::http::{Method, Request, Response, Uri};
+use futures_util::future::BoxFuture;
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use tower::{Layer, Service};
+
+/// The code of a request without a response; client-go's.
+const NO_RESPONSE: &str = "<error>";
+
+/// What is known of a request before its response; the host is that of the API server.
+#[derive(Debug, Clone, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    code: String,
+    method: String,
+    host: String,
+    resource: String,
+    verb: &'static str,
+}
+
+/// How many requests there were, by their responses.
+#[derive(Debug, Clone, Default)]
+pub struct RequestCounter(Family<RequestLabels, Counter>);
+
+impl RequestCounter {
+    /// Has a registry show them.
+    pub fn register(&self, registry: &mut Registry) {
+        let help = "Requests to the API server, by the codes of their responses";
+        registry.register("kubevirt_rest_client_requests", help, self.0.clone());
+    }
+}
+
+/// A client of the cluster that $KUBECONFIG names, or of the one that this process runs in, and what counts its requests.
+///
+/// # Errors
+/// When there is no cluster, or no client can be made for it.
+pub async fn connect() -> Result<(Client, RequestCounter), Box<dyn std::error::Error>> {
+    let (config, counter) = (Config::infer().await?, RequestCounter::default());
+    let host: Arc<str> = config.cluster_url.authority().map_or("", |authority| authority.as_str()).into();
+    let layer = CounterLayer { counter: counter.clone(), host };
+    Ok((ClientBuilder::try_from(config)?.with_layer(&layer).build(), counter))
+}
+
+/// Counts the requests of a client.
+struct CounterLayer {
+    counter: RequestCounter,
+    host: Arc<str>,
+}
+
+impl<S> Layer<S> for CounterLayer {
+    type Service = Counted<S>;
+
+    fn layer(&self, inner: S) -> Counted<S> {
+        Counted { inner, counter: self.counter.clone(), host: Arc::clone(&self.host) }
+    }
+}
+
+struct Counted<S> {
+    inner: S,
+    counter: RequestCounter,
+    host: Arc<str>,
+}
+
+impl<S, B> Service<Request<Body>> for Counted<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<B>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Response<B>, S::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (resource, verb) = operation(request.method(), request.uri());
+        let mut labels = RequestLabels {
+            code: NO_RESPONSE.to_owned(),
+            method: request.method().to_string(),
+            host: self.host.to_string(),
+            resource,
+            verb,
+        };
+        let (counter, response) = (self.counter.clone(), self.inner.call(request));
+        Box::pin(async move {
+            let response = response.await;
+            if let Ok(response) = &response {
+                labels.code = response.status().as_u16().to_string();
+            }
+            counter.0.get_or_create(&labels).inc();
+            response
+        })
+    }
+}
+
+/// The resource and the verb of a request, as KubeVirt names them; no resource where the path is of a document.
+fn operation(method: &Method, uri: &Uri) -> (String, &'static str) {
+    let mut segments = uri.path().trim_matches('/').split('/');
+    let version = match segments.next() {
+        Some("api") => segments.next(),
+        Some("apis") => segments.next().and_then(|_| segments.next()),
+        _ => None,
+    };
+    let rest: Vec<&str> = version.map_or_else(Vec::new, |_| segments.collect());
+    let path = match rest.as_slice() {
+        ["namespaces", _, path @ ..] if !path.is_empty() => path,
+        path => path,
+    };
+    let is_watch =
+        || uri.query().unwrap_or_default().split('&').any(|one| matches!(one, "watch=true" | "watch=1"));
+    let verb = match *method {
+        Method::GET if is_watch() => "WATCH",
+        Method::GET if path.len() == 1 => "LIST",
+        Method::GET => "GET",
+        Method::POST => "CREATE",
+        Method::PUT => "UPDATE",
+        Method::PATCH => "PATCH",
+        Method::DELETE => "DELETE",
+        _ => "OTHER",
+    };
+    (path.first().copied().unwrap_or_default().to_owned(), verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_has_a_resource_and_a_verb() {
+        for (method, uri, resource, verb) in [
+            (Method::GET, "/api/v1/namespaces/a/pods/b", "pods", "GET"),
+            (Method::GET, "/api/v1/namespaces/a/pods?limit=5", "pods", "LIST"),
+            (Method::GET, "/api/v1/nodes?&watch=true&resourceVersion=1", "nodes", "WATCH"),
+            (Method::GET, "/api/v1/namespaces/a", "namespaces", "GET"),
+            (Method::GET, "/api/v1/namespaces", "namespaces", "LIST"),
+            (Method::POST, "/api/v1/namespaces/a/pods/b/eviction", "pods", "CREATE"),
+            (
+                Method::PATCH,
+                "/apis/kubevirt.io/v1/namespaces/a/virtualmachines/b/status",
+                "virtualmachines",
+                "PATCH",
+            ),
+            (Method::PUT, "/apis/coordination.k8s.io/v1/namespaces/a/leases/b", "leases", "UPDATE"),
+            (
+                Method::DELETE,
+                "/apis/apps/v1/namespaces/a/controllerrevisions/b",
+                "controllerrevisions",
+                "DELETE",
+            ),
+            (Method::GET, "/apis", "", "GET"),
+            (Method::GET, "/version", "", "GET"),
+        ] {
+            let found = operation(&method, &uri.parse().unwrap());
+            assert_eq!(found, (resource.to_owned(), verb), "{method} {uri}");
+        }
+    }
+
+    #[tokio::test]
+    async fn requests_are_counted_by_their_responses() {
+        let counter = RequestCounter::default();
+        let layer = CounterLayer { counter: counter.clone(), host: "api:6443".into() };
+        let mut service =
+            layer.layer(tower::service_fn(async |request: Request<Body>| match request.uri().path() {
+                "/api/v1/nodes" => Ok(Response::builder().status(403).body(()).unwrap()),
+                _ => Err(()),
+            }));
+        for path in ["/api/v1/nodes", "/api/v1/nodes", "/api/v1/pods"] {
+            let _ = service.call(Request::get(path).body(Body::empty()).unwrap()).await;
+        }
+        let mut registry = Registry::default();
+        counter.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"kubevirt_rest_client_requests_total{code="403",method="GET",host="api:6443",resource="nodes",verb="LIST"} 2"#,
+            r#"kubevirt_rest_client_requests_total{code="<error>",method="GET",host="api:6443",resource="pods",verb="LIST"} 1"#,
+        ] {
+            assert!(text.lines().any(|one| one == line), "{line}: {text}");
+        }
+    }
+}
