@@ -14,6 +14,7 @@ use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
@@ -79,6 +80,18 @@ impl TlsFiles<ServerConfig> {
     pub fn server(directory: PathBuf, clients: Clients) -> Self {
         Self { directory, make: server_config, clients, current: Mutex::default() }
     }
+
+    /// The same with a certificate and its key, in PEM, for as long as the directory has none.
+    ///
+    /// # Errors
+    /// When they cannot be used.
+    pub fn with_initial(self, certificate: &str, key: &str) -> Result<Self, TlsError> {
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate.as_bytes()).collect();
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(unusable)?;
+        let verifier = verifier(&self.directory, &self.clients)?;
+        let config = Arc::new(server_config_of(verifier, chain.map_err(unusable)?, key)?);
+        Ok(Self { current: Mutex::new(Some((SystemTime::UNIX_EPOCH, config))), ..self })
+    }
 }
 
 impl TlsFiles<ClientConfig> {
@@ -99,6 +112,11 @@ impl<T> TlsFiles<T> {
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, config)) = &*current
             && changed.as_ref().is_ok_and(|changed| changed == at)
+        {
+            return Ok(Arc::clone(config));
+        }
+        if let (Err(error), Some((_, config))) = (&changed, &*current)
+            && error.kind() == io::ErrorKind::NotFound
         {
             return Ok(Arc::clone(config));
         }
@@ -144,12 +162,18 @@ fn roots(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> Res
 }
 
 fn server_config(directory: &Path, clients: &Clients) -> Result<ServerConfig, TlsError> {
+    let verifier = verifier(directory, clients)?;
+    server_config_of(verifier, certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
+}
+
+/// What decides on the certificates of clients.
+fn verifier(directory: &Path, clients: &Clients) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = |authorities: Vec<CertificateDer<'static>>| {
         let roots = Arc::new(roots(authorities)?);
         Ok(WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider)))
     };
-    let verifier = match clients {
+    Ok(match clients {
         Clients::Certified => verifier(certificates(directory.join("ca.crt"))?)?.build().map_err(unusable)?,
         Clients::Anonymous => WebPkiClientVerifier::no_client_auth(),
         Clients::Any(pem) => {
@@ -157,12 +181,20 @@ fn server_config(directory: &Path, clients: &Clients) -> Result<ServerConfig, Tl
             let verifier = verifier(authorities.map_err(unusable)?)?.allow_unauthenticated();
             verifier.build().map_err(unusable)?
         }
-    };
+    })
+}
+
+fn server_config_of(
+    verifier: Arc<dyn ClientCertVerifier>,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, TlsError> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(unusable)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(certificates(directory.join("tls.crt"))?, key(directory.join("tls.key"))?)
+        .with_single_cert(chain, key)
         .map_err(unusable)?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)

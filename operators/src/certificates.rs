@@ -39,17 +39,31 @@ pub struct Certificate {
     pub secret: &'static str,
     /// Its common name.
     name: &'static str,
-    /// The name of the server; none for a client.
+    /// The name of the server; none for a client, and for a server of metrics alone.
     server: Option<&'static str>,
+    /// Whether it is that of a server of metrics.
+    has_metrics: bool,
+}
+
+impl Certificate {
+    /// The names of the server.
+    fn names(&self) -> Vec<String> {
+        let own = self.server.into_iter().flat_map(|name| [name.to_owned(), format!("{name}.cluster.local")]);
+        own.chain(self.has_metrics.then(|| METRICS_SERVER_NAME.to_owned())).collect()
+    }
 }
 
 /// All of them.
-pub const CERTIFICATES: [Certificate; 3] = [VIRT_API, VIRT_HANDLER, VIRT_API_CLIENT];
+pub const CERTIFICATES: [Certificate; 5] =
+    [VIRT_API, VIRT_HANDLER, VIRT_API_CLIENT, VIRT_CONTROLLER, VIRT_OPERATOR];
+/// The name of each server of metrics in its certificate: Prometheus asks all of them by one name, that of their Service.
+pub const METRICS_SERVER_NAME: &str = "kubevirt-prometheus-metrics.kubevirt.svc";
 /// virt-api's, which the API server sees.
 pub const VIRT_API: Certificate = Certificate {
     secret: "kubevirt-virt-api-certs",
     name: "virt-api",
     server: Some("virt-api.kubevirt.svc"),
+    has_metrics: true,
 };
 /// The server name of node agents in their certificates.
 pub const AGENT_SERVER_NAME: &str = "virt-handler.kubevirt.svc";
@@ -58,10 +72,21 @@ pub const VIRT_HANDLER: Certificate = Certificate {
     secret: "kubevirt-virt-handler-server-certs",
     name: "virt-handler",
     server: Some(AGENT_SERVER_NAME),
+    has_metrics: true,
 };
 /// virt-api's, which the node agents see.
 pub const VIRT_API_CLIENT: Certificate =
-    Certificate { secret: "kubevirt-virt-handler-certs", name: "virt-api", server: None };
+    Certificate { secret: "kubevirt-virt-handler-certs", name: "virt-api", server: None, has_metrics: false };
+/// virt-controller's, which Prometheus sees.
+pub const VIRT_CONTROLLER: Certificate = Certificate {
+    secret: "kubevirt-controller-certs",
+    name: "virt-controller",
+    server: None,
+    has_metrics: true,
+};
+/// virt-operator's, which Prometheus sees.
+pub const VIRT_OPERATOR: Certificate =
+    Certificate { secret: "kubevirt-operator-certs", name: "virt-operator", server: None, has_metrics: true };
 
 /// Why certificates cannot be read or issued.
 #[derive(Debug, Error)]
@@ -115,7 +140,8 @@ impl Certificates {
         let bundle = authorities.bundle();
         for (wanted, secret) in known {
             let current = secret.as_ref().and_then(pair);
-            let valid = current.filter(|pair| !authorities.is_due(&pair.certificate, strategy.server, now));
+            let is_valid = |pair: &Pair| !authorities.is_due(&pair.certificate, wanted, strategy.server, now);
+            let valid = current.filter(is_valid);
             let is_new = valid.is_none();
             let trusted = secret.as_ref().and_then(|secret| text(secret, "ca.crt"));
             if !is_new && trusted.as_deref() == Some(bundle.as_str()) {
@@ -197,6 +223,16 @@ impl Certificates {
     }
 }
 
+/// A certificate that no authority has issued, and its key, in PEM: for a server whose clients need none that they know, such
+/// as the kubelet.
+///
+/// # Errors
+/// When none can be made.
+pub fn self_signed(wanted: Certificate, now: i64) -> Result<(String, String), CertificateError> {
+    let made = authority::self_signed(wanted, now, Strategy::default().server.duration)?;
+    Ok((made.certificate, made.key))
+}
+
 type Data = BTreeMap<String, ByteString>;
 
 fn data(pair: &Pair, trusted: &str) -> Data {
@@ -237,10 +273,18 @@ fn pair(secret: &Secret) -> Option<Pair> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const NOW: i64 = 1_800_000_000;
+
+    /// A certificate that is valid now: that of its authority, its own and its key, in PEM.
+    pub(crate) fn issued(wanted: Certificate) -> (String, String, String) {
+        let (strategy, now) = (Strategy::default(), jiff::Timestamp::now().as_second());
+        let authorities = Authorities::make(strategy.authority, now).unwrap();
+        let pair = authorities.issue(wanted, strategy.server, now).unwrap();
+        (authorities.issuing.certificate, pair.certificate, pair.key)
+    }
 
     #[test]
     fn authorities_are_stored_as_they_are() {

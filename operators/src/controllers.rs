@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use kube::Client;
 use kube::runtime::watcher::Config;
-use serde_json::Value;
+use serde_json::Value as Json;
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceReplicaSet, VirtualMachinePool};
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
+use vireo_client::metrics::{MetricSet, Value};
 
 use crate::config::LiveConfig;
 use crate::node::{self, Node};
 use crate::pool::controller::PoolRevision;
 use crate::vmi::{self, Launcher, StartedBy};
-use crate::{attachments, instancetype, pool, replicaset, vm, workload_update};
+use crate::{attachments, instancetype, metrics, pool, replicaset, vm, workload_update};
 
 /// The controllers of one client.
 pub struct Controllers {
@@ -113,6 +114,20 @@ impl Controllers {
         }
     }
 
+    /// Adds the metrics of what they control, as far as they know it.
+    pub fn add_metrics(&self, set: &mut MetricSet) {
+        if let Some(controller) = &self.workload_update {
+            set.add(
+                &metrics::OUTDATED,
+                Vec::new(),
+                u64::try_from(controller.outdated()).ok().map(Value::from),
+            );
+        }
+        let is_emulated = self.config.current().use_emulation;
+        set.add(&metrics::EMULATION, Vec::new(), Some(u64::from(is_emulated).into()));
+        self.vm_caches.vms.all().iter().for_each(|vm| metrics::add_vm(set, vm));
+    }
+
     /// Controls until it is dropped.
     pub async fn run(&self) {
         let vm::controller::Caches { vms, revisions, instancetypes, .. } = &self.vm_caches;
@@ -153,9 +168,9 @@ impl Controllers {
 
 /// Reads the `data` of a ControllerRevision.
 #[expect(clippy::unnecessary_wraps, reason = "caches read objects by functions that may fail")]
-fn data(mut revision: Value) -> Result<Value, serde_json::Error> {
-    let owners = revision.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+fn data(mut revision: Json) -> Result<Json, serde_json::Error> {
+    let owners = revision.pointer("/metadata/ownerReferences").and_then(Json::as_array);
     // Those of other controllers may be large, and are none of ours.
     let is_of_vm = owners.into_iter().flatten().any(|owner| owner["kind"] == Kind::VM.kind);
-    Ok(if is_of_vm { revision["data"].take() } else { Value::Null })
+    Ok(if is_of_vm { revision["data"].take() } else { Json::Null })
 }

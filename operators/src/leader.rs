@@ -1,5 +1,8 @@
 //! The election of a leader by a Lease (`coordination.k8s.io/v1`): of the replicas of a component, one at a time works.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
 use tracing::info;
@@ -11,6 +14,17 @@ const DURATION: u64 = 15;
 /// Seconds before its end at which the leader renews the Lease.
 const GRACE: u64 = 5;
 
+/// Whether this process leads its component.
+#[derive(Debug, Clone, Default)]
+pub struct Leadership(Arc<AtomicBool>);
+
+impl Leadership {
+    /// Whether it leads now.
+    pub fn is_held(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// Works while this process leads its component, until a signal stops it. The Lease has the name of the component.
 ///
 /// # Errors
@@ -18,6 +32,7 @@ const GRACE: u64 = 5;
 pub async fn run(
     client: &Client,
     (namespace, component): (&str, &'static str),
+    leadership: &Leadership,
     work: impl Future<Output = ()>,
 ) -> Result<(), Failure> {
     let stop = stop_signal()?;
@@ -33,10 +48,13 @@ pub async fn run(
     let lead = async {
         leads.wait_for(|leads| *leads).await?;
         info!(component, "leads");
-        tokio::select! {
+        leadership.0.store(true, Ordering::Relaxed);
+        let done = tokio::select! {
             () = work => Ok(()),
             _ = leads.wait_for(|leads| !*leads) => Err("another process leads now".into()),
-        }
+        };
+        leadership.0.store(false, Ordering::Relaxed);
+        done
     };
     let done = tokio::select! {
         () = stop => Ok(()),

@@ -12,6 +12,8 @@ mod defaults;
 mod error;
 pub mod instancetype;
 pub mod leader;
+pub mod metrics;
+pub mod monitoring;
 pub mod node;
 pub mod placement;
 pub mod pool;

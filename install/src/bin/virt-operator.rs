@@ -6,16 +6,24 @@ use std::time::Duration;
 use clap::Parser;
 use kube::Client;
 use tracing::warn;
+use vireo_client::metrics::{self, Metric, MetricSet, gauge};
 use vireo_client::program::{self, Failure};
 use vireo_install::installation::Images;
 use vireo_install::objects::NAMESPACE;
 use vireo_install::operator::Operator;
-use vireo_operators::leader;
+use vireo_operators::certificates::VIRT_OPERATOR;
+use vireo_operators::leader::{self, Leadership};
+use vireo_operators::monitoring::{Monitoring, add_leadership};
 
 /// KubeVirt's name of this component and its Lease.
 const COMPONENT: &str = "virt-operator";
 /// Until the API server is asked again.
 const RETRY: Duration = Duration::from_secs(5);
+/// Whether it can lead, and whether it leads.
+const LEADERSHIP: [Metric; 2] = [
+    gauge("kubevirt_virt_operator_ready_status", "Whether this virt-operator can lead."),
+    gauge("kubevirt_virt_operator_leading_status", "Whether this virt-operator leads."),
+];
 
 /// Keeps the installation of a cluster: that of $KUBECONFIG, or the one that it runs in.
 #[derive(Debug, Parser)]
@@ -23,6 +31,8 @@ const RETRY: Duration = Duration::from_secs(5);
 struct Args {
     #[command(flatten)]
     images: Images,
+    #[command(flatten)]
+    monitoring: Monitoring,
 }
 
 fn main() -> ExitCode {
@@ -30,9 +40,17 @@ fn main() -> ExitCode {
     program::run(|| Ok(operate(args)))
 }
 
-async fn operate(Args { images }: Args) -> Result<(), Failure> {
-    let client = Client::try_default().await?;
-    leader::run(&client, (NAMESPACE, COMPONENT), keep(&client, &images)).await
+async fn operate(Args { images, monitoring }: Args) -> Result<(), Failure> {
+    let (client, requests) = metrics::connect().await?;
+    let leadership = Leadership::default();
+    let held = leadership.clone();
+    let collect = move |set: &mut MetricSet| add_leadership(set, &LEADERSHIP, &held);
+    let served = monitoring.serve(VIRT_OPERATOR, metrics::router(&requests, collect));
+    let operate = leader::run(&client, (NAMESPACE, COMPONENT), &leadership, keep(&client, &images));
+    tokio::select! {
+        done = operate => done,
+        failed = served => failed,
+    }
 }
 
 /// Keeps the installation, whatever kinds are added to the cluster or removed from it.

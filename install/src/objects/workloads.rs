@@ -19,20 +19,44 @@ fn field(name: &str, path: &str) -> Value {
 
 /// virt-controller.
 pub(super) fn controller(installation: &Installation) -> Value {
-    let command = ["/usr/bin/virt-controller", "--launcher-image", &installation.images.launcher];
+    let tls = "/etc/virt-controller/certificates";
+    let mut container = json!({"command":
+        ["/usr/bin/virt-controller", "--launcher-image", installation.images.launcher]});
+    monitor(&mut container, tls);
     let replicas = installation.controller_replicas;
-    let workload =
-        Workload { account: VIRT_CONTROLLER, replicas, component: &installation.controller, volumes: &[] };
-    infra(installation, &workload, &json!({ "command": command }))
+    let volumes = [secret("server", certificates::VIRT_CONTROLLER)];
+    let component = &installation.controller;
+    infra(
+        installation,
+        &Workload { account: VIRT_CONTROLLER, replicas, component, volumes: &volumes },
+        &container,
+    )
+}
+
+/// Has a container serve metrics, and answer probes, with the certificate in a directory.
+fn monitor(container: &mut Value, tls: &str) {
+    if let Some(command) = container["command"].as_array_mut() {
+        let listen = format!("0.0.0.0:{METRICS_PORT}");
+        command.extend(["--metrics-listen", &listen, "--tls-dir", tls].map(|word| json!(word)));
+    }
+    container["ports"] = json!([{"name": METRICS, "protocol": "TCP", "containerPort": METRICS_PORT}]);
+    container["readinessProbe"] = readiness(HEALTHZ, METRICS_PORT);
+    container["livenessProbe"] = liveness(HEALTHZ, METRICS_PORT);
+    container["volumeMounts"] = json!([mount("server", tls)]);
 }
 
 /// virt-operator.
 pub(super) fn operator(images: &Images) -> Value {
     let mut command = vec!["/usr/bin/virt-operator".to_owned()];
     command.extend(images.words());
-    let component = Component::default();
-    let workload = Workload { account: VIRT_OPERATOR, replicas: 2, component: &component, volumes: &[] };
-    deployment("virt-operator", images, &workload, &json!({ "command": command }))
+    let mut container = json!({ "command": command });
+    monitor(&mut container, "/etc/virt-operator/certificates");
+    // It makes the Secret itself, when there is a KubeVirt object.
+    let mut server = secret("server", certificates::VIRT_OPERATOR);
+    server["secret"]["optional"] = json!(true);
+    let (component, volumes) = (Component::default(), [server]);
+    let workload = Workload { account: VIRT_OPERATOR, replicas: 2, component: &component, volumes: &volumes };
+    deployment("virt-operator", images, &workload, &container)
 }
 
 /// virt-api.
@@ -41,9 +65,9 @@ pub(super) fn api(installation: &Installation) -> Value {
     let container = json!({
         "command": ["/usr/bin/virt-api", "--listen", format!("0.0.0.0:{API_PORT}"), "--tls-dir", server,
             "--client-tls-dir", client],
-        "ports": [{"name": "https", "protocol": "TCP", "containerPort": API_PORT}],
-        "readinessProbe": readiness("/healthz", API_PORT),
-        "livenessProbe": liveness("/healthz", API_PORT),
+        "ports": [{"name": METRICS, "protocol": "TCP", "containerPort": API_PORT}],
+        "readinessProbe": readiness(HEALTHZ, API_PORT),
+        "livenessProbe": liveness(HEALTHZ, API_PORT),
         "volumeMounts": [mount("server", server), mount("client", client)],
     });
     let volumes = [secret("server", certificates::VIRT_API), secret("client", certificates::VIRT_API_CLIENT)];
@@ -128,6 +152,7 @@ fn deployment(name: &str, images: &Images, workload: &Workload<'_>, container: &
     }
     customize(&mut container, workload.component);
     let labels = json!({COMPONENT_LABEL: name});
+    let pod_labels = json!({COMPONENT_LABEL: name, PROMETHEUS_LABEL.0: PROMETHEUS_LABEL.1});
     let (namespace, account) = workload.account;
     let mut pod = json!({"serviceAccountName": account, "containers": [container],
         "priorityClassName": PRIORITY_CLASS,
@@ -139,7 +164,7 @@ fn deployment(name: &str, images: &Images, workload: &Workload<'_>, container: &
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": named(namespace, name),
         "spec": {
             "replicas": workload.replicas, "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": {"labels": pod_labels}, "spec": pod},
         },
     })
 }

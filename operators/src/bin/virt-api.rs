@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
-use kube::Client;
 use tokio::net::TcpListener;
 use tracing::info;
+use vireo_client::metrics;
 use vireo_client::program::{self, Failure, stop_signal};
 use vireo_client::tls::{self, Clients, TlsFiles};
 use vireo_operators::admission::Admission;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
 
 async fn serve(args: Args) -> Result<(), Failure> {
     let stop = stop_signal()?;
-    let client = Client::try_default().await?;
+    let (client, requests) = metrics::connect().await?;
     let proxy = FrontProxy::read(&client).await?;
     let files = TlsFiles::server(args.tls_dir, Clients::Any(proxy.authority.clone().into_bytes()));
     let agents = PodAgents {
@@ -60,7 +60,7 @@ async fn serve(args: Args) -> Result<(), Failure> {
             .await
             .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
         info!(listen = %args.listen, "virt-api serves");
-        let router = server::router(&client, virt_api, proxy, admission);
+        let router = server::router(&client, &requests, virt_api, proxy, admission);
         tls::serve(listener, Arc::new(files), router).await?;
         Ok::<_, Failure>(())
     };

@@ -1,13 +1,18 @@
 //! `virt-controller`: the controllers of a cluster, of which one at a time leads.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Parser;
-use kube::Client;
+use vireo_client::metrics::{self, MetricSet};
 use vireo_client::program::{self, Failure};
+use vireo_operators::Controllers;
+use vireo_operators::certificates::VIRT_CONTROLLER;
 use vireo_operators::config::LiveConfig;
+use vireo_operators::leader::{self, Leadership};
+use vireo_operators::metrics::LEADERSHIP;
+use vireo_operators::monitoring::{Monitoring, add_leadership};
 use vireo_operators::vmi::{Launcher, StartedBy};
-use vireo_operators::{Controllers, leader};
 
 /// KubeVirt's name of this component and its Lease.
 const COMPONENT: &str = "virt-controller";
@@ -22,6 +27,8 @@ struct Args {
     /// The namespace of the leader's Lease.
     #[arg(long, value_name = "NAMESPACE", env = "POD_NAMESPACE", default_value = "kubevirt")]
     namespace: String,
+    #[command(flatten)]
+    monitoring: Monitoring,
 }
 
 fn main() -> ExitCode {
@@ -30,8 +37,22 @@ fn main() -> ExitCode {
 }
 
 async fn control(args: Args) -> Result<(), Failure> {
-    let client = Client::try_default().await?;
+    let (client, requests) = metrics::connect().await?;
     let launcher = Launcher { image: args.launcher_image, started_by: StartedBy::Kubelet, native: false };
-    let control = async { Controllers::new(&client, launcher, LiveConfig::watched(&client)).run().await };
-    leader::run(&client, (&args.namespace, COMPONENT), control).await
+    let controllers = Arc::new(Controllers::new(&client, launcher, LiveConfig::watched(&client)));
+    let leadership = Leadership::default();
+    let (measured, held) = (Arc::clone(&controllers), leadership.clone());
+    let collect = move |set: &mut MetricSet| {
+        add_leadership(set, &LEADERSHIP, &held);
+        // The caches of the others are empty.
+        if held.is_held() {
+            measured.add_metrics(set);
+        }
+    };
+    let served = args.monitoring.serve(VIRT_CONTROLLER, metrics::router(&requests, collect));
+    let control = leader::run(&client, (&args.namespace, COMPONENT), &leadership, controllers.run());
+    tokio::select! {
+        done = control => done,
+        failed = served => failed,
+    }
 }

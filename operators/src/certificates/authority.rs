@@ -10,7 +10,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
-use x509_parser::extensions::ParsedExtension;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::{AUTHORITY, Certificate, CertificateError};
@@ -32,6 +32,8 @@ pub(super) struct Facts {
     pub(super) made: i64,
     /// When it ends to be valid.
     pub(super) until: i64,
+    /// The names of its server.
+    pub(super) names: Vec<String>,
     /// The identifier of its own key, which authorities have.
     own_key: Vec<u8>,
     /// The identifier of the key of its issuer.
@@ -44,9 +46,15 @@ impl Facts {
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).ok()?;
         let (_, certificate) = X509Certificate::from_der(&der).ok()?;
         let validity = certificate.validity();
-        let (mut own_key, mut issuer_key) = (Vec::new(), Vec::new());
+        let (mut names, mut own_key, mut issuer_key) = (Vec::new(), Vec::new(), Vec::new());
         for extension in certificate.extensions() {
             match extension.parsed_extension() {
+                ParsedExtension::SubjectAlternativeName(all) => {
+                    names.extend(all.general_names.iter().filter_map(|name| match name {
+                        GeneralName::DNSName(name) => Some((*name).to_owned()),
+                        _ => None,
+                    }));
+                }
                 ParsedExtension::SubjectKeyIdentifier(key) => own_key = key.0.to_vec(),
                 ParsedExtension::AuthorityKeyIdentifier(issuer) => {
                     issuer_key = issuer.key_identifier.as_ref().map(|key| key.0.to_vec()).unwrap_or_default();
@@ -57,6 +65,7 @@ impl Facts {
         Some(Self {
             made: validity.not_before.timestamp().saturating_add(SKEW),
             until: validity.not_after.timestamp(),
+            names,
             own_key,
             issuer_key,
         })
@@ -113,6 +122,26 @@ pub(super) fn make(now: i64, life: i64) -> Result<Pair, CertificateError> {
     Ok(Pair { certificate: pem("CERTIFICATE", certificate.der()), key })
 }
 
+/// The same as what [`issue`] makes, signed by its own key.
+pub(super) fn self_signed(wanted: Certificate, now: i64, life: i64) -> Result<Pair, CertificateError> {
+    let key = KeyPair::generate()?;
+    let certificate = leaf_params(wanted, now, life)?.self_signed(&key)?;
+    Ok(Pair {
+        certificate: pem("CERTIFICATE", certificate.der()),
+        key: pem("PRIVATE KEY", &key.serialize_der()),
+    })
+}
+
+fn leaf_params(wanted: Certificate, now: i64, life: i64) -> Result<CertificateParams, CertificateError> {
+    let (mut params, names) = (params(wanted.name, now, life), wanted.names());
+    params.extended_key_usages = match names.is_empty() {
+        true => vec![ExtendedKeyUsagePurpose::ClientAuth],
+        false => vec![ExtendedKeyUsagePurpose::ServerAuth],
+    };
+    params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
+    Ok(params)
+}
+
 /// A new certificate of an authority that lives for `life` seconds.
 pub(super) fn issue(
     authority: &Pair,
@@ -124,15 +153,7 @@ pub(super) fn issue(
     let key = key.map_err(|_| CertificateError::Damaged(AUTHORITY))?;
     // Of the authority's certificate, only the name and the key identifier matter, which are the same for all times.
     let issuer = Issuer::new(authority_params(0, 0), KeyPair::try_from(&key)?);
-    let mut params = params(wanted.name, now, life);
-    match wanted.server {
-        Some(name) => {
-            let names = vec![name.to_owned(), format!("{name}.cluster.local")];
-            params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
-            params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        }
-        None => params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth],
-    }
+    let params = leaf_params(wanted, now, life)?;
     let key = KeyPair::generate()?;
     let certificate = params.signed_by(&key, &issuer)?;
     let key = pem("PRIVATE KEY", &key.serialize_der());
@@ -141,7 +162,9 @@ pub(super) fn issue(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CERTIFICATES, VIRT_API};
+    use super::super::{
+        AGENT_SERVER_NAME, CERTIFICATES, METRICS_SERVER_NAME, VIRT_API, VIRT_API_CLIENT, VIRT_HANDLER,
+    };
     use super::*;
 
     const NOW: i64 = 1_800_000_000;
@@ -154,12 +177,14 @@ mod tests {
             let der = CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap();
             let (_, certificate) = X509Certificate::from_der(&der).unwrap();
             let usage = certificate.extended_key_usage().unwrap().unwrap().value;
-            assert_eq!(
-                (usage.server_auth, usage.client_auth),
-                (wanted.server.is_some(), wanted.server.is_none())
-            );
-            let names = certificate.subject_alternative_name().unwrap();
-            assert_eq!(names.is_some(), wanted.server.is_some(), "{}", wanted.secret);
+            let is_client = wanted.secret == VIRT_API_CLIENT.secret;
+            assert_eq!((usage.server_auth, usage.client_auth), (!is_client, is_client), "{}", wanted.secret);
+            let names = Facts::of(&issued.certificate).unwrap().names;
+            assert_eq!(names, wanted.names());
+            assert_eq!(names.iter().any(|name| name == METRICS_SERVER_NAME), !is_client);
+            // No other component may answer as a node agent, or as virt-api.
+            let is_agent = names.iter().any(|name| name == AGENT_SERVER_NAME);
+            assert_eq!(is_agent, wanted.secret == VIRT_HANDLER.secret);
         }
         let nonsense = Pair { certificate: String::new(), key: "nonsense".to_owned() };
         assert!(issue(&nonsense, VIRT_API, NOW, 50).is_err());

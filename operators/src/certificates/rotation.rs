@@ -67,12 +67,20 @@ impl Authorities {
     }
 
     /// Whether a certificate is to be issued anew.
-    pub(super) fn is_due(&self, certificate: &str, lifetime: Lifetime, now: i64) -> bool {
+    pub(super) fn is_due(
+        &self,
+        certificate: &str,
+        wanted: Certificate,
+        lifetime: Lifetime,
+        now: i64,
+    ) -> bool {
         let (Some(facts), Some(issuing)) = (Facts::of(certificate), Facts::of(&self.issuing.certificate))
         else {
             return true;
         };
-        !facts.is_issued_by(&issuing) || lifetime.is_due(&facts, now)
+        // Those of earlier releases have fewer names.
+        let has_names = wanted.names().iter().all(|name| facts.names.contains(name));
+        !has_names || !facts.is_issued_by(&issuing) || lifetime.is_due(&facts, now)
     }
 
     /// Whether all components have read certificates that the issuing authority made. What they use whose Secret is gone is
@@ -154,13 +162,13 @@ mod tests {
     fn a_certificate_is_replaced_before_its_end_and_when_the_lifetime_is_shortened() {
         let authorities = Authorities::make(AUTHORITY, NOW).unwrap();
         let issued = issue(&authorities, NOW);
-        let due = |lifetime, after| authorities.is_due(&issued, lifetime, NOW + after);
+        let due = |lifetime, after| authorities.is_due(&issued, VIRT_API, lifetime, NOW + after);
         assert_eq!([0, DAY, 2 * DAY, 4 * DAY].map(|after| due(SERVER, after)), [false, false, true, true]);
         let shorter = Lifetime { duration: DAY, renew_before: DAY / 2 };
         assert_eq!([0, DAY / 2].map(|after| due(shorter, after)), [false, true]);
-        assert!(authorities.is_due("nonsense", SERVER, NOW));
+        assert!(authorities.is_due("nonsense", VIRT_API, SERVER, NOW));
         let others = Authorities::make(AUTHORITY, NOW).unwrap();
-        assert!(others.is_due(&issued, SERVER, NOW));
+        assert!(others.is_due(&issued, VIRT_API, SERVER, NOW));
     }
 
     /// A client that has read the authorities of the step before or of this one accepts the certificates of both.
@@ -191,9 +199,9 @@ mod tests {
         assert_eq!(change, Some(Change::Issues));
         assert_ne!(after.issuing.certificate, first);
         assert!(after.bundle().contains(&first), "certificates of the old one are in use");
-        assert!(after.is_due(&old, SERVER, switched));
+        assert!(after.is_due(&old, VIRT_API, SERVER, switched));
         let new = issue(&after, switched);
-        assert!(!after.is_due(&new, SERVER, switched));
+        assert!(!after.is_due(&new, VIRT_API, SERVER, switched));
         assert_eq!(step(&old, switched + DAY).0, None, "one is not replaced yet");
         assert_eq!(step(&new, switched + PROPAGATION - 1).0, None);
         assert_eq!(step("", switched + DAY).0, None, "it is not known what is in use");

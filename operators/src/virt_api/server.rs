@@ -8,6 +8,7 @@ use axum::{Extension, Json, Router};
 use kube::Client;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+use vireo_client::metrics::{self, Metric, RequestCounter, gauge};
 use vireo_client::tls::ClientCertificate;
 
 use super::front_proxy::{FrontProxy, authorize};
@@ -15,6 +16,7 @@ use super::{ApiError, VirtApi};
 use crate::admission::Admission;
 use crate::webhooks::{self, Webhook};
 
+const READY: Metric = gauge("kubevirt_virt_api_ready_status", "Whether this virt-api answers requests.");
 /// The largest AdmissionReview: two objects as large as they may be.
 const LARGEST_REVIEW: usize = 7 << 20;
 
@@ -27,7 +29,13 @@ struct Api {
 }
 
 /// The routes of virt-api.
-pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy, admission: Admission) -> Router {
+pub fn router(
+    client: &Client,
+    requests: &RequestCounter,
+    virt_api: VirtApi,
+    proxy: FrontProxy,
+    admission: Admission,
+) -> Router {
     let api = Api { client: client.clone(), virt_api, proxy };
     let webhook = |webhook: Webhook| {
         let admission = admission.clone();
@@ -45,8 +53,9 @@ pub fn router(client: &Client, virt_api: VirtApi, proxy: FrontProxy, admission: 
         Webhook::Uninstall,
     ];
     let webhooks = all.into_iter().fold(Router::new(), |router, one| router.route(one.path(), webhook(one)));
+    let monitoring = metrics::router(requests, |set| set.add(&READY, Vec::new(), Some(1.into())));
     webhooks
-        .route("/healthz", get(async || "ok"))
+        .merge(monitoring)
         // Aggregating servers merge it.
         .route("/openapi/v2", get(async || Json(openapi())))
         .route("/apis/{*path}", any(aggregated))

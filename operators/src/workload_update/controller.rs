@@ -65,7 +65,7 @@ pub struct Controller {
     recorder: EventRecorder,
     queue: Arc<WorkQueue<String>>,
     attempts: Mutex<Attempts>,
-    outdated: Arc<AtomicUsize>,
+    outdated: AtomicUsize,
 }
 
 impl std::fmt::Debug for Controller {
@@ -102,8 +102,8 @@ impl Controller {
     }
 
     /// How many instances are outdated, as far as is known.
-    pub fn outdated(&self) -> Arc<AtomicUsize> {
-        Arc::clone(&self.outdated)
+    pub fn outdated(&self) -> usize {
+        self.outdated.load(Ordering::Relaxed)
     }
 
     /// Controls until it is dropped.

@@ -1,0 +1,168 @@
+//! Metrics of virt-controller, with KubeVirt's names.
+
+use jiff::Timestamp;
+use vireo_api::v1::VirtualMachine;
+use vireo_client::metrics::{Labels, Metric, MetricSet, NONE, Value, gauge};
+
+/// Whether it can lead, and whether it leads.
+pub const LEADERSHIP: [Metric; 2] = [
+    gauge("kubevirt_virt_controller_ready_status", "Whether this virt-controller can lead."),
+    gauge("kubevirt_virt_controller_leading_status", "Whether this virt-controller leads."),
+];
+pub(crate) const OUTDATED: Metric = gauge(
+    "kubevirt_vmi_number_of_outdated",
+    "How many running VMIs have a launcher of another release than the components.",
+);
+pub(crate) const EMULATION: Metric = gauge(
+    "kubevirt_configuration_emulation_enabled",
+    "Whether VMIs run on nodes without KVM, where they are emulated.",
+);
+const VM_INFO: Metric = gauge("kubevirt_vm_info", "A VM and what it is.");
+const VM_CREATED: Metric = gauge("kubevirt_vm_create_date_timestamp_seconds", "When a VM was created.");
+const TRANSITION_HELP: &str =
+    "When the status of a VM changed the last time, in seconds since 1970; 0 for a VM in another status.";
+/// Groups of statuses, their metrics, and the statuses.
+const GROUPS: [(&str, Metric, &[&str]); 5] = [
+    (
+        "starting",
+        gauge("kubevirt_vm_starting_status_last_transition_timestamp_seconds", TRANSITION_HELP),
+        &["Provisioning", "Starting", "WaitingForVolumeBinding"],
+    ),
+    (
+        "running",
+        gauge("kubevirt_vm_running_status_last_transition_timestamp_seconds", TRANSITION_HELP),
+        &["Running"],
+    ),
+    (
+        "migrating",
+        gauge("kubevirt_vm_migrating_status_last_transition_timestamp_seconds", TRANSITION_HELP),
+        &["Migrating"],
+    ),
+    (
+        "non_running",
+        gauge("kubevirt_vm_non_running_status_last_transition_timestamp_seconds", TRANSITION_HELP),
+        &["Stopped", "Paused", "Stopping", "Terminating"],
+    ),
+    // And all others.
+    ("error", gauge("kubevirt_vm_error_status_last_transition_timestamp_seconds", TRANSITION_HELP), &[]),
+];
+/// The conditions that change with the status.
+const CONDITIONS: [&str; 3] = ["Ready", "Failure", "Paused"];
+
+/// Adds the metrics of a VM.
+pub(crate) fn add_vm(set: &mut MetricSet, vm: &VirtualMachine) {
+    let status = vm.status.printable_status.as_str();
+    let group = GROUPS.iter().position(|(.., statuses)| statuses.contains(&status));
+    let group = group.unwrap_or(GROUPS.len() - 1);
+    for (index, (_, metric, _)) in GROUPS.iter().enumerate() {
+        let at = if index == group { last_transition(vm) } else { 0 };
+        set.add(metric, labels(vm), Some(at.into()));
+    }
+    let created = vm.metadata.creation_timestamp.as_deref().and_then(seconds);
+    set.add(&VM_CREATED, labels(vm), created.map(Value::from));
+    // A VM that no controller has seen yet has no status.
+    if status.is_empty() {
+        return;
+    }
+    let template = vm.spec.template.as_ref();
+    let known = |value: Option<&str>| value.filter(|text| !text.is_empty()).unwrap_or(NONE).to_owned();
+    let annotation = |name: &str| {
+        let found = template.and_then(|template| template.metadata.annotations.get(name));
+        known(found.map(String::as_str))
+    };
+    let machine = template.and_then(|template| template.spec.domain.machine.as_ref());
+    let mut info = labels(vm);
+    info.extend([
+        ("os".into(), annotation("vm.kubevirt.io/os")),
+        ("workload".into(), annotation("vm.kubevirt.io/workload")),
+        ("flavor".into(), annotation("vm.kubevirt.io/flavor")),
+        ("machine_type".into(), known(machine.map(|machine| machine.r#type.as_str()))),
+        ("instance_type".into(), known(vm.spec.instancetype.as_ref().map(|one| one.name.as_str()))),
+        ("preference".into(), known(vm.spec.preference.as_ref().map(|one| one.name.as_str()))),
+        ("status".into(), status.to_lowercase()),
+        ("status_group".into(), GROUPS[group].0.to_owned()),
+    ]);
+    set.add(&VM_INFO, info, Some(1.into()));
+}
+
+fn labels(vm: &VirtualMachine) -> Labels {
+    let vireo_api::v1::ObjectMeta { name, namespace, .. } = &vm.metadata;
+    vec![("name".into(), name.clone()), ("namespace".into(), namespace.clone())]
+}
+
+/// When its status changed the last time, in seconds since 1970; 0 where that is not known.
+fn last_transition(vm: &VirtualMachine) -> u64 {
+    let conditions = vm.status.conditions.iter().filter(|one| CONDITIONS.contains(&one.r#type.as_str()));
+    conditions.filter_map(|one| seconds(one.last_transition_time.as_deref()?)).max().unwrap_or_default()
+}
+
+fn seconds(time: &str) -> Option<u64> {
+    u64::try_from(time.parse::<Timestamp>().ok()?.as_second()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use vireo_client::metrics::encode;
+
+    use super::*;
+
+    fn lines(vm: Value) -> Vec<String> {
+        let mut set = MetricSet::default();
+        add_vm(&mut set, &serde_json::from_value(vm).unwrap());
+        let text = encode(set, &[]).unwrap();
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_vm_has_the_metrics_of_kubevirt() {
+        let condition = |kind: &str, second: u32| json!({"type": kind, "status": "True", "lastTransitionTime": format!("1970-01-01T00:00:{second}Z")});
+        let vm = lines(json!({
+            "metadata": {"name": "a", "namespace": "n", "creationTimestamp": "1970-01-01T00:00:10Z"},
+            "spec": {"instancetype": {"name": "small"}, "template": {
+                "metadata": {"annotations": {"vm.kubevirt.io/os": "debian"}},
+                "spec": {"domain": {"machine": {"type": "q35"}}}}},
+            "status": {"printableStatus": "Running", "conditions": [
+                condition("Ready", 20), condition("Paused", 15), condition("LiveMigratable", 30)]},
+        }));
+        let at = |group: &str, seconds: u32| {
+            format!(
+                r#"kubevirt_vm_{group}_status_last_transition_timestamp_seconds{{name="a",namespace="n"}} {seconds}"#
+            )
+        };
+        assert_eq!(
+            vm,
+            [
+                r#"kubevirt_vm_create_date_timestamp_seconds{name="a",namespace="n"} 10"#.to_owned(),
+                at("error", 0),
+                concat!(
+                    r#"kubevirt_vm_info{name="a",namespace="n",os="debian",workload="<none>",flavor="<none>","#,
+                    r#"machine_type="q35",instance_type="small",preference="<none>",status="running","#,
+                    r#"status_group="running"} 1"#
+                )
+                .to_owned(),
+                at("migrating", 0),
+                at("non_running", 0),
+                at("running", 20),
+                at("starting", 0),
+            ]
+        );
+    }
+
+    #[test]
+    fn statuses_are_grouped_and_unknown_ones_are_errors() {
+        for (status, group) in [
+            ("Stopped", "non_running"),
+            ("WaitingForVolumeBinding", "starting"),
+            ("Migrating", "migrating"),
+            ("CrashLoopBackOff", "error"),
+            ("SomethingElse", "error"),
+        ] {
+            let all = lines(json!({"metadata": {"name": "a"}, "status": {"printableStatus": status}}));
+            let expected = format!(r#"status="{}",status_group="{group}"}} 1"#, status.to_lowercase());
+            assert!(all.iter().any(|line| line.ends_with(&expected)), "{status}: {all:#?}");
+        }
+        let new = lines(json!({"metadata": {"name": "a"}}));
+        assert!(!new.iter().any(|line| line.contains("kubevirt_vm_info")), "{new:#?}");
+    }
+}
