@@ -182,6 +182,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     refused::quota(&vireo)?;
     volumes::are_kept(&vireo, volumes::Storage::Node)?;
     machine::starts_and_stops(&vireo)?;
+    machine::is_updated(&vireo)?;
     machine::outlives_its_components(&vireo)?;
     disturbed::components_are_killed(&vireo)?;
     disturbed::api_server_is_away(&vireo)?;

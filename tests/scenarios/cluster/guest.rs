@@ -114,22 +114,35 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Prometheus finds metrics of the guest where KubeVirt's are, and nothing else.
+/// Prometheus finds metrics of the guest and of all components where KubeVirt's are, and nothing else.
 fn is_measured(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("it has metrics");
     let endpoints = vireo.json("get endpoints kubevirt-prometheus-metrics -n kubevirt")?;
-    let target = &endpoints["subsets"][0]["addresses"][0]["targetRef"]["name"];
-    let agent = target.as_str().unwrap_or_else(|| panic!("no node agent: {endpoints:#}"));
-    let get = |path: &str| {
-        vireo.kubectl(
-            &format!("get --raw /api/v1/namespaces/kubevirt/pods/https:{agent}:8443/proxy/{path}"),
-            None,
-        )
+    let subsets = endpoints["subsets"].as_array().into_iter().flatten();
+    let addresses = subsets.flat_map(|subset| subset["addresses"].as_array().into_iter().flatten());
+    let pods: Vec<&str> = addresses.filter_map(|address| address["targetRef"]["name"].as_str()).collect();
+    let get = |pod: &str, path: &str| {
+        let path = format!("/api/v1/namespaces/kubevirt/pods/https:{pod}:8443/proxy/{path}");
+        vireo.kubectl(&format!("get --raw {path}"), None)
     };
-    let metrics = get("metrics")?.ok();
+    let of = |component: &'static str| pods.iter().filter(move |pod| pod.starts_with(component));
+    for (component, line, count) in [
+        ("virt-api-", "kubevirt_virt_api_ready_status 1", 2),
+        ("virt-controller-", "kubevirt_virt_controller_leading_status 1", 1),
+        ("virt-operator-", "kubevirt_virt_operator_leading_status 1", 1),
+    ] {
+        let texts: Vec<String> =
+            of(component).map(|pod| Ok(get(pod, "metrics")?.ok())).collect::<Result<_, HostError>>()?;
+        let found = texts.iter().filter(|text| text.lines().any(|one| one == line)).count();
+        assert_eq!((texts.len(), found), (2, count), "{component}: {endpoints:#} {texts:#?}");
+        let has_counted = |text: &String| text.contains("\nkubevirt_rest_client_requests_total{");
+        assert!(texts.iter().all(has_counted), "{texts:#?}");
+    }
+    let agent = of("virt-handler-").next().unwrap_or_else(|| panic!("no node agent: {endpoints:#}"));
+    let metrics = get(agent, "metrics")?.ok();
     let of_demo = |line: &str| line.starts_with("kubevirt_vmi_info{") && line.contains("name=\"demo\"");
     assert!(metrics.lines().any(of_demo), "{metrics}");
-    let refused = get("apis/kubevirt.io/v1/virtualmachineinstances")?;
+    let refused = get(agent, "apis/kubevirt.io/v1/virtualmachineinstances")?;
     assert_ne!(refused.status, Status::Code(0), "without a certificate: {}", refused.stdout);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! VirtualMachines: their instances come and go with `virtctl`, Pods and nodes.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 
@@ -40,6 +40,49 @@ pub(super) fn starts_and_stops(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.gone("bare")?;
     vireo.ok(&format!("delete vm bare {LIMIT}"));
     Ok(())
+}
+
+/// A machine gets the launcher of an update when that is asked for, and keeps its own before.
+pub(super) fn is_updated(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    const OUTDATED: &str = "kubevirt.io/outdatedLauncherImage";
+    let image = |vmi: &Value| vmi["status"]["launcherContainerImageVersion"].as_str().map(str::to_owned);
+    let is_marked = |vmi: &Value| vmi["metadata"]["labels"][OUTDATED].is_string();
+    vireo.step("the launcher's image is another one");
+    vireo.feed("apply -f -", &bare("Always", "None"));
+    printable(vireo, "Running")?;
+    let vmi = vireo.becomes("vmi bare", "has an image", |vmi| image(vmi).is_some_and(|it| !it.is_empty()))?;
+    assert!(!is_marked(&vmi), "{vmi:#}");
+    let (first, before) = (vireo.uid("bare")?, image(&vmi).unwrap_or_default());
+    let (name, _) = before.rsplit_once(':').unwrap_or((&before, ""));
+    let after = format!("{name}:next");
+    vireo.on_node(&format!("ctr -n k8s.io images tag {before} {after}"))?;
+    let controller = vireo.json("-n kubevirt get deployment virt-controller")?;
+    let command = controller["spec"]["template"]["spec"]["containers"][0]["command"].as_array();
+    let at = command.and_then(|words| words.iter().position(|word| *word == *before));
+    let at = at.unwrap_or_else(|| panic!("no image {before}: {controller:#}"));
+    let path = format!("/spec/template/spec/containers/0/command/{at}");
+    let patch = json!([{"op": "replace", "path": path, "value": after}]).to_string();
+    let patch = json!({"resourceType": "Deployment", "resourceName": "virt-controller", "type": "json", "patch": patch});
+    installation::configure(
+        vireo,
+        &json!({"spec": {"customizeComponents": {"patches": [patch]}}}).to_string(),
+    )?;
+    vireo.becomes("vmi bare", "is marked", is_marked)?;
+    vireo.becomes("-n kubevirt kubevirt kubevirt", "counts it", |kubevirt| {
+        kubevirt["status"]["outdatedVirtualMachineInstanceWorkloads"] == 1
+    })?;
+    assert_eq!(vireo.uid("bare")?, first, "nobody asked for more");
+
+    vireo.step("it is evicted for that");
+    let evict = r#"{"spec": {"workloadUpdateStrategy": {"workloadUpdateMethods": ["Evict"]}}}"#;
+    installation::configure(vireo, evict)?;
+    vireo.another_runs("bare", &first)?;
+    let vmi = vireo.becomes("vmi bare", "has the image", |vmi| image(vmi).as_ref() == Some(&after))?;
+    assert!(!is_marked(&vmi), "{vmi:#}");
+    vireo.ok(&format!("delete vm bare {LIMIT}"));
+    vireo.gone("bare")?;
+    let undone = r#"{"spec": {"customizeComponents": null, "workloadUpdateStrategy": null}}"#;
+    installation::configure(vireo, undone).map(drop)
 }
 
 /// Whatever of Vireo dies while a machine starts, runs and ends: it starts, goes on and ends.
