@@ -148,6 +148,13 @@ fn scheduler() -> Vec<Value> {
     ]
 }
 
+/// The finalizers of what virt-controller makes objects for.
+const OWNERS: [&str; 3] = [
+    "virtualmachineinstancereplicasets/finalizers",
+    "virtualmachineinstances/finalizers",
+    "virtualmachines/finalizers",
+];
+
 /// What virt-controller needs, for the controllers that use its client.
 fn controller() -> Vec<Value> {
     vec![
@@ -165,6 +172,9 @@ fn controller() -> Vec<Value> {
         rule(&["patch"], GROUP, &["virtualmachines/status"]),
         rule(&["get"], GROUP, &["virtualmachineinstances"]),
         rule(&["patch"], GROUP, &["virtualmachineinstances/status"]),
+        // Some clusters let only those who may write an object's finalizers have its deletion wait for others.
+        rule(&["update"], GROUP, &OWNERS),
+        rule(&["update"], POOLS, &["virtualmachinepools/finalizers"]),
         rule(&["list", "watch"], INSTANCETYPES, &CHOICES),
         rule(&["create", "delete", "list", "watch"], "apps", &["controllerrevisions"]),
         rule(&["list", "watch"], POOLS, &["virtualmachinepools"]),
