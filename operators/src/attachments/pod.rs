@@ -115,7 +115,7 @@ fn metadata(vmi: &VirtualMachineInstance, launcher: &LauncherPod, claim: &str, d
             name: launcher.metadata.name.clone(),
             uid: uid.clone(),
             controller: Some(true),
-            block_owner_deletion: Some(true),
+            ..OwnerReference::default()
         }]),
         ..ObjectMeta::default()
     }

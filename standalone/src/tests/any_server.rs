@@ -1,6 +1,7 @@
 //! Tests of the controllers that run on any API server: on one in this process, or on the one whose kubeconfig
 //! `VIREO_TEST_KUBECONFIG` names.
 
+mod attachments;
 mod cluster;
 mod pods;
 mod pool;

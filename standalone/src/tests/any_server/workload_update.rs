@@ -72,7 +72,7 @@ impl Installation<'_> {
     }
 }
 
-async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
+pub(super) async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
     let reached = async {
         while !holds().await {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -87,8 +87,14 @@ async fn pods(cluster: &Cluster) -> Vec<Value> {
     all.items.into_iter().map(|pod| serde_json::to_value(pod).unwrap()).collect()
 }
 
+/// Makes the account without which no Pod can be created, unless a controller of the server has.
+pub(super) async fn has_default_account(cluster: &Cluster) {
+    let made = cluster.try_create(ACCOUNT, "default", json!({})).await;
+    assert!(made.is_ok() || super::pods::code(&made) == 409, "{made:?}");
+}
+
 /// Waits for a launcher Pod of an image, and does what the scheduler, the kubelet and the node agent do. Its name.
-async fn run(cluster: &Cluster, image: &str) -> String {
+pub(super) async fn run(cluster: &Cluster, image: &str) -> String {
     let made = async || pods(cluster).await.iter().any(|pod| pod["spec"]["containers"][0]["image"] == image);
     eventually(&format!("a Pod of {image}"), made).await;
     let pods = pods(cluster).await;
@@ -117,8 +123,7 @@ fn is_marked(cluster: &Cluster) -> bool {
 async fn an_outdated_vmi_is_evicted_on_request_and_its_vm_starts_with_the_new_launcher() {
     on_a_server(async |cluster| {
         let installation = Installation::create(cluster).await;
-        let made = cluster.try_create(ACCOUNT, "default", json!({})).await;
-        assert!(made.is_ok() || super::pods::code(&made) == 409, "{made:?}");
+        has_default_account(cluster).await;
         let before = cluster.start_controllers_of(launcher("launcher:1"));
         let spec = json!({"runStrategy": "Always", "template": {"spec": vmi_spec()}});
         cluster.create(Kind::VM, "a", json!({ "spec": spec })).await;
