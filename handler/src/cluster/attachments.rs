@@ -32,7 +32,9 @@ impl AttachmentPod {
     fn read(object: Value) -> Result<Self, serde_json::Error> {
         let metadata = ObjectMeta::deserialize(&object["metadata"])?;
         let annotation = |name: &str| metadata.annotations.get(name).cloned().unwrap_or_default();
-        let runs = object.pointer("/status/containerStatuses/0/state/running").is_some_and(Value::is_object);
+        // A cluster's admission may have added containers.
+        let mut containers = object["status"]["containerStatuses"].as_array().into_iter().flatten();
+        let runs = containers.any(|one| one["name"] == ATTACHMENT && one["state"]["running"].is_object());
         Ok(Self {
             vmi: annotation(ATTACHMENT_VMI_ANNOTATIONS.1),
             claim: annotation(ATTACHMENT_CLAIM_ANNOTATION),
@@ -83,7 +85,8 @@ mod tests {
                 "vireo.io/claim-disks": "{\"/d/data/disk.img\":4096}",
             }},
         });
-        object["status"]["containerStatuses"] = json!([{"name": "hotplug-disk", "state": more}]);
+        object["status"]["containerStatuses"] = json!([
+            {"name": "sidecar", "state": {"running": {}}}, {"name": "hotplug-disk", "state": more}]);
         Arc::new(Cached {
             key: ObjectKey::new("n", uid),
             uid: uid.to_owned(),
