@@ -1,17 +1,14 @@
-//! What this program is in the containers of images in a launcher Pod: it offers files of the image to the node agent, so
-//! that the kubelet pulls images of disks and kernels as any others. It ends when the node agent has them.
+//! What this program is in the containers of images in a launcher Pod: it names files of the image to the node agent, which
+//! opens them, so that the kubelet pulls images of disks and kernels as any others. It ends when the node agent has them.
 
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use vireo_proto::files::{self, Wanted, disk_name, file_name};
-
-/// Where the disk of a container disk is, if the manifest does not say.
-const DISKS: &str = "/disk";
+use vireo_proto::files::{self, DISKS, Wanted, disk_name, file_name};
 
 /// Why files cannot be offered.
 #[derive(Debug, Error)]
@@ -62,11 +59,11 @@ pub fn install(directory: &Path) -> Result<(), ImageError> {
 /// # Errors
 /// When it is not there, or cannot be offered.
 pub fn offer_disk(socket: &Path, path: Option<&Path>) -> Result<(), ImageError> {
-    let file = match path {
-        Some(path) => open(path)?,
-        None => open(&only_disk(Path::new(DISKS))?)?,
-    };
-    offer(socket, &[(disk_name(path), file)])
+    match path {
+        Some(path) => check(path)?,
+        None => check(&only_disk(Path::new(DISKS))?)?,
+    }
+    offer(socket, &[disk_name(path)])
 }
 
 /// Offers files of this image under their paths, until they are not needed any more.
@@ -74,12 +71,13 @@ pub fn offer_disk(socket: &Path, path: Option<&Path>) -> Result<(), ImageError> 
 /// # Errors
 /// When one is not there, or cannot be offered.
 pub fn offer_files(socket: &Path, paths: &[PathBuf]) -> Result<(), ImageError> {
-    let named = |path: &PathBuf| Ok((file_name(path), open(path)?));
+    let named = |path: &PathBuf| check(path).map(|()| file_name(path));
     offer(socket, &paths.iter().map(named).collect::<Result<Vec<_>, _>>()?)
 }
 
-fn open(path: &Path) -> Result<OwnedFd, ImageError> {
-    let opened = File::open(path).map(OwnedFd::from);
+/// What ends this program is its container's termination message, which the user sees.
+fn check(path: &Path) -> Result<(), ImageError> {
+    let opened = File::open(path).map(drop);
     opened.map_err(|source| ImageError::Open { path: path.to_owned(), source })
 }
 
@@ -97,10 +95,10 @@ fn only_disk(directory: &Path) -> Result<PathBuf, ImageError> {
     }
 }
 
-fn offer(socket: &Path, files: &[(String, OwnedFd)]) -> Result<(), ImageError> {
+fn offer(socket: &Path, names: &[String]) -> Result<(), ImageError> {
     let listener = files::listener(socket).map_err(ImageError::Offer)?;
     // A peer that breaks off may come again.
-    while !matches!(files::offer(listener.as_fd(), files), Ok(Wanted::Nothing)) {}
+    while !matches!(files::offer(listener.as_fd(), names), Ok(Wanted::Nothing)) {}
     Ok(())
 }
 

@@ -4,7 +4,8 @@
 //! those that the launch request has. Each packet has one descriptor and its name; the launcher answers the end of the
 //! packets with the number that it has received.
 //!
-//! In the other direction, the containers of images in that Pod offer the files of their images to the node agent.
+//! In the other direction, the containers of images in that Pod name the files of their images that the node agent needs.
+//! It opens them itself: what a container passed could be anything.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
@@ -28,6 +29,8 @@ pub const FILES_SOCKET: &str = "files.sock";
 pub const KVM: &str = "/dev/kvm";
 /// The longest name: a path, or `tap:` and the name of a device.
 const LONGEST_NAME: usize = 4096;
+/// The most files that one image offers: a kernel and an initrd.
+const MOST_OFFERED: usize = 2;
 
 /// The name of a tap device's descriptor.
 pub fn tap_name(device: &str) -> String {
@@ -55,6 +58,9 @@ pub fn dhcp_socket(device: &str) -> io::Result<UdpSocket> {
     socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DHCP_PORT)).into())?;
     Ok(socket.into())
 }
+
+/// The directory of an image that has its disk, where the manifest does not name the file.
+pub const DISKS: &str = "/disk";
 
 /// The name of the disk of an image: the path by which it was asked for, if there is one.
 pub fn disk_name(path: Option<&Path>) -> String {
@@ -104,11 +110,11 @@ pub fn pass(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
     }
 }
 
-/// What the node agent wants of the files that are offered.
+/// What the node agent wants of a process that offers files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wanted {
-    /// The files.
-    Files,
+    /// Their names.
+    Names,
     /// Nothing any more.
     Nothing,
 }
@@ -116,38 +122,52 @@ pub enum Wanted {
 impl Wanted {
     fn byte(self) -> u8 {
         match self {
-            Self::Files => b'F',
+            Self::Names => b'F',
             Self::Nothing => b'N',
         }
     }
 }
 
-/// Offers open files to the next peer that connects. Blocks. Returns what it wanted.
+/// Offers files of this process's file system to the next peer that connects, by their names. Blocks. Returns what it
+/// wanted.
 ///
 /// # Errors
 /// When no connection can be had, or one fails.
-pub fn offer(listener: BorrowedFd<'_>, files: &[(String, OwnedFd)]) -> io::Result<Wanted> {
+pub fn offer(listener: BorrowedFd<'_>, names: &[String]) -> io::Result<Wanted> {
     let stream = accept_with(listener, SocketFlags::CLOEXEC)?;
     let mut wanted = [0_u8];
     rustix::io::read(&stream, &mut wanted)?;
     if wanted == [Wanted::Nothing.byte()] {
         return Ok(Wanted::Nothing);
     }
-    send_all(&stream, files)?;
-    Ok(Wanted::Files)
+    for name in names {
+        send(&stream, name.as_bytes(), SendFlags::NOSIGNAL)?;
+    }
+    shutdown(&stream, Shutdown::Write)?;
+    Ok(Wanted::Names)
 }
 
-/// Gets the files that are offered at `socket`. Blocks.
+/// The names of the files that are offered at `socket`, and the process that offers them. Blocks.
 ///
 /// # Errors
-/// When no process offers them, or they do not all arrive.
-pub fn fetch(socket: &Path) -> io::Result<Vec<(String, OwnedFd)>> {
-    let stream = ask(socket, Wanted::Files)?;
-    let mut files = Vec::new();
-    while let Some(file) = packet(stream.as_fd())? {
-        files.push(file);
+/// When no process offers files, or there are more than one VM can need.
+pub fn offered(socket: &Path) -> io::Result<(Pid, Vec<String>)> {
+    let stream = ask(socket, Wanted::Names)?;
+    let mut names = Vec::new();
+    let mut name = vec![0_u8; LONGEST_NAME];
+    loop {
+        let length = rustix::io::read(&stream, &mut name)?;
+        if length == 0 {
+            return Ok((socket_peercred(&stream)?.pid, names));
+        }
+        if names.len() == MOST_OFFERED {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "too many files are offered"));
+        }
+        let name = name.get(..length).unwrap_or_default().to_vec();
+        names.push(
+            String::from_utf8(name).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+        );
     }
-    Ok(files)
 }
 
 /// Tells the process that offers files at `socket` that they are not needed any more.
@@ -303,20 +323,31 @@ mod tests {
         std::os::unix::fs::symlink(&long, dir.path().join("short")).unwrap();
         let listener = listener(&dir.path().join("short/disk.sock")).unwrap();
         let socket = long.join("disk.sock");
-        let files = vec![("disk".to_owned(), OwnedFd::from(File::open("/dev/null").unwrap()))];
         let offering = std::thread::spawn(move || {
             let mut count = 0;
-            while offer(listener.as_fd(), &files).unwrap() == Wanted::Files {
+            let names = ["disk:".to_owned(), "file:/a".to_owned()];
+            while offer(listener.as_fd(), &names).unwrap() == Wanted::Names {
                 count += 1;
             }
             count
         });
         for _ in 0..2 {
-            assert_eq!(fetch(&socket).unwrap()[0].0, "disk");
+            let names = vec!["disk:".to_owned(), "file:/a".to_owned()];
+            assert_eq!(offered(&socket).unwrap(), (rustix::process::getpid(), names));
         }
         finish(&socket).unwrap();
         assert_eq!(offering.join().unwrap(), 2);
-        assert!(fetch(&socket).is_err(), "they are no longer offered");
+        assert!(offered(&socket).is_err(), "they are no longer offered");
+    }
+
+    #[test]
+    fn names_are_few() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("disk.sock");
+        let listener = listener(&socket).unwrap();
+        // The peer may have gone before it has sent all.
+        std::thread::spawn(move || offer(listener.as_fd(), &vec!["disk:".to_owned(); MOST_OFFERED + 1]));
+        assert_eq!(offered(&socket).unwrap_err().kind(), io::ErrorKind::InvalidData);
     }
 
     #[test]

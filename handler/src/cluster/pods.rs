@@ -81,10 +81,12 @@ impl LauncherPod {
     fn offers(&self) -> impl Iterator<Item = PulledImage> {
         let running = self.init_containers().filter(|status| status["state"]["running"].is_object());
         running.filter_map(|status| {
-            let (container, digest) = (status["name"].as_str()?, status["imageID"].as_str()?);
+            let text = |field: &str| status[field].as_str();
+            let (container, id, digest) = (text("name")?, text("containerID")?, text("imageID")?);
             is_image_container(container).then(|| PulledImage {
                 pod: self.metadata.uid.clone(),
                 container: container.to_owned(),
+                id: id.to_owned(),
                 digest: digest.to_owned(),
             })
         })

@@ -4,6 +4,7 @@
 //! the files and devices of the VM itself and passes them: the launcher sees none of the node's files.
 
 mod claims;
+mod images;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -22,6 +23,7 @@ use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use self::claims::Root;
+pub(crate) use self::images::ImageContainer;
 use super::process;
 use crate::network::{netns, tap};
 use crate::node::Attachments;

@@ -23,13 +23,14 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use vireo_api::spec::ImageRef;
-use vireo_proto::files::{self, ImageFile};
+use vireo_proto::files::ImageFile;
 
 use super::allowed::AllowedPaths;
 use super::blobs::{Blobs, Location, hex_of, plain};
 use super::node_file;
 use super::oci::{Found, Image};
 use crate::jobs::{JobContext, Jobs};
+use crate::launcher::pod::ImageContainer;
 
 pub(super) use collect::hold;
 pub use error::ImageError;
@@ -150,31 +151,27 @@ impl Images {
         if collect::mark_used(&at) { Ok(at) } else { Err(ImageError::NotImported(source.file.to_string())) }
     }
 
-    /// Imports the files that the container of an image offers at a socket, and lets the container end. `digest` is that by
-    /// which the kubelet knows the image.
+    /// Imports the files that the container of an image offers, and lets the container end. `digest` is that by which the
+    /// kubelet knows the image.
     ///
     /// # Errors
     /// When the files cannot be had or imported, or it takes too long.
-    pub async fn import_pulled(
+    pub(crate) async fn import_pulled(
         &self,
         jobs: &Jobs,
         namespace: &str,
-        (digest, socket): (String, PathBuf),
+        (digest, container): (&str, ImageContainer),
     ) -> Result<(), ImageError> {
-        let fetch = {
-            let socket = socket.clone();
-            move |_: &JobContext| files::fetch(&socket).map_err(ImageError::Fetch)
-        };
-        for (name, file) in jobs.quick.run(namespace, fetch).await?? {
-            let Some(file_of_image) = ImageFile::parse(&name) else { continue };
-            let image = ImageRef::Registry(digest.clone());
+        let offering = container.clone();
+        for (file_of_image, file) in jobs.quick.run(namespace, move |_| offering.files()).await?? {
+            let image = ImageRef::Registry(digest.to_owned());
             let source = match &file_of_image {
                 ImageFile::Disk(path) => {
                     Source::container_disk(&image, path.as_deref().and_then(Path::to_str))
                 }
                 ImageFile::File(path) => Source::boot_file(&image, &path.to_string_lossy()),
             };
-            let key = source.name(&digest);
+            let key = source.name(digest);
             let at = self.at(&key, &source);
             if collect::mark_used(&at) {
                 continue;
@@ -183,13 +180,11 @@ impl Images {
             let _turn = turn.lock().await;
             let images = self.clone();
             let import = move |job: &JobContext| {
-                let file = File::from(file);
                 images.once(&key, &at, job, |partial| unpack(file, &source.file, partial, job)).map(drop)
             };
             self.noted(jobs.imports.run(namespace, import).await?)?;
         }
-        let finish = move |_: &JobContext| files::finish(&socket).map_err(ImageError::Fetch);
-        jobs.quick.run(namespace, finish).await?
+        jobs.quick.run(namespace, move |_| container.finish()).await?
     }
 
     /// Has unused images removed where an import found no space: it is tried again.

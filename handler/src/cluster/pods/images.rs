@@ -13,6 +13,7 @@ use vireo_client::{Kind, ObjectKey};
 
 use crate::launcher;
 use crate::launcher::link::chain;
+use crate::launcher::pod::ImageContainer;
 use crate::node::Node;
 use crate::settings::Runtime;
 use crate::storage::{ERR_IMAGE_PULL, ImageError};
@@ -30,6 +31,8 @@ pub(super) struct PulledImage {
     pub(super) pod: String,
     /// The container.
     pub(super) container: String,
+    /// The ID that the runtime gave the container.
+    pub(super) id: String,
     /// The digest of the image.
     pub(super) digest: String,
 }
@@ -83,7 +86,8 @@ impl Reconcile for ImageImporter {
             return Ok(None);
         }
         let socket = launcher::pod::image_socket(pods, &image.pod, &image.container);
-        let source = (image.digest.clone(), socket);
+        let container = ImageContainer { socket, id: image.id.clone() };
+        let source = (&*image.digest, container);
         let imported = self.node.images.import_pulled(&self.node.jobs, &vmi.namespace, source).await;
         match &imported {
             Ok(()) => info!(vmi = %vmi, container = image.container, "the image is in the store"),

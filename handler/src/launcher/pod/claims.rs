@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
@@ -27,8 +27,13 @@ impl Root {
         Self::at(Path::new(&format!("/proc/{pid}/root")))
     }
 
-    fn at(path: &Path) -> io::Result<Self> {
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
         Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
+    }
+
+    /// Its directory.
+    pub(super) fn directory(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Opens a disk. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.

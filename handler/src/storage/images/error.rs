@@ -35,6 +35,17 @@ pub enum ImageError {
     /// The container of the image does not offer its files.
     #[error("cannot get the files of the image from its container")]
     Fetch(#[source] io::Error),
+    /// What offers files is not the container of the image, or they are not the image's.
+    #[error("the files that are offered are not those of the image in its container")]
+    Foreign,
+    /// A file of the image.
+    #[error("cannot open {file} in the image")]
+    OpenFile {
+        /// The path in the image.
+        file: String,
+        /// Why.
+        source: io::Error,
+    },
     /// The OCI image.
     #[error(transparent)]
     Oci(#[from] OciError),
