@@ -22,11 +22,11 @@ pub type Requeue = Option<Duration>;
 /// Brings objects of one kind to what they are to be.
 pub trait Reconcile: Send + Sync {
     /// What identifies an object.
-    type Key: Clone + Ord + Hash + Send + Sync + std::fmt::Display;
+    type Key: Clone + Ord + Hash + Send + Sync + std::fmt::Display + 'static;
     /// Why it is to be tried again.
     type Error: Error + Send + 'static;
 
-    /// Of the controller, in log messages.
+    /// Of the controller, in log messages and metrics.
     const NAME: &'static str;
 
     /// Reconciles an object, which may be gone.
@@ -40,6 +40,7 @@ pub fn queue<K: Clone + Ord + Hash>() -> Arc<WorkQueue<K>> {
 
 /// Reconciles what is in the queue with a number of workers, until it is dropped.
 pub async fn run<R: Reconcile>(reconciler: &R, queue: &WorkQueue<R::Key>, workers: usize) {
+    queue.show(R::NAME);
     let workers: FuturesUnordered<_> = (0..workers).map(|_| work(reconciler, queue)).collect();
     workers.for_each(|()| async {}).await;
 }

@@ -2,6 +2,7 @@
 
 mod metric_set;
 mod process;
+pub(crate) mod queues;
 mod requests;
 
 use std::fmt;
@@ -32,10 +33,11 @@ pub fn add_version(metric_set: &mut MetricSet) {
     metric_set.add(&VERSION, labels, Some(1.into()));
 }
 
-/// The response to a request for metrics: those of a set, those of this process, and those of registries.
+/// The response to a request for metrics: those of a set, those of this process and its work queues, and those of registries.
 pub fn response(mut metric_set: MetricSet, others: &[&Registry]) -> Response {
     process::add(&mut metric_set);
-    match encode(metric_set, others) {
+    let durations = queues::add(&mut metric_set);
+    match encode_with(metric_set, durations, others) {
         Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(fmt::Error) => (StatusCode::INTERNAL_SERVER_ERROR, "no text\n").into_response(),
     }
@@ -46,8 +48,17 @@ pub fn response(mut metric_set: MetricSet, others: &[&Registry]) -> Response {
 /// # Errors
 /// When a collector cannot encode its metrics.
 pub fn encode(metric_set: MetricSet, others: &[&Registry]) -> Result<String, fmt::Error> {
+    encode_with(metric_set, queues::Durations::default(), others)
+}
+
+fn encode_with(
+    metric_set: MetricSet,
+    durations: queues::Durations,
+    others: &[&Registry],
+) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(metric_set));
+    registry.register_collector(Box::new(durations));
     let mut text = String::new();
     text::encode_registry(&mut text, &registry)?;
     for registry in others {

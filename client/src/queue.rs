@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::metrics::queues::{self, Counts, Measured, Measures};
+
 /// Keys that wait to be reconciled. As client-go's rate limiting queue: a key that is added several times is handed out
 /// once, no key is handed out to two workers, and a key that failed waits exponentially longer.
 #[derive(Debug)]
 pub struct WorkQueue<K> {
-    state: Mutex<State<K>>,
+    state: Arc<Mutex<State<K>>>,
     changed: Notify,
     /// Delay after the first failure, and the longest delay.
     backoff: (Duration, Duration),
@@ -20,15 +22,18 @@ pub struct WorkQueue<K> {
 
 #[derive(Debug)]
 struct State<K> {
-    ready: VecDeque<K>,
+    /// With the time when they became ready.
+    ready: VecDeque<(K, Instant)>,
     /// Ready, or to be ready again once their worker is done.
     dirty: BTreeSet<K>,
-    processing: BTreeSet<K>,
+    /// With the time when their worker began.
+    processing: BTreeMap<K, Instant>,
     /// By the time when they are ready.
     delayed: BTreeSet<(Instant, K)>,
     /// The earliest time of each delayed key.
     due: BTreeMap<K, Instant>,
     failures: HashMap<K, u32>,
+    counts: Counts,
 }
 
 impl<K: Clone + Ord + Hash> WorkQueue<K> {
@@ -37,16 +42,26 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         let state = State {
             ready: VecDeque::new(),
             dirty: BTreeSet::new(),
-            processing: BTreeSet::new(),
+            processing: BTreeMap::new(),
             delayed: BTreeSet::new(),
             due: BTreeMap::new(),
             failures: HashMap::new(),
+            counts: Counts::default(),
         };
-        Self { state: Mutex::new(state), changed: Notify::new(), backoff: (first, longest) }
+        Self { state: Arc::new(Mutex::new(state)), changed: Notify::new(), backoff: (first, longest) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the metrics of this process show the queue under a name.
+    pub(crate) fn show(&self, name: &'static str)
+    where
+        K: Send + 'static,
+    {
+        let state: Weak<Mutex<State<K>>> = Arc::downgrade(&self.state);
+        queues::show(name, state);
     }
 
     /// Adds a key.
@@ -78,6 +93,7 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
         let delay = self.backoff.0.saturating_mul(1 << (*failures).min(20)).min(self.backoff.1);
         *failures = failures.saturating_add(1);
         let failures = *failures;
+        state.counts.retries = state.counts.retries.saturating_add(1);
         drop(state);
         self.add_after(key, delay);
         failures
@@ -94,10 +110,12 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
             let changed = self.changed.notified();
             let due = {
                 let mut state = self.lock();
-                state.promote(Instant::now());
-                if let Some(key) = state.ready.pop_front() {
+                let now = Instant::now();
+                state.promote(now);
+                if let Some((key, since)) = state.ready.pop_front() {
                     state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    state.processing.insert(key.clone(), now);
+                    state.counts.queued.observe(now.duration_since(since).as_secs_f64());
                     if !state.ready.is_empty() {
                         // One permit may stand for several keys.
                         self.changed.notify_one();
@@ -121,9 +139,11 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
     /// Marks a key as reconciled. It is ready again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut state = self.lock();
-        state.processing.remove(key);
+        if let Some(since) = state.processing.remove(key) {
+            state.counts.worked.observe(since.elapsed().as_secs_f64());
+        }
         if state.dirty.contains(key) {
-            state.ready.push_back(key.clone());
+            state.ready.push_back((key.clone(), Instant::now()));
             drop(state);
             self.changed.notify_one();
         }
@@ -133,10 +153,14 @@ impl<K: Clone + Ord + Hash> WorkQueue<K> {
 impl<K: Clone + Ord + Hash> State<K> {
     /// Whether a key became ready.
     fn add(&mut self, key: K) -> bool {
-        if !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+        if !self.dirty.insert(key.clone()) {
             return false;
         }
-        self.ready.push_back(key);
+        self.counts.adds = self.counts.adds.saturating_add(1);
+        if self.processing.contains_key(&key) {
+            return false;
+        }
+        self.ready.push_back((key, Instant::now()));
         true
     }
 
@@ -146,6 +170,17 @@ impl<K: Clone + Ord + Hash> State<K> {
                 self.due.remove(&key);
                 self.add(key);
             }
+        }
+    }
+}
+
+impl<K: Send> Measured for Mutex<State<K>> {
+    fn measures(&self) -> Measures {
+        let state = self.lock().unwrap_or_else(PoisonError::into_inner);
+        Measures {
+            depth: state.ready.len().try_into().unwrap_or(u64::MAX),
+            running: state.processing.values().map(Instant::elapsed).collect(),
+            counts: state.counts.clone(),
         }
     }
 }

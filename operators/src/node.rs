@@ -105,7 +105,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = Error;
-    const NAME: &'static str = "virt-controller, nodes";
+    const NAME: &'static str = "virt-controller-node";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, Error> {
         let node = self.nodes.get(key);

@@ -22,7 +22,7 @@ pub(super) struct Finalizer {
 impl Reconcile for Finalizer {
     type Key = VmiId;
     type Error = Error;
-    const NAME: &'static str = "virt-handler, finalizers";
+    const NAME: &'static str = "virt-handler-finalizer";
 
     async fn reconcile(&self, VmiId { key, uid }: &VmiId) -> Result<Requeue, Error> {
         let vmi = self.vmis.get(key).filter(|vmi| vmi.uid == *uid && vmi.is_deleting());

@@ -268,7 +268,7 @@ impl Pods {
 impl Reconcile for Pods {
     type Key = VmiId;
     type Error = Error;
-    const NAME: &'static str = "virt-handler, launcher Pods";
+    const NAME: &'static str = "virt-handler-launcher-pod";
 
     async fn reconcile(&self, id: &VmiId) -> Result<Requeue, Error> {
         let vmi = self.node.vmi(&id.key).filter(|vmi| vmi.metadata.uid == id.uid);

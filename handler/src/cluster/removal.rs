@@ -20,7 +20,7 @@ pub(super) struct Remover {
 impl Reconcile for Remover {
     type Key = VmiId;
     type Error = Error;
-    const NAME: &'static str = "virt-handler, removals";
+    const NAME: &'static str = "virt-handler-removal";
 
     async fn reconcile(&self, VmiId { key, uid }: &VmiId) -> Result<Requeue, Error> {
         let there = Kind::VMI.namespaced(&self.client, &key.namespace).get_opt(&key.name).await?;

@@ -88,7 +88,7 @@ impl StatusWriter {
 impl Reconcile for StatusWriter {
     type Key = Key;
     type Error = kube::Error;
-    const NAME: &'static str = "virt-handler, statuses";
+    const NAME: &'static str = "virt-handler-status";
 
     async fn reconcile(&self, key: &Key) -> Result<Requeue, kube::Error> {
         let Some(now) = self.node.vmi(key) else {

@@ -191,7 +191,7 @@ impl Provisioner {
 impl Reconcile for Provisioner {
     type Key = Item;
     type Error = ProvisionError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "virt-handler-provisioner";
 
     async fn reconcile(&self, item: &Item) -> Result<Requeue, ProvisionError> {
         self.waiting().remove(item);

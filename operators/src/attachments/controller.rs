@@ -155,7 +155,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
-    const NAME: &'static str = "virtualmachine-controller, attachment Pods";
+    const NAME: &'static str = "virt-controller-attachment-pod";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(vmi) = self.caches.vmis.get(key) else {

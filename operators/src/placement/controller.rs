@@ -140,7 +140,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = PlacementError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "placement";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, PlacementError> {
         let node = self.nodes.get(key);

@@ -155,7 +155,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "virt-controller-pool";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(pool) = self.caches.pools.get(key) else {

@@ -73,7 +73,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "virt-controller-replicaset";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(set) = self.sets.get(key) else {

@@ -143,7 +143,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "virt-controller-vm";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let (cached, vmi) = (self.caches.vms.get(key), self.caches.vmis.get(key));

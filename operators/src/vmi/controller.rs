@@ -224,7 +224,7 @@ async fn label(
 impl Reconcile for Controller {
     type Key = ObjectKey;
     type Error = ReconcileError;
-    const NAME: &'static str = COMPONENT;
+    const NAME: &'static str = "virt-controller-vmi";
 
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(vmi) = self.vmis.get(key) else {

@@ -160,7 +160,7 @@ impl Controller {
 impl Reconcile for Controller {
     type Key = String;
     type Error = ReconcileError;
-    const NAME: &'static str = "virt-controller, workload updates";
+    const NAME: &'static str = "virt-controller-workload-update";
 
     async fn reconcile(&self, _: &String) -> Result<Requeue, ReconcileError> {
         let marked = self.vmis.all();

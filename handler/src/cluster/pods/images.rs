@@ -76,7 +76,7 @@ impl ImageImporter {
 impl Reconcile for ImageImporter {
     type Key = OfferedImage;
     type Error = ImageError;
-    const NAME: &'static str = "virt-handler, images";
+    const NAME: &'static str = "virt-handler-image";
 
     async fn reconcile(&self, offered: &OfferedImage) -> Result<Requeue, ImageError> {
         let Runtime::Pods(pods) = &self.node.settings.runtime else { return Ok(None) };
