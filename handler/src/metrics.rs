@@ -4,6 +4,7 @@
 //! hangs is missing from the response, is counted there, and does not delay the others. An unknown value has no line.
 
 mod collect;
+mod connections;
 mod info;
 mod phases;
 mod vmi;
@@ -23,6 +24,7 @@ use vireo_client::metrics::{self, Metric, MetricSet, counter, gauge};
 use crate::manifests::Key;
 use crate::state::StateDir;
 use collect::VmiSample;
+pub(crate) use connections::{Connections, Endpoint};
 use phases::Phases;
 
 /// How many requests are served at once.
@@ -43,6 +45,7 @@ pub struct Metrics {
     others: Mutex<Registry>,
     permits: Semaphore,
     refused: AtomicU64,
+    pub(crate) connections: Connections,
     /// VMIs that virt-controller has marked as outdated. What the node publishes has the labels from when they started.
     outdated: Mutex<Outdated>,
 }
@@ -58,6 +61,7 @@ impl Default for Metrics {
             others: Mutex::new(others),
             permits: Semaphore::new(SCRAPES),
             refused: AtomicU64::new(0),
+            connections: Connections::default(),
             outdated: Mutex::default(),
         }
     }
@@ -99,8 +103,9 @@ impl Metrics {
             return (StatusCode::SERVICE_UNAVAILABLE, "other requests are being served; try again\n")
                 .into_response();
         };
-        let (samples, missing) = collect::everything(vmis, state).await;
+        let (samples, missing) = collect::everything(vmis.clone(), state).await;
         let mut metric_set = of_node(node, &samples, missing, &self.outdated());
+        self.connections.add(&mut metric_set, &vmis);
         metric_set.add(&REFUSED, Vec::new(), Some(self.refused.load(Ordering::Relaxed).into()));
         metrics::response(metric_set, &[&self.others.lock().unwrap_or_else(PoisonError::into_inner)])
     }

@@ -23,6 +23,7 @@ use vireo_api::v1::{HISTORY_BYTES, VirtualMachineInstance};
 use super::error::ApiError;
 use super::find;
 use super::relay::{PLAIN, relay_stream};
+use crate::metrics::Endpoint;
 use crate::node::Node;
 use crate::reconcile::status::Phase;
 use crate::state::VmiDir;
@@ -53,7 +54,9 @@ pub(super) async fn attach(
     let (mut console, has_history) = connect(&node.state.vmi_dir(uid), options.history)
         .await
         .map_err(|error| ApiError::internal(format!("cannot connect to the guest's console: {error}")))?;
+    let connection = node.metrics.connections.open(&vmi, Endpoint::Console);
     Ok(upgrade.protocols([PLAIN]).on_upgrade(async move |mut client| {
+        let _connection = connection;
         if !has_history || announce(&mut client, &mut console).await.is_some() {
             relay_stream(client, console.into_split()).await;
         }

@@ -19,6 +19,7 @@ use super::error::ApiError;
 use super::find;
 use super::relay::{PLAIN, relay, relay_stream};
 use crate::launcher::link::chain;
+use crate::metrics::Endpoint;
 use crate::node::Node;
 
 /// How long a guest may take to answer the first packet.
@@ -41,21 +42,31 @@ pub(super) async fn either(
 ) -> Result<Response, ApiError> {
     let port = port.parse().ok().filter(|port| *port != 0);
     let port: u16 = port.ok_or_else(|| ApiError::bad_request("the port must be a number from 1 to 65535"))?;
-    let address = SocketAddr::new(reachable(&*find(&node, namespace, name)?)?, port);
+    let vmi = find(&node, namespace, name)?;
+    let address = SocketAddr::new(reachable(&vmi)?, port);
     let upgrade = upgrade.map_err(|rejection| {
         ApiError::bad_request(format!("a forwarded port is a websocket: {rejection}"))
     })?;
     let upgrade = upgrade.protocols([PLAIN]);
+    let open = || node.metrics.connections.open(&vmi, Endpoint::PortForward);
     match protocol.as_str() {
         "tcp" => {
             let guest = dialled(timeout(DIAL, TcpStream::connect(address)).await, address)?;
             // Small packets are often interactive.
             guest.set_nodelay(true).map_err(|error| ApiError::internal(chain(&error)))?;
-            Ok(upgrade.on_upgrade(move |client| relay_stream(client, guest.into_split())))
+            let connection = open();
+            Ok(upgrade.on_upgrade(async move |client| {
+                let _connection = connection;
+                relay_stream(client, guest.into_split()).await;
+            }))
         }
         "udp" => {
             let guest = Arc::new(dialled(timeout(DIAL, datagrams(address)).await, address)?);
-            Ok(upgrade.on_upgrade(move |client| relay(client, Arc::clone(&guest), guest)))
+            let connection = open();
+            Ok(upgrade.on_upgrade(async move |client| {
+                let _connection = connection;
+                relay(client, Arc::clone(&guest), guest).await;
+            }))
         }
         _ => Err(ApiError::bad_request(format!("protocol {protocol:?} is neither tcp nor udp"))),
     }

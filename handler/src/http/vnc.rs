@@ -17,6 +17,7 @@ use super::error::ApiError;
 use super::find;
 use super::relay::{PLAIN, relay_stream};
 use crate::launcher::link;
+use crate::metrics::Endpoint;
 use crate::node::Node;
 
 /// The query parameters of a screenshot.
@@ -33,14 +34,19 @@ pub(super) async fn attach(
     Segments((namespace, name)): Segments<(String, String)>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, ApiError> {
-    let uid = display_uid(&*find(&node, namespace, name)?)?;
+    let vmi = find(&node, namespace, name)?;
+    let uid = display_uid(&vmi)?;
     let upgrade = upgrade.map_err(|rejection| {
         ApiError::bad_request(format!("a VNC connection is a websocket: {rejection}"))
     })?;
     let display = UnixStream::connect(node.state.vmi_dir(uid).vnc_socket())
         .await
         .map_err(|error| ApiError::internal(format!("cannot connect to the guest's display: {error}")))?;
-    Ok(upgrade.protocols([PLAIN]).on_upgrade(move |client| relay_stream(client, display.into_split())))
+    let connection = node.metrics.connections.open(&vmi, Endpoint::Vnc);
+    Ok(upgrade.protocols([PLAIN]).on_upgrade(async move |client| {
+        let _connection = connection;
+        relay_stream(client, display.into_split()).await;
+    }))
 }
 
 /// Takes a screenshot.
