@@ -107,7 +107,7 @@ impl<'h> Vireo<'h> {
         Ok(reported.stderr)
     }
 
-    /// Waits until an object is as it should be.
+    /// Waits until an object is as it should be. It may not be there yet.
     fn becomes(
         &self,
         object: &str,
@@ -116,7 +116,8 @@ impl<'h> Vireo<'h> {
     ) -> Result<Value, HostError> {
         let mut last = Value::Null;
         let reached = eventually(&format!("{object} {what}"), STEP, || {
-            last = self.json(&format!("get {object}"))?;
+            let found = self.ok(&format!("get {object} --ignore-not-found -o json"));
+            last = if found.is_empty() { Value::Null } else { serde_json::from_str(&found).expect("JSON") };
             Ok(holds(&last))
         });
         reached.inspect_err(|_| eprintln!("{object} as last seen: {last:#}"))?;
