@@ -1,5 +1,7 @@
 //! Labels, annotations, finalizers and container names by which KubeVirt's components and their users find objects.
 
+use sha2::{Digest as _, Sha256};
+
 /// The label of a VMI that names the node to which it is handed over.
 pub const NODE_LABEL: &str = "kubevirt.io/nodeName";
 /// The label of objects that virt-operator manages; Kubernetes'.
@@ -62,6 +64,19 @@ const HOTPLUG_DEVICES: &str = "/dev/hotplug-disks";
 pub const KERNEL_BOOT_CONTAINER: &str = "kernel-boot-volume";
 
 const DISK_CONTAINER_PREFIX: &str = "volume";
+
+/// The interface of a Pod on the pod network.
+pub const PRIMARY_POD_INTERFACE: &str = "eth0";
+/// How many hexadecimal digits of a hash are in the name of an interface; KubeVirt's.
+const INTERFACE_DIGITS: usize = 11;
+
+/// The interface of a launcher Pod on a secondary network; KubeVirt's.
+pub fn pod_interface(network: &str) -> String {
+    let digest = Sha256::digest(network.as_bytes());
+    let digits = digest.iter().flat_map(|byte| [byte >> 4, byte & 0xf]).take(INTERFACE_DIGITS);
+    let digits = digits.filter_map(|digit| char::from_digit(digit.into(), 16));
+    ["pod".to_owned(), digits.collect()].concat()
+}
 
 /// The container of a launcher Pod with the image of a container disk.
 pub fn disk_container(volume: &str) -> String {

@@ -61,6 +61,9 @@ impl Kind {
     pub const POD: Self = Self::new(CORE, "Pod", "pods");
     /// Node.
     pub const NODE: Self = Self::new(CORE, "Node", "nodes");
+    /// NetworkAttachmentDefinition of Multus.
+    pub const NETWORK: Self =
+        Self::new(("k8s.cni.cncf.io", "v1"), "NetworkAttachmentDefinition", "network-attachment-definitions");
     /// PersistentVolumeClaim.
     pub const CLAIM: Self = Self::new(CORE, "PersistentVolumeClaim", "persistentvolumeclaims");
     /// PersistentVolume.

@@ -9,6 +9,7 @@
 //! crash at any point.
 
 pub mod address;
+pub mod bridge;
 pub mod dns;
 pub(crate) mod inside;
 mod link;
@@ -36,7 +37,7 @@ use nft::{Forward, NftError};
 /// The guest's tap, in its namespace.
 pub const TAP: &str = "tap0";
 /// The namespace's end of the wire.
-pub const POD_INTERFACE: &str = "eth0";
+pub const POD_INTERFACE: &str = vireo_api::names::PRIMARY_POD_INTERFACE;
 const LARGEST_MTU: u32 = 1500;
 /// The least an IPv4 link must carry that a guest would also use for IPv6.
 const SMALLEST_MTU: u32 = 1280;
@@ -73,11 +74,17 @@ pub enum NetworkError {
         #[source]
         source: io::Error,
     },
+    /// A network that the Pod is not on.
+    #[error(
+        "the Pod has no interface {0}: Multus, or another plugin that reads the annotation k8s.v1.cni.cncf.io/networks, \
+         must be installed on the node"
+    )]
+    NoPodInterface(String),
     /// A kernel setting.
     #[error("cannot set {path}")]
     Sysctl {
         /// Below /proc/sys.
-        path: &'static str,
+        path: String,
         /// The kernel's answer.
         #[source]
         source: io::Error,
@@ -278,12 +285,12 @@ fn namespace_error(verb: &'static str, plan: &Plan) -> impl FnOnce(io::Error) ->
 
 /// Sets a value that is per namespace, in the calling thread's. A value that is set already is left alone, so that a
 /// read-only /proc/sys with the right value does.
-fn sysctl(path: &'static str, value: &str) -> Result<Setting, NetworkError> {
+fn sysctl(path: &str, value: &str) -> Result<Setting, NetworkError> {
     let file = format!("/proc/sys/{path}");
     if fs::read_to_string(&file).is_ok_and(|now| now.trim() == value) {
         return Ok(Setting::Unchanged);
     }
-    fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path, source })?;
+    fs::write(&file, value).map_err(|source| NetworkError::Sysctl { path: path.to_owned(), source })?;
     Ok(Setting::Changed)
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct LauncherPod {
     pub(crate) images: BTreeMap<String, String>,
     /// The disks of its claims.
     pub(crate) claims: ClaimDisks,
+    /// Its interfaces that Multus has reported.
+    pub(crate) multus: BTreeSet<String>,
 }
 
 /// An attachment Pod that runs on this node, and has the disk of a hotplugged claim.

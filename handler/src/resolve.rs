@@ -9,6 +9,7 @@ use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
 
 use crate::network::TAP;
+use crate::network::bridge::{Bridge, Bridged, PodInterface, Route};
 use crate::network::dns::Resolver;
 use crate::state::VmiDir;
 use crate::storage::Prepared;
@@ -20,8 +21,10 @@ pub struct Facts<'a> {
     pub dir: &'a VmiDir,
     /// Its disks and kernel.
     pub prepared: &'a Prepared,
-    /// The MTU of its wire.
+    /// The MTU behind masquerade.
     pub mtu: u32,
+    /// The interfaces of its Pod that its guest takes over.
+    pub bridged: &'a Bridged,
     /// The host's name servers.
     pub resolver: &'a Resolver,
     /// `--hypervisor`.
@@ -42,7 +45,11 @@ pub fn request(vm: &Vm, facts: &Facts<'_>) -> wire::LaunchRequest {
         memory_bytes: vm.memory().guest().get(),
         firmware: Some((&boot_source(vm, facts.prepared)).into()),
         disks: vm.fixed_disks().zip(&facts.prepared.disks).map(disk).collect(),
-        interfaces: vm.interfaces().iter().map(|interface| self::interface(vm, interface, facts)).collect(),
+        interfaces: vm
+            .interfaces()
+            .iter()
+            .filter_map(|interface| self::interface(vm, interface, facts))
+            .collect(),
         serial_console: vm.serial_console(),
         rng: vm.rng(),
         graphics: vm.video().is_some(),
@@ -130,17 +137,56 @@ pub fn disk(disk: &Disk, source: &DiskSource) -> wire::Disk {
     (&disk.config().with_source(source.clone())).into()
 }
 
-fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Interface {
-    wire::Interface {
+/// The message of a NIC; none of one on a bridge that is not there.
+fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::Interface> {
+    let mut message = wire::Interface {
         name: interface.name().to_owned(),
         field: interface.field().to_string(),
         model: wire::interface::Model::from(interface.model()).into(),
-        mac: interface.mac().to_string(),
-        tap: TAP.to_owned(),
-        mtu: facts.mtu,
         boot_order: interface.boot_order().unwrap_or(0),
-        lease: Some(lease(vm, interface, facts)),
+        ..wire::Interface::default()
+    };
+    match interface.binding() {
+        Binding::Masquerade { network, .. } => {
+            message.mac = interface.mac()?.to_string();
+            TAP.clone_into(&mut message.tap);
+            message.mtu = facts.mtu;
+            message.lease = Some(wire::Lease {
+                address: network.guest().to_string(),
+                prefix_length: u32::from(network.prefix()),
+                gateway: network.gateway().to_string(),
+                ..lease(vm, interface, facts)
+            });
+        }
+        Binding::Bridge => {
+            let (bridge, pod) = (Bridge::of(vm, interface.name())?, facts.bridged.get(interface.name())?);
+            message.mac = interface.mac().or_else(|| pod.mac())?.to_string();
+            message.tap = bridge.tap();
+            message.mtu = pod.mtu;
+            message.dhcp_device = bridge.name();
+            message.lease = bridged_lease(&bridge, pod, lease(vm, interface, facts));
+        }
     }
+    Some(message)
+}
+
+/// The lease of a guest that takes over the address of an interface, if it has one.
+fn bridged_lease(bridge: &Bridge, pod: &PodInterface, options: wire::Lease) -> Option<wire::Lease> {
+    let net = pod.address?;
+    let routes = pod.routes.iter().filter(|route| route.destination.prefix_len() != 0);
+    let route = |route: &Route| wire::lease::Route {
+        destination: route.destination.addr().to_string(),
+        prefix_length: u32::from(route.destination.prefix_len()),
+        gateway: route.gateway.map(|gateway| gateway.to_string()).unwrap_or_default(),
+    };
+    Some(wire::Lease {
+        address: net.addr().to_string(),
+        prefix_length: u32::from(net.prefix_len()),
+        gateway: pod.gateway().map(|gateway| gateway.to_string()).unwrap_or_default(),
+        server: bridge.server().to_string(),
+        routes: routes.map(route).collect(),
+        ..options
+    })
 }
 
 /// The name servers and search domains of a VM: its own before the host's, which count unless its DNS policy is `None`.
@@ -155,14 +201,11 @@ pub fn resolver(vm: &Vm, host: &Resolver) -> wire::probe_request::Resolver {
     wire::probe_request::Resolver { servers, search_domains }
 }
 
+/// All of a lease but the addresses.
 fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
-    let Binding::Masquerade { network, .. } = interface.binding();
     let dhcp = interface.dhcp();
     let wire::probe_request::Resolver { servers, search_domains } = resolver(vm, facts.resolver);
     wire::Lease {
-        address: network.guest().to_string(),
-        prefix_length: u32::from(network.prefix()),
-        gateway: network.gateway().to_string(),
         dns_servers: servers,
         search_domains,
         hostname: vm.hostname().to_owned(),
@@ -178,6 +221,7 @@ fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
                 value: value.clone(),
             })
             .collect(),
+        ..wire::Lease::default()
     }
 }
 

@@ -232,6 +232,11 @@ impl VmiDir {
         self.path.join("network.json")
     }
 
+    /// What the guest takes over of its Pod.
+    pub fn pod_interfaces(&self) -> PathBuf {
+        self.path.join("pod-interfaces.json")
+    }
+
     /// The stamp that identifies this VMI's launcher process.
     pub fn launcher_stamp(&self) -> PathBuf {
         self.path.join("launcher.stamp")

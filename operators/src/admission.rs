@@ -6,6 +6,7 @@ mod eviction;
 pub mod host_paths;
 pub mod instancetype;
 pub mod kubevirt;
+pub mod networks;
 pub mod pod;
 pub mod pool;
 pub mod replicaset;
@@ -105,8 +106,11 @@ impl Admission {
         new: &Value,
         old: Option<&Value>,
     ) -> Result<Vec<Problem>, kube::Error> {
-        let mut problems: Vec<Problem> =
-            machine_type(kind, new, old, &self.config.current()).into_iter().collect();
+        let config = self.config.current();
+        let mut problems: Vec<Problem> = machine_type(kind, new, old, &config).into_iter().collect();
+        if !config.permit_bridge_on_pod_network {
+            problems.extend(networks::bridge_on_pod_network(kind, new, old));
+        }
         if kind == Kind::VM {
             problems.extend(read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await?);
         }

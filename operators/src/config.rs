@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use vireo_api::spec::{
     Cause, Field, MilliCpus, is_cpu_model, is_dns_subdomain, is_machine_type, label_selector_problems,
 };
-use vireo_api::v1::{DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, Quantity};
+use vireo_api::v1::{
+    DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, NetworkConfiguration, Quantity,
+};
 
 pub(crate) use live::oldest;
 pub use live::{LiveConfig, NAMESPACE};
@@ -26,6 +28,11 @@ const CPU_REQUEST: u64 = 100;
 /// The most that a VMI can have, whose topology may depend on its request.
 const MAX_CPU_REQUEST: u64 = 254_000;
 const EVICTION_STRATEGIES: [&str; 4] = ["External", "LiveMigrate", "LiveMigrateIfPossible", "None"];
+/// Bindings of interfaces.
+const BRIDGE: &str = "bridge";
+const MASQUERADE: &str = "masquerade";
+/// Those of the interface that VMIs without interfaces get.
+const BINDINGS: [&str; 2] = [BRIDGE, MASQUERADE];
 /// When images may be pulled.
 pub(crate) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
@@ -54,6 +61,10 @@ pub struct ClusterConfig {
     pub memory_overcommit: u64,
     /// Labels that nodes of VMIs must have.
     pub node_selectors: BTreeMap<String, String>,
+    /// The binding of the interface on the pod network that VMIs without interfaces get.
+    pub default_binding: &'static str,
+    /// Whether VMIs may have a bridge on the pod network.
+    pub permit_bridge_on_pod_network: bool,
     /// Whether VMIs run on nodes without KVM.
     pub use_emulation: bool,
     /// Resources of the containers of images.
@@ -78,6 +89,8 @@ impl Default for ClusterConfig {
             cpu_allocation_ratio: 10,
             memory_overcommit: 100,
             node_selectors: BTreeMap::new(),
+            default_binding: MASQUERADE,
+            permit_bridge_on_pod_network: true,
             use_emulation: false,
             container_disk: ContainerResources::default(),
             console_log: ContainerResources::default(),
@@ -156,8 +169,7 @@ impl ClusterConfig {
             }
         }
         if let Some(network) = &given.network {
-            let field = at.at("network").at("defaultNetworkInterface");
-            found.one_of(&field, &network.default_network_interface, &["masquerade"]);
+            config.read_network(network, &at.at("network"), &mut found);
         }
         config.read_support(&given.support_container_resources, &at, &mut found);
         if let Some(developer) = &given.developer_configuration {
@@ -195,6 +207,19 @@ impl ClusterConfig {
                 format!("must match the machine type of VMIs that set none, which is {}", self.machine_type);
             found.invalid(&field, &self.emulated_machines.join(", "), &why);
             self.emulated_machines = patterns;
+        }
+    }
+
+    fn read_network(&mut self, given: &NetworkConfiguration, at: &Field, found: &mut Findings) {
+        self.permit_bridge_on_pod_network = given.permit_bridge_interface_on_pod_network.unwrap_or(true);
+        let field = at.at("defaultNetworkInterface");
+        match found.one_of(&field, &given.default_network_interface, &BINDINGS).as_deref() {
+            Some(BRIDGE) if !self.permit_bridge_on_pod_network => {
+                let why = "must be masquerade where permitBridgeInterfaceOnPodNetwork is false";
+                found.invalid(&field, BRIDGE, why);
+            }
+            Some(BRIDGE) => self.default_binding = BRIDGE,
+            Some(_) | None => {}
         }
     }
 

@@ -33,7 +33,7 @@ pub(crate) fn set_defaults(spec: &mut Fields, config: &ClusterConfig, uuid: Uuid
             fill(disk, "imagePullPolicy", policy);
         }
     }
-    devices::set_defaults(spec);
+    devices::set_defaults(spec, config.default_binding);
     for probe in ["livenessProbe", "readinessProbe"] {
         let Some(probe) = existing(spec, probe) else { continue };
         for (field, default) in PROBE {

@@ -5,6 +5,7 @@ mod console_log;
 pub mod controller;
 mod decide;
 pub(crate) mod images;
+mod networks;
 mod nodes;
 mod pod;
 mod resources;

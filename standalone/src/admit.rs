@@ -11,7 +11,7 @@ use vireo_client::Kind;
 use vireo_handler::provisioner::CLASS;
 use vireo_handler::storage::AllowedPaths;
 use vireo_operators::Problem;
-use vireo_operators::admission::{self, reserved, vmi};
+use vireo_operators::admission::{self, networks, reserved, vmi};
 
 use crate::host_paths;
 use crate::resource::{claim, storage, volume};
@@ -80,7 +80,8 @@ impl Admission for VirtAdmission {
         none(storage(attributes, new))?;
         let Some(kind) = kind(resource) else { return Ok(Vec::new()) };
         answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
-        none(host_paths::validate(&self.allowed, kind, new, old))
+        none(host_paths::validate(&self.allowed, kind, new, old))?;
+        none(causes(networks::without_pods(kind, new, old)))
     }
 
     fn delete(

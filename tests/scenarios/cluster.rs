@@ -6,6 +6,7 @@ mod guest;
 mod installation;
 mod kvm;
 mod machine;
+mod networks;
 mod refused;
 mod volumes;
 
@@ -182,6 +183,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     refused::images(&vireo)?;
     refused::quota(&vireo)?;
     volumes::are_kept(&vireo, volumes::Storage::Node)?;
+    networks::are_attached(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::is_updated(&vireo)?;
     machine::outlives_its_components(&vireo)?;

@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use vireo_vmconfig::{MacAddr, NicModel, UnknownName};
 
 use super::disk::{BootOrders, boot_order};
-use super::network::{Binding, Network};
+use super::network::{Binding, BindingKind, Network, NetworkSource, binding};
 use super::report::Findings;
 use super::syntax::is_one_line;
 use super::{Field, VmiUid};
@@ -18,8 +18,9 @@ pub struct Interface {
     name: String,
     field: Field,
     model: NicModel,
-    mac: MacAddr,
+    mac: Option<MacAddr>,
     boot_order: Option<u32>,
+    network: NetworkSource,
     binding: Binding,
     dhcp: Dhcp,
 }
@@ -104,14 +105,25 @@ impl Interface {
         self.model
     }
 
-    /// Its address; derived from the VM and its name where the manifest gives none.
-    pub fn mac(&self) -> MacAddr {
+    /// Its address. Where the manifest gives none, behind masquerade one that is derived from the VM and its name, and on
+    /// a bridge none: it is that of the interface in the Pod.
+    pub fn mac(&self) -> Option<MacAddr> {
         self.mac
     }
 
     /// From 1; unique in the VM.
     pub fn boot_order(&self) -> Option<u32> {
         self.boot_order
+    }
+
+    /// What its network is.
+    pub fn network(&self) -> &NetworkSource {
+        &self.network
+    }
+
+    /// The interface of the Pod that is on its network.
+    pub fn pod_interface(&self) -> String {
+        self.network.pod_interface(&self.name)
     }
 
     /// How it is bound to its network.
@@ -163,30 +175,47 @@ fn joined(
     let networks = super::network::read(networks, interfaces, found);
     let at = Field::new("spec.domain.devices.interfaces");
     let mut read = Vec::new();
+    let mut macs = Vec::new();
     for (index, interface) in interfaces.iter().enumerate() {
         let field = at.index(index);
         let earlier = interfaces.get(..index).unwrap_or_default();
         let network = name(interface, earlier, &networks, &field.at("name"), found);
-        let bound = binding(interface, &field, found);
+        let kind = binding(interface, &field, found);
         let ports = ports(&interface.ports, &field.at("ports"), found);
         let model = model(&interface.model, &field.at("model"), found);
-        let mac = mac(interface, uid, &field.at("macAddress"), found);
+        let mac = mac(interface, &field.at("macAddress"), found);
+        if let Some(mac) = mac.filter(|mac| macs.contains(mac)) {
+            found.duplicate_value(&field.at("macAddress"), &mac.to_string());
+        }
+        macs.extend(mac);
         let boot_order = boot_order(interface.boot_order, &field.at("bootOrder"), taken, found);
         let dhcp = interface.dhcp_options.as_ref();
         let dhcp = dhcp.map(|dhcp| self::dhcp(dhcp, &field.at("dhcpOptions"), found)).unwrap_or_default();
         properties(interface, &field, found);
-        if let (true, Some(network), Some(mac)) = (bound, network.and_then(|network| network.pod), mac) {
-            let binding = Binding::Masquerade { network, ports };
-            read.push(Interface {
-                name: interface.name.clone(),
-                field,
-                model,
-                mac,
-                boot_order,
-                binding,
-                dhcp,
-            });
-        }
+        let Some(Network { source: Some(source), guest, .. }) = network else { continue };
+        let (binding, mac) = match (kind, guest) {
+            (Some(BindingKind::Masquerade), Some(network)) => {
+                let derived = || uid.map(|uid| uid.mac_of(&interface.name));
+                let Some(mac) = mac.or_else(derived) else { continue };
+                (Binding::Masquerade { network: *network, ports }, Some(mac))
+            }
+            (Some(BindingKind::Masquerade), None) => {
+                if let NetworkSource::Multus(_) = source {
+                    let message = "masquerade is for the pod network alone: write bridge: {}";
+                    found.invalid(&field.at("masquerade"), message);
+                }
+                continue;
+            }
+            (Some(BindingKind::Bridge), _) => {
+                let why = "a bridge forwards everything";
+                found.notice_if(!ports.is_empty(), &field.at("ports"), why);
+                (Binding::Bridge, mac)
+            }
+            (None, _) => continue,
+        };
+        let name = interface.name.clone();
+        let network = source.clone();
+        read.push(Interface { name, field, model, mac, boot_order, network, binding, dhcp });
     }
     read
 }
@@ -219,39 +248,6 @@ fn name<'a>(
         );
     }
     network
-}
-
-/// Whether it is the one binding there is.
-fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> bool {
-    let others = [
-        ("bridge", interface.bridge.is_some()),
-        ("sriov", interface.sriov.is_some()),
-        ("passtBinding", interface.passt_binding.is_some()),
-        ("slirp", interface.slirp.is_some()),
-        ("macvtap", interface.macvtap.is_some()),
-        ("passt", interface.passt.is_some()),
-        ("binding", interface.binding.is_some()),
-    ];
-    let mut given = usize::from(interface.masquerade.is_some());
-    for (name, there) in others {
-        if there {
-            given += 1;
-            let message = format!("the binding {name} is not available: use masquerade: {{}}");
-            found.not_supported(&at.at(name), message);
-        }
-    }
-    match given {
-        1 => interface.masquerade.is_some(),
-        0 if interface.extra.is_empty() => {
-            found.required_value(at, "write masquerade: {}");
-            false
-        }
-        0 => false,
-        _ => {
-            found.invalid(at, "has several bindings: keep masquerade: {}");
-            false
-        }
-    }
 }
 
 fn ports(ports: &[v1::Port], at: &Field, found: &mut Findings) -> Vec<Port> {
@@ -313,9 +309,10 @@ fn model(text: &str, at: &Field, found: &mut Findings) -> NicModel {
     }
 }
 
-fn mac(interface: &v1::Interface, uid: Option<&VmiUid>, at: &Field, found: &mut Findings) -> Option<MacAddr> {
+/// The address that a manifest gives.
+fn mac(interface: &v1::Interface, at: &Field, found: &mut Findings) -> Option<MacAddr> {
     if interface.mac_address.is_empty() {
-        return uid.map(|uid| uid.mac_of(&interface.name));
+        return None;
     }
     match interface.mac_address.parse::<MacAddr>() {
         Ok(mac) if mac.octets() == RESERVED_MAC => {
@@ -375,9 +372,7 @@ fn properties(interface: &v1::Interface, at: &Field, found: &mut Findings) {
     match interface.state.as_str() {
         "" | "up" => {}
         "down" => found.refuse_if(true, &at.at("state"), "a NIC without link"),
-        "absent" => {
-            found.invalid(&at.at("state"), "absent is supported on bridges only: remove the interface");
-        }
+        "absent" => found.refuse_if(true, &at.at("state"), "unplugging a NIC"),
         other => found.invalid_value(&at.at("state"), other, "must be up"),
     }
 }

@@ -3,7 +3,9 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use super::report::Findings;
+use super::syntax::is_dns_subdomain;
 use super::{Field, Port};
+use crate::names::{PRIMARY_POD_INTERFACE, pod_interface};
 use crate::v1;
 
 /// What masquerade uses where a manifest sets none.
@@ -65,7 +67,7 @@ impl fmt::Display for Ipv4Net {
     }
 }
 
-/// How a NIC is bound to the pod's network.
+/// How a NIC is bound to its network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// Address translation: the guest has an address of a network of its own.
@@ -75,14 +77,122 @@ pub enum Binding {
         /// What is forwarded to the guest; everything when empty.
         ports: Vec<Port>,
     },
+    /// A Linux bridge: the guest takes over the MAC and the IP address of the interface in the Pod.
+    Bridge,
+}
+
+/// What a network is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkSource {
+    /// The network of Pods.
+    Pod,
+    /// A NetworkAttachmentDefinition of Multus.
+    Multus(NetworkAttachment),
+}
+
+/// A reference to a NetworkAttachmentDefinition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkAttachment {
+    namespace: Option<String>,
+    name: String,
+    is_default: bool,
+}
+
+impl NetworkAttachment {
+    /// The reference of a network, if it has a valid one.
+    pub fn read(multus: &v1::MultusNetwork) -> Option<Self> {
+        let (namespace, name) = match multus.network_name.split_once('/') {
+            Some((namespace, name)) => (Some(namespace), name),
+            None => (None, multus.network_name.as_str()),
+        };
+        let is_namespace = |namespace: &str| is_dns_subdomain(namespace) && !namespace.contains('.');
+        (is_dns_subdomain(name) && namespace.is_none_or(is_namespace)).then(|| Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.to_owned(),
+            is_default: multus.default == Some(true),
+        })
+    }
+
+    /// Its namespace, if it is not that of the VMI.
+    pub fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether it replaces the network of Pods.
+    pub fn is_default(&self) -> bool {
+        self.is_default
+    }
+}
+
+impl NetworkSource {
+    /// Whether it is what the first interface of the Pod is on.
+    pub fn is_primary(&self) -> bool {
+        match self {
+            Self::Pod => true,
+            Self::Multus(attachment) => attachment.is_default,
+        }
+    }
+
+    /// The interface of the Pod on a network of this name.
+    pub fn pod_interface(&self, network: &str) -> String {
+        if self.is_primary() { PRIMARY_POD_INTERFACE.to_owned() } else { pod_interface(network) }
+    }
+}
+
+/// A binding that there is.
+#[derive(Clone, Copy)]
+pub(super) enum BindingKind {
+    Bridge,
+    Masquerade,
+}
+
+/// The binding of an interface, if it has one that there is.
+pub(super) fn binding(interface: &v1::Interface, at: &Field, found: &mut Findings) -> Option<BindingKind> {
+    let others = [
+        ("sriov", interface.sriov.is_some()),
+        ("passtBinding", interface.passt_binding.is_some()),
+        ("slirp", interface.slirp.is_some()),
+        ("macvtap", interface.macvtap.is_some()),
+        ("passt", interface.passt.is_some()),
+        ("binding", interface.binding.is_some()),
+    ];
+    let known = [
+        interface.bridge.as_ref().map(|_| BindingKind::Bridge),
+        interface.masquerade.as_ref().map(|_| BindingKind::Masquerade),
+    ];
+    let mut given = known.iter().flatten().count();
+    for (name, there) in others {
+        if there {
+            given += 1;
+            let message =
+                format!("the binding {name} is not available: use masquerade: {{}} or bridge: {{}}");
+            found.not_supported(&at.at(name), message);
+        }
+    }
+    match given {
+        1 => {}
+        0 if interface.extra.is_empty() => {
+            found.required_value(at, "write masquerade: {} for the pod network, or bridge: {}");
+        }
+        0 => {}
+        _ => found.invalid(at, "has several bindings: keep one"),
+    }
+    known.into_iter().flatten().next().filter(|_| given == 1)
 }
 
 /// A network and where it was written.
 #[derive(Clone, Debug)]
 pub(super) struct Network {
     pub(super) name: String,
-    /// The guest's own network; absent unless it is the pod network.
-    pub(super) pod: Option<Ipv4Net>,
+    /// What it is; absent where that cannot be read.
+    pub(super) source: Option<NetworkSource>,
+    /// The guest's own network behind masquerade.
+    pub(super) guest: Option<Ipv4Net>,
 }
 
 pub(super) fn read(
@@ -99,24 +209,49 @@ pub(super) fn read(
         match kinds.iter().filter(|there| **there).count() {
             1 => {}
             0 if !network.extra.is_empty() => {}
-            0 => found.required_value(&at, "write pod: {}"),
+            0 => found.required_value(&at, "write pod: {}, or multus with a networkName"),
             _ => found.invalid(&at, "is several networks at once: keep one of pod, multus and resourceClaim"),
         }
-        for (field, there, what) in [
-            ("multus", network.multus.is_some(), "a secondary network"),
-            ("resourceClaim", network.resource_claim.is_some(), "a network of a resource claim"),
-        ] {
-            if there {
-                found.not_supported(&at.at(field), format!("{what} is not available yet: use pod"));
+        if network.resource_claim.is_some() {
+            let message = "a network of a resource claim is not available yet: use pod or multus";
+            found.not_supported(&at.at("resourceClaim"), message);
+        }
+        let guest = network.pod.as_ref().and_then(|pod| vm_network(pod, &at.at("pod"), found));
+        let source = source(network, &at, found);
+        let is_primary = |network: &Network| network.source.as_ref().is_some_and(NetworkSource::is_primary);
+        let before = read.iter().find(|before| is_primary(before)).and_then(|before| before.source.as_ref());
+        match (&source, before) {
+            (Some(NetworkSource::Pod), Some(NetworkSource::Pod)) => {
+                found.duplicate(&at.at("pod"), "a network before this one is the pod network, too: keep one");
             }
+            (Some(source), Some(_)) if source.is_primary() => {
+                let message = "a network before this one is what the first interface of the Pod is on, too: a VMI has \
+                               either the pod network or one multus network with default: true";
+                found.duplicate(&at, message);
+            }
+            _ => {}
         }
-        let pod = network.pod.as_ref().and_then(|pod| vm_network(pod, &at.at("pod"), found));
-        if network.pod.is_some() && networks.iter().take(index).any(|other| other.pod.is_some()) {
-            found.duplicate(&at.at("pod"), "a network before this one is the pod network, too: keep one");
-        }
-        read.push(Network { name: network.name.clone(), pod });
+        read.push(Network { name: network.name.clone(), source, guest });
     }
     read
+}
+
+fn source(network: &v1::Network, at: &Field, found: &mut Findings) -> Option<NetworkSource> {
+    if network.pod.is_some() {
+        return Some(NetworkSource::Pod);
+    }
+    let multus = network.multus.as_ref()?;
+    let at = at.at("multus").at("networkName");
+    if multus.network_name.is_empty() {
+        found.required_value(&at, "name a NetworkAttachmentDefinition");
+        return None;
+    }
+    let read = NetworkAttachment::read(multus);
+    if read.is_none() {
+        let detail = "must be the name of a NetworkAttachmentDefinition, or its namespace, '/' and its name";
+        found.invalid_value(&at, &multus.network_name, detail);
+    }
+    read.map(NetworkSource::Multus)
 }
 
 fn name(name: &str, before: &[Network], interfaces: &[v1::Interface], at: &Field, found: &mut Findings) {

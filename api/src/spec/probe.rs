@@ -223,7 +223,13 @@ fn target(
     interfaces: &[Interface],
     found: &mut Findings,
 ) -> Option<(u16, Option<ProbeHost>)> {
-    if host.is_empty() && interfaces.is_empty() {
+    let is_masqueraded = |one: &Interface| matches!(one.binding(), Binding::Masquerade { .. });
+    let is_bridged = |one: &Interface| one.network().is_primary() && matches!(one.binding(), Binding::Bridge);
+    if interfaces.iter().any(is_bridged) {
+        let message = "needs the address of the Pod, which the guest has where the binding of the pod network is bridge: \
+                       use exec or guestAgentPing, or the binding masquerade";
+        found.not_supported(at, message);
+    } else if host.is_empty() && !interfaces.iter().any(is_masqueraded) {
         found.invalid(at, "needs an interface on the pod network");
     }
     let target = match host.parse() {
@@ -262,6 +268,7 @@ fn number(
         Some(IntOrString::String(name)) => {
             let ports = interfaces.iter().flat_map(|interface| match interface.binding() {
                 Binding::Masquerade { ports, .. } => ports.as_slice(),
+                Binding::Bridge => &[],
             });
             let named = |port: &&super::Port| port.protocol() == Protocol::Tcp && port.name() == Some(name);
             match ports.clone().find(named) {

@@ -107,9 +107,11 @@ shapes! {
 
     /// Network settings of VMIs.
     pub struct NetworkConfiguration {
-        /// Binding of the interface on the pod network that VMIs without interfaces get. The only supported binding is
-        /// `masquerade`, which is the default.
+        /// Binding of the interface on the pod network that VMIs without interfaces get: `bridge` or `masquerade`, which
+        /// is the default.
         pub default_network_interface: String,
+        /// Permits the binding `bridge` on the pod network. Defaults to true.
+        pub permit_bridge_interface_on_pod_network: Option<bool>,
     }
 
     /// Devices and features of VMIs.

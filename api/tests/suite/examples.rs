@@ -63,11 +63,7 @@ fn invalid_manifests_get_every_problem_at_once() {
         ("two-sources", &["spec.volumes[0]"]),
         (
             "unknown-binding",
-            &[
-                "spec.domain.devices.interfaces[0].bridge",
-                "spec.domain.devices.interfaces[1].teleport",
-                "spec.networks[1].multus",
-            ],
+            &["spec.domain.devices.interfaces[0].macvtap", "spec.domain.devices.interfaces[1].teleport"],
         ),
         (
             "wrong-types",

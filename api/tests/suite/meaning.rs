@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, HostDiskCreate, HypervisorChoice, ProbeQuestion, VolumeSource,
+    Balloon, Binding, BootSource, Bytes, HostDiskCreate, HypervisorChoice, NetworkSource, ProbeQuestion,
+    VolumeSource,
 };
 use vireo_vmconfig::{
     CacheMode, CpuModel, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy,
@@ -152,10 +153,41 @@ fn interfaces_are_joined_with_their_networks() {
     }))
     .unwrap();
     let [nic] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
-    assert_eq!((nic.model(), nic.mac().to_string()), (NicModel::E1000e, "52:54:00:00:00:01".to_owned()));
-    let Binding::Masquerade { network, ports } = nic.binding();
+    assert_eq!(
+        (nic.model(), nic.mac().unwrap().to_string()),
+        (NicModel::E1000e, "52:54:00:00:00:01".to_owned())
+    );
+    let Binding::Masquerade { network, ports } = nic.binding() else { panic!("{nic:?}") };
     assert_eq!((network.guest().to_string(), network.prefix()), ("192.168.7.2".to_owned(), 24));
     assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
+}
+
+#[test]
+fn a_nic_on_a_bridge_takes_over_an_interface_of_its_pod() {
+    let vm = with_spec(json!({
+        "networks": [{"name": "default", "pod": {}}, {"name": "blue", "multus": {"networkName": "lan"}},
+            {"name": "red", "multus": {"networkName": "shop/lan"}}],
+        "domain": {"devices": {"interfaces": [{"name": "default", "masquerade": {}},
+            {"name": "blue", "bridge": {}, "macAddress": "52:54:00:00:00:07"},
+            {"name": "red", "bridge": {}, "ports": [{"port": 80}]}]}},
+    }))
+    .unwrap();
+    let [pods, blue, red] = vm.interfaces() else { panic!("{:?}", vm.interfaces()) };
+    assert_eq!((pods.network(), pods.pod_interface()), (&NetworkSource::Pod, "eth0".to_owned()));
+    assert_eq!((blue.binding(), blue.pod_interface()), (&Binding::Bridge, "pod16477688c0e".to_owned()));
+    assert_eq!(blue.mac().unwrap().to_string(), "52:54:00:00:00:07");
+    assert_eq!((red.pod_interface(), red.mac()), ("podb1f51a511f1".to_owned(), None));
+    let NetworkSource::Multus(lan) = red.network() else { panic!("{red:?}") };
+    assert_eq!((lan.namespace(), lan.name(), lan.is_default()), (Some("shop"), "lan", false));
+    let fields: Vec<_> = vm.notices().iter().map(|notice| notice.field().as_str()).collect();
+    assert_eq!(fields, ["spec.domain.devices.interfaces[2].ports"]);
+
+    let vm = with_spec(json!({
+        "networks": [{"name": "default", "multus": {"networkName": "lan", "default": true}}],
+        "domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}},
+    }))
+    .unwrap();
+    assert_eq!(vm.interfaces()[0].pod_interface(), "eth0");
 }
 
 #[test]

@@ -428,6 +428,12 @@ fn volumes_that_are_plugged_in() {
 #[test]
 fn networks() {
     let pod = |pod: Value| json!({"networks": [{"name": "default", "pod": pod}]});
+    let multus = |multus: Value| json!({"networks": [{"name": "default", "multus": multus}]});
+    let bridged = |source: Value| {
+        let mut spec = multus(source);
+        spec["domain"] = json!({"devices": {"interfaces": [{"name": "default", "bridge": {}}]}});
+        spec
+    };
     each_is_refused(
         with_spec,
         "spec.",
@@ -436,9 +442,14 @@ fn networks() {
             (pod(json!({"vmNetworkCIDR": "10.0.2.0"})), "networks[0].pod.vmNetworkCIDR", Invalid),
             (pod(json!({"vmNetworkCIDR": "10.0.2.0/31"})), "networks[0].pod.vmNetworkCIDR", Invalid),
             (json!({"networks": [{"name": "default"}]}), "networks[0]", Required),
+            (multus(json!({"networkName": "x"})), "domain.devices.interfaces[0].masquerade", Invalid),
+            (bridged(json!({"networkName": ""})), "networks[0].multus.networkName", Required),
+            (bridged(json!({"networkName": "a/b/c"})), "networks[0].multus.networkName", Invalid),
+            (bridged(json!({"networkName": "a.b/c"})), "networks[0].multus.networkName", Invalid),
+            (bridged(json!({"networkName": "X"})), "networks[0].multus.networkName", Invalid),
             (
-                json!({"networks": [{"name": "default", "multus": {"networkName": "x"}}]}),
-                "networks[0].multus",
+                json!({"networks": [{"name": "default", "resourceClaim": {"claimName": "x", "requestName": "y"}}]}),
+                "networks[0].resourceClaim",
                 NotSupported,
             ),
         ],
@@ -450,7 +461,7 @@ fn a_network_that_nothing_is_on_is_refused() {
     let more = json!({"name": "other", "multus": {"networkName": "x"}});
     let report = with_spec(json!({"networks": ["+", more]})).unwrap_err();
     let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
-    assert_eq!(reported, [("spec.networks[1].name", NotFound), ("spec.networks[1].multus", NotSupported)]);
+    assert_eq!(reported, [("spec.networks[1].name", NotFound)]);
 }
 
 #[test]
@@ -462,6 +473,52 @@ fn one_vmi_has_one_pod_network() {
     .unwrap_err();
     assert_eq!(report.problems()[0].field().as_str(), "spec.networks[1].pod");
     assert_eq!(report.problems().len(), 1);
+    let report = with_spec(json!({
+        "networks": [{"name": "default", "pod": {}},
+            {"name": "second", "multus": {"networkName": "x", "default": true}}],
+        "domain": {"devices": {"interfaces": ["+", {"name": "second", "bridge": {}}]}},
+    }))
+    .unwrap_err();
+    let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    assert_eq!(reported, [("spec.networks[1]", Duplicate)]);
+}
+
+#[test]
+fn a_guest_on_a_bridge_is_not_reached_by_the_address_of_its_pod() {
+    let on = |multus: bool| {
+        let source = if multus { json!({"networkName": "x"}) } else { Value::Null };
+        let pod = if multus { Value::Null } else { json!({}) };
+        move |probe: Value| {
+            with_spec(json!({
+                "networks": [{"name": "default", "pod": pod, "multus": source}],
+                "domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}},
+                "readinessProbe": probe,
+            }))
+        }
+    };
+    let (pods, multus) = (on(false), on(true));
+    for probe in [json!({"tcpSocket": {"port": 80}}), json!({"tcpSocket": {"port": 80, "host": "192.0.2.1"}})]
+    {
+        let report = pods(probe).unwrap_err();
+        let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+        assert_eq!(reported, [("spec.readinessProbe.tcpSocket", NotSupported)]);
+    }
+    assert!(pods(json!({"guestAgentPing": {}})).is_ok());
+    let report = multus(json!({"httpGet": {"port": 80}})).unwrap_err();
+    assert_eq!(report.problems()[0].field().as_str(), "spec.readinessProbe.httpGet");
+    assert!(multus(json!({"httpGet": {"port": 80, "host": "192.0.2.1"}})).is_ok());
+}
+
+#[test]
+fn macs_are_unique() {
+    let nic = |name: &str| json!({"name": name, "bridge": {}, "macAddress": "52:54:00:00:00:07"});
+    let report = with_spec(json!({
+        "networks": [{"name": "a", "pod": {}}, {"name": "b", "multus": {"networkName": "x"}}],
+        "domain": {"devices": {"interfaces": [nic("a"), nic("b")]}},
+    }))
+    .unwrap_err();
+    let reported: Vec<_> = report.problems().iter().map(|p| (p.field().as_str(), p.cause())).collect();
+    assert_eq!(reported, [("spec.domain.devices.interfaces[1].macAddress", Duplicate)]);
 }
 
 #[test]
@@ -496,7 +553,8 @@ fn interfaces() {
         (nic(json!({"pciAddress": "0000:00:05.0"})), "[0].pciAddress", NotSupported),
         (nic(json!({"acpiIndex": 1})), "[0].acpiIndex", NotSupported),
         (nic(json!({"state": "down"})), "[0].state", NotSupported),
-        (nic(json!({"state": "absent"})), "[0].state", Invalid),
+        (nic(json!({"state": "absent"})), "[0].state", NotSupported),
+        (nic(json!({"bridge": {}})), "[0]", Invalid),
         (dhcp(json!({"ntpServers": ["time.example"]})), "[0].dhcpOptions.ntpServers[0]", Invalid),
         (dhcp(json!({"bootFileName": "a\nb"})), "[0].dhcpOptions.bootFileName", Invalid),
         (
@@ -510,7 +568,7 @@ fn interfaces() {
             Duplicate,
         ),
     ];
-    for binding in ["bridge", "sriov", "passtBinding", "slirp", "macvtap", "passt", "binding"] {
+    for binding in ["sriov", "passtBinding", "slirp", "macvtap", "passt", "binding"] {
         let field: &'static str = format!("[0].{binding}").leak();
         rows.push((nic(json!({"masquerade": null, binding: {}})), field, NotSupported));
     }

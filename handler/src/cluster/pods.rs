@@ -39,6 +39,9 @@ use images::{ImageImporter, OfferedImage, PulledImage};
 /// How many VMIs are reconciled at a time.
 const WORKERS: usize = 4;
 
+/// What Multus has attached.
+const NETWORK_STATUS_ANNOTATION: &str = "k8s.v1.cni.cncf.io/network-status";
+
 /// A launcher Pod as the node agent caches it.
 #[derive(Debug)]
 pub(super) struct LauncherPod {
@@ -64,6 +67,7 @@ impl LauncherPod {
             address: text(&self.status["podIP"]),
             images: self.init_containers().map(image).collect(),
             claims: self.claims(),
+            multus: self.multus(),
         }
     }
 
@@ -71,6 +75,14 @@ impl LauncherPod {
     fn claims(&self) -> ClaimDisks {
         let noted = self.metadata.annotations.get(CLAIM_DISKS_ANNOTATION);
         noted.and_then(|noted| serde_json::from_str(noted).ok()).unwrap_or_default()
+    }
+
+    /// Its interfaces that Multus has reported.
+    fn multus(&self) -> BTreeSet<String> {
+        let reported = self.metadata.annotations.get(NETWORK_STATUS_ANNOTATION);
+        let reported: Option<Vec<Value>> = reported.and_then(|reported| serde_json::from_str(reported).ok());
+        let names = reported.iter().flatten().filter_map(|network| network["interface"].as_str());
+        names.map(str::to_owned).collect()
     }
 
     fn init_containers(&self) -> impl Iterator<Item = &Value> {

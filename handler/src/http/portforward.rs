@@ -21,6 +21,7 @@ use super::relay::{PLAIN, relay, relay_stream};
 use crate::launcher::link::chain;
 use crate::metrics::Endpoint;
 use crate::node::Node;
+use crate::reconcile::status::primary;
 
 /// How long a guest may take to answer the first packet.
 const DIAL: Duration = Duration::from_secs(30);
@@ -78,7 +79,7 @@ fn reachable(vmi: &VirtualMachineInstance) -> Result<IpAddr, ApiError> {
     if vmi.status.conditions.iter().any(|one| one.r#type == "Paused" && one.status == "True") {
         return Err(ApiError::not_now(&vmi.metadata.name, "VMI is paused"));
     }
-    let first = vmi.status.interfaces.first().map(|interface| interface.ip_address.as_str());
+    let first = primary(&vmi.status.interfaces).map(|interface| interface.ip_address.as_str());
     let first = first.filter(|address| !address.is_empty());
     let first = first.ok_or_else(|| ApiError::bad_request("no network interfaces are present"))?;
     first.parse().map_err(|_| ApiError::internal(format!("the VMI's address {first:?} is none")))
@@ -115,7 +116,11 @@ mod tests {
             let mut vmi = VirtualMachineInstance::default();
             vmi.status.phase = phase.to_owned();
             vmi.status.interfaces = address
-                .map(|address| InterfaceStatus { ip_address: address.into(), ..Default::default() })
+                .map(|address| InterfaceStatus {
+                    ip_address: address.into(),
+                    pod_interface_name: "eth0".into(),
+                    ..Default::default()
+                })
                 .into_iter()
                 .collect();
             if paused {
@@ -130,5 +135,15 @@ mod tests {
         assert_eq!(vmi("Running", Some(""), false), Err(400));
         assert_eq!(vmi("Scheduled", Some("10.201.0.2"), false), Err(400));
         assert_eq!(vmi("Failed", Some("10.201.0.2"), false), Err(409));
+
+        let mut secondary = VirtualMachineInstance::default();
+        secondary.status.phase = "Running".to_owned();
+        secondary.status.interfaces = vec![InterfaceStatus {
+            ip_address: "169.254.169.254".into(),
+            pod_interface_name: "pod16477688c0e".into(),
+            ..Default::default()
+        }];
+        let refused = reachable(&secondary).map_err(|fault| fault.code.as_u16());
+        assert_eq!(refused, Err(400), "the guest may have named that address");
     }
 }

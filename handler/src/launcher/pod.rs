@@ -131,7 +131,8 @@ pub(crate) fn open(
         let opened = netns::inside(namespace, move || tap::open(&device))?;
         files.push((tap_name(&interface.tap), opened.map_err(named(&interface.tap))?));
         if interface.lease.is_some() {
-            let device = interface.tap.clone();
+            let device = Some(&interface.dhcp_device).filter(|device| !device.is_empty());
+            let device = device.unwrap_or(&interface.tap).clone();
             let socket = netns::inside(namespace, move || dhcp_socket(&device))?;
             files
                 .push((dhcp_name(&interface.tap), socket.map_err(named("the DHCP server's socket"))?.into()));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use vireo_api::decode::{self, Decoded};
-use vireo_api::spec::{ImageRef, NO_REGISTRY, Report, Vm};
+use vireo_api::spec::{Binding, ImageRef, Interface, NO_REGISTRY, Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::{Key, Problem};
@@ -70,6 +70,7 @@ fn validate(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Docum
     decoded.object.metadata.uid.clear();
     decoded.object.status = Default::default();
     let content = match checked {
+        Ok(vm) if vm.interfaces().iter().any(is_bridged) => Content::Rejected(bridges(&vm)),
         Ok(vm) if vm.registry_images().next().is_some() => Content::Rejected(registry_images(&vm)),
         Ok(vm) => Content::Accepted(Arc::new(Accepted { notices: notices(&vm), vmi: decoded.object })),
         Err(report) => Content::Rejected(problems(&report)),
@@ -104,6 +105,20 @@ fn registry_images(vm: &Vm) -> Vec<Problem> {
         Problem { field, message }
     };
     vm.registry_images().map(problem).collect()
+}
+
+fn is_bridged(interface: &Interface) -> bool {
+    matches!(interface.binding(), Binding::Bridge)
+}
+
+/// No CNI plugin gives a VMI of a manifest in a directory an interface to take over.
+fn bridges(vm: &Vm) -> Vec<Problem> {
+    let bridged = vm.interfaces().iter().filter(|interface| is_bridged(interface));
+    let problem = |interface: &Interface| Problem {
+        field: interface.field().at("bridge").to_string(),
+        message: "is available in clusters only: use masquerade: {} on the pod network".to_owned(),
+    };
+    bridged.map(problem).collect()
 }
 
 fn problems(report: &Report) -> Vec<Problem> {

@@ -5,9 +5,12 @@ use vireo_api::spec::{self, Binding, Vm};
 use super::Inside;
 use super::nft::{Forward, Protocol};
 
-/// The guest's side of the network that a spec requests.
+/// The guest's side of masquerade, which a spec requests for at most one NIC.
 pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
-    let Binding::Masquerade { network, ports } = vm.interfaces().first()?.binding();
+    let (network, ports) = vm.interfaces().iter().find_map(|one| match one.binding() {
+        Binding::Masquerade { network, ports } => Some((network, ports)),
+        Binding::Bridge => None,
+    })?;
     let forward = |port: &spec::Port| Forward {
         protocol: match port.protocol() {
             spec::Protocol::Tcp => Protocol::Tcp,

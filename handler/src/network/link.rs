@@ -5,12 +5,20 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::RawFd;
 
 use futures_util::TryStreamExt as _;
-use rtnetlink::packet_route::address::AddressAttribute;
+use ipnet::Ipv4Net;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
-use rtnetlink::packet_route::route::RouteAttribute;
-use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
+};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder,
+};
+use vireo_vmconfig::MacAddr;
 
 use super::NetworkError;
+use super::bridge::{PodInterface, Route};
 
 /// `ENODEV`: no such link.
 const NO_DEVICE: i32 = 19;
@@ -149,11 +157,139 @@ impl Links {
         let Some(index) = uplink else { return Ok(None) };
         let link = self.handle.link().get().match_index(index).execute().try_next().await;
         let link = link.map_err(failed("look at the uplink"))?;
-        Ok(link.and_then(|link| {
-            link.attributes.iter().find_map(|attribute| match attribute {
-                LinkAttribute::Mtu(mtu) => Some(*mtu),
-                _ => None,
-            })
+        Ok(link.as_ref().and_then(mtu))
+    }
+
+    /// Makes a bridge of a MAC. An existing one is kept.
+    pub(super) async fn add_bridge(&self, name: &str, mac: MacAddr) -> Result<(), NetworkError> {
+        if self.find(name).await?.is_some() {
+            return Ok(());
+        }
+        // Nobody asks who listens to a multicast group, so that all of them go everywhere.
+        let bridge = LinkBridge::new(name).mcast_snooping(false).address(mac.octets().to_vec()).build();
+        self.handle.link().add(bridge).execute().await.map_err(failed(format!("make bridge {name}")))
+    }
+
+    /// Puts a link into a bridge.
+    pub(super) async fn set_controller(&self, name: &str, bridge: &str) -> Result<(), NetworkError> {
+        let (index, bridge_index) = (self.index(name).await?, self.index(bridge).await?);
+        let put = LinkUnspec::new_with_index(index).controller(bridge_index).build();
+        self.handle.link().set(put).execute().await.map_err(failed(format!("put {name} into {bridge}")))
+    }
+
+    /// Has a bridge learn no addresses from one of its links.
+    pub(super) async fn stop_learning(&self, name: &str) -> Result<(), NetworkError> {
+        let port = LinkBridgePort::new(self.index(name).await?).learning(false).build();
+        let set = self.handle.link().set_port(port).execute().await;
+        set.map_err(failed(format!("set the bridge port {name}")))
+    }
+
+    /// Sets a link down.
+    pub(super) async fn lower(&self, name: &str) -> Result<(), NetworkError> {
+        let down = LinkUnspec::new_with_index(self.index(name).await?).down().build();
+        self.handle.link().set(down).execute().await.map_err(failed(format!("set {name} down")))
+    }
+
+    /// The MAC of a link.
+    pub(super) async fn mac(&self, name: &str) -> Result<Option<[u8; 6]>, NetworkError> {
+        Ok(self.find(name).await?.as_ref().and_then(mac))
+    }
+
+    /// Gives a link another MAC.
+    pub(super) async fn set_mac(&self, name: &str, mac: MacAddr) -> Result<(), NetworkError> {
+        let set = LinkUnspec::new_with_index(self.index(name).await?).address(mac.octets().to_vec()).build();
+        self.handle.link().set(set).execute().await.map_err(failed(format!("give {name} the MAC {mac}")))
+    }
+
+    /// Removes the addresses of a family from a link.
+    pub(super) async fn flush(&self, name: &str, family: AddressFamily) -> Result<(), NetworkError> {
+        for message in self.addresses_of(self.index(name).await?).await? {
+            if message.header.family == family {
+                let removed = self.handle.address().del(message).execute().await;
+                removed.map_err(failed(format!("remove the addresses of {name}")))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn addresses_of(&self, index: u32) -> Result<Vec<AddressMessage>, NetworkError> {
+        let mut found = Vec::new();
+        let mut messages = self.handle.address().get().set_link_index_filter(index).execute();
+        while let Some(message) = messages.try_next().await.map_err(failed("list addresses"))? {
+            found.push(message);
+        }
+        Ok(found)
+    }
+
+    /// An interface of a Pod as it is; `None` where there is none of the name.
+    pub(super) async fn pod_interface(&self, name: &str) -> Result<Option<PodInterface>, NetworkError> {
+        let Some(link) = self.find(name).await? else { return Ok(None) };
+        let index = link.header.index;
+        let mut routes = Vec::new();
+        let mut messages = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
+        while let Some(message) = messages.try_next().await.map_err(failed("list routes"))? {
+            routes.extend(route_by(&message, index));
+        }
+        let addresses = self.addresses_of(index).await?;
+        Ok(Some(PodInterface {
+            name: name.to_owned(),
+            mac: mac(&link).unwrap_or_default(),
+            mtu: mtu(&link).unwrap_or(super::LARGEST_MTU),
+            address: addresses.iter().find_map(ipv4),
+            routes,
         }))
     }
+}
+
+fn mac(link: &LinkMessage) -> Option<[u8; 6]> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(mac) => mac.as_slice().try_into().ok(),
+        _ => None,
+    })
+}
+
+fn mtu(link: &LinkMessage) -> Option<u32> {
+    link.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Mtu(mtu) => Some(*mtu),
+        _ => None,
+    })
+}
+
+/// An IPv4 address with the prefix of its network.
+fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
+    message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(IpAddr::V4(address)) => {
+            Ipv4Net::new(*address, message.header.prefix_len).ok()
+        }
+        _ => None,
+    })
+}
+
+/// A route by a link, unless the kernel made it for an address.
+fn route_by(message: &RouteMessage, index: u32) -> Option<Route> {
+    let header = &message.header;
+    let is_ours = header.table == RouteHeader::RT_TABLE_MAIN
+        && header.kind == RouteType::Unicast
+        && header.protocol != RouteProtocol::Kernel
+        && message.attributes.iter().any(|one| matches!(one, RouteAttribute::Oif(oif) if *oif == index));
+    if !is_ours {
+        return None;
+    }
+    let address = |of: fn(&RouteAttribute) -> Option<&RouteAddress>| {
+        message.attributes.iter().find_map(of).and_then(|address| match address {
+            RouteAddress::Inet(address) => Some(*address),
+            _ => None,
+        })
+    };
+    let destination = address(|one| match one {
+        RouteAttribute::Destination(address) => Some(address),
+        _ => None,
+    });
+    let gateway = address(|one| match one {
+        RouteAttribute::Gateway(address) => Some(address),
+        _ => None,
+    });
+    let destination = destination.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    let destination = Ipv4Net::new(destination, header.destination_prefix_length).ok()?;
+    Some(Route { destination, gateway })
 }

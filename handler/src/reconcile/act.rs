@@ -300,6 +300,8 @@ impl VmiReconciler {
             (Runtime::Pods(_), _) => self.ensure_network_in_pod(&vm).await?,
             (Runtime::Process, plan) => plan.as_ref().map_or(0, |plan| plan.mtu),
         };
+        // It knows the interfaces of its Pod now.
+        let record = self.known()?;
         let request = self.request(&record, &vm, &prepared, mtu);
         if let Runtime::Pods(_) = self.node.settings.runtime {
             self.pass_files(&record, request.clone()).await?;

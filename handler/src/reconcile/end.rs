@@ -1,5 +1,6 @@
 //! Shuts a guest down and records its outcome.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tracing::{info, warn};
@@ -13,6 +14,7 @@ use super::status::{
 };
 use crate::console_log;
 use crate::launcher::link::{LauncherStatus, LinkError};
+use crate::network::bridge::Bridged;
 use crate::node::Node;
 
 impl VmiReconciler {
@@ -152,6 +154,8 @@ impl VmiReconciler {
                 readiness: None,
                 attachments: None,
                 address: None,
+                bridged: &Bridged::new(),
+                multus: &BTreeSet::new(),
                 sync_error: None,
                 manifest_changed: false,
                 node: &node,

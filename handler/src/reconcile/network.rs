@@ -1,14 +1,22 @@
 //! The network of a VMI: made before its launcher, removed after it.
 
+use std::path::PathBuf;
+
 use super::act::{Done, run_blocking, sync_error};
 use super::reconciler::VmiReconciler;
 use super::status::SyncError;
 use crate::launcher;
+use crate::network::bridge::{Bridge, PodInterface};
 use crate::network::inside::requested;
 use crate::network::{self, Plan};
 
 impl VmiReconciler {
     pub(super) async fn ensure_network(&mut self, vm: &vireo_api::spec::Vm) -> Done {
+        if let Some((nic, _)) = Bridge::requested(vm).next() {
+            let message =
+                format!("the interface {nic} is on a bridge, and there are no networks of Pods on this host");
+            return Err(SyncError { reason: "FailedNetwork", message });
+        }
         let Some(inside) = requested(vm) else { return Ok(()) };
         let mut record = self.known()?;
         let node = self.node.clone();
@@ -38,11 +46,37 @@ impl VmiReconciler {
         .await
     }
 
-    /// Makes the guest's side of its Pod's network. Returns the MTU.
-    pub(super) async fn ensure_network_in_pod(&self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
-        let Some(inside) = requested(vm) else { return Ok(0) };
+    /// Makes the guest's side of its Pod's networks. Returns the MTU behind masquerade.
+    pub(super) async fn ensure_network_in_pod(&mut self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
         let namespace = launcher::pod::network_namespace(self.link()?.pid());
+        self.ensure_bridges(vm, namespace.clone()).await?;
+        let Some(inside) = requested(vm) else { return Ok(0) };
         let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
+        run_blocking("FailedNetwork", ensure).await
+    }
+
+    /// Puts the interfaces of the Pod that the guest takes over into bridges.
+    async fn ensure_bridges(&mut self, vm: &vireo_api::spec::Vm, namespace: PathBuf) -> Done {
+        let bridges: Vec<(String, Bridge)> =
+            Bridge::requested(vm).map(|(nic, bridge)| (nic.to_owned(), bridge)).collect();
+        if bridges.is_empty() {
+            return Ok(());
+        }
+        let mut record = self.known()?;
+        if record.bridged.is_empty() {
+            let names = bridges.iter().map(|(_, bridge)| bridge.pod_interface.clone()).collect();
+            let within = namespace.clone();
+            let read = move || network::bridge::read(&within, names).map_err(sync_error("FailedNetwork"));
+            let interfaces = run_blocking("FailedNetwork", read).await?;
+            record.bridged = bridges.iter().map(|(nic, _)| nic.clone()).zip(interfaces).collect();
+            record.write_bridged().map_err(sync_error("FailedNetwork"))?;
+            self.record = Some(record.clone());
+        }
+        let bridges = bridges.into_iter();
+        let bridges: Vec<(Bridge, PodInterface)> =
+            bridges.filter_map(|(nic, bridge)| Some((bridge, record.bridged.remove(&nic)?))).collect();
+        let ensure =
+            move || network::bridge::ensure(&namespace, bridges).map_err(sync_error("FailedNetwork"));
         run_blocking("FailedNetwork", ensure).await
     }
 

@@ -24,6 +24,8 @@ impl VmiReconciler {
         let mut next = record.clone();
         let vm = next.vm().ok();
         let address = if next.phase().is_final() { None } else { self.address(&next) };
+        let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
+        let multus = pod.map(|pod| pod.multus).unwrap_or_default();
         let changed = desired.differs(record);
         let attachments = match self.volume_places() {
             Places::Pods(attachments) => Some(attachments),
@@ -39,6 +41,8 @@ impl VmiReconciler {
                 readiness: results.as_ref().map(|results| &results.readiness),
                 attachments: attachments.as_ref(),
                 address,
+                bridged: &record.bridged,
+                multus: &multus,
                 sync_error: self.sync_error.as_ref(),
                 manifest_changed: changed,
                 node: &self.node.settings.node_name,
@@ -71,7 +75,7 @@ impl VmiReconciler {
             None => {
                 // After a restart the Pod is not known at once. Its address does not change.
                 let pod = self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.address);
-                let before = || Some(record.vmi.status.interfaces.first()?.ip_address.clone());
+                let before = || Some(status::primary(&record.vmi.status.interfaces)?.ip_address.clone());
                 pod.or_else(before).filter(|address| !address.is_empty())
             }
         }
@@ -104,6 +108,7 @@ impl VmiReconciler {
             dir: &record.dir,
             prepared,
             mtu,
+            bridged: &record.bridged,
             resolver: &crate::network::dns::of_host(),
             hypervisor: self.node.settings.hypervisor,
         };

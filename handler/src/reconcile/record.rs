@@ -13,6 +13,7 @@ use super::status::{self, Phase};
 use crate::manifests::document::Accepted;
 use crate::manifests::{Key, Origin};
 use crate::network::Plan;
+use crate::network::bridge::Bridged;
 use crate::state::{StateDir, StateError, VmiDir, read_json, write_json};
 
 /// The annotation with the VMI's manifest file, which is known after a restart even when the file cannot be read.
@@ -25,6 +26,8 @@ pub(super) struct Record {
     pub(super) dir: VmiDir,
     pub(super) vmi: VirtualMachineInstance,
     pub(super) plan: Option<Plan>,
+    /// The interfaces of its Pod that its guest takes over, by the names of its NICs.
+    pub(super) bridged: Bridged,
 }
 
 /// Why the record of a VMI cannot be loaded.
@@ -51,7 +54,7 @@ impl Record {
                 uid
             }
         };
-        Self { uid, dir: state.vmi_dir(uid), vmi, plan: None }
+        Self { uid, dir: state.vmi_dir(uid), vmi, plan: None, bridged: Bridged::new() }
     }
 
     /// Reads a VMI's directory. Returns `None` when no VMI was accepted there.
@@ -61,7 +64,8 @@ impl Record {
             return Err(RecordError::Mismatch(dir.vmi().display().to_string()));
         }
         let plan = read_json(&dir.network())?;
-        Ok(Some(Self { uid, dir, vmi, plan }))
+        let bridged = read_json(&dir.pod_interfaces())?.unwrap_or_default();
+        Ok(Some(Self { uid, dir, vmi, plan, bridged }))
     }
 
     pub(super) fn key(&self) -> Key {
@@ -147,6 +151,11 @@ impl Record {
     /// Writes the VMI to disk.
     pub(super) fn write(&self) -> Result<(), StateError> {
         write_json(&self.dir.vmi(), &self.vmi)
+    }
+
+    /// Writes what the guest takes over to disk, before it is taken from the Pod.
+    pub(super) fn write_bridged(&self) -> Result<(), StateError> {
+        write_json(&self.dir.pod_interfaces(), &self.bridged)
     }
 
     /// Writes the network plan to disk, before any of the network is created.

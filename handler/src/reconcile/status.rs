@@ -2,18 +2,23 @@
 
 mod agent;
 mod ending;
+mod interfaces;
 mod pause;
 mod volume;
 
 pub(super) use ending::{End, Lost, end, end_before_start, record_end, unhealthy_end};
+pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
+use std::collections::BTreeSet;
+
 use super::volumes;
+use crate::network::bridge::Bridged;
 use crate::node::Attachments;
 use crate::storage::{NO_CLAIM, NO_IMAGE, NOT_BOUND};
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE, Vm};
 use vireo_api::v1::{
-    Condition, CpuTopology, InterfaceStatus, MemoryStatus, PhaseTransitionTimestamp, Quantity,
+    Condition, CpuTopology, MemoryStatus, PhaseTransitionTimestamp, Quantity,
     VirtualMachineInstanceStatus as Status,
 };
 use vireo_proto::launcher::{State, hypervisor, state};
@@ -127,6 +132,10 @@ pub struct Facts<'a> {
     pub(super) attachments: Option<&'a Attachments>,
     /// The VMI's address.
     pub address: Option<String>,
+    /// The interfaces of its Pod that its guest has taken over.
+    pub bridged: &'a Bridged,
+    /// The interfaces of its Pod that Multus has reported.
+    pub multus: &'a BTreeSet<String>,
     /// The last error.
     pub sync_error: Option<&'a SyncError>,
     /// The manifest differs from what runs.
@@ -146,6 +155,7 @@ pub fn next(before: &Status, facts: &Facts<'_>) -> Status {
         describe(&mut status, vm, facts);
     }
     agent::apply(&mut status, facts.state.and_then(|state| state.agent.as_ref()));
+    interfaces::note_multus(&mut status.interfaces, facts.multus);
     conditions(&mut status, facts);
     status
 }
@@ -180,24 +190,7 @@ fn describe(status: &mut Status, vm: &Vm, facts: &Facts<'_>) {
         });
     }
     status.volume_status = volume::statuses(&status.volume_status, vm, facts);
-    status.interfaces = match &facts.address {
-        None => Vec::new(),
-        Some(address) => vm
-            .interfaces()
-            .iter()
-            .map(|interface| InterfaceStatus {
-                name: interface.name().to_owned(),
-                mac: interface.mac().to_string(),
-                ip_address: address.clone(),
-                ip_addresses: vec![address.clone()],
-                pod_interface_name: crate::network::POD_INTERFACE.to_owned(),
-                info_source: "domain".to_owned(),
-                link_state: "up".to_owned(),
-                queue_count: Some(1),
-                ..InterfaceStatus::default()
-            })
-            .collect(),
-    };
+    status.interfaces = interfaces::statuses(vm, facts);
 }
 
 fn conditions(status: &mut Status, facts: &Facts<'_>) {

@@ -20,7 +20,10 @@ fn raw(path: &str) -> DiskSource {
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
     let dir = StateDir::at("/state").vmi_dir(UID);
     let resolver = crate::network::dns::parse("nameserver 192.0.2.53\nsearch example.org\n");
-    request(vm, &Facts { dir: &dir, prepared, mtu: 1400, resolver: &resolver, hypervisor })
+    request(
+        vm,
+        &Facts { dir: &dir, prepared, mtu: 1400, bridged: &bridged(), resolver: &resolver, hypervisor },
+    )
 }
 
 #[test]
@@ -153,4 +156,52 @@ fn a_kernel_of_an_image_becomes_files_of_this_node() {
         }))
     );
     assert_eq!(request.interfaces, []);
+}
+
+/// What the NIC `lan` takes over, and `bare`, which has no address.
+fn bridged() -> Bridged {
+    let net = |text: &str| text.parse().unwrap();
+    let route = |destination: &str, gateway: Option<&str>| Route {
+        destination: net(destination),
+        gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+    };
+    let lan = PodInterface {
+        name: "pod0e1dc1bf6ed".to_owned(),
+        mac: [0x52, 0x54, 0, 0, 0, 9],
+        mtu: 8942,
+        address: Some(net("10.5.0.7/24")),
+        routes: vec![
+            route("0.0.0.0/0", Some("10.5.0.1")),
+            route("10.96.0.0/12", Some("10.5.0.2")),
+            route("192.0.2.0/24", None),
+        ],
+    };
+    let bare = PodInterface { address: None, routes: Vec::new(), ..lan.clone() };
+    Bridged::from([("lan".to_owned(), lan), ("bare".to_owned(), bare)])
+}
+
+#[test]
+fn a_guest_on_a_bridge_gets_what_its_pod_had() {
+    let vm = vm(
+        "",
+        "{domain: {memory: {guest: 256Mi}, devices: {interfaces: [{name: default, masquerade: {}}, {name: lan, bridge: {}}, {name: bare, bridge: {}, macAddress: '02:00:00:00:00:07'}, {name: absent, bridge: {}}]}}, networks: [{name: default, pod: {}}, {name: lan, multus: {networkName: lan}}, {name: bare, multus: {networkName: lan}}, {name: absent, multus: {networkName: lan}}]}",
+    );
+    let request = resolve(&vm, &Prepared::default(), HypervisorChoice::Auto);
+    let [pods, lan, bare] = &request.interfaces[..] else { panic!("{:?}", request.interfaces) };
+    assert_eq!((pods.tap.as_str(), pods.mtu, pods.dhcp_device.as_str()), ("tap0", 1400, ""));
+    assert_eq!((lan.mac.as_str(), lan.mtu), ("52:54:00:00:00:09", 8942));
+    let digits = vireo_api::names::pod_interface("lan").replace("pod", "");
+    assert_eq!((&lan.tap, &lan.dhcp_device), (&format!("tap{digits}"), &format!("k6t-{digits}")));
+    let lease = lan.lease.clone().unwrap();
+    assert_eq!(
+        (lease.address.as_str(), lease.prefix_length, lease.gateway.as_str(), lease.server.as_str()),
+        ("10.5.0.7", 24, "10.5.0.1", "169.254.75.11")
+    );
+    let route = |destination: &str, prefix_length, gateway: &str| wire::lease::Route {
+        destination: destination.to_owned(),
+        prefix_length,
+        gateway: gateway.to_owned(),
+    };
+    assert_eq!(lease.routes, [route("10.96.0.0", 12, "10.5.0.2"), route("192.0.2.0", 24, "")]);
+    assert_eq!((bare.mac.as_str(), &bare.lease), ("02:00:00:00:00:07", &None), "without IPAM, no DHCP");
 }

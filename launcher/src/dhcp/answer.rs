@@ -5,7 +5,7 @@ use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode, OptionCode, 
 use vireo_vmconfig::MacAddr;
 
 use super::request::Request;
-use crate::launch::Lease;
+use crate::launch::{Lease, Route};
 
 /// 999 days: the address is the guest's as long as the guest is there. T1 and T2 follow RFC 2131, section 4.4.5.
 const LEASE_SECONDS: u32 = 999 * 86_400;
@@ -55,7 +55,7 @@ fn reply(request: &Request, offer: &Offer) -> Option<Reply> {
             let message = granting(request, offer, MessageType::Offer);
             Some(Reply { message, to: Ipv4Addr::BROADCAST })
         }
-        MessageType::Request if request.server.is_some_and(|server| server != lease.gateway) => None,
+        MessageType::Request if request.server.is_some_and(|server| server != lease.server) => None,
         MessageType::Request if request.wanted.unwrap_or(request.ciaddr) == lease.address => {
             Some(Reply { message: granting(request, offer, MessageType::Ack), to: back })
         }
@@ -85,7 +85,7 @@ fn skeleton(request: &Request, offer: &Offer, kind: MessageType) -> Message {
         .set_chaddr(&request.mac);
     let options = message.opts_mut();
     options.insert(DhcpOption::MessageType(kind));
-    options.insert(DhcpOption::ServerIdentifier(offer.lease.gateway));
+    options.insert(DhcpOption::ServerIdentifier(offer.lease.server));
     // RFC 6842: a client that names itself is answered by that name.
     if let Some(client) = &request.client_identifier {
         options.insert(DhcpOption::ClientIdentifier(client.clone()));
@@ -115,7 +115,13 @@ fn configuration(message: &mut Message, offer: &Offer) {
     let options = message.opts_mut();
     options.insert(DhcpOption::SubnetMask(mask.into()));
     options.insert(DhcpOption::BroadcastAddr(broadcast));
-    options.insert(DhcpOption::Router(vec![lease.gateway]));
+    if let Some(gateway) = lease.gateway {
+        options.insert(DhcpOption::Router(vec![gateway]));
+    }
+    let routes = classless_routes(lease);
+    if !routes.is_empty() {
+        options.insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::ClasslessStaticRoute, routes)));
+    }
     if !lease.dns_servers.is_empty() {
         options.insert(DhcpOption::DomainNameServer(lease.dns_servers.clone()));
     }
@@ -143,6 +149,25 @@ fn configuration(message: &mut Message, offer: &Offer) {
         let value = value.clone().into_bytes();
         options.insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::Unknown(*number), value)));
     }
+}
+
+/// Option 121 (RFC 3442): nothing where there is no route but that by the gateway, else all of them, as clients that know it
+/// ignore the option with the gateway. A destination has as many octets as its prefix needs.
+fn classless_routes(lease: &Lease) -> Vec<u8> {
+    if lease.routes.is_empty() {
+        return Vec::new();
+    }
+    let default =
+        lease.gateway.map(|gateway| Route { destination: Ipv4Addr::UNSPECIFIED, prefix_length: 0, gateway });
+    let encoded = |route: &Route| {
+        let significant = usize::from(route.prefix_length.div_ceil(8));
+        let destination = route.destination.octets().into_iter().take(significant);
+        std::iter::once(route.prefix_length)
+            .chain(destination)
+            .chain(route.gateway.octets())
+            .collect::<Vec<u8>>()
+    };
+    lease.routes.iter().chain(&default).flat_map(encoded).collect()
 }
 
 /// A name as option 119 has it (RFC 3397), uncompressed. Launch messages with names that do not fit are rejected.

@@ -14,7 +14,9 @@ fn offer() -> Offer {
         lease: Lease {
             address: ADDRESS,
             prefix_length: 24,
-            gateway: GATEWAY,
+            gateway: Some(GATEWAY),
+            server: GATEWAY,
+            routes: Vec::new(),
             dns_servers: vec![Ipv4Addr::new(9, 9, 9, 9)],
             search_domains: vec!["a.example".into(), "example.".into()],
             hostname: "web".into(),
@@ -80,6 +82,43 @@ fn a_discover_is_offered_everything_the_guest_needs() {
     let private = OptionCode::Unknown(240);
     let Some(DhcpOption::Unknown(option)) = reply.opts().get(private) else { panic!("no option 240") };
     assert_eq!(option.data(), b"private");
+}
+
+#[test]
+fn a_guest_on_a_bridge_learns_the_routes_of_its_pod() {
+    let router = Ipv4Addr::new(10, 0, 2, 254);
+    let route = |destination: [u8; 4], prefix_length, gateway: [u8; 4]| Route {
+        destination: destination.into(),
+        prefix_length,
+        gateway: gateway.into(),
+    };
+    let routes = vec![route([10, 0, 2, 254], 32, [0; 4]), route([10, 96, 0, 0], 12, [10, 0, 2, 9])];
+    let options = |gateway, routes| {
+        let mut offer = offer();
+        (offer.lease.gateway, offer.lease.server, offer.lease.routes) = (gateway, GATEWAY, routes);
+        let discover = request(MessageType::Discover, vec![]).to_vec().unwrap();
+        let packet = answer(&discover, &offer).unwrap().packet;
+        let reply = Message::decode(&mut Decoder::new(&packet)).unwrap();
+        let known = [OptionCode::ServerIdentifier, OptionCode::Router, OptionCode::ClasslessStaticRoute];
+        known.map(|code| reply.opts().get(code).cloned())
+    };
+    let server = Some(DhcpOption::ServerIdentifier(GATEWAY));
+    let all = vec![
+        ("10.0.2.254/32".parse().unwrap(), Ipv4Addr::UNSPECIFIED),
+        ("10.96.0.0/12".parse().unwrap(), Ipv4Addr::new(10, 0, 2, 9)),
+        ("0.0.0.0/0".parse().unwrap(), router),
+    ];
+    assert_eq!(
+        options(Some(router), routes.clone()),
+        [
+            server.clone(),
+            Some(DhcpOption::Router(vec![router])),
+            Some(DhcpOption::ClasslessStaticRoute(all.clone()))
+        ]
+    );
+    let without = Some(DhcpOption::ClasslessStaticRoute(all[..2].to_vec()));
+    assert_eq!(options(None, routes), [server.clone(), None, without]);
+    assert_eq!(options(None, Vec::new()), [server, None, None]);
 }
 
 #[test]

@@ -35,12 +35,12 @@ pub struct DhcpError {
 }
 
 impl Server {
-    /// Listens on the interface's tap device, by the socket that the node agent passed if there is one; `None` for an interface without a lease.
+    /// Listens on the interface's device, by the socket that the node agent passed if there is one; `None` for an interface without a lease.
     pub fn bind(interface: &Interface, passed: &PassedFiles) -> Result<Option<Self>, DhcpError> {
         let Some(lease) = interface.lease.clone() else { return Ok(None) };
         let socket = match passed.take(&dhcp_name(&interface.tap)) {
             Some(socket) => Ok(socket.into()),
-            None => dhcp_socket(&interface.tap),
+            None => dhcp_socket(&interface.dhcp_device),
         };
         let socket = socket.and_then(UdpSocket::from_std).map_err(|source| DhcpError {
             interface: interface.name.clone(),

@@ -124,8 +124,14 @@ fn is_hotpluggable(disk: &Disk) -> bool {
 fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Option<Interface> {
     let at = format!("interfaces[{index}]");
     let model = choice::<wire::interface::Model, NicModel>(p, &format!("{at}.model"), interface.model);
-    if interface.tap.is_empty() || interface.tap.len() > 15 || interface.tap.contains(['/', '\0']) {
-        p.add(&format!("{at}.tap"), format_args!("invalid network device name: {:?}", interface.tap));
+    let dhcp_device = match interface.dhcp_device {
+        none if none.is_empty() => interface.tap.clone(),
+        device => device,
+    };
+    for (part, device) in [("tap", &interface.tap), ("dhcp_device", &dhcp_device)] {
+        if device.is_empty() || device.len() > 15 || device.contains(['/', '\0']) {
+            p.add(&format!("{at}.{part}"), format_args!("invalid network device name: {device:?}"));
+        }
     }
     let mtu = u16::try_from(interface.mtu)
         .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
@@ -137,6 +143,7 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         model,
         mac: mac?,
         tap: interface.tap,
+        dhcp_device,
         mtu: mtu.ok().filter(|&mtu| mtu != 0),
         boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
         lease,
@@ -166,11 +173,20 @@ fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
         }
     }
     let address = p.parse(&format!("{at}.address"), &lease.address);
-    let gateway = p.parse(&format!("{at}.gateway"), &lease.gateway);
+    let gateway = optional(p, &format!("{at}.gateway"), &lease.gateway)?;
+    let server = optional(p, &format!("{at}.server"), &lease.server)?.or(gateway);
+    if server.is_none() {
+        p.add(&format!("{at}.server"), format_args!("neither a server nor a gateway"));
+    }
+    let routes = lease.routes.into_iter().enumerate();
+    let routes =
+        routes.filter_map(|(index, wire)| route(p, &format!("{at}.routes[{index}]"), &wire)).collect();
     Some(Lease {
         address: address?,
         prefix_length: prefix_length?,
-        gateway: gateway?,
+        gateway,
+        server: server?,
+        routes,
         dns_servers,
         search_domains: lease.search_domains,
         hostname: lease.hostname,
@@ -180,6 +196,22 @@ fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
         ntp_servers,
         private_options,
     })
+}
+
+/// An address that may be absent; `None` where it is invalid.
+fn optional(p: &mut Problems, at: &str, text: &str) -> Option<Option<Ipv4Addr>> {
+    if text.is_empty() { Some(None) } else { p.parse(at, text).map(Some) }
+}
+
+fn route(p: &mut Problems, at: &str, route: &wire::lease::Route) -> Option<Route> {
+    let destination = p.parse(&format!("{at}.destination"), &route.destination);
+    let gateway = optional(p, &format!("{at}.gateway"), &route.gateway)?;
+    let prefix_length = u8::try_from(route.prefix_length).ok().filter(|&length| length <= 32);
+    if prefix_length.is_none() {
+        p.add(at, format_args!("no prefix length: {}", route.prefix_length));
+    }
+    let gateway = gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
+    Some(Route { destination: destination?, prefix_length: prefix_length?, gateway })
 }
 
 /// Whether a name fits DNS (RFC 1035, section 2.3.4).
@@ -236,7 +268,7 @@ mod tests {
             "interfaces[0].tap",
             "interfaces[0].lease",
             "interfaces[0].lease.address",
-            "interfaces[0].lease.gateway",
+            "interfaces[0].lease.server",
             "runtime_dir",
             "tablets",
             "video",

@@ -59,6 +59,7 @@ pub(crate) fn kernel_boot() -> Launch {
             model: NicModel::Virtio,
             mac: "52:54:00:12:34:56".parse().expect("a unicast address"),
             tap: "tap0".into(),
+            dhcp_device: "tap0".into(),
             mtu: Some(1450),
             boot_order: None,
             lease: None,

@@ -100,12 +100,25 @@ pub struct Interface {
     pub mac: MacAddr,
     /// The tap device in this network namespace.
     pub tap: String,
+    /// The device that DHCP requests arrive at: the tap device, or the bridge that it is in.
+    pub dhcp_device: String,
     /// The MTU to announce to the guest.
     pub mtu: Option<u16>,
     /// Rank among the boot devices.
     pub boot_order: Option<u32>,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
+}
+
+/// A route of a guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The network that it leads to.
+    pub destination: Ipv4Addr,
+    /// 0 to 32.
+    pub prefix_length: u8,
+    /// By which router; unspecified for what is on the link.
+    pub gateway: Ipv4Addr,
 }
 
 /// What a guest learns by DHCP.
@@ -115,8 +128,12 @@ pub struct Lease {
     pub address: Ipv4Addr,
     /// 0 to 32.
     pub prefix_length: u8,
-    /// The router, which is also who answers: the tap's own address.
-    pub gateway: Ipv4Addr,
+    /// The router, if there is one.
+    pub gateway: Option<Ipv4Addr>,
+    /// Who answers: an address of the device that the requests arrive at.
+    pub server: Ipv4Addr,
+    /// Option 121, beside the route by the gateway.
+    pub routes: Vec<Route>,
     /// Resolvers.
     pub dns_servers: Vec<Ipv4Addr>,
     /// Where short names are looked up.

@@ -37,10 +37,19 @@ impl<'a> Instance<'a> {
         Some(Self { path, new, old })
     }
 
+    fn part_of(&self, object: &'a Value, pointer: &str) -> Option<&'a Value> {
+        object.pointer(&format!("/{}{pointer}", self.path.join("/")))
+    }
+
+    /// A part of it. The pointer begins at the spec.
+    pub(super) fn part(&self, pointer: &str) -> Option<&'a Value> {
+        self.part_of(self.new, pointer)
+    }
+
     /// A part of it that is not as it was. The pointer begins at the spec.
     pub(super) fn changed(&self, pointer: &str) -> Option<&'a Value> {
-        let of = |object: &'a Value| object.pointer(&format!("/{}{pointer}", self.path.join("/")));
-        of(self.new).filter(|value| self.old.and_then(of) != Some(value))
+        let before = self.old.and_then(|old| self.part_of(old, pointer));
+        self.part(pointer).filter(|value| before != Some(value))
     }
 
     /// The path of a field of it in the object; what precedes those paths, of an empty one.

@@ -113,9 +113,9 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
             "Invalid value: \"NaN\": must be a number above 0, such as 1.5",
         ),
         (
-            json!({"network": {"defaultNetworkInterface": "bridge"}}),
+            json!({"network": {"defaultNetworkInterface": "slirp"}}),
             "network.defaultNetworkInterface",
-            "Unsupported value: \"bridge\": supported values: \"masquerade\"",
+            "Unsupported value: \"slirp\": supported values: \"bridge\", \"masquerade\"",
         ),
         (
             developer(json!({"cpuAllocationRatio": 0})),
@@ -170,4 +170,20 @@ fn machine_types_match_patterns() {
     ] {
         assert_eq!(matches(pattern, machine), fits, "{pattern} {machine}");
     }
+}
+
+#[test]
+fn nics_are_on_bridges_by_default_only_where_these_are_permitted() {
+    let network = |permitted: bool| {
+        read(
+            json!({"network": {"defaultNetworkInterface": "bridge", "permitBridgeInterfaceOnPodNetwork": permitted}}),
+        )
+    };
+    let (config, problems) = network(true);
+    assert_eq!((config.default_binding, problems.len()), ("bridge", 0));
+    let (config, problems) = network(false);
+    assert_eq!(config.default_binding, "masquerade");
+    assert!(!config.permit_bridge_on_pod_network);
+    let fields: Vec<&str> = problems.iter().map(|one| one.field.as_str()).collect();
+    assert_eq!(fields, ["spec.configuration.network.defaultNetworkInterface"]);
 }

@@ -13,7 +13,8 @@ const TARGETS: [&str; 3] = ["disk", "cdrom", "lun"];
 /// The bus of disks; KubeVirt's for amd64.
 const BUS: &str = "sata";
 
-pub(super) fn set_defaults(spec: &mut Fields) {
+/// `binding` is that of the interface on the pod network that VMIs without interfaces get.
+pub(super) fn set_defaults(spec: &mut Fields, binding: &str) {
     let without_disk = without_disk(spec);
     let has_network = has_some(spec, "networks") || has_some(spec, "domain.devices.interfaces");
     let is_off = get(spec, "domain.devices.autoattachPodInterface") == Some(&Value::Bool(false));
@@ -22,7 +23,7 @@ pub(super) fn set_defaults(spec: &mut Fields) {
     }
     let Some(devices) = object(spec, "domain").and_then(|domain| object(domain, "devices")) else { return };
     if !has_network && !is_off {
-        devices.insert("interfaces".to_owned(), json!([{"name": NETWORK, "masquerade": {}}]));
+        devices.insert("interfaces".to_owned(), json!([{"name": NETWORK, binding: {}}]));
     }
     if !without_disk.is_empty() {
         fill(devices, "disks", Vec::<Value>::new());

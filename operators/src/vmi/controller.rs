@@ -19,6 +19,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::{
     Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
+    networks,
 };
 use crate::config::LiveConfig;
 use crate::node::{self, Node};
@@ -27,6 +28,8 @@ use crate::{ReconcileError, attachments};
 const COMPONENT: &str = "virtualmachine-controller";
 /// The reason of a claim that does not exist; KubeVirt's.
 const NO_CLAIM: &str = "FailedPvcNotFound";
+/// The reason of a network that does not exist, and of Pods that cannot be created.
+const NO_POD: &str = "FailedCreate";
 /// How many instances are reconciled at a time.
 const WORKERS: usize = 8;
 
@@ -174,6 +177,51 @@ impl Controller {
         Ok(found)
     }
 
+    /// The networks of Multus on which an instance is.
+    async fn networks(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<networks::Definitions, ReconcileError> {
+        let mut found = networks::Definitions::new();
+        for key in networks::definitions(whole) {
+            let (namespace, name) = &key;
+            let definitions = Kind::NETWORK.namespaced(&self.client, namespace);
+            let definition = match definitions.get(name).await {
+                // Also where the cluster does not serve the kind, which it says without a reason.
+                Err(kube::Error::Api(status)) if status.code == 404 => None,
+                got => Some(got?),
+            };
+            let Some(definition) = definition else {
+                let message = match self.knows_networks().await? {
+                    true => {
+                        format!(
+                            "NetworkAttachmentDefinition {namespace}/{name} does not exist, waiting for it to appear"
+                        )
+                    }
+                    false => format!(
+                        "the cluster has no {}, waiting for Multus to be installed: the network {namespace}/{name} is one",
+                        Kind::NETWORK.kind
+                    ),
+                };
+                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
+                return Err(ReconcileError::Waits(message));
+            };
+            let resource = definition.annotations().get(networks::RESOURCE_ANNOTATION).cloned();
+            found.insert(key, resource.filter(|resource| !resource.is_empty()));
+        }
+        Ok(found)
+    }
+
+    /// Whether the cluster serves NetworkAttachmentDefinitions.
+    async fn knows_networks(&self) -> Result<bool, kube::Error> {
+        match self.client.list_api_group_resources(&Kind::NETWORK.api_version()).await {
+            Ok(served) => Ok(served.resources.iter().any(|one| one.name == Kind::NETWORK.plural)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn create_pod(
         &self,
         api: &Api<DynamicObject>,
@@ -187,7 +235,9 @@ impl Controller {
         }
         let whole: VirtualMachineInstance = serde_json::from_value(serde_json::to_value(object)?)?;
         let claims = self.claims(vmi, &whole).await?;
-        let pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims)?;
+        let networks = self.networks(vmi, &whole).await?;
+        let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims)?;
+        networks::add(&mut pod, &whole, &networks);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         match pods.create(&PostParams::default(), &pod).await {
@@ -201,7 +251,7 @@ impl Controller {
                 let Some(status) = write::rejection(&error) else { return Err(error.into()) };
                 let text = format!("Error creating pod: {}", status.message);
                 self.recorder.publish(regarding, Reason::FailedCreate, text).await;
-                self.refused().insert(vmi.key.clone(), ("FailedCreate", status.message.clone()));
+                self.refused().insert(vmi.key.clone(), (NO_POD, status.message.clone()));
                 Err(ReconcileError::Refused(status.message.clone()))
             }
         }

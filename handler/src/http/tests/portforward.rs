@@ -10,8 +10,11 @@ fn with_guest(dir: &Path) -> (Arc<Node>, tokio::task::JoinHandle<io::Result<()>>
     let node = Node::of_a_test(dir);
     let (key, mut vmi) = vmi("default", "one");
     vmi.status.phase = "Running".to_owned();
-    vmi.status.interfaces =
-        vec![InterfaceStatus { ip_address: "127.0.0.1".to_owned(), ..InterfaceStatus::default() }];
+    vmi.status.interfaces = vec![InterfaceStatus {
+        ip_address: "127.0.0.1".to_owned(),
+        pod_interface_name: "eth0".to_owned(),
+        ..InterfaceStatus::default()
+    }];
     node.show(&key, Some(vmi));
     let server = tokio::spawn(serve(bind(&node.state.endpoint()).unwrap(), Arc::clone(&node)));
     (node, server)

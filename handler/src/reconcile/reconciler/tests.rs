@@ -37,7 +37,13 @@ impl Scene {
             },
             "status": {"phase": phase.as_str()},
         }));
-        let record = Record { uid, dir: node.state.vmi_dir(uid), vmi: vmi.unwrap(), plan: None };
+        let record = Record {
+            uid,
+            dir: node.state.vmi_dir(uid),
+            vmi: vmi.unwrap(),
+            plan: None,
+            bridged: crate::network::bridge::Bridged::new(),
+        };
         record.dir.create().unwrap();
         record.write().unwrap();
         let process = launcher(&record.dir);

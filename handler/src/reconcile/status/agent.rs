@@ -1,5 +1,5 @@
 //! What the guest agent adds to the status. It does not change what the node knows: the guest cannot set the address
-//! at which it is reached.
+//! at which it is reached, which is that on the network of its Pod.
 
 use vireo_api::v1::{GuestOsInfo, InterfaceStatus, VirtualMachineInstanceStatus as Status};
 use vireo_proto::launcher::{Agent, GuestInterface, GuestOs};
@@ -19,6 +19,11 @@ pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
         if let Some(nic) = agent.interfaces.iter().find(same) {
             interface.interface_name.clone_from(&nic.name);
             interface.info_source = format!("{}, {SOURCE}", interface.info_source);
+            // The network gave it none that the node knows.
+            if interface.ip_addresses.is_empty() {
+                interface.ip_addresses = nic.addresses.iter().take(ADDRESSES).cloned().collect();
+                interface.ip_address = interface.ip_addresses.first().cloned().unwrap_or_default();
+            }
         }
     }
     let known: Vec<String> = status.interfaces.iter().map(|interface| interface.mac.to_lowercase()).collect();

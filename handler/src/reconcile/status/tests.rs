@@ -3,6 +3,8 @@ use vireo_proto::launcher::Hypervisor;
 use super::*;
 
 const THEN: &str = "2026-01-01T00:00:00Z";
+static NO_BRIDGED: Bridged = Bridged::new();
+static NO_MULTUS: BTreeSet<String> = BTreeSet::new();
 const NOW: &str = "2026-01-01T00:01:00Z";
 
 pub(super) fn facts(phase: Phase) -> Facts<'static> {
@@ -13,6 +15,8 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
         readiness: None,
         attachments: None,
         address: None,
+        bridged: &NO_BRIDGED,
+        multus: &NO_MULTUS,
         sync_error: None,
         manifest_changed: false,
         node: "node1",

@@ -1,0 +1,240 @@
+//! NICs on bridges: the guest takes over an interface of its Pod.
+//!
+//! ```text
+//! network --- eth0, without addresses, another MAC --- k6t-eth0 --- tap0 --- guest with the MAC and the address of eth0
+//! ```
+//!
+//! What the guest takes over is written to disk before the interface changes: afterwards it is nowhere in the Pod.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use ipnet::Ipv4Net;
+use rtnetlink::packet_route::AddressFamily;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use vireo_api::spec::{Binding, Vm};
+use vireo_vmconfig::MacAddr;
+
+use super::link::{self, Links};
+use super::{NetworkError, absent_is_fine, busy_is_fine, netns, permitted, sysctl, tap};
+
+/// The DHCP servers of bridges: link-local addresses from here on, as KubeVirt's.
+const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(169, 254, 75, 10);
+
+/// An interface of a Pod that a guest takes over, as it was.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodInterface {
+    /// Its name.
+    pub name: String,
+    /// Its MAC.
+    pub mac: [u8; 6],
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its IPv4 address; of several the first. Without one, the guest gets none.
+    pub address: Option<Ipv4Net>,
+    /// The IPv4 routes by it, but the one to the network of its address.
+    pub routes: Vec<Route>,
+}
+
+/// The interfaces of a Pod that its guest takes over, by the names of its NICs.
+pub type Bridged = BTreeMap<String, PodInterface>;
+
+/// An IPv4 route by an interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Route {
+    /// Where it leads to.
+    pub destination: Ipv4Net,
+    /// By which router; `None` for what is on the link.
+    pub gateway: Option<Ipv4Addr>,
+}
+
+impl PodInterface {
+    /// Its MAC, unless it is no Ethernet interface.
+    pub fn mac(&self) -> Option<MacAddr> {
+        let [a, b, c, d, e, f] = self.mac;
+        format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").parse().ok()
+    }
+
+    /// The router of its default route.
+    pub fn gateway(&self) -> Option<Ipv4Addr> {
+        self.routes.iter().find(|route| route.destination.prefix_len() == 0)?.gateway
+    }
+}
+
+/// A NIC on a bridge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bridge {
+    /// Its position among the NICs of its VM.
+    index: u8,
+    /// The interface of the Pod.
+    pub pod_interface: String,
+}
+
+impl Bridge {
+    /// The bridges that a spec requests, with the names of their NICs.
+    pub(crate) fn requested(vm: &Vm) -> impl Iterator<Item = (&str, Self)> {
+        let bridged =
+            vm.interfaces().iter().enumerate().filter(|(_, one)| matches!(one.binding(), Binding::Bridge));
+        bridged.map(|(index, one)| {
+            let index = u8::try_from(index).unwrap_or(u8::MAX);
+            (one.name(), Self { index, pod_interface: one.pod_interface() })
+        })
+    }
+
+    /// That of one NIC.
+    pub(crate) fn of(vm: &Vm, nic: &str) -> Option<Self> {
+        Self::requested(vm).find_map(|(name, bridge)| (name == nic).then_some(bridge))
+    }
+
+    fn suffix(&self) -> &str {
+        self.pod_interface.strip_prefix("pod").unwrap_or(&self.pod_interface)
+    }
+
+    /// The Linux bridge; KubeVirt's name.
+    pub fn name(&self) -> String {
+        format!("k6t-{}", self.suffix())
+    }
+
+    /// The guest's tap; KubeVirt's name.
+    pub fn tap(&self) -> String {
+        match self.suffix() {
+            primary if primary == self.pod_interface => super::TAP.to_owned(),
+            suffix => format!("tap{suffix}"),
+        }
+    }
+
+    /// The address of its DHCP server.
+    pub fn server(&self) -> Ipv4Addr {
+        let [a, b, c, first] = FIRST_SERVER.octets();
+        Ipv4Addr::new(a, b, c, first.saturating_add(self.index))
+    }
+
+    /// A MAC of the host's, which no guest has: it depends on what the guest takes over.
+    fn mac(&self, purpose: &str, of: [u8; 6]) -> MacAddr {
+        let digest = Sha256::digest([purpose.as_bytes(), &of].concat());
+        let [a, b, c, d, e, ..]: [u8; 32] = digest.into();
+        MacAddr::local([a, b, c, d, e])
+    }
+}
+
+/// Reads interfaces of a Pod, before any of them is changed. Blocks.
+///
+/// # Errors
+/// When one is not there.
+pub fn read(namespace: &Path, names: Vec<String>) -> Result<Vec<PodInterface>, NetworkError> {
+    permitted()?;
+    in_namespace(namespace, move || {
+        link::with_links(async |links| {
+            let mut read = Vec::new();
+            for name in names {
+                let missing = || NetworkError::NoPodInterface(name.clone());
+                read.push(links.pod_interface(&name).await?.ok_or_else(missing)?);
+            }
+            Ok(read)
+        })
+    })
+}
+
+/// Makes the bridges of a Pod, or completes them. Blocks; repeatable.
+///
+/// # Errors
+/// When the kernel rejects a part.
+pub fn ensure(namespace: &Path, bridges: Vec<(Bridge, PodInterface)>) -> Result<(), NetworkError> {
+    permitted()?;
+    in_namespace(namespace, move || {
+        // Else a Pod's own packet filter would see what only passes through. Older kernels have one setting for all.
+        for family in ["iptables", "ip6tables", "arptables"] {
+            sysctl(&format!("net/bridge/bridge-nf-call-{family}"), "0").or_else(absent_is_fine)?;
+        }
+        bridges.iter().try_for_each(|(bridge, before)| set_up(bridge, before))
+    })
+}
+
+fn in_namespace<T: Send + 'static>(
+    namespace: &Path,
+    work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
+) -> Result<T, NetworkError> {
+    let name = namespace.display().to_string();
+    netns::inside(namespace, work).map_err(|source| NetworkError::Namespace {
+        verb: "enter",
+        name,
+        source,
+    })?
+}
+
+fn set_up(bridge: &Bridge, before: &PodInterface) -> Result<(), NetworkError> {
+    let (name, tap, pod) = (bridge.name(), bridge.tap(), &before.name);
+    tap::create(&tap)
+        .or_else(busy_is_fine)
+        .map_err(|source| NetworkError::Kernel { what: format!("make {tap}"), source })?;
+    link::with_links(async |links| links.add_bridge(&name, bridge.mac("bridge", before.mac)).await)?;
+    for device in [&name, &tap, pod] {
+        // The Pod has no address on the guest's network, and does not configure itself there.
+        sysctl(&format!("net/ipv6/conf/{device}/disable_ipv6"), "1").or_else(absent_is_fine)?;
+    }
+    // It answers for its own address alone, not for those of other interfaces.
+    sysctl(&format!("net/ipv4/conf/{name}/arp_ignore"), "1")?;
+    let mac = bridge.mac("interface", before.mac);
+    let server = before.address.map(|_| (bridge.server(), 32));
+    link::with_links(async |links| {
+        take_over(&links, bridge, before, mac).await?;
+        links.raise(&tap, None, Some(before.mtu)).await?;
+        links.set_controller(&tap, &name).await?;
+        links.raise(&name, server, Some(before.mtu)).await
+    })
+}
+
+/// Puts the interface of the Pod into the bridge, without its addresses and with another MAC.
+async fn take_over(
+    links: &Links,
+    bridge: &Bridge,
+    before: &PodInterface,
+    mac: MacAddr,
+) -> Result<(), NetworkError> {
+    let name = &before.name;
+    links.flush(name, AddressFamily::Inet).await?;
+    if links.mac(name).await? != Some(mac.octets()) {
+        // Not every interface takes another MAC while it is up.
+        links.lower(name).await?;
+        links.set_mac(name, mac).await?;
+    }
+    links.set_controller(name, &bridge.name()).await?;
+    // The guest's MAC is behind the tap, also where the network repeats what the guest has sent.
+    links.stop_learning(name).await?;
+    links.raise(name, None, None).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bridge(index: u8, pod_interface: &str) -> Bridge {
+        Bridge { index, pod_interface: pod_interface.to_owned() }
+    }
+
+    #[test]
+    fn devices_have_kubevirts_names_which_fit() {
+        let primary = bridge(0, "eth0");
+        assert_eq!((primary.name().as_str(), primary.tap().as_str()), ("k6t-eth0", "tap0"));
+        let secondary = bridge(1, "pod16477688c0e");
+        assert_eq!(
+            (secondary.name().as_str(), secondary.tap().as_str()),
+            ("k6t-16477688c0e", "tap16477688c0e")
+        );
+        assert!(secondary.name().len() < 16, "IFNAMSIZ");
+        assert_eq!(bridge(1, "x").server().to_string(), "169.254.75.11");
+        assert_eq!(bridge(u8::MAX, "x").server().to_string(), "169.254.75.255");
+    }
+
+    #[test]
+    fn the_macs_of_the_host_are_stable_and_not_the_guests() {
+        let guest = [0x52, 0x54, 0, 0, 0, 1];
+        let bridge = bridge(0, "eth0");
+        let macs = [bridge.mac("interface", guest), bridge.mac("bridge", guest)];
+        assert_eq!(macs, [bridge.mac("interface", guest), bridge.mac("bridge", guest)]);
+        assert_ne!(macs[0], macs[1]);
+        assert!(macs.iter().all(|mac| mac.octets() != guest && mac.octets()[0] == 2));
+    }
+}

@@ -1,0 +1,120 @@
+//! The NICs of a VMI in its status.
+
+use std::collections::BTreeSet;
+
+use vireo_api::names::PRIMARY_POD_INTERFACE;
+use vireo_api::spec::{Binding, Interface, Vm};
+use vireo_api::v1::InterfaceStatus;
+
+use super::Facts;
+
+/// What the node knows itself.
+const DOMAIN: &str = "domain";
+const MULTUS: &str = "multus-status";
+
+/// One for each NIC that is on its network; the one on the pod network first, as KubeVirt has them.
+pub(super) fn statuses(vm: &Vm, facts: &Facts<'_>) -> Vec<InterfaceStatus> {
+    let mut nics: Vec<&Interface> = vm.interfaces().iter().collect();
+    nics.sort_by_key(|nic| !nic.network().is_primary());
+    nics.into_iter().filter_map(|nic| status(nic, facts)).collect()
+}
+
+fn status(nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
+    if facts.phase.is_final() {
+        return None;
+    }
+    let (mac, address) = match nic.binding() {
+        Binding::Masquerade { .. } => (nic.mac(), Some(facts.address.clone()?)),
+        Binding::Bridge => {
+            let pod = facts.bridged.get(nic.name())?;
+            let own = pod.address.map(|net| net.addr().to_string());
+            (nic.mac().or_else(|| pod.mac()), own)
+        }
+    };
+    Some(InterfaceStatus {
+        name: nic.name().to_owned(),
+        mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
+        ip_address: address.clone().unwrap_or_default(),
+        ip_addresses: address.into_iter().collect(),
+        pod_interface_name: nic.pod_interface(),
+        info_source: DOMAIN.to_owned(),
+        link_state: "up".to_owned(),
+        queue_count: Some(1),
+        ..InterfaceStatus::default()
+    })
+}
+
+/// The NIC at which the VMI is reached: that on the network of its Pod. The addresses of others may be the guest's word.
+pub(crate) fn primary(interfaces: &[InterfaceStatus]) -> Option<&InterfaceStatus> {
+    interfaces.first().filter(|first| first.pod_interface_name == PRIMARY_POD_INTERFACE)
+}
+
+/// Notes which interfaces of the Pod Multus has reported.
+pub(super) fn note_multus(interfaces: &mut [InterfaceStatus], reported: &BTreeSet<String>) {
+    for interface in interfaces.iter_mut().filter(|one| reported.contains(&one.pod_interface_name)) {
+        interface.info_source = format!("{}, {MULTUS}", interface.info_source);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use vireo_api::v1::VirtualMachineInstance;
+
+    use super::super::Phase;
+    use super::super::tests::facts;
+    use super::*;
+    use crate::network::bridge::{Bridged, PodInterface};
+
+    const POD: &str = "10.244.0.7";
+
+    fn vm() -> Vm {
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "namespace": "n", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {
+                "domain": {"memory": {"guest": "64Mi"}, "devices": {"interfaces": [
+                    {"name": "lan", "bridge": {}}, {"name": "default", "masquerade": {}}]}},
+                "networks": [{"name": "lan", "multus": {"networkName": "lan"}}, {"name": "default", "pod": {}}],
+            },
+        }))
+        .unwrap();
+        Vm::try_from(&vmi).unwrap()
+    }
+
+    fn bridged() -> Bridged {
+        let lan = PodInterface {
+            name: "pod094a367b026".to_owned(),
+            mac: [2, 0, 0, 0, 0, 9],
+            mtu: 1500,
+            address: Some("10.77.0.2/24".parse().unwrap()),
+            routes: Vec::new(),
+        };
+        Bridged::from([("lan".to_owned(), lan)])
+    }
+
+    #[test]
+    fn each_nic_has_an_entry_and_that_of_the_pods_network_is_first() {
+        let (vm, bridged) = (vm(), bridged());
+        let facts = Facts { address: Some(POD.to_owned()), bridged: &bridged, ..facts(Phase::Running) };
+        let mut found = statuses(&vm, &facts);
+        assert_eq!(primary(&found).unwrap().ip_address, POD);
+        let [_, lan] = &found[..] else { panic!("{found:#?}") };
+        assert_eq!((lan.name.as_str(), lan.mac.as_str()), ("lan", "02:00:00:00:00:09"));
+        assert_eq!((lan.ip_address.as_str(), lan.ip_addresses.len()), ("10.77.0.2", 1));
+        assert_eq!(lan.pod_interface_name, "pod094a367b026");
+        note_multus(&mut found, &BTreeSet::from(["pod094a367b026".to_owned()]));
+        let sources: Vec<_> = found.iter().map(|one| one.info_source.as_str()).collect();
+        assert_eq!(sources, ["domain", "domain, multus-status"]);
+    }
+
+    #[test]
+    fn a_nic_that_is_not_on_its_network_has_none() {
+        let (vm, bridged) = (vm(), bridged());
+        assert_eq!(statuses(&vm, &facts(Phase::Scheduled)), []);
+        let ended = Facts { bridged: &bridged, ..facts(Phase::Succeeded) };
+        assert_eq!(statuses(&vm, &ended), []);
+        let found = statuses(&vm, &Facts { bridged: &bridged, ..facts(Phase::Running) });
+        assert_eq!(primary(&found), None, "the address of another network is not the Pod's");
+    }
+}

@@ -1,0 +1,92 @@
+//! Networks beside that of Pods.
+
+use serde_json::Value;
+use vireo_tests::HostError;
+use vireo_tests::installed::Login;
+
+use super::{LIMIT, Vireo};
+use crate::scenarios::probes::condition;
+
+const MANIFEST: &str = include_str!("../../../examples/cluster/networks.yaml");
+const DEFINITION: &str = include_str!("networks/definition.yaml");
+const PLUGIN: &str = include_str!("networks/stand-in-for-multus");
+/// The CustomResourceDefinition of networks.
+const CRD: &str = "network-attachment-definitions.k8s.cni.cncf.io";
+/// The node's address on the network of the manifest.
+const GATEWAY: &str = "10.77.0.1";
+/// The interface of the launcher Pod on the network `lan`.
+const POD_INTERFACE: &str = "pod094a367b026";
+
+/// An instance waits for its network, and has a NIC on it with the address of its Pod's interface.
+pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let (network, instance) = MANIFEST.split_once("---\n").unwrap_or_default();
+    stand_in(vireo)?;
+    vireo.step("an instance waits for its network");
+    vireo.feed("create -f -", instance);
+    let vmi = vireo.becomes("vmi networks", "says what it waits for", |vmi| {
+        condition(vmi, "Synchronized")["reason"] == "FailedCreate"
+    })?;
+    let why = &condition(&vmi, "Synchronized")["message"];
+    assert!(why.as_str().is_some_and(|why| why.contains("NetworkAttachmentDefinition")), "{why}");
+    assert!(vireo.pods("networks")?.is_empty());
+
+    vireo.step("the network appears");
+    vireo.feed("create -f -", DEFINITION);
+    vireo.ok(&format!("wait {LIMIT} --for=condition=Established crd/{CRD}"));
+    vireo.feed("create -f -", network);
+    let vmi = vireo.phase("networks", "Running")?;
+    assert_ne!(condition(&vmi, "Synchronized")["status"], "False", "{:#}", vmi["status"]);
+    let pod = vireo.pod("networks")?;
+    let requested =
+        pod["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"].as_str().unwrap_or_default();
+    let requested: Value = serde_json::from_str(requested).unwrap_or_default();
+    assert_eq!(requested[0]["interface"], POD_INTERFACE, "{requested:#}");
+    let nics = &vmi["status"]["interfaces"];
+    assert_eq!((&nics[0]["name"], &nics[1]["name"]), (&"default".into(), &"lan".into()), "{nics:#}");
+    assert_eq!(nics[1]["podInterfaceName"], POD_INTERFACE, "{nics:#}");
+    let address = nics[1]["ipAddress"].as_str().unwrap_or_default();
+    assert!(address.starts_with("10.77.0."), "{nics:#}");
+
+    vireo.step("its guest is on it");
+    let mut guest = Login::over(vireo.console_process("networks")?);
+    guest.log_in()?;
+    let shown = guest.run("ip address show dev eth1")?;
+    assert!(shown.contains(&format!("inet {address}/24")), "{shown}");
+    assert!(nics[1]["mac"].as_str().is_some_and(|mac| shown.contains(mac)), "{shown}\n{nics:#}");
+    guest.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
+    drop(guest);
+    vireo.ok(&format!("delete vmi networks {LIMIT}"));
+    vireo.gone("networks")?;
+    vireo.ok(&format!("delete crd {CRD} {LIMIT}"));
+    removed(vireo)
+}
+
+/// Puts a stand-in for Multus into the node's CNI configuration.
+fn stand_in(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let line = format!(
+        r#"cd "$(dirname "$KUBECONFIG")"
+        cp -r /usr/lib/cni cni-plugins
+        cat >cni-plugins/stand-in-for-multus <<'STAND_IN'
+{PLUGIN}STAND_IN
+        chmod 755 cni-plugins/stand-in-for-multus
+        # In the node alone, which has a mount namespace of its own.
+        mount --bind cni-plugins /usr/lib/cni
+        cp cni/pods.conflist pods.conflist
+        jq --arg kubectl "$(command -v kubectl)" --arg kubeconfig "$KUBECONFIG" \
+          '.plugins += [{{type: "stand-in-for-multus", $kubectl, $kubeconfig}}]' pods.conflist >cni/pods.new
+        mv cni/pods.new cni/pods.conflist"#
+    );
+    vireo.on_node(&line).map(drop)
+}
+
+/// Leaves the node as it was.
+fn removed(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    let line = r#"cd "$(dirname "$KUBECONFIG")"
+        cp pods.conflist cni/pods.new
+        mv cni/pods.new cni/pods.conflist
+        rm pods.conflist
+        umount --lazy /usr/lib/cni
+        rm -r cni-plugins
+        ip link delete lan0"#;
+    vireo.on_node(line).map(drop)
+}
