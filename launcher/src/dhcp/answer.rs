@@ -2,10 +2,11 @@ use std::net::Ipv4Addr;
 
 use dhcproto::Encodable;
 use dhcproto::v4::{DhcpOption, Flags, Message, MessageType, Opcode, OptionCode, UnknownOption};
+use ipnet::Ipv4Net;
 use vireo_vmconfig::MacAddr;
 
 use super::request::Request;
-use crate::launch::{Lease, Route};
+use crate::launch::Lease;
 
 /// 999 days: the address is the guest's as long as the guest is there. T1 and T2 follow RFC 2131, section 4.4.5.
 const LEASE_SECONDS: u32 = 999 * 86_400;
@@ -118,9 +119,8 @@ fn configuration(message: &mut Message, offer: &Offer) {
     if let Some(gateway) = lease.gateway {
         options.insert(DhcpOption::Router(vec![gateway]));
     }
-    let routes = classless_routes(lease);
-    if !routes.is_empty() {
-        options.insert(DhcpOption::Unknown(UnknownOption::new(OptionCode::ClasslessStaticRoute, routes)));
+    if !lease.routes.is_empty() {
+        options.insert(DhcpOption::ClasslessStaticRoute(classless_routes(lease)));
     }
     if !lease.dns_servers.is_empty() {
         options.insert(DhcpOption::DomainNameServer(lease.dns_servers.clone()));
@@ -151,23 +151,10 @@ fn configuration(message: &mut Message, offer: &Offer) {
     }
 }
 
-/// Option 121 (RFC 3442): nothing where there is no route but that by the gateway, else all of them, as clients that know it
-/// ignore the option with the gateway. A destination has as many octets as its prefix needs.
-fn classless_routes(lease: &Lease) -> Vec<u8> {
-    if lease.routes.is_empty() {
-        return Vec::new();
-    }
-    let default =
-        lease.gateway.map(|gateway| Route { destination: Ipv4Addr::UNSPECIFIED, prefix_length: 0, gateway });
-    let encoded = |route: &Route| {
-        let significant = usize::from(route.prefix_length.div_ceil(8));
-        let destination = route.destination.octets().into_iter().take(significant);
-        std::iter::once(route.prefix_length)
-            .chain(destination)
-            .chain(route.gateway.octets())
-            .collect::<Vec<u8>>()
-    };
-    lease.routes.iter().chain(&default).flat_map(encoded).collect()
+/// All routes, also that by the gateway: clients that know option 121 ignore the option with the gateway (RFC 3442).
+fn classless_routes(lease: &Lease) -> Vec<(Ipv4Net, Ipv4Addr)> {
+    let default = lease.gateway.map(|gateway| (Ipv4Net::default(), gateway));
+    lease.routes.iter().map(|route| (route.destination, route.gateway)).chain(default).collect()
 }
 
 /// A name as option 119 has it (RFC 3397), uncompressed. Launch messages with names that do not fit are rejected.

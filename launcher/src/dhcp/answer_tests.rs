@@ -2,6 +2,7 @@ use dhcproto::{Decodable, Decoder};
 use proptest::prelude::*;
 
 use super::*;
+use crate::launch::Route;
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
@@ -88,8 +89,7 @@ fn a_discover_is_offered_everything_the_guest_needs() {
 fn a_guest_on_a_bridge_learns_the_routes_of_its_pod() {
     let router = Ipv4Addr::new(10, 0, 2, 254);
     let route = |destination: [u8; 4], prefix_length, gateway: [u8; 4]| Route {
-        destination: destination.into(),
-        prefix_length,
+        destination: Ipv4Net::new(destination.into(), prefix_length).unwrap(),
         gateway: gateway.into(),
     };
     let routes = vec![route([10, 0, 2, 254], 32, [0; 4]), route([10, 96, 0, 0], 12, [10, 0, 2, 9])];

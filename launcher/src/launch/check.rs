@@ -1,6 +1,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
 use vireo_proto::convert::{self, Problems, UnknownDevice};
 use vireo_proto::launcher as wire;
 use vireo_vmconfig::{DeviceRequest, DiskBus, DiskSource, NicModel, RebootPolicy, Video};
@@ -204,14 +205,14 @@ fn optional(p: &mut Problems, at: &str, text: &str) -> Option<Option<Ipv4Addr>> 
 }
 
 fn route(p: &mut Problems, at: &str, route: &wire::lease::Route) -> Option<Route> {
-    let destination = p.parse(&format!("{at}.destination"), &route.destination);
+    let address: Option<Ipv4Addr> = p.parse(&format!("{at}.destination"), &route.destination);
     let gateway = optional(p, &format!("{at}.gateway"), &route.gateway)?;
-    let prefix_length = u8::try_from(route.prefix_length).ok().filter(|&length| length <= 32);
-    if prefix_length.is_none() {
-        p.add(at, format_args!("no prefix length: {}", route.prefix_length));
+    let length = u8::try_from(route.prefix_length).unwrap_or(u8::MAX);
+    let destination = Ipv4Net::new(address?, length).ok();
+    if destination.is_none() {
+        p.add(&format!("{at}.prefix_length"), format_args!("no prefix length: {}", route.prefix_length));
     }
-    let gateway = gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
-    Some(Route { destination: destination?, prefix_length: prefix_length?, gateway })
+    Some(Route { destination: destination?, gateway: gateway.unwrap_or(Ipv4Addr::UNSPECIFIED) })
 }
 
 /// Whether a name fits DNS (RFC 1035, section 2.3.4).

@@ -2,6 +2,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ipnet::Ipv4Net;
 use vireo_proto::convert::UnknownDevice;
 use vireo_proto::launcher::Identity;
 use vireo_vmconfig::{
@@ -114,9 +115,7 @@ pub struct Interface {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The network that it leads to.
-    pub destination: Ipv4Addr,
-    /// 0 to 32.
-    pub prefix_length: u8,
+    pub destination: Ipv4Net,
     /// By which router; unspecified for what is on the link.
     pub gateway: Ipv4Addr,
 }
