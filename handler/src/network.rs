@@ -212,9 +212,7 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
 pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<u32, NetworkError> {
     permitted()?;
     let inside = inside.clone();
-    let enter =
-        |source| NetworkError::Namespace { verb: "enter", name: namespace.display().to_string(), source };
-    netns::inside(namespace, move || {
+    in_namespace(namespace, move || {
         let mtu = link::with_links(async |links| links.uplink_mtu().await)?;
         let mtu = mtu.unwrap_or(LARGEST_MTU).max(SMALLEST_MTU);
         sysctl("net/ipv4/ip_forward", "1")?;
@@ -222,7 +220,19 @@ pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<u32, NetworkEr
         sysctl("net/ipv4/conf/all/rp_filter", "1")?;
         Ok(mtu)
     })
-    .map_err(enter)?
+}
+
+/// Does work in the network namespace of a Pod.
+fn in_namespace<T: Send + 'static>(
+    namespace: &Path,
+    work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
+) -> Result<T, NetworkError> {
+    let name = namespace.display().to_string();
+    netns::inside(namespace, work).map_err(|source| NetworkError::Namespace {
+        verb: "enter",
+        name,
+        source,
+    })?
 }
 
 /// Makes the tap, its rules and its address. Rules come before addresses: no packet passes unfiltered.

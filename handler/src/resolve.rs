@@ -150,6 +150,7 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
         Binding::Masquerade { network, .. } => {
             message.mac = interface.mac()?.to_string();
             TAP.clone_into(&mut message.tap);
+            TAP.clone_into(&mut message.dhcp_device);
             message.mtu = facts.mtu;
             message.lease = Some(wire::Lease {
                 address: network.guest().to_string(),

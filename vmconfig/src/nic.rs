@@ -57,6 +57,12 @@ impl MacAddr {
         Self([0x02, a, b, c, d, e])
     }
 
+    /// The address of these octets, unless it is none of one device.
+    pub fn unicast(octets: [u8; 6]) -> Option<Self> {
+        let is_multicast = octets[0] & 1 == 1;
+        (!is_multicast && octets != [0; 6]).then_some(Self(octets))
+    }
+
     /// The six octets.
     pub const fn octets(self) -> [u8; 6] {
         self.0
@@ -75,11 +81,10 @@ impl FromStr for MacAddr {
             let part = parts.next().filter(digits).ok_or_else(invalid)?;
             *octet = u8::from_str_radix(part, 16).map_err(|_| invalid())?;
         }
-        let multicast = octets[0] & 1 == 1;
-        if parts.next().is_some() || multicast || octets == [0; 6] {
+        if parts.next().is_some() {
             return Err(invalid());
         }
-        Ok(Self(octets))
+        Self::unicast(octets).ok_or_else(invalid)
     }
 }
 

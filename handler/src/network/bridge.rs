@@ -4,7 +4,7 @@
 //! network --- eth0, without addresses, another MAC --- k6t-eth0 --- tap0 --- guest with the MAC and the address of eth0
 //! ```
 //!
-//! What the guest takes over is written to disk before the interface changes: afterwards it is nowhere in the Pod.
+//! What the guest takes over is written to disk before the interface changes: afterwards the Pod no longer has it.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use vireo_api::spec::{Binding, Vm};
 use vireo_vmconfig::MacAddr;
 
 use super::link::{self, Links};
-use super::{NetworkError, absent_is_fine, busy_is_fine, netns, permitted, sysctl, tap};
+use super::{NetworkError, absent_is_fine, busy_is_fine, in_namespace, permitted, sysctl, tap};
 
 /// The DHCP servers of bridges: link-local addresses from here on, as KubeVirt's.
 const FIRST_SERVER: Ipv4Addr = Ipv4Addr::new(169, 254, 75, 10);
@@ -53,8 +53,7 @@ pub struct Route {
 impl PodInterface {
     /// Its MAC, unless it is no Ethernet interface.
     pub fn mac(&self) -> Option<MacAddr> {
-        let [a, b, c, d, e, f] = self.mac;
-        format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}").parse().ok()
+        MacAddr::unicast(self.mac)
     }
 
     /// The router of its default route.
@@ -150,18 +149,6 @@ pub fn ensure(namespace: &Path, bridges: Vec<(Bridge, PodInterface)>) -> Result<
         }
         bridges.iter().try_for_each(|(bridge, before)| set_up(bridge, before))
     })
-}
-
-fn in_namespace<T: Send + 'static>(
-    namespace: &Path,
-    work: impl FnOnce() -> Result<T, NetworkError> + Send + 'static,
-) -> Result<T, NetworkError> {
-    let name = namespace.display().to_string();
-    netns::inside(namespace, work).map_err(|source| NetworkError::Namespace {
-        verb: "enter",
-        name,
-        source,
-    })?
 }
 
 fn set_up(bridge: &Bridge, before: &PodInterface) -> Result<(), NetworkError> {

@@ -165,7 +165,7 @@ impl Links {
         if self.find(name).await?.is_some() {
             return Ok(());
         }
-        // Nobody asks who listens to a multicast group, so that all of them go everywhere.
+        // Without a querier on the bridge, snooping would stop multicast that the guest has subscribed to.
         let bridge = LinkBridge::new(name).mcast_snooping(false).address(mac.octets().to_vec()).build();
         self.handle.link().add(bridge).execute().await.map_err(failed(format!("make bridge {name}")))
     }
