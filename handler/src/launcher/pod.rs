@@ -5,6 +5,7 @@
 
 mod claims;
 mod images;
+mod root;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -22,8 +23,9 @@ use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
-use self::claims::Root;
+use self::claims::open_disk as open_claim;
 pub(crate) use self::images::ImageContainer;
+use self::root::Root;
 use super::process;
 use crate::network::{netns, tap};
 use crate::node::Attachments;
@@ -114,7 +116,7 @@ pub(crate) fn open(
     for disk in &request.disks {
         match claim(disk, claims) {
             Some((path, bytes)) => {
-                let opened = Root::of(pid)?.open_disk(path, bytes, !disk.read_only);
+                let opened = open_claim(&Root::of(pid)?, path, bytes, !disk.read_only);
                 files.push((path.to_owned(), opened.map_err(named(path))?));
             }
             None => files.extend(open_disk(disk)?),
@@ -131,8 +133,7 @@ pub(crate) fn open(
         let opened = netns::inside(namespace, move || tap::open(&device))?;
         files.push((tap_name(&interface.tap), opened.map_err(named(&interface.tap))?));
         if interface.lease.is_some() {
-            let device = Some(&interface.dhcp_device).filter(|device| !device.is_empty());
-            let device = device.unwrap_or(&interface.tap).clone();
+            let device = interface.dhcp_device.clone();
             let socket = netns::inside(namespace, move || dhcp_socket(&device))?;
             files
                 .push((dhcp_name(&interface.tap), socket.map_err(named("the DHCP server's socket"))?.into()));
@@ -165,7 +166,8 @@ pub(crate) fn open_attached(
     let process = files::peer(&volume(pods, &pod.uid, SOCKETS_VOLUME).join(ATTACHMENT_SOCKET));
     let process = process.map_err(named(&format!("{path} in the Pod {}", pod.name)))?;
     is_of_pod(process, uid)?;
-    let opened = Root::of(process.as_raw_nonzero().get())?.open_disk(path, bytes, !disk.read_only);
+    let root = Root::of(process.as_raw_nonzero().get())?;
+    let opened = open_claim(&root, path, bytes, !disk.read_only);
     Ok(vec![(path.to_owned(), opened.map_err(named(path))?)])
 }
 

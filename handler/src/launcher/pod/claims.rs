@@ -3,53 +3,32 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstatvfs, open, openat2};
+use rustix::fs::{Mode, OFlags, ResolveFlags, fstatvfs, openat2};
 use rustix::io::Errno;
+
+use super::root::Root;
 
 /// Disks are whole pages.
 const PAGE: u64 = 4096;
 /// Of the size of a claim, how much the disk may lack where its file system has less, in percent; KubeVirt's default.
 const TOLERATED: u64 = 10;
 
-/// The file systems that a container sees.
-pub(super) struct Root(OwnedFd);
-
-impl Root {
-    /// Those of a process.
-    ///
-    /// # Errors
-    /// When it has ended.
-    pub(super) fn of(pid: i32) -> io::Result<Self> {
-        Self::at(Path::new(&format!("/proc/{pid}/root")))
-    }
-
-    pub(super) fn at(path: &Path) -> io::Result<Self> {
-        Ok(Self(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
-    }
-
-    /// Its directory.
-    pub(super) fn directory(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Opens a disk. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
-    ///
-    /// # Errors
-    /// When it is not there and cannot be made, or is not a disk.
-    pub(super) fn open_disk(&self, path: &str, bytes: Option<u64>, write: bool) -> io::Result<OwnedFd> {
-        let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
-        // The container's own directories may have links, as /var/run is one.
-        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat2(&self.0, directory, flags, Mode::empty(), within)?;
-        match bytes {
-            Some(bytes) => file(&directory, name, bytes, write),
-            None => device(&directory, name, write),
-        }
+/// Opens a disk in a container. One that has to be made, of this many bytes, is a file; others are block devices. Blocks.
+///
+/// # Errors
+/// When it is not there and cannot be made, or is not a disk.
+pub(super) fn open_disk(root: &Root, path: &str, bytes: Option<u64>, write: bool) -> io::Result<OwnedFd> {
+    let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+    // The container's own directories may have links, as /var/run is one.
+    let directory =
+        root.open(Path::new(directory), OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?;
+    match bytes {
+        Some(bytes) => file(&directory, name, bytes, write),
+        None => device(&directory, name, write),
     }
 }
 
@@ -127,13 +106,13 @@ mod tests {
         symlink("/run/disks", directory.path().join("disks")).unwrap();
         let root = Root::at(directory.path()).unwrap();
         let at = directory.path().join("run/disks/data/disk.img");
-        assert!(root.open_disk(DISK, Some(8192), false).is_err(), "it is not writable");
+        assert!(open_disk(&root, DISK, Some(8192), false).is_err(), "it is not writable");
         assert!(!at.exists());
-        root.open_disk(DISK, Some(8192 + 100), true).unwrap();
+        open_disk(&root, DISK, Some(8192 + 100), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192);
-        root.open_disk(DISK, Some(1 << 20), true).unwrap();
+        open_disk(&root, DISK, Some(1 << 20), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192, "it has what a guest wrote");
-        root.open_disk(DISK, Some(1 << 20), false).unwrap();
+        open_disk(&root, DISK, Some(1 << 20), false).unwrap();
     }
 
     #[test]
@@ -144,7 +123,7 @@ mod tests {
         let secret = directory.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         let root = Root::at(directory.path()).unwrap();
-        let refused = |bytes: Option<u64>| root.open_disk(DISK, bytes, true).unwrap_err().to_string();
+        let refused = |bytes: Option<u64>| open_disk(&root, DISK, bytes, true).unwrap_err().to_string();
         for target in ["/secret", "../../secret", "nothing"] {
             symlink(target, claim.join("disk.img")).unwrap();
             assert_eq!(refused(Some(4096)), "it is a symbolic link", "{target}");
@@ -152,12 +131,12 @@ mod tests {
         }
         assert_eq!(fs::read(&secret).unwrap(), b"secret");
         fs::create_dir(claim.join("disk.img")).unwrap();
-        assert!(root.open_disk(DISK, Some(4096), true).is_err());
+        assert!(open_disk(&root, DISK, Some(4096), true).is_err());
         fs::remove_dir(claim.join("disk.img")).unwrap();
         rustix::fs::mkfifoat(rustix::fs::CWD, claim.join("disk.img"), Mode::RUSR | Mode::WUSR).unwrap();
         assert_eq!(refused(Some(4096)), "it is not a regular file");
         assert_eq!(refused(None), "it is not a block device");
-        assert!(root.open_disk("/absent/data/disk.img", Some(4096), true).is_err());
+        assert!(open_disk(&root, "/absent/data/disk.img", Some(4096), true).is_err());
     }
 
     #[test]

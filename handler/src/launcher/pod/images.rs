@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{Dir, FileType, OFlags, ResolveFlags};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use vireo_proto::files::{self, DISKS, ImageFile};
 
-use super::claims::Root;
+use super::root::Root;
 use crate::storage::ImageError;
 
 /// A container of an image in a launcher Pod.
@@ -42,27 +42,30 @@ impl ImageContainer {
     /// Lets it end. Blocks.
     ///
     /// # Errors
-    /// When it cannot be told.
+    /// When it does not answer at its socket.
     pub(crate) fn finish(&self) -> Result<(), ImageError> {
         files::finish(&self.socket).map_err(ImageError::Fetch)
     }
 
     /// The root file system of a process, which must be in this container.
     fn root(&self, process: Pid) -> Result<Root, ImageError> {
-        let id = process.as_raw_nonzero();
-        let watched =
-            pidfd_open(process, PidfdFlags::empty()).map_err(|errno| ImageError::Fetch(errno.into()))?;
-        let root = Root::of(id.get()).map_err(ImageError::Fetch)?;
-        let cgroups = fs::read_to_string(format!("/proc/{id}/cgroup")).map_err(ImageError::Fetch)?;
+        self.root_of(process).map_err(ImageError::Fetch)?.ok_or(ImageError::Foreign)
+    }
+
+    /// The same; `None` for a process elsewhere.
+    fn root_of(&self, process: Pid) -> io::Result<Option<Root>> {
+        let id = process.as_raw_nonzero().get();
+        let watched = pidfd_open(process, PidfdFlags::empty())?;
+        let root = Root::of(id)?;
+        let is_its = is_in_container(&fs::read_to_string(format!("/proc/{id}/cgroup"))?, &self.id);
         // With a user namespace of its own, a process can have another root.
         let users = |process: &str| fs::metadata(format!("/proc/{process}/ns/user")).map(|file| file.ino());
-        let is_plain =
-            users(&id.to_string()).map_err(ImageError::Fetch)? == users("self").map_err(ImageError::Fetch)?;
-        if has_ended(&watched).map_err(ImageError::Fetch)? {
+        let is_plain = users(&id.to_string())? == users("self")?;
+        if has_ended(&watched)? {
             // Its ID may have become another one's.
-            return Err(ImageError::Fetch(io::ErrorKind::ConnectionReset.into()));
+            return Err(io::ErrorKind::ConnectionReset.into());
         }
-        if is_in_container(&cgroups, &self.id) && is_plain { Ok(root) } else { Err(ImageError::Foreign) }
+        Ok((is_its && is_plain).then_some(root))
     }
 }
 
@@ -127,10 +130,7 @@ fn only_disk(root: &Root) -> Result<PathBuf, ImageError> {
 
 /// Opens what a path leads to in this file system, and in no other that is mounted on it.
 fn beneath(root: &Root, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
-    let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
-    // Without O_NONBLOCK, opening a fifo would wait for its other end.
-    let flags = flags | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    Ok(openat2(root.directory(), path, flags, Mode::empty(), within)?)
+    root.open(path, flags, ResolveFlags::NO_XDEV)
 }
 
 #[cfg(test)]
