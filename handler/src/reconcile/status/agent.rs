@@ -1,6 +1,7 @@
 //! What the guest agent adds to the status. It does not change what the node knows: the guest cannot set the address
 //! at which it is reached, which is that on the network of its Pod.
 
+use vireo_api::names::PRIMARY_POD_INTERFACE;
 use vireo_api::v1::{GuestOsInfo, InterfaceStatus, VirtualMachineInstanceStatus as Status};
 use vireo_proto::launcher::{Agent, GuestInterface, GuestOs};
 
@@ -19,8 +20,8 @@ pub(super) fn apply(status: &mut Status, agent: Option<&Agent>) {
         if let Some(nic) = agent.interfaces.iter().find(same) {
             interface.interface_name.clone_from(&nic.name);
             interface.info_source = format!("{}, {SOURCE}", interface.info_source);
-            // The network gave it none that the node knows.
-            if interface.ip_addresses.is_empty() {
+            // The network gave it none that the node knows. Where clients are connected to is not the guest's to say.
+            if interface.ip_addresses.is_empty() && interface.pod_interface_name != PRIMARY_POD_INTERFACE {
                 interface.ip_addresses = nic.addresses.iter().take(ADDRESSES).cloned().collect();
                 interface.ip_address = interface.ip_addresses.first().cloned().unwrap_or_default();
             }
@@ -102,5 +103,31 @@ mod tests {
         status.interfaces = vec![mine.clone()];
         apply(&mut status, None);
         assert_eq!(status, Status { interfaces: vec![mine], ..Status::default() });
+    }
+
+    #[test]
+    fn a_guest_says_its_address_on_secondary_networks_alone() {
+        let nic = |mac: &str| GuestInterface {
+            name: "eth".to_owned(),
+            mac: mac.to_owned(),
+            addresses: vec!["10.9.0.9".to_owned()],
+        };
+        let agent = Agent {
+            interfaces: vec![nic("02:00:00:00:00:01"), nic("02:00:00:00:00:02")],
+            ..Agent::default()
+        };
+        let without_address = |mac: &str, pod_interface: &str| InterfaceStatus {
+            mac: mac.to_owned(),
+            pod_interface_name: pod_interface.to_owned(),
+            ..InterfaceStatus::default()
+        };
+        let interfaces = vec![
+            without_address("02:00:00:00:00:01", PRIMARY_POD_INTERFACE),
+            without_address("02:00:00:00:00:02", "pod16477688c0e"),
+        ];
+        let mut status = Status { interfaces, ..Status::default() };
+        apply(&mut status, Some(&agent));
+        let addresses: Vec<&str> = status.interfaces.iter().map(|one| one.ip_address.as_str()).collect();
+        assert_eq!(addresses, ["", "10.9.0.9"]);
     }
 }
