@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
@@ -30,6 +31,8 @@ const COMPONENT: &str = "virtualmachine-controller";
 const NO_CLAIM: &str = "FailedPvcNotFound";
 /// The reason of a network that does not exist, and of Pods that cannot be created.
 const NO_POD: &str = "FailedCreate";
+/// How soon it is looked again for something that an instance waits for.
+const WAIT: Duration = Duration::from_secs(5);
 /// How many instances are reconciled at a time.
 const WORKERS: usize = 8;
 
@@ -222,6 +225,28 @@ impl Controller {
         }
     }
 
+    /// Creates the launcher Pod of an instance, or tells when it is to be tried again. `known` is what the status says that
+    /// it waits for.
+    async fn start(
+        &self,
+        api: &Api<DynamicObject>,
+        vmi: &Cached<VirtualMachineInstance>,
+        node: Option<&str>,
+        known: Option<&str>,
+    ) -> Result<Requeue, ReconcileError> {
+        let created = match self.create_pod(api, vmi, node).await {
+            Err(ReconcileError::Waits(why)) if known == Some(why.as_str()) => return Ok(Some(WAIT)),
+            Err(ReconcileError::Waits(_)) => return Ok(Some(Duration::ZERO)),
+            created => created?,
+        };
+        if let Some(pod) = created {
+            let revision = pod.resource_version().and_then(|version| version.parse().ok());
+            // Else the next decision would not know of it.
+            self.pods.shows(revision.unwrap_or_default(), &[]).await;
+        }
+        Ok(None)
+    }
+
     async fn create_pod(
         &self,
         api: &Api<DynamicObject>,
@@ -309,14 +334,12 @@ impl Reconcile for Controller {
                 self.recorder.publish(regarding, reason, why.clone()).await;
             }
         }
+        let mut requeue = None;
         for step in &decision.steps {
             match step {
                 Step::CreatePod(node) => {
-                    if let Some(pod) = self.create_pod(&api, &vmi, node.as_deref()).await? {
-                        let revision = pod.resource_version().and_then(|version| version.parse().ok());
-                        // Else the next decision would not know of it.
-                        self.pods.shows(revision.unwrap_or_default(), &[]).await;
-                    }
+                    let known = failure.as_ref().map(|(_, why)| why.as_str());
+                    requeue = self.start(&api, &vmi, node.as_deref(), known).await?;
                 }
                 Step::HandOver(node) => {
                     shown = label(&api, version, NODE_LABEL, json!(node)).await?.max(shown);
@@ -342,6 +365,6 @@ impl Reconcile for Controller {
             }
         }
         self.vmis.shows(shown, &[]).await;
-        Ok(None)
+        Ok(requeue)
     }
 }
