@@ -17,12 +17,14 @@ const GATEWAY: &str = "10.77.0.1";
 /// The interface of the launcher Pod on the network `lan`.
 const POD_INTERFACE: &str = "pod094a367b026";
 
-/// An instance waits for its network, and has a NIC on it with the address of its Pod's interface.
+/// An instance waits for its network, and has a NIC on it with the address of its Pod's interface. It is on a bridge to the
+/// network of Pods, too, as other instances of the test are behind masquerade.
 pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     let (network, instance) = MANIFEST.split_once("---\n").unwrap_or_default();
+    let instance = instance.replace("masquerade: {}", "bridge: {}");
     stand_in(vireo)?;
     vireo.step("an instance waits for its network");
-    vireo.feed("create -f -", instance);
+    vireo.feed("create -f -", &instance);
     let vmi = vireo.becomes("vmi networks", "says what it waits for", |vmi| {
         condition(vmi, "Synchronized")["reason"] == "FailedCreate"
     })?;
@@ -46,14 +48,19 @@ pub(super) fn are_attached(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(nics[1]["podInterfaceName"], POD_INTERFACE, "{nics:#}");
     let address = nics[1]["ipAddress"].as_str().unwrap_or_default();
     assert!(address.starts_with("10.77.0."), "{nics:#}");
+    let primary = pod["status"]["podIP"].as_str().unwrap_or_default();
+    assert_eq!((&nics[0]["ipAddress"], &nics[0]["podInterfaceName"]), (&primary.into(), &"eth0".into()));
 
     vireo.step("its guest is on it");
     let mut guest = Login::over(vireo.console_process("networks")?);
     guest.log_in()?;
-    let shown = guest.run("ip address show dev eth1")?;
-    assert!(shown.contains(&format!("inet {address}/24")), "{shown}");
-    assert!(nics[1]["mac"].as_str().is_some_and(|mac| shown.contains(mac)), "{shown}\n{nics:#}");
+    for (nic, device, address) in [(&nics[0], "eth0", primary), (&nics[1], "eth1", address)] {
+        let shown = guest.run(&format!("ip address show dev {device}"))?;
+        assert!(shown.contains(&format!("inet {address}/24")), "{shown}");
+        assert!(nic["mac"].as_str().is_some_and(|mac| shown.contains(mac)), "{shown}\n{nics:#}");
+    }
     guest.run(&format!("ping -c 3 -W 5 {GATEWAY}"))?;
+    vireo.on_node(&format!("ping -c 3 -W 5 {primary}"))?;
     drop(guest);
     vireo.ok(&format!("delete vmi networks {LIMIT}"));
     vireo.gone("networks")?;
