@@ -11,6 +11,7 @@ pub mod cloud_init;
 mod format;
 mod host_disks;
 pub mod images;
+pub mod iso;
 mod node_file;
 mod oci;
 pub mod prepare;

@@ -1,16 +1,10 @@
 //! The disk that cloud-init's NoCloud or ConfigDrive source reads.
 
-use std::fs;
-use std::io::{self, Cursor};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::Path;
 
-use hadris_iso::joliet::JolietLevel;
-use hadris_iso::read::PathSeparator;
-use hadris_iso::rrip::RripOptions;
-use hadris_iso::write::options::{BaseIsoLevel, CreationFeatures, IsoFormatOptions};
-use hadris_iso::write::{File as IsoFile, InputFiles, IsoImageWriter};
 use serde::Serialize;
+
+use super::iso::{self, File, IsoError};
 
 /// The volume label, the paths and the names of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +48,9 @@ pub enum CloudInitError {
     /// What the guest reads about itself.
     #[error("cannot write the cloud-init metadata")]
     MetaData(#[from] serde_json::Error),
-    /// The file system.
-    #[error("cannot lay out the cloud-init disk")]
-    Iso(#[source] hadris_iso::write::Error),
-    /// The file.
-    #[error("cannot write the cloud-init disk {path}")]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    /// The disk.
+    #[error(transparent)]
+    Iso(#[from] IsoError),
 }
 
 #[derive(Serialize)]
@@ -85,71 +71,35 @@ struct ConfigDrive<'a> {
 
 /// Writes the disk and replaces an older one, so that it follows the manifest.
 pub fn write(at: &Path, seed: &Seed<'_>) -> Result<(), CloudInitError> {
-    let write = |source| CloudInitError::Write { path: at.to_owned(), source };
-    let image = image(seed.layout.label(), files(seed)?)?;
-    let partial = at.with_extension("partial");
-    fs::write(&partial, image).and_then(|()| fs::rename(&partial, at)).map_err(|error| {
-        // Remove a partial file, if there is one.
-        let _ = fs::remove_file(&partial);
-        write(error)
-    })
+    Ok(iso::write(at, seed.layout.label(), &files(seed)?)?)
 }
 
-fn files(seed: &Seed<'_>) -> Result<Vec<IsoFile>, CloudInitError> {
+fn files(seed: &Seed<'_>) -> Result<Vec<File>, CloudInitError> {
     let hostname = seed.hostname;
-    let (meta, [meta_name, user_name, network_name]) = match seed.layout {
+    let (meta, directory, [meta_name, user_name, network_name]) = match seed.layout {
         Layout::NoCloud => (
             serde_json::to_vec(&NoCloud { instance_id: &seed.uuid, local_hostname: hostname })?,
+            "",
             ["meta-data", "user-data", "network-config"],
         ),
         Layout::ConfigDrive => {
             let (instance_id, uuid) = (&seed.name, &seed.uuid);
             let meta = ConfigDrive { instance_id, local_hostname: hostname, hostname, uuid };
-            (serde_json::to_vec(&meta)?, ["meta_data.json", "user_data", "network_data.json"])
+            let names = ["meta_data.json", "user_data", "network_data.json"];
+            (serde_json::to_vec(&meta)?, "openstack/latest/", names)
         }
     };
+    let file = |name: &str, content: &[u8]| File::new(format!("{directory}{name}"), content);
     let mut files = vec![file(meta_name, &meta), file(user_name, seed.user_data)];
     files.extend(seed.network_data.map(|network| file(network_name, network)));
-    Ok(match seed.layout {
-        Layout::NoCloud => files,
-        Layout::ConfigDrive => vec![directory("openstack", vec![directory("latest", files)])],
-    })
-}
-
-fn file(name: &str, contents: &[u8]) -> IsoFile {
-    IsoFile::File { name: Arc::new(name.to_owned()), contents: contents.to_vec() }
-}
-
-fn directory(name: &str, children: Vec<IsoFile>) -> IsoFile {
-    IsoFile::Directory { name: Arc::new(name.to_owned()), children }
-}
-
-fn image(label: &str, files: Vec<IsoFile>) -> Result<Vec<u8>, CloudInitError> {
-    let options = IsoFormatOptions {
-        volume_name: label.to_owned(),
-        strict_charset: false,
-        sector_size: 2048,
-        path_separator: PathSeparator::ForwardSlash,
-        features: CreationFeatures {
-            filenames: BaseIsoLevel::Level1 { supports_lowercase: true, supports_rrip: true },
-            joliet: Some(JolietLevel::Level3),
-            rock_ridge: Some(RripOptions::default()),
-            ..CreationFeatures::default()
-        },
-        system_id: None,
-        volume_set_id: None,
-        publisher_id: None,
-        preparer_id: None,
-        application_id: None,
-    };
-    let files = InputFiles { path_separator: PathSeparator::ForwardSlash, files };
-    let mut image = Cursor::new(Vec::new());
-    IsoImageWriter::create(&mut image, files, options).map_err(CloudInitError::Iso)?;
-    Ok(image.into_inner())
+    Ok(files)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Cursor;
+
     use super::*;
 
     /// What the files hold by the names that a guest's kernel shows. Guests of the scenarios read them by Linux's own
