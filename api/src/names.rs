@@ -44,6 +44,8 @@ pub const IMAGES_DIRECTORY: &str = "/var/run/vireo-images";
 pub const CLAIMS_DIRECTORY: &str = "/var/run/kubevirt-private/vmi-disks";
 /// Where it has the block devices of claims.
 const CLAIM_DEVICES: &str = "/dev/vmi-disks";
+/// Where a launcher in a Pod has the files that Kubernetes projects from its objects.
+const PROJECTED_DIRECTORY: &str = "/var/run/kubevirt-private/projected";
 /// The annotation of a launcher Pod with the paths in it of the disks of claims. Each has the size in bytes of a disk that
 /// has to be made, or null.
 pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
@@ -91,6 +93,21 @@ pub fn claim_disk(volume: &str) -> String {
 /// The block device of a claim, in the launcher's Pod.
 pub fn claim_device(volume: &str) -> String {
     format!("{CLAIM_DEVICES}/{volume}")
+}
+
+/// The directory of a volume's projected files, in the launcher's Pod.
+pub fn projected_files(volume: &str) -> String {
+    format!("{PROJECTED_DIRECTORY}/files/{volume}")
+}
+
+/// The directory of the Secret with the user data of a cloud-init volume, in the launcher's Pod.
+pub fn user_data_secret(volume: &str) -> String {
+    format!("{PROJECTED_DIRECTORY}/user-data/{volume}")
+}
+
+/// The directory of the Secret with the network data of a cloud-init volume, in the launcher's Pod.
+pub fn network_data_secret(volume: &str) -> String {
+    format!("{PROJECTED_DIRECTORY}/network-data/{volume}")
 }
 
 /// The disk in the file system of a hotplugged claim, in its attachment Pod.

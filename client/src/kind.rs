@@ -57,6 +57,12 @@ impl Kind {
     /// ControllerRevision.
     pub const CONTROLLER_REVISION: Self =
         Self::new(("apps", "v1"), "ControllerRevision", "controllerrevisions");
+    /// ConfigMaps.
+    pub const CONFIG_MAP: Self = Self::new(CORE, "ConfigMap", "configmaps");
+    /// Secrets.
+    pub const SECRET: Self = Self::new(CORE, "Secret", "secrets");
+    /// ServiceAccounts.
+    pub const SERVICE_ACCOUNT: Self = Self::new(CORE, "ServiceAccount", "serviceaccounts");
     /// Pod.
     pub const POD: Self = Self::new(CORE, "Pod", "pods");
     /// Node.

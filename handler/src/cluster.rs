@@ -11,6 +11,7 @@ mod events;
 mod finalize;
 mod instance;
 mod pods;
+mod projected;
 mod removal;
 mod shown;
 mod status;
@@ -41,6 +42,7 @@ pub use bound::Counts;
 use finalize::Finalizer;
 use instance::Instance;
 use pods::Pods;
+pub use projected::Projector;
 use removal::Remover;
 use status::StatusWriter;
 

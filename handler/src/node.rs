@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use tracing::{info, warn};
 use uuid::Uuid;
 use vireo_api::v1::VirtualMachineInstance;
 
+use crate::cluster::Projector;
 use crate::jobs::Jobs;
 use crate::launcher::cgroup::Cgroups;
 use crate::launcher::link::chain;
@@ -43,6 +44,8 @@ pub struct Node {
     launcher_pods: Mutex<BTreeMap<Owner, LauncherPod>>,
     attachments: Mutex<BTreeMap<Owner, Attachments>>,
     pods: tokio::sync::watch::Sender<u64>,
+    /// Projects files where there is no kubelet that does.
+    projector: OnceLock<Projector>,
     /// UIDs of VMIs whose directory is there and whose record cannot be read.
     unreadable: Mutex<BTreeSet<Uuid>>,
 }
@@ -124,6 +127,7 @@ impl Node {
             launcher_pods: Mutex::default(),
             attachments: Mutex::default(),
             pods: tokio::sync::watch::Sender::new(0),
+            projector: OnceLock::new(),
             unreadable: Mutex::default(),
         }
     }
@@ -231,6 +235,16 @@ impl Node {
     /// Notifies about changes of the launcher Pods, and about new attachment Pods.
     pub(crate) fn subscribe_pods(&self) -> tokio::sync::watch::Receiver<u64> {
         self.pods.subscribe()
+    }
+
+    /// Has files projected from objects of an API, where there is no kubelet that does. The first one counts.
+    pub fn set_projector(&self, projector: Projector) {
+        let _ = self.projector.set(projector);
+    }
+
+    /// What projects files where there is no kubelet that does.
+    pub(crate) fn projector(&self) -> Option<&Projector> {
+        self.projector.get()
     }
 
     /// Where persistent volume claims are.

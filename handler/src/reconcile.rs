@@ -13,6 +13,7 @@ mod hotplug;
 mod network;
 mod observe;
 mod prober;
+mod projected;
 mod publish;
 mod reconciler;
 mod record;

@@ -15,6 +15,7 @@ pub mod iso;
 mod node_file;
 mod oci;
 pub mod prepare;
+pub mod projected;
 mod sparse;
 pub mod volumes;
 
@@ -26,6 +27,6 @@ pub use images::{ImageError, Images};
 pub use node_file::OpenError;
 pub use oci::OciError;
 pub use prepare::{
-    ERR_IMAGE_PULL, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError, find_claims,
-    prepare, prepare_disk,
+    ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError,
+    find_claims, prepare, prepare_disk,
 };

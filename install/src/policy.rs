@@ -4,7 +4,7 @@ mod cdi;
 mod kubevirt;
 
 pub use cdi::CDI_API;
-pub use kubevirt::{LOCAL_PROVISIONER, SCHEDULER, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
+pub use kubevirt::{LOCAL_KUBELET, LOCAL_PROVISIONER, SCHEDULER, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER};
 
 use serde_json::Value;
 use vireo_apiserver::auth::User;
@@ -24,5 +24,7 @@ pub fn kubevirt_roles() -> impl Iterator<Item = Value> {
 pub fn is_component(user: &User) -> bool {
     let is_account = |(namespace, name)| user.name == User::service_account(namespace, name).name;
     user.name == SCHEDULER
-        || [CDI_API, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER, LOCAL_PROVISIONER].into_iter().any(is_account)
+        || [CDI_API, VIRT_API, VIRT_CONTROLLER, VIRT_HANDLER, LOCAL_KUBELET, LOCAL_PROVISIONER]
+            .into_iter()
+            .any(is_account)
 }

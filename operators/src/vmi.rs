@@ -8,6 +8,7 @@ pub(crate) mod images;
 mod networks;
 mod nodes;
 mod pod;
+mod projected;
 mod resources;
 mod template;
 

@@ -17,7 +17,7 @@ use vireo_apiserver::resource::Registry;
 use vireo_apiserver::server::{self, SecureServing};
 use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
-use vireo_handler::cluster::Cluster;
+use vireo_handler::cluster::{Cluster, Projector};
 use vireo_handler::heartbeat::{self, Owner};
 use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
@@ -158,6 +158,8 @@ pub async fn run(
     let virt_controller = client(&api, policy::VIRT_CONTROLLER, "virt-controller");
     let controllers = Controllers::new(&virt_controller, launcher(&node.settings), LiveConfig::default());
     let placement = placement::controller::Controller::new(scheduler(&api), &node.settings.node_name);
+    let kubelet = client(&api, policy::LOCAL_KUBELET, "local-kubelet");
+    node.set_projector(Projector::new(kubelet, authority.certificate()));
     let virt_handler = client(&api, policy::VIRT_HANDLER, "virt-handler");
     let cluster = Cluster::new(virt_handler.clone(), Arc::clone(&node), unreadable_vmis(&store));
     tokio::select! {

@@ -389,6 +389,7 @@ mod defaults;
 mod limits;
 mod placement;
 mod pods;
+mod projected;
 mod provisioner;
 mod reserved;
 mod rights;

@@ -11,19 +11,28 @@ const INLINE: usize = 2048;
 /// What cloud-init in the guest is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloudInit {
-    user_data: Option<Vec<u8>>,
-    network_data: Option<Vec<u8>>,
+    user_data: Option<CloudInitData>,
+    network_data: Option<CloudInitData>,
+}
+
+/// Where a file for cloud-init comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloudInitData {
+    /// The manifest.
+    Inline(Vec<u8>),
+    /// An entry of the Secret of this name.
+    Secret(String),
 }
 
 impl CloudInit {
     /// The file `user-data` of NoCloud, or `user_data` of a config drive.
-    pub fn user_data(&self) -> Option<&[u8]> {
-        self.user_data.as_deref()
+    pub fn user_data(&self) -> Option<&CloudInitData> {
+        self.user_data.as_ref()
     }
 
     /// The file `network-config` of NoCloud, or `network_data.json` of a config drive.
-    pub fn network_data(&self) -> Option<&[u8]> {
-        self.network_data.as_deref()
+    pub fn network_data(&self) -> Option<&CloudInitData> {
+        self.network_data.as_ref()
     }
 }
 
@@ -32,14 +41,14 @@ pub(super) fn read(source: &v1::CloudInitSource, at: &Field, found: &mut Finding
     let user_data = one(
         &source.user_data,
         &source.user_data_base64,
-        source.secret_ref.is_some(),
+        source.secret_ref.as_ref(),
         [&at.at("userData"), &at.at("userDataBase64"), &at.at("secretRef")],
         found,
     );
     let network_data = one(
         &source.network_data,
         &source.network_data_base64,
-        source.network_data_secret_ref.is_some(),
+        source.network_data_secret_ref.as_ref(),
         [&at.at("networkData"), &at.at("networkDataBase64"), &at.at("networkDataSecretRef")],
         found,
     );
@@ -47,7 +56,7 @@ pub(super) fn read(source: &v1::CloudInitSource, at: &Field, found: &mut Finding
         return None;
     }
     if user_data.is_none() && network_data.is_none() {
-        found.required_value(at, "give userData, userDataBase64, networkData or networkDataBase64");
+        found.required_value(at, "give userData, userDataBase64, secretRef, networkData, networkDataBase64 or networkDataSecretRef");
         return None;
     }
     Some(CloudInit { user_data, network_data })
@@ -57,17 +66,20 @@ pub(super) fn read(source: &v1::CloudInitSource, at: &Field, found: &mut Finding
 fn one(
     plain: &str,
     base64: &str,
-    secret: bool,
+    secret: Option<&v1::LocalObjectReference>,
     fields: [&Field; 3],
     found: &mut Findings,
-) -> Option<Vec<u8>> {
+) -> Option<CloudInitData> {
     let [plain_field, base64_field, secret_field] = fields;
-    found.refuse_if(secret, secret_field, "reading a secret");
-    let ways = [!plain.is_empty(), !base64.is_empty(), secret];
+    let ways = [!plain.is_empty(), !base64.is_empty(), secret.is_some()];
     if ways.iter().filter(|used| **used).count() > 1 {
-        let last = if secret { secret_field } else { base64_field };
+        let last = if secret.is_some() { secret_field } else { base64_field };
         found.invalid(last, "is one of several sources of the same data: keep one");
         return None;
+    }
+    if let Some(secret) = secret {
+        let name = super::projected::name((&secret.name, &secret_field.at("name")), "Secret", found);
+        return Some(CloudInitData::Secret(name));
     }
     let (field, data) = if base64.is_empty() {
         (plain_field, plain.as_bytes().to_vec())
@@ -83,5 +95,5 @@ fn one(
     if data.len() > INLINE {
         found.invalid(field, format!("is {} bytes long: at most {INLINE} are taken inline", data.len()));
     }
-    (!data.is_empty()).then_some(data)
+    (!data.is_empty()).then_some(CloudInitData::Inline(data))
 }

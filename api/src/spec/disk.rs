@@ -92,10 +92,12 @@ pub(super) fn read(
             && devices.filesystems.iter().all(|filesystem| filesystem.name != volume.name)
             && !volume.name.is_empty()
     };
-    let added = volumes
-        .iter()
-        .filter(unnamed)
-        .map(|volume| v1::Disk { name: volume.name.clone(), ..v1::Disk::default() });
+    let added = volumes.iter().filter(unnamed).map(|volume| {
+        // Windows looks for answer files on media that can be removed.
+        let is_sysprep = matches!(&volume.source, Some(VolumeSource::Projected(one)) if one.is_sysprep());
+        let cdrom = is_sysprep.then(Default::default);
+        v1::Disk { name: volume.name.clone(), cdrom, ..v1::Disk::default() }
+    });
     let mut disks = Vec::new();
     let mut names: Vec<String> = Vec::new();
     for (index, disk) in devices.disks.iter().cloned().chain(added).enumerate() {
@@ -142,7 +144,10 @@ pub(super) fn read(
             field: bus_field.to_string(),
             bus,
             device,
-            read_only: read_only || source.is_read_only(),
+            // A sata disk cannot be read-only: writes go to the VMI's own copy.
+            read_only: read_only
+                || source.is_read_only()
+                || (matches!(source, VolumeSource::Projected(_)) && bus != DiskBus::Sata),
             serial: disk.serial,
             boot_order: order,
             cache,
@@ -187,6 +192,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::HostDisk { .. } => "hostDisk",
         VolumeSource::PersistentVolumeClaim { .. } => "persistentVolumeClaim",
+        VolumeSource::Projected(projected) => projected.field(),
         VolumeSource::NoMedium => "",
     })
 }

@@ -223,6 +223,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     super::platform::read(spec, found);
     let mut boot_orders = super::disk::BootOrders::new();
     let volumes = super::volume::read(&spec.volumes, found);
+    super::projected::check_accounts(spec, found);
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     super::device::read(devices, found);

@@ -5,7 +5,7 @@ use super::report::Findings;
 use super::syntax::{
     ABSOLUTE_PATH, DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path, without_trailing_slash,
 };
-use super::{Bytes, Field, ImageRef, firmware};
+use super::{Bytes, Field, ImageRef, Projected, firmware, projected};
 use crate::v1;
 
 /// The largest disk that is made: what an ext4 file system on a node can hold as one file.
@@ -48,6 +48,8 @@ pub enum VolumeSource {
         /// Several VMs may write to it.
         shared: bool,
     },
+    /// A disk made at start with files that Kubernetes projects from its objects.
+    Projected(Projected),
     /// No volume: the medium that a CD-ROM drive is without.
     NoMedium,
 }
@@ -105,15 +107,10 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 10] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 5] {
     [
         ("dataVolume", volume.data_volume.is_some(), "a data volume"),
         ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
-        ("sysprep", volume.sysprep.is_some(), "a disk with answer files"),
-        ("configMap", volume.config_map.is_some(), "a disk with a config map"),
-        ("secret", volume.secret.is_some(), "a disk with a secret"),
-        ("downwardAPI", volume.downward_api.is_some(), "a disk with metadata of the VM"),
-        ("serviceAccount", volume.service_account.is_some(), "a disk with a token"),
         ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
         ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
         ("containerPath", volume.container_path.is_some(), "a shared directory of the launcher"),
@@ -128,6 +125,11 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.empty_disk.is_some(),
         volume.host_disk.is_some(),
         volume.persistent_volume_claim.is_some(),
+        volume.config_map.is_some(),
+        volume.secret.is_some(),
+        volume.service_account.is_some(),
+        volume.downward_api.is_some(),
+        volume.sysprep.is_some(),
     ];
     let given = available.iter().filter(|there| **there).count()
         + unavailable(volume).iter().filter(|(_, there, _)| *there).count();
@@ -149,7 +151,8 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
                 &at.at(name),
                 format!(
                     "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
-                     emptyDisk, hostDisk or persistentVolumeClaim"
+                     emptyDisk, hostDisk, persistentVolumeClaim, configMap, secret, downwardAPI, serviceAccount or \
+                     sysprep"
                 ),
             );
         }
@@ -172,7 +175,10 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
     if let Some(claim) = &volume.persistent_volume_claim {
         return persistent_volume_claim(claim, &at.at("persistentVolumeClaim"), found);
     }
-    host_disk(volume.host_disk.as_ref()?, &at.at("hostDisk"), found)
+    if let Some(disk) = &volume.host_disk {
+        return host_disk(disk, &at.at("hostDisk"), found);
+    }
+    projected::read(volume, at, found)
 }
 
 fn persistent_volume_claim(

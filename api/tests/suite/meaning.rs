@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, HostDiskCreate, HypervisorChoice, NetworkSource, ProbeQuestion,
-    VolumeSource,
+    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, HostDiskCreate,
+    HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion, ProjectedSource, VolumeSource,
 };
 use vireo_vmconfig::{
     CacheMode, CpuModel, DiskBus, DiskDevice, ExtraDevice, IoMode, NicModel, PanicModel, RebootPolicy,
@@ -125,7 +125,8 @@ fn disks_are_joined_with_their_volumes() {
     let VolumeSource::ContainerDisk { image, path } = disks[0].source() else { panic!("{disks:?}") };
     assert_eq!((image.path(), image.tag(), path), (Some(Path::new("/images/linux")), Some("v1"), &None));
     let VolumeSource::CloudInitNoCloud(data) = disks[1].source() else { panic!("{disks:?}") };
-    assert_eq!((data.user_data(), data.network_data()), (Some(b"#cloud-config\n".as_slice()), None));
+    let inline = |data: &str| CloudInitData::Inline(data.into());
+    assert_eq!((data.user_data(), data.network_data()), (Some(&inline("#cloud-config\n")), None));
     let tools = &disks[2];
     assert_eq!(
         (tools.config().device, tools.config().read_only, tools.config().boot_order),
@@ -138,8 +139,62 @@ fn disks_are_joined_with_their_volumes() {
     assert_eq!(tools.source(), &source);
     assert_eq!(disks[3].source(), &VolumeSource::EmptyDisk { capacity: Bytes::new(2 << 30) });
     let VolumeSource::CloudInitConfigDrive(data) = disks[4].source() else { panic!("{disks:?}") };
-    assert_eq!((data.user_data(), data.network_data()), (Some(b"x".as_slice()), Some(b"{}".as_slice())));
+    assert_eq!((data.user_data(), data.network_data()), (Some(&inline("x")), Some(&inline("{}"))));
     assert_eq!(disks[4].source_field().as_str(), "spec.volumes[4].cloudInitConfigDrive");
+}
+
+#[test]
+fn projected_files_are_read_only_disks() {
+    let vm = with_spec(json!({
+        "domain": {"devices": {"disks": [
+            {"name": "map", "disk": {"bus": "virtio"}}, {"name": "key", "disk": {}},
+            {"name": "seed", "disk": {"bus": "virtio"}}]}},
+        "volumes": [
+            {"name": "map", "configMap": {"name": "app.config", "optional": true, "volumeLabel": "APP"}},
+            {"name": "key", "secret": {"secretName": "key"}},
+            {"name": "seed", "cloudInitNoCloud": {"secretRef": {"name": "user"},
+                "networkDataSecretRef": {"name": "net"}}},
+            {"name": "answers", "sysprep": {"secret": {"name": "answers"}}},
+            {"name": "account", "serviceAccount": {"serviceAccountName": "robot"}},
+            {"name": "facts", "downwardAPI": {"fields": [
+                {"path": "all/labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+                {"path": "role", "fieldRef": {"fieldPath": "metadata.annotations['example.com/role']"}}]}}],
+    }))
+    .unwrap();
+    let disks = vm.disks();
+    let shape = |disk: &Disk| {
+        let config = disk.config();
+        let VolumeSource::Projected(projected) = disk.source() else { return None };
+        let field = disk.source_field().as_str().rsplit_once('.').map(|(_, last)| last.to_owned());
+        Some((field.unwrap(), config.bus, config.device, config.read_only, projected.label().to_owned()))
+    };
+    let expected = [
+        ("configMap", DiskBus::Virtio, DiskDevice::Disk, true, "APP"),
+        // Nothing is read-only there.
+        ("secret", DiskBus::Sata, DiskDevice::Disk, false, "cfgdata"),
+        ("sysprep", DiskBus::Sata, DiskDevice::CdRom, true, "unattendCD"),
+        ("serviceAccount", DiskBus::Sata, DiskDevice::Disk, false, "cfgdata"),
+        ("downwardAPI", DiskBus::Sata, DiskDevice::Disk, false, "cfgdata"),
+    ];
+    let expected = expected.map(|(field, bus, device, read_only, label)| {
+        (field.to_owned(), bus, device, read_only, label.to_owned())
+    });
+    assert_eq!(disks.iter().filter_map(shape).collect::<Vec<_>>(), expected);
+    let source = |index: usize| {
+        let VolumeSource::Projected(projected) = disks[index].source() else { panic!("{disks:?}") };
+        projected.source().clone()
+    };
+    let map = ObjectSource { kind: ObjectKind::ConfigMap, name: "app.config".to_owned(), optional: true };
+    assert_eq!(source(0), ProjectedSource::Object(map));
+    assert_eq!(source(4), ProjectedSource::ServiceAccount { name: "robot".to_owned() });
+    let ProjectedSource::DownwardApi { files } = source(5) else { panic!("{disks:?}") };
+    let labels = DownwardContent::Field { path: "metadata.labels".to_owned(), key: None };
+    let key = Some("example.com/role".to_owned());
+    let role = DownwardContent::Field { path: "metadata.annotations".to_owned(), key };
+    assert_eq!(files.iter().map(|file| &file.content).collect::<Vec<_>>(), [&labels, &role]);
+    let VolumeSource::CloudInitNoCloud(data) = disks[2].source() else { panic!("{disks:?}") };
+    let secret = |name: &str| CloudInitData::Secret(name.to_owned());
+    assert_eq!((data.user_data(), data.network_data()), (Some(&secret("user")), Some(&secret("net"))));
 }
 
 #[test]

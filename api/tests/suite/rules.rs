@@ -349,14 +349,20 @@ fn volumes() {
             "[2].cloudInitNoCloud.networkDataBase64",
             Invalid,
         ),
-        (cloud(json!({"secretRef": {"name": "s"}})), "[2].cloudInitNoCloud.secretRef", NotSupported),
+        (cloud(json!({"secretRef": {}})), "[2].cloudInitNoCloud.secretRef.name", Required),
+        (cloud(json!({"secretRef": {"name": "a/b"}})), "[2].cloudInitNoCloud.secretRef.name", Invalid),
+        (
+            cloud(json!({"secretRef": {"name": "s"}, "userData": "x"})),
+            "[2].cloudInitNoCloud.secretRef",
+            Invalid,
+        ),
         (drive(json!({})), "[2].cloudInitConfigDrive", Required),
         (drive(json!({"networkData": "x".repeat(2049)})), "[2].cloudInitConfigDrive.networkData", Invalid),
         (drive(json!({"userDataBase64": "%"})), "[2].cloudInitConfigDrive.userDataBase64", Invalid),
         (
-            drive(json!({"userData": "x", "networkDataSecretRef": {"name": "s"}})),
+            drive(json!({"networkData": "x", "networkDataSecretRef": {"name": "s"}})),
             "[2].cloudInitConfigDrive.networkDataSecretRef",
-            NotSupported,
+            Invalid,
         ),
         (
             source(json!({"cloudInitNoCloud": {"userData": "x"}, "cloudInitConfigDrive": {"userData": "x"}})),
@@ -371,21 +377,85 @@ fn volumes() {
         (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
         (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
     ];
-    for name in [
-        "dataVolume",
-        "ephemeral",
-        "sysprep",
-        "configMap",
-        "secret",
-        "downwardAPI",
-        "serviceAccount",
-        "downwardMetrics",
-        "memoryDump",
-        "containerPath",
-    ] {
+    for name in ["dataVolume", "ephemeral", "downwardMetrics", "memoryDump", "containerPath"] {
         let field: &'static str = format!("[2].{name}").leak();
         rows.push((source(json!({name: {}})), field, NotSupported));
     }
+    each_is_refused(with_spec, "spec.volumes", rows);
+}
+
+#[test]
+fn volumes_with_projected_files() {
+    let source = |source: Value| {
+        let mut volume = source;
+        volume["name"] = json!("files");
+        json!({"volumes": ["+", volume]})
+    };
+    let map = |map: Value| source(json!({"configMap": map}));
+    let downward = |file: Value| source(json!({"downwardAPI": {"fields": [file]}}));
+    let field = |path: &str| downward(json!({"path": "a", "fieldRef": {"fieldPath": path}}));
+    let path = |path: &str| downward(json!({"path": path, "fieldRef": {"fieldPath": "metadata.name"}}));
+    let at = "[2].downwardAPI.fields[0]";
+    let name = json!({"path": "a", "fieldRef": {"fieldPath": "metadata.name"}});
+    let account = |name: &str| json!({"name": name, "serviceAccount": {"serviceAccountName": "robot"}});
+    let below = |more: &str| -> &'static str { format!("{at}{more}").leak() };
+    let rows = vec![
+        (map(json!({})), "[2].configMap.name", Required),
+        (map(json!({"name": "../x"})), "[2].configMap.name", Invalid),
+        (map(json!({"name": "x", "volumeLabel": "l".repeat(33)})), "[2].configMap.volumeLabel", Invalid),
+        (map(json!({"name": "x", "volumeLabel": "\u{e4}"})), "[2].configMap.volumeLabel", Invalid),
+        (source(json!({"secret": {}})), "[2].secret.secretName", Required),
+        (
+            source(json!({"secret": {"secretName": "x", "volumeLabel": "\n"}})),
+            "[2].secret.volumeLabel",
+            Invalid,
+        ),
+        (source(json!({"serviceAccount": {}})), "[2].serviceAccount.serviceAccountName", Required),
+        (
+            json!({"volumes": ["+", account("a")], "serviceAccountName": "other"}),
+            "[2].serviceAccount.serviceAccountName",
+            Invalid,
+        ),
+        (json!({"volumes": ["+", account("a"), account("b")]}), "[3].serviceAccount", Invalid),
+        (source(json!({"sysprep": {}})), "[2].sysprep", Required),
+        (
+            source(json!({"sysprep": {"configMap": {"name": "a"}, "secret": {"name": "a"}}})),
+            "[2].sysprep",
+            Invalid,
+        ),
+        (source(json!({"sysprep": {"secret": {}}})), "[2].sysprep.secret.name", Required),
+        (downward(json!({"path": "a"})), at, Required),
+        (path(""), below(".path"), Required),
+        (path("/a"), below(".path"), Invalid),
+        (path("a/../b"), below(".path"), Invalid),
+        (path("a//b"), below(".path"), Invalid),
+        (path("a\nb"), below(".path"), Invalid),
+        (field(""), below(".fieldRef.fieldPath"), Required),
+        (field("spec.nodeName"), below(".fieldRef.fieldPath"), NotSupported),
+        (field("metadata.labels['']"), below(".fieldRef.fieldPath"), NotSupported),
+        (field("metadata.name['x']"), below(".fieldRef.fieldPath"), NotSupported),
+        (
+            downward(json!({"path": "a", "fieldRef": {"fieldPath": "metadata.name", "apiVersion": "v2"}})),
+            below(".fieldRef.apiVersion"),
+            NotSupported,
+        ),
+        (
+            downward(json!({"path": "a", "mode": 512, "fieldRef": {"fieldPath": "metadata.name"}})),
+            below(".mode"),
+            Invalid,
+        ),
+        (
+            downward(json!({"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}})),
+            below(".resourceFieldRef.containerName"),
+            Required,
+        ),
+        (
+            source(json!({"downwardAPI": {"fields": [name, name]}})),
+            "[2].downwardAPI.fields[1].path",
+            Duplicate,
+        ),
+        (source(json!({"configMap": {"name": "a"}, "secret": {"secretName": "a"}})), "[2]", Invalid),
+    ];
     each_is_refused(with_spec, "spec.volumes", rows);
 }
 

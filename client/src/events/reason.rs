@@ -130,6 +130,8 @@ reasons! {
         FailedRemove = "FailedRemove",
         /// A launcher runs another instance.
         ForeignLauncher = "ForeignLauncher",
+        /// Files for a volume are missing; Kubernetes'.
+        FailedMount = "FailedMount",
         /// There is no such claim.
         FailedPvcNotFound = "FailedPvcNotFound",
         /// A claim is not bound.

@@ -5,6 +5,7 @@
 
 mod claims;
 mod images;
+pub(crate) mod projected;
 mod root;
 
 use std::collections::BTreeMap;

@@ -19,6 +19,7 @@ use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
 use crate::network::netns;
 use crate::settings::Runtime;
+use crate::storage::projected::ProjectedFiles;
 use crate::storage::{self, Places, Prepared, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
@@ -28,7 +29,7 @@ pub(super) fn sync_error<E: std::error::Error>(reason: &'static str) -> impl FnO
     move |error| SyncError { reason, message: chain(&error) }
 }
 
-fn storage_error(error: StorageError) -> SyncError {
+pub(super) fn storage_error(error: StorageError) -> SyncError {
     sync_error(error.reason())(error)
 }
 
@@ -170,14 +171,19 @@ impl VmiReconciler {
         if self.find_claims(desired).await?.is_none() {
             return Ok(());
         }
+        let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
+        // In a Pod, the kubelet waits for objects before it starts the launcher.
+        let files = match self.node.settings.runtime {
+            Runtime::Pods(_) => ProjectedFiles::new(),
+            Runtime::Process => self.project(&vm).await?,
+        };
         self.enter(Phase::Scheduling)?;
         let record = self.known()?;
         record.dir.create().map_err(sync_error("FailedCreate"))?;
-        let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         match self.node.settings.runtime.clone() {
             Runtime::Process => {
                 self.ensure_network(&vm).await?;
-                self.start_process(desired, &record, &vm).await
+                self.start_process(desired, &record, (&vm, files)).await
             }
             Runtime::Pods(pods) => self.find_in_pod(pods, record).await,
         }
@@ -208,10 +214,10 @@ impl VmiReconciler {
         &mut self,
         desired: &watch::Receiver<Desired>,
         record: &Record,
-        vm: &vireo_api::spec::Vm,
+        (vm, files): (&vireo_api::spec::Vm, ProjectedFiles),
     ) -> Done {
         let is_moot = |desired: &Desired| desired.replaces(record);
-        if cancel_if(desired, is_moot, self.prepare_storage(vm)).await.transpose()?.is_none() {
+        if cancel_if(desired, is_moot, self.prepare_storage(vm, files)).await.transpose()?.is_none() {
             return Ok(());
         }
         let record = self.known()?;
@@ -248,8 +254,12 @@ impl VmiReconciler {
         made.map_err(|error| warn!(error = chain(&error), "cannot create a cgroup for the launcher")).ok()
     }
 
-    async fn prepare_storage(&self, vm: &vireo_api::spec::Vm) -> Result<Prepared, SyncError> {
-        let places = self.places(vm)?;
+    async fn prepare_storage(
+        &self,
+        vm: &vireo_api::spec::Vm,
+        projected: ProjectedFiles,
+    ) -> Result<Prepared, SyncError> {
+        let places = Places { projected, ..self.places(vm)? };
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
     }
 
@@ -270,6 +280,7 @@ impl VmiReconciler {
             allowed: self.node.settings.allowed.clone(),
             pulled,
             mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
+            projected: ProjectedFiles::new(),
         })
     }
 
@@ -286,7 +297,11 @@ impl VmiReconciler {
         let record = self.known()?;
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         let is_moot = |desired: &Desired| desired.removes(&record);
-        let prepared = cancel_if(interrupt.desired, is_moot, self.prepare_storage(&vm)).await.transpose();
+        let prepare = async {
+            let files = self.project(&vm).await?;
+            self.prepare_storage(&vm, files).await
+        };
+        let prepared = cancel_if(interrupt.desired, is_moot, prepare).await.transpose();
         let prepared = match prepared {
             Ok(Some(prepared)) => prepared,
             Ok(None) => return Ok(()),

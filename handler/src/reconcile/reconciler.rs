@@ -15,6 +15,7 @@ use super::decide::{self, Action, Awaited, Launcher, Observed, Request, decide};
 use super::desired::Desired;
 use super::observe::observe_launcher;
 use super::prober::Prober;
+use super::projected;
 use super::record::Record;
 use super::status::{NO_POD, SyncError};
 use super::volumes;
@@ -23,6 +24,8 @@ use crate::launcher::process::{self, Found};
 use crate::manifests::Key;
 use crate::node::{Attachments, Node};
 use crate::settings::Runtime;
+use crate::storage::FAILED_MOUNT;
+use crate::storage::projected::AbsentObject;
 
 /// The retry interval after a deadline has passed.
 const OVERDUE_RETRY: Duration = Duration::from_secs(1);
@@ -50,6 +53,8 @@ pub(super) struct VmiReconciler {
     /// Runs its probes while its guest is to run.
     pub(super) prober: Option<Prober>,
     pub(super) backoff: Backoff,
+    /// The object that does not exist and has files of a volume.
+    pub(super) awaited_object: Option<AbsentObject>,
     /// Notifies about new claims.
     pub(super) claims: watch::Receiver<u64>,
     /// Notifies about changed launcher Pods.
@@ -81,6 +86,7 @@ impl VmiReconciler {
             save_failed: false,
             sync_error: None,
             prober: None,
+            awaited_object: None,
             backoff: Backoff::default(),
         }
     }
@@ -340,6 +346,8 @@ impl VmiReconciler {
                 std::future::pending::<()>().await;
             }
         };
+        let waits = self.sync_error.as_ref().is_some_and(|error| error.reason == FAILED_MOUNT);
+        let object = projected::appears(&self.node, self.awaited_object.as_ref().filter(|_| waits));
         let prober = async {
             match &mut self.prober {
                 Some(prober) => prober.changed().await,
@@ -349,6 +357,7 @@ impl VmiReconciler {
         tokio::select! {
             () = claims => {}
             () = pods => {}
+            () = object => {}
             () = prober => {}
             changed = desired.changed() => if changed.is_err() {
                 // The handler stops: this task does nothing more and undoes nothing.

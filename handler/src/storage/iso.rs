@@ -12,7 +12,7 @@ use hadris_iso::write::options::{BaseIsoLevel, CreationFeatures, IsoFormatOption
 use hadris_iso::write::{File as IsoFile, InputFiles, IsoImageWriter};
 
 /// A file of an image.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct File {
     /// Its path, without a slash at its beginning, and without `.` and `..`.
     pub path: String,
@@ -24,6 +24,13 @@ impl File {
     /// A file.
     pub fn new(path: impl Into<String>, content: impl Into<Vec<u8>>) -> Self {
         Self { path: path.into(), content: content.into() }
+    }
+}
+
+impl std::fmt::Debug for File {
+    /// Without the content, which may be secret.
+    fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(form, "{} ({} bytes)", self.path, self.content.len())
     }
 }
 

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use vireo_api::names::{
     KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device, hotplug_disk,
 };
-use vireo_api::spec::{
-    BootSource, CloudInit, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource,
-};
+use vireo_api::spec::{BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource};
 use vireo_vmconfig::DiskSource;
 
 use super::allowed::AllowedPaths;
@@ -18,6 +16,8 @@ use super::claims::{ClaimError, Claims};
 use super::cloud_init::{self, CloudInitError, Layout as SeedLayout, Seed};
 use super::host_disks;
 use super::images::{ImageError, Images, Source, hold};
+use super::iso::{self, IsoError};
+use super::projected::{self, ProjectedError, ProjectedFiles, SeedData};
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
@@ -27,6 +27,8 @@ pub const NO_CLAIM: &str = "FailedPvcNotFound";
 pub const NOT_BOUND: &str = "PvcNotBound";
 /// The reason of a claim that waits for its image.
 pub const NO_IMAGE: &str = "PvcNotPopulated";
+/// The reason of files that are missing; Kubernetes'.
+pub const FAILED_MOUNT: &str = "FailedMount";
 /// The reason of an image error; KubeVirt's.
 pub const ERR_IMAGE_PULL: &str = "ErrImagePull";
 
@@ -79,6 +81,22 @@ pub enum StorageError {
         /// Why.
         source: CloudInitError,
     },
+    /// The files of a disk are not there.
+    #[error("{field}: the files of the disk cannot be read")]
+    Projected {
+        /// `spec.volumes[0].configMap`, ...
+        field: Field,
+        /// Why.
+        source: ProjectedError,
+    },
+    /// The disk of files could not be created.
+    #[error("{field}: the disk cannot be made")]
+    Iso {
+        /// `spec.volumes[0].configMap`, ...
+        field: Field,
+        /// Why.
+        source: IsoError,
+    },
     /// A claim does not exist, or is not a disk.
     #[error("{field}: the claim cannot be used")]
     Claim {
@@ -110,6 +128,8 @@ impl StorageError {
             Self::Image { field, .. }
             | Self::Volume { field, .. }
             | Self::CloudInit { field, .. }
+            | Self::Projected { field, .. }
+            | Self::Iso { field, .. }
             | Self::Claim { field, .. } => Some(field),
             Self::Directory { .. } | Self::Job(_) | Self::NotUtf8(_) => None,
         }
@@ -121,6 +141,7 @@ impl StorageError {
             Self::Claim { source: ClaimError::Absent { .. }, .. } => NO_CLAIM,
             Self::Claim { source: ClaimError::Unbound { .. }, .. } => NOT_BOUND,
             Self::Claim { source: ClaimError::NoImage { .. }, .. } => NO_IMAGE,
+            Self::Projected { .. } => FAILED_MOUNT,
             Self::Image { .. } => ERR_IMAGE_PULL,
             _ => "FailedStorage",
         }
@@ -133,7 +154,9 @@ enum Step {
     /// A layer of the VM's own over a disk that has come out of an image.
     Overlay { backing: PathBuf, at: PathBuf },
     /// cloud-init's disk.
-    Seed { layout: SeedLayout, data: CloudInit, at: PathBuf },
+    Seed { layout: SeedLayout, data: SeedData, at: PathBuf },
+    /// A disk with projected files.
+    Files { label: String, files: Vec<iso::File>, at: PathBuf },
     /// An empty disk.
     Empty { capacity: u64, at: PathBuf },
     /// A file of the node.
@@ -163,6 +186,8 @@ pub struct Places {
     pub pulled: BTreeMap<String, String>,
     /// The paths of the disks of claims that the kubelet has mounted in the launcher Pod and in attachment Pods.
     pub mounted: BTreeSet<String>,
+    /// The files that Kubernetes projects from its objects.
+    pub projected: ProjectedFiles,
 }
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
@@ -177,10 +202,16 @@ async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step
             Step::Overlay { backing, at: at("qcow2") }
         }
         VolumeSource::CloudInitNoCloud(data) => {
-            Step::Seed { layout: SeedLayout::NoCloud, data: data.clone(), at: at("iso") }
+            let data = projected::seed_data(disk, data, &places.projected)?;
+            Step::Seed { layout: SeedLayout::NoCloud, data, at: at("iso") }
         }
         VolumeSource::CloudInitConfigDrive(data) => {
-            Step::Seed { layout: SeedLayout::ConfigDrive, data: data.clone(), at: at("iso") }
+            let data = projected::seed_data(disk, data, &places.projected)?;
+            Step::Seed { layout: SeedLayout::ConfigDrive, data, at: at("iso") }
+        }
+        VolumeSource::Projected(volume) => {
+            let files = projected::files(disk, volume, &places.projected)?;
+            Step::Files { label: volume.label().to_owned(), files, at: at("iso") }
         }
         VolumeSource::EmptyDisk { capacity } => Step::Empty { capacity: capacity.get(), at: at("qcow2") },
         VolumeSource::HostDisk { path, create, shared: _ } => Step::Host {
@@ -228,7 +259,7 @@ fn claim(vm: &Vm, field: &Field, name: &str, claims: &Claims) -> Result<PathBuf,
 }
 
 /// Creates a VM's disks, or finds existing ones. Takes long for a new image. Existing disks are kept, except
-/// cloud-init's disk, which follows the manifest.
+/// disks with files for the guest, which follow the manifest.
 ///
 /// # Errors
 /// Names the field whose source is not there. Nothing half-made is left.
@@ -315,11 +346,16 @@ fn make(
                 uuid: vm.firmware().uuid().to_string(),
                 name: format!("{}.{}", vm.identity().name(), vm.identity().namespace()),
                 hostname: vm.hostname(),
-                user_data: data.user_data().unwrap_or_default(),
-                network_data: data.network_data(),
+                user_data: &data.user,
+                network_data: data.network.as_deref(),
             };
             cloud_init::write(&at, &data)
                 .map_err(|source| StorageError::CloudInit { field: field.clone(), source })?;
+            DiskSource::Raw(text(&at)?.into())
+        }
+        Step::Files { label, files, at } => {
+            iso::write(&at, &label, &files)
+                .map_err(|source| StorageError::Iso { field: field.clone(), source })?;
             DiskSource::Raw(text(&at)?.into())
         }
         Step::Empty { capacity, at } => {

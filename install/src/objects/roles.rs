@@ -5,12 +5,14 @@ use vireo_api::names::COMPONENT_LABEL;
 
 use super::{MONITORING, NAMESPACE, VIRT_OPERATOR, monitoring};
 use crate::installation::Monitoring;
-use crate::policy::{LOCAL_PROVISIONER, VIRT_API, VIRT_CONTROLLER, kubevirt_roles};
+use crate::policy::{LOCAL_KUBELET, LOCAL_PROVISIONER, VIRT_API, VIRT_CONTROLLER, kubevirt_roles};
 
-/// KubeVirt's roles in a cluster, where disks of claims are not this program's.
+/// The roles of what has no place in a cluster.
+const LOCAL: [&str; 2] = [LOCAL_KUBELET.1, LOCAL_PROVISIONER.1];
+
+/// KubeVirt's roles in a cluster, where disks of claims and projected files are not this program's.
 pub(super) fn cluster_roles() -> impl Iterator<Item = Value> {
-    let is_here =
-        |role: &Value| role["metadata"]["name"].as_str().is_none_or(|name| name != LOCAL_PROVISIONER.1);
+    let is_here = |role: &Value| role["metadata"]["name"].as_str().is_none_or(|name| !LOCAL.contains(&name));
     kubevirt_roles().filter(is_here)
 }
 

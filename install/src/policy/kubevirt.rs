@@ -14,6 +14,8 @@ pub const VIRT_CONTROLLER: (&str, &str) = ("kubevirt", "virt-controller");
 pub const VIRT_HANDLER: (&str, &str) = ("kubevirt", "virt-handler");
 /// Namespace and name of the ServiceAccount of the provisioner of this host's storage.
 pub const LOCAL_PROVISIONER: (&str, &str) = ("kubevirt", "local-provisioner");
+/// Namespace and name of the ServiceAccount that projects files of objects into volumes where there is no kubelet.
+pub const LOCAL_KUBELET: (&str, &str) = ("kubevirt", "local-kubelet");
 /// The user as which instances are placed; Kubernetes'.
 pub const SCHEDULER: &str = "system:kube-scheduler";
 /// virt-api's ClusterRole, by KubeVirt's name.
@@ -104,6 +106,8 @@ pub(super) fn all() -> Vec<Default> {
         bind_to_service_account(CONTROLLER_ROLE, &LABELS, VIRT_CONTROLLER),
         role(LOCAL_PROVISIONER.1, &LABELS, &provisioner()),
         bind_to_service_account(LOCAL_PROVISIONER.1, &LABELS, LOCAL_PROVISIONER),
+        role(LOCAL_KUBELET.1, &LABELS, &kubelet()),
+        bind_to_service_account(LOCAL_KUBELET.1, &LABELS, LOCAL_KUBELET),
         role(HANDLER_ROLE, &LABELS, &handler()),
         bind_to_service_account(HANDLER_ROLE, &LABELS, VIRT_HANDLER),
         role(SCHEDULER, &LABELS, &scheduler()),
@@ -191,6 +195,16 @@ fn provisioner() -> Vec<Value> {
         rule(&["patch"], "", &["persistentvolumeclaims/status", "persistentvolumes/status"]),
         rule(&["list", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "patch"], "", &["events"]),
+    ]
+}
+
+/// What is needed to project files into volumes, as a kubelet does; it also waits for objects to appear.
+fn kubelet() -> Vec<Value> {
+    vec![
+        rule(&["get", "list", "watch"], "", &["configmaps", "secrets"]),
+        rule(&["list", "watch"], "", &["serviceaccounts"]),
+        rule(&["create"], "", &["serviceaccounts/token"]),
+        rule(&["list"], "", &["pods"]),
     ]
 }
 

@@ -28,7 +28,7 @@ pub(super) fn set_defaults(spec: &mut Fields, binding: &str) {
     if !without_disk.is_empty() {
         fill(devices, "disks", Vec::<Value>::new());
         if let Some(disks) = devices.get_mut("disks").and_then(Value::as_array_mut) {
-            disks.extend(without_disk.into_iter().map(|name| json!({ "name": name })));
+            disks.extend(without_disk);
         }
     }
     items(devices, "disks").for_each(disk);
@@ -44,11 +44,18 @@ fn has_some(spec: &Fields, list: &str) -> bool {
     get(spec, list).and_then(Value::as_array).is_some_and(|list| !list.is_empty())
 }
 
-/// The volumes that neither a disk nor a filesystem shows.
-fn without_disk(spec: &Fields) -> Vec<String> {
+/// Disks for the volumes that neither a disk nor a filesystem shows. Answer files are on a CD-ROM, where Windows looks for
+/// them.
+fn without_disk(spec: &Fields) -> Vec<Value> {
     let shown = ["domain.devices.disks", "domain.devices.filesystems"].map(|list| names(spec, list));
     let shown: BTreeSet<String> = shown.into_iter().flatten().collect();
-    names(spec, "volumes").into_iter().filter(|name| !shown.contains(name)).collect()
+    let volumes = get(spec, "volumes").and_then(Value::as_array).into_iter().flatten();
+    let disk = |volume: &Value| {
+        let name = volume["name"].as_str().filter(|name| !shown.contains(*name))?;
+        let is_sysprep = volume.get("sysprep").is_some_and(|source| !source.is_null());
+        Some(if is_sysprep { json!({"name": name, "cdrom": {}}) } else { json!({ "name": name }) })
+    };
+    volumes.filter_map(disk).collect()
 }
 
 fn disk(disk: &mut Fields) {

@@ -153,6 +153,12 @@ fn cases() -> Vec<(Value, Value)> {
                 "domain": {"devices": {"disks": [{"name": "data", "serial": "1", "disk": {"bus": "sata"}},
                     {"name": "drive", "cdrom": {"bus": "sata", "readonly": true, "tray": "closed"}}]}}}),
         ),
+        (
+            spec(json!({"volumes": [{"name": "answers", "sysprep": {"secret": {"name": "s"}}}]})),
+            json!({"volumes": [{"name": "answers", "sysprep": {"secret": {"name": "s"}}}],
+                "domain": {"devices": {"disks": [
+                    {"name": "answers", "cdrom": {"bus": "sata", "readonly": true, "tray": "closed"}}]}}}),
+        ),
         policy("registry.example/a/linux:latest"),
         policy("registry.example/a/linux:1"),
         policy("linux"),

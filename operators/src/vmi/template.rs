@@ -123,7 +123,7 @@ pub fn launcher_pod(
             dns_config: converted::<_, PodDNSConfig>(spec.dns_config.as_ref())?,
             scheduler_name: text(&spec.scheduler_name),
             priority_class_name: text(&spec.priority_class_name),
-            service_account_name: text(&spec.service_account_name),
+            service_account_name: text(super::projected::service_account(vmi)),
             termination_grace_period_seconds: Some(grace.saturating_add(END_MARGIN)),
             node_name: node.map(str::to_owned),
             node_selector: Some(nodes::node_selector(vmi, config)),
@@ -142,6 +142,7 @@ pub fn launcher_pod(
         pod.metadata.annotations.get_or_insert_default().extend([image]);
         spec.containers.extend(super::console_log::container(vmi, (&launcher.image, SOCKET), config));
         super::images::add(spec, vmi, &launcher.image, config);
+        super::projected::add(spec, vmi);
         super::claims::add(&mut pod, vmi, claims);
     }
     Ok(pod)

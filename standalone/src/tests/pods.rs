@@ -15,7 +15,7 @@ fn pod(name: &str) -> Value {
 }
 
 impl World {
-    async fn create_pod(&self, pod: &Value) -> (u16, Value) {
+    pub(super) async fn create_pod(&self, pod: &Value) -> (u16, Value) {
         let request = Request::builder().method("POST").uri(PODS).header("Content-Type", "application/json");
         self.send_as(virt_controller(), request.body(Body::from(pod.to_string())).unwrap()).await
     }

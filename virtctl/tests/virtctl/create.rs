@@ -113,6 +113,21 @@ async fn a_claim_becomes_a_disk_of_its_name() {
 }
 
 #[tokio::test]
+async fn answer_files_are_of_a_config_map_or_a_secret() {
+    for (words, map, secret) in [
+        ("--volume-sysprep=src:answers", Some("answers"), None),
+        ("--volume-sysprep=src:answers,type:configmap", Some("answers"), None),
+        ("--volume-sysprep=src:answers,type:secret", None, Some("answers")),
+    ] {
+        let spec = vm(&[words]).await.spec.template.unwrap_or_default().spec;
+        let volume = spec.volumes.iter().find(|volume| volume.name == "sysprepdisk").expect(words);
+        let sysprep = volume.sysprep.clone().unwrap_or_default();
+        let names = [sysprep.config_map, sysprep.secret].map(|reference| reference.map(|one| one.name));
+        assert_eq!(names, [map, secret].map(|name| name.map(str::to_owned)), "{words}");
+    }
+}
+
+#[tokio::test]
 async fn instance_type_and_preference_are_inferred_from_a_claim() {
     let asked = async |words: &[&str]| {
         let spec = vm(&[&["--volume-pvc=src:data", "--volume-pvc=src:more"], words].concat()).await.spec;
@@ -165,7 +180,7 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--access-cred=type:ssh,src:keys"], "--ssh-key"),
         (&["--name=Not_a_name"], "metadata.name"),
         (&["--volume-containerdisk=src:oci:a"], "spec.volumes[0].containerDisk.image"),
-        (&["--volume-sysprep=src:answers"], "spec.volumes[0].sysprep"),
+        (&["--volume-sysprep=src:No_name"], "spec.volumes[0].sysprep.configMap.name"),
     ] {
         let (code, printed, reported) = create(&[&["vm"], words].concat()).await;
         assert_eq!((code, printed.as_str()), (Some(1), ""), "{words:?}: {reported}");

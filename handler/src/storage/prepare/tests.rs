@@ -49,6 +49,7 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
         allowed: AllowedPaths::any(),
         pulled: BTreeMap::new(),
         mounted: BTreeSet::new(),
+        projected: ProjectedFiles::new(),
     };
     let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
@@ -89,6 +90,7 @@ async fn what_is_missing_is_named_by_its_field() {
         allowed: AllowedPaths { host_disks, ..AllowedPaths::any() },
         pulled: BTreeMap::new(),
         mounted: BTreeSet::new(),
+        projected: ProjectedFiles::new(),
     };
     let jobs = Jobs::default();
     let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";
