@@ -32,6 +32,7 @@ mod scenarios {
     mod placing;
     mod pods;
     mod probes;
+    mod projected;
     mod roles;
     pub(crate) mod standalone;
     mod stop_early;

@@ -7,6 +7,7 @@ mod installation;
 mod kvm;
 mod machine;
 mod networks;
+mod projected;
 mod refused;
 mod volumes;
 

@@ -5,19 +5,23 @@ use vireo_tests::HostError;
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::Login;
 
-use super::{GUEST, LIMIT, STEP, Vireo};
+use super::{GUEST, LIMIT, STEP, Vireo, projected};
 use crate::scenarios::probes::condition;
 
 /// Where the volumes are on the node.
 const DIRECTORY: &str = "/var/lib/kubevirt/volumes";
 const SIZE: u64 = 64 << 20;
 
-/// An instance with a claim as its second disk.
+/// An instance with a claim as its second disk, before those with files of objects.
 fn keeper() -> String {
+    let (disks, volumes) = (projected::DISKS, projected::VOLUMES);
     format!(
-        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}:latest', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}]\n"
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {{name: keeper}}\nspec:\n  terminationGracePeriodSeconds: 0\n  domain:\n    memory: {{guest: 256Mi}}\n    devices: {{autoattachGraphicsDevice: false, autoattachPodInterface: false, disks: [{{name: root, disk: {{bus: virtio}}}}, {{name: data, disk: {{bus: virtio}}}}, {disks}]}}\n  volumes: [{{name: root, containerDisk: {{image: '{GUEST}:latest', imagePullPolicy: Never}}}}, {{name: data, persistentVolumeClaim: {{claimName: data}}}}, {volumes}]\n"
     )
 }
+
+/// The disk that is plugged into it.
+const EXTRA: &str = "vdg";
 
 /// Where the volumes of claims come from.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,6 +56,7 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
     let name = format!("{}/data", vireo.namespace);
     assert!(why.as_str().is_some_and(|why| why.contains(&name)), "{why}");
     assert!(vireo.pods("keeper")?.is_empty());
+    vireo.feed("create -f -", projected::OBJECTS);
     vireo.step("the claim appears");
     vireo.feed("create -f -", &claim("data", storage));
     let vmi = vireo.phase("keeper", "Running")?;
@@ -59,6 +64,7 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
     let mut guest = Login::over(vireo.console_process("keeper")?);
     guest.log_in()?;
     has_its_size(&mut guest, "vdb", storage)?;
+    projected::are_read(vireo, &mut guest)?;
     guest.run("echo kept | dd of=/dev/vdb bs=512 conv=sync,fsync")?;
     one_is_plugged(vireo, &mut guest, storage)?;
     vireo.ok(&format!("delete vmi keeper {LIMIT}"));
@@ -81,6 +87,7 @@ pub(super) fn are_kept(vireo: &Vireo<'_>, storage: Storage) -> Result<(), HostEr
         }
     }
     is_deleted(vireo, "data", storage);
+    vireo.feed(&format!("delete -f - {LIMIT}"), projected::OBJECTS);
     Ok(())
 }
 
@@ -136,9 +143,9 @@ fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>, storage: Storage) ->
         Ok(!pod.is_null())
     })?;
     assert_eq!(pod["metadata"]["labels"]["kubevirt.io"], "hotplug-disk", "{pod:#}");
-    sees(guest, "vdc", true)?;
-    has_its_size(guest, "vdc", storage)?;
-    guest.run("echo plugged | dd of=/dev/vdc bs=512 conv=sync,fsync")?;
+    sees(guest, EXTRA, true)?;
+    has_its_size(guest, EXTRA, storage)?;
+    guest.run(&format!("echo plugged | dd of=/dev/{EXTRA} bs=512 conv=sync,fsync"))?;
 
     vireo.step("its Pod cannot be evicted, and is made again");
     let name = pod["metadata"]["name"].as_str().unwrap_or_default();
@@ -154,13 +161,13 @@ fn one_is_plugged(vireo: &Vireo<'_>, guest: &mut Login<'_>, storage: Storage) ->
         let other = attachment(vireo)?;
         Ok(!other.is_null() && other["metadata"]["uid"] != pod["metadata"]["uid"])
     })?;
-    let read = guest.run("echo 3 >/proc/sys/vm/drop_caches; head -n 1 /dev/vdc")?;
+    let read = guest.run(&format!("echo 3 >/proc/sys/vm/drop_caches; head -n 1 /dev/{EXTRA}"))?;
     // The kernel writes to the console, too.
     assert!(read.trim().ends_with("plugged"), "the guest keeps its disk: {read}");
 
     vireo.step("the volume is removed");
     vireo.virtctl("removevolume keeper --volume-name=extra")?.ok();
-    sees(guest, "vdc", false)?;
+    sees(guest, EXTRA, false)?;
     eventually("no attachment Pod is left", STEP, || {
         Ok(vireo.items("pods -l kubevirt.io=hotplug-disk")?.is_empty())
     })?;
