@@ -6,6 +6,7 @@
 
 mod connection;
 
+use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io;
 use std::path::Path;
@@ -177,7 +178,7 @@ struct Plugin {
 
 impl Plugin {
     fn new(shared: &SharedDevice) -> Self {
-        let device = |number| Device { id: format!("{}{number}", shared.name), health: "Healthy".to_owned() };
+        let device = |number| Device { id: format!("{}{number}", shared.name), health: "Healthy".to_owned(), topology: None };
         let devices = (0..DEVICES).map(device).collect();
         Self { devices: watch::Sender::new(Ok(ListAndWatchResponse { devices })), specs: shared.specs() }
     }
@@ -209,7 +210,7 @@ impl DevicePlugin for Plugin {
         &self,
         request: Request<AllocateRequest>,
     ) -> Result<Response<AllocateResponse>, Status> {
-        let response = |_| ContainerAllocateResponse { devices: self.specs.clone() };
+        let response = |_| ContainerAllocateResponse { envs: HashMap::new(), devices: self.specs.clone() };
         let container_responses = request.into_inner().container_requests.into_iter().map(response).collect();
         Ok(Response::new(AllocateResponse { container_responses }))
     }

@@ -1,10 +1,13 @@
 use std::fmt;
 
+use crate::HostDevice;
 use crate::name::names;
 
 /// A device or chipset feature that not every hypervisor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtraDevice {
+    /// A device of the host.
+    Host(HostDevice),
     /// A high precision event timer.
     Hpet,
     /// A pvpanic device, by which the guest reports that it crashed.
@@ -61,7 +64,11 @@ impl ExtraDevice {
     pub const fn pci_slots(self) -> usize {
         match self {
             Self::Hpet | Self::Smm | Self::Panic(PanicModel::Isa) => 0,
-            Self::Panic(PanicModel::Pci) | Self::Sound(_) | Self::UsbTablet | Self::Watchdog(_) => 1,
+            Self::Host(_)
+            | Self::Panic(PanicModel::Pci)
+            | Self::Sound(_)
+            | Self::UsbTablet
+            | Self::Watchdog(_) => 1,
         }
     }
 }
@@ -70,6 +77,7 @@ impl ExtraDevice {
 impl fmt::Display for ExtraDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Host(device) => return device.fmt(f),
             Self::Hpet => "an HPET",
             Self::Panic(PanicModel::Isa) => "a pvpanic device",
             Self::Panic(PanicModel::Pci) => "a PCI pvpanic device",

@@ -9,6 +9,7 @@ mod cpu;
 mod disk;
 mod extra;
 mod fields;
+mod host_device;
 mod name;
 mod nic;
 mod reboot;
@@ -20,6 +21,7 @@ pub use cpu::{Cpu, CpuFeature, CpuModel, CpuTopology, CpuTopologyError, InvalidC
 pub use disk::{CacheMode, Disk, DiskBus, DiskDevice, DiskSource, ErrorPolicy, IoMode, VIRTIO_SERIAL_LEN};
 pub use extra::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
 pub use fields::FieldPaths;
+pub use host_device::{HostDevice, MdevUuid, ParseAddressError, PciAddress, UsbAddress};
 pub use name::UnknownName;
 pub use nic::{MacAddr, NicModel, ParseMacError};
 pub use reboot::RebootPolicy;

@@ -1,7 +1,10 @@
-use vireo_vmconfig::{DeviceRequest, ExtraDevice, PanicModel, SoundModel, WatchdogAction};
+use vireo_vmconfig::{
+    DeviceRequest, ExtraDevice, HostDevice, PanicModel, SoundModel, UsbAddress, WatchdogAction,
+};
 
 use super::{Problems, enums};
 use crate::launcher as wire;
+use wire::extra_device::host_device::Address;
 use wire::extra_device::{Device, Hpet, PanicModel as Panic, Smm, SoundModel as Sound, UsbTablet};
 
 enums!(Panic, PanicModel, { Isa = Isa, Pci = Pci });
@@ -22,6 +25,7 @@ pub struct UnknownDevice {
 impl From<&DeviceRequest> for wire::ExtraDevice {
     fn from(request: &DeviceRequest) -> Self {
         let device = match request.device {
+            ExtraDevice::Host(device) => Device::Host(device.into()),
             ExtraDevice::Hpet => Device::Hpet(Hpet {}),
             ExtraDevice::Panic(model) => Device::Panic(Panic::from(model).into()),
             ExtraDevice::Smm => Device::Smm(Smm {}),
@@ -32,6 +36,20 @@ impl From<&DeviceRequest> for wire::ExtraDevice {
             }
         };
         Self { field: request.field.clone(), what: request.device.to_string(), device: Some(device) }
+    }
+}
+
+impl From<HostDevice> for wire::extra_device::HostDevice {
+    fn from(device: HostDevice) -> Self {
+        let address = match device {
+            HostDevice::Pci(address) => Address::Pci(address.to_string()),
+            HostDevice::Mediated(uuid) => Address::Mediated(uuid.to_string()),
+            HostDevice::Usb(address) => Address::Usb(wire::extra_device::UsbAddress {
+                bus: address.bus().into(),
+                device: address.device().into(),
+            }),
+        };
+        Self { address: Some(address) }
     }
 }
 
@@ -53,6 +71,7 @@ pub fn extra_device(
 
 fn known(device: Device) -> Option<ExtraDevice> {
     match device {
+        Device::Host(device) => host_device(device.address?).map(ExtraDevice::Host),
         Device::Hpet(_) => Some(ExtraDevice::Hpet),
         Device::Panic(number) => value::<Panic, _>(number).map(ExtraDevice::Panic),
         Device::Smm(_) => Some(ExtraDevice::Smm),
@@ -61,6 +80,14 @@ fn known(device: Device) -> Option<ExtraDevice> {
         Device::Watchdog(number) => {
             value::<wire::extra_device::WatchdogAction, _>(number).map(ExtraDevice::Watchdog)
         }
+    }
+}
+
+fn host_device(address: Address) -> Option<HostDevice> {
+    match address {
+        Address::Pci(address) => address.parse().ok().map(HostDevice::Pci),
+        Address::Mediated(uuid) => uuid.parse().ok().map(HostDevice::Mediated),
+        Address::Usb(usb) => UsbAddress::new(usb.bus, usb.device).map(HostDevice::Usb),
     }
 }
 
@@ -78,7 +105,13 @@ mod tests {
         let sounds = SoundModel::ALL.iter().map(|&model| ExtraDevice::Sound(model));
         let watchdogs = WatchdogAction::ALL.iter().map(|&action| ExtraDevice::Watchdog(action));
         let others = [ExtraDevice::Hpet, ExtraDevice::Smm, ExtraDevice::UsbTablet];
-        for device in panics.chain(sounds).chain(watchdogs).chain(others) {
+        let hosts = [
+            HostDevice::Pci("0000:01:00.0".parse().unwrap()),
+            HostDevice::Mediated("0b2e4d3c-11aa-22bb-33cc-0123456789ab".parse().unwrap()),
+            HostDevice::Usb("1:2".parse().unwrap()),
+        ];
+        let hosts = hosts.into_iter().map(ExtraDevice::Host);
+        for device in panics.chain(sounds).chain(watchdogs).chain(others).chain(hosts) {
             let request = DeviceRequest { field: "spec.x".to_owned(), device };
             let mut problems = Problems::default();
             let got = extra_device(&mut problems, "extra_devices[0]", (&request).into());
@@ -89,7 +122,9 @@ mod tests {
     #[test]
     fn a_device_of_a_later_release_is_named() {
         let unknown = UnknownDevice { field: "spec.x".to_owned(), what: "an x".to_owned() };
-        for device in [None, Some(Device::Panic(0)), Some(Device::Sound(77))] {
+        let host = |address| Some(Device::Host(wire::extra_device::HostDevice { address }));
+        let injected = Some(Address::Pci("0000:01:00.0,x=y".to_owned()));
+        for device in [None, Some(Device::Panic(0)), Some(Device::Sound(77)), host(None), host(injected)] {
             let message =
                 wire::ExtraDevice { field: unknown.field.clone(), what: unknown.what.clone(), device };
             let mut problems = Problems::default();

@@ -1,15 +1,19 @@
 //! Devices and chipset features that only QEMU has.
 
-use vireo_vmconfig::{ExtraDevice, PanicModel, SoundModel, WatchdogAction};
+use vireo_vmconfig::{ExtraDevice, HostDevice, PanicModel, SoundModel, WatchdogAction};
 
 use super::args::Args;
 use crate::launch::Launch;
 
 /// All extra devices, in the order of the launch message.
 pub(super) fn devices(args: &mut Args, launch: &Launch) {
-    let mut tablets = 0;
+    let (mut tablets, mut hosts) = (0, 0);
     for request in &launch.extra_devices {
         match request.device {
+            ExtraDevice::Host(device) => {
+                host(args, device, hosts);
+                hosts += 1;
+            }
             ExtraDevice::Hpet => args.option("-machine", "hpet=on"),
             ExtraDevice::Panic(PanicModel::Isa) => args.option("-device", "pvpanic"),
             ExtraDevice::Panic(PanicModel::Pci) => args.option("-device", "pvpanic-pci"),
@@ -29,6 +33,32 @@ pub(super) fn devices(args: &mut Args, launch: &Launch) {
                 };
                 args.option("-action", format!("watchdog={action}"));
             }
+        }
+    }
+}
+
+/// The first chassis of the ports of host devices; those of hotplugged volumes have the lower ones.
+const CHASSIS: usize = 64;
+
+/// A device of the host. PCI devices have a port of their own: drivers expect PCI Express devices behind one.
+fn host(args: &mut Args, device: HostDevice, index: usize) {
+    let port = format!("hostport{index}");
+    let mut vfio = |device: String| {
+        let chassis = CHASSIS + index;
+        args.option("-device", format!("pcie-root-port,id={port},chassis={chassis},slot={chassis}"));
+        args.option("-device", format!("vfio-pci,id=host{index},bus={port},{device}"));
+    };
+    match device {
+        HostDevice::Pci(address) => vfio(format!("host={address}")),
+        // Nobody would see the display of a virtual GPU.
+        HostDevice::Mediated(uuid) => vfio(format!("sysfsdev=/sys/bus/mdev/devices/{uuid},display=off")),
+        HostDevice::Usb(address) => {
+            let (bus, device) = (address.bus(), address.device());
+            args.option("-device", format!("qemu-xhci,id={port}"));
+            args.option(
+                "-device",
+                format!("usb-host,id=host{index},bus={port}.0,hostbus={bus},hostaddr={device}"),
+            );
         }
     }
 }
@@ -55,6 +85,22 @@ mod tests {
     fn every_device_has_its_arguments() {
         for (devices, expected) in [
             (vec![ExtraDevice::Hpet], "-machine hpet=on"),
+            (
+                vec![
+                    ExtraDevice::Host(HostDevice::Pci("0000:01:00.0".parse().unwrap())),
+                    ExtraDevice::Host(HostDevice::Mediated(
+                        "0b2e4d3c-11aa-22bb-33cc-0123456789ab".parse().unwrap(),
+                    )),
+                    ExtraDevice::Host(HostDevice::Usb("3:4".parse().unwrap())),
+                ],
+                "-device pcie-root-port,id=hostport0,chassis=64,slot=64 \
+                 -device vfio-pci,id=host0,bus=hostport0,host=0000:01:00.0 \
+                 -device pcie-root-port,id=hostport1,chassis=65,slot=65 \
+                 -device vfio-pci,id=host1,bus=hostport1,\
+                 sysfsdev=/sys/bus/mdev/devices/0b2e4d3c-11aa-22bb-33cc-0123456789ab,display=off \
+                 -device qemu-xhci,id=hostport2 \
+                 -device usb-host,id=host2,bus=hostport2.0,hostbus=3,hostaddr=4",
+            ),
             (vec![ExtraDevice::Smm], "-machine smm=on"),
             (vec![ExtraDevice::Panic(PanicModel::Isa)], "-device pvpanic"),
             (vec![ExtraDevice::Panic(PanicModel::Pci)], "-device pvpanic-pci"),
