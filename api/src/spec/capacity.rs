@@ -97,6 +97,7 @@ pub(super) fn validate(disks: &[Disk], attached: &Attached, chosen: HypervisorCh
         attached.tablets,
         sata.div_ceil(SATA_PORTS).saturating_sub(1),
         found.extra_devices.iter().map(|request| request.device.pci_slots()).sum(),
+        found.host_devices.len(),
     ];
     fit(virtio, (others.iter().sum(), QEMU_SLOTS), DISKS_PER_SLOT, (&at, found));
 }

@@ -121,6 +121,7 @@ impl std::error::Error for Report {}
 pub(crate) struct Findings {
     pub(crate) problems: Vec<Problem>,
     pub(crate) extra_devices: Vec<DeviceRequest>,
+    pub(crate) host_devices: Vec<super::HostDevice>,
     pub(crate) notices: Vec<super::Notice>,
 }
 

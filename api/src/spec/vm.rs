@@ -3,8 +3,8 @@ use vireo_vmconfig::{Chassis, Cpu, DeviceRequest, Video};
 use super::display::Display;
 use super::report::Findings;
 use super::{
-    BootSource, Disk, Dns, Field, Firmware, HypervisorChoice, Identity, ImageRef, Interface, Lifecycle,
-    Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
+    BootSource, Disk, Dns, Field, Firmware, HostDevice, HypervisorChoice, Identity, ImageRef, Interface,
+    Lifecycle, Memory, Notice, Probe, Problem, Report, Resources, VolumeSource,
 };
 use crate::v1::{self, Shape};
 
@@ -31,6 +31,7 @@ pub struct Vm {
     liveness: Option<Probe>,
     readiness: Option<Probe>,
     extra_devices: Vec<DeviceRequest>,
+    host_devices: Vec<HostDevice>,
     notices: Vec<Notice>,
 }
 
@@ -175,6 +176,11 @@ impl Vm {
         &self.extra_devices
     }
 
+    /// Devices of its host that it gets.
+    pub fn host_devices(&self) -> &[HostDevice] {
+        &self.host_devices
+    }
+
     /// What is accepted without effect.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
@@ -187,7 +193,8 @@ impl Vm {
         let vm = assemble(vmi, &mut found);
         match vm {
             Some(vm) if found.problems.is_empty() && mistyped.is_empty() => {
-                Ok(Self { extra_devices: found.extra_devices, notices: found.notices, ..vm })
+                let Findings { extra_devices, host_devices, notices, .. } = found;
+                Ok(Self { extra_devices, host_devices, notices, ..vm })
             }
             _ => Err(Report::new(mistyped.to_vec(), found.problems)),
         }
@@ -227,6 +234,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
     let disks = super::disk::read(devices, &volumes, &mut boot_orders, found);
     let interfaces = super::interface::read(spec, uid, &mut boot_orders, found);
     super::device::read(devices, found);
+    super::host_device::read(devices, hypervisor, found);
     let efi = firmware.as_ref().is_some_and(|firmware| matches!(firmware.boot(), BootSource::Efi { .. }));
     let display = super::display::read(devices, efi, found);
     let lifecycle = super::lifecycle::read(spec, found);
@@ -273,6 +281,7 @@ fn assemble(vmi: &v1::VirtualMachineInstance, found: &mut Findings) -> Option<Vm
         liveness,
         readiness,
         extra_devices: Vec::new(),
+        host_devices: Vec::new(),
         notices: Vec::new(),
     })
 }

@@ -87,8 +87,58 @@ shapes! {
         pub virtual_machine_options: Option<VirtualMachineOptions>,
         /// Resource requirements of the containers beside the launcher.
         pub support_container_resources: Vec<SupportContainerResources> => ListType::Map(&["type"]),
+        /// Devices of nodes that VMIs may have.
+        pub permitted_host_devices: PermittedHostDevices,
         /// Configuration for development and tests.
         pub developer_configuration: Option<DeveloperConfiguration>,
+    }
+
+    /// Devices of nodes that VMIs may have, as resources of nodes.
+    pub struct PermittedHostDevices {
+        /// PCI devices that are bound to `vfio-pci`.
+        pub pci_host_devices: Vec<PciHostDevice>,
+        /// Mediated devices.
+        pub mediated_devices: Vec<MediatedHostDevice>,
+        /// USB devices.
+        pub usb: Vec<UsbHostDevice>,
+    }
+
+    /// PCI devices that VMIs may have.
+    pub struct PciHostDevice {
+        /// Vendor and device ID of the PCI devices, in hexadecimal: `10DE:1EB8`.
+        pub pci_vendor_selector: String,
+        /// Name of the resource, such as `nvidia.com/TU104GL_Tesla_T4`. Several selectors may have the same.
+        pub resource_name: String,
+        /// Whether another device plugin offers the resource. Defaults to false: the node agent offers it.
+        pub external_resource_provider: bool,
+    }
+
+    /// Mediated devices that VMIs may have.
+    pub struct MediatedHostDevice {
+        /// Name of the type of the mediated devices, such as `GRID T4-1Q`.
+        pub mdev_name_selector: String,
+        /// Name of the resource, such as `nvidia.com/GRID_T4-1Q`.
+        pub resource_name: String,
+        /// Whether another device plugin offers the resource. Defaults to false: the node agent offers it.
+        pub external_resource_provider: bool,
+    }
+
+    /// USB devices that VMIs may have.
+    pub struct UsbHostDevice {
+        /// Name of the resource, such as `example.com/storage`.
+        pub resource_name: String,
+        /// One USB device for each selector: a VMI gets all of them.
+        pub selectors: Vec<UsbSelector>,
+        /// Whether another device plugin offers the resource. Defaults to false: the node agent offers it.
+        pub external_resource_provider: bool,
+    }
+
+    /// Selects a USB device.
+    pub struct UsbSelector {
+        /// Vendor ID, in hexadecimal: `46f4`.
+        pub vendor: String,
+        /// Product ID, in hexadecimal: `0001`.
+        pub product: String,
     }
 
     /// Settings of architectures.

@@ -1,0 +1,92 @@
+//! Devices of the host: `gpus` and `hostDevices`.
+
+use std::collections::BTreeSet;
+
+use super::report::Findings;
+use super::{Field, HYPERVISOR_ANNOTATION, HypervisorChoice};
+use crate::v1;
+
+/// A device of the host, by the resource of nodes that it is one of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostDevice {
+    field: Field,
+    resource: String,
+}
+
+impl HostDevice {
+    /// The element of the manifest that requests it: `spec.domain.devices.hostDevices[0]`.
+    pub fn field(&self) -> &Field {
+        &self.field
+    }
+
+    /// The name of the resource: `nvidia.com/TU104GL_Tesla_T4`.
+    pub fn resource(&self) -> &str {
+        &self.resource
+    }
+}
+
+/// What `gpus` and `hostDevices` have in common.
+struct Request<'a> {
+    name: &'a str,
+    resource: &'a str,
+    is_claimed: bool,
+    tag: &'a str,
+}
+
+pub(super) fn read(devices: &v1::Devices, hypervisor: HypervisorChoice, found: &mut Findings) {
+    let at = Field::new("spec.domain.devices");
+    for (index, gpu) in devices.gpus.iter().enumerate() {
+        let display = gpu.virtual_gpu_options.as_ref().and_then(|options| options.display.as_ref());
+        let is_shown = display.is_some_and(|display| display.enabled != Some(false));
+        let at = at.at("gpus").index(index).at("virtualGPUOptions").at("display");
+        found.refuse_if(is_shown, &at, "the display of a virtual GPU");
+    }
+    let gpus = devices.gpus.iter().map(|gpu| Request {
+        name: &gpu.name,
+        resource: &gpu.device_name,
+        is_claimed: gpu.claim_name.is_some() || gpu.request_name.is_some(),
+        tag: &gpu.tag,
+    });
+    requests(gpus, &at.at("gpus"), hypervisor, found);
+    let others = devices.host_devices.iter().map(|device| Request {
+        name: &device.name,
+        resource: &device.device_name,
+        is_claimed: device.claim_name.is_some() || device.request_name.is_some(),
+        tag: &device.tag,
+    });
+    requests(others, &at.at("hostDevices"), hypervisor, found);
+}
+
+fn requests<'a>(
+    requests: impl Iterator<Item = Request<'a>>,
+    at: &Field,
+    hypervisor: HypervisorChoice,
+    found: &mut Findings,
+) {
+    let mut names = BTreeSet::new();
+    for (index, request) in requests.enumerate() {
+        let at = at.index(index);
+        if request.name.is_empty() {
+            found.required_value(&at.at("name"), "a device of the host needs a name");
+        } else if !names.insert(request.name) {
+            found.duplicate_value(&at.at("name"), request.name);
+        }
+        found.refuse_if(request.is_claimed, &at.at("claimName"), "a device of a resource claim");
+        if request.resource.is_empty() && !request.is_claimed {
+            found.required_value(&at.at("deviceName"), "write the resource that a device plugin offers");
+        }
+        found.notice_if(
+            !request.tag.is_empty(),
+            &at.at("tag"),
+            "the guest's metadata has no tags of devices",
+        );
+        if hypervisor == HypervisorChoice::Native {
+            let why = format!(
+                "the hypervisor native, which metadata.annotations[{HYPERVISOR_ANNOTATION}] requests, has no \
+                 devices of the host: remove the annotation or the device"
+            );
+            found.not_supported(&at, why);
+        }
+        found.host_devices.push(HostDevice { field: at, resource: request.resource.to_owned() });
+    }
+}
