@@ -3,6 +3,7 @@
 
 pub mod cluster;
 mod eviction;
+mod host_devices;
 pub mod host_paths;
 pub mod instancetype;
 pub mod kubevirt;
@@ -111,6 +112,7 @@ impl Admission {
         if !config.permit_bridge_on_pod_network {
             problems.extend(networks::bridge_on_pod_network(kind, new, old));
         }
+        problems.extend(host_devices::not_permitted(kind, new, old, &config.permitted));
         if kind == Kind::VM {
             problems.extend(read_for(&self.client, |reads| vm::validate_expanded(reads, new, old)).await?);
         }

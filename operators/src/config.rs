@@ -7,7 +7,8 @@ mod support;
 use std::collections::BTreeMap;
 
 use vireo_api::spec::{
-    Cause, Field, MilliCpus, is_cpu_model, is_dns_subdomain, is_machine_type, label_selector_problems,
+    Cause, Field, MilliCpus, PermittedHostDevices, is_cpu_model, is_dns_subdomain, is_machine_type,
+    label_selector_problems,
 };
 use vireo_api::v1::{
     DeveloperConfiguration, KubeVirtConfiguration, LabelSelector, NetworkConfiguration, Quantity,
@@ -67,6 +68,8 @@ pub struct ClusterConfig {
     pub permit_bridge_on_pod_network: bool,
     /// Whether VMIs run on nodes without KVM.
     pub use_emulation: bool,
+    /// Devices of nodes that VMIs may have.
+    pub permitted: PermittedHostDevices,
     /// Resources of the containers of images.
     pub container_disk: ContainerResources,
     /// Resources of the container with the log of the serial console.
@@ -92,6 +95,7 @@ impl Default for ClusterConfig {
             default_binding: MASQUERADE,
             permit_bridge_on_pod_network: true,
             use_emulation: false,
+            permitted: PermittedHostDevices::default(),
             container_disk: ContainerResources::default(),
             console_log: ContainerResources::default(),
             hotplug_disk: ContainerResources::default(),
@@ -171,6 +175,10 @@ impl ClusterConfig {
         if let Some(network) = &given.network {
             config.read_network(network, &at.at("network"), &mut found);
         }
+        let (permitted, problems) =
+            PermittedHostDevices::read(&given.permitted_host_devices, &at.at("permittedHostDevices"));
+        config.permitted = permitted;
+        found.0.extend(problems.iter().map(|problem| Problem::at("", problem)));
         config.read_support(&given.support_container_resources, &at, &mut found);
         if let Some(developer) = &given.developer_configuration {
             config.read_developer(developer, &at.at("developerConfiguration"), &mut found);

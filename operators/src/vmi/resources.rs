@@ -1,7 +1,9 @@
 //! What the container `compute` requests of its node.
 
+use std::collections::BTreeMap;
+
 use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE};
-use vireo_api::v1::{Cpu, Quantity, VirtualMachineInstance};
+use vireo_api::v1::{Cpu, Devices, Quantity, VirtualMachineInstance};
 
 use crate::config::ClusterConfig;
 
@@ -9,6 +11,8 @@ use crate::config::ClusterConfig;
 const QEMU: u64 = 120 << 20;
 /// What a launcher with our own monitor takes: some 6 MiB are measured.
 const MONITOR: u64 = 12 << 20;
+/// What is locked beside the guest's memory for devices of the host: room for their registers, as KubeVirt reserves it.
+const VFIO: u64 = 1 << 30;
 /// Thousandths of a CPU for a vCPU with a CPU of its own.
 const DEDICATED: u64 = 1000;
 
@@ -63,11 +67,24 @@ fn percent(memory: u64, percent: u64) -> u64 {
     u64::try_from(requested).unwrap_or(u64::MAX)
 }
 
+/// How many devices of each resource of nodes an instance requests.
+pub(super) fn host_devices(devices: &Devices) -> BTreeMap<&str, u64> {
+    let gpus = devices.gpus.iter().map(|gpu| &gpu.device_name);
+    let all = gpus.chain(devices.host_devices.iter().map(|device| &device.device_name));
+    let mut counts = BTreeMap::new();
+    all.filter(|name| !name.is_empty()).for_each(|name| *counts.entry(name.as_str()).or_default() += 1);
+    counts
+}
+
 /// Where it is not known who runs the guest, it may be QEMU.
 fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) -> u64 {
     let wanted = vmi.metadata.annotations.get(HYPERVISOR_ANNOTATION);
-    let bytes =
-        if wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE)) { MONITOR } else { QEMU };
+    let is_native = wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE));
+    let bytes = match (host_devices(&vmi.spec.domain.devices).is_empty(), is_native) {
+        (false, _) => QEMU + VFIO,
+        (true, true) => MONITOR,
+        (true, false) => QEMU,
+    };
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -152,5 +169,15 @@ mod tests {
         assert_eq!(Requests::of(&vmi, false, &config).overhead, MONITOR * 5 / 2);
         vmi.metadata.annotations.insert(HYPERVISOR_ANNOTATION.to_owned(), "qemu".to_owned());
         assert_eq!(overhead(&vmi, true), QEMU, "what is asked for counts");
+    }
+
+    #[test]
+    fn devices_of_the_host_take_memory_and_are_counted() {
+        let device = |name: &str| json!({"name": "x", "deviceName": name});
+        let devices = json!({"gpus": [device("a.b/gpu")], "hostDevices": [device("a.b/c"), device("a.b/c")]});
+        let vmi = vmi(json!({"devices": devices}));
+        let counts: Vec<_> = host_devices(&vmi.spec.domain.devices).into_iter().collect();
+        assert_eq!(counts, [("a.b/c", 2), ("a.b/gpu", 1)]);
+        assert_eq!(Requests::of(&vmi, true, &ClusterConfig::default()).overhead, QEMU + 1024 * MI);
     }
 }

@@ -20,7 +20,7 @@ use vireo_client::Kind;
 
 use super::claims::Claims;
 use super::nodes;
-use super::resources::Requests;
+use super::resources::{Requests, host_devices};
 use crate::config::ClusterConfig;
 
 /// Seconds that a launcher gets to end beyond the grace period of its guest, as KubeVirt gives it.
@@ -97,16 +97,7 @@ pub fn launcher_pod(
         command: Some(command.into()),
         volume_mounts: by_kubelet.then(|| vec![mount]),
         security_context: by_kubelet.then(unprivileged),
-        resources: Some(ResourceRequirements {
-            requests: Some(BTreeMap::from([
-                ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
-                ("memory".to_owned(), Quantity(requests.memory.to_string())),
-            ])),
-            // The request of a device is its limit. Without KVM, instances are emulated.
-            limits: (by_kubelet && !config.use_emulation)
-                .then(|| BTreeMap::from([(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()))])),
-            ..ResourceRequirements::default()
-        }),
+        resources: Some(resources(vmi, &requests, by_kubelet, config)),
         ..Container::default()
     };
     let mut pod = Pod {
@@ -146,6 +137,34 @@ pub fn launcher_pod(
         super::claims::add(&mut pod, vmi, claims);
     }
     Ok(pod)
+}
+
+/// What the launcher requests of its node.
+fn resources(
+    vmi: &VirtualMachineInstance,
+    requests: &Requests,
+    by_kubelet: bool,
+    config: &ClusterConfig,
+) -> ResourceRequirements {
+    let mut requests = BTreeMap::from([
+        ("cpu".to_owned(), Quantity(format!("{}m", requests.cpu))),
+        ("memory".to_owned(), Quantity(requests.memory.to_string())),
+    ]);
+    let mut limits = BTreeMap::new();
+    if by_kubelet {
+        let devices = host_devices(&vmi.spec.domain.devices).into_iter();
+        limits.extend(devices.map(|(name, count)| (name.to_owned(), Quantity(count.to_string()))));
+        requests.extend(limits.clone());
+        // The request of a device is its limit. Without KVM, instances are emulated.
+        if !config.use_emulation {
+            limits.insert(KVM_RESOURCE.to_owned(), Quantity("1".to_owned()));
+        }
+    }
+    ResourceRequirements {
+        requests: Some(requests),
+        limits: Some(limits).filter(|limits| !limits.is_empty()),
+        ..ResourceRequirements::default()
+    }
 }
 
 fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
@@ -289,6 +308,24 @@ mod tests {
         let small =
             json!({"requests": {"cpu": "1m", "memory": "1M"}, "limits": {"cpu": "100m", "memory": "40M"}});
         assert_eq!(usual["initContainers"][0]["resources"], small);
+    }
+
+    #[test]
+    fn devices_of_the_host_are_requested_of_the_node() {
+        let device = |name: &str| json!({"name": "x", "deviceName": name});
+        let vmi = json!({"metadata": {"name": "demo"}, "spec": {"domain": {
+            "memory": {"guest": "64Mi"},
+            "devices": {"gpus": [device("a.b/gpu")], "hostDevices": [device("a.b/c"), device("a.b/c")]},
+        }}});
+        let resources = configured(json!({}), vmi.clone())["spec"]["containers"][0]["resources"].take();
+        let memory = ((64 + 120 + 1024) << 20).to_string();
+        let expected = json!({
+            "requests": {"cpu": "100m", "memory": memory, "a.b/c": "2", "a.b/gpu": "1"},
+            "limits": {"a.b/c": "2", "a.b/gpu": "1", "devices.kubevirt.io/kvm": "1"},
+        });
+        assert_eq!(resources, expected);
+        let resources = rendered(vmi, None)["spec"]["containers"][0]["resources"].take();
+        assert_eq!(resources.get("limits"), None, "of this host");
     }
 
     #[test]
