@@ -15,7 +15,8 @@ use vireo_client::informer::Informer;
 use vireo_client::write::{self, Version};
 
 use crate::devices::SHARED_DEVICES;
-use crate::node_labeller::{self, Facts, Labels, LiveObsoleteModels};
+use crate::live_settings::LiveSettings;
+use crate::node_labeller::{self, Facts, Labels};
 
 /// Interval of heartbeats. As KubeVirt's, which takes a node for dead after five minutes.
 const INTERVAL: Duration = Duration::from_secs(60);
@@ -35,9 +36,8 @@ pub enum Owner {
     Kubelet,
 }
 
-/// Writes a heartbeat once a minute until it is dropped, with the labels of the node. `obsolete` are CPU models of which it
-/// has none.
-pub async fn run(client: Client, name: &str, owner: Owner, obsolete: LiveObsoleteModels) {
+/// Writes a heartbeat once a minute until it is dropped, with the labels of the node. Watches the settings.
+pub async fn run(client: Client, name: &str, owner: Owner, settings: LiveSettings) {
     let api = Kind::NODE.all(&client);
     let config = Config::default().fields(&format!("metadata.name={name}"));
     let nodes = Informer::new(api.clone(), config, |_| Ok(()));
@@ -48,14 +48,14 @@ pub async fn run(client: Client, name: &str, owner: Owner, obsolete: LiveObsolet
             deleted.notify_one();
         }
     });
-    obsolete.on_change(move || configured.notify_one());
+    settings.on_change(move || configured.notify_one());
     let heartbeats = async {
         // It panics only where reading does.
         let facts = tokio::task::spawn_blocking(Facts::of_this_node).await.unwrap_or_default();
         // Without the setting there would be labels that go again.
-        let _ = tokio::time::timeout(RETRY, obsolete.synced()).await;
+        let _ = tokio::time::timeout(RETRY, settings.synced()).await;
         loop {
-            let labels = node_labeller::labels(&facts, &obsolete.current());
+            let labels = node_labeller::labels(&facts, &settings.obsolete_models());
             let wait = match beat(&api, (name, owner), &labels, Timestamp::now()).await {
                 Ok(()) => INTERVAL,
                 Err(error) => {
@@ -70,7 +70,7 @@ pub async fn run(client: Client, name: &str, owner: Owner, obsolete: LiveObsolet
             }
         }
     };
-    tokio::join!(nodes.run(), obsolete.run(), heartbeats);
+    tokio::join!(nodes.run(), settings.run(), heartbeats);
 }
 
 /// Writes one heartbeat.

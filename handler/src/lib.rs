@@ -13,6 +13,7 @@ pub mod http;
 mod inotify;
 pub mod jobs;
 pub mod launcher;
+pub mod live_settings;
 pub mod manifests;
 pub mod metrics;
 pub mod network;

@@ -17,9 +17,9 @@ use vireo_client::tls::{self, Clients, TlsFiles};
 use vireo_handler::cluster::Cluster;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::heartbeat::{self, Owner};
+use vireo_handler::live_settings::LiveSettings;
 use vireo_handler::manifests::directory::Directory;
 use vireo_handler::node::Node;
-use vireo_handler::node_labeller::LiveObsoleteModels;
 use vireo_handler::reconcile::supervise;
 use vireo_handler::settings::Settings;
 use vireo_handler::{devices, http, report};
@@ -106,15 +106,15 @@ async fn serve_cluster(settings: Settings, pods: PathBuf, endpoint: Endpoint) ->
     let stop = stop_signal()?;
     let cluster = Cluster::new(client.clone(), Arc::clone(&node), Vec::new());
     let plugins = pods.with_file_name(DEVICE_PLUGINS);
-    let obsolete = LiveObsoleteModels::watched(&client);
+    let live = LiveSettings::watched(&client);
     tokio::select! {
         done = supervise::run(Arc::clone(&node), cluster.source(), stop) => done?,
         done = http::serve(listener, Arc::clone(&node)) => done?,
         done = serve_tls(endpoint, Arc::clone(&node), &cluster) => done?,
         () = cluster.run() => {}
-        () = devices::run(&plugins) => {}
+        () = devices::run(&plugins, &live) => {}
         () = node.images.collect_garbage() => {}
-        () = heartbeat::run(client, &name, Owner::Kubelet, obsolete) => {}
+        () = heartbeat::run(client, &name, Owner::Kubelet, live.clone()) => {}
     }
     info!("virt-handler stops; its guests go on");
     Ok(())

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use vireo_api::names::{CPU_FEATURE_LABELS, CPU_MODEL_LABELS};
 
 use catalog::{Catalog, Model};
-pub use obsolete::{LiveObsoleteModels, ObsoleteModels};
+pub use obsolete::ObsoleteModels;
 
 const CPU_MODEL_MIGRATION_LABELS: &str = "cpu-model-migration.node.kubevirt.io/";
 const CPU_TIMER_LABELS: &str = "cpu-timer.node.kubevirt.io/";

@@ -19,9 +19,9 @@ use vireo_apiserver::store::{DiskError, Store};
 use vireo_apiserver::{account_tokens, accounts, definitions, garbage_collector, kubeconfig, rbac};
 use vireo_handler::cluster::{Cluster, Projector};
 use vireo_handler::heartbeat::{self, Owner};
+use vireo_handler::live_settings::LiveSettings;
 use vireo_handler::manifests::Key;
 use vireo_handler::node::Node;
-use vireo_handler::node_labeller::LiveObsoleteModels;
 use vireo_handler::provisioner;
 use vireo_handler::reconcile::supervise::{self, SuperviseError};
 use vireo_handler::settings::Settings;
@@ -175,7 +175,7 @@ pub async fn run(
         () = accounts::run(Arc::clone(&store)) => {}
         () = account_tokens::run(Arc::clone(&store), for_accounts, authority.certificate()) => {}
         () = heartbeat::run(
-            virt_handler, &node.settings.node_name, Owner::NodeAgent, LiveObsoleteModels::fixed(),
+            virt_handler, &node.settings.node_name, Owner::NodeAgent, LiveSettings::fixed(),
         ) => {}
         () = placement.run() => {}
         () = garbage_collector::run(Arc::clone(&store), Arc::clone(&registry)) => {}

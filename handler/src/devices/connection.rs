@@ -150,7 +150,8 @@ mod tests {
     use tokio_stream::StreamExt as _;
     use tonic::transport::Server;
 
-    use super::super::{Plugin, SHARED_DEVICES};
+    use super::super::SHARED_DEVICES;
+    use super::super::plugin::Plugin;
     use super::*;
     use vireo_proto::device_plugin::device_plugin_server::DevicePluginServer;
 
@@ -206,7 +207,7 @@ mod tests {
         ] {
             let (kubelet, here) = UnixStream::pair().unwrap();
             let connections = tokio_stream::once(of_kubelet(here)).map(Ok::<_, io::Error>);
-            let plugin = DevicePluginServer::new(Plugin::new(&SHARED_DEVICES[0]));
+            let plugin = DevicePluginServer::new(Plugin(SHARED_DEVICES[0].offer().1.into()));
             let server = Server::builder().add_service(plugin).serve_with_incoming(connections);
             let server = tokio::spawn(server);
             let answer = request(kubelet, frames).await;

@@ -4,6 +4,7 @@
 //! the files and devices of the VM itself and passes them: the launcher sees none of the node's files.
 
 mod claims;
+mod host_devices;
 mod images;
 pub(crate) mod projected;
 mod root;
@@ -25,6 +26,7 @@ use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use self::claims::open_disk as open_claim;
+pub(crate) use self::host_devices::prepare as prepare_host_devices;
 pub(crate) use self::images::ImageContainer;
 use self::root::Root;
 use super::process;

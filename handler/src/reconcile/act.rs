@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 use vireo_proto::files;
 use vireo_proto::launcher::LaunchRequest;
+use vireo_vmconfig::DeviceRequest;
 
 use super::deadline::Interrupt;
 use super::decide::Action;
@@ -317,7 +318,8 @@ impl VmiReconciler {
         };
         // It knows the interfaces of its Pod now.
         let record = self.known()?;
-        let request = self.request(&record, &vm, &prepared, mtu);
+        let mut request = self.request(&record, &vm, &prepared, mtu);
+        request.extra_devices.extend(self.host_devices(&vm).await?.iter().map(Into::into));
         if let Runtime::Pods(_) = self.node.settings.runtime {
             self.pass_files(&record, request.clone()).await?;
         }
@@ -328,6 +330,23 @@ impl VmiReconciler {
             Some(Err(error)) => return Err(sync_error("FailedLaunch")(error)),
         }
         Ok(())
+    }
+
+    /// The devices of the host that a VM gets: the kubelet gave them to its launcher.
+    async fn host_devices(&self, vm: &vireo_api::spec::Vm) -> Result<Vec<DeviceRequest>, SyncError> {
+        let (requested, memory) = (vm.host_devices().to_vec(), vm.memory().guest().get());
+        match (&self.node.settings.runtime, requested.first()) {
+            (_, None) => Ok(Vec::new()),
+            (Runtime::Process, Some(first)) => Err(SyncError {
+                reason: "FailedLaunch",
+                message: format!("{}: devices of the host are available in clusters alone", first.field()),
+            }),
+            (Runtime::Pods(_), Some(_)) => {
+                let pid = self.link()?.pid();
+                let prepare = move || launcher::pod::prepare_host_devices(pid, &requested, memory);
+                run_blocking("FailedLaunch", move || prepare().map_err(sync_error("FailedLaunch"))).await
+            }
+        }
     }
 
     /// Passes the files of a launch request to a launcher that cannot open them.

@@ -11,7 +11,7 @@ use super::*;
 use crate::compose::{client, scheduler};
 use vireo_apiserver::garbage_collector;
 use vireo_handler::heartbeat::{self, Owner};
-use vireo_handler::node_labeller::LiveObsoleteModels;
+use vireo_handler::live_settings::LiveSettings;
 use vireo_install::policy::{VIRT_CONTROLLER, VIRT_HANDLER};
 use vireo_install::resource::kubevirt;
 
@@ -147,7 +147,7 @@ async fn a_vmi_with_a_named_cpu_model_is_bound_where_it_can_run() {
     let agent = client(&placed.world.server, VIRT_HANDLER, "virt-handler");
     let mut heartbeats = tokio::task::JoinSet::new();
     heartbeats.spawn(async move {
-        heartbeat::run(agent, "node1", Owner::NodeAgent, LiveObsoleteModels::fixed()).await;
+        heartbeat::run(agent, "node1", Owner::NodeAgent, LiveSettings::fixed()).await;
     });
     placed.until("it is bound", || placed.node_of("fits").is_some()).await;
     let forbidden = json!([{"name": "sse2", "policy": "forbid"}]);

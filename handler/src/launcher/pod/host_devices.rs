@@ -1,0 +1,271 @@
+//! Devices of the host in a launcher Pod: the kubelet gave them to its container, with their addresses in the environment.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, Gid, OFlags, ResolveFlags, Uid, chownat, fstat};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use vireo_api::spec::HostDevice as Requested;
+use vireo_vmconfig::{DeviceRequest, ExtraDevice, HostDevice};
+
+use super::root::Root;
+use crate::devices::{MEDIATED, PCI, Sysfs, USB, variable};
+
+/// What is locked beside the guest's memory: room for registers of devices, as the Pod's memory has it.
+const BESIDE_MEMORY: u64 = 1 << 30;
+
+/// Devices that a launcher Pod does not have.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostDeviceError {
+    /// The kubelet gave it none.
+    #[error(
+        "{field}: the launcher's container has no device of {resource}: no variable {variables} names one"
+    )]
+    Absent { field: String, resource: String, variables: String },
+    /// It gave fewer than are requested.
+    #[error(
+        "{field}: the launcher's container has {given} devices of {resource}, of which {requested} are requested"
+    )]
+    TooFew { field: String, resource: String, given: usize, requested: usize },
+    /// A variable names something else.
+    #[error("{field}: the variable {variable} has {address:?}, which {why}")]
+    Address { field: String, variable: String, address: String, why: String },
+}
+
+/// The variables of a process: `/proc/PID/environ`. The process can change what is there.
+struct Environment<'a>(BTreeMap<&'a str, &'a str>);
+
+impl<'a> Environment<'a> {
+    fn of(text: &'a str) -> Self {
+        Self(text.split('\0').filter_map(|variable| variable.split_once('=')).collect())
+    }
+
+    /// The addresses in a variable, each once.
+    fn addresses(&self, variable: &str) -> Vec<&'a str> {
+        let mut addresses = Vec::new();
+        for address in self.0.get(variable).into_iter().flat_map(|list| list.split(',')).map(str::trim) {
+            if !address.is_empty() && !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses
+    }
+}
+
+/// What reads the addresses of a variable.
+type Parse = fn(&str) -> Result<HostDevice, vireo_vmconfig::ParseAddressError>;
+
+const KINDS: [(&str, Parse); 3] = [
+    (PCI, |address| address.parse().map(HostDevice::Pci)),
+    (MEDIATED, |address| address.parse().map(HostDevice::Mediated)),
+    (USB, |address| address.parse().map(HostDevice::Usb)),
+];
+
+/// The devices of a container for those that are requested, each once. A USB device that is requested may be several.
+fn assign(
+    requested: &[Requested],
+    environment: &Environment<'_>,
+) -> Result<Vec<DeviceRequest>, HostDeviceError> {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for device in requested {
+        *counts.entry(device.resource()).or_default() += 1;
+    }
+    let mut used: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut assigned = Vec::new();
+    for device in requested {
+        let (field, resource) = (device.field().to_string(), device.resource());
+        let count = counts.get(resource).copied().unwrap_or(1);
+        let all = KINDS.map(|(prefix, parse)| (variable(prefix, resource), parse));
+        let given = all.iter().find_map(|(variable, parse)| {
+            let addresses = environment.addresses(variable);
+            (!addresses.is_empty()).then_some((variable, parse, addresses))
+        });
+        let Some((variable, parse, addresses)) = given else {
+            let variables = all.map(|(variable, _)| variable).join(", ");
+            return Err(HostDeviceError::Absent { field, resource: resource.to_owned(), variables });
+        };
+        // The others of a PCI device's group may be there, too.
+        let each = if variable.starts_with(USB) { addresses.len() / count } else { 1 };
+        let from = used.entry(resource).or_default();
+        let own = addresses.get(*from..*from + each.max(1)).ok_or_else(|| HostDeviceError::TooFew {
+            field: field.clone(),
+            resource: resource.to_owned(),
+            given: addresses.len(),
+            requested: count,
+        })?;
+        *from += own.len();
+        for address in own {
+            let device = parse(address).map_err(|error| HostDeviceError::Address {
+                field: field.clone(),
+                variable: variable.clone(),
+                address: (*address).to_owned(),
+                why: error.to_string(),
+            })?;
+            assigned.push(DeviceRequest { field: field.clone(), device: ExtraDevice::Host(device) });
+        }
+    }
+    Ok(assigned)
+}
+
+/// Finds the devices that a VM requests in the Pod of the launcher with a process ID, and lets the launcher use them. Blocks.
+///
+/// # Errors
+/// Names the first that is not there.
+pub(crate) fn prepare(pid: i32, requested: &[Requested], memory: u64) -> io::Result<Vec<DeviceRequest>> {
+    if requested.is_empty() {
+        return Ok(Vec::new());
+    }
+    let process = format!("/proc/{pid}");
+    let environment = fs::read(format!("{process}/environ"))?;
+    let environment = String::from_utf8_lossy(&environment);
+    let devices = assign(requested, &Environment::of(&environment)).map_err(io::Error::other)?;
+    let user = fs::metadata(&process)?;
+    let owner = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
+    let root = Root::of(pid)?;
+    let mut locks_memory = false;
+    for request in &devices {
+        let ExtraDevice::Host(device) = request.device else { continue };
+        locks_memory |= !matches!(device, HostDevice::Usb(_));
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {device}: {error}", request.field));
+        give(&root, &Sysfs::default(), device, owner).map_err(failed)?;
+    }
+    if locks_memory {
+        let limit = Some(memory.saturating_add(BESIDE_MEMORY));
+        prlimit(Pid::from_raw(pid), Resource::Memlock, Rlimit { current: limit, maximum: limit })?;
+    }
+    Ok(devices)
+}
+
+/// Makes a user the owner of the file of a device that a container has. The launcher cannot make device files, and its
+/// cgroup has those devices alone that the kubelet gave it.
+fn give(root: &Root, sysfs: &Sysfs, device: HostDevice, (user, group): (Uid, Gid)) -> io::Result<()> {
+    let path = sysfs
+        .file(device)
+        .ok_or_else(|| io::Error::other("this node has no such device in an IOMMU group"))?;
+    let opened = root.open(Path::new(&path), OFlags::PATH | OFlags::NOFOLLOW, ResolveFlags::NO_SYMLINKS);
+    let file = opened.map_err(|error| {
+        io::Error::new(error.kind(), format!("the container does not have {path}: {error}"))
+    })?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::CharacterDevice {
+        return Err(io::Error::other(format!("{path} of the container is not a device")));
+    }
+    Ok(chownat(file.as_fd(), "", Some(user), Some(group), AtFlags::EMPTY_PATH)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use serde_json::{Value, json};
+    use vireo_api::spec::Vm;
+    use vireo_api::v1::VirtualMachineInstance;
+
+    use super::*;
+    use crate::devices::fake;
+
+    fn requested(gpus: &[&str], others: &[&str]) -> Vec<Requested> {
+        let devices = |names: &[&str]| {
+            let device =
+                |(index, name): (usize, &&str)| json!({"name": format!("d{index}"), "deviceName": name});
+            names.iter().enumerate().map(device).collect::<Vec<Value>>()
+        };
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({
+            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "x", "uid": "5649d1a6-7e1c-4d0c-9f3a-3f0e63d1f7a1"},
+            "spec": {"domain": {"memory": {"guest": "64Mi"},
+                "devices": {"gpus": devices(gpus), "hostDevices": devices(others)}}},
+        }))
+        .unwrap();
+        Vm::try_from(&vmi).unwrap().host_devices().to_vec()
+    }
+
+    fn assigned(gpus: &[&str], others: &[&str], variables: &[&str]) -> Result<Vec<(String, String)>, String> {
+        let text = variables.join("\0");
+        let devices =
+            assign(&requested(gpus, others), &Environment::of(&text)).map_err(|error| error.to_string())?;
+        let short = |field: &str| field.replace("spec.domain.devices.", "");
+        Ok(devices.iter().map(|one| (short(&one.field), one.device.to_string())).collect())
+    }
+
+    #[test]
+    fn devices_share_the_addresses_of_their_resource() {
+        let variables = [
+            "PATH=/bin",
+            "PCI_RESOURCE_NVIDIA_COM_T4=0000:01:00.0,0000:02:00.0,0000:02:00.0,",
+            "MDEV_PCI_RESOURCE_A_B_GRID-1Q=0b2e4d3c-11aa-22bb-33cc-0123456789ab",
+            "USB_RESOURCE_A_B_KEY=1:2,1:3,2:2,2:3",
+        ];
+        let devices =
+            assigned(&["nvidia.com/T4", "a.b/GRID-1Q"], &["a.b/key", "nvidia.com/T4", "a.b/key"], &variables)
+                .unwrap();
+        let expected = [
+            ("gpus[0]", "the host's PCI device 0000:01:00.0"),
+            ("gpus[1]", "the host's mediated device 0b2e4d3c-11aa-22bb-33cc-0123456789ab"),
+            ("hostDevices[0]", "the host's USB device 1:2"),
+            ("hostDevices[0]", "the host's USB device 1:3"),
+            ("hostDevices[1]", "the host's PCI device 0000:02:00.0"),
+            ("hostDevices[2]", "the host's USB device 2:2"),
+            ("hostDevices[2]", "the host's USB device 2:3"),
+        ];
+        let expected = expected.map(|(field, device)| (field.to_owned(), device.to_owned()));
+        assert_eq!(devices, expected);
+    }
+
+    #[test]
+    fn what_a_container_lacks_is_named() {
+        for (variables, expected) in [
+            (
+                vec![],
+                "hostDevices[0]: the launcher's container has no device of a.b/c: no variable PCI_RESOURCE_A_B_C",
+            ),
+            (vec!["PCI_RESOURCE_A_B_C="], "hostDevices[0]: the launcher's container has no device of a.b/c"),
+            (
+                vec!["PCI_RESOURCE_A_B_C=0000:01:00.0"],
+                "hostDevices[1]: the launcher's container has 1 devices of a.b/c, of which 2 are requested",
+            ),
+            (
+                vec!["PCI_RESOURCE_A_B_C=../0,0000:01:00.0"],
+                "hostDevices[0]: the variable PCI_RESOURCE_A_B_C has \"../0\", which must be the address",
+            ),
+            (vec!["USB_RESOURCE_A_B_C=1:2"], "hostDevices[1]: the launcher's container has 1 devices"),
+        ] {
+            let error = assigned(&[], &["a.b/c", "a.b/c"], &variables).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_a_device_file_of_the_container_is_given() {
+        let dir = tempfile::tempdir().unwrap();
+        fake::pci(dir.path(), "0000:01:00.0", ("0x1", "0x2"), "vfio-pci", "7");
+        let container = dir.path().join("root");
+        fs::create_dir_all(container.join("dev/vfio")).unwrap();
+        let user = fs::metadata(dir.path()).unwrap();
+        let owner = (Uid::from_raw(user.uid()), Gid::from_raw(user.gid()));
+        let give = |address: &str| {
+            let device = HostDevice::Pci(address.parse().unwrap());
+            give(&Root::at(&container).unwrap(), &Sysfs::at(dir.path()), device, owner)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(give("0000:02:00.0").contains("no such device"));
+        assert!(give("0000:01:00.0").contains("the container does not have /dev/vfio/7"));
+        let node = container.join("dev/vfio/7");
+        symlink("/dev/null", &node).unwrap();
+        assert!(give("0000:01:00.0").contains("is not a device"), "a link");
+        fs::remove_file(&node).unwrap();
+        fs::write(&node, "").unwrap();
+        assert!(give("0000:01:00.0").contains("is not a device"));
+        assert!(Path::new(&node).exists());
+    }
+
+    #[test]
+    fn a_vm_without_devices_needs_nothing_of_its_launcher() {
+        assert_eq!(prepare(-1, &[], 0).unwrap(), []);
+    }
+}
