@@ -11,6 +11,8 @@ use crate::agent::PORT;
 use crate::image::Image;
 
 const COMMAND_LINE: &str = "console=ttyS0 loglevel=5 panic=-1 mitigations=off audit=0 random.trust_cpu=on";
+/// What a kernel needs to use an IOMMU of Intel.
+const IOMMU: &str = " intel_iommu=on";
 /// First process of a host that is the test host: the shell reaps what daemons leave, so it must not become the agent.
 const HERE: &str = "mount -t tmpfs tmpfs /run; \"$1\" --agent-here; exit";
 /// What it does before, in a network of its own.
@@ -27,6 +29,7 @@ pub struct HostBuilder {
     output: Option<PathBuf>,
     tap: Option<String>,
     own_network: bool,
+    spare_device: bool,
 }
 
 impl HostBuilder {
@@ -41,6 +44,7 @@ impl HostBuilder {
             output: None,
             tap: None,
             own_network: true,
+            spare_device: false,
         }
     }
 
@@ -111,6 +115,14 @@ impl HostBuilder {
     #[must_use]
     pub fn tap(mut self, name: impl Into<String>) -> Self {
         self.tap = Some(name.into());
+        self
+    }
+
+    /// Gives it an IOMMU and a PCI device 1234:11e8 behind it that nothing in the host has a driver for, to be passed on to a
+    /// guest. Default: neither.
+    #[must_use]
+    pub fn spare_device(mut self) -> Self {
+        self.spare_device = true;
         self
     }
 
@@ -186,7 +198,7 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     command.arg("-m").arg(format!("{}M", wanted.memory_mib));
     command.arg("-kernel").arg(image.host_kernel());
     command.arg("-initrd").arg(scratch.join("initrd"));
-    command.arg("-append").arg(COMMAND_LINE);
+    command.arg("-append").arg(format!("{COMMAND_LINE}{}", if wanted.spare_device { IOMMU } else { "" }));
     let root = format!("if=none,id=root,format=raw,read-only=on,file={}", image.root().display());
     command.arg("-drive").arg(root).args(["-device", "virtio-blk-pci,drive=root"]);
     command.arg("-virtfs").arg(share("in", &scratch.join("in"), ",readonly=on"));
@@ -194,6 +206,10 @@ fn qemu(wanted: &HostBuilder, image: &Image, scratch: &Path, output: &Path) -> C
     command.args(["-device", "virtio-serial-pci", "-chardev", "stdio,id=agent,signal=off"]);
     command.arg("-device").arg(format!("virtserialport,chardev=agent,name={PORT}"));
     command.args(["-device", "virtio-rng-pci"]);
+    if wanted.spare_device {
+        // With interrupt remapping, which VFIO asks for.
+        command.args(["-device", "intel-iommu,intremap=on", "-device", "edu"]);
+    }
     if let Some(tap) = &wanted.tap {
         command.arg("-netdev").arg(format!("tap,id=network,ifname={tap},script=no,downscript=no"));
         command.args(["-device", "virtio-net-pci,netdev=network"]);

@@ -1,5 +1,7 @@
 //! A second node, which has KVM: a nested host.
 
+use std::time::Duration;
+
 use serde_json::Value;
 use vireo_tests::HostError;
 use vireo_tests::cluster::Cluster;
@@ -10,6 +12,10 @@ use super::{LIMIT, STEP, Vireo, guest, installation, machine};
 use crate::scenarios::probes::condition;
 
 const NODE: &str = "node-2";
+/// A resource of the node.
+const DEVICE: &str = "vireo.io/spare";
+/// Until a guest's kernel has found its devices.
+const ENUMERATED: Duration = Duration::from_secs(300);
 const HANDLER: &str = "pods -n kubevirt -l kubevirt.io=virt-handler --field-selector spec.nodeName=node-2";
 
 /// A VM that waits for KVM starts on a node that joins with it. A guest runs there on the native monitor and is used through
@@ -47,6 +53,8 @@ pub(super) fn native_guest_on_a_node_that_joins(
     vireo.ok(&format!("delete vm bare {LIMIT}"));
     vireo.gone("bare")?;
 
+    has_a_device_of_its_node(vireo)?;
+
     vireo.step("a guest starts there");
     vireo.feed("apply -f -", &guest::logged());
     let vmi = vireo.phase("demo", "Running")?;
@@ -61,6 +69,50 @@ pub(super) fn native_guest_on_a_node_that_joins(
     guest::is_paused(vireo)?;
     outlives_its_agent(vireo, guest)?;
     is_given_up_with_its_node(vireo, cluster)
+}
+
+/// The guest of an instance has the spare PCI device of the node, when the KubeVirt object permits it.
+fn has_a_device_of_its_node(vireo: &Vireo<'_>) -> Result<(), HostError> {
+    vireo.step("a device of the node is not permitted");
+    let devices = "    devices:\n";
+    let manifest = guest::logged();
+    assert!(manifest.contains(devices));
+    let device = format!("{devices}      hostDevices: [{{name: spare, deviceName: {DEVICE}}}]\n");
+    let manifest = manifest.replace(devices, &device);
+    let refused = vireo.fails("apply -f -", &manifest)?;
+    let why = format!("HostDevice {DEVICE} is not permitted in permittedHostDevices configuration");
+    assert!(
+        refused.contains("spec.domain.devices.hostDevices[0].deviceName") && refused.contains(&why),
+        "{refused}"
+    );
+
+    vireo.step("it is permitted");
+    let permitted = format!(
+        r#"{{"spec": {{"configuration": {{"permittedHostDevices": {{"pciHostDevices": [
+            {{"pciVendorSelector": "1234:11E8", "resourceName": "{DEVICE}"}}]}}}}}}}}"#
+    );
+    let warned = installation::configure(vireo, &permitted)?;
+    assert!(!warned.contains("permittedHostDevices"), "it has an effect: {warned}");
+    let allocatable = |node: &Value| node["status"]["allocatable"][DEVICE].clone();
+    vireo.becomes("node node-2", "offers the device", |node| allocatable(node) == "1")?;
+    vireo.step("a guest with it starts");
+    vireo.feed("apply -f -", &manifest);
+    let vmi = vireo.phase("demo", "Running")?;
+    assert_eq!(vmi["status"]["nodeName"], NODE, "{:#}", vmi["status"]);
+    let pod = vireo.pod("demo")?;
+    let compute = &pod["spec"]["containers"][0]["resources"];
+    assert_eq!((&compute["limits"][DEVICE], &compute["requests"][DEVICE]), (&"1".into(), &"1".into()));
+    // QEMU's guests take minutes here until they have a login; the kernel shows its devices early.
+    vireo.console_process("demo")?.wait_for("[1234:11e8]", ENUMERATED)?;
+    vireo.step("its guest has the device");
+    vireo.ok(&format!("delete vmi demo {LIMIT}"));
+    vireo.gone("demo")?;
+    vireo.step("it is not permitted any more");
+    installation::configure(vireo, r#"{"spec": {"configuration": {"permittedHostDevices": null}}}"#)?;
+    vireo.becomes("node node-2", "does not offer it", |node| {
+        ["0", ""].contains(&allocatable(node).as_str().unwrap_or_default())
+    })?;
+    Ok(())
 }
 
 /// A node whose CPUs emulate SVM: KVM offers Hyper-V enlightenments in software.
