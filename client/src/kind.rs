@@ -19,6 +19,7 @@ pub struct Kind {
 const KUBEVIRT: (&str, &str) = ("kubevirt.io", "v1");
 const POOL: (&str, &str) = ("pool.kubevirt.io", "v1beta1");
 const INSTANCETYPE: (&str, &str) = ("instancetype.kubevirt.io", "v1beta1");
+const CDI: (&str, &str) = ("cdi.kubevirt.io", "v1beta1");
 const CORE: (&str, &str) = ("", "v1");
 
 impl Kind {
@@ -74,6 +75,9 @@ impl Kind {
     pub const CLAIM: Self = Self::new(CORE, "PersistentVolumeClaim", "persistentvolumeclaims");
     /// PersistentVolume.
     pub const VOLUME: Self = Self::new(CORE, "PersistentVolume", "persistentvolumes");
+
+    /// DataVolume, of CDI.
+    pub const DATA_VOLUME: Self = Self::new(CDI, "DataVolume", "datavolumes");
 
     /// `group/version`, or the version alone in the core group.
     pub fn api_version(self) -> String {

@@ -117,7 +117,7 @@ pub(super) fn read(
                 format!("no volume in spec.volumes is called {:?}: add one, or remove the disk", disk.name),
             );
         }
-        if disk.lun.is_some() && volume.is_some_and(|volume| !volume.claim) {
+        if disk.lun.is_some() && volume.is_some_and(|volume| volume.claim.is_none()) {
             found.invalid(&at.at("lun"), "shows only a persistentVolumeClaim or a dataVolume: use disk");
         }
         names.push(disk.name.clone());
@@ -191,7 +191,7 @@ fn source_field(volume: &Volume, source: &VolumeSource) -> Field {
         VolumeSource::CloudInitConfigDrive(_) => "cloudInitConfigDrive",
         VolumeSource::EmptyDisk { .. } => "emptyDisk",
         VolumeSource::HostDisk { .. } => "hostDisk",
-        VolumeSource::PersistentVolumeClaim { .. } => "persistentVolumeClaim",
+        VolumeSource::PersistentVolumeClaim { .. } => volume.claim.unwrap_or_default(),
         VolumeSource::Projected(projected) => projected.field(),
         VolumeSource::NoMedium => "",
     })

@@ -6,10 +6,13 @@ use super::syntax::{
     ABSOLUTE_PATH, DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path, without_trailing_slash,
 };
 use super::{Bytes, Field, ImageRef, Projected, firmware, projected};
-use crate::v1;
+use crate::v1::{self, VolumeClaim};
 
 /// The largest disk that is made: what an ext4 file system on a node can hold as one file.
 const LARGEST: Bytes = Bytes::new(16 << 40);
+
+const CLAIM: &str = "persistentVolumeClaim";
+const DATA_VOLUME: &str = "dataVolume";
 
 /// What a disk is filled from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub enum VolumeSource {
         /// How large.
         capacity: Bytes,
     },
-    /// A claim of the VM's namespace, with one disk in it.
+    /// A claim of the VM's namespace, with one disk in it; also that of a DataVolume, which has its name.
     PersistentVolumeClaim {
         /// Its name.
         name: String,
@@ -82,8 +85,8 @@ pub(super) struct Volume {
     pub(super) field: Field,
     /// Absent where it was rejected.
     pub(super) source: Option<VolumeSource>,
-    /// Whether it is a claim, which alone a LUN may show.
-    pub(super) claim: bool,
+    /// The field of the source that makes it a claim, which alone a LUN may show.
+    pub(super) claim: Option<&'static str>,
 }
 
 pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> {
@@ -99,7 +102,8 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
         } else if read.iter().any(|known| known.name == volume.name) {
             found.duplicate_value(&name, &volume.name);
         }
-        let claim = volume.persistent_volume_claim.is_some() || volume.data_volume.is_some();
+        let claim = volume.persistent_volume_claim.as_ref().map(|_| CLAIM);
+        let claim = claim.or_else(|| volume.data_volume.as_ref().map(|_| DATA_VOLUME));
         let source = source(volume, &field, found);
         read.push(Volume { name: volume.name.clone(), field, source, claim });
     }
@@ -107,9 +111,8 @@ pub(super) fn read(volumes: &[v1::Volume], found: &mut Findings) -> Vec<Volume> 
 }
 
 /// The sources that a manifest may name, that KubeVirt has, and that are rejected by name.
-fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 5] {
+fn unavailable(volume: &v1::Volume) -> [(&'static str, bool, &'static str); 4] {
     [
-        ("dataVolume", volume.data_volume.is_some(), "a data volume"),
         ("ephemeral", volume.ephemeral.is_some(), "a claim with a layer of its own"),
         ("downwardMetrics", volume.downward_metrics.is_some(), "a disk with metrics of the host"),
         ("memoryDump", volume.memory_dump.is_some(), "a memory dump"),
@@ -125,6 +128,7 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         volume.empty_disk.is_some(),
         volume.host_disk.is_some(),
         volume.persistent_volume_claim.is_some(),
+        volume.data_volume.is_some(),
         volume.config_map.is_some(),
         volume.secret.is_some(),
         volume.service_account.is_some(),
@@ -151,8 +155,8 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
                 &at.at(name),
                 format!(
                     "{what} is not available yet: use containerDisk, cloudInitNoCloud, cloudInitConfigDrive, \
-                     emptyDisk, hostDisk, persistentVolumeClaim, configMap, secret, downwardAPI, serviceAccount or \
-                     sysprep"
+                     emptyDisk, hostDisk, persistentVolumeClaim, dataVolume, configMap, secret, downwardAPI, \
+                     serviceAccount or sysprep"
                 ),
             );
         }
@@ -173,7 +177,12 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
         return Some(VolumeSource::EmptyDisk { capacity });
     }
     if let Some(claim) = &volume.persistent_volume_claim {
-        return persistent_volume_claim(claim, &at.at("persistentVolumeClaim"), found);
+        let (claim, field) = (VolumeClaim::from(&**claim), at.at(CLAIM).at("claimName"));
+        return persistent_volume_claim(claim, &field, "name the claim", found);
+    }
+    if let Some(source) = &volume.data_volume {
+        let (claim, field) = (VolumeClaim::from(&**source), at.at(DATA_VOLUME).at("name"));
+        return persistent_volume_claim(claim, &field, "name the DataVolume", found);
     }
     if let Some(disk) = &volume.host_disk {
         return host_disk(disk, &at.at("hostDisk"), found);
@@ -182,21 +191,17 @@ fn source(volume: &v1::Volume, at: &Field, found: &mut Findings) -> Option<Volum
 }
 
 fn persistent_volume_claim(
-    claim: &v1::ClaimVolumeSource,
-    at: &Field,
+    VolumeClaim { name, read_only, hotpluggable }: VolumeClaim<'_>,
+    field: &Field,
+    required: &str,
     found: &mut Findings,
 ) -> Option<VolumeSource> {
-    let (name, field) = (&claim.claim_name, at.at("claimName"));
     if name.is_empty() {
-        found.required_value(&field, "name the claim");
+        found.required_value(field, required);
     } else if !is_dns_subdomain(name) {
-        found.invalid_value(&field, name, DNS_SUBDOMAIN);
+        found.invalid_value(field, name, DNS_SUBDOMAIN);
     } else {
-        return Some(VolumeSource::PersistentVolumeClaim {
-            name: name.clone(),
-            read_only: claim.read_only == Some(true),
-            hotpluggable: claim.hotpluggable == Some(true),
-        });
+        return Some(VolumeSource::PersistentVolumeClaim { name: name.to_owned(), read_only, hotpluggable });
     }
     None
 }

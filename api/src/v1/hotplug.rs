@@ -1,5 +1,5 @@
 use super::shape::shapes;
-use super::{ClaimVolumeSource, DataVolumeSource, Disk};
+use super::{ClaimVolumeSource, DataVolumeSource, Disk, VolumeClaim};
 
 shapes! {
     /// Options of the `addvolume` subresource, which hotplugs a volume and its disk.
@@ -28,5 +28,13 @@ shapes! {
         pub name: String,
         /// When present, no modification is persisted. The only valid value is `All`: all dry run stages are processed.
         pub dry_run: Vec<String>,
+    }
+}
+
+impl HotplugVolumeSource {
+    /// The claim that it is.
+    pub fn claim(&self) -> Option<VolumeClaim<'_>> {
+        let claim = self.persistent_volume_claim.as_ref().map(VolumeClaim::from);
+        claim.or_else(|| self.data_volume.as_ref().map(VolumeClaim::from))
     }
 }

@@ -203,3 +203,39 @@ shapes! {
         pub r#type: Option<String> = "type",
     }
 }
+
+/// A PersistentVolumeClaim that a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeClaim<'a> {
+    /// Its name, in the namespace of the VMI.
+    pub name: &'a str,
+    /// It is not written to.
+    pub read_only: bool,
+    /// It is attached once the VMI runs, and may be detached.
+    pub hotpluggable: bool,
+}
+
+impl<'a> From<&'a ClaimVolumeSource> for VolumeClaim<'a> {
+    fn from(source: &'a ClaimVolumeSource) -> Self {
+        Self {
+            name: &source.claim_name,
+            read_only: source.read_only == Some(true),
+            hotpluggable: source.hotpluggable == Some(true),
+        }
+    }
+}
+
+impl<'a> From<&'a DataVolumeSource> for VolumeClaim<'a> {
+    /// A DataVolume fills the claim of its own name.
+    fn from(source: &'a DataVolumeSource) -> Self {
+        Self { name: &source.name, read_only: false, hotpluggable: source.hotpluggable == Some(true) }
+    }
+}
+
+impl Volume {
+    /// The claim that it is, if it is one.
+    pub fn claim(&self) -> Option<VolumeClaim<'_>> {
+        let claim = self.persistent_volume_claim.as_deref().map(VolumeClaim::from);
+        claim.or_else(|| self.data_volume.as_deref().map(VolumeClaim::from))
+    }
+}

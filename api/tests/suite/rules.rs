@@ -376,8 +376,15 @@ fn volumes() {
         (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
         (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
         (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
+        (source(json!({"dataVolume": {}})), "[2].dataVolume.name", Required),
+        (source(json!({"dataVolume": {"name": "A"}})), "[2].dataVolume.name", Invalid),
+        (
+            source(json!({"dataVolume": {"name": "a"}, "persistentVolumeClaim": {"claimName": "a"}})),
+            "[2]",
+            Invalid,
+        ),
     ];
-    for name in ["dataVolume", "ephemeral", "downwardMetrics", "memoryDump", "containerPath"] {
+    for name in ["ephemeral", "downwardMetrics", "memoryDump", "containerPath"] {
         let field: &'static str = format!("[2].{name}").leak();
         rows.push((source(json!({name: {}})), field, NotSupported));
     }

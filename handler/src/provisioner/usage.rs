@@ -1,7 +1,7 @@
 //! Which claims a VirtualMachineInstance uses.
 
 use serde_json::Value;
-use vireo_api::v1::ClaimVolumeSource;
+use vireo_api::v1::Volume;
 
 use crate::reconcile::status::Phase;
 
@@ -18,8 +18,8 @@ impl ClaimUsers {
     pub fn of(vmi: &Value) -> Self {
         let list = |at: &str| vmi.pointer(at).and_then(Value::as_array).into_iter().flatten();
         let named = |volume: &Value| {
-            let source = volume.get("persistentVolumeClaim")?.clone();
-            Some(serde_json::from_value::<ClaimVolumeSource>(source).ok()?.claim_name)
+            let volume: Volume = serde_json::from_value(volume.clone()).ok()?;
+            Some(volume.claim()?.name.to_owned())
         };
         // An unplugged volume is in use until the guest has released it.
         let plugged = |volume: &Value| {
