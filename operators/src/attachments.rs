@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 use vireo_api::names::{ATTACHMENT_CLAIM_ANNOTATION, ATTACHMENT_VMI_ANNOTATIONS, NODE_LABEL};
-use vireo_api::v1::{ObjectMeta, VirtualMachineInstance};
+use vireo_api::v1::{ObjectMeta, VirtualMachineInstance, Volume};
 use vireo_client::ObjectKey;
 
 use crate::vmi::{LauncherPod, is_final};
@@ -55,8 +55,8 @@ pub enum Step<'a> {
 
 /// The claims that an instance has in its guest or is to have there. Of its specification only the volumes are read.
 fn wanted(vmi: &VirtualMachineInstance) -> impl Iterator<Item = &str> {
-    let claims = vmi.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_deref());
-    claims.filter(|claim| claim.hotpluggable == Some(true)).map(|claim| &*claim.claim_name)
+    let claims = vmi.spec.volumes.iter().filter_map(Volume::claim);
+    claims.filter(|claim| claim.hotpluggable).map(|claim| claim.name)
 }
 
 /// The claims that the node agent still reports: the guest may not have released them.

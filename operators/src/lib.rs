@@ -5,9 +5,11 @@
 pub mod admission;
 pub mod attachments;
 pub mod certificates;
+pub mod claim;
 mod conditions;
 pub mod config;
 mod controllers;
+pub mod data_volume;
 mod defaults;
 mod error;
 pub mod instancetype;

@@ -11,11 +11,14 @@ mod pod;
 mod projected;
 mod resources;
 mod template;
+mod wait;
 
 pub use claims::{Claim, Claims};
 pub use decide::{Decision, Observed, Step, decide};
 pub use pod::LauncherPod;
 pub use template::{Launcher, StartedBy, launcher_pod};
+pub use wait::Wait;
+pub(crate) use wait::of_claim as wait_of_claim;
 
 /// Whether a VMI or a Pod of this phase has ended.
 pub(crate) fn is_final(phase: &str) -> bool {

@@ -171,6 +171,7 @@ fn controller() -> Vec<Value> {
         rule(&["create"], "", &["pods/eviction"]),
         rule(&["get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["get"], "k8s.cni.cncf.io", &["network-attachment-definitions"]),
+        rule(&["list", "watch"], "cdi.kubevirt.io", &["datavolumes"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),

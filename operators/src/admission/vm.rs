@@ -47,7 +47,7 @@ pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
         problems.push(Problem::invalid("spec.runStrategy", error.to_string()));
     }
     if !vm.spec.data_volume_templates.is_empty() {
-        let message = "is not available yet: use a volume that exists";
+        let message = "is not available yet: create the DataVolume, and name it in a volume";
         problems.push(Problem::unsupported("spec.dataVolumeTemplates", message));
     }
     let mut unknown_fields = Vec::new();

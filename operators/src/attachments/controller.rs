@@ -18,7 +18,8 @@ use vireo_client::{Kind, ObjectKey, write};
 use super::{Attachment, Step, attachment_pod, current, decide, wanted};
 use crate::ReconcileError;
 use crate::config::LiveConfig;
-use crate::vmi::{Claim, LauncherPod};
+use crate::data_volume::DataVolumes;
+use crate::vmi::{Claim, LauncherPod, Wait, wait_of_claim};
 
 const COMPONENT: &str = "virtualmachine-controller";
 /// How many instances are reconciled at a time.
@@ -31,8 +32,8 @@ pub struct Caches {
     pub vmis: Arc<Informer<VirtualMachineInstance>>,
     /// Their launcher Pods.
     pub pods: Arc<Informer<LauncherPod>>,
-    /// The claims; of each, that it exists.
-    pub claims: Arc<Informer<()>>,
+    /// The claims and their DataVolumes.
+    pub storage: Arc<DataVolumes>,
 }
 
 /// The controller.
@@ -45,7 +46,7 @@ pub struct Controller {
     attachments: Arc<Informer<Attachment>>,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
-    /// Instances and the claims that do not exist for which they wait.
+    /// Instances and the claims for which they wait.
     waiting: Arc<Mutex<BTreeSet<(ObjectKey, String)>>>,
 }
 
@@ -75,12 +76,16 @@ impl Controller {
         });
         let waiting: Arc<Mutex<BTreeSet<(ObjectKey, String)>>> = Arc::default();
         let (changed, awaited) = (Arc::clone(&queue), Arc::clone(&waiting));
-        caches.claims.on_change(move |claim| {
-            let ObjectKey { namespace, name } = &claim.key;
+        let wake = move |namespace: Option<&str>| {
             let awaited = lock(&awaited);
-            let wait = awaited.iter().filter(|(vmi, claim)| vmi.namespace == *namespace && claim == name);
+            let wait = awaited.iter().filter(|(vmi, _)| namespace.is_none_or(|one| vmi.namespace == one));
             wait.for_each(|(vmi, _)| changed.add(vmi.clone()));
-        });
+        };
+        let claims = wake.clone();
+        caches.storage.on_claim(move |claim| claims(Some(&claim.key.namespace)));
+        let data_volumes = wake.clone();
+        caches.storage.on_change(move |one| data_volumes(Some(&one.key.namespace)));
+        caches.storage.on_served(move || wake(None));
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
         Self { client, image, config, caches, attachments, recorder, queue, waiting }
     }
@@ -88,8 +93,9 @@ impl Controller {
     /// Controls until it is dropped.
     pub async fn run(&self) {
         let control = async {
-            let Caches { vmis, pods, .. } = &self.caches;
-            tokio::join!(vmis.synced(), pods.synced(), self.attachments.synced(), self.config.synced());
+            let Caches { vmis, pods, storage } = &self.caches;
+            tokio::join!(vmis.synced(), pods.synced(), storage.synced());
+            tokio::join!(self.attachments.synced(), self.config.synced());
             controller::run(self, &self.queue, WORKERS).await;
         };
         tokio::join!(self.attachments.run(), control);
@@ -115,6 +121,11 @@ impl Controller {
             }
             return Ok(());
         };
+        // The claim exists, whatever the cache shows.
+        let wait_for = wait_of_claim(&ObjectKey::new(namespace, name), &*self.caches.storage);
+        if let Some(Wait::Filling(_) | Wait::Consumer(_) | Wait::Failed(_)) = wait_for {
+            return Ok(());
+        }
         lock(&self.waiting).remove(&wait);
         // The cache has not all of the specification.
         let vmis = Kind::VMI.namespaced(&self.client, namespace);

@@ -13,7 +13,7 @@ use vireo_api::names::{
     ATTACHMENT, ATTACHMENT_CLAIM_ANNOTATION, ATTACHMENT_SOCKET, ATTACHMENT_VMI_ANNOTATIONS,
     CLAIM_DISKS_ANNOTATION, COMPONENT_LABEL, SOCKETS_DIRECTORY, SOCKETS_VOLUME, hotplug_device, hotplug_disk,
 };
-use vireo_api::v1::VirtualMachineInstance;
+use vireo_api::v1::{VirtualMachineInstance, Volume as VmiVolume};
 use vireo_client::Kind;
 
 use crate::config::ClusterConfig;
@@ -37,8 +37,8 @@ pub fn attachment_pod(
     image: &str,
     config: &ClusterConfig,
 ) -> Pod {
-    let named = vmi.spec.volumes.iter().filter_map(|volume| volume.persistent_volume_claim.as_deref());
-    let read_only = named.filter(|one| one.claim_name == name).find_map(|one| one.read_only);
+    let mut claims = vmi.spec.volumes.iter().filter_map(VmiVolume::claim);
+    let read_only = claims.any(|claim| claim.name == name && claim.read_only).then_some(true);
     let socket = format!("{SOCKETS_DIRECTORY}/{ATTACHMENT_SOCKET}");
     let command = ["/usr/bin/virt-launcher", "hold-claim", "--socket", &socket];
     let mut container = Container {

@@ -50,13 +50,8 @@ pub fn infer(
 ) -> Result<(String, String), CannotInfer> {
     let volume = volumes.iter().find(|volume| volume.name == from);
     let volume = volume.ok_or_else(|| CannotInfer::NoVolume(from.to_owned()))?;
-    // A DataVolume fills a claim of its own name.
-    let claim = match (&volume.persistent_volume_claim, &volume.data_volume) {
-        (Some(source), _) => &source.claim_name,
-        (None, Some(source)) => &source.name,
-        (None, None) => return Err(CannotInfer::NotAClaim(from.to_owned())),
-    };
-    let mut labels = labels(claim).ok_or_else(|| CannotInfer::NoClaim(claim.clone()))?;
+    let claim = volume.claim().ok_or_else(|| CannotInfer::NotAClaim(from.to_owned()))?.name;
+    let mut labels = labels(claim).ok_or_else(|| CannotInfer::NoClaim(claim.to_owned()))?;
     let label = format!("instancetype.kubevirt.io/default-{}", choice.field());
     let kind = labels.remove(&format!("{label}-kind")).unwrap_or_default();
     let name = labels.remove(&label).ok_or(CannotInfer::NoLabel(label))?;

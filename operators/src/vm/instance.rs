@@ -42,7 +42,9 @@ pub(super) enum StartError {
     NoTemplate,
     #[error("{0}")]
     Expansion(String),
-    #[error("spec.dataVolumeTemplates: there are no DataVolumes yet; use a volume that exists")]
+    #[error(
+        "spec.dataVolumeTemplates: templates are not available yet: create the DataVolume, and name it in a volume"
+    )]
     DataVolumes,
 }
 

@@ -4,7 +4,7 @@ use super::decide::Action;
 use super::life::{Life, holds, lacks};
 use super::strategy::RunStrategy;
 
-/// The status for people: the first that fits, in KubeVirt's order. What it says of DataVolumes has no place yet.
+/// The status for people: the first that fits, in KubeVirt's order.
 pub(super) fn printable(
     vm: &VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
@@ -17,6 +17,10 @@ pub(super) fn printable(
     }
     if life == Life::Stopping || life == Life::Alive && *action == Action::DeleteVmi {
         return "Stopping";
+    }
+    // It has failed, so that it is not alive.
+    if instance.is_some_and(|instance| lacks(instance, "Synchronized", "FailedDataVolumeImport")) {
+        return "DataVolumeError";
     }
     if let Some(instance) = instance.filter(|_| !life.is_over())
         && let Some(status) = of_alive(instance)
@@ -44,7 +48,12 @@ fn of_alive(instance: &VirtualMachineInstance) -> Option<&'static str> {
         "Running" => Some("Running"),
         _ if lacks("FailedPvcNotFound") => Some("ErrorPvcNotFound"),
         _ if super::life::lacks(instance, "PodScheduled", "Unschedulable") => Some("ErrorUnschedulable"),
-        _ if holds(instance, "Provisioning") || lacks("PvcNotPopulated") => Some("Provisioning"),
+        _ if super::life::lacks(instance, "DataVolumesReady", "NotAllDVsReady")
+            || holds(instance, "Provisioning")
+            || lacks("PvcNotPopulated") =>
+        {
+            Some("Provisioning")
+        }
         _ if lacks("PvcNotBound") => Some("WaitingForVolumeBinding"),
         _ if ["ErrImagePull", "ErrImageNeverPull", "InvalidImageName"].into_iter().any(lacks) => {
             Some("ErrImagePull")

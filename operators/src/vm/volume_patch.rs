@@ -36,10 +36,12 @@ pub fn with_volumes(mut object: Value) -> Result<VirtualMachineInstance, serde_j
 
 fn identity(volume: &Value) -> Option<Value> {
     let mut kept = json!({"name": volume.get("name")?.as_str()?});
-    if let Some(claim) = volume.get("persistentVolumeClaim") {
-        let name = claim.get("claimName").and_then(Value::as_str).unwrap_or_default();
-        let hotpluggable = claim.get("hotpluggable").and_then(Value::as_bool).unwrap_or_default();
-        kept["persistentVolumeClaim"] = json!({"claimName": name, "hotpluggable": hotpluggable});
+    for (source, of) in [("persistentVolumeClaim", "claimName"), ("dataVolume", "name")] {
+        if let Some(claim) = volume.get(source) {
+            let name = claim.get(of).and_then(Value::as_str).unwrap_or_default();
+            let hotpluggable = claim.get("hotpluggable").and_then(Value::as_bool).unwrap_or_default();
+            kept[source] = json!({of: name, "hotpluggable": hotpluggable});
+        }
     }
     Some(kept)
 }
@@ -98,15 +100,17 @@ mod tests {
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}},
                 {"name": "init", "cloudInitNoCloud": {"userData": "#cloud-config"}},
+                {"name": "filled", "dataVolume": {"name": "debian"}},
                 {"name": 7},
             ],
         }}))
         .unwrap();
         assert_eq!((vmi.status.phase.as_str(), &vmi.spec.domain.memory), ("Running", &None));
         let names: Vec<&str> = vmi.spec.volumes.iter().map(|volume| volume.name.as_str()).collect();
-        assert_eq!(names, ["data", "init"]);
-        let claim = vmi.spec.volumes[0].persistent_volume_claim.as_ref().unwrap();
-        assert_eq!((claim.claim_name.as_str(), claim.hotpluggable), ("c", Some(true)));
+        assert_eq!(names, ["data", "init", "filled"]);
+        let claims: Vec<_> = vmi.spec.volumes.iter().filter_map(|volume| volume.claim()).collect();
+        let claims: Vec<_> = claims.iter().map(|claim| (claim.name, claim.hotpluggable)).collect();
+        assert_eq!(claims, [("c", true), ("debian", false)]);
         assert_eq!(json!(vmi.spec.volumes[1]), json!({"name": "init"}));
     }
 }

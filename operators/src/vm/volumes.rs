@@ -2,8 +2,8 @@
 
 use vireo_api::spec::{HYPERVISOR_CONDITION, NATIVE};
 use vireo_api::v1::{
-    AddVolumeOptions, ClaimVolumeSource, DataVolumeSource, DiskTarget, RemoveVolumeOptions, VirtualMachine,
-    VirtualMachineInstance, VirtualMachineInstanceSpec, Volume, VolumeRequest,
+    AddVolumeOptions, DiskTarget, RemoveVolumeOptions, VirtualMachine, VirtualMachineInstance,
+    VirtualMachineInstanceSpec, Volume, VolumeRequest,
 };
 
 use super::life::Life;
@@ -28,15 +28,11 @@ pub fn complete(mut options: AddVolumeOptions) -> Result<AddVolumeOptions, Rejec
     let Some(source) = options.volume_source.as_mut() else {
         return refuse("AddVolumeOptions requires VolumeSource to not be nil");
     };
-    match (&mut source.persistent_volume_claim, &source.data_volume) {
+    match (&mut source.persistent_volume_claim, &mut source.data_volume) {
         (Some(claim), None) => claim.hotpluggable = Some(true),
-        (None, Some(DataVolumeSource { .. })) => {
-            return refuse(
-                "volumeSource.dataVolume: there are no DataVolumes yet: use persistentVolumeClaim",
-            );
-        }
+        (None, Some(source)) => source.hotpluggable = Some(true),
         (None, None) | (Some(_), Some(_)) => {
-            return refuse("volumeSource: name one source: persistentVolumeClaim");
+            return refuse("volumeSource: name one source: persistentVolumeClaim or dataVolume");
         }
     }
     options.name.clone_into(&mut disk.name);
@@ -93,10 +89,8 @@ pub fn plugs(instance: &VirtualMachineInstance) -> Result<(), Rejection> {
 /// When its name is taken, or no volume that can be plugged out has it.
 pub fn fits(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> Result<(), Rejection> {
     if let Some(add) = &request.add_volume_options {
-        let claim = source(add).map(|claim| claim.claim_name.as_str());
-        let of = |volume: &Volume| {
-            volume.persistent_volume_claim.as_ref().is_some_and(|has| Some(has.claim_name.as_str()) == claim)
-        };
+        let claim = add.volume_source.as_ref().and_then(|source| source.claim()).map(|claim| claim.name);
+        let of = |volume: &Volume| volume.claim().is_some_and(|has| Some(has.name) == claim);
         if spec.volumes.iter().any(|volume| volume.name == add.name) {
             return conflict(format!("Unable to add volume [{}] because it already exists", add.name));
         }
@@ -137,8 +131,13 @@ pub fn apply(request: &VolumeRequest, spec: &mut VirtualMachineInstanceSpec) {
     }
     if let Some(add) = &request.add_volume_options {
         spec.domain.devices.disks.extend(add.disk.clone());
-        let persistent_volume_claim = source(add).cloned().map(Box::new);
-        spec.volumes.push(Volume { name: add.name.clone(), persistent_volume_claim, ..Volume::default() });
+        let source = add.volume_source.clone().unwrap_or_default();
+        spec.volumes.push(Volume {
+            name: add.name.clone(),
+            persistent_volume_claim: source.persistent_volume_claim.map(Box::new),
+            data_volume: source.data_volume.map(Box::new),
+            ..Volume::default()
+        });
     }
     if let Some(remove) = &request.remove_volume_options {
         spec.volumes.retain(|volume| volume.name != remove.name);
@@ -213,12 +212,7 @@ fn is_done(request: &VolumeRequest, spec: &VirtualMachineInstanceSpec) -> bool {
 }
 
 fn is_hotpluggable(volume: &Volume) -> bool {
-    let claim = volume.persistent_volume_claim.as_ref();
-    claim.is_some_and(|claim| claim.hotpluggable == Some(true))
-}
-
-fn source(options: &AddVolumeOptions) -> Option<&ClaimVolumeSource> {
-    options.volume_source.as_ref()?.persistent_volume_claim.as_ref()
+    volume.claim().is_some_and(|claim| claim.hotpluggable)
 }
 
 fn name(request: &VolumeRequest) -> &str {

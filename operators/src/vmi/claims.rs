@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{
 use serde_json::json;
 use vireo_api::names::{CLAIM_DISKS_ANNOTATION, claim_device, claim_disk};
 use vireo_api::spec::Bytes;
-use vireo_api::v1::{ClaimVolumeSource, VirtualMachineInstance};
+use vireo_api::v1::{VirtualMachineInstance, VolumeClaim};
 
 /// What a launcher Pod has to know of a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,11 +38,9 @@ impl From<&PersistentVolumeClaim> for Claim {
 }
 
 /// The claims that an instance starts with, by its volumes. Others are attached once it runs.
-pub(super) fn of(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, &ClaimVolumeSource)> {
-    let volumes = vmi.spec.volumes.iter();
-    let claims =
-        volumes.filter_map(|volume| Some((&*volume.name, volume.persistent_volume_claim.as_deref()?)));
-    claims.filter(|(_, claim): &(&str, &ClaimVolumeSource)| claim.hotpluggable != Some(true))
+pub(super) fn of(vmi: &VirtualMachineInstance) -> impl Iterator<Item = (&str, VolumeClaim<'_>)> {
+    let claims = vmi.spec.volumes.iter().filter_map(|volume| Some((&*volume.name, volume.claim()?)));
+    claims.filter(|(_, claim)| !claim.hotpluggable)
 }
 
 /// Adds an instance's claims to its launcher Pod, whose first container is the launcher.
@@ -51,19 +49,20 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
     let Some(container) = spec.containers.first_mut() else { return };
     let mut disks = BTreeMap::new();
     for (number, (volume, source)) in of(vmi).enumerate() {
-        let Some(claim) = claims.get(&source.claim_name) else { continue };
+        let Some(claim) = claims.get(source.name) else { continue };
+        let read_only = source.read_only.then_some(true);
         // The name of the instance's volume may be one of the Pod's other volumes.
         let name = format!("claim-{number}");
         spec.volumes.get_or_insert_default().push(Volume {
             name: name.clone(),
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: source.claim_name.clone(),
-                read_only: source.read_only,
+                claim_name: source.name.to_owned(),
+                read_only,
             }),
             ..Volume::default()
         });
         let paths = DiskPaths { disk: claim_disk(volume), device: claim_device(volume) };
-        let (path, bytes) = attach(container, (name, paths), claim, source.read_only);
+        let (path, bytes) = attach(container, (name, paths), claim, read_only);
         disks.insert(path, bytes);
     }
     if !disks.is_empty() {

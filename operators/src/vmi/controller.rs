@@ -1,6 +1,6 @@
 //! The controller of VirtualMachineInstances: carries out what [`decide()`] says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,16 +19,15 @@ use vireo_client::queue::WorkQueue;
 use vireo_client::{Kind, ObjectKey, write};
 
 use super::{
-    Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, claims, decide, launcher_pod,
-    networks,
+    Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims, decide,
+    launcher_pod, networks,
 };
 use crate::config::LiveConfig;
+use crate::data_volume::DataVolumes;
 use crate::node::{self, Node};
 use crate::{ReconcileError, attachments};
 
 const COMPONENT: &str = "virtualmachine-controller";
-/// The reason of a claim that does not exist; KubeVirt's.
-const NO_CLAIM: &str = "FailedPvcNotFound";
 /// The reason of a network that does not exist, and of Pods that cannot be created.
 const NO_POD: &str = "FailedCreate";
 /// How soon it is looked again for something that an instance waits for.
@@ -46,8 +45,10 @@ pub struct Controller {
     config: LiveConfig,
     vmis: Arc<Informer<VirtualMachineInstance>>,
     pods: Arc<Informer<LauncherPod>>,
-    /// The claims that instances may wait for, where the kubelet mounts them; of each, that it exists.
-    claims: Option<Arc<Informer<()>>>,
+    /// The claims and DataVolumes that instances may wait for.
+    storage: Arc<DataVolumes>,
+    /// The instances that wait for them.
+    waiting: Arc<Mutex<HashSet<ObjectKey>>>,
     /// The nodes, where those fail by themselves.
     nodes: Option<Arc<Informer<Node>>>,
     recorder: EventRecorder,
@@ -78,25 +79,33 @@ impl Controller {
         let changed = Arc::clone(&queue);
         pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
         let refused: Arc<Mutex<Refused>> = Arc::default();
-        let claims = (launcher.started_by == StartedBy::Kubelet).then(|| {
-            let claims = Informer::new(Kind::CLAIM.all(&client), Config::default(), |_| Ok(()));
-            let (changed, waiting) = (Arc::clone(&queue), Arc::clone(&refused));
-            claims.on_change(move |claim| {
+        let storage = DataVolumes::new(&client);
+        let waiting: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
+        let wake = {
+            let (changed, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
+            // Without a namespace, all of them.
+            move |namespace: Option<&str>| {
                 let waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                let is_waiting = |vmi: &&ObjectKey| vmi.namespace == claim.key.namespace;
-                let waiting = waiting.iter().filter(|(_, (reason, _))| *reason == NO_CLAIM);
-                waiting.map(|(vmi, _)| vmi).filter(is_waiting).for_each(|vmi| changed.add(vmi.clone()));
-            });
-            claims
-        });
+                let is_there =
+                    |vmi: &&ObjectKey| namespace.is_none_or(|namespace| vmi.namespace == namespace);
+                waiting.iter().filter(is_there).for_each(|vmi| changed.add(vmi.clone()));
+            }
+        };
+        let changed = wake.clone();
+        storage.on_claim(move |claim| changed(Some(&claim.key.namespace)));
+        let changed = wake.clone();
+        storage.on_change(move |data_volume| changed(Some(&data_volume.key.namespace)));
+        storage.on_served(move || wake(None));
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, launcher, config, vmis, pods, claims, nodes, recorder, queue, refused }
+        Self { client, launcher, config, vmis, pods, storage, waiting, nodes, recorder, queue, refused }
     }
 
     /// The caches that the controller of attachment Pods reads, where the kubelet mounts claims.
     pub fn attachment_caches(&self) -> Option<attachments::controller::Caches> {
         let (vmis, pods) = (Arc::clone(&self.vmis), Arc::clone(&self.pods));
-        Some(attachments::controller::Caches { vmis, pods, claims: self.claims.clone()? })
+        let storage = Arc::clone(&self.storage);
+        let is_mounted = self.launcher.started_by == StartedBy::Kubelet;
+        is_mounted.then_some(attachments::controller::Caches { vmis, pods, storage })
     }
 
     /// The cache of launcher Pods.
@@ -115,21 +124,32 @@ impl Controller {
             self.vmis.synced().await;
             self.pods.synced().await;
             self.config.synced().await;
+            self.storage.synced().await;
             if let Some(nodes) = &self.nodes {
                 nodes.synced().await;
             }
             controller::run(self, &self.queue, WORKERS).await;
         };
-        let claims = async {
-            if let Some(claims) = &self.claims {
-                claims.run().await;
-            }
-        };
-        tokio::join!(self.pods.run(), claims, control);
+        tokio::join!(self.pods.run(), self.storage.run(), control);
     }
 
     fn refused(&self) -> MutexGuard<'_, Refused> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an instance waits for before it gets a Pod. Changes of that reconcile it again.
+    fn wait(&self, vmi: &VirtualMachineInstance, key: &ObjectKey) -> Option<Wait> {
+        // Before the caches are read: a change meanwhile is noticed.
+        self.waiting().insert(key.clone());
+        let wait = Wait::of(vmi, &*self.storage, self.launcher.started_by == StartedBy::Kubelet);
+        if wait.is_none() {
+            self.waiting().remove(key);
+        }
+        wait
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashSet<ObjectKey>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the node that an instance was handed over to is not heard of.
@@ -169,13 +189,12 @@ impl Controller {
         let namespace = &vmi.key.namespace;
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
         for (_, source) in claims::of(whole) {
-            let name = &source.claim_name;
+            let name = source.name;
             let Some(claim) = claims.get_opt(name).await? else {
-                let message = format!("PVC {namespace}/{name} does not exist, waiting for it to appear");
-                self.refused().insert(vmi.key.clone(), (NO_CLAIM, message.clone()));
-                return Err(ReconcileError::Waits(message));
+                // The cache does not show yet that it is gone.
+                return Err(ReconcileError::Waits(format!("PVC {namespace}/{name} does not exist")));
             };
-            found.insert(name.clone(), Claim::from(&claim));
+            found.insert(name.to_owned(), Claim::from(&claim));
         }
         Ok(found)
     }
@@ -304,16 +323,19 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Requeue, ReconcileError> {
         let Some(vmi) = self.vmis.get(key) else {
             self.refused().remove(key);
+            self.waiting().remove(key);
             return Ok(None);
         };
         let pods = self.pods.owned_by(&vmi.uid);
         let pods: Vec<&LauncherPod> = pods.iter().map(|pod| &pod.value).collect();
         let failure = self.refused().get(key).cloned();
+        let wait = self.wait(&vmi, key);
         let now = Timestamp::now();
         let decision = decide(&Observed {
             vmi: &vmi,
             pods: &pods,
             failure: failure.as_ref().map(|(reason, message)| (*reason, message.as_str())),
+            wait: wait.as_ref(),
             launcher: &self.launcher,
             is_node_unresponsive: self.is_node_unresponsive(&vmi, now),
             now,

@@ -6,13 +6,16 @@ use jiff::Timestamp;
 use vireo_api::names::{COMPUTE, NODE_LABEL, OUTDATED_LABEL, VMI_FINALIZER};
 use vireo_api::v1::{VirtualMachineInstance, VirtualMachineInstanceStatus as Status};
 
-use super::{Launcher, LauncherPod, StartedBy};
+use super::{Launcher, LauncherPod, StartedBy, Wait};
 use crate::conditions::set_false;
 
 /// The condition of a Pod that says whether it is bound to a node, which the instance has while it is not.
 const POD_SCHEDULED: &str = "PodScheduled";
 /// The condition of an instance that says why it is not as its specification says; KubeVirt's.
 const SYNCHRONIZED: &str = "Synchronized";
+/// The condition of an instance that says whether its DataVolumes are filled, and why they are not; KubeVirt's.
+const DATA_VOLUMES_READY: &str = "DataVolumesReady";
+const NOT_ALL_READY: &str = "NotAllDVsReady";
 /// The condition of an instance that serves.
 const READY: &str = "Ready";
 /// The reason of an instance that was on a node that is not heard of; KubeVirt's.
@@ -27,6 +30,8 @@ pub struct Observed<'a> {
     pub pods: &'a [&'a LauncherPod],
     /// Why its Pod could not be created: the reason of a condition, and the same for people.
     pub failure: Option<(&'a str, &'a str)>,
+    /// What it waits for before it gets a Pod.
+    pub wait: Option<&'a Wait>,
     /// What launchers have in common.
     pub launcher: &'a Launcher,
     /// Whether the node that it was handed over to is not heard of.
@@ -189,11 +194,20 @@ fn start(observed: &Observed<'_>, decision: &mut Decision) {
     decision.steps.extend(surplus.map(|pod| Step::DeletePod(pod.metadata.uid.clone())));
     let status = &mut decision.status;
     let Some(pod) = current else {
-        // A Pod that is being deleted may hold what the next one needs.
-        if observed.pods.is_empty() {
-            decision.steps.push(Step::CreatePod(None));
+        let failed = observed.wait.and_then(Wait::failure);
+        let filling = observed.wait.and_then(Wait::filling).map(|why| (NOT_ALL_READY, why));
+        set_false(&mut status.conditions, SYNCHRONIZED, failed.or(observed.failure), observed.now);
+        set_false(&mut status.conditions, DATA_VOLUMES_READY, filling, observed.now);
+        match observed.wait {
+            Some(Wait::Failed(_)) => {
+                "Failed".clone_into(&mut status.phase);
+                Wait::FAILED.clone_into(&mut status.reason);
+            }
+            Some(_) => {}
+            // A Pod that is being deleted may hold what the next one needs.
+            None if observed.pods.is_empty() => decision.steps.push(Step::CreatePod(None)),
+            None => {}
         }
-        set_false(&mut status.conditions, SYNCHRONIZED, observed.failure, observed.now);
         return;
     };
     if pod.is_final() {

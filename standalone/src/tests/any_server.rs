@@ -3,6 +3,7 @@
 
 mod attachments;
 mod cluster;
+mod data_volumes;
 mod pods;
 mod pool;
 mod replicaset;

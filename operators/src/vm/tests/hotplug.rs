@@ -144,7 +144,6 @@ fn options_are_completed_or_refused() {
         (json!({"name": "data", "disk": {}}), "VolumeSource"),
         (json!({"name": "data", "disk": {}, "volumeSource": {}}), "volumeSource"),
         (json!({"name": "data", "disk": {}, "volumeSource": two}), "volumeSource"),
-        (json!({"name": "data", "disk": {}, "volumeSource": {"dataVolume": {"name": "c"}}}), "dataVolume"),
     ] {
         let Err(Rejection::BadRequest(why)) = reported(options) else { panic!("{part} is not missed") };
         assert!(why.contains(part), "{why}");
