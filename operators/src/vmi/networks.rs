@@ -72,9 +72,13 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, definitions: &Def
     let required = container.resources.get_or_insert_default();
     // The request of a device is its limit.
     for list in [&mut required.requests, &mut required.limits] {
-        let counted = resources.iter();
-        let counted = counted.map(|(name, count)| ((*name).to_owned(), Quantity(count.to_string())));
-        list.get_or_insert_default().extend(counted);
+        let list = list.get_or_insert_default();
+        for (name, count) in &resources {
+            let requested = list.entry((*name).to_owned()).or_insert_with(|| Quantity("0".to_owned()));
+            // Devices of the host may be of the same resource, and are counted already.
+            let devices: u32 = requested.0.parse().unwrap_or_default();
+            requested.0 = devices.saturating_add(*count).to_string();
+        }
     }
 }
 
@@ -150,6 +154,10 @@ mod tests {
             Definitions::from([(("n".to_owned(), "lan".to_owned()), Some("example.com/port".to_owned()))]);
         let pod = with(&vmi, &found);
         assert_eq!(pod["spec"]["containers"][0]["resources"]["limits"], json!({"example.com/port": "2"}));
+        let mut pod: Pod = serde_json::from_value(pod).unwrap();
+        add(&mut pod, &vmi, &found);
+        let limits = pod.spec.unwrap().containers.remove(0).resources.unwrap().limits.unwrap();
+        assert_eq!(limits["example.com/port"].0, "4", "as host devices of the resource are counted");
     }
 
     #[test]
