@@ -19,7 +19,7 @@ use vireo_proto::launcher::Fault;
 use crate::agent::AgentPort;
 use crate::fault::{Code, chain, fault_at};
 use crate::files::PassedFiles;
-use crate::firmware::{self, Firmware};
+use crate::firmware::{self, Firmware, Variables};
 use crate::launch::{Disk, Interface, Kind, Launch};
 use vireo_vmconfig::{BootSource, DiskSource, KernelFiles};
 
@@ -45,8 +45,18 @@ pub struct HostResources {
 pub enum HostFirmware {
     /// Open, for the monitor: the code, and variables where there are any.
     Files(File, Option<File>),
-    /// By path: QEMU opens and locks it.
+    /// For QEMU, which opens the code itself.
     Paths(Firmware),
+}
+
+impl HostResources {
+    /// The firmware's variables, for QEMU.
+    pub fn variables(&self) -> Option<&File> {
+        match &self.firmware {
+            Some(HostFirmware::Paths(firmware)) => firmware.variables.as_ref().map(|own| &own.file),
+            Some(HostFirmware::Files(..)) | None => None,
+        }
+    }
 }
 
 /// A disk's open and locked files.
@@ -134,9 +144,12 @@ pub fn open(
     passed: &PassedFiles,
 ) -> Result<HostResources, Fault> {
     let mut errors = Vec::new();
-    let firmware = firmware.find(launch)?.and_then(|found| match kind {
-        Kind::Native => collect(&mut errors, &launch.fields.bootloader, open_firmware(&found)),
-        Kind::Qemu => Some(HostFirmware::Paths(found)),
+    let firmware = firmware.find(launch, passed)?.and_then(|found| {
+        let ready = lock_variables(&found).and_then(|()| match kind {
+            Kind::Native => open_firmware(found),
+            Kind::Qemu => Ok(HostFirmware::Paths(found)),
+        });
+        collect(&mut errors, &launch.fields.bootloader, ready)
     });
     let kernel = match &launch.boot {
         BootSource::Kernel(KernelFiles { kernel, initrd, .. }) => {
@@ -189,16 +202,14 @@ fn collect<T>(errors: &mut Vec<(String, HostError)>, field: &str, result: Result
     result.map_err(|error| errors.push((field.to_owned(), error))).ok()
 }
 
-fn open_firmware(firmware: &Firmware) -> Result<HostFirmware, HostError> {
-    let own = PassedFiles::default();
-    let code = open_file("the firmware", &firmware.code, false, &own)?;
-    let variables = firmware.variables.as_deref().map(|path| {
-        let what = "the EFI variables";
-        let file = open_file(what, path, true, &own)?;
-        lock(what, path, &file, true)?;
-        Ok(file)
-    });
-    Ok(HostFirmware::Files(code, variables.transpose()?))
+fn lock_variables(firmware: &Firmware) -> Result<(), HostError> {
+    let Some(Variables { path, file }) = &firmware.variables else { return Ok(()) };
+    lock("the EFI variables", path, file, true)
+}
+
+fn open_firmware(firmware: Firmware) -> Result<HostFirmware, HostError> {
+    let code = open_file("the firmware", &firmware.code, false, &PassedFiles::default())?;
+    Ok(HostFirmware::Files(code, firmware.variables.map(|variables| variables.file)))
 }
 
 /// Absent for an empty CD drive.

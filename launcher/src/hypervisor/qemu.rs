@@ -59,6 +59,7 @@ impl Qemu {
             kvm: self.kvm,
             kvm_device: inherited_fds.kvm_fd(),
             firmware,
+            variables: inherited_fds.variables_fd(),
             files: inherited_fds.files(),
             taps: inherited_fds.tap_fds(),
             kernel: inherited_fds.kernel_fds(),

@@ -20,6 +20,8 @@ pub(super) struct Resources<'a> {
     pub kvm_device: Option<i32>,
     /// For a start through it.
     pub firmware: Option<&'a Firmware>,
+    /// Inherited descriptor of the firmware's variables.
+    pub variables: Option<i32>,
     /// Inherited descriptors, for each disk that has a medium.
     pub files: Vec<Option<DiskFds>>,
     /// Inherited tap devices, one for each interface; QEMU opens those that are missing.
@@ -133,7 +135,7 @@ fn boot(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
         args.option("-append", command_line.as_str());
     }
     let Some(firmware) = resources.firmware else { return };
-    let Some(variables) = &firmware.variables else {
+    let Some(fd) = resources.variables else {
         args.option("-bios", firmware.code.to_string_lossy());
         return;
     };
@@ -143,8 +145,9 @@ fn boot(args: &mut Args, launch: &Launch, resources: &Resources<'_>) {
     });
     let variables = json!({
         "driver": "raw", "node-name": "efi-variables",
-        "file": { "driver": "file", "filename": variables.to_string_lossy() },
+        "file": { "driver": "file", "filename": format!("/dev/fdset/{fd}") },
     });
+    args.option("-add-fd", format!("fd={fd},set={fd}"));
     args.json("-blockdev", &code);
     args.json("-blockdev", &variables);
     args.option("-machine", "pflash0=efi-code,pflash1=efi-variables");

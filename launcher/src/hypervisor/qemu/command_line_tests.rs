@@ -40,6 +40,7 @@ fn bare() -> Resources<'static> {
         kvm: false,
         kvm_device: None,
         firmware: None,
+        variables: None,
         files: Vec::new(),
         taps: Vec::new(),
         kernel: None,
@@ -341,18 +342,21 @@ fn every_nic_model_is_one_of_qemus() {
 #[test]
 fn efi_brings_its_flash_and_secure_boot_its_lock() {
     for secure in [false, true] {
-        let firmware = Firmware { code: "/c,ode".into(), variables: Some("/v".into()), secure };
+        let firmware = Firmware { code: "/c,ode".into(), variables: None, secure };
         let launch = Launch {
             boot: BootSource::Efi { secure_boot: secure, persistent: None },
             ..sample::kernel_boot()
         };
         let launch = Launch { disks: Vec::new(), ..launch };
-        let resources = Resources { firmware: Some(&firmware), firmware_log: Some(7), ..bare() };
+        let (firmware, variables) = (Some(&firmware), Some(8));
+        let resources = Resources { firmware, variables, firmware_log: Some(7), ..bare() };
         let line = arguments(&launch, &resources);
         let smm = if secure { "on" } else { "off" };
         let machine = format!("q35,smm={smm},vmport=off");
         assert_eq!(values(&line, "-machine"), [machine.as_str(), "pflash0=efi-code,pflash1=efi-variables"]);
         assert!(values(&line, "-blockdev")[0].contains("\"/c,ode\""));
+        assert!(values(&line, "-blockdev")[1].contains("\"/dev/fdset/8\""));
+        assert_eq!(values(&line, "-add-fd"), ["fd=8,set=8"]);
         assert_eq!(values(&line, "-global").len(), usize::from(secure));
         assert_eq!(values(&line, "-serial"), [""; 0]);
         assert_eq!(values(&line, "-chardev"), ["socket,id=qmp,fd=9", "socket,id=firmware,fd=7"]);

@@ -46,6 +46,7 @@ pub(super) struct InheritedFds {
     disks: Vec<Option<OwnedDisk>>,
     taps: Vec<OwnedFd>,
     kernel: Option<(OwnedFd, Option<OwnedFd>)>,
+    variables: Option<OwnedFd>,
     qmp: (StdStream, StdStream),
     serial: Option<(StdStream, StdStream)>,
     firmware: Option<(StdStream, StdStream)>,
@@ -93,6 +94,7 @@ impl InheritedFds {
                 disks: disks.collect::<io::Result<_>>()?,
                 taps: host.taps.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>()?,
                 kernel: kernel.transpose()?,
+                variables: host.variables().map(share).transpose()?,
                 qmp: StdStream::pair()?,
                 serial: launch.console_socket.is_some().then(StdStream::pair).transpose()?,
                 firmware: host.firmware.is_some().then(StdStream::pair).transpose()?,
@@ -128,6 +130,11 @@ impl InheritedFds {
             .map(|(kernel, initrd)| (kernel.as_raw_fd(), initrd.as_ref().map(AsRawFd::as_raw_fd)))
     }
 
+    /// Descriptor number of the firmware's variables.
+    pub(super) fn variables_fd(&self) -> Option<RawFd> {
+        self.variables.as_ref().map(AsRawFd::as_raw_fd)
+    }
+
     /// Descriptor number of QEMU's end of its monitor.
     pub(super) fn qmp_fd(&self) -> RawFd {
         self.qmp.1.as_raw_fd()
@@ -157,6 +164,7 @@ impl InheritedFds {
             .chain(
                 self.kernel_fds().into_iter().flat_map(|(kernel, initrd)| [Some(kernel), initrd]).flatten(),
             )
+            .chain(self.variables_fd())
             .chain(self.serial_fd())
             .chain(self.firmware_fd())
             .chain(self.agent_fd())
