@@ -46,8 +46,12 @@ pub const CLAIMS_DIRECTORY: &str = "/var/run/kubevirt-private/vmi-disks";
 const CLAIM_DEVICES: &str = "/dev/vmi-disks";
 /// Where a launcher in a Pod has the files that Kubernetes projects from its objects.
 const PROJECTED_DIRECTORY: &str = "/var/run/kubevirt-private/projected";
+/// Where a launcher in a Pod has the file system with the VM's state beside its disks.
+pub const STATE_DIRECTORY: &str = "/var/run/kubevirt-private/vm-state";
+/// The persistent variables of EFI in it.
+pub const EFI_VARIABLES: &str = "/var/run/kubevirt-private/vm-state/efi-variables.fd";
 /// The annotation of a launcher Pod with the paths in it of the disks of claims. Each has the size in bytes of a disk that
-/// has to be made, or null.
+/// has to be made, or null. [`EFI_VARIABLES`] are among them where they are persistent.
 pub const CLAIM_DISKS_ANNOTATION: &str = "vireo.io/claim-disks";
 /// The component of attachment Pods, each of which holds a hotplugged claim on the node of its launcher Pod.
 pub const ATTACHMENT: &str = "hotplug-disk";

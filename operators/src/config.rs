@@ -54,6 +54,8 @@ pub struct ClusterConfig {
     pub image_pull_policy: String,
     /// The RuntimeClass of launcher Pods.
     pub runtime_class: Option<String>,
+    /// The StorageClass of the claims with the state of VMs beside their disks. Absent for the default one.
+    pub state_storage_class: Option<String>,
     /// By what the memory beside the guest is multiplied.
     pub overhead_ratio: f64,
     /// How many vCPUs share a CPU of the node.
@@ -88,6 +90,7 @@ impl Default for ClusterConfig {
             eviction_strategy: "None".to_owned(),
             image_pull_policy: "IfNotPresent".to_owned(),
             runtime_class: None,
+            state_storage_class: None,
             overhead_ratio: 1.0,
             cpu_allocation_ratio: 10,
             memory_overcommit: 100,
@@ -162,6 +165,11 @@ impl ClusterConfig {
             "" => {}
             name if is_dns_subdomain(name) => config.runtime_class = Some(name.to_owned()),
             name => found.invalid(&at.at("defaultRuntimeClass"), name, "must be the name of a RuntimeClass"),
+        }
+        match given.vm_state_storage_class.as_str() {
+            "" => {}
+            name if is_dns_subdomain(name) => config.state_storage_class = Some(name.to_owned()),
+            name => found.invalid(&at.at("vmStateStorageClass"), name, "must be the name of a StorageClass"),
         }
         if let Some(ratio) = &given.additional_guest_memory_overhead_ratio {
             match ratio.parse::<f64>().ok().filter(|ratio| ratio.is_finite() && *ratio > 0.0) {

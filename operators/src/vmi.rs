@@ -10,6 +10,7 @@ mod nodes;
 mod pod;
 mod projected;
 mod resources;
+mod state;
 mod template;
 mod wait;
 

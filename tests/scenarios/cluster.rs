@@ -9,6 +9,7 @@ mod machine;
 mod networks;
 mod projected;
 mod refused;
+mod state;
 mod volumes;
 
 use std::cell::Cell;
@@ -184,6 +185,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     refused::images(&vireo)?;
     refused::quota(&vireo)?;
     volumes::are_kept(&vireo, volumes::Storage::Node)?;
+    state::is_kept(&vireo)?;
     networks::are_attached(&vireo)?;
     machine::starts_and_stops(&vireo)?;
     machine::is_updated(&vireo)?;

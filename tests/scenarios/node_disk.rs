@@ -12,7 +12,7 @@ use crate::scenarios::node::{Node, host_with_programs};
 
 const LONG: Duration = Duration::from_secs(240);
 const UUID: &str = "5d307ca9-b3ef-428c-8861-06e72d69f223";
-const VARIABLE: &str = "/sys/firmware/efi/efivars/Vireo-6a3c1f0e-52c4-4f0e-9b0e-4e6f3d2a1b00";
+pub(crate) const VARIABLE: &str = "/sys/firmware/efi/efivars/Vireo-6a3c1f0e-52c4-4f0e-9b0e-4e6f3d2a1b00";
 
 fn host_with_a_disk() -> Result<HostBuilder, HostError> {
     let images = installed::images("disk").map_err(HostError::Start)?;

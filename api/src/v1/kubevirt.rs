@@ -79,6 +79,9 @@ shapes! {
         pub image_pull_policy: String,
         /// RuntimeClass of launcher pods.
         pub default_runtime_class: String,
+        /// StorageClass of the claims with the state of VMs beside their disks, such as persistent UEFI variables. Defaults
+        /// to the default StorageClass.
+        pub vm_state_storage_class: String,
         /// Factor by which the calculated memory overhead of VMIs is multiplied, such as `1.5`. Defaults to `1`.
         pub additional_guest_memory_overhead_ratio: Option<String>,
         /// Network settings of VMIs.

@@ -25,7 +25,7 @@ use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
 use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
-use self::claims::open_disk as open_claim;
+use self::claims::{open_disk as open_claim, open_state};
 pub(crate) use self::host_devices::prepare as prepare_host_devices;
 pub(crate) use self::images::ImageContainer;
 use self::root::Root;
@@ -125,11 +125,18 @@ pub(crate) fn open(
             None => files.extend(open_disk(disk)?),
         }
     }
-    if let Some(Boot::Kernel(boot)) = request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
-        let paths = [&boot.kernel_path, &boot.initrd_path];
-        for path in paths.into_iter().filter(|path| !path.is_empty()) {
-            files.push(open_file(path, false)?);
+    match request.firmware.as_ref().and_then(|firmware| firmware.boot.as_ref()) {
+        Some(Boot::Kernel(boot)) => {
+            let paths = [&boot.kernel_path, &boot.initrd_path];
+            for path in paths.into_iter().filter(|path| !path.is_empty()) {
+                files.push(open_file(path, false)?);
+            }
         }
+        Some(Boot::Efi(efi)) if claims.contains_key(&efi.variables_path) => {
+            let path = &efi.variables_path;
+            files.push((path.clone(), open_state(&Root::of(pid)?, path).map_err(named(path))?));
+        }
+        Some(Boot::Efi(_) | Boot::Bios(_)) | None => {}
     }
     for interface in &request.interfaces {
         let device = interface.tap.clone();

@@ -6,7 +6,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use vireo_api::names::{
-    KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device, hotplug_disk,
+    EFI_VARIABLES, KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device,
+    hotplug_disk,
 };
 use vireo_api::spec::{BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource};
 use vireo_vmconfig::DiskSource;
@@ -279,6 +280,9 @@ pub async fn prepare(vm: &Vm, places: &Places, jobs: &Jobs) -> Result<Prepared, 
         let make = |(disk, step): (&Disk, Step)| make(&made_for, disk.source_field(), step, (&places, job));
         let disks = made_for.fixed_disks().zip(steps).map(make).collect::<Result<_, _>>()?;
         let variables = match made_for.firmware().boot() {
+            BootSource::Efi { persistent: true, .. } if places.mounted.contains(EFI_VARIABLES) => {
+                Some(EFI_VARIABLES.into())
+            }
             BootSource::Efi { persistent: true, .. } => {
                 directory(&places.kept)?;
                 Some(places.kept.join("efi-variables.fd"))

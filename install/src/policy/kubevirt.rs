@@ -169,7 +169,7 @@ fn controller() -> Vec<Value> {
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachineinstances"]),
         rule(&["create", "delete", "list", "watch"], "", &["pods"]),
         rule(&["create"], "", &["pods/eviction"]),
-        rule(&["get", "list", "watch"], "", &["persistentvolumeclaims"]),
+        rule(&["create", "get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["get"], "k8s.cni.cncf.io", &["network-attachment-definitions"]),
         rule(&["list", "watch"], "cdi.kubevirt.io", &["datavolumes"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),

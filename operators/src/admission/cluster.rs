@@ -3,19 +3,12 @@
 use serde_json::Value;
 use vireo_client::Kind;
 
-use super::host_paths::{Instance, Used, named};
+use super::host_paths::{Used, named};
 use crate::Problem;
 
 /// What an object is refused for. What is as it was is not refused: it was stored when it might be.
 pub fn validate(kind: Kind, new: &Value, old: Option<&Value>) -> Vec<Problem> {
-    let mut problems: Vec<Problem> = named(kind, new, old).into_iter().filter_map(path_of_node).collect();
-    let Some(instance) = Instance::of(kind, new, old) else { return problems };
-    if instance.changed("/domain/firmware/bootloader/efi/persistent") == Some(&Value::Bool(true)) {
-        let field = instance.field("domain.firmware.bootloader.efi.persistent");
-        let why = "Unsupported value: true: EFI variables are not kept in a cluster yet";
-        problems.push(Problem::unsupported(field, why));
-    }
-    problems
+    named(kind, new, old).into_iter().filter_map(path_of_node).collect()
 }
 
 /// Paths of nodes are not for those who create instances.
@@ -43,7 +36,6 @@ mod tests {
     fn what_a_cluster_lacks_is_refused_by_field() {
         let vm = json!({"spec": {"template": {"spec": {
             "domain": {"firmware": {
-                "bootloader": {"efi": {"persistent": true}},
                 "kernelBoot": {"container": {"image": "oci-archive:/srv/linux.tar:v1"}},
             }},
             "volumes": [{"name": "a", "emptyDisk": {"capacity": "1Gi"}},
@@ -57,12 +49,11 @@ mod tests {
         for ((field, message), (expected, part)) in found.iter().zip([
             ("volumes[1]", "HostDisk feature gate is not enabled"),
             ("domain.firmware.kernelBoot.container.image", "oci-archive:/srv/linux.tar:v1"),
-            ("domain.firmware.bootloader.efi.persistent", "EFI variables"),
         ]) {
             assert_eq!(*field, format!("spec.template.spec.{expected}"));
             assert!(message.contains(part), "{message}");
         }
-        assert_eq!(found.len(), 3, "{found:?}");
+        assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(validate(Kind::VM, &vm, Some(&vm)), [], "it was stored before");
         assert_eq!(validate(Kind::CLAIM, &vm, None), [], "no instance comes of it");
     }

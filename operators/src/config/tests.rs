@@ -41,6 +41,10 @@ fn every_setting_is_read() {
         ),
         (json!({"imagePullPolicy": "Always"}), config(|one| one.image_pull_policy = "Always".to_owned())),
         (json!({"defaultRuntimeClass": "kata"}), config(|one| one.runtime_class = Some("kata".to_owned()))),
+        (
+            json!({"vmStateStorageClass": "fast"}),
+            config(|one| one.state_storage_class = Some("fast".to_owned())),
+        ),
         (json!({"additionalGuestMemoryOverheadRatio": "1.5"}), config(|one| one.overhead_ratio = 1.5)),
         (json!({"network": {"defaultNetworkInterface": "masquerade"}}), config(|_| {})),
         (json!({"virtualMachineOptions": {"disableSerialConsoleLog": {}}}), config(|_| {})),
@@ -106,6 +110,11 @@ fn settings_that_are_not_valid_are_named_and_left_at_their_defaults() {
             json!({"defaultRuntimeClass": "Kata!"}),
             "defaultRuntimeClass",
             "Invalid value: \"Kata!\": must be the name of a RuntimeClass",
+        ),
+        (
+            json!({"vmStateStorageClass": "Fast!"}),
+            "vmStateStorageClass",
+            "Invalid value: \"Fast!\": must be the name of a StorageClass",
         ),
         (
             json!({"additionalGuestMemoryOverheadRatio": "NaN"}),

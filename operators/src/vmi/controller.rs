@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{DynamicObject, PostParams};
+use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::runtime::watcher::Config;
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 use super::{
     Claim, Claims, Decision, Launcher, LauncherPod, Observed, StartedBy, Step, Wait, claims, decide,
-    launcher_pod, networks,
+    launcher_pod, networks, state,
 };
 use crate::config::LiveConfig;
 use crate::data_volume::DataVolumes;
@@ -282,6 +282,9 @@ impl Controller {
         let networks = self.networks(vmi, &whole).await?;
         let mut pod = launcher_pod(&whole, &self.launcher, &self.config.current(), node, &claims)?;
         networks::add(&mut pod, &whole, &networks);
+        if let Some(claim) = self.state(vmi, &whole).await? {
+            state::add(&mut pod, &claim);
+        }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
         let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
         match pods.create(&PostParams::default(), &pod).await {
@@ -291,13 +294,49 @@ impl Controller {
                 self.refused().remove(&vmi.key);
                 Ok(Some(pod))
             }
-            Err(error) => {
-                let Some(status) = write::rejection(&error) else { return Err(error.into()) };
-                let text = format!("Error creating pod: {}", status.message);
-                self.recorder.publish(regarding, Reason::FailedCreate, text).await;
-                self.refused().insert(vmi.key.clone(), (NO_POD, status.message.clone()));
-                Err(ReconcileError::Refused(status.message.clone()))
+            Err(error) => Err(self.not_created(vmi, "pod", error).await),
+        }
+    }
+
+    /// Tells why something that an instance needs could not be created.
+    async fn not_created(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        what: &str,
+        error: kube::Error,
+    ) -> ReconcileError {
+        let Some(status) = write::rejection(&error) else { return error.into() };
+        let text = format!("Error creating {what}: {}", status.message);
+        let regarding = Regarding::new(Kind::VMI, &vmi.metadata);
+        self.recorder.publish(regarding, Reason::FailedCreate, text).await;
+        self.refused().insert(vmi.key.clone(), (NO_POD, status.message.clone()));
+        ReconcileError::Refused(status.message.clone())
+    }
+
+    /// The claim with the state of an instance that has some beside its disks. It is made for the first one of a VM.
+    async fn state(
+        &self,
+        vmi: &Cached<VirtualMachineInstance>,
+        whole: &VirtualMachineInstance,
+    ) -> Result<Option<String>, ReconcileError> {
+        if self.launcher.started_by == StartedBy::NodeAgent || !state::is_kept(whole) {
+            return Ok(None);
+        }
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &vmi.key.namespace);
+        let labelled = claims.list(&ListParams::default().labels(&state::selector(whole))).await?;
+        if let Some(claim) = state::find(whole, &labelled.items) {
+            return Ok(Some(claim.name_any()));
+        }
+        let claim = state::claim(whole, self.config.current().state_storage_class.as_deref());
+        match claims.create(&PostParams::default(), &claim).await {
+            Ok(claim) => Ok(Some(claim.name_any())),
+            Err(error) if write::is_conflict(&error) => {
+                let name = format!("{}/{}", vmi.key.namespace, claim.name_any());
+                let message = format!("PVC {name} is not of this VM, waiting for it to be deleted");
+                self.refused().insert(vmi.key.clone(), (NO_POD, message.clone()));
+                Err(ReconcileError::Waits(message))
             }
+            Err(error) => Err(self.not_created(vmi, "the PVC of the VM's state", error).await),
         }
     }
 }

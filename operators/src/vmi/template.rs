@@ -172,11 +172,10 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
     let mut labels = labels.clone();
     labels.remove(NODE_LABEL);
     labels.remove(OUTDATED_LABEL);
-    let short = |text: &str| text.chars().take(LONGEST_LABEL).collect::<String>();
     labels.extend([
         (COMPONENT_LABEL.to_owned(), LAUNCHER.to_owned()),
         (CREATED_BY_LABEL.to_owned(), uid.clone()),
-        ("vm.kubevirt.io/name".to_owned(), short(name).trim_end_matches(['-', '.']).to_owned()),
+        ("vm.kubevirt.io/name".to_owned(), label_value(name)),
     ]);
     let is_own = |annotation: &str| OWN_ANNOTATIONS.iter().any(|own| annotation.starts_with(own));
     let mut annotations: BTreeMap<String, String> = annotations
@@ -205,6 +204,12 @@ fn metadata(vmi: &VirtualMachineInstance, requests: &Requests) -> ObjectMeta {
         }]),
         ..ObjectMeta::default()
     }
+}
+
+/// A name as the value of a label, which may be shorter.
+pub(super) fn label_value(name: &str) -> String {
+    let short: String = name.chars().take(LONGEST_LABEL).collect();
+    short.trim_end_matches(['-', '.']).to_owned()
 }
 
 /// A user without any privilege: the node agent opens what the launcher needs.

@@ -32,6 +32,21 @@ pub(super) fn open_disk(root: &Root, path: &str, bytes: Option<u64>, write: bool
     }
 }
 
+/// Opens a file of a VM's state in a container, which is made where it is absent. Blocks.
+///
+/// # Errors
+/// When it cannot be made, or is not a file.
+pub(super) fn open_state(root: &Root, path: &str) -> io::Result<OwnedFd> {
+    let (directory, name) = path.rsplit_once('/').ok_or(Errno::INVAL)?;
+    let directory =
+        root.open(Path::new(directory), OFlags::PATH | OFlags::DIRECTORY, ResolveFlags::empty())?;
+    let file = open_at(&directory, name, OFlags::RDWR | OFlags::CREATE)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file.into()),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
 fn open_at(directory: &OwnedFd, name: &str, flags: OFlags) -> io::Result<File> {
     let plain = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     // Without O_NONBLOCK, opening a fifo would wait for its other end.
@@ -113,6 +128,24 @@ mod tests {
         open_disk(&root, DISK, Some(1 << 20), true).unwrap();
         assert_eq!(fs::metadata(&at).unwrap().len(), 8192, "it has what a guest wrote");
         open_disk(&root, DISK, Some(1 << 20), false).unwrap();
+    }
+
+    #[test]
+    fn state_is_made_empty_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state");
+        fs::create_dir(&state).unwrap();
+        let root = Root::at(directory.path()).unwrap();
+        open_state(&root, "/state/efi").unwrap();
+        assert_eq!(fs::read(state.join("efi")).unwrap(), b"");
+        fs::write(state.join("efi"), "kept").unwrap();
+        open_state(&root, "/state/efi").unwrap();
+        assert_eq!(fs::read(state.join("efi")).unwrap(), b"kept");
+        symlink("efi", state.join("link")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, state.join("fifo"), Mode::RUSR | Mode::WUSR).unwrap();
+        for bad in ["/state/link", "/state/fifo", "/absent/efi"] {
+            assert!(open_state(&root, bad).is_err(), "{bad}");
+        }
     }
 
     #[test]
