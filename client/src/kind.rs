@@ -78,6 +78,20 @@ impl Kind {
 
     /// DataVolume, of CDI.
     pub const DATA_VOLUME: Self = Self::new(CDI, "DataVolume", "datavolumes");
+    /// DataSource, of CDI.
+    pub const DATA_SOURCE: Self = Self::new(CDI, "DataSource", "datasources");
+
+    /// Whether the API server serves it.
+    ///
+    /// # Errors
+    /// When it does not say so.
+    pub async fn is_served(self, client: &Client) -> Result<bool, kube::Error> {
+        match client.list_api_group_resources(&self.api_version()).await {
+            Ok(served) => Ok(served.resources.iter().any(|resource| resource.name == self.plural)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
 
     /// `group/version`, or the version alone in the core group.
     pub fn api_version(self) -> String {

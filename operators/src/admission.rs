@@ -2,6 +2,7 @@
 //! else there must be. The API server of standalone calls them before it stores an object, as webhooks do in a cluster.
 
 pub mod cluster;
+pub mod data_volumes;
 mod eviction;
 mod host_devices;
 pub mod host_paths;
@@ -125,6 +126,14 @@ impl Admission {
     /// When they cannot be read.
     pub async fn has_installation(&self) -> Result<bool, kube::Error> {
         is_any(&self.client, Kind::KUBEVIRT).await
+    }
+
+    /// Whether there can be DataVolumes.
+    ///
+    /// # Errors
+    /// When the API server does not say so.
+    pub async fn serves_data_volumes(&self) -> Result<bool, kube::Error> {
+        Kind::DATA_VOLUME.is_served(&self.client).await
     }
 
     /// A kind of workloads of which there are objects.

@@ -80,6 +80,7 @@ impl Controllers {
             vmis: Arc::clone(&vmis),
             revisions: Informer::new(Kind::CONTROLLER_REVISION.all(client), Config::default(), data),
             instancetypes: instancetype::Informers::new(client),
+            storage: vmi.storage(),
         };
         let vm = vm::controller::Controller::new(client.clone(), vm_caches.clone());
         let pools = Informer::new(Kind::POOL.all(client), Config::default(), whole);

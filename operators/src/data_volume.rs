@@ -2,6 +2,7 @@
 //! what the controllers of VMs and instances decide by.
 
 mod cache;
+pub mod source;
 
 use serde::Deserialize;
 use vireo_api::v1::{Condition, ObjectMeta};

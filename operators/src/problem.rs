@@ -38,6 +38,11 @@ impl Problem {
         Self::unsupported(field, message)
     }
 
+    /// The value is there twice.
+    pub fn duplicate(field: impl Into<String>, value: &str) -> Self {
+        Self::new(Cause::Duplicate, field, format!("Duplicate value: {value:?}"))
+    }
+
     /// The value is not permitted.
     pub fn forbidden(field: impl Into<String>, message: impl Into<String>) -> Self {
         Self::new(Cause::Forbidden, field, message)

@@ -8,6 +8,7 @@ mod instance;
 mod life;
 pub mod orphan;
 mod printable;
+mod provision;
 mod requests;
 mod strategy;
 mod volume_patch;
@@ -15,6 +16,7 @@ pub mod volumes;
 
 pub use decide::{Action, Decision, Observed, decide};
 pub use instance::{Revision, Start};
+pub use provision::Provision;
 pub use requests::{
     Change, Rejection, RestartOptions, StartOptions, StopOptions, Writes, restart, start, stop,
 };

@@ -11,7 +11,7 @@ use vireo_client::Kind;
 use vireo_handler::provisioner::CLASS;
 use vireo_handler::storage::AllowedPaths;
 use vireo_operators::Problem;
-use vireo_operators::admission::{self, networks, reserved, vmi};
+use vireo_operators::admission::{self, data_volumes, networks, reserved, vmi};
 
 use crate::host_paths;
 use crate::resource::{claim, storage, volume};
@@ -81,6 +81,11 @@ impl Admission for VirtAdmission {
         let Some(kind) = kind(resource) else { return Ok(Vec::new()) };
         answered(self.runtime.block_on(self.virt.validate(kind, new, old)))?;
         none(host_paths::validate(&self.allowed, kind, new, old))?;
+        if let Some(problem) = data_volumes::without_data_volumes(kind, new, old)
+            && !self.runtime.block_on(self.virt.serves_data_volumes()).map_err(failed)?
+        {
+            none(causes(vec![problem]))?;
+        }
         none(causes(networks::without_pods(kind, new, old)))
     }
 

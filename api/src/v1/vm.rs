@@ -48,7 +48,7 @@ shapes! {
         /// Template of the VMI that is created.
         pub template: Option<VirtualMachineInstanceTemplateSpec>,
         /// DataVolumes that are created with the VirtualMachine and deleted with it.
-        pub data_volume_templates: Vec<serde_json::Value>,
+        pub data_volume_templates: Vec<DataVolumeTemplateSpec>,
         /// How changes of volumes are applied: `Replacement` or `Migration`.
         pub update_volumes_strategy: Option<String>,
     }
@@ -59,6 +59,20 @@ shapes! {
         pub metadata: ObjectMeta,
         /// Specification of the VMI.
         pub spec: VirtualMachineInstanceSpec,
+    }
+
+    /// Template of a DataVolume.
+    pub struct DataVolumeTemplateSpec {
+        /// API version. Has no effect: DataVolumes are of `cdi.kubevirt.io/v1beta1`.
+        pub api_version: String,
+        /// Kind. Has no effect.
+        pub kind: String,
+        /// Name, labels and annotations of the DataVolume. A volume of the template of the VMI must refer to the name.
+        pub metadata: ObjectMeta,
+        /// Specification of the DataVolume, as CDI defines it.
+        pub spec: serde_json::Value,
+        /// Has no effect.
+        pub status: Option<serde_json::Value>,
     }
 
     /// Refers to an instance type or a preference.

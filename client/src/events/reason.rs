@@ -36,6 +36,8 @@ reasons! {
     Normal {
         /// An object was created for another.
         SuccessfulCreate = "SuccessfulCreate",
+        /// The DataVolume of a template was created.
+        SuccessfulDataVolumeCreate = "SuccessfulDataVolumeCreate",
         /// It was changed.
         SuccessfulUpdate = "SuccessfulUpdate",
         /// It was deleted.
@@ -80,6 +82,10 @@ reasons! {
     Warning {
         /// It could not be created.
         FailedCreate = "FailedCreate",
+        /// The DataVolume of a template could not be created.
+        FailedDataVolumeCreate = "FailedDataVolumeCreate",
+        /// The service account of a VM may not clone what a template clones.
+        UnauthorizedDataVolumeCreate = "UnauthorizedDataVolumeCreate",
         /// It could not be changed.
         FailedUpdate = "FailedUpdate",
         /// The launcher Pod of an instance cannot be evicted.

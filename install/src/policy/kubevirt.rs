@@ -171,7 +171,11 @@ fn controller() -> Vec<Value> {
         rule(&["create"], "", &["pods/eviction"]),
         rule(&["create", "get", "list", "watch"], "", &["persistentvolumeclaims"]),
         rule(&["get"], "k8s.cni.cncf.io", &["network-attachment-definitions"]),
-        rule(&["list", "watch"], "cdi.kubevirt.io", &["datavolumes"]),
+        rule(&["create", "list", "watch"], "cdi.kubevirt.io", &["datavolumes"]),
+        // CDI asks whether the creator of a clone may have it; virt-controller asks before that for the VM.
+        rule(&["create"], "cdi.kubevirt.io", &["datavolumes/source"]),
+        rule(&["get"], "cdi.kubevirt.io", &["datasources"]),
+        rule(&["create"], "authorization.k8s.io", &["subjectaccessreviews"]),
         rule(&["list", "patch", "watch"], "", &["nodes"]),
         rule(&["create", "patch"], "", &["events"]),
         rule(&["create", "delete", "list", "patch", "watch"], GROUP, &["virtualmachines"]),

@@ -11,7 +11,7 @@ use vireo_api::v1::{
     VirtualMachineInstanceTemplateSpec,
 };
 
-use super::warnings;
+use super::{data_volumes, warnings};
 use crate::Problem;
 use crate::config::ClusterConfig;
 use crate::defaults::{self, Identity};
@@ -46,10 +46,7 @@ pub(super) fn validate(vm: &VirtualMachine) -> Vec<Problem> {
     if let Err(error) = RunStrategy::of(&vm.spec) {
         problems.push(Problem::invalid("spec.runStrategy", error.to_string()));
     }
-    if !vm.spec.data_volume_templates.is_empty() {
-        let message = "is not available yet: create the DataVolume, and name it in a volume";
-        problems.push(Problem::unsupported("spec.dataVolumeTemplates", message));
-    }
+    problems.extend(data_volumes::validate(vm));
     let mut unknown_fields = Vec::new();
     vm.unknown_fields("", &mut unknown_fields);
     problems.extend(unknown(&unknown_fields, TEMPLATE));

@@ -74,6 +74,11 @@ impl DataVolumes {
         }
     }
 
+    /// Waits until the cache shows a DataVolume that was written.
+    pub async fn shows(&self, revision: u64) {
+        self.informer.shows(revision, &[]).await;
+    }
+
     /// Keeps the caches until it is dropped.
     pub async fn run(&self) {
         tokio::join!(self.claims.run(), self.run_data_volumes());
@@ -104,10 +109,8 @@ impl DataVolumes {
     /// Asks the API server whether it serves DataVolumes. Where it does not answer, nothing is known to have changed.
     async fn discover(&self) -> bool {
         let before = *self.served.borrow();
-        let kind = Kind::DATA_VOLUME;
-        let known = match self.client.list_api_group_resources(&kind.api_version()).await {
-            Ok(known) => known.resources.iter().any(|resource| resource.name == kind.plural),
-            Err(kube::Error::Api(status)) if status.code == 404 => false,
+        let known = match Kind::DATA_VOLUME.is_served(&self.client).await {
+            Ok(known) => known,
             Err(error) => {
                 debug!(%error, "the cluster does not say whether it serves DataVolumes");
                 // Before the first answer, nobody may take the claims for filled.

@@ -3,9 +3,11 @@
 
 mod actuator;
 mod caches;
+mod data_volumes;
 mod writes;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -20,7 +22,7 @@ use vireo_client::{Kind, ObjectKey, write};
 
 pub use caches::Caches;
 
-use super::{Action, Observed, Revision, decide, orphan};
+use super::{Action, Observed, Provision, Revision, decide, orphan};
 use crate::Problem;
 use crate::ReconcileError;
 use crate::instancetype::{self, Choice, Expanded};
@@ -39,6 +41,8 @@ pub struct Controller {
     caches: Caches,
     recorder: EventRecorder,
     queue: Arc<WorkQueue<ObjectKey>>,
+    /// Why DataVolumes of templates could not be created the last time.
+    refused: Mutex<HashMap<ObjectKey, String>>,
 }
 
 impl Controller {
@@ -70,8 +74,13 @@ impl Controller {
             };
             vms.iter().filter(refers).for_each(|vm| changed.add(vm.key.clone()));
         });
+        data_volumes::watch(&caches, &queue);
         let recorder = EventRecorder::new(client.clone(), COMPONENT, None);
-        Self { client, caches, recorder, queue }
+        Self { client, caches, recorder, queue, refused: Mutex::default() }
+    }
+
+    fn refused(&self) -> MutexGuard<'_, HashMap<ObjectKey, String>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Controls until it is dropped.
@@ -153,7 +162,10 @@ impl Reconcile for Controller {
             // The change of the VMI brings the key back.
             return Ok(None);
         }
-        let Some(cached) = cached else { return Ok(None) };
+        let Some(cached) = cached else {
+            self.refused().remove(key);
+            return Ok(None);
+        };
         let vmi = vmi.filter(|vmi| orphan::owns(&cached.metadata, &vmi.metadata));
         let mut vm = cached.value.clone();
         let revision = vmi.as_ref().and_then(|vmi| {
@@ -177,27 +189,34 @@ impl Reconcile for Controller {
             Some(_) => None,
             None => self.expand(&mut vm).await?.map_err(|problems| explain(&problems)).transpose(),
         };
+        let provision = Provision::of(&vm, &*self.caches.storage);
+        let refused = self.refused().get(key).cloned();
         let now = Timestamp::now();
         let decision = decide(Observed {
             vm: &vm,
             instance: vmi.as_ref().map(|vmi| &vmi.value),
             revision: revision.as_ref().map(|revision| &revision.value),
             expanded: expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str)),
+            provision: &provision,
+            refused: refused.as_deref(),
             now,
             jitter: f64::from(uuid::Uuid::new_v4().as_bytes()[0]) / 255.0,
         });
-        let mut refused = None;
+        if !matches!(decision.action, Action::CreateDataVolumes(_)) {
+            self.refused().remove(key);
+        }
+        let mut try_again = None;
         let mut actuator = Actuator::new(self, &vm, vmi.as_deref());
         let status_written = actuator.write_status(&cached.status, &decision.status).await;
         // Whatever is wrong with the VM, what ended is released.
         if status_written.is_ok() || matches!(decision.action, Action::ReleaseVmi | Action::RemoveFinalizer) {
-            refused = actuator.carry_out(decision.action).await?;
+            try_again = actuator.carry_out(decision.action).await?;
         }
         status_written?;
         let requeue_after =
             decision.requeue_at.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
         let expand_again = matches!(expanded, Some(Err(_))).then_some(EXPAND_AGAIN);
-        Ok([requeue_after, expand_again, refused].into_iter().flatten().min())
+        Ok([requeue_after, expand_again, try_again].into_iter().flatten().min())
     }
 }
 

@@ -9,6 +9,7 @@ use super::conditions::{Own, conditions};
 use super::instance::{Start, StartError, is_outdated, template_generation};
 use super::life::{Life, holds};
 use super::printable::printable;
+use super::provision::Provision;
 use super::requests::{self, START};
 use super::strategy::{RunStrategy, StrategyError};
 use super::{FINALIZER, backoff, volumes};
@@ -24,6 +25,10 @@ pub struct Observed<'a> {
     pub revision: Option<&'a Value>,
     /// The template expanded with instance type and preference, or the error; absent for a VM without either.
     pub expanded: Option<Result<&'a VirtualMachineInstanceTemplateSpec, &'a str>>,
+    /// How far the DataVolumes of its templates are.
+    pub provision: &'a Provision,
+    /// Why those that do not exist could not be created the last time.
+    pub refused: Option<&'a str>,
     /// The current time.
     pub now: Timestamp,
     /// A random number from 0 to 1, which spreads restarts of VMs that failed together.
@@ -37,6 +42,8 @@ pub enum Action {
     Wait,
     /// Add [`FINALIZER`] to the VM.
     AddFinalizer,
+    /// Create the DataVolumes of these templates, by their indices.
+    CreateDataVolumes(Vec<usize>),
     /// Create the VMI.
     CreateVmi(Box<Start>),
     /// Apply a volume request to the template and the VMI, by [`super::volumes::apply`].
@@ -72,7 +79,7 @@ enum DecideError {
 
 /// Decides on the next action for one VM.
 pub fn decide(observed: Observed<'_>) -> Decision {
-    let Observed { vm, instance, revision, now, jitter, .. } = observed;
+    let Observed { vm, instance, revision, provision, now, jitter, .. } = observed;
     let mut status = vm.status.clone();
     requests::forget_done(&mut status.state_change_requests, instance);
     volumes::forget_done(&mut status.volume_requests, vm, instance);
@@ -84,19 +91,18 @@ pub fn decide(observed: Observed<'_>) -> Decision {
     let life = Life::of(instance);
     let outcome = match &strategy {
         // Its end is counted by now. An invalid VM must not keep it from being deleted.
-        _ if life == Life::Ended && is_held(instance) => Ok(Action::ReleaseVmi),
-        _ if vm.metadata.deletion_timestamp.is_some() => Ok(tear_down(vm, instance)),
-        _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok(Action::AddFinalizer),
+        _ if life == Life::Ended && is_held(instance) => Ok((Action::ReleaseVmi, None)),
+        _ if vm.metadata.deletion_timestamp.is_some() => Ok((tear_down(vm, instance), None)),
+        _ if !vm.metadata.finalizers.iter().any(|one| one == FINALIZER) => Ok((Action::AddFinalizer, None)),
         Ok(strategy) => {
-            action(*strategy, &observed, &mut status).map(|action| apply_volumes(action, &status))
+            action(*strategy, &observed, &mut status).map(|action| provisioned(action, &observed, &status))
         }
         Err(error) => Err(DecideError::Strategy(error.clone())),
     };
-    let (action, failure) = match outcome {
-        Ok(action) => (action, None),
-        Err(error) => (Action::Wait, Some(error.to_string())),
-    };
+    let (action, failure) =
+        outcome.unwrap_or_else(|error: DecideError| (Action::Wait, Some(error.to_string())));
     let changed = revision.is_some_and(|revision| is_outdated(vm, revision));
+    let is_refused = failure.is_some();
     let own = Own { failure, restart_required: changed && !life.is_over() };
     status.conditions = conditions(&vm.status.conditions, instance, &own, now);
     status.created = instance.is_some();
@@ -104,14 +110,18 @@ pub fn decide(observed: Observed<'_>) -> Decision {
     status.observed_generation = instance.and_then(template_generation);
     status.desired_generation = vm.metadata.generation;
     let failing = status.start_failure.is_some();
-    status.printable_status = printable(vm, instance, &action, (strategy.clone().ok(), failing)).to_owned();
+    let provisioning = provision.printable(&action, is_refused);
+    status.printable_status =
+        printable(vm, instance, &action, provisioning, (strategy.clone().ok(), failing)).to_owned();
     if let Ok(strategy) = strategy
         && (instance.is_some() || !strategy.starts_when_chosen())
     {
         status.run_strategy = Some(strategy.as_str().to_owned());
     }
-    let requeue_at = backoff::waits_until(status.start_failure.as_ref(), now)
-        .filter(|_| matches!(action, Action::Wait | Action::ApplyVolumes(_)) && life == Life::Absent);
+    let requeue_at = backoff::waits_until(status.start_failure.as_ref(), now).filter(|_| {
+        matches!(action, Action::Wait | Action::ApplyVolumes(_) | Action::CreateDataVolumes(_))
+            && life == Life::Absent
+    });
     Decision { status, action, requeue_at }
 }
 
@@ -130,6 +140,24 @@ fn tear_down(vm: &VirtualMachine, instance: Option<&VirtualMachineInstance>) -> 
 /// Whether a VMI has [`FINALIZER`].
 fn is_held(instance: Option<&VirtualMachineInstance>) -> bool {
     instance.is_some_and(|one| one.metadata.finalizers.iter().any(|name| name == FINALIZER))
+}
+
+/// What to do while DataVolumes of templates are not ready: the VM is not started. What is wrong with them.
+fn provisioned(
+    action: Action,
+    observed: &Observed<'_>,
+    status: &VirtualMachineStatus,
+) -> (Action, Option<String>) {
+    let Observed { vm, provision, refused, .. } = *observed;
+    let is_start = matches!(action, Action::CreateVmi(_));
+    let is_held = is_start && *provision != Provision::Ready;
+    // Without the volume that a request removes, they may be ready.
+    let action = apply_volumes(if is_held { Action::Wait } else { action }, status);
+    let (missing, failure) = provision.due(vm, is_start, refused);
+    match (action, missing) {
+        (Action::Wait, Some(missing)) => (Action::CreateDataVolumes(missing.to_vec()), failure),
+        (action, _) => (action, failure),
+    }
 }
 
 /// Applies a volume request if there is no other action.

@@ -42,10 +42,6 @@ pub(super) enum StartError {
     NoTemplate,
     #[error("{0}")]
     Expansion(String),
-    #[error(
-        "spec.dataVolumeTemplates: templates are not available yet: create the DataVolume, and name it in a volume"
-    )]
-    DataVolumes,
 }
 
 impl Start {
@@ -58,9 +54,6 @@ impl Start {
             None => vm.spec.template.as_ref().ok_or(StartError::NoTemplate)?,
             Some(expanded) => expanded.map_err(|why| StartError::Expansion(why.to_owned()))?,
         };
-        if !vm.spec.data_volume_templates.is_empty() {
-            return Err(StartError::DataVolumes);
-        }
         let generation = vm.metadata.generation.unwrap_or(0);
         let mut spec = template.spec.clone();
         let uuid = &mut spec.domain.firmware.get_or_insert_default().uuid;

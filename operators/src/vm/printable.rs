@@ -4,11 +4,13 @@ use super::decide::Action;
 use super::life::{Life, holds, lacks};
 use super::strategy::RunStrategy;
 
-/// The status for people: the first that fits, in KubeVirt's order.
+/// The status for people: the first that fits, in KubeVirt's order. `provisioning` is that of a VM without an instance by
+/// its DataVolumes.
 pub(super) fn printable(
     vm: &VirtualMachine,
     instance: Option<&VirtualMachineInstance>,
     action: &Action,
+    provisioning: Option<&'static str>,
     (strategy, failing): (Option<RunStrategy>, bool),
 ) -> &'static str {
     let life = Life::of(instance);
@@ -25,6 +27,9 @@ pub(super) fn printable(
     if let Some(instance) = instance.filter(|_| !life.is_over())
         && let Some(status) = of_alive(instance)
     {
+        return status;
+    }
+    if let Some(status) = provisioning.filter(|_| life.is_over()) {
         return status;
     }
     if matches!(action, Action::CreateVmi(_)) || life == Life::Alive {

@@ -1,6 +1,7 @@
 //! VMs in a world that does at once what is decided.
 
 mod asked;
+mod data_volumes;
 mod hotplug;
 mod status;
 mod world;
@@ -177,8 +178,6 @@ fn failed_starts_have_a_reason() {
     assert!(problem(|world| world.vm.spec.run_strategy = Some("always".into())).contains("always"));
     let chosen = problem(|world| world.expanded = Some(Err("spec.instancetype: not found".to_owned())));
     assert_eq!(chosen, "spec.instancetype: not found");
-    let volumes = problem(|world| world.vm.spec.data_volume_templates.push(serde_json::json!({})));
-    assert!(volumes.contains("spec.dataVolumeTemplates"));
 }
 
 /// Something that may happen at any time.

@@ -108,6 +108,11 @@ impl Controller {
         is_mounted.then_some(attachments::controller::Caches { vmis, pods, storage })
     }
 
+    /// The caches of DataVolumes and claims.
+    pub fn storage(&self) -> Arc<DataVolumes> {
+        Arc::clone(&self.storage)
+    }
+
     /// The cache of launcher Pods.
     pub fn pods(&self) -> Arc<Informer<LauncherPod>> {
         Arc::clone(&self.pods)
@@ -215,7 +220,7 @@ impl Controller {
                 got => Some(got?),
             };
             let Some(definition) = definition else {
-                let message = match self.knows_networks().await? {
+                let message = match Kind::NETWORK.is_served(&self.client).await? {
                     true => {
                         format!(
                             "NetworkAttachmentDefinition {namespace}/{name} does not exist, waiting for it to appear"
@@ -233,15 +238,6 @@ impl Controller {
             found.insert(key, resource.filter(|resource| !resource.is_empty()));
         }
         Ok(found)
-    }
-
-    /// Whether the cluster serves NetworkAttachmentDefinitions.
-    async fn knows_networks(&self) -> Result<bool, kube::Error> {
-        match self.client.list_api_group_resources(&Kind::NETWORK.api_version()).await {
-            Ok(served) => Ok(served.resources.iter().any(|one| one.name == Kind::NETWORK.plural)),
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// Creates the launcher Pod of an instance, or tells when it is to be tried again. `known` is what the status says that

@@ -194,7 +194,7 @@ fn problems_of_the_template_are_those_of_a_vmi() {
     );
     assert_eq!(
         fields(json!({"dataVolumeTemplates": [{}], "template": template})),
-        ["spec.dataVolumeTemplates"]
+        ["spec.dataVolumeTemplates[0].metadata.name"]
     );
     assert_eq!(fields(json!({"runstrategy": "Always", "template": template})), ["spec.runstrategy"]);
     assert_eq!(fields(json!({"runStrategy": "Always"})), ["spec.template"]);

@@ -20,8 +20,8 @@ use super::Controller;
 use crate::ReconcileError;
 use crate::revision::controller_revision;
 
-/// When a VMI is created again whose creation was refused.
-const START_AGAIN: Duration = Duration::from_secs(10);
+/// When a VMI or a DataVolume is created again whose creation was refused.
+pub(super) const START_AGAIN: Duration = Duration::from_secs(10);
 
 /// What the API server says.
 fn message(error: &Error) -> String {
@@ -32,8 +32,8 @@ fn message(error: &Error) -> String {
 }
 
 pub(super) struct Actuator<'a> {
-    controller: &'a Controller,
-    vm: &'a VirtualMachine,
+    pub(super) controller: &'a Controller,
+    pub(super) vm: &'a VirtualMachine,
     vmi: Option<&'a Cached<VirtualMachineInstance>>,
     /// The VM's, with the resource version of the last write.
     metadata: ObjectMeta,
@@ -77,6 +77,7 @@ impl<'a> Actuator<'a> {
             }
             (Action::SetRunStrategy(strategy), _) => self.choose(strategy).await?,
             (Action::ApplyVolumes(request), _) => self.plug(&request).await?,
+            (Action::CreateDataVolumes(templates), _) => return self.create_data_volumes(&templates).await,
             (Action::CreateVmi(start), _) => return self.start(*start).await,
             (Action::DeleteVmi, Some(vmi)) => self.delete(vmi).await?,
             (Action::ReleaseVmi, Some(vmi)) => {
@@ -87,7 +88,7 @@ impl<'a> Actuator<'a> {
         Ok(None)
     }
 
-    async fn publish(&self, reason: Reason, message: String) {
+    pub(super) async fn publish(&self, reason: Reason, message: String) {
         let regarding = Regarding::new(Kind::VM, &self.vm.metadata);
         self.controller.recorder.publish(regarding, reason, message).await;
     }

@@ -7,6 +7,7 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_client::informer::{Informer, revision};
 use vireo_client::{Kind, ObjectKey};
 
+use crate::data_volume::DataVolumes;
 use crate::instancetype::{Choice, Informers, Lookup, Scope};
 
 /// What the controller reads.
@@ -20,6 +21,8 @@ pub struct Caches {
     pub revisions: Arc<Informer<Value>>,
     /// Instance types and preferences.
     pub instancetypes: Arc<Informers>,
+    /// DataVolumes and claims.
+    pub storage: Arc<DataVolumes>,
 }
 
 impl Lookup for Caches {
@@ -39,6 +42,7 @@ impl Caches {
         self.vmis.synced().await;
         self.revisions.synced().await;
         self.instancetypes.synced().await;
+        self.storage.synced().await;
     }
 
     /// Waits until the cache of VMs or VMIs shows a write.

@@ -6,6 +6,7 @@ use vireo_api::v1::{
 };
 
 use super::super::*;
+use crate::data_volume::tests::Cluster;
 
 /// One VM, and what a cluster does with it.
 pub(super) struct World {
@@ -14,6 +15,10 @@ pub(super) struct World {
     pub(super) revision: Option<Value>,
     /// What the VM's choices make of its template.
     pub(super) expanded: Option<Result<VirtualMachineInstanceTemplateSpec, String>>,
+    /// Its claims and DataVolumes.
+    pub(super) storage: Cluster,
+    /// Why no DataVolumes can be created.
+    pub(super) refused: Option<&'static str>,
     pub(super) now: Timestamp,
     pub(super) again: Option<Timestamp>,
     /// Whether guests come as far as running; else they fail on the way.
@@ -36,6 +41,8 @@ impl World {
             instance: None,
             revision: None,
             expanded: None,
+            storage: Cluster { has_cdi: true, ..Cluster::default() },
+            refused: None,
             now,
             again: None,
             guests_run: true,
@@ -47,11 +54,17 @@ impl World {
     pub(super) fn step(&mut self) -> bool {
         let (vm, instance, revision) = (&self.vm, self.instance.as_ref(), self.revision.as_ref());
         let expanded = self.expanded.as_ref().map(|expanded| expanded.as_ref().map_err(String::as_str));
-        let decision = decide(Observed { vm, instance, revision, expanded, now: self.now, jitter: 1.0 });
+        let (provision, refused) = (&Provision::of(vm, &self.storage), self.refused);
+        let (now, jitter) = (self.now, 1.0);
+        let decision = decide(Observed { vm, instance, revision, expanded, provision, refused, now, jitter });
         self.again = decision.requeue_at;
         let changed = self.vm.status != decision.status;
         self.vm.status = decision.status;
-        let waits = decision.action == Action::Wait;
+        let waits = match &decision.action {
+            Action::Wait => true,
+            Action::CreateDataVolumes(_) => self.refused.is_some(),
+            _ => false,
+        };
         self.perform(decision.action);
         let lived = self.live();
         changed || !waits || lived
@@ -71,6 +84,12 @@ impl World {
         match step {
             Action::Wait => {}
             Action::AddFinalizer => self.vm.metadata.finalizers.push(FINALIZER.to_owned()),
+            Action::CreateDataVolumes(templates) => {
+                for template in templates.into_iter().filter(|_| self.refused.is_none()) {
+                    let name = &self.vm.spec.data_volume_templates[template].metadata.name;
+                    self.storage.add_data_volume(name, serde_json::json!({}));
+                }
+            }
             Action::CreateVmi(start) => {
                 assert!(self.instance.is_none(), "there is one already");
                 let Start { revision, mut instance } = *start;

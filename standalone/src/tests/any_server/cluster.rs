@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use vireo_apiserver::auth::User;
 use vireo_apiserver::client::InProcess;
+use vireo_apiserver::resource::Registry;
 use vireo_client::Kind;
 use vireo_client::informer::{Informer, whole};
 use vireo_operators::Controllers;
@@ -35,6 +36,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const RBAC: (&str, &str) = ("rbac.authorization.k8s.io", "v1");
 
 pub(super) const CLUSTER_ROLE: Kind = Kind::new(RBAC, "ClusterRole", "clusterroles");
+const ROLE: Kind = Kind::new(RBAC, "Role", "roles");
 pub(super) const ROLE_BINDING: Kind = Kind::new(RBAC, "RoleBinding", "rolebindings");
 const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings");
 const DEFINITION: Kind =
@@ -176,13 +178,43 @@ impl Cluster {
         }
     }
 
-    /// Creates a CustomResourceDefinition, whose objects are served soon.
-    pub(super) async fn define(&self, definition: Value) {
+    /// Creates CustomResourceDefinitions, whose objects are served soon.
+    pub(super) async fn define(&self, definitions: &[Value]) {
         if let Server::InProcess(world) = &self.server {
             let store = Arc::clone(&world.server.store);
             self.tasks.lock().unwrap().spawn(vireo_apiserver::definitions::run(store));
         }
-        put(&DEFINITION.all(&self.admin), definition).await;
+        for definition in definitions {
+            put(&DEFINITION.all(&self.admin), definition.clone()).await;
+        }
+    }
+
+    /// Deletes objects with their owners, as the garbage collector of other servers does.
+    pub(super) fn collect_garbage(&self) {
+        if let Server::InProcess(world) = &self.server {
+            let store = Arc::clone(&world.server.store);
+            let registry = Arc::new(Registry::new(crate::resource::rows()));
+            self.tasks.lock().unwrap().spawn(vireo_apiserver::garbage_collector::run(store, registry));
+        }
+    }
+
+    /// Lets a user do something in a namespace.
+    pub(super) async fn grant(&self, namespace: &str, user: &str, rules: Value) {
+        let type_of = |kind: Kind| json!({"apiVersion": kind.api_version(), "kind": kind.kind});
+        let group = RBAC.0;
+        for (kind, rest) in [
+            (ROLE, json!({"rules": rules})),
+            (
+                ROLE_BINDING,
+                json!({"subjects": [{"kind": "User", "apiGroup": group, "name": user}],
+                    "roleRef": {"kind": ROLE.kind, "apiGroup": group, "name": "granted"}}),
+            ),
+        ] {
+            let mut object = type_of(kind);
+            object["metadata"] = json!({"name": "granted", "namespace": namespace});
+            json_patch::merge(&mut object, &rest);
+            put(&kind.namespaced(&self.admin, namespace), object).await;
+        }
     }
 
     /// The client of virt-controller.

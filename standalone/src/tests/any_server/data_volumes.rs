@@ -6,17 +6,21 @@ use super::cluster::in_process;
 use super::workload_update::eventually;
 use super::*;
 
-fn data_volumes() -> Value {
+/// Kinds of CDI with their singular names.
+const DATA_VOLUME: (Kind, &str) = (Kind::DATA_VOLUME, "datavolume");
+const DATA_SOURCE: (Kind, &str) = (Kind::DATA_SOURCE, "datasource");
+
+/// The definition of a kind, for any object.
+fn definition((Kind { kind, plural, .. }, singular): (Kind, &str)) -> Value {
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     let version = json!({"name": "v1beta1", "served": true, "storage": true, "subresources": {"status": {}},
         "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": open, "status": open}}}});
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": "datavolumes.cdi.kubevirt.io"},
+        "metadata": {"name": format!("{plural}.cdi.kubevirt.io")},
         "spec": {"group": "cdi.kubevirt.io", "scope": "Namespaced", "versions": [version],
-            "names": {"kind": "DataVolume", "listKind": "DataVolumeList", "plural": "datavolumes",
-                "singular": "datavolume"}},
+            "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": singular}},
     })
 }
 
@@ -53,18 +57,111 @@ async fn create_claim(cluster: &Cluster, owners: Value) {
     cluster.create(Kind::CLAIM, "disk", json!({"metadata": metadata, "spec": spec})).await;
 }
 
+/// Serves DataVolumes, and runs the controllers.
+async fn with_data_volumes(cluster: &Cluster) {
+    super::workload_update::has_default_account(cluster).await;
+    cluster.define(&[DATA_VOLUME, DATA_SOURCE].map(definition)).await;
+    for kind in [Kind::DATA_VOLUME, Kind::DATA_SOURCE] {
+        let served = async || kind.is_served(&cluster.virt_controller()).await.is_ok_and(|served| served);
+        eventually(&format!("{} are served", kind.plural), served).await;
+    }
+    cluster.start_controllers_of(kubelet());
+}
+
+/// The spec of a VM with a DataVolume of this source.
+fn vm_with(source: Value) -> Value {
+    let mut spec = json!({"storage": {"resources": {"requests": {"storage": "1Gi"}}}});
+    json_patch::merge(&mut spec, &source);
+    let template = json!({"metadata": {"name": "disk", "labels": {"tier": "web"}}, "spec": spec});
+    json!({"runStrategy": "Always", "dataVolumeTemplates": [template], "template": {"spec": spec_with("disk")}})
+}
+
+async fn data_volume(cluster: &Cluster) -> Value {
+    let found = cluster.api(Kind::DATA_VOLUME).get_opt("disk").await.unwrap();
+    serde_json::to_value(found).unwrap()
+}
+
+/// The message of the VM's condition `Failure`.
+async fn failure(cluster: &Cluster) -> String {
+    let vm = serde_json::to_value(cluster.api(Kind::VM).get("a").await.unwrap()).unwrap();
+    let conditions = vm["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    let failure = conditions.into_iter().find(|one| one["type"] == "Failure").unwrap_or_default();
+    failure["message"].as_str().unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn the_data_volume_of_a_template_is_that_of_its_vm() {
+    in_process(async |cluster| {
+        let http = json!({"source": {"http": {"url": "http://images.example/debian.qcow2"}}});
+        let refused = cluster.try_create(Kind::VM, "a", json!({"spec": vm_with(http.clone())})).await;
+        let Err(kube::Error::Api(status)) = refused else { panic!("there is no CDI: {refused:?}") };
+        assert!(status.message.contains("spec.dataVolumeTemplates: "), "{}", status.message);
+        with_data_volumes(cluster).await;
+        cluster.collect_garbage();
+
+        let vm = cluster.create(Kind::VM, "a", json!({"spec": vm_with(http.clone())})).await;
+        let is_there = async || !data_volume(cluster).await.is_null();
+        eventually("there is a DataVolume", is_there).await;
+        eventually("it is being filled", async || printable(cluster, "a").await == "Provisioning").await;
+        let made = data_volume(cluster).await;
+        let owners = json!([{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "a",
+            "uid": vm["metadata"]["uid"], "controller": true, "blockOwnerDeletion": true}]);
+        assert_eq!(made["metadata"]["ownerReferences"], owners);
+        let labels = json!({"tier": "web", "kubevirt.io/created-by": vm["metadata"]["uid"]});
+        assert_eq!(made["metadata"]["labels"], labels);
+        assert_eq!(made["spec"]["source"], http["source"]);
+        assert!(cluster.objects(Kind::VMI).is_empty());
+
+        let owner = json!([{"apiVersion": "cdi.kubevirt.io/v1beta1", "kind": "DataVolume", "name": "disk",
+            "uid": made["metadata"]["uid"], "controller": true}]);
+        create_claim(cluster, owner).await;
+        cluster.patch_status(Kind::DATA_VOLUME, "disk", json!({"phase": "Succeeded"})).await;
+        eventually("there is a Pod", async || pods(cluster).await == 1).await;
+        let created = reasons(["SuccessfulDataVolumeCreate"]);
+        cluster.until("an event", || created.is_subset(&cluster.reasons())).await;
+        cluster.patch(Kind::VM, "a", json!({"spec": {"runStrategy": "Halted"}})).await;
+        cluster.until("it is halted", || cluster.objects(Kind::VMI).is_empty()).await;
+        cluster.delete(Kind::VM, "a").await;
+        eventually("the DataVolume is gone", async || data_volume(cluster).await.is_null()).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_clone_needs_the_right_of_the_service_account_of_the_vm() {
+    in_process(async |cluster| {
+        with_data_volumes(cluster).await;
+        let data_source = json!({"spec": {"source": {"pvc": {"namespace": "default", "name": "debian"}}}});
+        cluster.create(Kind::DATA_SOURCE, "debian", data_source).await;
+        let reference = json!({"sourceRef": {"kind": "DataSource", "name": "debian"}});
+        cluster.create(Kind::VM, "a", json!({"spec": vm_with(reference)})).await;
+        let account = format!("system:serviceaccount:{}:default", cluster.namespace);
+        let why = format!("User {account} has insufficient permissions in clone source namespace default");
+        eventually("it says why", async || failure(cluster).await.contains(&why)).await;
+        let unauthorized = reasons(["UnauthorizedDataVolumeCreate"]);
+        cluster.until("an event", || unauthorized.is_subset(&cluster.reasons())).await;
+        assert_eq!(data_volume(cluster).await, Value::Null);
+
+        let rules = json!([{"verbs": ["create"], "apiGroups": ["cdi.kubevirt.io"],
+            "resources": ["datavolumes/source"]}]);
+        cluster.grant("default", &account, rules).await;
+        // Roles are not watched: it is tried again after a while, and when the VM changes.
+        cluster.patch(Kind::VM, "a", json!({"metadata": {"labels": {"granted": "true"}}})).await;
+        let is_there = async || !data_volume(cluster).await.is_null();
+        eventually("there is a DataVolume", is_there).await;
+        let made = data_volume(cluster).await;
+        // The DataSource may name another claim by the time that CDI reads it.
+        let source = json!({"pvc": {"namespace": "default", "name": "debian"}});
+        assert_eq!((&made["spec"]["source"], made["spec"].get("sourceRef")), (&source, None));
+        eventually("it says no more", async || failure(cluster).await.is_empty()).await;
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_vm_waits_until_its_data_volume_is_filled() {
     in_process(async |cluster| {
-        super::workload_update::has_default_account(cluster).await;
-        cluster.define(data_volumes()).await;
-        let served = async || {
-            let version = Kind::DATA_VOLUME.api_version();
-            let known = cluster.virt_controller().list_api_group_resources(&version).await;
-            known.is_ok_and(|known| known.resources.iter().any(|one| one.name == "datavolumes"))
-        };
-        eventually("DataVolumes are served", served).await;
-        cluster.start_controllers_of(kubelet());
+        with_data_volumes(cluster).await;
         let template = json!({"spec": spec_with("disk")});
         cluster.create(Kind::VM, "a", json!({"spec": {"runStrategy": "Always", "template": template}})).await;
         eventually("there is no claim", async || printable(cluster, "a").await == "ErrorPvcNotFound").await;

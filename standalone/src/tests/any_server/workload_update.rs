@@ -29,7 +29,7 @@ impl Installation<'_> {
 
     /// One that is rolled out, and has outdated instances stay.
     async fn create(cluster: &Cluster) -> Installation<'_> {
-        cluster.define(kubevirt_definition()).await;
+        cluster.define(&[kubevirt_definition()]).await;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         cluster::put(&cluster.all(cluster::NAMESPACE), namespace).await;
         let made = Installation(cluster);
