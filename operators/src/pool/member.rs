@@ -70,9 +70,19 @@ pub(super) fn made(pool: &VirtualMachinePool, number: u64, revision: &str) -> Op
     if let Some(template) = made.spec.template.as_mut() {
         template.metadata.labels.insert(REVISION_LABEL.to_owned(), revision.to_owned());
     }
+    let mut data_volumes = Vec::new();
+    for template in &mut made.spec.data_volume_templates {
+        data_volumes.push(template.metadata.name.clone());
+        append_to(&mut template.metadata.name, number);
+    }
     let names = pool.spec.name_generation.clone().unwrap_or_default();
     let volumes = made.spec.template.iter_mut().flat_map(|template| &mut template.spec.volumes);
     for volume in volumes {
+        let claim = volume.persistent_volume_claim.as_mut().map(|source| &mut source.claim_name);
+        let claim = claim.or_else(|| volume.data_volume.as_mut().map(|source| &mut source.name));
+        if let Some(claim) = claim.filter(|claim| data_volumes.contains(claim)) {
+            append_to(claim, number);
+        }
         append(
             volume,
             number,
@@ -84,13 +94,17 @@ pub(super) fn made(pool: &VirtualMachinePool, number: u64, revision: &str) -> Op
 }
 
 fn append(volume: &mut Volume, number: u64, config_maps: bool, secrets: bool) {
-    let add = |name: &mut String| name.push_str(&format!("-{number}"));
     if let Some(source) = volume.config_map.as_mut().filter(|_| config_maps) {
-        add(&mut source.name);
+        append_to(&mut source.name, number);
     }
     if let Some(source) = volume.secret.as_mut().filter(|_| secrets) {
-        add(&mut source.secret_name);
+        append_to(&mut source.secret_name, number);
     }
+}
+
+fn append_to(name: &mut String, number: u64) {
+    name.push('-');
+    name.push_str(&number.to_string());
 }
 
 /// A new VM.

@@ -233,6 +233,25 @@ fn numbers_go_to_what_the_template_names() {
 }
 
 #[test]
+fn each_vm_has_data_volumes_of_its_own() {
+    let mut pool = pool(1, 1);
+    let spec = &mut pool.spec.virtual_machine_template.as_mut().unwrap().spec;
+    let templates = serde_json::json!([{"metadata": {"name": "root"}}, {"metadata": {"name": "data"}}]);
+    spec.data_volume_templates = serde_json::from_value(templates).unwrap();
+    let volumes = serde_json::json!([{"name": "a", "dataVolume": {"name": "root"}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "data"}}, {"name": "c", "dataVolume": {"name": "shared"}}]);
+    spec.template.as_mut().unwrap().spec.volumes = serde_json::from_value(volumes).unwrap();
+    let decision = observed(&pool, &[], &[]);
+    let Some(Step::Create(vm)) = decision.steps.get(1) else { panic!("{decision:?}") };
+    let templates = &vm.spec.data_volume_templates;
+    let templates: Vec<&str> = templates.iter().map(|template| template.metadata.name.as_str()).collect();
+    assert_eq!(templates, ["root-0", "data-0"]);
+    let volumes = vm.spec.template.as_ref().unwrap().spec.volumes.iter();
+    let claims: Vec<&str> = volumes.filter_map(|volume| Some(volume.claim()?.name)).collect();
+    assert_eq!(claims, ["root-0", "data-0", "shared"]);
+}
+
+#[test]
 fn what_does_not_start_is_replaced() {
     let mut healing = pool(1, 1);
     let mut broken = one(0, 1, None);
