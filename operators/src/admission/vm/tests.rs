@@ -217,8 +217,12 @@ fn a_spec_that_does_not_change_is_not_validated_again() {
 }
 
 #[test]
-fn the_example_is_valid() {
-    let text = include_str!("../../../../examples/standalone/vm.yaml");
-    let mut vm = decode::documents(text).unwrap().remove(0);
-    assert_eq!(super::admit(&mut vm, None), []);
+fn the_examples_are_valid() {
+    for text in [
+        include_str!("../../../../examples/standalone/vm.yaml"),
+        include_str!("../../../../examples/cluster/datavolume.yaml"),
+    ] {
+        let mut vm = decode::documents(text).unwrap().remove(0);
+        assert_eq!(super::admit(&mut vm, None), []);
+    }
 }
