@@ -8,8 +8,8 @@ use std::net::IpAddr;
 
 use clap::{Args, Parser, Subcommand};
 pub(crate) use create::{
-    CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Infer,
-    Volumes,
+    CloudInit, Create, CreateCommand, CreateInstancetype, CreatePreference, CreateVm, Elsewhere, Filled,
+    Infer, Volumes,
 };
 pub(crate) use forward::{PortForward, Scp, Secure, Ssh};
 pub(crate) use image_upload::ImageUpload;

@@ -24,7 +24,6 @@ impl Wait {
     pub(super) const FAILED: &str = "FailedDataVolumeImport";
     /// The reason of a claim that does not exist; KubeVirt's.
     const NO_CLAIM: &str = "FailedPvcNotFound";
-
     /// The reason of a claim that nothing has bound; KubeVirt's.
     const NOT_BOUND: &str = "PvcNotBound";
 

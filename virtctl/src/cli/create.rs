@@ -46,6 +46,8 @@ pub(crate) struct CreateVm {
     #[command(flatten)]
     pub(crate) volumes: Volumes,
     #[command(flatten)]
+    pub(crate) filled: Filled,
+    #[command(flatten)]
     pub(crate) cloud_init: CloudInit,
     #[command(flatten)]
     pub(crate) elsewhere: Elsewhere,
@@ -84,6 +86,24 @@ pub(crate) struct Volumes {
     pub(crate) volume_sysprep: Option<String>,
 }
 
+/// Disks that CDI fills, by DataVolumes that are created and deleted with the VM. Each is given as `key:value,key:value`.
+#[derive(Debug, Args)]
+pub(crate) struct Filled {
+    /// A new disk: type (blank, ds, gcs, http, imageio, pvc, registry, s3, snapshot or vddk), size, name, bootorder and
+    /// what the type needs, such as url or src; may be repeated
+    #[arg(long, value_name = "type:TYPE,...")]
+    pub(crate) volume_import: Vec<String>,
+    /// The same as --volume-import=type:ds; may be repeated
+    #[arg(long, value_name = "src:DATASOURCE,...")]
+    pub(crate) volume_datasource: Vec<String>,
+    /// The same as --volume-import=type:pvc; may be repeated
+    #[arg(long, value_name = "src:NAMESPACE/CLAIM,...")]
+    pub(crate) volume_clone_pvc: Vec<String>,
+    /// The same as --volume-import=type:blank; may be repeated
+    #[arg(long, value_name = "size:SIZE,...")]
+    pub(crate) volume_blank: Vec<String>,
+}
+
 /// cloud-init user data.
 #[derive(Debug, Args)]
 pub(crate) struct CloudInit {
@@ -110,14 +130,6 @@ pub(crate) struct CloudInit {
 /// Flags of upstream's command that are not supported: rejected with the reason.
 #[derive(Debug, Args)]
 pub(crate) struct Elsewhere {
-    #[arg(long, hide = true)]
-    pub(crate) volume_import: Vec<String>,
-    #[arg(long, hide = true)]
-    pub(crate) volume_datasource: Vec<String>,
-    #[arg(long, hide = true)]
-    pub(crate) volume_clone_pvc: Vec<String>,
-    #[arg(long, hide = true)]
-    pub(crate) volume_blank: Vec<String>,
     #[arg(long, hide = true)]
     pub(crate) access_cred: Vec<String>,
     #[arg(long, hide = true)]

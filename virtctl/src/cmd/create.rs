@@ -2,6 +2,7 @@
 //! that servers have.
 
 mod cloud_init;
+mod data_volumes;
 mod infer;
 mod kinds;
 mod params;
@@ -47,13 +48,14 @@ fn print(object: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
+fn random_name(prefix: &str) -> String {
+    let letters: String = (0..LETTERS).map(|_| fastrand::lowercase()).collect();
+    format!("{prefix}-{letters}")
+}
+
 fn metadata(name: Option<&str>, prefix: &str, namespace: Option<&str>) -> ObjectMeta {
-    let some = || {
-        let letters: String = (0..LETTERS).map(|_| fastrand::lowercase()).collect();
-        format!("{prefix}-{letters}")
-    };
     ObjectMeta {
-        name: name.map_or_else(some, str::to_owned),
+        name: name.map_or_else(|| random_name(prefix), str::to_owned),
         namespace: namespace.unwrap_or_default().to_owned(),
         ..ObjectMeta::default()
     }

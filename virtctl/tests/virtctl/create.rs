@@ -1,3 +1,4 @@
+use serde_json::json;
 use vireo_api::decode;
 use vireo_api::v1::{Matcher, Shape as _, VirtualMachine, VirtualMachineInstance};
 
@@ -152,6 +153,50 @@ async fn instance_type_and_preference_are_inferred_from_a_claim() {
 }
 
 #[tokio::test]
+async fn disks_are_filled_by_templates_of_data_volumes() {
+    let vm = vm(&[
+        "--name=web",
+        "--volume-import=type:http,url:https://a:8080/b,extraheaders:X: 1;Y: 2,size:1Gi,name:root,bootorder:1",
+        "--volume-import=type:ds,src:images/debian",
+        "--volume-import=type:snapshot,src:backups/web,name:old",
+        "--volume-datasource=src:debian,size:2Gi",
+        "--volume-clone-pvc=src:images/data",
+        "--volume-blank=size:3Gi",
+    ])
+    .await;
+    let storage = |size: &str| json!({"resources": {"requests": {"storage": size}}});
+    let mut templates = vm.spec.data_volume_templates.clone();
+    let generated = std::mem::replace(&mut templates[1].metadata.name, "generated".to_owned());
+    assert!(generated.starts_with("imported-volume-") && generated.len() == 21, "{generated}");
+    let templates: Vec<_> =
+        templates.iter().map(|template| (template.metadata.name.as_str(), template.spec.clone())).collect();
+    let http = json!({"url": "https://a:8080/b", "extraHeaders": ["X: 1", "Y: 2"]});
+    let reference = |namespace: Option<&str>| match namespace {
+        Some(namespace) => json!({"kind": "DataSource", "name": "debian", "namespace": namespace}),
+        None => json!({"kind": "DataSource", "name": "debian"}),
+    };
+    let of = |namespace: &str, name: &str| json!({"namespace": namespace, "name": name});
+    assert_eq!(
+        templates,
+        [
+            ("root", json!({"source": {"http": http}, "storage": storage("1Gi")})),
+            ("generated", json!({"sourceRef": reference(Some("images")), "storage": {}})),
+            ("old", json!({"source": {"snapshot": of("backups", "web")}, "storage": {}})),
+            ("web-ds-debian", json!({"sourceRef": reference(None), "storage": storage("2Gi")})),
+            ("web-pvc-data", json!({"source": {"pvc": of("images", "data")}, "storage": {}})),
+            ("web-blank-0", json!({"source": {"blank": {}}, "storage": storage("3Gi")})),
+        ]
+    );
+    let spec = vm.spec.template.expect("a template").spec;
+    let volumes: Vec<_> =
+        spec.volumes.iter().filter_map(|volume| Some((&*volume.name, volume.claim()?.name))).collect();
+    let names = ["root", &*generated, "old", "web-ds-debian", "web-pvc-data", "web-blank-0"];
+    assert_eq!(volumes, names.map(|name| (name, name)));
+    let [disk] = spec.domain.devices.disks.as_slice() else { panic!("{:?}", spec.domain.devices.disks) };
+    assert_eq!((disk.name.as_str(), disk.boot_order), ("root", Some(1)));
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_refused_by_its_flag() {
     for (words, said) in [
         (&["--memory=lots"][..], "--memory"),
@@ -173,7 +218,16 @@ async fn what_cannot_be_is_refused_by_its_flag() {
         (&["--cloud-init=none", "--user=ada"], "--cloud-init"),
         (&["--password-file=/absent/at/all"], "--password-file"),
         (&["--instancetype=pod/x"], "--instancetype"),
-        (&["--volume-import=type:blank,size:1Gi"], "DataVolume"),
+        (&["--volume-import=size:1Gi"], "--volume-import: type: required value: one of blank, ds, gcs"),
+        (&["--volume-import=type:tape"], "\"tape\" is none of blank, ds"),
+        (&["--volume-import=type:blank"], "size: required value"),
+        (&["--volume-import=type:http,size:1Gi"], "url: required value"),
+        (&["--volume-import=type:http,size:1Gi,url:http://a/b,src:a"], "unknown key \"src\""),
+        (&["--volume-import=type:pvc,src:a"], "NAMESPACE/NAME"),
+        (&["--volume-import=type:ds,src:a/b/c"], "neither NAME nor NAMESPACE/NAME"),
+        (&["--volume-import=type:registry,size:1Gi"], "one of url and imagestream"),
+        (&["--volume-blank=size:much"], "--volume-blank"),
+        (&["--volume-clone-pvc=src:/b"], "--volume-clone-pvc: src"),
         (&["--infer-instancetype"], "--infer-instancetype: at least one volume"),
         (&["--infer-preference-from=disk"], "--infer-preference-from: volume \"disk\" not found"),
         (&["--infer-preference", "--volume-containerdisk=src:oci:/a"], "is not a claim"),

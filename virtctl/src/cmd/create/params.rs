@@ -41,6 +41,22 @@ impl<'a> Params<'a> {
         value.ok_or_else(|| FlagError::new(self.flag, format!("{key}: required value")))
     }
 
+    /// An error of the flag.
+    pub(super) fn wrong(&self, message: &str) -> FlagError {
+        FlagError::new(self.flag, message)
+    }
+
+    /// An object, `NAME` or `NAMESPACE/NAME`, that must be there.
+    pub(super) fn object(&self, key: &str) -> Result<(Option<&'a str>, &'a str), FlagError> {
+        let text = self.needed(key)?;
+        let (namespace, name) =
+            text.split_once('/').map_or((None, text), |(space, name)| (Some(space), name));
+        match name.is_empty() || name.contains('/') || namespace.is_some_and(str::is_empty) {
+            true => Err(self.wrong(&format!("{key}: {text:?} is neither NAME nor NAMESPACE/NAME"))),
+            false => Ok((namespace, name)),
+        }
+    }
+
     /// A number from 1, if it is there.
     pub(super) fn number(&self, key: &str) -> Result<Option<u32>, FlagError> {
         let read = |text: &str| {

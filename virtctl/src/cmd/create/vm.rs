@@ -7,7 +7,7 @@ use vireo_api::v1::{
 use super::super::Failure;
 use super::infer::{Asked, is_optional};
 use super::volumes::Storage;
-use super::{FlagError, cloud_init, metadata, quantity};
+use super::{FlagError, cloud_init, data_volumes, metadata, quantity};
 use crate::cli::{CreateVm, Elsewhere};
 
 /// Defaults of a VM.
@@ -28,6 +28,7 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
         ..VirtualMachineInstanceSpec::default()
     };
     let mut storage = Storage::of(&metadata.name, &args.volumes)?;
+    let data_volume_templates = data_volumes::add(&mut storage, &metadata.name, &args.filled)?;
     if let Some(volume) = cloud_init::volume(&args.cloud_init)? {
         storage.add("cloud-init", volume, None)?;
     }
@@ -59,6 +60,7 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
         instancetype,
         preference,
         template: Some(template),
+        data_volume_templates,
         ..VirtualMachineSpec::default()
     };
     let (api_version, kind) = (API_VERSION.to_owned(), VM_KIND.to_owned());
@@ -67,13 +69,8 @@ pub(super) fn vm(args: &CreateVm, namespace: Option<&str>) -> Result<VirtualMach
 
 /// Rejects unsupported flags.
 fn available(args: &Elsewhere) -> Result<(), FlagError> {
-    let filled = "fills a disk by a DataVolume, which is not available yet: use --volume-containerdisk";
     let credentials = "are not put into a running guest here: use --user, --password-file and --ssh-key";
     let table = [
-        ("volume-import", !args.volume_import.is_empty(), filled.to_owned()),
-        ("volume-datasource", !args.volume_datasource.is_empty(), filled.to_owned()),
-        ("volume-clone-pvc", !args.volume_clone_pvc.is_empty(), filled.to_owned()),
-        ("volume-blank", !args.volume_blank.is_empty(), filled.to_owned()),
         ("access-cred", !args.access_cred.is_empty(), format!("credentials {credentials}")),
         ("ga-manage-ssh", args.ga_manage_ssh, format!("keys {credentials}")),
     ];
