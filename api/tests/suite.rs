@@ -20,3 +20,5 @@ mod rules;
 mod scheduling;
 #[path = "suite/upstream.rs"]
 mod upstream;
+#[path = "suite/volumes.rs"]
+mod volumes;

@@ -1,0 +1,217 @@
+//! The rules for volumes.
+
+use serde_json::{Value, json};
+use vireo_api::spec::Cause::{Duplicate, Invalid, NotSupported, Required};
+
+use super::manifest::with_spec;
+use super::rules::each_is_refused;
+
+#[test]
+fn volumes() {
+    let source = |source: Value| {
+        let mut volume = json!({"name": "more"});
+        super::manifest::merge(&mut volume, source);
+        json!({"volumes": ["+", volume]})
+    };
+    let cloud = |data: Value| source(json!({"cloudInitNoCloud": data}));
+    let drive = |data: Value| source(json!({"cloudInitConfigDrive": data}));
+    let claim = |claim: Value| source(json!({"persistentVolumeClaim": claim}));
+    let host = |disk: Value| source(json!({"hostDisk": disk}));
+    let mut rows = vec![
+        (
+            json!({"volumes": ["+", {"name": "root", "emptyDisk": {"capacity": "1Gi"}}]}),
+            "[2].name",
+            Duplicate,
+        ),
+        (json!({"volumes": ["+", {"name": "A", "emptyDisk": {"capacity": "1Gi"}}]}), "[2].name", Invalid),
+        (source(json!({})), "[2]", Required),
+        (
+            source(json!({"emptyDisk": {"capacity": "1Gi"}, "hostDisk": {"path": "/x", "type": "Disk"}})),
+            "[2]",
+            Invalid,
+        ),
+        (source(json!({"containerDisk": {}})), "[2].containerDisk.image", Required),
+        (
+            source(json!({"containerDisk": {"image": "docker-archive:/x"}})),
+            "[2].containerDisk.image",
+            NotSupported,
+        ),
+        (source(json!({"containerDisk": {"image": "oci:x"}})), "[2].containerDisk.image", Invalid),
+        (
+            source(json!({"containerDisk": {"image": "oci:/x", "path": "disk.img"}})),
+            "[2].containerDisk.path",
+            Invalid,
+        ),
+        (
+            source(json!({"containerDisk": {"image": "oci:/x", "imagePullSecret": "s"}})),
+            "[2].containerDisk.imagePullSecret",
+            NotSupported,
+        ),
+        (source(json!({"emptyDisk": {}})), "[2].emptyDisk.capacity", Required),
+        (source(json!({"emptyDisk": {"capacity": "0"}})), "[2].emptyDisk.capacity", Invalid),
+        (source(json!({"emptyDisk": {"capacity": "1Ei"}})), "[2].emptyDisk.capacity", Invalid),
+        (cloud(json!({})), "[2].cloudInitNoCloud", Required),
+        (cloud(json!({"userData": "x".repeat(2049)})), "[2].cloudInitNoCloud.userData", Invalid),
+        (cloud(json!({"userDataBase64": "%"})), "[2].cloudInitNoCloud.userDataBase64", Invalid),
+        (
+            cloud(json!({"userData": "x", "userDataBase64": "eA=="})),
+            "[2].cloudInitNoCloud.userDataBase64",
+            Invalid,
+        ),
+        (
+            cloud(json!({"userData": "x", "networkDataBase64": "%"})),
+            "[2].cloudInitNoCloud.networkDataBase64",
+            Invalid,
+        ),
+        (cloud(json!({"secretRef": {}})), "[2].cloudInitNoCloud.secretRef.name", Required),
+        (cloud(json!({"secretRef": {"name": "a/b"}})), "[2].cloudInitNoCloud.secretRef.name", Invalid),
+        (
+            cloud(json!({"secretRef": {"name": "s"}, "userData": "x"})),
+            "[2].cloudInitNoCloud.secretRef",
+            Invalid,
+        ),
+        (drive(json!({})), "[2].cloudInitConfigDrive", Required),
+        (drive(json!({"networkData": "x".repeat(2049)})), "[2].cloudInitConfigDrive.networkData", Invalid),
+        (drive(json!({"userDataBase64": "%"})), "[2].cloudInitConfigDrive.userDataBase64", Invalid),
+        (
+            drive(json!({"networkData": "x", "networkDataSecretRef": {"name": "s"}})),
+            "[2].cloudInitConfigDrive.networkDataSecretRef",
+            Invalid,
+        ),
+        (
+            source(json!({"cloudInitNoCloud": {"userData": "x"}, "cloudInitConfigDrive": {"userData": "x"}})),
+            "[2]",
+            Invalid,
+        ),
+        (host(json!({"type": "Disk"})), "[2].hostDisk.path", Required),
+        (host(json!({"path": "/a/../b", "type": "Disk"})), "[2].hostDisk.path", Invalid),
+        (host(json!({"path": "/a"})), "[2].hostDisk.type", Invalid),
+        (host(json!({"path": "/a", "type": "Disk", "capacity": "1Gi"})), "[2].hostDisk.capacity", Invalid),
+        (host(json!({"path": "/a", "type": "DiskOrCreate"})), "[2].hostDisk.capacity", Required),
+        (claim(json!({})), "[2].persistentVolumeClaim.claimName", Required),
+        (claim(json!({"claimName": "../x"})), "[2].persistentVolumeClaim.claimName", Invalid),
+        (source(json!({"dataVolume": {}})), "[2].dataVolume.name", Required),
+        (source(json!({"dataVolume": {"name": "A"}})), "[2].dataVolume.name", Invalid),
+        (
+            source(json!({"dataVolume": {"name": "a"}, "persistentVolumeClaim": {"claimName": "a"}})),
+            "[2]",
+            Invalid,
+        ),
+    ];
+    for name in ["ephemeral", "downwardMetrics", "memoryDump", "containerPath"] {
+        let field: &'static str = format!("[2].{name}").leak();
+        rows.push((source(json!({name: {}})), field, NotSupported));
+    }
+    each_is_refused(with_spec, "spec.volumes", rows);
+}
+
+#[test]
+fn volumes_with_projected_files() {
+    let source = |source: Value| {
+        let mut volume = source;
+        volume["name"] = json!("files");
+        json!({"volumes": ["+", volume]})
+    };
+    let map = |map: Value| source(json!({"configMap": map}));
+    let downward = |file: Value| source(json!({"downwardAPI": {"fields": [file]}}));
+    let field = |path: &str| downward(json!({"path": "a", "fieldRef": {"fieldPath": path}}));
+    let path = |path: &str| downward(json!({"path": path, "fieldRef": {"fieldPath": "metadata.name"}}));
+    let at = "[2].downwardAPI.fields[0]";
+    let name = json!({"path": "a", "fieldRef": {"fieldPath": "metadata.name"}});
+    let account = |name: &str| json!({"name": name, "serviceAccount": {"serviceAccountName": "robot"}});
+    let below = |more: &str| -> &'static str { format!("{at}{more}").leak() };
+    let rows = vec![
+        (map(json!({})), "[2].configMap.name", Required),
+        (map(json!({"name": "../x"})), "[2].configMap.name", Invalid),
+        (map(json!({"name": "x", "volumeLabel": "l".repeat(33)})), "[2].configMap.volumeLabel", Invalid),
+        (map(json!({"name": "x", "volumeLabel": "\u{e4}"})), "[2].configMap.volumeLabel", Invalid),
+        (source(json!({"secret": {}})), "[2].secret.secretName", Required),
+        (
+            source(json!({"secret": {"secretName": "x", "volumeLabel": "\n"}})),
+            "[2].secret.volumeLabel",
+            Invalid,
+        ),
+        (source(json!({"serviceAccount": {}})), "[2].serviceAccount.serviceAccountName", Required),
+        (
+            json!({"volumes": ["+", account("a")], "serviceAccountName": "other"}),
+            "[2].serviceAccount.serviceAccountName",
+            Invalid,
+        ),
+        (json!({"volumes": ["+", account("a"), account("b")]}), "[3].serviceAccount", Invalid),
+        (source(json!({"sysprep": {}})), "[2].sysprep", Required),
+        (
+            source(json!({"sysprep": {"configMap": {"name": "a"}, "secret": {"name": "a"}}})),
+            "[2].sysprep",
+            Invalid,
+        ),
+        (source(json!({"sysprep": {"secret": {}}})), "[2].sysprep.secret.name", Required),
+        (downward(json!({"path": "a"})), at, Required),
+        (path(""), below(".path"), Required),
+        (path("/a"), below(".path"), Invalid),
+        (path("a/../b"), below(".path"), Invalid),
+        (path("a//b"), below(".path"), Invalid),
+        (path("a\nb"), below(".path"), Invalid),
+        (field(""), below(".fieldRef.fieldPath"), Required),
+        (field("spec.nodeName"), below(".fieldRef.fieldPath"), NotSupported),
+        (field("metadata.labels['']"), below(".fieldRef.fieldPath"), NotSupported),
+        (field("metadata.name['x']"), below(".fieldRef.fieldPath"), NotSupported),
+        (
+            downward(json!({"path": "a", "fieldRef": {"fieldPath": "metadata.name", "apiVersion": "v2"}})),
+            below(".fieldRef.apiVersion"),
+            NotSupported,
+        ),
+        (
+            downward(json!({"path": "a", "mode": 512, "fieldRef": {"fieldPath": "metadata.name"}})),
+            below(".mode"),
+            Invalid,
+        ),
+        (
+            downward(json!({"path": "a", "resourceFieldRef": {"resource": "limits.cpu"}})),
+            below(".resourceFieldRef.containerName"),
+            Required,
+        ),
+        (
+            source(json!({"downwardAPI": {"fields": [name, name]}})),
+            "[2].downwardAPI.fields[1].path",
+            Duplicate,
+        ),
+        (source(json!({"configMap": {"name": "a"}, "secret": {"secretName": "a"}})), "[2]", Invalid),
+    ];
+    each_is_refused(with_spec, "spec.volumes", rows);
+}
+
+#[test]
+fn volumes_that_are_plugged_in() {
+    let hotpluggable = |disk: Value, devices: Value| {
+        let mut disk = disk;
+        disk["name"] = json!("data");
+        let volume =
+            json!({"name": "data", "persistentVolumeClaim": {"claimName": "c", "hotpluggable": true}});
+        let mut spec = json!({"volumes": [volume], "domain": {"devices": devices}});
+        spec["domain"]["devices"]["disks"] = json!([disk]);
+        spec
+    };
+    for bus in ["scsi", "virtio"] {
+        let accepted = with_spec(hotpluggable(json!({"disk": {"bus": bus}}), json!({}))).expect(bus);
+        let names = |disks: Vec<&vireo_api::spec::Disk>| {
+            disks.into_iter().map(|disk| disk.name().to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(accepted.hotpluggable_disks().collect()), ["data"]);
+        assert_eq!((accepted.fixed_disks().count(), accepted.hotplug()), (0, true));
+    }
+    let scsi = json!({"disk": {"bus": "scsi"}});
+    each_is_refused(
+        with_spec,
+        "spec.domain.devices.",
+        vec![
+            (hotpluggable(json!({"disk": {"bus": "sata"}}), json!({})), "disks[0].disk.bus", Invalid),
+            (hotpluggable(json!({"cdrom": {"bus": "sata"}}), json!({})), "disks[0].cdrom", Invalid),
+            (
+                hotpluggable(json!({"disk": {"bus": "scsi"}, "bootOrder": 1}), json!({})),
+                "disks[0].bootOrder",
+                NotSupported,
+            ),
+            (hotpluggable(scsi, json!({"disableHotplug": true})), "disableHotplug", Invalid),
+        ],
+    );
+}
