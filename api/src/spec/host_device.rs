@@ -6,6 +6,9 @@ use super::report::Findings;
 use super::{Field, HYPERVISOR_ANNOTATION, HypervisorChoice};
 use crate::v1;
 
+/// Bytes that VFIO locks beside the guest's memory: room for registers of devices, as KubeVirt reserves it.
+pub const VFIO_OVERHEAD: u64 = 1 << 30;
+
 /// A device of the host, by the resource of nodes that it is one of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDevice {

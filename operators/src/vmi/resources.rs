@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE};
+use vireo_api::spec::{Bytes, HYPERVISOR_ANNOTATION, MilliCpus, NATIVE, VFIO_OVERHEAD};
 use vireo_api::v1::{Cpu, Devices, Quantity, VirtualMachineInstance};
 
 use crate::config::ClusterConfig;
@@ -11,8 +11,6 @@ use crate::config::ClusterConfig;
 const QEMU: u64 = 120 << 20;
 /// What a launcher with our own monitor takes: some 6 MiB are measured.
 const MONITOR: u64 = 12 << 20;
-/// What is locked beside the guest's memory for devices of the host: room for their registers, as KubeVirt reserves it.
-const VFIO: u64 = 1 << 30;
 /// Thousandths of a CPU for a vCPU with a CPU of its own.
 const DEDICATED: u64 = 1000;
 
@@ -81,7 +79,7 @@ fn overhead(vmi: &VirtualMachineInstance, native: bool, config: &ClusterConfig) 
     let wanted = vmi.metadata.annotations.get(HYPERVISOR_ANNOTATION);
     let is_native = wanted.map_or(native, |wanted| wanted.eq_ignore_ascii_case(NATIVE));
     let bytes = match (host_devices(&vmi.spec.domain.devices).is_empty(), is_native) {
-        (false, _) => QEMU + VFIO,
+        (false, _) => QEMU + VFIO_OVERHEAD,
         (true, true) => MONITOR,
         (true, false) => QEMU,
     };

@@ -9,14 +9,11 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Gid, OFlags, ResolveFlags, Uid, chownat, fstat};
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
-use vireo_api::spec::HostDevice as Requested;
+use vireo_api::spec::{HostDevice as Requested, VFIO_OVERHEAD};
 use vireo_vmconfig::{DeviceRequest, ExtraDevice, HostDevice};
 
 use super::root::Root;
 use crate::devices::{MEDIATED, PCI, Sysfs, USB, variable};
-
-/// What is locked beside the guest's memory: room for registers of devices, as the Pod's memory has it.
-const BESIDE_MEMORY: u64 = 1 << 30;
 
 /// Devices that a launcher Pod does not have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -135,7 +132,7 @@ pub(crate) fn prepare(pid: i32, requested: &[Requested], memory: u64) -> io::Res
         give(&root, &Sysfs::default(), device, owner).map_err(failed)?;
     }
     if locks_memory {
-        let limit = Some(memory.saturating_add(BESIDE_MEMORY));
+        let limit = Some(memory.saturating_add(VFIO_OVERHEAD));
         prlimit(Pid::from_raw(pid), Resource::Memlock, Rlimit { current: limit, maximum: limit })?;
     }
     Ok(devices)
