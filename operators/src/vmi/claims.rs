@@ -66,9 +66,17 @@ pub(super) fn add(pod: &mut Pod, vmi: &VirtualMachineInstance, claims: &Claims) 
         disks.insert(path, bytes);
     }
     if !disks.is_empty() {
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(CLAIM_DISKS_ANNOTATION.to_owned(), json!(disks).to_string());
+        note_files(pod, disks);
     }
+}
+
+/// Notes files of claims in a launcher Pod beside those that are noted already: the node agent opens them.
+pub(super) fn note_files(pod: &mut Pod, files: impl IntoIterator<Item = (String, Option<u64>)>) {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    let noted = annotations.get(CLAIM_DISKS_ANNOTATION).and_then(|noted| serde_json::from_str(noted).ok());
+    let mut noted: BTreeMap<String, Option<u64>> = noted.unwrap_or_default();
+    noted.extend(files);
+    annotations.insert(CLAIM_DISKS_ANNOTATION.to_owned(), json!(noted).to_string());
 }
 
 /// Where a container has the disk of a claim.

@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::ResourceExt as _;
-use serde_json::json;
-use vireo_api::names::{CLAIM_DISKS_ANNOTATION, EFI_VARIABLES, STATE_DIRECTORY};
+use vireo_api::names::{EFI_VARIABLES, STATE_DIRECTORY};
 use vireo_api::v1::VirtualMachineInstance;
 use vireo_client::Kind;
 
+use super::claims::note_files;
 use super::template::label_value;
 
 /// The label of a claim with the name of the VM whose state it has; KubeVirt's. The names of claims begin with it as well.
@@ -35,7 +35,7 @@ pub(super) fn selector(vmi: &VirtualMachineInstance) -> String {
     format!("{LABEL}={}", label_value(&vmi.metadata.name))
 }
 
-/// The claim with an instance's state, of those that the selector finds: one of its VM, or of nobody, as one that was
+/// The claim with an instance's state, of those that the selector finds: one of its VM, or one without an owner, as one that was
 /// restored from a backup. One that is being deleted is of a VM that had the same name.
 pub(super) fn find<'a>(
     vmi: &VirtualMachineInstance,
@@ -111,18 +111,14 @@ pub(super) fn add(pod: &mut Pod, name: &str) {
         }),
         ..Volume::default()
     });
-    let annotations = pod.metadata.annotations.get_or_insert_default();
-    let noted = annotations.get(CLAIM_DISKS_ANNOTATION);
-    let noted = noted.and_then(|noted| serde_json::from_str::<BTreeMap<String, Option<u64>>>(noted).ok());
-    let mut files = noted.unwrap_or_default();
-    files.insert(EFI_VARIABLES.to_owned(), Some(0));
-    annotations.insert(CLAIM_DISKS_ANNOTATION.to_owned(), json!(files).to_string());
+    note_files(pod, [(EFI_VARIABLES.to_owned(), Some(0))]);
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::{Container, PodSpec};
-    use serde_json::Value;
+    use serde_json::{Value, json};
+    use vireo_api::names::CLAIM_DISKS_ANNOTATION;
 
     use super::*;
 
