@@ -1,5 +1,5 @@
-//! DataVolumes of CDI, each of which fills a claim of its name: their cache, which works in clusters without CDI too, and
-//! what the controllers of VMs and instances decide by.
+//! DataVolumes of CDI, each of which fills a claim of its name: what the controllers of VMs and instances decide by, and the
+//! caches of both, which work in clusters without CDI too.
 
 mod cache;
 pub mod source;
@@ -11,7 +11,7 @@ use vireo_client::ObjectKey;
 use crate::claim::ClaimState;
 use crate::conditions::has;
 
-pub use cache::DataVolumes;
+pub use cache::StorageCache;
 
 /// What matters of a DataVolume.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

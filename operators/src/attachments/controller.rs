@@ -18,7 +18,7 @@ use vireo_client::{Kind, ObjectKey, write};
 use super::{Attachment, Step, attachment_pod, current, decide, wanted};
 use crate::ReconcileError;
 use crate::config::LiveConfig;
-use crate::data_volume::DataVolumes;
+use crate::data_volume::StorageCache;
 use crate::vmi::{Claim, LauncherPod, Wait, wait_of_claim};
 
 const COMPONENT: &str = "virtualmachine-controller";
@@ -33,7 +33,7 @@ pub struct Caches {
     /// Their launcher Pods.
     pub pods: Arc<Informer<LauncherPod>>,
     /// The claims and their DataVolumes.
-    pub storage: Arc<DataVolumes>,
+    pub storage: Arc<StorageCache>,
 }
 
 /// The controller.

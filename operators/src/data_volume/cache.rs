@@ -16,28 +16,28 @@ const INTERVAL: Duration = Duration::from_secs(30);
 
 type Handler = Box<dyn Fn() + Send + Sync>;
 
-/// The cache of DataVolumes, and whether the cluster has them at all.
-pub struct DataVolumes {
+/// The caches of claims and of the DataVolumes that fill them, and whether the cluster has DataVolumes at all.
+pub struct StorageCache {
     client: Client,
-    informer: Arc<Informer<DataVolume>>,
+    data_volumes: Arc<Informer<DataVolume>>,
     claims: Arc<Informer<ClaimState>>,
     /// Absent until the API server has answered.
     served: watch::Sender<Option<bool>>,
     handlers: Mutex<Vec<Handler>>,
 }
 
-impl std::fmt::Debug for DataVolumes {
+impl std::fmt::Debug for StorageCache {
     fn fmt(&self, form: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        form.debug_struct("DataVolumes").field("served", &*self.served.borrow()).finish_non_exhaustive()
+        form.debug_struct("StorageCache").field("served", &*self.served.borrow()).finish_non_exhaustive()
     }
 }
 
-impl DataVolumes {
+impl StorageCache {
     /// Empty caches of DataVolumes and claims.
     pub fn new(client: &Client) -> Arc<Self> {
         Arc::new(Self {
             client: client.clone(),
-            informer: Informer::new(Kind::DATA_VOLUME.all(client), Config::default(), without_spec),
+            data_volumes: Informer::new(Kind::DATA_VOLUME.all(client), Config::default(), without_spec),
             claims: Informer::new(Kind::CLAIM.all(client), Config::default(), ClaimState::read),
             served: watch::Sender::new(None),
             handlers: Mutex::default(),
@@ -50,7 +50,7 @@ impl DataVolumes {
 
     /// Has a function called for each change of a DataVolume.
     pub fn on_change(&self, handler: impl Fn(&Change<DataVolume>) + Send + Sync + 'static) {
-        self.informer.on_change(handler);
+        self.data_volumes.on_change(handler);
     }
 
     /// Has a function called whenever the cluster begins or ceases to have DataVolumes.
@@ -70,13 +70,13 @@ impl DataVolumes {
         let mut served = self.served.subscribe();
         let is_served = served.wait_for(Option::is_some).await.is_ok_and(|served| *served == Some(true));
         if is_served {
-            self.informer.synced().await;
+            self.data_volumes.synced().await;
         }
     }
 
     /// Waits until the cache shows a DataVolume that was written.
     pub async fn shows(&self, revision: u64) {
-        self.informer.shows(revision, &[]).await;
+        self.data_volumes.shows(revision, &[]).await;
     }
 
     /// Keeps the caches until it is dropped.
@@ -88,7 +88,7 @@ impl DataVolumes {
         loop {
             if self.discover().await {
                 tokio::select! {
-                    () = self.informer.run() => {}
+                    () = self.data_volumes.run() => {}
                     () = self.until_gone() => {}
                 }
             } else {
@@ -113,7 +113,7 @@ impl DataVolumes {
             Ok(known) => known,
             Err(error) => {
                 debug!(%error, "the cluster does not say whether it serves DataVolumes");
-                // Before the first answer, nobody may take the claims for filled.
+                // Before the first answer, it is not known whether claims are filled.
                 return before.unwrap_or_default();
             }
         };
@@ -126,13 +126,13 @@ impl DataVolumes {
     }
 }
 
-impl Storage for DataVolumes {
+impl Storage for StorageCache {
     fn claim(&self, key: &ObjectKey) -> Option<ClaimState> {
         self.claims.get(key).map(|claim| claim.value.clone())
     }
 
     fn data_volume(&self, key: &ObjectKey) -> Option<DataVolume> {
-        let found: Option<Arc<Cached<DataVolume>>> = self.informer.get(key);
+        let found: Option<Arc<Cached<DataVolume>>> = self.data_volumes.get(key);
         found.filter(|_| self.serves_data_volumes()).map(|one| one.value.clone())
     }
 

@@ -84,7 +84,7 @@ impl Source {
     /// That of the spec of a DataVolume in a namespace.
     ///
     /// # Errors
-    /// When it is not known what that is: it may be a clone that nobody has authorized.
+    /// When it is not known what that is: it may be a clone, which needs authorization.
     pub fn of(spec: &Value, namespace: &str) -> Result<Self, SourceError> {
         match (member(spec, "source"), member(spec, "sourceRef")) {
             (None, None) => Ok(Self::Other),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
+use vireo_api::names::CREATED_BY_LABEL;
 use vireo_api::v1::{DataVolumeTemplateSpec, VirtualMachine};
 use vireo_client::{Kind, ObjectKey};
 
@@ -14,8 +15,6 @@ use crate::revision::owner_reference;
 const IMMEDIATE_ANNOTATION: &str = "kubevirt.io/immediate-data-volume-creation";
 /// Of a DataVolume: lets it take over a claim of its name; CDI's.
 const ADOPTION_ANNOTATION: &str = "cdi.kubevirt.io/allowClaimAdoption";
-/// Of a DataVolume: the UID of its VM; KubeVirt's.
-const CREATED_BY_LABEL: &str = "kubevirt.io/created-by";
 /// Whose service account is asked for where no volume names one.
 const DEFAULT_ACCOUNT: &str = "default";
 

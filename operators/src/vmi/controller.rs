@@ -23,7 +23,7 @@ use super::{
     launcher_pod, networks, state,
 };
 use crate::config::LiveConfig;
-use crate::data_volume::DataVolumes;
+use crate::data_volume::StorageCache;
 use crate::node::{self, Node};
 use crate::{ReconcileError, attachments};
 
@@ -46,7 +46,7 @@ pub struct Controller {
     vmis: Arc<Informer<VirtualMachineInstance>>,
     pods: Arc<Informer<LauncherPod>>,
     /// The claims and DataVolumes that instances may wait for.
-    storage: Arc<DataVolumes>,
+    storage: Arc<StorageCache>,
     /// The instances that wait for them.
     waiting: Arc<Mutex<HashSet<ObjectKey>>>,
     /// The nodes, where those fail by themselves.
@@ -79,7 +79,7 @@ impl Controller {
         let changed = Arc::clone(&queue);
         pods.on_change(move |pod| pod.owners(Kind::VMI.kind).for_each(|vmi| changed.add(vmi)));
         let refused: Arc<Mutex<Refused>> = Arc::default();
-        let storage = DataVolumes::new(&client);
+        let storage = StorageCache::new(&client);
         let waiting: Arc<Mutex<HashSet<ObjectKey>>> = Arc::default();
         let wake = {
             let (changed, waiting) = (Arc::clone(&queue), Arc::clone(&waiting));
@@ -109,7 +109,7 @@ impl Controller {
     }
 
     /// The caches of DataVolumes and claims.
-    pub fn storage(&self) -> Arc<DataVolumes> {
+    pub fn storage(&self) -> Arc<StorageCache> {
         Arc::clone(&self.storage)
     }
 

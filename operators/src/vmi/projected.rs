@@ -1,5 +1,5 @@
 //! The volumes of an instance whose files Kubernetes projects from objects: the kubelet waits for the objects and mounts the
-//! files into the container `compute`, where the node agent reads them for the disks. Nobody else needs to read the objects.
+//! files into the container `compute`, where the node agent reads them for the disks. No component of ours reads the objects.
 
 use k8s_openapi::api::core::v1::{
     ConfigMapProjection, ConfigMapVolumeSource, DownwardAPIProjection, DownwardAPIVolumeFile,

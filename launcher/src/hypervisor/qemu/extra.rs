@@ -50,7 +50,7 @@ fn host(args: &mut Args, device: HostDevice, index: usize) {
     };
     match device {
         HostDevice::Pci(address) => vfio(format!("host={address}")),
-        // Nobody would see the display of a virtual GPU.
+        // The display of a virtual GPU is not shown by VNC.
         HostDevice::Mediated(uuid) => vfio(format!("sysfsdev=/sys/bus/mdev/devices/{uuid},display=off")),
         HostDevice::Usb(address) => {
             let (bus, device) = (address.bus(), address.device());

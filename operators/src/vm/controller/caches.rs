@@ -7,7 +7,7 @@ use vireo_api::v1::{VirtualMachine, VirtualMachineInstance};
 use vireo_client::informer::{Informer, revision};
 use vireo_client::{Kind, ObjectKey};
 
-use crate::data_volume::DataVolumes;
+use crate::data_volume::StorageCache;
 use crate::instancetype::{Choice, Informers, Lookup, Scope};
 
 /// What the controller reads.
@@ -22,7 +22,7 @@ pub struct Caches {
     /// Instance types and preferences.
     pub instancetypes: Arc<Informers>,
     /// DataVolumes and claims.
-    pub storage: Arc<DataVolumes>,
+    pub storage: Arc<StorageCache>,
 }
 
 impl Lookup for Caches {
