@@ -121,6 +121,10 @@ impl Controller {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn workers(&self) -> MutexGuard<'_, Vec<Worker>> {
+        self.workers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn port(&self, offset: u64) -> Option<(&Port, u64)> {
         let at = offset.checked_sub(PORT_START)?;
         let port = usize::try_from(at / PORT_SIZE).ok().and_then(|index| self.ports.get(index))?;
@@ -195,8 +199,16 @@ impl Function for Controller {
         self.config().bars.retry();
     }
 
+    fn pause(&self) -> bool {
+        self.workers().iter().filter(|worker| !worker.pause()).count() == 0
+    }
+
+    fn resume(&self) {
+        self.workers().iter().for_each(Worker::resume);
+    }
+
     fn stop(&self) {
-        self.workers.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.workers().clear();
     }
 }
 

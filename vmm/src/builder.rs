@@ -39,7 +39,7 @@ pub(crate) struct Assembly {
     pub(crate) outcome: Arc<Outcome>,
     pub(crate) uart: Arc<Uart>,
     pub(crate) power: Arc<PowerManagement>,
-    pci: Root,
+    pub(crate) pci: Arc<Root>,
     buses: Buses,
     /// Firmware where the VM has any.
     rom: Option<Rom>,
@@ -98,6 +98,7 @@ pub(crate) fn build(
     let pins = Arc::new(KvmPins(vm.fd.clone()));
     let pci =
         Root::new((&buses.mmio, &buses.pio), &ram_ranges(config.memory), pins).map_err(pci("PCI bus"))?;
+    let pci = Arc::new(pci);
     pci.claim_reset_port(Arc::new(ResetControl::new(outcome.clone())));
     let mut assembly = Assembly { outcome, uart, power, pci, buses, rom: None, vm };
     let host = virtio_host(&assembly.vm, &memory)?;

@@ -25,6 +25,6 @@ pub use memory::{MemorySize, MemorySizeError};
 pub use net::Net;
 pub use notice::{Notice, Notices};
 pub use port::{Opened, Port};
-pub(crate) use stall::{Answer, answer};
+pub(crate) use stall::{Answer, Holding, answer};
 pub use stall::{DiskStall, StallCause, Stalls};
 pub use vm::{SATA_PORTS, SCSI_TARGETS, TooManyDevices, VmConfig};

@@ -58,6 +58,15 @@ pub trait Function: Send + Sync {
     /// Tries again to map BARs that were rejected because something else answered there.
     fn retry(&self) {}
 
+    /// Has what runs on behalf of the function finish what it began, and rest. No vCPU runs. Whether it rests in time:
+    /// it does not where the host does not answer.
+    fn pause(&self) -> bool {
+        true
+    }
+
+    /// Continues after [`Self::pause`].
+    fn resume(&self) {}
+
     /// Stops what runs on behalf of the function and waits for it. The guest no longer runs.
     fn stop(&self) {}
 }

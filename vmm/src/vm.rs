@@ -7,6 +7,7 @@ use crate::builder::{self, Assembly, BuildError};
 use crate::config::VmConfig;
 use crate::exit::{Exit, Outcome};
 use crate::legacy::PowerEvents;
+use crate::pci::Root;
 use crate::serial::{SerialInput, SerialOutput};
 use crate::vcpu::{StartError, Vcpu, VcpuControl, VcpuPool};
 
@@ -67,6 +68,7 @@ impl Vm<Running> {
             outcome: self.state.assembly.outcome.clone(),
             power: Arc::downgrade(&power),
             vcpus: Arc::downgrade(self.state.vcpus.control()),
+            pci: Arc::downgrade(&self.state.assembly.pci),
             serial: SerialInput::new(self.state.assembly.uart.clone()),
         }
     }
@@ -87,6 +89,7 @@ pub struct Controls {
     outcome: Arc<Outcome>,
     power: Weak<dyn PowerEvents>,
     vcpus: Weak<VcpuControl>,
+    pci: Weak<Root>,
     serial: SerialInput,
 }
 
@@ -108,15 +111,22 @@ impl Controls {
         self.outcome.report(Exit::Reset);
     }
 
-    /// Stops the vCPUs; blocks until none of them runs. Devices complete their requests.
+    /// Stops the vCPUs, then the devices: blocks until no vCPU runs and no request is in flight. RAM and disks do not
+    /// change until [`Self::resume`]. A device whose host does not answer is waited for 10 s, and named in the log.
     pub fn pause(&self) {
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.pause();
         }
+        if let Some(pci) = self.pci.upgrade() {
+            pci.pause();
+        }
     }
 
-    /// Resumes the vCPUs.
+    /// Resumes the devices and the vCPUs.
     pub fn resume(&self) {
+        if let Some(pci) = self.pci.upgrade() {
+            pci.resume();
+        }
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.resume();
         }

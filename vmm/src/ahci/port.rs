@@ -3,12 +3,16 @@
 mod state;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use self::state::State;
 use super::drive::Outcome;
 use super::fis::Shadow;
 use super::hba::Hba;
 use crate::memory::GuestMemory;
+
+/// How long a command is waited for when the VM pauses or stops.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A port.
 pub(super) struct Port {
@@ -94,6 +98,26 @@ impl Port {
         }
     }
 
+    /// Finishes the command that is carried out, and begins none. Whether that is so in time.
+    pub(super) fn pause(&self) -> bool {
+        let mut state = self.state();
+        state.paused = true;
+        let waited = self.changed.wait_timeout_while(state, PATIENCE, |state| !state.is_quiet());
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    /// Continues after [`Self::pause`].
+    pub(super) fn resume(&self) {
+        self.state().paused = false;
+        self.changed.notify_all();
+    }
+
+    /// The command that is carried out waits for the host, or not any more.
+    pub(super) fn set_held(&self, held: bool) {
+        self.state().held = held;
+        self.changed.notify_all();
+    }
+
     /// Has [`Self::next`] answer that there is nothing more.
     pub(super) fn stop(&self) {
         self.state().stopping = true;
@@ -115,9 +139,16 @@ impl Port {
         }
     }
 
-    /// Posts how a job ended, unless it became obsolete.
+    /// Posts how a job ended, unless it became obsolete: when the function may access memory.
     pub(super) fn complete(&self, memory: &GuestMemory, job: Job, end: End) {
         let mut state = self.state();
+        while state.is_waiting(job) {
+            state.held = true;
+            self.changed.notify_all();
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.held = false;
+        self.changed.notify_all();
         if state.complete(memory, job, end) {
             self.signal_state(&state);
         }

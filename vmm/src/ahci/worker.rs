@@ -1,36 +1,61 @@
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 
 use super::drive::Drive;
-use super::port::{End, Job, Port};
+use super::port::{End, Job, PATIENCE, Port};
 use super::slot::{self, Command};
-use crate::config::DiskStall;
+use crate::config::{DiskStall, Holding};
 use crate::memory::GuestMemory;
 
 /// A command is carried out without deep recursion; image formats recurse a little.
 const STACK: usize = 256 << 10;
 
-/// The thread that serves one port. Dropping it stops and joins the thread.
+/// The thread that serves one port. Dropping it stops the thread, and joins it unless the host does not answer.
 pub(super) struct Worker {
     port: Arc<Port>,
     stall: Arc<DiskStall>,
     thread: Option<JoinHandle<()>>,
+    /// Disconnected when the thread is over.
+    over: Receiver<Infallible>,
 }
 
 impl Worker {
     pub(super) fn spawn(port: Arc<Port>, drive: Box<dyn Drive>, memory: GuestMemory) -> io::Result<Self> {
         let theirs = port.clone();
         let stall = drive.stall().clone();
-        stall.arm();
+        let held = port.clone();
+        stall.arm(Some(Holding(Arc::new(move |is_held| held.set_held(is_held)))));
+        let (running, over) = mpsc::sync_channel(0);
         let mut server = Server { drive, memory, in_reset: false };
         let thread = thread::Builder::new().name("ahci".to_owned()).stack_size(STACK).spawn(move || {
+            let _running = running;
             while let Some(job) = theirs.next(&server.memory) {
                 let end = server.serve(job);
                 theirs.complete(&server.memory, job, end);
             }
         })?;
-        Ok(Self { port, stall, thread: Some(thread) })
+        Ok(Self { port, stall, thread: Some(thread), over })
+    }
+}
+
+impl Worker {
+    /// Finishes what was begun, and begins nothing. Whether that is so in time.
+    pub(super) fn pause(&self) -> bool {
+        self.stall.park(true);
+        let quiet = self.port.pause();
+        if !quiet {
+            tracing::warn!("a SATA drive does not pause: the host does not answer its requests");
+        }
+        quiet
+    }
+
+    /// Continues after [`Self::pause`].
+    pub(super) fn resume(&self) {
+        self.stall.park(false);
+        self.port.resume();
     }
 }
 
@@ -38,6 +63,10 @@ impl Drop for Worker {
     fn drop(&mut self) {
         self.port.stop();
         self.stall.release();
+        if self.over.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("a SATA drive does not stop: the host does not answer its requests");
+            return;
+        }
         if let Some(thread) = self.thread.take() {
             // A panic was reported by its own thread.
             let _ = thread.join();

@@ -71,6 +71,19 @@ struct State {
     asked: u64,
     /// The worker is to release what it holds.
     released: bool,
+    /// The VM is paused: nothing is tried again.
+    parked: bool,
+    holding: Option<Holding>,
+}
+
+/// Called when the worker begins and ends to hold a request.
+#[derive(Clone)]
+pub(crate) struct Holding(pub(crate) Arc<dyn Fn(bool) + Send + Sync>);
+
+impl fmt::Debug for Holding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Holding")
+    }
 }
 
 impl DiskStall {
@@ -104,14 +117,27 @@ impl DiskStall {
             return false;
         }
         let before = state.asked;
+        let holding = state.holding.clone();
         drop(state);
+        let tell = |yes| holding.as_ref().map(|Holding(holding)| holding(yes));
+        tell(true);
         self.notify(Some(StallCause::of(error)));
         let pause = RETRY_FIRST.saturating_mul(1 << times.min(8)).min(RETRY_LAST);
         state = self.lock();
         let waits = |state: &mut State| !state.released && state.asked == before;
         let waited = self.changed.wait_timeout_while(state, pause, waits);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let waits = |state: &mut State| !state.released && state.parked;
+        let state = self.changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
+        // While the lock is held: whoever parks afterwards does not take it for held.
+        tell(false);
         !state.released
+    }
+
+    /// The VM is paused, or not any more.
+    pub(crate) fn park(&self, yes: bool) {
+        self.lock().parked = yes;
+        self.changed.notify_all();
     }
 
     /// What was held is held no more.
@@ -119,9 +145,10 @@ impl DiskStall {
         self.notify(None);
     }
 
-    /// A worker begins to serve the disk.
-    pub(crate) fn arm(&self) {
-        self.lock().released = false;
+    /// A worker begins to serve the disk; it is told when it holds a request.
+    pub(crate) fn arm(&self, holding: Option<Holding>) {
+        let mut state = self.lock();
+        (state.released, state.parked, state.holding) = (false, false, holding);
     }
 
     /// The worker is to come back: what it holds fails.
@@ -142,8 +169,12 @@ impl fmt::Debug for DiskStall {
 pub struct Stalls(pub(crate) Vec<Arc<DiskStall>>);
 
 impl Stalls {
-    pub(crate) fn arm(&self) {
-        self.0.iter().for_each(|stall| stall.arm());
+    pub(crate) fn arm(&self, holding: &Holding) {
+        self.0.iter().for_each(|stall| stall.arm(Some(holding.clone())));
+    }
+
+    pub(crate) fn park(&self, yes: bool) {
+        self.0.iter().for_each(|stall| stall.park(yes));
     }
 
     pub(crate) fn release(&self) {
@@ -196,7 +227,7 @@ mod tests {
         stall.release();
         assert!(!held.join().unwrap());
         assert!(!stall.hold(&full(), 0), "its worker was to come back before");
-        stall.arm();
+        stall.arm(None);
         assert!(stall.hold(&full(), 0), "it is retried without a reader");
     }
 }

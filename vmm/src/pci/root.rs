@@ -130,6 +130,20 @@ impl Root {
         self.ports.claim_reset(device)
     }
 
+    /// Has the workers of all functions finish what they began, and rest: afterwards none changes RAM, or what is on
+    /// the host's side. For when no vCPU runs. Whether all of them rest in time.
+    pub fn pause(&self) -> bool {
+        // All are asked, also after one that does not.
+        self.fabric.functions().iter().filter(|function| !function.pause()).count() == 0
+    }
+
+    /// Continues after [`Self::pause`].
+    pub fn resume(&self) {
+        for function in self.fabric.functions() {
+            function.resume();
+        }
+    }
+
     /// Stops the workers of all functions and waits for them. For when no vCPU runs any more.
     pub fn stop(&self) {
         for function in self.fabric.functions() {

@@ -76,6 +76,13 @@ pub trait Device: Send {
     /// until it is reset.
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;
 
+    /// Finishes what is in flight, and takes nothing new: neither RAM nor the host's side changes afterwards, until it
+    /// is called again. On the worker thread.
+    fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        let _ = queues;
+        Ok(())
+    }
+
     /// Where its requests may be held; called before it moves to its worker.
     fn stalls(&self) -> Stalls {
         Stalls::default()

@@ -30,6 +30,9 @@ pub enum RingError {
     /// The rings cannot be accessed.
     #[error("the ring cannot be accessed")]
     Memory(#[source] GuestMemoryError),
+    /// The host's means of serving the queue failed; the driver is not at fault.
+    #[error("the host cannot serve the queue")]
+    Host(#[source] std::io::Error),
     /// The device has no such queue, or the driver did not enable it.
     #[error("queue {0} is not there")]
     Absent(usize),
@@ -60,8 +63,8 @@ pub struct VirtQueue {
     memory: GuestMemory,
     kick: Arc<EventFd>,
     signal: QueueSignal,
-    /// Written to the used ring, visible or not.
-    written: Wrapping<u16>,
+    /// Answered, and not yet in the used ring.
+    answered: Vec<Finished>,
     /// Visible to the driver.
     published: Wrapping<u16>,
     /// Visible when the driver was last considered for an interrupt.
@@ -102,7 +105,7 @@ impl VirtQueue {
     /// `ring` is ready and lies in `memory`.
     pub(super) fn new(ring: Queue, memory: GuestMemory, kick: Arc<EventFd>, signal: QueueSignal) -> Self {
         let used = Wrapping(ring.next_used());
-        Self { ring, memory, kick, signal, written: used, published: used, considered: used }
+        Self { ring, memory, kick, signal, answered: Vec::new(), published: used, considered: used }
     }
 
     /// The guest's RAM.
@@ -151,35 +154,57 @@ impl VirtQueue {
         }))
     }
 
-    /// Writes an answer to the used ring, not yet visible.
+    /// Whether the function may access memory. Where it may not, there will be a kick when that changes.
+    pub fn may_serve(&self) -> bool {
+        self.signal.may_serve()
+    }
+
+    /// Whether there is another chain.
+    pub fn has_more(&self) -> Result<bool, RingError> {
+        let index = self.ring.avail_idx(&self.memory, Ordering::Acquire).map_err(RingError::Available)?;
+        Ok(index.0 != self.ring.next_avail())
+    }
+
+    /// Keeps an answer for the used ring, until [`Self::publish`].
     pub fn push(&mut self, finished: Finished) -> Result<(), RingError> {
-        let size = self.ring.size();
-        if finished.head() >= size {
+        if finished.head() >= self.ring.size() {
             return Err(RingError::Head(finished.head()));
         }
-        let slot = self.written.0.checked_rem(size).ok_or(RingError::Stuck)?;
-        let element = [u32::from(finished.head()).to_le(), finished.written().to_le()];
-        let [id, len] = element.map(u32::to_ne_bytes);
-        let at = self.used(4 + 8 * u64::from(slot));
-        self.memory.write_slice(&[id, len].concat(), at).map_err(RingError::Memory)?;
-        self.written += 1;
+        self.answered.push(finished);
         Ok(())
     }
 
-    /// Makes what was pushed visible, and interrupts the driver where it wants that (section 2.7.7).
+    /// Makes what was pushed visible, all at once, and interrupts the driver where it wants that (section 2.7.7).
+    /// Where the function may not access memory, the answers wait until it may.
     pub fn publish(&mut self) -> Result<(), RingError> {
-        if self.published == self.written {
+        if self.answered.is_empty() || !self.may_serve() {
             return Ok(());
         }
-        self.memory
-            .store(self.written.0.to_le(), self.used(2), Ordering::Release)
-            .map_err(RingError::Memory)?;
-        self.published = self.written;
-        self.ring.set_next_used(self.written.0);
+        let size = self.ring.size();
+        let mut written = self.published;
+        for finished in &self.answered {
+            let slot = written.0.checked_rem(size).ok_or(RingError::Stuck)?;
+            let element = [u32::from(finished.head()).to_le(), finished.written().to_le()];
+            let [[a, b, c, d], [e, f, g, h]] = element.map(u32::to_ne_bytes);
+            let at = self.used(4 + 8 * u64::from(slot));
+            self.memory.write_slice(&[a, b, c, d, e, f, g, h], at).map_err(RingError::Memory)?;
+            written += 1;
+        }
+        self.answered.clear();
+        self.memory.store(written.0.to_le(), self.used(2), Ordering::Release).map_err(RingError::Memory)?;
+        self.published = written;
+        self.ring.set_next_used(written.0);
         if self.wants_interrupt()? {
             self.signal.raise();
         }
         Ok(())
+    }
+
+    /// Begins to serve after a kick: no more kicks until [`Self::pop`] finds nothing.
+    pub fn begin(&mut self) -> Result<(), RingError> {
+        // What was answered while the function could not access memory.
+        self.publish()?;
+        self.ring.disable_notification(&self.memory).map_err(RingError::Available)
     }
 
     /// Answers chains as long as there are any; `answer` must be quick to give up on what makes no sense. After a
@@ -188,7 +213,7 @@ impl VirtQueue {
         &mut self,
         mut answer: impl FnMut(&GuestMemory, Pending, Result<Chain, ChainError>) -> Finished,
     ) -> Result<(), RingError> {
-        self.ring.disable_notification(&self.memory).map_err(RingError::Available)?;
+        self.begin()?;
         for _ in 0..BUDGET {
             let Some(Request { pending, chain }) = self.pop()? else { return Ok(()) };
             let finished = answer(&self.memory, pending, chain);

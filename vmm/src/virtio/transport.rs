@@ -134,16 +134,6 @@ impl PciDevice {
         }))
     }
 
-    /// Waits until the worker serves nothing any more; no vCPU runs.
-    pub fn pause(&self) {
-        self.state().life.pause();
-    }
-
-    /// Continues after [`Self::pause`].
-    pub fn resume(&self) {
-        self.state().life.resume();
-    }
-
     fn config(&self) -> MutexGuard<'_, Config> {
         self.config.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -265,6 +255,21 @@ impl Function for PciDevice {
 
     fn retry(&self) {
         self.config().bars.retry();
+    }
+
+    fn pause(&self) -> bool {
+        let quiet = self.state().life.pause();
+        if !quiet {
+            tracing::warn!(
+                device = self.name,
+                "the device does not pause: the host does not answer its requests"
+            );
+        }
+        quiet
+    }
+
+    fn resume(&self) {
+        self.state().life.resume();
     }
 
     fn stop(&self) {

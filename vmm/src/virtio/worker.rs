@@ -5,13 +5,14 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::signals::Signals;
 use super::{Device, Queues, RingError};
-use crate::config::Stalls;
+use crate::config::{Holding, Stalls};
 
 /// Serving keeps no more than a request on the stack; image formats recurse a little.
 const STACK: usize = 256 << 10;
@@ -35,6 +36,8 @@ struct State {
     command: Command,
     /// Not serving: parked, or ended.
     quiet: bool,
+    /// A request is held, and not tried again while the VM is paused.
+    held: bool,
 }
 
 impl Control {
@@ -54,8 +57,12 @@ impl Control {
         }
     }
 
-    /// Parks while paused; returns whether to continue.
-    fn obey(&self) -> bool {
+    fn command(&self) -> Command {
+        self.lock().command
+    }
+
+    /// Waits as long as the VM is paused.
+    fn park(&self) {
         let mut state = self.lock();
         while state.command == Command::Pause {
             state.quiet = true;
@@ -63,14 +70,39 @@ impl Control {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.quiet = false;
-        state.command == Command::Process
     }
 
-    fn end(&self) {
-        self.lock().quiet = true;
+    /// Waits until nothing is served, [`PATIENCE`] at most; whether it came to that.
+    fn is_quiet_in_time(&self, held_counts: bool) -> bool {
+        let waits = |state: &mut State| !(state.quiet || held_counts && state.held);
+        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
+    fn set_held(&self, held: bool) {
+        self.lock().held = held;
         self.changed.notify_all();
     }
 }
+
+/// A worker's end, however it comes: whoever waits for it is told, and the driver when it was not asked for.
+struct End<'a> {
+    control: &'a Control,
+    signals: &'a Signals,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.signals.ask_for_reset();
+        }
+        self.control.lock().quiet = true;
+        self.control.changed.notify_all();
+    }
+}
+
+/// How long a worker is waited for that is to be quiet.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A running worker. Dropping it stops and joins the thread.
 pub(super) struct Worker {
@@ -91,23 +123,24 @@ impl Worker {
             Ok(wake) => wake,
             Err(error) => return Err((device, error)),
         };
-        let state = Mutex::new(State { command: Command::Process, quiet: false });
+        let state = Mutex::new(State { command: Command::Process, quiet: false, held: false });
         let control = Arc::new(Control { state, changed: Condvar::new(), wake });
         // The device goes in after the thread is there, so that it is not lost with one that is not.
         let (hand, take) = mpsc::sync_channel::<Box<dyn Device>>(1);
         let theirs = control.clone();
         let stalls = device.stalls();
-        stalls.arm();
+        let held = control.clone();
+        stalls.arm(&Holding(Arc::new(move |is_held| held.set_held(is_held))));
         let thread =
             thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
                 let mut device = take.recv().unwrap_or_else(|_| Box::new(Nothing));
+                let _end = End { control: &theirs, signals: &signals };
                 let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(device.as_mut()));
                 if let Err(error) = result {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
                     signals.ask_for_reset();
                 }
                 device.deactivate();
-                theirs.end();
                 device
             });
         match thread {
@@ -136,18 +169,32 @@ impl Worker {
         self.thread.take()?.join().ok()
     }
 
-    /// Waits until nothing is served any more.
-    pub(super) fn pause(&self) {
+    /// Waits until nothing is served any more, and nothing is in flight. Whether that is so after [`PATIENCE`].
+    pub(super) fn pause(&self) -> bool {
+        self.stalls.park(true);
         self.control.give(Command::Pause);
-        let mut state = self.control.lock();
-        while !state.quiet {
-            state = self.control.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.control.is_quiet_in_time(true)
+    }
+
+    /// Waits until a worker that was asked to stop serves nothing. As [`Self::pause`].
+    pub(super) fn is_over_in_time(&self) -> bool {
+        self.control.is_quiet_in_time(false)
     }
 
     /// Continues after [`Self::pause`].
     pub(super) fn resume(&self) {
+        self.stalls.park(false);
         self.control.give(Command::Process);
+    }
+
+    /// Waits for the end, [`PATIENCE`] at most: a disk that hangs keeps its worker.
+    pub(super) fn stop(self) {
+        self.ask_to_stop();
+        if !self.control.is_quiet_in_time(false) {
+            tracing::warn!("a device does not stop: the host does not answer its requests");
+            // Its thread is left behind.
+            std::mem::forget(self);
+        }
     }
 }
 
@@ -220,12 +267,26 @@ impl<'a> Loop<'a> {
                     ORDER => {
                         // Only ever full or empty: nothing is lost.
                         let _ = self.control.wake.read();
-                        if !self.control.obey() {
+                        if !self.follow(device)? {
                             return Ok(());
                         }
                     }
                     SOURCE => device.source_ready(&mut self.queues)?,
                     at => self.kicked(device, usize::try_from(at).unwrap_or(usize::MAX))?,
+                }
+            }
+        }
+    }
+
+    /// Does as it is told; returns whether to continue.
+    fn follow(&mut self, device: &mut dyn Device) -> Result<bool, WorkerError> {
+        loop {
+            match self.control.command() {
+                Command::Process => return Ok(true),
+                Command::Stop => return Ok(false),
+                Command::Pause => {
+                    device.settle(&mut self.queues)?;
+                    self.control.park();
                 }
             }
         }

@@ -57,6 +57,10 @@ pub(super) struct State {
     greet: bool,
     pub(super) bus_master: bool,
     pub(super) stopping: bool,
+    /// The VM is paused: nothing is begun.
+    pub(super) paused: bool,
+    /// The command that is carried out waits, and changes nothing meanwhile.
+    pub(super) held: bool,
 }
 
 impl State {
@@ -83,7 +87,19 @@ impl State {
             greet: drive.is_some(),
             bus_master: false,
             stopping: false,
+            paused: false,
+            held: false,
         }
+    }
+
+    /// Nothing is carried out, or what is waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.busy || self.held
+    }
+
+    /// Whether the outcome of a job has to wait until the function may access memory.
+    pub(super) fn is_waiting(&self, job: Job) -> bool {
+        !self.bus_master && !self.stopping && self.epoch == job.epoch
     }
 
     pub(super) fn read(&self, register: u64) -> u32 {
@@ -162,6 +178,8 @@ impl State {
             busy: self.busy,
             bus_master: self.bus_master,
             stopping: self.stopping,
+            paused: self.paused,
+            held: self.held,
             reset_drive: true,
             ..Self::new(self.drive)
         };
@@ -205,7 +223,8 @@ impl State {
 
     /// The next slot in order after the current one (section 5.3.12).
     fn runnable(&self) -> Option<u8> {
-        let running = self.command & START != 0 && !self.halted && !self.busy && self.bus_master;
+        let running =
+            self.command & START != 0 && !self.halted && !self.busy && self.bus_master && !self.paused;
         let linked = self.status == LINK_UP;
         if !running || !linked || self.issued == 0 {
             return None;

@@ -14,6 +14,8 @@ use crate::sys::vectored::{self, IoVecs};
 const BUDGET: usize = 64;
 /// Where `num_buffers` is in the header, and its size.
 const NUM_BUFFERS: u64 = 10;
+/// After so many errors in a row nothing is expected of the tap any more.
+const MAX_ERRORS: u32 = 4096;
 /// The most buffers that take part in one read.
 const MAX_VECS: usize = 1024;
 
@@ -28,12 +30,23 @@ pub(super) struct Receiver {
     needed: u64,
     /// The tap ended: nothing comes from it any more.
     dead: bool,
+    /// Errors in a row.
+    errors: u32,
+    /// The function may not access memory: nothing is received until the kick that comes when it may.
+    held: bool,
 }
 
 struct Buffer {
     pending: Pending,
     segments: Segments,
     len: u64,
+}
+
+/// Whether nothing comes after this error: the tap is gone.
+pub(super) fn is_end(error: &io::Error) -> bool {
+    let gone = [libc::EBADFD, libc::EBADF, libc::ENODEV];
+    error.kind() == io::ErrorKind::UnexpectedEof
+        || error.raw_os_error().is_some_and(|errno| gone.contains(&errno))
 }
 
 impl Receiver {
@@ -49,11 +62,12 @@ impl Receiver {
             if self.merge { self.capacity } else { self.buffers.front().map_or(0, |buffer| buffer.len) };
         // A driver with less than that in its whole ring gets what fits.
         let all = self.buffers.len() >= ring_size || !self.merge;
-        !self.dead && (whole >= self.needed || all && whole > 0)
+        !self.dead && !self.held && (whole >= self.needed || all && whole > 0)
     }
 
     /// Takes buffers until there is room for any frame.
     pub(super) fn refill(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        self.held = !queue.may_serve();
         while self.capacity < self.needed || !self.merge && self.buffers.is_empty() {
             let Some(Request { pending, chain }) = queue.pop()? else { break };
             match chain {
@@ -79,14 +93,22 @@ impl Receiver {
                 break;
             }
             match self.read_frame(tap, queue.memory()) {
-                Ok(Some(count)) => self.deliver(count, queue)?,
+                Ok(Some(count)) => {
+                    self.errors = 0;
+                    self.deliver(count, queue)?;
+                }
                 Ok(None) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
+                Err(error) if is_end(&error) || self.errors >= MAX_ERRORS => {
                     tracing::warn!(%error, "the tap ended");
                     self.dead = true;
                     break;
+                }
+                // The kernel drops a frame that it cannot describe.
+                Err(error) => {
+                    tracing::debug!(%error, "a frame of the tap is lost");
+                    self.errors += 1;
                 }
             }
         }

@@ -7,6 +7,8 @@ use vm_memory::{Bytes, GuestAddress};
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
 use super::NetDevice;
 use super::offload::{GUEST_CSUM, MRG_RXBUF};
+use super::receive::is_end;
+use crate::pci::Function as _;
 
 const LARGE: u64 = GUEST_CSUM | 1 << 7;
 
@@ -132,6 +134,38 @@ fn a_reset_lets_go_of_the_buffers() {
         send(&wire, &frame(90, round));
         assert_eq!(guest.wait(0, 1), [(0, 102)]);
     }
+}
+
+/// A kernel that is started by another (kexec) would find frames in its memory.
+#[test]
+fn nothing_is_received_while_the_function_may_not_access_memory() {
+    let (mut guest, wire) = guest();
+    guest.start(VERSION_1 | MRG_RXBUF, 8);
+    offer(&mut guest, 4, 1600);
+    send(&wire, &frame(90, 1));
+    assert_eq!(guest.wait(0, 1), [(0, 102)], "its buffers are taken");
+    guest.write_config(4, &[2, 0]);
+    let before = bytes(&guest, BUFFERS, 4 * 1600);
+    send(&wire, &frame(90, 2));
+    // The worker saw the frame, or will when it goes on.
+    assert!(guest.device.pause());
+    guest.device.resume();
+    assert!(guest.device.pause());
+    assert_eq!((guest.answers(0), bytes(&guest, BUFFERS, 4 * 1600) == before), (vec![], true));
+    guest.device.resume();
+    guest.write_config(4, &[6, 0]);
+    assert_eq!(guest.wait(0, 1), [(1, 102)]);
+}
+
+#[test]
+fn only_a_tap_that_is_gone_ends_receiving() {
+    use rustix::io::Errno;
+    for (errno, end) in
+        [(Errno::INVAL, false), (Errno::NOMEM, false), (Errno::BADFD, true), (Errno::NODEV, true)]
+    {
+        assert_eq!(is_end(&errno.into()), end, "{errno:?}");
+    }
+    assert!(is_end(&std::io::ErrorKind::UnexpectedEof.into()));
 }
 
 #[test]

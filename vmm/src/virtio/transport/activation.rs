@@ -57,13 +57,15 @@ impl Life {
     /// Waits for the worker's end.
     pub(super) fn stop(&mut self) {
         if let Self::Serving(worker) | Self::Leaving(worker) = mem::replace(self, Self::Gone) {
-            worker.join();
+            worker.stop();
         }
     }
 
-    pub(super) fn pause(&self) {
-        if let Self::Serving(worker) = self {
-            worker.pause();
+    pub(super) fn pause(&self) -> bool {
+        match self {
+            Self::Serving(worker) => worker.pause(),
+            Self::Leaving(worker) => worker.is_over_in_time(),
+            Self::Idle(_) | Self::Gone => true,
         }
     }
 

@@ -5,7 +5,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
-use super::super::{DeviceContext, PciDevice};
+use super::super::{Device, DeviceContext, DeviceInfo, PciDevice, Queues, RingError};
 use crate::bus::Bus;
 use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
@@ -319,4 +319,32 @@ proptest! {
         guest.write_config(4, &[6, 0]);
         guest.start(VERSION_1, 8);
     }
+}
+
+/// A device whose worker does not survive a request.
+struct Panics;
+
+impl Device for Panics {
+    fn info(&self) -> DeviceInfo {
+        Rng.info()
+    }
+
+    fn process_queue(&mut self, _: usize, queues: &mut Queues) -> Result<(), RingError> {
+        match queues.get(0)?.pop()? {
+            Some(_) => panic!("as a test has it"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_panics_makes_the_device_ask_for_reset_and_holds_nobody_up() {
+    let mut guest = Guest::new(Box::new(Panics));
+    guest.start(VERSION_1, 4);
+    guest.add(0, &[(BUFFERS, 16, true)]);
+    guest.kick(0);
+    guest.wait_for_plea();
+    assert!(guest.device.pause(), "nothing runs");
+    guest.device.resume();
+    guest.device.stop();
 }
