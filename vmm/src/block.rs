@@ -1,12 +1,15 @@
 //! Where a disk's content is kept, whatever bus the disk is on.
 
 mod counted;
+pub(crate) mod engine;
 mod held;
 mod qcow2;
 mod raw;
 
+use std::fs::File;
 use std::io;
 
+use self::engine::ImageFile;
 use crate::config::{Disk, DiskImage};
 use crate::memory::{GuestMemory, Segments};
 
@@ -46,6 +49,25 @@ pub(crate) trait Backend: Send {
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// Reads as zeros from now on; with `unmap`, the space may be freed.
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
+    /// Where all of these bytes are in a file, as they are, and at which offset, so that they can be read there, or
+    /// written, beside other requests. `None`: only [`Self::read`] and [`Self::write`] know. What it says holds until
+    /// a discard, or zeros, are begun.
+    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)>;
+    /// Prepares a flush: what was written is on stable storage when the image's file is. False: only [`Self::flush`]
+    /// can do it.
+    fn prepare_flush(&mut self) -> bool;
+    /// The image's file could not be flushed, after [`Self::prepare_flush`].
+    fn flush_failed(&mut self, error: &io::Error);
+}
+
+/// Files of its own of what a disk's image and the one below it are, for an engine.
+pub(crate) fn files(disk: &Disk) -> io::Result<Vec<File>> {
+    match disk.image() {
+        DiskImage::Raw(file) => Ok(vec![file.try_clone()?]),
+        DiskImage::Qcow2 { image, backing } => {
+            [Some(image), backing.as_ref()].into_iter().flatten().map(File::try_clone).collect()
+        }
+    }
 }
 
 /// Opens the image of a disk on file descriptors of its own.
@@ -75,8 +97,18 @@ impl Stable {
             Some(kind) => {
                 Err(io::Error::new(kind, "what was written before could not be flushed and is lost"))
             }
-            None => sync().inspect_err(|error| self.lost = Some(error.kind())),
+            None => sync().inspect_err(|error| self.failed(error)),
         }
+    }
+
+    /// A flush failed.
+    fn failed(&mut self, error: &io::Error) {
+        self.lost = Some(error.kind());
+    }
+
+    /// Whether no flush has failed.
+    fn is_intact(&self) -> bool {
+        self.lost.is_none()
     }
 }
 

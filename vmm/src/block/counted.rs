@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::Backend;
+use super::engine::ImageFile;
 use crate::config::DiskCounters;
 use crate::memory::{GuestMemory, Segments};
 
@@ -44,5 +45,17 @@ impl Backend for Counted {
 
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         self.backend.write_zeroes(offset, len, unmap)
+    }
+
+    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)> {
+        self.backend.locate(offset, len, write)
+    }
+
+    fn prepare_flush(&mut self) -> bool {
+        self.backend.prepare_flush()
+    }
+
+    fn flush_failed(&mut self, error: &io::Error) {
+        self.backend.flush_failed(error);
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use vireo_vmconfig::ErrorPolicy;
 
 use super::Backend;
+use super::engine::ImageFile;
 use crate::config::{Answer, DiskStall, answer};
 use crate::memory::{GuestMemory, Segments};
 
@@ -70,5 +71,17 @@ impl Backend for Held {
 
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         self.attempt(|backend| backend.write_zeroes(offset, len, unmap))
+    }
+
+    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)> {
+        self.backend.locate(offset, len, write)
+    }
+
+    fn prepare_flush(&mut self) -> bool {
+        self.backend.prepare_flush()
+    }
+
+    fn flush_failed(&mut self, error: &io::Error) {
+        self.backend.flush_failed(error);
     }
 }

@@ -6,8 +6,9 @@ use imago::file::File as Storage;
 use imago::io_buffers::{IoVector, IoVectorMut};
 use imago::qcow2::Qcow2;
 use imago::raw::Raw;
-use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, StorageOpenOptions};
+use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, ShallowMapping, StorageOpenOptions};
 
+use super::engine::ImageFile;
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 
 /// A qcow2 image, over a raw one where it has a backing file.
@@ -99,5 +100,39 @@ impl Backend for Qcow2Image {
 
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()> {
         if unmap { self.image.discard_to_zero(offset, len) } else { self.image.write_zeroes(offset, len) }
+    }
+
+    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)> {
+        let mut found = None;
+        let (mut at, end) = (offset, offset.checked_add(len)?);
+        // Clusters that follow each other in the file are one piece.
+        while at < end {
+            let (mapping, covered) = self.image.inner().get_mapping(at, end - at).ok()?;
+            let (file, start, writable) = match mapping {
+                ShallowMapping::Raw { offset, writable, .. } => (ImageFile::Image, offset, writable),
+                // The backing image is raw: its bytes are where they are.
+                ShallowMapping::Indirect { layer, offset, writable, .. } => {
+                    let within = offset.checked_add(covered.min(end - at))? <= layer.size();
+                    (within.then_some(ImageFile::Backing)?, offset, writable)
+                }
+                _ => return None,
+            };
+            let begin = start.checked_sub(at - offset)?;
+            let same = found.is_none_or(|found| found == (file, begin));
+            if write && !writable || !same || covered == 0 {
+                return None;
+            }
+            found = Some((file, begin));
+            at = at.checked_add(covered)?;
+        }
+        found
+    }
+
+    fn prepare_flush(&mut self) -> bool {
+        self.stable.is_intact() && self.image.flush().is_ok()
+    }
+
+    fn flush_failed(&mut self, error: &io::Error) {
+        self.stable.failed(error);
     }
 }

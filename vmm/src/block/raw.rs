@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
+use super::engine::ImageFile;
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 use crate::sys::vectored;
 
@@ -73,5 +74,17 @@ impl Backend for Raw {
             offset = offset.saturating_add(u64::try_from(zeros.len()).unwrap_or(u64::MAX));
         }
         Ok(())
+    }
+
+    fn locate(&mut self, offset: u64, _: u64, _: bool) -> Option<(ImageFile, u64)> {
+        Some((ImageFile::Image, offset))
+    }
+
+    fn prepare_flush(&mut self) -> bool {
+        self.stable.is_intact()
+    }
+
+    fn flush_failed(&mut self, error: &io::Error) {
+        self.stable.failed(error);
     }
 }

@@ -59,14 +59,24 @@ impl Segments {
     /// The host's view of the bytes.
     pub(crate) fn slices<'a>(&self, memory: &'a GuestMemory) -> io::Result<Vec<VolatileSlice<'a>>> {
         let mut slices = Vec::with_capacity(self.0.len());
+        self.for_each_slice(memory, |slice| slices.push(slice))?;
+        Ok(slices)
+    }
+
+    /// Hands over the host's view of the bytes, in order.
+    pub(crate) fn for_each_slice<'a>(
+        &self,
+        memory: &'a GuestMemory,
+        mut take: impl FnMut(VolatileSlice<'a>),
+    ) -> io::Result<()> {
         for segment in &self.0 {
             let len = usize::try_from(segment.len).map_err(io::Error::other)?;
             // A buffer may lie across the seam of two mappings.
             for slice in memory.get_slices(segment.address, len) {
-                slices.push(slice.map_err(io::Error::other)?);
+                take(slice.map_err(io::Error::other)?);
             }
         }
-        Ok(slices)
+        Ok(())
     }
 
     /// The bytes as the kernel takes them.

@@ -8,6 +8,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use vm_memory::VolatileSlice;
 use vm_memory::volatile_memory::PtrGuardMut;
 
+use crate::memory::{GuestMemory, Segments};
+
+/// The most buffers of one call (`IOV_MAX`).
+const MAX_VECTORS: usize = 1024;
+
 /// Buffers in guest memory as the kernel takes them. They stay mapped as long as this lives.
 pub(crate) struct IoVecs<'a> {
     vecs: Vec<libc::iovec>,
@@ -16,7 +21,7 @@ pub(crate) struct IoVecs<'a> {
 }
 
 impl<'a> IoVecs<'a> {
-    /// At most `IOV_MAX` (1024) of them take part in one call.
+    /// At most `IOV_MAX` of them take part in one call.
     pub(crate) fn new(slices: impl IntoIterator<Item = VolatileSlice<'a>>) -> Self {
         let mut len: u64 = 0;
         let vecs = slices
@@ -57,9 +62,57 @@ impl<'a> IoVecs<'a> {
     }
 
     fn raw(&self) -> (*const libc::iovec, libc::c_int) {
-        let count = self.vecs.len().min(1024);
+        let count = self.vecs.len().min(MAX_VECTORS);
         (self.vecs.as_ptr(), libc::c_int::try_from(count).unwrap_or(0))
     }
+}
+
+/// Buffers in guest memory for a call that the kernel carries out later. Whoever fills it keeps them mapped until then.
+#[derive(Debug, Default)]
+pub(crate) struct Vectors(Vec<Vector>);
+
+/// The layout of `iovec`, with an address that may be sent to another thread.
+#[repr(C)]
+#[derive(Debug)]
+struct Vector {
+    base: usize,
+    len: usize,
+}
+
+const _: () = assert!(
+    size_of::<Vector>() == size_of::<libc::iovec>() && align_of::<Vector>() == align_of::<libc::iovec>()
+);
+
+impl Vectors {
+    /// Takes these buffers instead of those before; where they are, and how many.
+    ///
+    /// # Errors
+    /// When they are more than one call takes, or not in RAM.
+    pub(crate) fn fill(
+        &mut self,
+        segments: &Segments,
+        memory: &GuestMemory,
+    ) -> io::Result<(*const libc::iovec, u32)> {
+        self.0.clear();
+        segments.for_each_slice(memory, |slice| {
+            let base = slice.ptr_guard_mut().as_ptr().expose_provenance();
+            self.0.push(Vector { base, len: slice.len() });
+        })?;
+        if self.0.len() > MAX_VECTORS {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok((self.0.as_ptr().cast(), u32::try_from(self.0.len()).map_err(io::Error::other)?))
+    }
+}
+
+/// Reads all of `to` from `offset` of a file if the host has it in memory, else nothing. Whether it did.
+pub(crate) fn read_cached_at(file: BorrowedFd<'_>, to: &IoVecs<'_>, offset: u64) -> bool {
+    let (vecs, count) = to.raw();
+    let Ok(offset) = i64::try_from(offset) else { return false };
+    #[expect(unsafe_code, reason = "reads into guest memory, which is not a Rust slice")]
+    // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+    let done = unsafe { libc::preadv2(file.as_raw_fd(), vecs, count, offset, libc::RWF_NOWAIT) };
+    u64::try_from(done).is_ok_and(|done| done == to.len())
 }
 
 /// Reads all of `to` from `offset` of a file. The end of the file within is an error.

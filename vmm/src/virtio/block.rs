@@ -1,6 +1,9 @@
 //! The block device (section 5.2).
 
 mod device;
+mod flight;
+#[cfg(test)]
+mod flight_tests;
 mod request;
 #[cfg(test)]
 mod tests;

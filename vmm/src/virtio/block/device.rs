@@ -1,5 +1,8 @@
+use std::fs::File;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 use virtio_bindings::virtio_blk::{
     VIRTIO_BLK_F_BLK_SIZE, VIRTIO_BLK_F_DISCARD, VIRTIO_BLK_F_FLUSH, VIRTIO_BLK_F_RO, VIRTIO_BLK_F_SEG_MAX,
@@ -7,11 +10,14 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError,
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+    VirtQueue,
 };
+use super::flight::{Flight, Landed, Started};
 use super::request::{InvalidRequest, Limits, Operation, Range, Request};
+use crate::block::engine::ImageFile;
 use crate::block::{self, Backend, ImageError, MAX_RANGE_SECTORS, MAX_RANGES, SECTOR};
-use crate::config::{Disk, DiskSerial, DiskStall, Stalls};
+use crate::config::{Disk, DiskCounters, DiskSerial, DiskStall, Stalls};
 
 /// Section 5.
 const DEVICE_ID: u16 = 2;
@@ -26,15 +32,33 @@ const STATUS_OK: u8 = 0;
 const STATUS_IOERR: u8 = 1;
 const STATUS_UNSUPP: u8 = 2;
 
+/// How many requests are begun before the worker looks at everything else.
+const BUDGET: usize = 256;
+
 /// A disk.
 pub struct Block {
     backend: Box<dyn Backend>,
     limits: Limits,
     serial: DiskSerial,
     stall: Arc<DiskStall>,
+    counters: Arc<DiskCounters>,
     write_through: bool,
     /// The driver knows of the cache, so that it sends flushes.
     flushes: bool,
+    parallel: Parallel,
+    /// Requests wait in the queue because as many as possible are in flight.
+    is_behind: bool,
+    /// What was over while the function could not access memory: answered after the kick that comes when it can.
+    unanswered: Vec<Landed>,
+}
+
+/// How requests are carried out beside each other.
+enum Parallel {
+    /// Nothing was asked for yet.
+    Unused(Vec<File>),
+    Flight(Flight),
+    /// The host has no means: one request at a time.
+    Impossible,
 }
 
 impl Block {
@@ -42,41 +66,201 @@ impl Block {
     pub fn new(disk: &Disk) -> Result<Self, ImageError> {
         let backend = block::open(disk, disk.is_read_only())?;
         let sectors = backend.sectors();
-        let limits = Limits { sectors, read_only: disk.is_read_only() };
-        let write_through = disk.is_write_through();
-        let stall = disk.stall().clone();
-        Ok(Self { backend, limits, serial: *disk.id(), stall, write_through, flushes: false })
+        Ok(Self {
+            backend,
+            limits: Limits { sectors, read_only: disk.is_read_only() },
+            serial: *disk.id(),
+            stall: disk.stall().clone(),
+            counters: disk.counters().clone(),
+            write_through: disk.is_write_through(),
+            flushes: false,
+            parallel: Parallel::Unused(block::files(disk).map_err(ImageError::Open)?),
+            is_behind: false,
+            unanswered: Vec::new(),
+        })
     }
 
-    fn answer(
+    /// Requests beside each other are this engine's.
+    #[cfg(test)]
+    pub(super) fn with_engine(self, engine: Box<dyn block::engine::Engine>) -> Self {
+        Self { parallel: Parallel::Flight(Flight::on(engine)), ..self }
+    }
+
+    /// What carries out requests beside each other; made when it is first needed, on the thread that uses it.
+    fn flight(&mut self, memory: &GuestMemory) -> Option<&mut Flight> {
+        if let Parallel::Unused(files) = &mut self.parallel {
+            self.parallel = match Flight::new(std::mem::take(files), memory) {
+                Ok(flight) => Parallel::Flight(flight),
+                Err(error) => {
+                    tracing::warn!(%error, "a disk serves one request at a time");
+                    Parallel::Impossible
+                }
+            };
+        }
+        self.in_flight()
+    }
+
+    fn in_flight(&mut self) -> Option<&mut Flight> {
+        match &mut self.parallel {
+            Parallel::Flight(flight) => Some(flight),
+            Parallel::Unused(_) | Parallel::Impossible => None,
+        }
+    }
+
+    /// Takes requests from the queue as long as there are any, and room.
+    fn serve(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        queue.begin()?;
+        let unanswered = std::mem::take(&mut self.unanswered);
+        self.answer_all(queue, unanswered)?;
+        self.is_behind = false;
+        for _ in 0..BUDGET {
+            if self.in_flight().is_some_and(|flight| flight.is_full()) {
+                self.is_behind = true;
+                return self.land(queue);
+            }
+            let Some(super::super::Request { pending, chain }) = queue.pop()? else {
+                return self.land(queue);
+            };
+            self.accept(queue, pending, chain)?;
+        }
+        queue.again();
+        self.land(queue)
+    }
+
+    /// Begins a request, or carries it out.
+    fn accept(
         &mut self,
-        memory: &GuestMemory,
+        queue: &mut VirtQueue,
         pending: Pending,
         chain: Result<Chain, ChainError>,
-    ) -> Finished {
+    ) -> Result<(), RingError> {
         let request = match chain {
-            Ok(chain) => Request::parse(memory, chain, self.limits),
+            Ok(chain) => Request::parse(queue.memory(), chain, self.limits),
             Err(error) => {
                 tracing::debug!(%error, "invalid descriptor chain");
                 None
             }
         };
-        let Some(Request { status, data, operation }) = request else { return pending.finish(0) };
-        let outcome = match operation {
-            Ok(operation) => match self.perform(memory, operation) {
-                Ok(()) => STATUS_OK,
-                Err(error) => {
-                    tracing::warn!(%error, "a disk request failed");
-                    STATUS_IOERR
-                }
-            },
-            Err(InvalidRequest::IoError) => STATUS_IOERR,
-            Err(InvalidRequest::Unsupported) => STATUS_UNSUPP,
+        let Some(Request { status, data, operation }) = request else { return queue.push(pending.finish(0)) };
+        let operation = match operation {
+            Ok(operation) => operation,
+            Err(invalid) => {
+                let status_byte = match invalid {
+                    InvalidRequest::IoError => STATUS_IOERR,
+                    InvalidRequest::Unsupported => STATUS_UNSUPP,
+                };
+                return queue.push(answer(queue.memory(), pending, &status, data, status_byte));
+            }
         };
-        if let Err(error) = status.write(memory, &[outcome]) {
-            tracing::debug!(%error, "a status byte could not be written");
+        let started = Started { pending, status, data, operation, since: Instant::now() };
+        let Some(started) = self.begin(queue, started)? else { return Ok(()) };
+        // Its space may be another's afterwards: nothing may be on its way there.
+        if matches!(started.operation, Operation::Discard(_) | Operation::WriteZeroes(_)) {
+            self.land_all(queue)?;
         }
-        pending.finish(u32::try_from(data).unwrap_or(u32::MAX).saturating_add(1))
+        let finished = self.carry_out(queue.memory(), started);
+        queue.push(finished)?;
+        queue.publish()
+    }
+
+    /// Begins a request beside those in flight; gives it back where that cannot be, or takes longer.
+    fn begin(&mut self, queue: &mut VirtQueue, started: Started) -> Result<Option<Started>, RingError> {
+        let durable = self.write_through || !self.flushes;
+        let is_empty = self.in_flight().is_none_or(|flight| flight.is_empty());
+        let alone = is_empty && !queue.has_more()?;
+        let place = match &started.operation {
+            Operation::Read { to, .. } if to.is_empty() => None,
+            Operation::Read { offset, to } => self.backend.locate(*offset, to.len(), false),
+            // Into the host's cache: no detour is faster.
+            Operation::Write { from, .. } if from.is_empty() || alone && !durable => None,
+            Operation::Write { offset, from } => self.backend.locate(*offset, from.len(), true),
+            Operation::Flush if self.backend.prepare_flush() => Some((ImageFile::Image, 0)),
+            Operation::Flush | Operation::Id { .. } | Operation::Discard(_) | Operation::WriteZeroes(_) => {
+                None
+            }
+        };
+        let (Some(place), Some(flight)) = (place, self.flight(queue.memory())) else {
+            return Ok(Some(started));
+        };
+        Ok(flight.begin(started, place, durable).err())
+    }
+
+    /// Begins what was prepared, and answers what is over.
+    fn land(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        let Some(flight) = self.in_flight() else { return queue.publish() };
+        flight.commit().map_err(RingError::Host)?;
+        let landed = flight.landed();
+        self.answer_all(queue, landed)
+    }
+
+    /// Answers all that is in flight, when it is over.
+    fn land_all(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
+        let Some(flight) = self.in_flight() else { return Ok(()) };
+        let landed = flight.land_all().map_err(RingError::Host)?;
+        self.answer_all(queue, landed)
+    }
+
+    fn answer_all(&mut self, queue: &mut VirtQueue, landed: Vec<Landed>) -> Result<(), RingError> {
+        if !queue.may_serve() {
+            self.unanswered.extend(landed);
+            return Ok(());
+        }
+        let mut failed = Vec::new();
+        for Landed { started, moved } in landed {
+            if self.is_complete(&started, moved) {
+                let Started { pending, status, data, .. } = started;
+                queue.push(answer(queue.memory(), pending, &status, data, STATUS_OK))?;
+            } else {
+                failed.push(started);
+            }
+        }
+        queue.publish()?;
+        if failed.is_empty() {
+            return Ok(());
+        }
+        // What serves one request at a time knows how to go on after an error; nothing else runs meanwhile, since it
+        // may hold the request until the host can carry it out.
+        let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
+        for started in failed {
+            let finished = self.carry_out(queue.memory(), started);
+            queue.push(finished)?;
+        }
+        self.answer_all(queue, others.unwrap_or_default())
+    }
+
+    /// Whether the operation of a request did all of it; counts it then.
+    fn is_complete(&mut self, started: &Started, moved: io::Result<u64>) -> bool {
+        let (counter, len) = match &started.operation {
+            Operation::Read { to, .. } => (&self.counters.read, to.len()),
+            Operation::Write { from, .. } => (&self.counters.written, from.len()),
+            _ => (&self.counters.flushed, 0),
+        };
+        match moved {
+            Ok(moved) if moved == len => {
+                counter.count(len, started.since.elapsed());
+                true
+            }
+            Ok(_) => false,
+            Err(error) => {
+                if matches!(started.operation, Operation::Flush) {
+                    self.backend.flush_failed(&error);
+                }
+                false
+            }
+        }
+    }
+
+    /// Carries out a request while nothing else is served.
+    fn carry_out(&mut self, memory: &GuestMemory, started: Started) -> Finished {
+        let Started { pending, status, data, operation, .. } = started;
+        let outcome = match self.perform(memory, operation) {
+            Ok(()) => STATUS_OK,
+            Err(error) => {
+                tracing::warn!(%error, "a disk request failed");
+                STATUS_IOERR
+            }
+        };
+        answer(memory, pending, &status, data, outcome)
     }
 
     fn perform(&mut self, memory: &GuestMemory, operation: Operation) -> io::Result<()> {
@@ -153,8 +337,44 @@ impl Device for Block {
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
-        queues.get(queue)?.drain(|memory, pending, chain| self.answer(memory, pending, chain))
+        self.serve(queues.get(queue)?)
     }
+
+    fn source(&self) -> Option<BorrowedFd<'_>> {
+        match &self.parallel {
+            Parallel::Flight(flight) => Some(flight.source()),
+            Parallel::Unused(_) | Parallel::Impossible => None,
+        }
+    }
+
+    fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        let queue = queues.get(0)?;
+        self.land(queue)?;
+        if self.is_behind { self.serve(queue) } else { Ok(()) }
+    }
+
+    fn settle(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        self.land_all(queues.get(0)?)
+    }
+
+    fn deactivate(&mut self) {
+        // The driver takes its buffers back; nobody learns what became of the requests.
+        self.unanswered.clear();
+        if let Some(flight) = self.in_flight()
+            && let Err(error) = flight.land_all()
+        {
+            tracing::error!(%error, "requests of a disk cannot be waited for");
+            self.parallel = Parallel::Impossible;
+        }
+    }
+}
+
+/// Writes the status of a request.
+fn answer(memory: &GuestMemory, pending: Pending, status: &Segments, data: u64, outcome: u8) -> Finished {
+    if let Err(error) = status.write(memory, &[outcome]) {
+        tracing::debug!(%error, "a status byte could not be written");
+    }
+    pending.finish(u32::try_from(data).unwrap_or(u32::MAX).saturating_add(1))
 }
 
 /// The configuration space (section 5.2.4).

@@ -1,0 +1,205 @@
+//! Requests in flight, on an engine that completes them when it is told to.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use vm_memory::{Bytes, GuestAddress};
+use vmm_sys_util::eventfd::EventFd;
+
+use super::super::testing::{BUFFERS, Guest, VERSION_1};
+use super::Block;
+use crate::block::engine::{Completion, Engine, FileOperation, ImageFile};
+use crate::config::{Disk, DiskImage};
+use crate::pci::Function as _;
+
+const FEATURES: u64 = VERSION_1 | 1 << 9;
+const COMMAND: u64 = 4;
+const MEMORY: u8 = 2;
+const BUS_MASTER: u8 = 4;
+
+#[derive(Default)]
+struct State {
+    /// Tags and byte offsets of reads.
+    running: Vec<(usize, u64)>,
+    completed: Vec<Completion>,
+    waited: u32,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    notify: EventFd,
+}
+
+#[derive(Clone)]
+struct Manual(Arc<Shared>);
+
+impl Manual {
+    fn new() -> Self {
+        let notify = EventFd::new(libc::EFD_NONBLOCK).unwrap();
+        Self(Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), notify }))
+    }
+
+    fn when(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let state = self.0.state.lock().unwrap();
+        self.0.changed.wait_while(state, |state| !condition(state)).unwrap()
+    }
+
+    /// Completes the read at a byte offset.
+    fn complete(&self, offset: u64, moved: io::Result<u64>) {
+        let mut state = self.when(|state| state.running.iter().any(|running| running.1 == offset));
+        let at = state.running.iter().position(|running| running.1 == offset).unwrap();
+        let (tag, _) = state.running.remove(at);
+        state.completed.push(Completion { tag, moved });
+        drop(state);
+        self.0.changed.notify_all();
+        self.0.notify.write(1).unwrap();
+    }
+}
+
+impl Engine for Manual {
+    fn prepare(&mut self, tag: usize, _: ImageFile, operation: FileOperation<'_>) -> io::Result<()> {
+        let FileOperation::Read { offset, .. } = operation else { return Err(io::ErrorKind::Other.into()) };
+        self.0.state.lock().unwrap().running.push((tag, offset));
+        self.0.changed.notify_all();
+        Ok(())
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn take_completed(&mut self, completed: &mut Vec<Completion>) {
+        let _ = self.0.notify.read();
+        completed.append(&mut self.0.state.lock().unwrap().completed);
+    }
+
+    fn wait(&mut self) -> io::Result<()> {
+        self.0.state.lock().unwrap().waited += 1;
+        self.0.changed.notify_all();
+        drop(self.when(|state| !state.completed.is_empty()));
+        Ok(())
+    }
+
+    fn source(&self) -> BorrowedFd<'_> {
+        #[expect(unsafe_code, reason = "an EventFd lends its descriptor as a number only")]
+        // SAFETY: it is open as long as `self` is borrowed.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.0.notify.as_raw_fd()) };
+        fd
+    }
+}
+
+fn image() -> File {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&[0x5a; 64 << 10]).unwrap();
+    file
+}
+
+fn guest(engine: &Manual) -> Guest {
+    let disk = Disk::new(DiskImage::Raw(image()));
+    let mut guest = Guest::new(Box::new(Block::new(&disk).unwrap().with_engine(Box::new(engine.clone()))));
+    guest.start(FEATURES, 64);
+    guest
+}
+
+/// Asks for one sector; the head, and where the status will be.
+fn read(guest: &mut Guest, sector: u64) -> (u32, GuestAddress) {
+    let at = BUFFERS + sector * 0x1000;
+    guest.memory.write_obj(0_u32, GuestAddress(at)).unwrap();
+    guest.memory.write_obj(sector, GuestAddress(at + 8)).unwrap();
+    guest.memory.write_obj(0xee_u8, GuestAddress(at + 16)).unwrap();
+    let head = guest.add(0, &[(at, 16, false), (at + 0x200, 512, true), (at + 16, 1, true)]);
+    guest.kick(0);
+    (head.into(), GuestAddress(at + 16))
+}
+
+fn status(guest: &Guest, at: GuestAddress) -> u8 {
+    guest.memory.read_obj(at).unwrap()
+}
+
+#[test]
+fn requests_are_answered_in_the_order_in_which_they_are_over() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    let asked: Vec<_> = (0..3).map(|sector| read(&mut guest, sector)).collect();
+    drop(engine.when(|state| state.running.len() == 3));
+    for sector in [1, 0, 2_usize] {
+        engine.complete(sector as u64 * 512, Ok(512));
+        let (head, at) = asked[sector];
+        assert_eq!(guest.wait(0, 1), [(head, 513)]);
+        assert_eq!(status(&guest, at), 0);
+    }
+}
+
+#[test]
+fn a_request_that_did_not_do_all_is_carried_out_again() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    for moved in [Ok(100), Err(io::ErrorKind::Interrupted.into())] {
+        let (_, at) = read(&mut guest, 3);
+        engine.complete(3 * 512, moved);
+        guest.wait(0, 1);
+        assert_eq!(status(&guest, at), 0);
+        let mut data = [0; 512];
+        guest.memory.read_slice(&mut data, GuestAddress(BUFFERS + 3 * 0x1000 + 0x200)).unwrap();
+        assert_eq!(data, [0x5a; 512], "from the file");
+        guest.memory.write_slice(&[0; 512], GuestAddress(BUFFERS + 3 * 0x1000 + 0x200)).unwrap();
+    }
+}
+
+#[test]
+fn a_paused_disk_has_nothing_in_flight_and_begins_nothing() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    let (head, _) = read(&mut guest, 0);
+    drop(engine.when(|state| state.running.len() == 1));
+    let device = guest.device.clone();
+    let pausing = std::thread::spawn(move || device.pause());
+    // It waits for what is in flight.
+    drop(engine.when(|state| state.waited > 0));
+    engine.complete(0, Ok(512));
+    assert!(pausing.join().unwrap());
+    assert_eq!(guest.answers(0), [(head, 513)]);
+    let (head, _) = read(&mut guest, 1);
+    assert!(engine.0.state.lock().unwrap().running.is_empty(), "it is paused");
+    guest.device.resume();
+    engine.complete(512, Ok(512));
+    assert_eq!(guest.wait(0, 1), [(head, 513)]);
+}
+
+#[test]
+fn a_reset_waits_for_what_is_in_flight() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    let (_, at) = read(&mut guest, 0);
+    drop(engine.when(|state| state.running.len() == 1));
+    guest.write(0x14, &[0]);
+    drop(engine.when(|state| state.waited > 0));
+    assert_ne!(guest.status(), 0, "the buffers are still the device's");
+    engine.complete(0, Ok(512));
+    guest.reset();
+    assert_eq!(status(&guest, at), 0xee, "nobody is answered");
+    guest.start(FEATURES, 64);
+    let (head, _) = read(&mut guest, 2);
+    engine.complete(1024, Ok(512));
+    assert_eq!(guest.wait(0, 1), [(head, 513)]);
+}
+
+#[test]
+fn without_bus_mastering_no_answer_is_written() {
+    let engine = Manual::new();
+    let mut guest = guest(&engine);
+    let (head, at) = read(&mut guest, 0);
+    drop(engine.when(|state| state.running.len() == 1));
+    guest.write_config(COMMAND, &[MEMORY, 0]);
+    engine.complete(0, Ok(512));
+    // It rests with what is over, and without an answer.
+    assert!(guest.device.pause());
+    assert_eq!((guest.answers(0), status(&guest, at)), (vec![], 0xee));
+    guest.device.resume();
+    guest.write_config(COMMAND, &[MEMORY | BUS_MASTER, 0]);
+    assert_eq!(guest.wait(0, 1), [(head, 513)]);
+    assert_eq!(status(&guest, at), 0);
+}
