@@ -2,12 +2,14 @@
 
 mod counted;
 pub(crate) mod engine;
+mod format;
 mod held;
-mod qcow2;
 mod raw;
 
 use std::fs::File;
 use std::io;
+
+use rustix::fs::OFlags;
 
 use self::engine::ImageFile;
 use crate::config::{Disk, DiskImage};
@@ -26,6 +28,11 @@ pub enum ImageError {
     /// The host reported an error.
     #[error("the disk image cannot be opened")]
     Open(#[source] io::Error),
+    /// The file system cannot bypass the page cache.
+    #[error(
+        "the disk image's file system has no direct I/O, which the cache mode none needs: choose another mode"
+    )]
+    Direct(#[source] io::Error),
     /// Disks have whole sectors.
     #[error("the disk has {0} bytes, no multiple of 512")]
     Ragged(u64),
@@ -49,10 +56,12 @@ pub(crate) trait Backend: Send {
     fn discard(&mut self, offset: u64, len: u64) -> io::Result<()>;
     /// Reads as zeros from now on; with `unmap`, the space may be freed.
     fn write_zeroes(&mut self, offset: u64, len: u64, unmap: bool) -> io::Result<()>;
-    /// Where all of these bytes are in a file, as they are, and at which offset, so that they can be read there, or
-    /// written, beside other requests. `None`: only [`Self::read`] and [`Self::write`] know. What it says holds until
+    /// Where all bytes that these buffers take are in a file, as they are, and at which offset, so that they can be read
+    /// there, or written, beside other requests. `None`: only [`Self::read`] and [`Self::write`] know. What it says holds until
     /// a discard, or zeros, are begun.
-    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)>;
+    fn locate(&mut self, offset: u64, buffers: &Segments, write: bool) -> Option<(ImageFile, u64)>;
+    /// Whether nothing may be in flight while [`Self::write`] is called.
+    fn runs_alone(&self) -> bool;
     /// Prepares a flush: what was written is on stable storage when the image's file is. False: only [`Self::flush`]
     /// can do it.
     fn prepare_flush(&mut self) -> bool;
@@ -72,10 +81,17 @@ pub(crate) fn files(disk: &Disk) -> io::Result<Vec<File>> {
 
 /// Opens the image of a disk on file descriptors of its own.
 pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, ImageError> {
+    let direct = disk.is_direct();
+    if direct && let DiskImage::Raw(file) | DiskImage::Qcow2 { image: file, .. } = disk.image() {
+        let flags = rustix::fs::fcntl_getfl(file).map_err(|errno| ImageError::Direct(errno.into()))?;
+        rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)
+            .map_err(|errno| ImageError::Direct(errno.into()))?;
+    }
     let backend: Box<dyn Backend> = match disk.image() {
+        DiskImage::Raw(file) if direct => Box::new(format::Formatted::open_direct(file, read_only)?),
         DiskImage::Raw(file) => Box::new(raw::Raw::open(file)?),
         DiskImage::Qcow2 { image, backing } => {
-            Box::new(qcow2::Qcow2Image::open(image, backing.as_ref(), read_only)?)
+            Box::new(format::Formatted::open_qcow2(image, backing.as_ref(), (read_only, direct))?)
         }
     };
     let stall = disk.stall().clone();

@@ -111,22 +111,32 @@ impl Controls {
         self.outcome.report(Exit::Reset);
     }
 
-    /// Stops the vCPUs, then the devices: blocks until no vCPU runs and no request is in flight. RAM and disks do not
-    /// change until [`Self::resume`]. A device whose host does not answer is waited for 10 s, and named in the log.
-    pub fn pause(&self) {
+    /// Stops the vCPUs; blocks until none of them runs. Devices go on.
+    pub fn pause_vcpus(&self) {
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.pause();
         }
+    }
+
+    /// Stops the vCPUs, then the devices: blocks until no vCPU runs and no request is in flight. RAM and disks do not
+    /// change until [`Self::resume`]. A device whose host does not answer is waited for 10 s, and named in the log.
+    pub fn pause(&self) {
+        self.pause_vcpus();
         if let Some(pci) = self.pci.upgrade() {
             pci.pause();
         }
     }
 
-    /// Resumes the devices and the vCPUs.
-    pub fn resume(&self) {
+    /// Resumes the devices; vCPUs stay as they are.
+    pub fn resume_devices(&self) {
         if let Some(pci) = self.pci.upgrade() {
             pci.resume();
         }
+    }
+
+    /// Resumes the devices and the vCPUs.
+    pub fn resume(&self) {
+        self.resume_devices();
         if let Some(vcpus) = self.vcpus.upgrade() {
             vcpus.resume();
         }

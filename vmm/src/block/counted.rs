@@ -47,8 +47,12 @@ impl Backend for Counted {
         self.backend.write_zeroes(offset, len, unmap)
     }
 
-    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)> {
-        self.backend.locate(offset, len, write)
+    fn locate(&mut self, offset: u64, buffers: &Segments, write: bool) -> Option<(ImageFile, u64)> {
+        self.backend.locate(offset, buffers, write)
+    }
+
+    fn runs_alone(&self) -> bool {
+        self.backend.runs_alone()
     }
 
     fn prepare_flush(&mut self) -> bool {

@@ -76,8 +76,12 @@ impl Backend for Raw {
         Ok(())
     }
 
-    fn locate(&mut self, offset: u64, _: u64, _: bool) -> Option<(ImageFile, u64)> {
+    fn locate(&mut self, offset: u64, _: &Segments, _: bool) -> Option<(ImageFile, u64)> {
         Some((ImageFile::Image, offset))
+    }
+
+    fn runs_alone(&self) -> bool {
+        false
     }
 
     fn prepare_flush(&mut self) -> bool {

@@ -54,6 +54,7 @@ pub struct Disk {
     read_only: bool,
     serial: DiskSerial,
     write_through: bool,
+    direct: bool,
     boot_order: Option<u32>,
     counters: Arc<DiskCounters>,
     errors: ErrorPolicy,
@@ -106,6 +107,7 @@ impl Disk {
             read_only: false,
             serial: DiskSerial::default(),
             write_through: false,
+            direct: false,
             boot_order: None,
             counters: Arc::default(),
             errors: ErrorPolicy::Report,
@@ -138,6 +140,13 @@ impl Disk {
     #[must_use]
     pub fn write_through(mut self, yes: bool) -> Self {
         self.write_through = yes;
+        self
+    }
+
+    /// Reads and writes bypass the host's page cache (O_DIRECT); those of a backing image do not.
+    #[must_use]
+    pub fn direct(mut self, yes: bool) -> Self {
+        self.direct = yes;
         self
     }
 
@@ -195,6 +204,11 @@ impl Disk {
         &self.serial
     }
 
+    /// Whether reads and writes bypass the host's page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
     /// Whether writes are stable at once.
     pub fn is_write_through(&self) -> bool {
         self.write_through
@@ -204,8 +218,6 @@ impl Disk {
 impl TryFrom<vmconfig::Disk<DiskImage>> for Disk {
     type Error = DiskError;
 
-    /// The monitor always uses the page cache of the host: [`CacheMode::None`] is write-back, which is the same to the
-    /// guest.
     fn try_from(disk: vmconfig::Disk<DiskImage>) -> Result<Self, DiskError> {
         Ok(Self::new(disk.source)
             .attach(Attachment::new(disk.bus, disk.device)?)
@@ -213,6 +225,7 @@ impl TryFrom<vmconfig::Disk<DiskImage>> for Disk {
             .serial(DiskSerial::new(&disk.serial)?)
             .boot_order(disk.boot_order)
             .on_error(disk.error_policy)
+            .direct(disk.cache == CacheMode::None)
             .write_through(disk.cache == CacheMode::WriteThrough))
     }
 }

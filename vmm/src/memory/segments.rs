@@ -56,6 +56,13 @@ impl Segments {
         self.0.is_empty()
     }
 
+    /// Whether the buffers begin at multiples of `alignment`, and have as many bytes. Regions of RAM begin at pages, so
+    /// that what holds for guest addresses holds for the host's.
+    pub(crate) fn are_aligned(&self, alignment: u64) -> bool {
+        let is_multiple = |value: u64| value.is_multiple_of(alignment);
+        self.0.iter().all(|segment| is_multiple(segment.address.0) && is_multiple(segment.len.into()))
+    }
+
     /// The host's view of the bytes.
     pub(crate) fn slices<'a>(&self, memory: &'a GuestMemory) -> io::Result<Vec<VolatileSlice<'a>>> {
         let mut slices = Vec::with_capacity(self.0.len());

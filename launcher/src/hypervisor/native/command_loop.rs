@@ -48,7 +48,7 @@ impl CommandLoop {
                         self.apply(Controls::kill);
                     } else if self.desired.paused() {
                         // It may have been started before that was wanted.
-                        self.pause().await;
+                        self.pause(Controls::pause).await;
                     }
                 }
             }
@@ -68,13 +68,16 @@ impl CommandLoop {
             VmCommand::Reset => self.apply(Controls::reset),
             VmCommand::Pause => {
                 self.desired.pause(true);
-                self.pause().await;
+                self.pause(Controls::pause).await;
                 self.emit(Event::Paused);
             }
             VmCommand::Resume => {
                 self.desired.pause(false);
                 match self.stalls.any() {
-                    true => self.stalls.retry(),
+                    true => {
+                        self.apply(Controls::resume_devices);
+                        self.stalls.retry();
+                    }
                     false => self.apply(Controls::resume),
                 }
                 self.emit(Event::Resumed);
@@ -87,17 +90,18 @@ impl CommandLoop {
     async fn disk_failed(&mut self, change: StallChange) {
         let failures = self.stalls.update(change);
         if self.stalls.any() {
-            self.pause().await;
+            // The disk's worker is to try again.
+            self.pause(Controls::pause_vcpus).await;
         } else if !self.desired.paused() {
             self.apply(Controls::resume);
         }
         self.emit(Event::DisksFailed(failures));
     }
 
-    /// vCPUs stop once they are back from the devices, which may block.
-    async fn pause(&self) {
+    /// vCPUs stop once they are back from the devices, and devices once the host has answered, which may block.
+    async fn pause(&self, act: impl FnOnce(&Controls) + Send + 'static) {
         let Some(controls) = self.current.borrow().clone() else { return };
-        if tokio::task::spawn_blocking(move || controls.pause()).await.is_err() {
+        if tokio::task::spawn_blocking(move || act(&controls)).await.is_err() {
             tracing::error!("pausing the VM broke off");
         }
     }

@@ -154,8 +154,13 @@ impl Block {
         };
         let started = Started { pending, status, data, operation, since: Instant::now() };
         let Some(started) = self.begin(queue, started)? else { return Ok(()) };
-        // Its space may be another's afterwards: nothing may be on its way there.
-        if matches!(started.operation, Operation::Discard(_) | Operation::WriteZeroes(_)) {
+        // Its space may be another's afterwards, or it rewrites what is beside it: nothing may be on its way there.
+        let alone = match started.operation {
+            Operation::Discard(_) | Operation::WriteZeroes(_) => true,
+            Operation::Write { .. } => self.backend.runs_alone(),
+            Operation::Read { .. } | Operation::Flush | Operation::Id { .. } => false,
+        };
+        if alone {
             self.land_all(queue)?;
         }
         let finished = self.carry_out(queue.memory(), started);
@@ -170,10 +175,11 @@ impl Block {
         let alone = is_empty && !queue.has_more()?;
         let place = match &started.operation {
             Operation::Read { to, .. } if to.is_empty() => None,
-            Operation::Read { offset, to } => self.backend.locate(*offset, to.len(), false),
+            Operation::Read { offset, to } => self.backend.locate(*offset, to, false),
+            Operation::Write { from, .. } if from.is_empty() => None,
             // Into the host's cache: no detour is faster.
-            Operation::Write { from, .. } if from.is_empty() || alone && !durable => None,
-            Operation::Write { offset, from } => self.backend.locate(*offset, from.len(), true),
+            Operation::Write { .. } if alone && !durable && !self.backend.runs_alone() => None,
+            Operation::Write { offset, from } => self.backend.locate(*offset, from, true),
             Operation::Flush if self.backend.prepare_flush() => Some((ImageFile::Image, 0)),
             Operation::Flush | Operation::Id { .. } | Operation::Discard(_) | Operation::WriteZeroes(_) => {
                 None

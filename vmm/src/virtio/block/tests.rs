@@ -172,6 +172,55 @@ fn images_that_are_no_disks_are_refused() {
     assert!(matches!(Block::new(&qcow2), Err(ImageError::Unsupported("is not qcow2"))));
 }
 
+/// On a file system with direct I/O: what the host's page cache would hide is seen.
+#[test]
+fn a_disk_that_bypasses_the_cache_takes_any_sectors_and_buffers() {
+    let file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let mut model = pattern(1 << 20);
+    file.write_all_at(&model, 0).unwrap();
+    file.sync_all().unwrap();
+    let disk = raw(&file).direct(true);
+    let mut guest = match Block::new(&disk) {
+        Ok(block) => Guest::new(Box::new(block)),
+        Err(ImageError::Direct(error)) => {
+            eprintln!("not tested: the file system of the sources has no direct I/O ({error})");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    guest.start(FEATURES, 64);
+    // Aligned, unaligned in memory, unaligned in the file, both.
+    for (round, (at, sector, len)) in
+        [(DATA, 8, 4096), (DATA + 1, 16, 4096), (DATA, 33, 512), (DATA + 7, 41, 1536)].into_iter().enumerate()
+    {
+        let data = vec![u8::try_from(round).unwrap() + 1; len];
+        guest.memory.write_slice(&data, GuestAddress(at)).unwrap();
+        let buffer = u32::try_from(len).unwrap();
+        assert_eq!(ask(&mut guest, 1, sector, &[(at, buffer, false)]), 0);
+        let start = usize::try_from(sector * 512).unwrap();
+        model[start..start + len].copy_from_slice(&data);
+        assert_eq!(ask(&mut guest, 0, sector, &[(DATA + 0x4000 + 3, buffer, true)]), 0);
+        assert!(bytes(&guest, DATA + 0x4003, len) == data, "round {round}");
+    }
+    assert_eq!(ask(&mut guest, 4, 0, &[]), 0);
+    let mut back = vec![0; model.len()];
+    file.read_exact_at(&mut back, 0).unwrap_or_else(|_| {
+        // The file itself takes aligned buffers only now.
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::DIRECT).unwrap();
+        file.read_exact_at(&mut back, 0).unwrap();
+    });
+    assert!(back == model);
+}
+
+#[test]
+fn direct_io_is_refused_where_there_is_none() {
+    // Pipes have none, and no sectors either.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    let file = File::from(std::os::fd::OwnedFd::from(reader));
+    assert!(Block::new(&raw(&file).direct(true)).is_err());
+}
+
 fn qemu_img(arguments: &[&str]) {
     let output = Command::new("qemu-img").args(arguments).output().expect("qemu-img is installed");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -145,6 +145,9 @@ fn nothing_is_received_while_the_function_may_not_access_memory() {
     send(&wire, &frame(90, 1));
     assert_eq!(guest.wait(0, 1), [(0, 102)], "its buffers are taken");
     guest.write_config(4, &[2, 0]);
+    // What the worker was at has ended.
+    assert!(guest.device.pause());
+    guest.device.resume();
     let before = bytes(&guest, BUFFERS, 4 * 1600);
     send(&wire, &frame(90, 2));
     // The worker saw the frame, or will when it goes on.

@@ -11,26 +11,34 @@ use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, ShallowMapp
 use super::engine::ImageFile;
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
 
-/// A qcow2 image, over a raw one where it has a backing file.
+/// An image that imago reads and writes: qcow2, over a raw one where it has a backing file, and a raw one that bypasses
+/// the page cache, whose sectors may be smaller than what the host transfers.
 ///
 /// No file named by the image is opened: the backing image is given, and the gate rejects everything else.
-pub(super) struct Qcow2Image {
+pub(super) struct Formatted {
     image: FormatAccess<Storage>,
     sectors: u64,
+    /// Bytes that offsets and lengths, and addresses of buffers, are multiples of where they bypass the page cache.
+    alignment: u64,
     stable: Stable,
 }
 
-impl Qcow2Image {
-    pub(super) fn open(image: &File, backing: Option<&File>, read_only: bool) -> Result<Self, ImageError> {
+impl Formatted {
+    /// A qcow2 image. Its backing image is read through the page cache, which all its overlays share.
+    pub(super) fn open_qcow2(
+        image: &File,
+        backing: Option<&File>,
+        (read_only, direct): (bool, bool),
+    ) -> Result<Self, ImageError> {
         check_header(image)?;
         let backing = backing
             .map(|file| {
-                let raw = Raw::builder(storage(file, false)?).open(DenyImplicitOpenGate::default())?;
+                let raw = Raw::builder(storage(file, false, false)?).open(DenyImplicitOpenGate::default())?;
                 Ok(FormatAccess::new(raw))
             })
             .transpose()
             .map_err(ImageError::Open)?;
-        let image = storage(image, !read_only)
+        let image = storage(image, !read_only, direct)
             .and_then(|storage| {
                 Qcow2::<Storage>::builder(storage)
                     .write(!read_only)
@@ -39,13 +47,28 @@ impl Qcow2Image {
                     .open(DenyImplicitOpenGate::default())
             })
             .map_err(ImageError::Open)?;
-        let image = FormatAccess::new(image);
-        Ok(Self { sectors: whole_sectors(image.size())?, image, stable: Stable::default() })
+        Self::new(FormatAccess::new(image), direct)
+    }
+
+    /// A raw image that bypasses the page cache.
+    pub(super) fn open_direct(image: &File, read_only: bool) -> Result<Self, ImageError> {
+        let image = storage(image, !read_only, true)
+            .and_then(|storage| Raw::builder(storage).write(!read_only).open(DenyImplicitOpenGate::default()))
+            .map_err(ImageError::Open)?;
+        Self::new(FormatAccess::new(image), true)
+    }
+
+    fn new(image: FormatAccess<Storage>, direct: bool) -> Result<Self, ImageError> {
+        let sectors = whole_sectors(image.size())?;
+        let alignment = if direct { image.req_align().max(image.mem_align()) } else { 1 };
+        let alignment = u64::try_from(alignment).unwrap_or(u64::MAX).max(1);
+        Ok(Self { image, sectors, alignment, stable: Stable::default() })
     }
 }
 
-fn storage(file: &File, writable: bool) -> io::Result<Storage> {
-    Storage::from_open_file(file.try_clone()?, StorageOpenOptions::new().write(writable))
+fn storage(file: &File, writable: bool, direct: bool) -> io::Result<Storage> {
+    let options = StorageOpenOptions::new().write(writable).direct(direct);
+    Storage::from_open_file(file.try_clone()?, options)
 }
 
 /// Refuses what would be served wrongly: imago does not look at the encryption method, and a data file is nothing we
@@ -67,7 +90,7 @@ fn check_header(image: &File) -> Result<(), ImageError> {
     Ok(())
 }
 
-impl Backend for Qcow2Image {
+impl Backend for Formatted {
     fn sectors(&self) -> u64 {
         self.sectors
     }
@@ -102,8 +125,12 @@ impl Backend for Qcow2Image {
         if unmap { self.image.discard_to_zero(offset, len) } else { self.image.write_zeroes(offset, len) }
     }
 
-    fn locate(&mut self, offset: u64, len: u64, write: bool) -> Option<(ImageFile, u64)> {
+    fn locate(&mut self, offset: u64, buffers: &Segments, write: bool) -> Option<(ImageFile, u64)> {
         let mut found = None;
+        let len = buffers.len();
+        if !offset.is_multiple_of(self.alignment) || !buffers.are_aligned(self.alignment) {
+            return None;
+        }
         let (mut at, end) = (offset, offset.checked_add(len)?);
         // Clusters that follow each other in the file are one piece.
         while at < end {
@@ -126,6 +153,11 @@ impl Backend for Qcow2Image {
             at = at.checked_add(covered)?;
         }
         found
+    }
+
+    /// What is written by itself may rewrite what is beside it.
+    fn runs_alone(&self) -> bool {
+        self.alignment > 1
     }
 
     fn prepare_flush(&mut self) -> bool {
