@@ -49,6 +49,7 @@ mod host;
 mod image;
 mod initrd;
 pub mod installed;
+pub mod io_load;
 pub mod memory;
 pub mod metrics;
 pub mod oci;
