@@ -21,15 +21,6 @@ pub(crate) enum Contender {
 impl Contender {
     pub(crate) const ALL: [Self; 3] = [Self::Vmm, Self::Launcher, Self::Qemu];
 
-    pub(crate) fn parse_list(text: &str) -> Result<Vec<Self>, String> {
-        text.split(',')
-            .map(|name| {
-                let found = Self::ALL.into_iter().find(|contender| contender.to_string() == name);
-                found.ok_or_else(|| format!("{name:?} is none of vmm, launcher, qemu"))
-            })
-            .collect()
-    }
-
     /// The command whose serial line is its standard input and output; `None` for the launcher, which gets a request.
     pub(crate) fn command(self, plan: &Plan) -> Option<Vec<String>> {
         let fixed = match self {

@@ -5,11 +5,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::Error;
 use crate::contender::Contender;
 use crate::launcher;
 use crate::report::Sample;
 use crate::start::Start;
+use crate::{Error, parse_list};
 use vireo_tests::memory::{self, Ram};
 
 /// One start, marker and power-off, with the emulated host at its slowest.
@@ -38,6 +38,25 @@ impl Default for Plan {
 }
 
 impl Plan {
+    /// Reads the options.
+    pub(crate) fn parse(parser: &mut lexopt::Parser) -> Result<Self, lexopt::Error> {
+        use lexopt::prelude::*;
+        let mut plan = Self::default();
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("runs") => plan.runs = parser.value()?.parse()?,
+                Long("memory") => plan.memory_mib = parser.value()?.parse()?,
+                Long("cmdline") => plan.command_line = parser.value()?.string()?,
+                Long("start") => plan.start = parser.value()?.parse_with(Start::parse)?,
+                Long("only") => {
+                    plan.contenders = parser.value()?.parse_with(|text| parse_list(&Contender::ALL, text))?;
+                }
+                other => return Err(other.unexpected()),
+            }
+        }
+        Ok(plan)
+    }
+
     /// The command line of `bench` that runs this plan here.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let names: Vec<String> = self.contenders.iter().map(Contender::to_string).collect();

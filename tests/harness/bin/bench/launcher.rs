@@ -29,28 +29,43 @@ pub(crate) fn measure(plan: &Plan) -> Result<Sample, Error> {
     let directory = tempfile::tempdir()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let start = Instant::now();
-    let mut child = Command::new("/in/virt-launcher")
-        .arg("--socket")
-        .arg(directory.path().join(LAUNCHER_SOCKET))
-        .args(["--bios", "/in/bios", "--efi-code", "/in/efi-code", "--efi-variables", "/in/efi-variables"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()?;
+    let mut child = spawn(directory.path())?;
     let result = runtime.block_on(session(plan, directory.path(), &child, start));
     end(&mut child, result.is_ok() && plan.start.takes_leave())?;
     result
 }
 
-async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -> Result<Sample, Error> {
+/// Starts a launcher with its sockets in `directory`.
+pub(crate) fn spawn(directory: &Path) -> std::io::Result<Child> {
+    Command::new("/in/virt-launcher")
+        .arg("--socket")
+        .arg(directory.join(LAUNCHER_SOCKET))
+        .args(["--bios", "/in/bios", "--efi-code", "/in/efi-code", "--efi-variables", "/in/efi-variables"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+}
+
+/// Sends a launcher its request, as soon as it listens; the guest's console.
+pub(crate) async fn launch(
+    directory: &Path,
+    start: Instant,
+    request: LaunchRequest,
+) -> Result<(LauncherClient<Channel>, UnixStream), Error> {
     let mut client = connect(&directory.join(LAUNCHER_SOCKET), start).await?;
     client.hello(HelloRequest { version: Some(VERSION) }).await?;
-    let response = client.launch(request(plan, directory)).await?.into_inner();
+    let response = client.launch(request).await?.into_inner();
     if let Some(fault) = response.fault {
         return Err(format!("refused: {} {}", fault.field, fault.detail).into());
     }
     let mut console = UnixStream::connect(directory.join(CONSOLE_HISTORY_SOCKET))?;
     // The length of the history; the text follows.
     console.read_exact(&mut [0; 4])?;
+    Ok((client, console))
+}
+
+async fn session(plan: &Plan, directory: &Path, child: &Child, start: Instant) -> Result<Sample, Error> {
+    let (mut client, console) = launch(directory, start, request(plan, directory)).await?;
     let reader = console.try_clone()?;
     let mark = plan.start.mark();
     let waiting = tokio::task::spawn_blocking(move || {
@@ -87,26 +102,45 @@ async fn connect(socket: &Path, start: Instant) -> Result<LauncherClient<Channel
 }
 
 fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
-    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let boot = match plan.start {
-        Start::Kernel { .. } => firmware::Boot::Kernel(KernelBoot {
-            kernel_path: "/in/vmlinuz".into(),
-            initrd_path: "/in/initrd".into(),
-            command_line: plan.command_line.clone(),
-        }),
+        Start::Kernel { .. } => kernel(&plan.command_line),
         Start::Disk(Kind::Bios) => firmware::Boot::Bios(Bios::default()),
         Start::Disk(Kind::Efi) => {
             firmware::Boot::Efi(Efi { variables_path: VARIABLES.into(), ..Efi::default() })
         }
     };
     let source = disk_source::Source::Raw(disk_source::Raw { path: DISK.into() });
-    let disk = Disk {
+    let disks = if plan.start.takes_leave() { Vec::new() } else { vec![disk(source)] };
+    request_for(boot, plan.memory_mib, disks, directory)
+}
+
+/// The kernel and the RAM disk that were given to the host.
+pub(crate) fn kernel(command_line: &str) -> firmware::Boot {
+    firmware::Boot::Kernel(KernelBoot {
+        kernel_path: "/in/vmlinuz".into(),
+        initrd_path: "/in/initrd".into(),
+        command_line: command_line.to_owned(),
+    })
+}
+
+/// A disk on virtio-blk.
+pub(crate) fn disk(source: disk_source::Source) -> Disk {
+    Disk {
         name: "system".into(),
         bus: disk::Bus::Virtio.into(),
         source: Some(DiskSource { source: Some(source) }),
         ..Disk::default()
-    };
-    let disks = if plan.start.takes_leave() { Vec::new() } else { vec![disk] };
+    }
+}
+
+/// A VM with one vCPU on the native hypervisor.
+pub(crate) fn request_for(
+    boot: firmware::Boot,
+    memory_mib: u32,
+    disks: Vec<Disk>,
+    directory: &Path,
+) -> LaunchRequest {
+    let path = |name: &str| directory.join(name).to_string_lossy().into_owned();
     let uid = "00000000-0000-4000-8000-000000000001";
     LaunchRequest {
         vmi: Some(Identity { namespace: "default".into(), name: "bench".into(), uid: uid.into() }),
@@ -115,7 +149,7 @@ fn request(plan: &Plan, directory: &Path) -> LaunchRequest {
             forced_by: "bench".into(),
         }),
         cpu: Some(Cpu { sockets: 1, cores: 1, threads: 1, model: "host-model".into(), features: Vec::new() }),
-        memory_bytes: u64::from(plan.memory_mib) << 20,
+        memory_bytes: u64::from(memory_mib) << 20,
         firmware: Some(Firmware { boot: Some(boot) }),
         disks,
         serial_console: true,

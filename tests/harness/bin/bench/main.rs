@@ -1,12 +1,15 @@
 //! `bench boot`: how soon a guest's first process runs (or a disk's login prompt shows), and what its monitor costs
-//! beside its RAM, under `vmm`, under the whole launcher and under QEMU's q35, in one nested host. `hack/bench` builds what this measures.
+//! beside its RAM, under `vmm`, under the whole launcher and under QEMU's q35, in one nested host. `bench io`: requests to a
+//! guest's disk likewise. `hack/bench` builds what this measures; the programs are the ones beside this one.
 
 mod contender;
 mod inside;
+mod io;
 mod launcher;
 mod report;
 mod start;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,17 +19,26 @@ use vireo_tests::{Host, HostBuilder};
 use self::contender::Contender;
 use self::inside::Plan;
 use self::report::Sample;
-use self::start::Start;
 
 const USAGE: &str = "\
 usage: bench boot [--runs N] [--start WHAT] [--memory MIB] [--only vmm,launcher,qemu] [--cmdline TEXT]
+       bench io [--rounds N] [--seconds N] [--only vmm,launcher,qemu-direct,qemu-cached] [--stores warm,cold,null,qcow2]
+                [--host-cpus N]
 
-Measures in one nested host, a round of all contenders after the other, and prints the medians.
+boot measures starts in one nested host, a round of all contenders after the other, and prints the medians.
   --runs     rounds (default 5)
   --start    cloud (default) or full: a kernel of Debian's; bios or efi: the guest image's disk by its firmware,
              up to its login prompt
   --memory   RAM of the guest in MiB (default 256)
-  --cmdline  kernel command line (default \"console=ttyS0 quiet panic=-1\")";
+  --cmdline  kernel command line (default \"console=ttyS0 quiet panic=-1\")
+
+io measures requests to a disk in one nested host, a round of all stores and monitors after the other, and prints the
+medians and their ratios to the better QEMU.
+  --rounds     rounds (default 3)
+  --seconds    time of each job (default 2)
+  --only       what runs the guests (default all; vmm is measured but for qcow2, launcher with that alone)
+  --stores     what the disk is on (default all)
+  --host-cpus  CPUs of the nested host (default 1)";
 
 type Error = Box<dyn std::error::Error>;
 
@@ -57,22 +69,24 @@ fn run() -> Result<(), Error> {
         }
         Some(other) => return Err(other.unexpected().into()),
     };
-    let mut plan = Plan::default();
-    while let Some(argument) = parser.next()? {
-        match argument {
-            Long("runs") => plan.runs = parser.value()?.parse()?,
-            Long("memory") => plan.memory_mib = parser.value()?.parse()?,
-            Long("cmdline") => plan.command_line = parser.value()?.string()?,
-            Long("start") => plan.start = parser.value()?.parse_with(Start::parse)?,
-            Long("only") => plan.contenders = parser.value()?.parse_with(Contender::parse_list)?,
-            other => return Err(other.unexpected().into()),
-        }
-    }
     match verb.as_str() {
-        "boot" => boot(&plan),
-        "inside" => inside::run(&plan),
+        "boot" => boot(&Plan::parse(&mut parser)?),
+        "inside" => inside::run(&Plan::parse(&mut parser)?),
+        "io" => io::run(&io::Plan::parse(&mut parser)?),
+        "io-inside" => io::run_inside(&io::Plan::parse(&mut parser)?),
         other => Err(format!("no such benchmark: {other}\n{USAGE}").into()),
     }
+}
+
+/// Some of `all`, named with commas between them.
+fn parse_list<T: Copy + Display>(all: &[T], text: &str) -> Result<Vec<T>, String> {
+    text.split(',')
+        .map(|name| {
+            let found = all.iter().copied().find(|item| item.to_string() == name);
+            let names = || all.iter().map(T::to_string).collect::<Vec<_>>().join(", ");
+            found.ok_or_else(|| format!("{name:?} is none of {}", names()))
+        })
+        .collect()
 }
 
 fn boot(plan: &Plan) -> Result<(), Error> {

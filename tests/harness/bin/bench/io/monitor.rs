@@ -1,0 +1,81 @@
+//! What runs the guest whose disk is measured.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::store::Store;
+
+/// The command line of the guest's kernel.
+pub(crate) const COMMAND_LINE: &str = "console=ttyS0 quiet panic=-1";
+/// RAM of the guest.
+pub(crate) const MEMORY_MIB: u32 = 256;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Monitor {
+    /// The monitor alone, which has no option for qcow2.
+    Vmm,
+    /// The launcher with the same monitor in it, for qcow2 alone: elsewhere it would repeat what `Vmm` measured.
+    Launcher,
+    /// QEMU with an I/O thread that has the kernel read and write past the page cache, asynchronously.
+    QemuDirect,
+    /// QEMU with an I/O thread and threads that read and write through the page cache.
+    QemuCached,
+}
+
+impl Monitor {
+    pub(crate) const ALL: [Self; 4] = [Self::Vmm, Self::Launcher, Self::QemuDirect, Self::QemuCached];
+
+    /// Whether it is measured with that store.
+    pub(crate) fn takes(self, store: Store) -> bool {
+        match self {
+            Self::Vmm => store != Store::Qcow2,
+            Self::Launcher => store == Store::Qcow2,
+            Self::QemuDirect | Self::QemuCached => true,
+        }
+    }
+
+    /// Whether it is what ours is compared with.
+    pub(crate) fn is_qemu(self) -> bool {
+        matches!(self, Self::QemuDirect | Self::QemuCached)
+    }
+
+    /// The command whose serial line is its standard input and output; `None` for the launcher, which gets a request.
+    pub(crate) fn command(self, store: Store) -> Option<Vec<String>> {
+        let path = store.path();
+        let line = match self {
+            Self::Launcher => return None,
+            Self::Vmm => format!(
+                "/in/vmm --cpus 1 --memory {MEMORY_MIB}M --disk path={path} --kernel /in/vmlinuz --initrd /in/initrd --cmdline"
+            ),
+            Self::QemuDirect | Self::QemuCached => {
+                let format = if store == Store::Qcow2 { "qcow2" } else { "raw" };
+                let cache = match self {
+                    Self::QemuDirect => "cache=none,aio=native",
+                    _ => "cache=writeback,aio=threads",
+                };
+                format!(
+                    "qemu-system-x86_64 -machine q35 -accel kvm -cpu host -nodefaults -display none -serial stdio -smp 1 \
+                     -m {MEMORY_MIB} -device virtio-rng-pci -object iothread,id=io \
+                     -drive if=none,id=disk,format={format},file={path},{cache} \
+                     -device virtio-blk-pci,drive=disk,iothread=io -kernel /in/vmlinuz -initrd /in/initrd -append"
+                )
+            }
+        };
+        let words = line.split_whitespace().map(str::to_owned);
+        Some(words.chain([COMMAND_LINE.to_owned()]).collect())
+    }
+}
+
+impl fmt::Display for Monitor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Vmm => "vmm",
+            Self::Launcher => "launcher",
+            Self::QemuDirect => "qemu-direct",
+            Self::QemuCached => "qemu-cached",
+        })
+    }
+}
