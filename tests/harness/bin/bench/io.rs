@@ -6,6 +6,7 @@ mod report;
 mod store;
 mod workload;
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ impl Plan {
         let mut plan = Self::default();
         while let Some(argument) = parser.next()? {
             match argument {
-                Long("rounds") => plan.rounds = parser.value()?.parse()?,
+                Long("rounds") => plan.rounds = parser.value()?.parse::<NonZeroU32>()?.get(),
                 Long("seconds") => plan.seconds = parser.value()?.parse_with(parse_seconds)?,
                 Long("only") => {
                     plan.monitors = parser.value()?.parse_with(|text| parse_list(&Monitor::ALL, text))?;
@@ -77,7 +78,7 @@ impl Plan {
                 Long("stores") => {
                     plan.stores = parser.value()?.parse_with(|text| parse_list(&Store::ALL, text))?;
                 }
-                Long("host-cpus") => plan.host_cpus = parser.value()?.parse()?,
+                Long("host-cpus") => plan.host_cpus = parser.value()?.parse::<NonZeroU32>()?.get(),
                 other => return Err(other.unexpected()),
             }
         }
@@ -217,6 +218,7 @@ mod tests {
             |word| Plan::parse(&mut lexopt::Parser::from_iter(["io", word])).unwrap_err().to_string();
         assert!(refused("--only=qemu").contains("vmm, launcher, qemu-direct, qemu-cached"));
         assert!(refused("--seconds=0").contains("0.1 to 600"));
+        assert!(refused("--rounds=0").contains("zero"));
     }
 
     #[test]
