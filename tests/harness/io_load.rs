@@ -59,6 +59,8 @@ pub struct Outcome {
     pub all_requests: u64,
     /// `fdatasync`s of the whole job.
     pub syncs: u64,
+    /// What the whole job took.
+    pub all_seconds: f64,
 }
 
 /// A line that `io-load` prints.

@@ -183,8 +183,12 @@ fn measure(plan: &Plan, store: Store, monitor: Monitor) -> Result<(), Error> {
     let mut guest = Guest::start(monitor, store)?;
     for workload in Workload::ALL {
         store.before_job()?;
-        let measured = guest.run(&workload.job(plan.seconds));
-        let (outcome, processor) = measured.map_err(|error| format!("{workload}: {error}"))?;
+        let measured =
+            guest.run(&workload.job(plan.seconds)).map_err(|error| format!("{workload}: {error}"))?;
+        if let Some(doubt) = measured.doubt() {
+            eprintln!("bench: {store}, {workload}, {monitor}: doubtful: {doubt}");
+        }
+        let outcome = measured.outcome;
         let sample = Sample {
             store,
             workload,
@@ -192,7 +196,7 @@ fn measure(plan: &Plan, store: Store, monitor: Monitor) -> Result<(), Error> {
             iops: outcome.requests as f64 / outcome.seconds,
             p50: outcome.p50,
             p99: outcome.p99,
-            processor: processor * 1e6 / outcome.all_requests.max(1) as f64,
+            processor: measured.processor_seconds * 1e6 / outcome.all_requests.max(1) as f64,
         };
         println!("{}", serde_json::to_string(&sample)?);
     }

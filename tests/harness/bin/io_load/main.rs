@@ -86,7 +86,8 @@ fn run(file: &File, job: &Job, device_bytes: u64) -> io::Result<Outcome> {
         aio.submit(slot, operation)?;
         Ok::<_, io::Error>(InFlight { since, is_sync: operation == Operation::Sync })
     };
-    let counts_from = Instant::now() + Duration::from_secs_f64(job.ramp);
+    let begin = Instant::now();
+    let counts_from = begin + Duration::from_secs_f64(job.ramp);
     let mut slots = (0..depth).map(|slot| start(&mut aio, slot)).collect::<io::Result<Vec<_>>>()?;
     let mut tally = Tally::new(job.limit, counts_from);
     let mut in_flight = depth;
@@ -101,7 +102,7 @@ fn run(file: &File, job: &Job, device_bytes: u64) -> io::Result<Outcome> {
             }
         }
     }
-    Ok(tally.outcome(u64::from(job.block)))
+    Ok(tally.outcome(u64::from(job.block), begin.elapsed()))
 }
 
 /// What has been measured so far.
@@ -143,7 +144,7 @@ impl Tally {
         }
     }
 
-    fn outcome(mut self, block: u64) -> Outcome {
+    fn outcome(mut self, block: u64, all: Duration) -> Outcome {
         self.micros.sort_unstable();
         let requests = self.micros.len() as u64;
         let seconds = match self.limit {
@@ -158,6 +159,7 @@ impl Tally {
             p99: percentile(&self.micros, 99),
             all_requests: self.all_requests,
             syncs: self.syncs,
+            all_seconds: all.as_secs_f64(),
         }
     }
 }
@@ -201,7 +203,7 @@ mod tests {
         assert!(!tally.is_over);
         tally.completed(request(2000), at(3001));
         assert!(tally.is_over);
-        let outcome = tally.outcome(512);
+        let outcome = tally.outcome(512, Duration::from_secs(3));
         assert_eq!((outcome.requests, outcome.all_requests, outcome.syncs), (2, 4, 1));
         assert_eq!((outcome.bytes, outcome.p50, outcome.p99), (1024, 1_000_000, 1_001_000));
         assert!((outcome.seconds - 2.0).abs() < f64::EPSILON);

@@ -22,6 +22,8 @@ const START: Duration = Duration::from_secs(180);
 const MARGIN: Duration = Duration::from_secs(60);
 /// Of the console, for messages.
 const TAIL: usize = 30;
+/// What a job may take in the host beyond its time in the guest, in seconds: the serial line and the guest's buffers.
+const CLOCKS_APART: f64 = 0.5;
 /// `USER_HZ`, in which `/proc/PID/stat` counts.
 const TICKS_PER_SECOND: f64 = 100.0;
 
@@ -32,6 +34,30 @@ pub(crate) struct Guest {
     lines: Receiver<String>,
     /// What goes with the guest of a launcher.
     _launcher: Option<(LauncherClient<Channel>, Runtime, TempDir)>,
+}
+
+/// What a job measured.
+pub(crate) struct Measured {
+    pub(crate) outcome: Outcome,
+    /// Processor time of the monitor meanwhile, with the guest's own.
+    pub(crate) processor_seconds: f64,
+    /// What the job took by the clock of the nested host.
+    pub(crate) host_seconds: f64,
+}
+
+impl Measured {
+    /// Why it may be no result: under emulation on a busy computer a guest's clock may stand still.
+    pub(crate) fn doubt(&self) -> Option<String> {
+        let Outcome { p50, all_seconds, .. } = self.outcome;
+        let apart = (self.host_seconds - all_seconds).abs();
+        if apart > CLOCKS_APART + all_seconds / 10.0 {
+            let host = self.host_seconds;
+            return Some(format!(
+                "it took {host:.1} s by the host's clock, {all_seconds:.1} s by the guest's"
+            ));
+        }
+        (p50 == 0).then(|| "by the guest's clock, half of its requests took no time".to_owned())
+    }
 }
 
 impl Guest {
@@ -92,17 +118,22 @@ impl Guest {
         }
     }
 
-    /// Carries out a job; what it measured, and the processor time of the monitor meanwhile, with the guest's own.
-    pub(crate) fn run(&mut self, job: &Job) -> Result<(Outcome, f64), Error> {
+    /// Carries out a job.
+    pub(crate) fn run(&mut self, job: &Job) -> Result<Measured, Error> {
         let seconds = match job.limit {
             Limit::Seconds(seconds) => job.ramp + seconds,
             Limit::Requests(_) => job.ramp,
         };
+        let begin = Instant::now();
         let before = self.processor_seconds()?;
         writeln!(self.input, "{}", serde_json::to_string(job)?)?;
         self.input.flush()?;
         match self.response(Duration::from_secs_f64(seconds) + MARGIN)? {
-            Response::Done(outcome) => Ok((outcome, self.processor_seconds()? - before)),
+            Response::Done(outcome) => Ok(Measured {
+                outcome,
+                host_seconds: begin.elapsed().as_secs_f64(),
+                processor_seconds: self.processor_seconds()? - before,
+            }),
             Response::Failed { reason } => Err(reason.into()),
             Response::Ready { .. } => Err("the guest started anew".into()),
         }
@@ -178,6 +209,27 @@ mod tests {
         let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 100 0 0 0 123 45 6 7 20 0 3 0 1000 2000 300\n";
         assert_eq!(processor_ticks(stat), Some(168));
         assert_eq!(processor_ticks("7 (a) S 1 7"), None);
+    }
+
+    #[test]
+    fn a_clock_that_stands_still_is_seen() {
+        let measured = |p50, all_seconds, host_seconds| {
+            let outcome = Outcome {
+                requests: 9,
+                bytes: 9,
+                seconds: 2.0,
+                p50,
+                p99: 9,
+                all_requests: 9,
+                syncs: 0,
+                all_seconds,
+            };
+            Measured { outcome, processor_seconds: 0.0, host_seconds }
+        };
+        assert_eq!(measured(5, 2.2, 2.9).doubt(), None);
+        assert!(measured(5, 2.2, 3.0).doubt().unwrap().contains("3.0 s by the host"));
+        assert!(measured(5, 2.2, 1.4).doubt().unwrap().contains("2.2 s by the guest"));
+        assert!(measured(0, 2.2, 2.2).doubt().unwrap().contains("no time"));
     }
 
     #[test]
