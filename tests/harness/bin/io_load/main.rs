@@ -22,7 +22,7 @@ Opens DEVICE with O_DIRECT, carries out the jobs of standard input and answers e
   mode   random-read, random-write, sequential-read, or mixed: 70 % reads, 30 % writes, an fdatasync every 16 writes
   block  bytes of a request
   depth  requests in flight
-  limit  seconds, or {\"requests\": N}
+  limit  {\"seconds\": N} or {\"requests\": N}
   ramp   seconds before anything counts
 Writes destroy what DEVICE has. An empty line, or the end of the input, ends the program.";
 
