@@ -235,8 +235,10 @@ fn legacy_devices(
     let uart = Arc::new(uart);
     let sci = line(layout::SCI_IRQ, "power management")?;
     let power = Arc::new(PowerManagement::new(sci, outcome.clone()));
-
-    let clock = Rtc::new().with_memory(&cmos(config.memory, config.cpus.count()));
+    let memory = cmos(config.memory, config.cpus.count());
+    let clock = line(layout::RTC_IRQ, "real-time clock")?;
+    let clock =
+        Rtc::new(clock, power.clone(), config.clock.clone(), &memory).map_err(device("real-time clock"))?;
 
     buses.port("serial port", (layout::COM1_PORT, 8), uart.clone())?;
     buses.port("power management", (layout::PM_PORT, layout::PM_SIZE), power.clone())?;

@@ -5,6 +5,7 @@
 //! again after the guest reset itself.
 
 mod boot;
+mod clock;
 mod counters;
 mod disk;
 mod graphics;
@@ -17,6 +18,7 @@ mod stall;
 mod vm;
 
 pub use boot::{Boot, Firmware, KernelBoot};
+pub(crate) use clock::ClockOffset;
 pub use counters::{DiskCounters, Operations};
 pub use disk::{Attachment, Disk, DiskError, DiskImage, DiskSerial};
 pub use graphics::{Adapter, Graphics};

@@ -2,7 +2,7 @@ use std::os::fd::OwnedFd;
 
 use vireo_vmconfig::{CpuTopology, Smbios};
 
-use super::{Attachment, Boot, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
+use super::{Attachment, Boot, ClockOffset, Disk, Graphics, Input, MemorySize, Net, Notices, Port};
 
 const DEVICE_SLOTS: usize = VmConfig::DEVICE_SLOTS;
 /// Drives on the SATA controller, which shares the slot of the LPC bridge.
@@ -26,6 +26,8 @@ pub struct VmConfig {
     pub(crate) inputs: Vec<Input>,
     pub(crate) smbios: Option<Smbios>,
     pub(crate) notices: Notices,
+    /// Set by the guest, for the VM that is built after its reset.
+    pub(crate) clock: ClockOffset,
 }
 
 /// There are more devices than free slots.
@@ -63,6 +65,7 @@ impl VmConfig {
             inputs: Vec::new(),
             smbios: None,
             notices: Notices::default(),
+            clock: ClockOffset::default(),
         }
     }
 

@@ -19,6 +19,8 @@ const SMI_ENABLE: u64 = 0x30;
 const SMI_ENABLE_APMC: u32 = 1 << 5;
 
 const POWER_BUTTON: u16 = 1 << 8;
+/// The clock's alarm, which wakes a guest that has enabled it.
+const RTC_ALARM: u16 = 1 << 10;
 /// Timer, bus master, global lock, power button, sleep button, RTC and wake status.
 const STATUS_BITS: u16 = 0x8731;
 const ENABLE_BITS: u16 = 0x0721;
@@ -32,10 +34,12 @@ const SLEEP_TYPE_S5: u16 = 0;
 /// Ticks of the PM timer in a second (ACPI 6.5, section 4.8.2.1).
 const TIMER_HZ: u128 = 3_579_545;
 
-/// What the outside can do to the VM's power.
+/// What the outside, and the clock, can do to the VM's power.
 pub(crate) trait PowerEvents: Send + Sync {
     /// Presses the power button.
     fn press_power_button(&self);
+    /// The clock's alarm goes off.
+    fn rtc_alarm(&self);
 }
 
 /// The power management block of an ICH9, as far as ACPI names it: PM1 event and control, and the PM timer.
@@ -78,6 +82,12 @@ impl PowerManagement {
         }
     }
 
+    fn raise(&self, event: u16) {
+        let mut registers = self.registers();
+        registers.status |= event;
+        self.update_line(&mut registers);
+    }
+
     fn timer(&self) -> u32 {
         let ticks = self.built.elapsed().as_nanos().saturating_mul(TIMER_HZ) / 1_000_000_000;
         u32::try_from(ticks & u128::from(u32::MAX)).unwrap_or(0)
@@ -114,9 +124,11 @@ impl PowerManagement {
 
 impl PowerEvents for PowerManagement {
     fn press_power_button(&self) {
-        let mut registers = self.registers();
-        registers.status |= POWER_BUTTON;
-        self.update_line(&mut registers);
+        self.raise(POWER_BUTTON);
+    }
+
+    fn rtc_alarm(&self) {
+        self.raise(RTC_ALARM);
     }
 }
 
@@ -201,6 +213,21 @@ mod tests {
         assert_eq!(read16(&pm, PM1_STATUS), 0);
         pm.press_power_button();
         assert!(line.0.load(Ordering::Relaxed), "it works a second time");
+    }
+
+    #[test]
+    fn the_alarm_interrupts_only_a_guest_that_wants_to_be_woken() {
+        let (pm, line, _) = block();
+        pm.rtc_alarm();
+        assert_eq!(read16(&pm, PM1_STATUS), RTC_ALARM);
+        assert!(!line.0.load(Ordering::Relaxed));
+        pm.write(PM1_STATUS, &RTC_ALARM.to_le_bytes());
+        pm.write(PM1_ENABLE, &RTC_ALARM.to_le_bytes());
+        assert!(!line.0.load(Ordering::Relaxed), "the alarm of before is acknowledged");
+        pm.rtc_alarm();
+        assert!(line.0.load(Ordering::Relaxed));
+        pm.write(PM1_STATUS, &RTC_ALARM.to_le_bytes());
+        assert!(!line.0.load(Ordering::Relaxed));
     }
 
     #[test]

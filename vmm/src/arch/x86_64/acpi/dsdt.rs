@@ -191,9 +191,9 @@ fn keyboard_and_mouse(body: &mut Vec<u8>) {
     declare("PS2M", &[("_HID", &EISAName::new("PNP0F13")), ("_CRS", &resources)], body);
 }
 
-/// Without its line: the alarm that would use it does nothing.
 fn rtc(body: &mut Vec<u8>) {
     let ports = IO::new(layout::RTC_PORT, layout::RTC_PORT, 1, 2);
-    let resources = ResourceTemplate::new(vec![&ports]);
+    let line = Interrupt::new(true, true, false, false, layout::RTC_IRQ);
+    let resources = ResourceTemplate::new(vec![&ports, &line]);
     declare("RTC_", &[("_HID", &EISAName::new("PNP0B00")), ("_CRS", &resources)], body);
 }

@@ -78,7 +78,6 @@ pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
         .preferred_pm_profile(PmProfile::EnterpriseServer)
         .flag(Flags::Wbinvd)
         .flag(Flags::SlpButton)
-        .flag(Flags::FixRtc)
         .flag(Flags::TmrValExt)
         .flag(Flags::ResetRegSup);
     let facs_offset = u32::try_from(facs).unwrap_or(0);

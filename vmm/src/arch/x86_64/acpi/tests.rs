@@ -69,6 +69,7 @@ fn the_fadt_names_the_power_block_and_the_reset_register() {
     let flags = number(fadt, 112, 4);
     assert_eq!(flags & (1 << 20), 0, "not hardware-reduced");
     assert_eq!(flags & (1 << 4), 0, "the power button is a fixed feature");
+    assert_eq!(flags & (1 << 6), 0, "and so is the clock's alarm");
     assert_ne!(flags & (1 << 10), 0, "the reset register is there");
     assert_eq!((fadt[116], number(fadt, 120, 8), fadt[128]), (1, 0xcf9, 6));
     // X_PM1a_EVT_BLK: I/O space, 32 bits wide.
