@@ -40,6 +40,7 @@ pub(super) fn create(
         let host = HostFacts {
             tsc_deadline: kvm.check_extension(Cap::TscDeadlineTimer),
             tsc_khz: fd.get_tsc_khz().ok(),
+            name: cpuid::host_name(),
         };
         let leaves = cpuid::leaves(supported.as_slice(), topology, apic_id, host);
         identify(&fd, &leaves)?;

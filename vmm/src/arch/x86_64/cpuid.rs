@@ -1,5 +1,8 @@
 //! CPUID of the guest: what KVM supports on this host, with the VM's own topology.
 
+use std::arch::x86_64::{CpuidResult, __cpuid};
+use std::ops::RangeInclusive;
+
 use kvm_bindings::{KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};
 
 use super::topology::Topology;
@@ -23,6 +26,11 @@ const FREQUENCIES: u32 = 0x4000_0010;
 /// Nanoseconds of a local APIC timer tick under KVM are 1: it counts at 1 GHz.
 const APIC_BUS_KHZ: u32 = 1_000_000;
 
+/// The highest extended leaf.
+const EXTENDED: u32 = 0x8000_0000;
+/// The CPU's name, in three leaves of 16 bytes.
+const NAME: RangeInclusive<u32> = 0x8000_0002..=0x8000_0004;
+
 /// What about the host matters here beside the leaves KVM supports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HostFacts {
@@ -30,6 +38,30 @@ pub(crate) struct HostFacts {
     pub(crate) tsc_deadline: bool,
     /// The guest's TSC frequency, where it is known.
     pub(crate) tsc_khz: Option<u32>,
+    /// The CPU's name, which KVM leaves out.
+    pub(crate) name: Option<CpuName>,
+}
+
+/// The text of leaves 0x8000_0002 to 0x8000_0004, each with EAX, EBX, ECX and EDX.
+pub(crate) type CpuName = [[u32; 4]; 3];
+
+/// The name of the host's CPU; `None` if it has none.
+pub(crate) fn host_name() -> Option<CpuName> {
+    (host(EXTENDED).eax >= *NAME.end()).then(|| {
+        [0, 1, 2].map(|part| {
+            let CpuidResult { eax, ebx, ecx, edx } = host(NAME.start() + part);
+            [eax, ebx, ecx, edx]
+        })
+    })
+}
+
+fn host(leaf: u32) -> CpuidResult {
+    // Compilers differ in whether it is an unsafe function.
+    let cpuid: unsafe fn(u32) -> CpuidResult = __cpuid;
+    // SAFETY: every x86_64 CPU has the instruction, and it changes nothing.
+    #[expect(unsafe_code, reason = "the instruction has no other binding")]
+    let result = unsafe { cpuid(leaf) };
+    result
 }
 
 /// The leaves of the vCPU with `apic_id`.
@@ -41,7 +73,7 @@ pub(crate) fn leaves(
 ) -> Vec<kvm_cpuid_entry2> {
     let mut leaves: Vec<_> = supported
         .iter()
-        .filter(|leaf| !is_rebuilt(leaf.function))
+        .filter(|leaf| !is_rebuilt(leaf.function, host))
         .copied()
         .map(|mut leaf| {
             adjust(&mut leaf, topology, apic_id, host);
@@ -58,6 +90,7 @@ pub(crate) fn leaves(
             leaves.extend(topology_leaf(function, topology, apic_id));
         }
     }
+    leaves.extend(host.name.into_iter().flat_map(name_leaves));
     if let Some(khz) = host.tsc_khz
         && leaves.iter().any(|leaf| leaf.function == KVM_SIGNATURE)
     {
@@ -72,8 +105,20 @@ pub(crate) fn leaves(
 }
 
 /// The topology leaves are generated. AMD's newest one (0x8000_0026), which has the same content, is left out.
-fn is_rebuilt(function: u32) -> bool {
+fn is_rebuilt(function: u32, host: HostFacts) -> bool {
     matches!(function, 0xb | 0x1f | FREQUENCIES | 0x8000_0026)
+        || host.name.is_some() && NAME.contains(&function)
+}
+
+fn name_leaves(name: CpuName) -> impl Iterator<Item = kvm_cpuid_entry2> {
+    NAME.zip(name).map(|(function, [eax, ebx, ecx, edx])| kvm_cpuid_entry2 {
+        function,
+        eax,
+        ebx,
+        ecx,
+        edx,
+        ..Default::default()
+    })
 }
 
 fn adjust(leaf: &mut kvm_cpuid_entry2, topology: Topology, apic_id: u8, host: HostFacts) {
@@ -96,6 +141,7 @@ fn adjust(leaf: &mut kvm_cpuid_entry2, topology: Topology, apic_id: u8, host: Ho
             leaf.eax = leaf.eax & !(0xfff << 14) | (cache_sharing(leaf.eax, topology) - 1) << 14;
         }
         KVM_SIGNATURE if host.tsc_khz.is_some() => leaf.eax = leaf.eax.max(FREQUENCIES),
+        EXTENDED if host.name.is_some() => leaf.eax = leaf.eax.max(*NAME.end()),
         0x8000_0001 => leaf.ecx = set(leaf.ecx, CMP_LEGACY, logical > 1 && leaf.ecx != 0),
         0x8000_0008 => {
             leaf.ecx = if logical > 1 { topology.package_shift() << 12 | (logical - 1) } else { 0 };
@@ -144,7 +190,7 @@ mod tests {
     use super::*;
     use vireo_vmconfig::CpuTopology;
 
-    const HOST: HostFacts = HostFacts { tsc_deadline: true, tsc_khz: Some(2_500_000) };
+    const HOST: HostFacts = HostFacts { tsc_deadline: true, tsc_khz: Some(2_500_000), name: None };
 
     fn leaf(function: u32, index: u32, eax: u32) -> kvm_cpuid_entry2 {
         kvm_cpuid_entry2 { function, index, eax, ebx: 0xaaaa_bbbb, ..Default::default() }
@@ -212,10 +258,28 @@ mod tests {
         let got = leaves_of(1, 1, 1, 0);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, FREQUENCIES);
         assert_eq!(find(&got, FREQUENCIES, 0).eax, 2_500_000);
-        let unknown = HostFacts { tsc_deadline: false, tsc_khz: None };
+        let unknown = HostFacts { tsc_deadline: false, tsc_khz: None, name: None };
         let topology = Topology::new(CpuTopology::new(1, 1, 1).unwrap()).unwrap();
         let got = leaves(&host_leaves(), topology, 0, unknown);
         assert_eq!(find(&got, KVM_SIGNATURE, 0).eax, 0x4000_0001);
         assert_eq!(find(&got, 1, 0).ecx & TSC_DEADLINE, 0);
+    }
+    #[test]
+    fn the_name_is_that_of_the_host() {
+        let text = b"A CPU of twelve words of four bytes each, no  mo";
+        let word = |at: usize| u32::from_le_bytes(text[at..at + 4].try_into().unwrap());
+        let name = [0, 16, 32].map(|leaf| [0, 4, 8, 12].map(|register| word(leaf + register)));
+        let host = HostFacts { name: Some(name), ..HOST };
+        let supported = [leaf(0x8000_0000, 0, 0x8000_0001), leaf(0x8000_0003, 0, 0)];
+        let topology = Topology::new(CpuTopology::new(1, 1, 1).unwrap()).unwrap();
+        let got = leaves(&supported, topology, 0, host);
+        assert_eq!(find(&got, 0x8000_0000, 0).eax, 0x8000_0004);
+        let read = [2, 3, 4].map(|part| find(&got, 0x8000_0000 + part, 0));
+        let read: Vec<u8> = read
+            .iter()
+            .flat_map(|leaf| [leaf.eax, leaf.ebx, leaf.ecx, leaf.edx])
+            .flat_map(u32::to_le_bytes)
+            .collect();
+        assert_eq!(read, text);
     }
 }
