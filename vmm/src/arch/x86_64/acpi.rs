@@ -89,12 +89,15 @@ impl Blobs {
         let madt = blobs.append_table(tables::madt(platform.apic_ids).as_slice());
         let mcfg = blobs.append_table(&tables::mcfg(platform.windows.config()));
         let entries = [fadt, madt, mcfg];
+        let rsdt = blobs.append_table(tables::rsdt(&entries).as_slice());
         let xsdt = blobs.append_table(&tables::xsdt(&entries));
         for index in 0..entries.len() {
-            let at = xsdt + tables::XSDT_ENTRIES + index * 8;
-            blobs.links.push(Link { blob: Blob::Tables, at, size: 8 });
+            for (list, size) in [(rsdt + tables::RSDT_ENTRIES, 4), (xsdt + tables::XSDT_ENTRIES, 8)] {
+                blobs.links.push(Link { blob: Blob::Tables, at: list + index * size, size });
+            }
         }
-        blobs.rsdp = tables::rsdp(xsdt);
+        blobs.rsdp = tables::rsdp(rsdt, xsdt);
+        blobs.links.push(Link { blob: Blob::Rsdp, at: tables::RSDP_RSDT, size: 4 });
         blobs.links.push(Link { blob: Blob::Rsdp, at: tables::RSDP_XSDT, size: 8 });
         let (short, whole) = (tables::RSDP_V1_LENGTH, blobs.rsdp.len());
         for (at, len) in [(tables::RSDP_CHECKSUM, short), (tables::RSDP_EXTENDED_CHECKSUM, whole)] {

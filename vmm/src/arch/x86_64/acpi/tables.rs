@@ -16,10 +16,13 @@ use crate::layout;
 const HEADER: u32 = 36;
 
 pub(super) const RSDP_CHECKSUM: usize = 8;
+pub(super) const RSDP_RSDT: usize = 16;
 pub(super) const RSDP_XSDT: usize = 24;
 pub(super) const RSDP_EXTENDED_CHECKSUM: usize = 32;
 /// What the first checksum covers.
 pub(super) const RSDP_V1_LENGTH: usize = 20;
+/// Where the entries begin in the lists of tables.
+pub(super) const RSDT_ENTRIES: usize = 36;
 pub(super) const XSDT_ENTRIES: usize = 36;
 /// FIRMWARE_CTRL, DSDT and X_DSDT. X_FIRMWARE_CTRL stays zero: it must when the short one is given.
 pub(super) const FADT_POINTERS: [(usize, usize); 3] = [(36, 4), (40, 4), (140, 8)];
@@ -54,12 +57,23 @@ fn bytes_of(table: &dyn Aml) -> Vec<u8> {
     bytes
 }
 
-/// The root pointer; `xsdt` is an offset.
-pub(super) fn rsdp(xsdt: usize) -> Vec<u8> {
-    bytes_of(&Rsdp::new(OEM_ID, offset(xsdt)))
+/// The root pointer; `rsdt` and `xsdt` are offsets.
+pub(super) fn rsdp(rsdt: usize, xsdt: usize) -> Vec<u8> {
+    let mut bytes = bytes_of(&Rsdp::new(OEM_ID, offset(xsdt)));
+    if let Some(field) = bytes.get_mut(RSDP_RSDT..RSDP_RSDT + 4) {
+        field.copy_from_slice(&offset32(rsdt).to_le_bytes());
+    }
+    bytes
 }
 
-/// The list of tables; `entries` are offsets.
+/// The list of tables with 32-bit pointers, which some boot loaders follow (GRUB's `halt`); `entries` are offsets.
+pub(super) fn rsdt(entries: &[usize]) -> Sdt {
+    let mut rsdt = Sdt::new(*b"RSDT", HEADER, 1, OEM_ID, OEM_TABLE_ID, OEM_REVISION);
+    entries.iter().for_each(|entry| rsdt.append(offset32(*entry)));
+    rsdt
+}
+
+/// The list of tables with 64-bit pointers; `entries` are offsets.
 pub(super) fn xsdt(entries: &[usize]) -> Vec<u8> {
     let mut xsdt = XSDT::new(OEM_ID, OEM_TABLE_ID, OEM_REVISION);
     entries.iter().for_each(|entry| xsdt.add_entry(offset(*entry)));
@@ -71,6 +85,10 @@ fn offset(at: usize) -> u64 {
     u64::try_from(at).unwrap_or(0)
 }
 
+fn offset32(at: usize) -> u32 {
+    u32::try_from(at).unwrap_or(0)
+}
+
 /// The fixed hardware: the power management block of an ICH9 and the reset register; `facs` and `dsdt` are offsets.
 /// With `ps2`, also a keyboard controller.
 pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
@@ -80,9 +98,8 @@ pub(super) fn fadt(facs: usize, dsdt: usize, ps2: bool) -> Vec<u8> {
         .flag(Flags::SlpButton)
         .flag(Flags::TmrValExt)
         .flag(Flags::ResetRegSup);
-    let facs_offset = u32::try_from(facs).unwrap_or(0);
-    fadt.firmware_ctrl = facs_offset.into();
-    fadt.dsdt = u32::try_from(dsdt).unwrap_or(0).into();
+    fadt.firmware_ctrl = offset32(facs).into();
+    fadt.dsdt = offset32(dsdt).into();
     fadt.x_dsdt = offset(dsdt).into();
     fadt.sci_int = u16::try_from(layout::SCI_IRQ).unwrap_or(0).into();
     fadt.pm1a_evt_blk = u32::from(pm_port(0)).into();
