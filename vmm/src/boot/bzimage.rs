@@ -84,13 +84,19 @@ impl BzImage {
         u64::from(self.header.init_size).next_multiple_of(PAGE)
     }
 
-    /// What its address must be a multiple of.
+    /// What its address must be a multiple of. A kernel that runs at one address only needs no pages for others.
     pub(super) fn alignment(&self) -> u64 {
-        u64::from(self.header.kernel_alignment).max(LARGEST_PAGE)
+        let least = if self.relocatable() { LARGEST_PAGE } else { 1 };
+        u64::from(self.header.kernel_alignment).max(least)
     }
 
     pub(super) fn relocatable(&self) -> bool {
         self.header.relocatable_kernel != 0
+    }
+
+    /// Whether there is a compressed kernel in it: other programs in this format, such as memtest86+, have none.
+    pub(super) fn has_payload(&self) -> bool {
+        !self.payload.is_empty()
     }
 
     /// How the payload is compressed; `None` if there is no payload or its kind is unknown.
@@ -130,6 +136,12 @@ fn read_header(image: &Image<'_>) -> Result<setup_header, LoadError> {
 
 fn check_protocol(header: &setup_header) -> Result<(), LoadError> {
     let version = header.version;
+    if header.code32_start == 0 {
+        return Err(LoadError::NotAKernel(
+            "a program that starts in real mode and calls a BIOS: start it from a disk with a BIOS as firmware"
+                .to_owned(),
+        ));
+    }
     if version < OLDEST_PROTOCOL {
         return Err(LoadError::NotAKernel(format!(
             "a bzImage of boot protocol {}.{}; 2.12 (Linux 3.8) or newer is needed",

@@ -120,6 +120,20 @@ fn what_is_unknown_here_is_left_to_the_image_itself() {
 }
 
 #[test]
+fn a_program_for_one_address_is_put_there() {
+    // The header of memtest86+: pages of 4 KiB, at 1 MiB, not relocatable, and no payload.
+    let mut image = Sample::default().wrap(b"", 0);
+    image[0x230..0x236].copy_from_slice(&[0, 0x10, 0, 0, 0, 12]);
+    image[0x248..0x24c].fill(0);
+    image[0x258..0x260].copy_from_slice(&MIB.to_le_bytes());
+    let memory = memory(64 * MIB);
+    let entry =
+        load_with(&memory, &boot(&image, None, ""), RSDP, &mut || panic!("nothing is random")).unwrap();
+    assert!(matches!(entry, Entry::Linux64 { rip, .. } if rip.0 == MIB + 0x200), "{entry:?}");
+    assert_eq!({ zero_page(&memory).hdr.pref_address }, MIB);
+}
+
+#[test]
 fn the_zero_page_describes_the_vm() {
     let sample = Sample::default();
     let memory = memory(128 * MIB);

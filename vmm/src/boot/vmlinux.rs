@@ -35,6 +35,9 @@ pub(super) fn load_payload(
     command_line: &str,
     draw: &mut Draw<'_>,
 ) -> Result<Option<Loaded>, LoadError> {
+    if !bz.has_payload() {
+        return Ok(None);
+    }
     let Some(compression) = bz.compression(image)? else {
         tracing::warn!("the kernel's compression is unknown: it decompresses itself");
         return Ok(None);

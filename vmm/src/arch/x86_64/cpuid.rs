@@ -1,6 +1,6 @@
 //! CPUID of the guest: what KVM supports on this host, with the VM's own topology.
 
-use std::arch::x86_64::{CpuidResult, __cpuid};
+use std::arch::x86_64::{__cpuid, CpuidResult};
 use std::ops::RangeInclusive;
 
 use kvm_bindings::{KVM_CPUID_FLAG_SIGNIFCANT_INDEX, kvm_cpuid_entry2};

@@ -42,6 +42,7 @@ fn damaged_images_are_refused_by_what_is_wrong() {
     };
     let table: &[(KernelBoot, &str)] = &[
         (with(0x206, &[0, 2]), "boot protocol 2.0"),
+        (with(0x214, &[0; 4]), "real mode"),
         (with(0x211, &[0]), "zImage"),
         (with(0x236, &[0]), "32-bit kernel"),
         (with(0x230, &[3, 0, 0, 0]), "alignment"),

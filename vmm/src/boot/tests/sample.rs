@@ -113,6 +113,7 @@ impl Sample {
         put(0x1fe, &[0x55, 0xaa, 0xeb, 0x6a]);
         put(0x202, b"HdrS\x0f\x02");
         put(0x211, &[1]);
+        put(0x214, &0x10_0000_u32.to_le_bytes());
         put(0x22c, &0x7fff_ffff_u32.to_le_bytes());
         put(0x230, &0x20_0000_u32.to_le_bytes());
         put(0x234, &[1, 21, 0x7f, 0]);

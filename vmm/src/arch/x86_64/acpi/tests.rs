@@ -63,8 +63,9 @@ fn both_lists_of_tables_have_the_same() {
     let placed = placed(&[0, 1]);
     let rsdt = table(&placed, number(&placed.rsdp, 16, 4), b"RSDT");
     let xsdt = table(&placed, number(&placed.rsdp, 24, 8), b"XSDT");
-    let pointers =
-        |list: &[u8], size| (36..list.len()).step_by(size).map(|at| number(list, at, size)).collect::<Vec<_>>();
+    let pointers = |list: &[u8], size| {
+        (36..list.len()).step_by(size).map(|at| number(list, at, size)).collect::<Vec<_>>()
+    };
     assert_eq!(pointers(rsdt, 4).len(), 3);
     assert_eq!(pointers(rsdt, 4), pointers(xsdt, 8));
 }
