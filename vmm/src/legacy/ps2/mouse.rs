@@ -155,7 +155,8 @@ impl Mouse {
             0xe9 => {
                 let (remote, on, scaling) = (self.remote, self.reporting, self.scaling);
                 let mode = u8::from(remote) << 6 | u8::from(on) << 5 | u8::from(scaling) << 4;
-                let buttons = self.buttons & 1 << 2 | (self.buttons & 4) >> 1 | (self.buttons & 2) >> 1;
+                // Left, middle, right from bit 2 down.
+                let buttons = (self.buttons & 1) << 2 | (self.buttons & 4) >> 1 | (self.buttons & 2) >> 1;
                 return self.sender.answer(&[ACK, mode | buttons, self.resolution, self.rate]);
             }
             0xea => self.remote = false,
@@ -262,6 +263,16 @@ mod tests {
         }
         let packets: Vec<_> = sent(&mut mouse).chunks(3).map(|packet| u16::from(packet[1])).collect();
         assert_eq!((packets.len(), packets.iter().sum::<u16>()), (2, 199));
+    }
+
+    #[test]
+    fn each_button_has_its_bit_in_the_status() {
+        let mut mouse = Mouse::default();
+        // Buttons of a viewer: left, middle, right.
+        for (pressed, told) in [(1, 0b100), (2, 0b010), (4, 0b001), (7, 0b111), (0, 0)] {
+            mouse.point(at(0, 0, pressed));
+            assert_eq!(send(&mut mouse, &[0xe9])[1], told, "{pressed:#b}");
+        }
     }
 
     #[test]
