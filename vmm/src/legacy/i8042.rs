@@ -8,10 +8,11 @@ const COMMAND: u64 = 4;
 /// Pulses the output port's line 0, which is wired to the reset of the VM.
 const PULSE_RESET: u8 = 0xfe;
 
-/// The part of the keyboard controller that every kernel knows: its reset line. There is no keyboard.
+/// Where a PC has its keyboard controller: the reset line works, which every kernel knows. There is no controller and
+/// no keyboard.
 ///
-/// The status register reads as zero (nothing to read, ready for a command), because a kernel that is about to
-/// reset waits for that.
+/// Reads give ones, as where nothing answers. Firmware and boot loaders take that for what it is; of a status of
+/// zero, they would wait for answers that never come.
 pub(crate) struct I8042 {
     outcome: Arc<Outcome>,
 }
@@ -25,7 +26,7 @@ impl I8042 {
 
 impl BusDevice for I8042 {
     fn read(&self, _offset: u64, data: &mut [u8]) {
-        data.fill(0);
+        data.fill(0xff);
     }
 
     fn write(&self, offset: u64, data: &[u8]) {
@@ -47,9 +48,11 @@ mod tests {
         i8042.write(COMMAND, &[0xaa]);
         i8042.write(COMMAND, &[PULSE_RESET, 0]);
         assert!(!outcome.is_over());
-        let mut status = [0xff];
-        i8042.read(COMMAND, &mut status);
-        assert_eq!(status, [0]);
+        for port in [0, COMMAND] {
+            let mut read = [0];
+            i8042.read(port, &mut read);
+            assert_eq!(read, [0xff], "nobody is there");
+        }
         i8042.write(COMMAND, &[PULSE_RESET]);
         assert!(matches!(outcome.wait(), Exit::Reset));
     }
