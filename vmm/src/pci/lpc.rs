@@ -7,6 +7,9 @@ use crate::layout::{PIRQ_ISA, PIRQS, PM_PORT};
 /// The routing registers of PIRQA and of PIRQE, with three more behind each.
 const ROUTES: [u16; 2] = [0x60, 0x68];
 
+/// Where firmware puts the chipset's memory-mapped registers.
+const RCBA: u32 = 0xfed1_c000;
+
 /// The LPC bridge of an ICH9 (ICH9 datasheet, section 13.1): firmware reads the power management base from it and
 /// writes interrupt routing into it. Only that has an effect, the other registers keep what is written: the power management block stays where the
 /// layout puts it, where firmware puts it too.
@@ -35,7 +38,9 @@ impl Lpc {
             config.set(at.into(), &PIRQ_ISA);
             config.allow(at.into(), &[0x8f; 4]);
         }
-        // RCBA: bits 31-14 and enable.
+        // RCBA: bits 31-14 and enable, as firmware leaves it. Nothing answers there, by which Linux learns that there
+        // is no watchdog.
+        config.set(0xf0, &(RCBA | 1).to_le_bytes());
         config.allow(0xf0, &0xffff_c001_u32.to_le_bytes());
         let lpc = Self { config: Mutex::new(config), pirqs };
         lpc.pirqs.route(lpc.routes());
