@@ -15,6 +15,7 @@ use vm_memory::{Bytes, GuestAddress};
 pub use self::error::BuildError;
 use crate::ahci;
 use crate::arch::x86_64::acpi::{self, Blobs, Platform, Windows};
+use crate::arch::x86_64::reset_vector;
 use crate::arch::x86_64::smbios;
 use crate::arch::x86_64::topology::Topology;
 use crate::boot::{self, Entry};
@@ -111,7 +112,7 @@ pub(crate) fn build(
             let ps2 = config.graphics.is_some();
             let platform = Platform { apic_ids: &apic_ids, windows: Windows::above(ram_end), ps2 };
             write_acpi(&memory, &platform)?;
-            write_smbios(config, &memory)?;
+            write_bios_area(config, &memory)?;
             vcpus.iter().try_for_each(|vcpu| vcpus::skip_firmware(vcpu.fd()))?;
             let entry = boot::load(&memory, kernel, GuestAddress(acpi::RSDP_ADDRESS))?;
             if let (Some(adapter), Entry::Linux64 { boot_params, .. }) = (&adapter, entry) {
@@ -131,12 +132,16 @@ pub(crate) fn build(
     Ok((assembly, vcpus))
 }
 
-fn write_smbios(config: &VmConfig, memory: &GuestMemory) -> Result<(), BuildError> {
-    let Some(identity) = &config.smbios else { return Ok(()) };
-    let tables = smbios::tables(identity, config.cpus, config.memory).ok_or(BuildError::SmbiosTooLong)?;
+/// What a BIOS would leave in its area: the SMBIOS tables, and code at the reset vector.
+fn write_bios_area(config: &VmConfig, memory: &GuestMemory) -> Result<(), BuildError> {
+    let identity = config.smbios.clone().unwrap_or_default();
+    let tables = smbios::tables(&identity, config.cpus, config.memory).ok_or(BuildError::SmbiosTooLong)?;
     memory
         .write_slice(&tables, GuestAddress(smbios::ADDRESS))
-        .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })
+        .map_err(|source| BuildError::Write { what: "SMBIOS tables", source })?;
+    memory
+        .write_slice(&reset_vector::CODE, GuestAddress(reset_vector::ADDRESS))
+        .map_err(|source| BuildError::Write { what: "reset vector", source })
 }
 
 /// What virtio devices need of the VM around them.

@@ -4,5 +4,6 @@ pub(crate) mod acpi;
 pub(crate) mod cpuid;
 pub(crate) mod msr;
 pub(crate) mod regs;
+pub(crate) mod reset_vector;
 pub(crate) mod smbios;
 pub(crate) mod topology;

@@ -9,8 +9,8 @@ use crate::memory::{RamRange, ram_ranges};
 pub(crate) const ADDRESS: u64 = 0xf_0000;
 /// Bytes from the entry point's start to the table behind it.
 const TABLE_OFFSET: u64 = 0x20;
-/// The area ends below 1 MiB.
-const AREA: usize = 0x1_0000;
+/// The area ends at the reset vector below 1 MiB.
+const AREA: usize = 0xfff0;
 
 const VERSION: [u8; 3] = [3, 6, 0];
 /// The limit of the 32-bit entry point.
@@ -381,6 +381,22 @@ mod tests {
         assert_eq!(usize::from(u16::from_le_bytes([anchor[22], anchor[23]])), table.len());
         assert_eq!(anchor[28], 10, "all structures but type 0");
         assert_eq!(table[0], 1);
+    }
+
+    #[test]
+    fn the_area_ends_at_the_reset_vector() {
+        let end = ADDRESS + u64::try_from(AREA).unwrap();
+        assert_eq!(end, crate::arch::x86_64::reset_vector::ADDRESS);
+    }
+
+    #[test]
+    fn a_vm_without_an_identity_is_described_too() {
+        let found = walk(&made(&Smbios::default(), 4 << 30).unwrap());
+        assert_eq!(
+            (found[1].kind, &found[1].strings[..]),
+            (1, &["Vireo".to_owned(), "Vireo".to_owned()][..])
+        );
+        assert_eq!(found[1].formatted[8..24], [0; 16], "no UUID");
     }
 
     #[test]
