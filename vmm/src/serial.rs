@@ -56,6 +56,11 @@ impl SerialInput {
         self.uart.push(bytes)
     }
 
+    /// Sends a break, behind all that was taken. (In Linux it begins a SysRq.)
+    pub fn send_break(&self) {
+        self.uart.send_break();
+    }
+
     /// Readable once there is room again after a `push` that could not take everything. For use in an event loop;
     /// the next `push` makes it unreadable again.
     pub fn room(&self) -> &EventFd {

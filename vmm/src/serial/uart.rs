@@ -28,6 +28,10 @@ const DIVISOR: u8 = 1 << 7;
 /// Line status, and its bit for data in the FIFO.
 const LINE_STATUS: u8 = 5;
 const DATA_READY: u8 = 1 << 0;
+/// Line status: the byte in front is a break.
+const BREAK: u8 = 1 << 4;
+/// Bytes in the chip's FIFO.
+const FIFO: usize = 64;
 
 /// A 16550A.
 pub(crate) struct Uart {
@@ -40,6 +44,8 @@ struct State {
     /// `None` once the VM is gone: the line and the output are dropped.
     chip: Option<Serial<Line, NoEvents, Output>>,
     backlog: VecDeque<u8>,
+    /// How many bytes are in front of a break, which is a zero with a mark in the line status.
+    breaks_after: Option<usize>,
     /// A `push` was short, and the caller was not notified of room since.
     starved: bool,
 }
@@ -73,6 +79,7 @@ impl Uart {
         let state = State {
             chip: Some(Serial::new(Line(line), Output(output))),
             backlog: VecDeque::new(),
+            breaks_after: None,
             starved: false,
         };
         Ok(Self { state: Mutex::new(state), room: EventFd::new(EFD_NONBLOCK)?, room_again: Condvar::new() })
@@ -103,6 +110,18 @@ impl Uart {
             let _unread = self.room.read();
         }
         taken
+    }
+
+    /// See [`crate::serial::SerialInput::send_break`].
+    pub(crate) fn send_break(&self) {
+        let mut state = self.state();
+        // One that was not read yet is as good as two.
+        if state.chip.is_none() || state.breaks_after.is_some() {
+            return;
+        }
+        state.breaks_after = Some(state.received() + state.backlog.len());
+        state.backlog.push_back(0);
+        state.refill();
     }
 
     /// See [`crate::serial::SerialInput::room`].
@@ -139,6 +158,23 @@ impl State {
         self.chip.as_mut().and_then(|chip| chip.enqueue_raw_bytes(bytes).ok()).unwrap_or(0)
     }
 
+    /// Bytes in the chip's FIFO.
+    fn received(&self) -> usize {
+        self.chip.as_ref().map_or(0, |chip| FIFO.saturating_sub(chip.fifo_capacity()))
+    }
+
+    /// The driver has read the line status: a break in front is told once.
+    fn take_break(&mut self) -> bool {
+        let told = self.breaks_after == Some(0);
+        self.breaks_after = self.breaks_after.filter(|after| *after > 0);
+        told
+    }
+
+    /// The driver has taken `count` bytes.
+    fn pass(&mut self, count: usize) {
+        self.breaks_after = self.breaks_after.and_then(|after| after.checked_sub(count));
+    }
+
     fn refill(&mut self) {
         let room = self.chip.as_ref().map_or(0, Serial::fifo_capacity);
         if room == 0 || self.backlog.is_empty() {
@@ -164,12 +200,18 @@ impl BusDevice for Uart {
         data.fill(0xff);
         let ([byte], Ok(offset)) = (data, u8::try_from(offset)) else { return };
         let mut state = self.state();
+        let received = state.received();
         let Some(chip) = state.chip.as_mut() else { return };
         *byte = chip.read(offset);
         if offset == IDENTIFICATION && *byte & 0xf == NOTHING && still_received(chip) {
             *byte = *byte & 0xf0 | RECEIVED;
         }
+        if offset == LINE_STATUS && state.take_break() {
+            *byte |= BREAK;
+        }
         if offset == DATA {
+            let taken = received.saturating_sub(state.received());
+            state.pass(taken);
             state.refill();
             if state.starved && state.backlog.len() <= BACKLOG / 2 {
                 state.starved = false;
@@ -264,6 +306,26 @@ mod tests {
         uart.write(1, &[0]);
         uart.push(b"x");
         assert_eq!(read(&uart, 2) & 0xf, 1, "the driver has not enabled the interrupt");
+    }
+
+    #[test]
+    fn a_break_keeps_its_place_and_is_marked_once() {
+        let (uart, ..) = uart();
+        uart.push(b"ab");
+        uart.send_break();
+        uart.push(b"h");
+        for (marked, byte) in [(0, b'a'), (0, b'b'), (BREAK, 0), (0, b'h')] {
+            assert_eq!(read(&uart, 5) & (BREAK | DATA_READY), marked | DATA_READY, "before {byte}");
+            assert_eq!(read(&uart, 0), byte);
+        }
+        uart.send_break();
+        assert_eq!([read(&uart, 5) & BREAK, read(&uart, 5) & BREAK], [BREAK, 0]);
+        // A driver that does not look takes it for a zero.
+        read(&uart, 0);
+        uart.push(&[1; 5000]);
+        uart.send_break();
+        let zeros = std::iter::from_fn(|| (read(&uart, 5) & 1 == 1).then(|| read(&uart, 0)));
+        assert_eq!(zeros.filter(|byte| *byte == 0).count(), 1);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The serial port's other end: terminal, file or socket; and the ways to end a VM from outside.
 
+mod keys;
 mod signals;
 mod socket;
 
@@ -14,10 +15,9 @@ use vireo_vmm::serial::SerialInput;
 use crate::args::SerialArg;
 use crate::spool::Spool;
 use crate::terminal::RawTerminal;
+use keys::{Keys, Wish};
 use socket::Socket;
 
-/// Ctrl+].
-const ESCAPE: u8 = 0x1d;
 /// The threads here do nothing but wait, read and push.
 const STACK: usize = 128 << 10;
 
@@ -90,20 +90,26 @@ impl Seat {
         }
     }
 
-    /// Keys for the guest; `false` once the user has left. Keys that a guest does not read are lost, so that the
-    /// key to leave is always seen.
-    fn keys(&self, bytes: &[u8]) -> bool {
-        let (keys, left) = match bytes.iter().position(|byte| *byte == ESCAPE) {
-            Some(at) => (bytes.get(..at).unwrap_or_default(), true),
-            None => (bytes, false),
-        };
-        if let Some(input) = self.input() {
-            input.push(keys);
+    /// Does what the user wants; `false` once the user has left. Keys that a guest does not read are lost, so that
+    /// the key to leave is always seen.
+    fn fulfil(&self, wish: &Wish) -> bool {
+        match wish {
+            Wish::Type(keys) => {
+                self.input().map(|input| input.push(keys));
+            }
+            Wish::Break => {
+                self.input().inspect(SerialInput::send_break);
+            }
+            Wish::PowerButton => self.power_button(),
+            Wish::Leave => self.end(Ended::Detached),
         }
-        if left {
-            self.end(Ended::Detached);
+        *wish != Wish::Leave
+    }
+
+    fn power_button(&self) {
+        if let Some(controls) = lock(&self.controls).as_ref() {
+            controls.power_button();
         }
-        !left
     }
 }
 
@@ -121,7 +127,9 @@ impl Console {
                 let output = Spool::onto(Stdout).map_err(ConsoleError::Thread)?;
                 let terminal = RawTerminal::enter().map_err(ConsoleError::Terminal)?;
                 if terminal.is_some() {
-                    eprint!("vmm: Ctrl+] leaves\r\n");
+                    eprint!(
+                        "vmm: Ctrl+] leaves, Ctrl+^ p presses the power button, Ctrl+^ b sends a break\r\n"
+                    );
                 }
                 read_stdin(seat.clone(), terminal.is_some())?;
                 (output, terminal, None)
@@ -189,6 +197,7 @@ impl Write for Stdout {
 fn read_stdin(seat: Arc<Seat>, is_terminal: bool) -> Result<(), ConsoleError> {
     let reader = move || {
         let mut buffer = [0; 1024];
+        let mut keys = Keys::default();
         loop {
             let read = match io::stdin().lock().read(&mut buffer) {
                 Ok(0) => return,
@@ -201,7 +210,7 @@ fn read_stdin(seat: Arc<Seat>, is_terminal: bool) -> Result<(), ConsoleError> {
             };
             if !is_terminal {
                 seat.feed(read);
-            } else if !seat.keys(read) {
+            } else if !keys.read(read).iter().all(|wish| seat.fulfil(wish)) {
                 return;
             }
         }

@@ -5,9 +5,12 @@ use vmm_sys_util::signal::{block_signal, create_sigset};
 
 use super::{ConsoleError, Ended, Seat, spawn};
 
-const TAKEN: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The power button.
+const BUTTON: i32 = libc::SIGUSR1;
+const TAKEN: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, BUTTON];
 
-/// From now on the signals that would end the process end the VM, so that everything is put back in order.
+/// From now on the signals that would end the process end the VM, so that everything is put back in order, and SIGUSR1
+/// presses its power button.
 pub(super) fn take_over(seat: Arc<Seat>) -> Result<(), ConsoleError> {
     for signal in TAKEN {
         block_signal(signal).map_err(|error| ConsoleError::Signals(io::Error::other(error.to_string())))?;
@@ -19,8 +22,10 @@ pub(super) fn take_over(seat: Arc<Seat>) -> Result<(), ConsoleError> {
             // SAFETY: both pointers are to live values of the types that sigwait is declared with.
             #[expect(unsafe_code, reason = "there is no safe binding of sigwait here")]
             let outcome = unsafe { libc::sigwait(&raw const set, &raw mut signal) };
-            if outcome == 0 {
-                seat.end(Ended::Signal(signal));
+            match (outcome, signal) {
+                (0, BUTTON) => seat.power_button(),
+                (0, signal) => seat.end(Ended::Signal(signal)),
+                _ => {}
             }
         }
     })
