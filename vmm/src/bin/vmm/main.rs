@@ -77,9 +77,9 @@ fn run(args: &Args) -> Result<u8, Box<dyn Error>> {
     let console = Console::open(&args.serial)?;
     let display = args.vnc.as_ref().map(|address| VncDisplay::open(address, args.video)).transpose()?;
     let config = config.with_graphics(display.as_ref().map(VncDisplay::graphics).transpose()?);
-    let mut resets = Resets::default();
+    let mut resets = Resets::new(display.is_some());
     let code = loop {
-        let vm = Vm::build(&config, Box::new(console.output()))?.start()?;
+        let vm = Vm::build(&config, Box::new(resets.watch(console.output())))?.start()?;
         let started = Instant::now();
         console.attach(vm.controls());
         match vm.wait() {

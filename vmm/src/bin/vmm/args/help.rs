@@ -19,7 +19,8 @@ Usage: vmm --kernel FILE [OPTION]...
   --cdrom path=FILE[,bus=BUS]      image in a CD/DVD drive on the bus sata (default) or scsi; may be given
                                    several times
   --net tap=NAME[,mac=MAC]         NIC on an existing tap device; may be given several times
-  --serial stdio                   serial port on this terminal; Ctrl+] leaves (default)
+  --serial stdio                   serial port on this terminal (default); Ctrl+] leaves, Ctrl+^ p presses the
+                                   power button, Ctrl+^ b sends a break, Ctrl+^ twice is a Ctrl+^ for the guest
   --serial file=FILE               serial output into a file
   --serial socket=FILE             serial port on a unix socket, which is created
   --vnc ADDRESS                    serve the display over VNC at unix:PATH or 127.0.0.1:PORT
@@ -29,12 +30,14 @@ Usage: vmm --kernel FILE [OPTION]...
   --kvm-fd N                       an open /dev/kvm that this program inherits; it need not be allowed to open one
   --help, --version
 
+The signal SIGUSR1 presses the power button; SIGINT, SIGTERM and SIGHUP end the VM.
+
 Set VMM_LOG to error, warn, info, debug or trace to choose what is logged (default: warn).
 
 Exit status:
   0  the guest powered off
   1  an error, or a signal
   3  the guest crashed: a vCPU triple-faulted
-  4  the guest is in a reset loop
+  4  the guest is in a reset loop: it resets itself again and again, and shows nothing new
   5  left with Ctrl+]
 ";
