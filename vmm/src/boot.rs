@@ -123,7 +123,7 @@ fn load_bzimage(
         None => (bzimage::load_classic(memory, image, bz, &room)?, false),
     };
     initrd::read(memory, kernel.initrd.as_ref(), initrd.as_ref())?;
-    let handoff = Handoff { command_line: kernel.command_line.len(), initrd, rsdp };
+    let handoff = Handoff { initrd, rsdp };
     params::write(memory, ram, bz.header(), randomised, &handoff)?;
     Ok(Entry::Linux64 { rip, boot_params: GuestAddress(BOOT_PARAMS) })
 }
@@ -151,7 +151,7 @@ fn load_elf(
     }
     vmlinux::load_elf(memory, image, &vmlinux)?;
     initrd::read(memory, kernel.initrd.as_ref(), initrd.as_ref())?;
-    let handoff = Handoff { command_line: kernel.command_line.len(), initrd, rsdp };
+    let handoff = Handoff { initrd, rsdp };
     match vmlinux.pvh_entry {
         Some(rip) => {
             pvh::write(memory, ram, &handoff)?;

@@ -15,13 +15,13 @@ const LOADED_HIGH: u8 = 1 << 0;
 const KASLR_FLAG: u8 = 1 << 1;
 const HEADER_MAGIC: u32 = 0x5372_6448;
 const BOOT_FLAG: u16 = 0xaa55;
+/// Longer than any kernel reads.
+const COMMAND_LINE_MAX: u32 = 0xffff;
 /// 2.15: the newest protocol; every field of the header is there.
 const NEWEST_PROTOCOL: u16 = 0x20f;
 
 /// What is handed to the kernel beside itself.
 pub(super) struct Handoff {
-    /// Length without its NUL.
-    pub(super) command_line: usize,
     pub(super) initrd: Option<Range<u64>>,
     pub(super) rsdp: GuestAddress,
 }
@@ -34,6 +34,7 @@ pub(super) fn header_for_elf() -> setup_header {
         version: NEWEST_PROTOCOL,
         loadflags: LOADED_HIGH,
         kernel_alignment: 0x20_0000,
+        cmdline_size: COMMAND_LINE_MAX,
         ..Default::default()
     }
 }
@@ -54,7 +55,6 @@ pub(super) fn write(
         hdr.loadflags |= KASLR_FLAG;
     }
     hdr.cmd_line_ptr = low(COMMAND_LINE)?;
-    hdr.cmdline_size = low(handoff.command_line as u64)?;
     if let Some(initrd) = &handoff.initrd {
         hdr.ramdisk_image = low(initrd.start)?;
         hdr.ramdisk_size = low(initrd.end - initrd.start)?;

@@ -144,6 +144,8 @@ fn the_zero_page_describes_the_vm() {
     let hdr = page.hdr;
     assert_eq!({ page.acpi_rsdp_addr }, RSDP.0);
     assert_eq!({ hdr.type_of_loader }, 0xff);
+    // What the kernel takes, not what it got: memtest86+ reads as much, and a NUL ends the last word.
+    assert_eq!({ hdr.cmdline_size }, 2047);
     assert_eq!({ hdr.ramdisk_image }, u32::try_from(128 * MIB - 8192).unwrap());
     assert_eq!({ hdr.ramdisk_size }, 5000);
     let mut copy = vec![0; initrd.len()];
