@@ -29,6 +29,7 @@ mod scenarios {
     mod net;
     pub(crate) mod node;
     mod node_disk;
+    mod pc;
     mod placing;
     mod pods;
     mod probes;
