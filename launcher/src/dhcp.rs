@@ -4,5 +4,6 @@ mod answer;
 mod request;
 mod server;
 
+pub(crate) use answer::labels;
 pub use answer::{Answer, Offer, answer};
 pub use server::{DhcpError, Server};

@@ -3,7 +3,7 @@
 //! A launch message arrives over the launcher's socket ([`server`]), is checked ([`launch`]), a hypervisor is
 //! chosen for it ([`hypervisor::choose`]), every file it names is opened and locked ([`host`]), and the VM
 //! runs until it ends; [`session`] owns all of that. Beside the VM run its serial console ([`console`]), the DHCP
-//! server of its network ([`dhcp`]) and the probes of its guest ([`health`]).
+//! server of its network ([`dhcp`]), its IPv6 router ([`ipv6`]) and the probes of its guest ([`health`]).
 //!
 //! In a Pod, the same program serves other containers: [`image`] and [`console_log`].
 //!
@@ -20,6 +20,7 @@ pub mod health;
 pub mod host;
 pub mod hypervisor;
 pub mod image;
+pub mod ipv6;
 pub mod launch;
 pub mod logging;
 pub mod node;

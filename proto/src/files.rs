@@ -8,13 +8,14 @@
 //! It opens them itself: what a container passed could be anything.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::cmsg_space;
 use rustix::fs::{Mode, OFlags};
+use rustix::net::netdevice::name_to_index;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
@@ -57,6 +58,61 @@ pub fn dhcp_socket(device: &str) -> io::Result<UdpSocket> {
     socket.set_broadcast(true)?;
     socket.bind(&SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, DHCP_PORT)).into())?;
     Ok(socket.into())
+}
+
+/// The port of DHCPv6 servers.
+const DHCPV6_PORT: u16 = 547;
+/// All DHCP relay agents and servers of a link (RFC 8415, section 7.1).
+const ALL_DHCP_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+/// All routers of a link (RFC 4291, section 2.7.1).
+const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+/// What shows a receiver that a message of neighbour discovery comes from its link (RFC 4861, section 6.1).
+const ND_HOPS: u32 = 255;
+
+/// The name of the socket of the DHCPv6 server on a tap device.
+pub fn dhcpv6_name(device: &str) -> String {
+    format!("dhcpv6:{device}")
+}
+
+/// The socket of the DHCPv6 server on a tap device of the calling thread's network namespace.
+///
+/// # Errors
+/// When it cannot be made; it asks for `CAP_NET_BIND_SERVICE`.
+pub fn dhcpv6_socket(device: &str) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::IPV6, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.set_only_v6(true)?;
+    socket.set_reuse_address(true)?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    socket.bind(&SocketAddr::V6(SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, DHCPV6_PORT, 0, 0)).into())?;
+    on_link(&socket, device, ALL_DHCP_SERVERS)?;
+    Ok(socket.into())
+}
+
+/// The name of the socket for router advertisements on a tap device.
+pub fn router_name(device: &str) -> String {
+    format!("router:{device}")
+}
+
+/// The socket for router advertisements on a tap device of the calling thread's network namespace: ICMPv6 messages,
+/// without their IP header.
+///
+/// # Errors
+/// When it cannot be made; it asks for `CAP_NET_RAW`.
+pub fn router_socket(device: &str) -> io::Result<OwnedFd> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW.nonblocking(), Some(Protocol::ICMPV6))?;
+    socket.bind_device(Some(device.as_bytes()))?;
+    on_link(&socket, device, ALL_ROUTERS)?;
+    socket.set_unicast_hops_v6(ND_HOPS)?;
+    socket.set_multicast_hops_v6(ND_HOPS)?;
+    Ok(socket.into())
+}
+
+/// Has a socket receive what is sent to a group on a device, and send there.
+fn on_link(socket: &Socket, device: &str, group: Ipv6Addr) -> io::Result<()> {
+    let index = name_to_index(socket, device)?;
+    socket.join_multicast_v6(&group, index)?;
+    socket.set_multicast_if_v6(index)?;
+    socket.set_multicast_loop_v6(false)
 }
 
 /// The directory of an image that has its disk, where the manifest does not name the file.

@@ -157,8 +157,8 @@ fn classless_routes(lease: &Lease) -> Vec<(Ipv4Net, Ipv4Addr)> {
     lease.routes.iter().map(|route| (route.destination, route.gateway)).chain(default).collect()
 }
 
-/// A name as option 119 has it (RFC 3397), uncompressed. Launch messages with names that do not fit are rejected.
-fn labels(name: &str) -> Vec<u8> {
+/// A name as options have it (RFC 3397, RFC 3646), uncompressed. Launch messages with names that do not fit are rejected.
+pub(crate) fn labels(name: &str) -> Vec<u8> {
     let labels = name.trim_end_matches('.').split('.');
     let label = |label: &str| {
         u8::try_from(label.len()).map(|length| [&[length], label.as_bytes()].concat()).unwrap_or_default()

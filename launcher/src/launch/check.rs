@@ -138,6 +138,7 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         .map_err(|_| p.add(&format!("{at}.mtu"), format_args!("{} is too large", interface.mtu)));
     let mac = p.parse(&format!("{at}.mac"), &interface.mac);
     let lease = interface.lease.and_then(|wire| lease(p, &format!("{at}.lease"), wire));
+    let ipv6_lease = interface.ipv6_lease.and_then(|wire| ipv6_lease(p, &format!("{at}.ipv6_lease"), wire));
     Some(Interface {
         name: interface.name,
         field: interface.field,
@@ -148,7 +149,33 @@ fn interface(p: &mut Problems, index: usize, interface: wire::Interface) -> Opti
         mtu: mtu.ok().filter(|&mtu| mtu != 0),
         boot_order: (interface.boot_order != 0).then_some(interface.boot_order),
         lease,
+        ipv6_lease,
     })
+}
+
+fn ipv6_lease(p: &mut Problems, at: &str, lease: wire::Ipv6Lease) -> Option<Ipv6Lease> {
+    let address = p.parse(&format!("{at}.address"), &lease.address);
+    let prefix_length = u8::try_from(lease.prefix_length).ok().filter(|&length| length <= 128);
+    if prefix_length.is_none() {
+        p.add(at, format_args!("no prefix length: {}", lease.prefix_length));
+    }
+    let servers = lease.dns_servers.iter();
+    let dns_servers = servers.filter_map(|text| p.parse(&format!("{at}.dns_servers"), text)).collect();
+    search_domains(p, at, &lease.search_domains);
+    Some(Ipv6Lease {
+        address: address?,
+        prefix_length: prefix_length?,
+        dns_servers,
+        search_domains: lease.search_domains,
+    })
+}
+
+fn search_domains(p: &mut Problems, at: &str, names: &[String]) {
+    for name in names {
+        if !is_domain(name) {
+            p.add(&format!("{at}.search_domains"), format_args!("invalid domain name: {name:?}"));
+        }
+    }
 }
 
 fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
@@ -161,11 +188,7 @@ fn lease(p: &mut Problems, at: &str, lease: wire::Lease) -> Option<Lease> {
     if prefix_length.is_none() {
         p.add(at, format_args!("no prefix length: {}", lease.prefix_length));
     }
-    for name in &lease.search_domains {
-        if !is_domain(name) {
-            p.add(&format!("{at}.search_domains"), format_args!("invalid domain name: {name:?}"));
-        }
-    }
+    search_domains(p, at, &lease.search_domains);
     let mut private_options = Vec::new();
     for option in lease.private_options {
         match u8::try_from(option.option) {
@@ -253,6 +276,12 @@ mod tests {
                 mac: "nonsense".into(),
                 tap: "../tap".into(),
                 lease: Some(wire::Lease { prefix_length: 33, ..Default::default() }),
+                ipv6_lease: Some(wire::Ipv6Lease {
+                    prefix_length: 129,
+                    dns_servers: vec!["192.0.2.1".into()],
+                    search_domains: vec!["a..b".into()],
+                    ..Default::default()
+                }),
                 ..Default::default()
             }],
             ..Default::default()
@@ -270,6 +299,10 @@ mod tests {
             "interfaces[0].lease",
             "interfaces[0].lease.address",
             "interfaces[0].lease.server",
+            "interfaces[0].ipv6_lease",
+            "interfaces[0].ipv6_lease.address",
+            "interfaces[0].ipv6_lease.dns_servers",
+            "interfaces[0].ipv6_lease.search_domains",
             "runtime_dir",
             "tablets",
             "video",

@@ -60,6 +60,7 @@ pub(crate) fn kernel_boot() -> Launch {
             mac: "52:54:00:12:34:56".parse().expect("a unicast address"),
             tap: "tap0".into(),
             dhcp_device: "tap0".into(),
+            ipv6_lease: None,
             mtu: Some(1450),
             boot_order: None,
             lease: None,

@@ -1,4 +1,4 @@
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -109,6 +109,8 @@ pub struct Interface {
     pub boot_order: Option<u32>,
     /// What the DHCP server answers.
     pub lease: Option<Lease>,
+    /// What the guest learns of IPv6.
+    pub ipv6_lease: Option<Ipv6Lease>,
 }
 
 /// A route of a guest.
@@ -118,6 +120,19 @@ pub struct Route {
     pub destination: Ipv4Net,
     /// By which router; unspecified for what is on the link.
     pub gateway: Ipv4Addr,
+}
+
+/// What a guest learns by router advertisements and DHCPv6.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ipv6Lease {
+    /// The guest's address.
+    pub address: Ipv6Addr,
+    /// That of the network on the link: 0 to 128.
+    pub prefix_length: u8,
+    /// Resolvers.
+    pub dns_servers: Vec<Ipv6Addr>,
+    /// Where short names are looked up; each fits DNS.
+    pub search_domains: Vec<String>,
 }
 
 /// What a guest learns by DHCP.

@@ -18,6 +18,7 @@ use crate::dhcp;
 use crate::fault::{Code, chain, fault, fault_at};
 use crate::host;
 use crate::hypervisor::{Choice, Starting, choose};
+use crate::ipv6;
 use crate::launch::{Kind, Launch};
 use crate::{logging, socket};
 
@@ -115,6 +116,11 @@ impl Session {
         }
         for interface in &launch.interfaces {
             let server = dhcp::Server::bind(interface, self.node.files())
+                .map_err(|error| fault_at(Code::HostResource, &interface.field, chain(&error)))?;
+            if let Some(server) = server {
+                self.servers.spawn(server.run());
+            }
+            let server = ipv6::Server::bind(interface, self.node.files())
                 .map_err(|error| fault_at(Code::HostResource, &interface.field, chain(&error)))?;
             if let Some(server) = server {
                 self.servers.spawn(server.run());
