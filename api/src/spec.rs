@@ -49,7 +49,7 @@ pub use interface::{Dhcp, Interface, Port, Protocol};
 pub use labels::label_selector_problems;
 pub use lifecycle::{EvictionStrategy, Lifecycle};
 pub use memory::{Memory, Resources, memory_hotplug_problems};
-pub use network::{Binding, Ipv4Net, NetworkAttachment, NetworkSource};
+pub use network::{Binding, GuestNetworks, Ipv4Net, Ipv6Net, NetworkAttachment, NetworkSource};
 pub use notice::Notice;
 pub use permitted::{DeviceId, DeviceSelector, PermittedHostDevices, PermittedResource};
 pub use platform::is_machine_type;

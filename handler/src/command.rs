@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 pub use vireo_client::program::{Failure, run, stop_signal};
 
+use crate::network::address::parse_ipv6_range;
 use crate::settings::{Runtime, Settings, beside_this_program, host_name};
 use crate::storage::AllowedPaths;
 
@@ -22,6 +23,9 @@ pub struct NodeArgs {
     /// Range of the VMs' own addresses; each takes a /30.
     #[arg(long, value_name = "CIDR", default_value = "10.201.0.0/16")]
     vm_cidr: Ipv4Net,
+    /// The same for IPv6; each takes a /126. The host then forwards IPv6 [default: VMs have IPv4 alone].
+    #[arg(long, value_name = "CIDR", value_parser = parse_ipv6_range)]
+    vm_cidr_ipv6: Option<Ipv6Net>,
     /// The virt-launcher to start [default: beside this program, else on PATH].
     #[arg(long, value_name = "PATH")]
     launcher: Option<PathBuf>,
@@ -64,6 +68,7 @@ impl NodeArgs {
                 Hypervisor::Qemu => HypervisorChoice::Qemu,
             },
             vm_cidr: self.vm_cidr.trunc(),
+            vm_cidr_ipv6: self.vm_cidr_ipv6,
             runtime: Runtime::Process,
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,

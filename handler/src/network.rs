@@ -5,6 +5,8 @@
 //! vv<uid> 10.201.0.1/30 -------- eth0 10.201.0.2/30 --NAT-- tap0 10.0.2.1/24 ---- 10.0.2.2
 //! ```
 //!
+//! The same again for IPv6, where it is wanted: a /126 for the wire, fd10:0:2::1/120 for the tap.
+//!
 //! Its [`Plan`] is written to disk before any of it exists, so that the network can be completed or removed after a
 //! crash at any point.
 
@@ -12,6 +14,7 @@ pub mod address;
 pub mod bridge;
 pub mod dns;
 pub(crate) mod inside;
+mod ipv6;
 mod link;
 pub mod netns;
 pub mod nft;
@@ -20,18 +23,18 @@ pub mod tap;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tracing::info;
 use uuid::Uuid;
 
-use address::{AddressError, WIRE_PREFIX, Wire};
+use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
 use nft::{Forward, NftError};
 
 /// The guest's tap, in its namespace.
@@ -106,20 +109,47 @@ pub struct Plan {
     pub host_link: String,
     /// The /30 of the wire.
     pub wire: Ipv4Net,
+    /// The /126 of the wire, where guests have IPv6.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wire_ipv6: Option<Ipv6Net>,
     /// The MTU of wire and tap.
     pub mtu: u32,
 }
 
 impl Plan {
     /// Names the parts of a VM's network after it.
-    pub fn new(uid: Uuid, wire: Wire, mtu: u32) -> Self {
+    pub fn new(uid: Uuid, wire: Wire, wire_ipv6: Option<WireIpv6>, mtu: u32) -> Self {
         let short: String = uid.simple().to_string().chars().take(8).collect();
-        Self { namespace: format!("vireo-{short}"), host_link: format!("vv{short}"), wire: wire.net, mtu }
+        Self {
+            namespace: format!("vireo-{short}"),
+            host_link: format!("vv{short}"),
+            wire: wire.net,
+            wire_ipv6: wire_ipv6.map(|wire| wire.net),
+            mtu,
+        }
     }
 
     /// The ends of the wire.
     pub fn wire(&self) -> Wire {
         Wire { net: self.wire }
+    }
+
+    /// The ends of the wire in IPv6.
+    pub fn wire_ipv6(&self) -> Option<WireIpv6> {
+        self.wire_ipv6.map(|net| WireIpv6 { net })
+    }
+
+    /// All addresses of the wire.
+    pub fn wire_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let (ipv4, ipv6) = (self.wire(), self.wire_ipv6());
+        let ipv6 = ipv6.into_iter().flat_map(|wire| [wire.host().into(), wire.vm().into()]);
+        [ipv4.host().into(), ipv4.vm().into()].into_iter().chain(ipv6)
+    }
+
+    /// The addresses of the VMI, IPv4 first.
+    pub fn vm_addresses(&self) -> Vec<IpAddr> {
+        let ipv6 = self.wire_ipv6().map(|wire| wire.vm().into());
+        std::iter::once(self.wire().vm().into()).chain(ipv6).collect()
     }
 }
 
@@ -128,6 +158,8 @@ impl Plan {
 pub struct Inside {
     /// The network; the gateway has its first address and the guest the second.
     pub net: Ipv4Net,
+    /// The same in IPv6; it counts where the namespace has an IPv6 address.
+    pub net6: Ipv6Net,
     /// The ports that reach the guest; all when empty.
     pub forwards: Vec<Forward>,
 }
@@ -142,6 +174,51 @@ impl Inside {
     pub fn guest(&self) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(self.net.network()).wrapping_add(2))
     }
+
+    /// The tap's IPv6 address.
+    pub fn gateway_ipv6(&self) -> Ipv6Addr {
+        ipv6::nth(self.net6, 1)
+    }
+
+    /// The guest's IPv6 address.
+    pub fn guest_ipv6(&self) -> Ipv6Addr {
+        ipv6::nth(self.net6, 2)
+    }
+}
+
+/// What a guest behind masquerade gets of its network.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Uplink {
+    /// The MTU.
+    pub mtu: u32,
+    /// The addresses outside, IPv4 first. Guests have IPv6 where there is an IPv6 address.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Uplink {
+    /// Whether the guest gets an IPv6 address.
+    pub fn has_ipv6(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_ipv6)
+    }
+}
+
+impl From<&Plan> for Uplink {
+    fn from(plan: &Plan) -> Self {
+        Self { mtu: plan.mtu, addresses: plan.vm_addresses() }
+    }
+}
+
+/// The first of the addresses of each family, IPv4 first.
+pub(crate) fn first_of_each_family(addresses: impl IntoIterator<Item = IpAddr>) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    for address in addresses {
+        if found.iter().all(|known| known.is_ipv4() != address.is_ipv4()) {
+            found.push(address);
+        }
+    }
+    // V4 sorts before V6.
+    found.sort();
+    found
 }
 
 /// Whether this process may make networks.
@@ -165,7 +242,7 @@ pub fn permitted() -> Result<(), NetworkError> {
 ///
 /// # Errors
 /// When netlink fails.
-pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
+pub fn host_facts() -> Result<(BTreeSet<IpAddr>, u32), NetworkError> {
     link::with_links(async |links| {
         let addresses = links.addresses().await?.into_iter().collect();
         let mtu = links.uplink_mtu().await?.unwrap_or(LARGEST_MTU).clamp(SMALLEST_MTU, LARGEST_MTU);
@@ -173,15 +250,16 @@ pub fn host_facts() -> Result<(BTreeSet<Ipv4Addr>, u32), NetworkError> {
     })
 }
 
-/// Lets the host forward and masquerade for a range of guests. Blocks; repeatable.
+/// Lets the host forward and masquerade for ranges of guests. Blocks; repeatable.
 ///
 /// # Errors
 /// When a setting or rule is rejected.
-pub fn prepare_host(range: Ipv4Net) -> Result<(), NetworkError> {
+pub fn prepare_host(range: Ipv4Net, range_ipv6: Option<Ipv6Net>) -> Result<(), NetworkError> {
     if sysctl("net/ipv4/ip_forward", "1")? == Setting::Changed {
         info!("IPv4 forwarding is now on for this host: guests reach the network through it");
     }
-    Ok(nft::apply(&nft::host_rules(range))?)
+    nft::apply(&nft::host_rules(range))?;
+    range_ipv6.map_or(Ok(()), ipv6::prepare_host)
 }
 
 /// Makes a VM's network, or completes it. Blocks; repeatable.
@@ -193,32 +271,44 @@ pub fn ensure(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
     netns::create(&plan.namespace).map_err(namespace_error("make", plan))?;
     let path = netns::path(&plan.namespace);
     let namespace = File::open(&path).map_err(namespace_error("enter", plan))?;
-    let wire = plan.wire();
-    let mtu = plan.mtu;
+    let (wire, host_link) = (plan.wire(), &plan.host_link);
     link::with_links(async |links| {
-        links.add_veth(&plan.host_link, POD_INTERFACE, namespace.as_raw_fd()).await?;
-        links.raise(&plan.host_link, Some((wire.host(), WIRE_PREFIX)), Some(mtu)).await
+        links.add_veth(host_link, POD_INTERFACE, namespace.as_raw_fd()).await?;
+        if plan.wire_ipv6.is_some() {
+            ipv6::distrust_neighbours(host_link)?;
+        }
+        links.raise(host_link, Some((wire.host(), WIRE_PREFIX)), Some(plan.mtu)).await?;
+        match plan.wire_ipv6() {
+            Some(wire) => links.add_ipv6(host_link, wire.host(), WIRE_IPV6_PREFIX).await,
+            None => Ok(()),
+        }
     })?;
-    let inside = inside.clone();
-    netns::inside(&path, move || set_up_namespace(wire, mtu, &inside))
+    let (plan_inside, inside) = (plan.clone(), inside.clone());
+    netns::inside(&path, move || set_up_namespace(&plan_inside, &inside))
         .map_err(namespace_error("enter", plan))?
 }
 
 /// Makes the guest's side of a Pod's network, or completes it: the tap behind the interface that the Pod has. Returns
-/// the MTU. Blocks; repeatable.
+/// what the Pod has. Blocks; repeatable.
 ///
 /// # Errors
 /// When the kernel rejects a part.
-pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<u32, NetworkError> {
+pub fn ensure_in_pod(namespace: &Path, inside: &Inside) -> Result<Uplink, NetworkError> {
     permitted()?;
     let inside = inside.clone();
     in_namespace(namespace, move || {
-        let mtu = link::with_links(async |links| links.uplink_mtu().await)?;
-        let mtu = mtu.unwrap_or(LARGEST_MTU).max(SMALLEST_MTU);
+        let (mtu, addresses) = link::with_links(async |links| {
+            let addresses = links.global_addresses(POD_INTERFACE).await?;
+            Ok((links.uplink_mtu().await?, first_of_each_family(addresses)))
+        })?;
+        let uplink = Uplink { mtu: mtu.unwrap_or(LARGEST_MTU).max(SMALLEST_MTU), addresses };
         sysctl("net/ipv4/ip_forward", "1")?;
-        set_up_guest_side(mtu, &inside)?;
+        set_up_guest_side(uplink.mtu, &inside, uplink.has_ipv6())?;
+        if uplink.has_ipv6() {
+            ipv6::forward_in_pod()?;
+        }
         sysctl("net/ipv4/conf/all/rp_filter", "1")?;
-        Ok(mtu)
+        Ok(uplink)
     })
 }
 
@@ -235,28 +325,48 @@ fn in_namespace<T: Send + 'static>(
     })?
 }
 
-/// Makes the tap, its rules and its address. Rules come before addresses: no packet passes unfiltered.
-fn set_up_guest_side(mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
+/// Makes the tap, its rules and its addresses. Rules come before addresses: no packet passes unfiltered.
+fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), NetworkError> {
     tap::create(TAP)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
     nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
+    if has_ipv6 {
+        ipv6::filter_guest(inside)?;
+    } else {
+        // The guest must not be able to make the namespace configure itself.
+        sysctl(&format!("net/ipv6/conf/{TAP}/disable_ipv6"), "1").or_else(absent_is_fine)?;
+    }
     link::with_links(async |links| {
-        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await
+        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await?;
+        if has_ipv6 { ipv6::address_tap(&links, inside).await } else { Ok(()) }
     })
 }
 
 /// Sets up the inside of the namespace.
-fn set_up_namespace(wire: Wire, mtu: u32, inside: &Inside) -> Result<(), NetworkError> {
-    // IPv6 is not used, and the guest must not be able to make the namespace configure itself.
-    sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
+fn set_up_namespace(plan: &Plan, inside: &Inside) -> Result<(), NetworkError> {
+    let (wire, wire_ipv6) = (plan.wire(), plan.wire_ipv6());
+    if wire_ipv6.is_some() {
+        sysctl("net/ipv6/conf/all/disable_ipv6", "0")?;
+        ipv6::distrust_neighbours(POD_INTERFACE)?;
+    } else {
+        sysctl("net/ipv6/conf/all/disable_ipv6", "1").or_else(absent_is_fine)?;
+    }
     sysctl("net/ipv4/ip_forward", "1")?;
-    set_up_guest_side(mtu, inside)?;
+    set_up_guest_side(plan.mtu, inside, wire_ipv6.is_some())?;
     link::with_links(async |links| {
         links.raise("lo", None, None).await?;
-        links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(mtu)).await?;
-        links.default_route(wire.host()).await
+        links.raise(POD_INTERFACE, Some((wire.vm(), WIRE_PREFIX)), Some(plan.mtu)).await?;
+        links.default_route(wire.host().into()).await?;
+        if let Some(wire) = wire_ipv6 {
+            links.add_ipv6(POD_INTERFACE, wire.vm(), WIRE_IPV6_PREFIX).await?;
+            links.default_route(wire.host().into()).await?;
+        }
+        Ok(())
     })?;
+    if wire_ipv6.is_some() {
+        ipv6::forward()?;
+    }
     // Drop packets with a source address that is not the guest's own.
     sysctl("net/ipv4/conf/all/rp_filter", "1")?;
     Ok(())

@@ -1,7 +1,7 @@
 //! What all VMIs of a node share: settings, the address pool, and the published VMIs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use tracing::{info, warn};
@@ -36,7 +36,7 @@ pub struct Node {
     /// The pools for blocking operations.
     pub jobs: Jobs,
     published: Mutex<Published>,
-    wires: Mutex<BTreeSet<Ipv4Addr>>,
+    wires: Mutex<BTreeSet<IpAddr>>,
     host: Once,
     changes: tokio::sync::watch::Sender<u64>,
     storage: Claims,
@@ -139,6 +139,7 @@ impl Node {
             state_dir: dir.to_owned(),
             hypervisor: vireo_api::spec::HypervisorChoice::Auto,
             vm_cidr: "10.201.0.0/16".parse().unwrap(),
+            vm_cidr_ipv6: None,
             runtime: Runtime::Process,
             launcher: "virt-launcher".into(),
             qemu: None,
@@ -286,7 +287,7 @@ impl Node {
 
     /// Marks the addresses of an existing network as used.
     pub fn adopt_wire(&self, plan: &Plan) {
-        lock(&self.wires).extend([plan.wire().host(), plan.wire().vm()]);
+        lock(&self.wires).extend(plan.wire_addresses());
     }
 
     /// Chooses the network of a new VM. Blocks.
@@ -299,15 +300,19 @@ impl Node {
         let mut used = lock(&self.wires);
         let all = used.union(&host).copied().collect();
         let wire = address::allocate(self.settings.vm_cidr, &all)?;
-        used.extend([wire.host(), wire.vm()]);
-        Ok(Plan::new(uid, wire, mtu))
+        let range = self.settings.vm_cidr_ipv6;
+        let wire_ipv6 = range.map(|range| address::allocate_ipv6(range, &all)).transpose()?;
+        let plan = Plan::new(uid, wire, wire_ipv6, mtu);
+        used.extend(plan.wire_addresses());
+        Ok(plan)
     }
 
     /// Releases the addresses of a network.
     pub fn release_wire(&self, plan: &Plan) {
         let mut used = lock(&self.wires);
-        used.remove(&plan.wire().host());
-        used.remove(&plan.wire().vm());
+        for address in plan.wire_addresses() {
+            used.remove(&address);
+        }
     }
 
     /// Prepares the host for networks and warns once about missing name servers. Blocks.
@@ -315,15 +320,16 @@ impl Node {
     /// # Errors
     /// When the host cannot be prepared.
     pub fn prepare_host(&self) -> Result<(), NetworkError> {
-        network::prepare_host(self.settings.vm_cidr)?;
+        network::prepare_host(self.settings.vm_cidr, self.settings.vm_cidr_ipv6)?;
         self.host.call_once(|| {
             let resolver = network::dns::of_host();
-            if resolver.servers.is_empty() {
+            let has_ipv6 = self.settings.vm_cidr_ipv6.is_some();
+            if !resolver.servers.iter().any(|server| server.is_ipv4() || has_ipv6) {
                 let unreachable =
                     resolver.unreachable.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
                 warn!(
                     unreachable,
-                    "guests get no name server: /etc/resolv.conf names none that a guest can reach over IPv4"
+                    "guests get no name server: /etc/resolv.conf names none that a guest can reach"
                 );
             }
         });

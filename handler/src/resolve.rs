@@ -1,9 +1,10 @@
 //! Builds the launch request from the validated spec and this node's facts. Pure.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Vm,
+    Balloon, Binding, BootSource, Disk, HYPERVISOR_ANNOTATION, HypervisorChoice, Interface, Ipv6Net, Vm,
 };
 use vireo_proto::{CONSOLE_SOCKET, RUN_DIRECTORY, VNC_SOCKET, launcher as wire};
 use vireo_vmconfig::{DiskSource, KernelFiles, Smbios};
@@ -23,6 +24,8 @@ pub struct Facts<'a> {
     pub prepared: &'a Prepared,
     /// The MTU behind masquerade.
     pub mtu: u32,
+    /// Whether the guest has IPv6 behind masquerade.
+    pub has_ipv6: bool,
     /// The interfaces of its Pod that its guest takes over.
     pub bridged: &'a Bridged,
     /// The host's name servers.
@@ -147,17 +150,18 @@ fn interface(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> Option<wire::
         ..wire::Interface::default()
     };
     match interface.binding() {
-        Binding::Masquerade { network, .. } => {
+        Binding::Masquerade { networks, .. } => {
             message.mac = interface.mac()?.to_string();
             TAP.clone_into(&mut message.tap);
             TAP.clone_into(&mut message.dhcp_device);
             message.mtu = facts.mtu;
             message.lease = Some(wire::Lease {
-                address: network.guest().to_string(),
-                prefix_length: u32::from(network.prefix()),
-                gateway: network.gateway().to_string(),
+                address: networks.ipv4.guest().to_string(),
+                prefix_length: u32::from(networks.ipv4.prefix()),
+                gateway: networks.ipv4.gateway().to_string(),
                 ..lease(vm, interface, facts)
             });
+            message.ipv6_lease = facts.has_ipv6.then(|| ipv6_lease(vm, &networks.ipv6, facts));
         }
         Binding::Bridge => {
             let (bridge, pod) = (Bridge::of(vm, interface.name())?, facts.bridged.get(interface.name())?);
@@ -190,24 +194,40 @@ fn bridged_lease(bridge: &Bridge, pod: &PodInterface, options: wire::Lease) -> O
     })
 }
 
+/// What a guest behind masquerade learns by router advertisements and DHCPv6.
+fn ipv6_lease(vm: &Vm, network: &Ipv6Net, facts: &Facts<'_>) -> wire::Ipv6Lease {
+    let (servers, search_domains) = resolver(vm, facts.resolver);
+    wire::Ipv6Lease {
+        address: network.guest().to_string(),
+        prefix_length: u32::from(network.prefix()),
+        dns_servers: servers.iter().filter(|server| server.is_ipv6()).map(ToString::to_string).collect(),
+        search_domains,
+    }
+}
+
+/// The name servers and search domains for the probes of a VM: those in the guest's leases.
+pub fn probe_resolver(vm: &Vm, host: &Resolver, has_ipv6: bool) -> wire::probe_request::Resolver {
+    let (servers, search_domains) = resolver(vm, host);
+    let servers = servers.iter().filter(|server| server.is_ipv4() || has_ipv6);
+    wire::probe_request::Resolver { servers: servers.map(ToString::to_string).collect(), search_domains }
+}
+
 /// The name servers and search domains of a VM: its own before the host's, which count unless its DNS policy is `None`.
-pub fn resolver(vm: &Vm, host: &Resolver) -> wire::probe_request::Resolver {
+fn resolver(vm: &Vm, host: &Resolver) -> (Vec<IpAddr>, Vec<String>) {
     let alone = vm.dns().policy() == vireo_api::spec::DnsPolicy::None;
-    let given = vm.dns().nameservers().iter().filter(|server| server.is_ipv4()).map(ToString::to_string);
-    let servers = host.servers.iter().map(ToString::to_string).filter(|_| !alone);
-    let mut servers: Vec<String> = given.chain(servers).collect();
+    let servers = host.servers.iter().filter(|_| !alone);
+    let mut servers: Vec<IpAddr> = vm.dns().nameservers().iter().chain(servers).copied().collect();
     servers.dedup();
     let search = host.search.iter().filter(|_| !alone);
-    let search_domains = vm.dns().searches().iter().chain(search).cloned().collect();
-    wire::probe_request::Resolver { servers, search_domains }
+    (servers, vm.dns().searches().iter().chain(search).cloned().collect())
 }
 
 /// All of a lease but the addresses.
 fn lease(vm: &Vm, interface: &Interface, facts: &Facts<'_>) -> wire::Lease {
     let dhcp = interface.dhcp();
-    let wire::probe_request::Resolver { servers, search_domains } = resolver(vm, facts.resolver);
+    let (servers, search_domains) = resolver(vm, facts.resolver);
     wire::Lease {
-        dns_servers: servers,
+        dns_servers: servers.iter().filter(|server| server.is_ipv4()).map(ToString::to_string).collect(),
         search_domains,
         hostname: vm.hostname().to_owned(),
         domain: String::new(),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
 use crate::storage::{AllowedDirectories, AllowedPaths};
@@ -25,6 +25,8 @@ pub struct Settings {
     pub hypervisor: HypervisorChoice,
     /// `--vm-cidr`.
     pub vm_cidr: Ipv4Net,
+    /// `--vm-cidr-ipv6`; without it, VMs have IPv4 alone.
+    pub vm_cidr_ipv6: Option<Ipv6Net>,
     /// Who starts launchers.
     pub runtime: Runtime,
     /// `--launcher`.

@@ -194,10 +194,10 @@ fn joined(
         properties(interface, &field, found);
         let Some(Network { source: Some(source), guest, .. }) = network else { continue };
         let (binding, mac) = match (kind, guest) {
-            (Some(BindingKind::Masquerade), Some(network)) => {
+            (Some(BindingKind::Masquerade), Some(networks)) => {
                 let derived = || uid.map(|uid| uid.mac_of(&interface.name));
                 let Some(mac) = mac.or_else(derived) else { continue };
-                (Binding::Masquerade { network: *network, ports }, Some(mac))
+                (Binding::Masquerade { networks: *networks, ports }, Some(mac))
             }
             (Some(BindingKind::Masquerade), None) => {
                 if let NetworkSource::Multus(_) = source {

@@ -1,5 +1,5 @@
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use super::report::Findings;
@@ -10,6 +10,8 @@ use crate::v1;
 
 /// What masquerade uses where a manifest sets none.
 const VM_NETWORK: Ipv4Net = Ipv4Net { address: Ipv4Addr::new(10, 0, 2, 0), prefix: 24 };
+/// The same for IPv6.
+const VM_IPV6_NETWORK: Ipv6Net = Ipv6Net { address: Ipv6Addr::new(0xfd10, 0, 2, 0, 0, 0, 0, 0), prefix: 120 };
 
 /// An IPv4 network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +69,83 @@ impl fmt::Display for Ipv4Net {
     }
 }
 
+/// An IPv6 network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipv6Net {
+    address: Ipv6Addr,
+    prefix: u8,
+}
+
+impl Ipv6Net {
+    /// Its address: no bit below the prefix is set.
+    pub fn address(&self) -> Ipv6Addr {
+        self.address
+    }
+
+    /// Bits of the network part: 8 to 126.
+    pub fn prefix(&self) -> u8 {
+        self.prefix
+    }
+
+    /// Its address and `host` more, as [`Ipv4Net::host`].
+    fn host(&self, host: u8) -> Ipv6Addr {
+        Ipv6Addr::from(u128::from(self.address).wrapping_add(u128::from(host)))
+    }
+
+    /// What its gateway has.
+    pub fn gateway(&self) -> Ipv6Addr {
+        self.host(1)
+    }
+
+    /// What its guest is given.
+    pub fn guest(&self) -> Ipv6Addr {
+        self.host(2)
+    }
+}
+
+impl FromStr for Ipv6Net {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, prefix) = text.split_once('/').ok_or(())?;
+        let address: Ipv6Addr = address.parse().map_err(|_| ())?;
+        let prefix: u8 = prefix.parse().map_err(|_| ())?;
+        if !(8..=126).contains(&prefix) {
+            return Err(());
+        }
+        let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+        let address = Ipv6Addr::from(u128::from(address) & mask);
+        // ::/8 has the loopback address and those that stand for IPv4 (RFC 4291, section 2.4).
+        let is_reserved = address.octets().starts_with(&[0]);
+        if is_reserved || address.is_multicast() || address.is_unicast_link_local() {
+            return Err(());
+        }
+        Ok(Self { address, prefix })
+    }
+}
+
+impl fmt::Display for Ipv6Net {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.prefix)
+    }
+}
+
+/// The guest's own networks behind masquerade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GuestNetworks {
+    /// The IPv4 network.
+    pub ipv4: Ipv4Net,
+    /// The IPv6 network, which counts where the Pod has an IPv6 address.
+    pub ipv6: Ipv6Net,
+}
+
 /// How a NIC is bound to its network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Binding {
     /// Address translation: the guest has an address of a network of its own.
     Masquerade {
-        /// The guest's own network.
-        network: Ipv4Net,
+        /// The guest's own networks.
+        networks: GuestNetworks,
         /// What is forwarded to the guest; everything when empty.
         ports: Vec<Port>,
     },
@@ -191,8 +263,8 @@ pub(super) struct Network {
     pub(super) name: String,
     /// What it is; absent where that cannot be read.
     pub(super) source: Option<NetworkSource>,
-    /// The guest's own network behind masquerade.
-    pub(super) guest: Option<Ipv4Net>,
+    /// The guest's own networks behind masquerade.
+    pub(super) guest: Option<GuestNetworks>,
 }
 
 pub(super) fn read(
@@ -216,7 +288,7 @@ pub(super) fn read(
             let message = "a network of a resource claim is not available yet: use pod or multus";
             found.not_supported(&at.at("resourceClaim"), message);
         }
-        let guest = network.pod.as_ref().and_then(|pod| vm_network(pod, &at.at("pod"), found));
+        let guest = network.pod.as_ref().and_then(|pod| vm_networks(pod, &at.at("pod"), found));
         let source = source(network, &at, found);
         let is_primary = |network: &Network| network.source.as_ref().is_some_and(NetworkSource::is_primary);
         let before = read.iter().find(|before| is_primary(before)).and_then(|before| before.source.as_ref());
@@ -267,24 +339,25 @@ fn name(name: &str, before: &[Network], interfaces: &[v1::Interface], at: &Field
     }
 }
 
-fn vm_network(pod: &v1::PodNetwork, at: &Field, found: &mut Findings) -> Option<Ipv4Net> {
-    found.notice_if(
-        !pod.vm_ipv6_network_cidr.is_empty(),
-        &at.at("vmIPv6NetworkCIDR"),
-        "the guest has IPv4 only",
-    );
-    if pod.vm_network_cidr.is_empty() {
-        return Some(VM_NETWORK);
+fn vm_networks(pod: &v1::PodNetwork, at: &Field, found: &mut Findings) -> Option<GuestNetworks> {
+    let ipv4 = or_default(&pod.vm_network_cidr, VM_NETWORK);
+    if ipv4.is_none() {
+        let detail = format!("must be an IPv4 network of 8 to 30 bits, such as {VM_NETWORK}");
+        found.invalid_value(&at.at("vmNetworkCIDR"), &pod.vm_network_cidr, detail);
     }
-    let parsed = pod.vm_network_cidr.parse().ok();
-    if parsed.is_none() {
-        found.invalid_value(
-            &at.at("vmNetworkCIDR"),
-            &pod.vm_network_cidr,
-            format!("must be an IPv4 network of 8 to 30 bits, such as {VM_NETWORK}"),
+    let ipv6 = or_default(&pod.vm_ipv6_network_cidr, VM_IPV6_NETWORK);
+    if ipv6.is_none() {
+        let detail = format!(
+            "must be an IPv6 network of 8 to 126 bits for global unicast addresses, such as {VM_IPV6_NETWORK}"
         );
+        found.invalid_value(&at.at("vmIPv6NetworkCIDR"), &pod.vm_ipv6_network_cidr, detail);
     }
-    parsed
+    Some(GuestNetworks { ipv4: ipv4?, ipv6: ipv6? })
+}
+
+/// A network as it is written; `None` where it is invalid.
+fn or_default<T: FromStr>(text: &str, default: T) -> Option<T> {
+    if text.is_empty() { Some(default) } else { text.parse().ok() }
 }
 
 #[cfg(test)]
@@ -301,6 +374,30 @@ mod tests {
         );
         for text in ["", "10.0.2.0", "10.0.2.0/31", "10.0.2.0/0", "10.0.2/24", "::/64", "10.0.2.0/-1"] {
             assert!(text.parse::<Ipv4Net>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_networks_have_room_for_a_gateway_and_a_guest() {
+        let net: Ipv6Net = "fd10:0:2::9/120".parse().unwrap();
+        assert_eq!(net, VM_IPV6_NETWORK);
+        assert_eq!(
+            (net.to_string(), net.gateway().to_string(), net.guest().to_string()),
+            ("fd10:0:2::/120".into(), "fd10:0:2::1".into(), "fd10:0:2::2".into())
+        );
+        assert!("2001:db8::/126".parse::<Ipv6Net>().is_ok());
+        for text in [
+            "",
+            "fd10::",
+            "fd10::/127",
+            "fd10::/0",
+            "10.0.2.0/24",
+            "fe80::/64",
+            "ff02::/16",
+            "::/64",
+            "fd10::/-1",
+        ] {
+            assert!(text.parse::<Ipv6Net>().is_err(), "{text}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use vireo_api::spec::{
-    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, HostDiskCreate,
+    Balloon, Binding, BootSource, Bytes, CloudInitData, Disk, DownwardContent, GuestNetworks, HostDiskCreate,
     HypervisorChoice, NetworkSource, ObjectKind, ObjectSource, ProbeQuestion, ProjectedSource, VolumeSource,
 };
 use vireo_vmconfig::{
@@ -212,8 +212,10 @@ fn interfaces_are_joined_with_their_networks() {
         (nic.model(), nic.mac().unwrap().to_string()),
         (NicModel::E1000e, "52:54:00:00:00:01".to_owned())
     );
-    let Binding::Masquerade { network, ports } = nic.binding() else { panic!("{nic:?}") };
-    assert_eq!((network.guest().to_string(), network.prefix()), ("192.168.7.2".to_owned(), 24));
+    let Binding::Masquerade { networks, ports } = nic.binding() else { panic!("{nic:?}") };
+    let GuestNetworks { ipv4, ipv6 } = networks;
+    assert_eq!((ipv4.guest().to_string(), ipv4.prefix()), ("192.168.7.2".to_owned(), 24));
+    assert_eq!((ipv6.guest().to_string(), ipv6.prefix()), ("fd10:0:2::2".to_owned(), 120));
     assert_eq!(ports.iter().map(vireo_api::spec::Port::port).collect::<Vec<_>>(), [80, 53]);
 }
 

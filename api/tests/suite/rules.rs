@@ -308,6 +308,8 @@ fn networks() {
             (json!({"networks": null}), "domain.devices.interfaces[0].name", NotFound),
             (pod(json!({"vmNetworkCIDR": "10.0.2.0"})), "networks[0].pod.vmNetworkCIDR", Invalid),
             (pod(json!({"vmNetworkCIDR": "10.0.2.0/31"})), "networks[0].pod.vmNetworkCIDR", Invalid),
+            (pod(json!({"vmIPv6NetworkCIDR": "fd10::/127"})), "networks[0].pod.vmIPv6NetworkCIDR", Invalid),
+            (pod(json!({"vmIPv6NetworkCIDR": "10.0.2.0/24"})), "networks[0].pod.vmIPv6NetworkCIDR", Invalid),
             (json!({"networks": [{"name": "default"}]}), "networks[0]", Required),
             (multus(json!({"networkName": "x"})), "domain.devices.interfaces[0].masquerade", Invalid),
             (bridged(json!({"networkName": ""})), "networks[0].multus.networkName", Required),

@@ -22,7 +22,9 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use uuid::Uuid;
 use vireo_api::names::{ATTACHMENT_SOCKET, IMAGES_VOLUME, SOCKETS_VOLUME};
-use vireo_proto::files::{self, KVM, dhcp_name, dhcp_socket, tap_name};
+use vireo_proto::files::{
+    self, KVM, dhcp_name, dhcp_socket, dhcpv6_name, dhcpv6_socket, router_name, router_socket, tap_name,
+};
 use vireo_proto::launcher::{Disk, LaunchRequest, disk_source::Source, firmware::Boot};
 
 use self::claims::{open_disk as open_claim, open_state};
@@ -147,6 +149,15 @@ pub(crate) fn open(
             let socket = netns::inside(namespace, move || dhcp_socket(&device))?;
             files
                 .push((dhcp_name(&interface.tap), socket.map_err(named("the DHCP server's socket"))?.into()));
+        }
+        if interface.ipv6_lease.is_some() {
+            let device = interface.tap.clone();
+            let sockets = move || (dhcpv6_socket(&device), router_socket(&device));
+            let (dhcpv6, router) = netns::inside(namespace, sockets)?;
+            let dhcpv6 = dhcpv6.map_err(named("the DHCPv6 server's socket"))?;
+            files.push((dhcpv6_name(&interface.tap), dhcpv6.into()));
+            let router = router.map_err(named("the socket for router advertisements"))?;
+            files.push((router_name(&interface.tap), router));
         }
     }
     Ok(files)

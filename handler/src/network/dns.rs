@@ -1,13 +1,13 @@
 //! The name servers of a guest: those of the host that a guest can reach.
 
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 /// The part of resolv.conf(5) that DHCP can pass on.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolver {
-    /// IPv4 servers that are not on a loopback address.
-    pub servers: Vec<Ipv4Addr>,
+    /// Servers that are not on a loopback or link-local address.
+    pub servers: Vec<IpAddr>,
     /// Domains to search.
     pub search: Vec<String>,
     /// Servers that a guest cannot use.
@@ -21,9 +21,7 @@ pub fn parse(text: &str) -> Resolver {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("nameserver") => match words.next().and_then(|word| word.parse().ok()) {
-                Some(IpAddr::V4(address)) if !address.is_loopback() && !address.is_unspecified() => {
-                    resolver.servers.push(address);
-                }
+                Some(address) if is_reachable(address) => resolver.servers.push(address),
                 Some(other) => resolver.unreachable.push(other),
                 None => {}
             },
@@ -33,6 +31,11 @@ pub fn parse(text: &str) -> Resolver {
         }
     }
     resolver
+}
+
+fn is_reachable(address: IpAddr) -> bool {
+    let is_link_local = matches!(address, IpAddr::V6(address) if Ipv6Addr::is_unicast_link_local(&address));
+    !address.is_loopback() && !address.is_unspecified() && !is_link_local
 }
 
 /// The host's resolver for a guest. A stub on a loopback address stands for what systemd-resolved asks itself.
@@ -52,11 +55,11 @@ mod tests {
 
     #[test]
     fn only_servers_a_guest_can_reach_are_passed_on() {
-        let text = "# comment\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n nameserver fe80::1\nnameserver nonsense\noptions edns0\ndomain old.example\nsearch a.example b.example\n";
+        let text = "# comment\nnameserver 127.0.0.53\nnameserver 192.0.2.1\n nameserver fe80::1\nnameserver 2001:db8::53\nnameserver nonsense\noptions edns0\ndomain old.example\nsearch a.example b.example\n";
         assert_eq!(
             parse(text),
             Resolver {
-                servers: vec![Ipv4Addr::new(192, 0, 2, 1)],
+                servers: vec![IpAddr::from([192, 0, 2, 1]), "2001:db8::53".parse().unwrap()],
                 search: vec!["a.example".to_owned(), "b.example".to_owned()],
                 unreachable: vec![IpAddr::from([127, 0, 0, 53]), "fe80::1".parse().unwrap()],
             }

@@ -7,8 +7,8 @@ use super::nft::{Forward, Protocol};
 
 /// The guest's side of masquerade, which a spec requests for at most one NIC.
 pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
-    let (network, ports) = vm.interfaces().iter().find_map(|one| match one.binding() {
-        Binding::Masquerade { network, ports } => Some((network, ports)),
+    let (networks, ports) = vm.interfaces().iter().find_map(|one| match one.binding() {
+        Binding::Masquerade { networks, ports } => Some((networks, ports)),
         Binding::Bridge => None,
     })?;
     let forward = |port: &spec::Port| Forward {
@@ -18,6 +18,7 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
         },
         port: port.port(),
     };
-    let net = ipnet::Ipv4Net::new(network.address(), network.prefix()).ok()?;
-    Some(Inside { net, forwards: ports.iter().map(forward).collect() })
+    let net = ipnet::Ipv4Net::new(networks.ipv4.address(), networks.ipv4.prefix()).ok()?;
+    let net6 = ipnet::Ipv6Net::new(networks.ipv6.address(), networks.ipv6.prefix()).ok()?;
+    Some(Inside { net, net6, forwards: ports.iter().map(forward).collect() })
 }

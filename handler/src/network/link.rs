@@ -1,13 +1,14 @@
 //! Links, addresses and routes over netlink, in whichever namespace the calling thread is.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 
 use futures_util::TryStreamExt as _;
 use ipnet::Ipv4Net;
 use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkMessage};
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteType,
@@ -121,43 +122,100 @@ impl Links {
         self.handle.link().set(up.build()).execute().await.map_err(failed(format!("set {name} up")))
     }
 
-    /// Sets the default route to a gateway.
-    pub(super) async fn default_route(&self, gateway: Ipv4Addr) -> Result<(), NetworkError> {
-        let route = RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build();
+    /// Gives a link an IPv6 address, which is usable at once.
+    pub(super) async fn add_ipv6(
+        &self,
+        name: &str,
+        address: Ipv6Addr,
+        prefix: u8,
+    ) -> Result<(), NetworkError> {
+        let mut add =
+            self.handle.address().add(self.index(name).await?, IpAddr::V6(address), prefix).replace();
+        add.message_mut().header.flags |= AddressHeaderFlags::Nodad;
+        add.execute().await.map_err(failed(format!("give {name} the address {address}/{prefix}")))
+    }
+
+    /// Sets the default route of the gateway's family.
+    pub(super) async fn default_route(&self, gateway: IpAddr) -> Result<(), NetworkError> {
+        let route = match gateway {
+            IpAddr::V4(gateway) => RouteMessageBuilder::<Ipv4Addr>::new().gateway(gateway).build(),
+            IpAddr::V6(gateway) => RouteMessageBuilder::<Ipv6Addr>::new().gateway(gateway).build(),
+        };
         let add = self.handle.route().add(route).replace();
         add.execute().await.map_err(failed(format!("route to {gateway}")))
     }
 
-    /// Every IPv4 address of this namespace.
-    pub(super) async fn addresses(&self) -> Result<Vec<Ipv4Addr>, NetworkError> {
+    /// Every address of this namespace.
+    pub(super) async fn addresses(&self) -> Result<Vec<IpAddr>, NetworkError> {
         let mut found = Vec::new();
         let mut messages = self.handle.address().get().execute();
         while let Some(message) = messages.try_next().await.map_err(failed("list addresses"))? {
             found.extend(message.attributes.iter().filter_map(|attribute| match attribute {
-                AddressAttribute::Address(IpAddr::V4(address))
-                | AddressAttribute::Local(IpAddr::V4(address)) => Some(*address),
+                AddressAttribute::Address(address) | AddressAttribute::Local(address) => Some(*address),
                 _ => None,
             }));
         }
         Ok(found)
     }
 
-    /// The MTU of the link that the default route leaves by, if there is one.
+    /// The addresses of a link by which it is reached from elsewhere; none of a link that is not there.
+    pub(super) async fn global_addresses(&self, name: &str) -> Result<Vec<IpAddr>, NetworkError> {
+        let Some(link) = self.find(name).await? else { return Ok(Vec::new()) };
+        let messages = self.addresses_of(link.header.index).await?;
+        Ok(messages.iter().filter_map(global).collect())
+    }
+
+    /// The MTU of the link that the default route leaves by, if there is one; of IPv4 before that of IPv6.
     pub(super) async fn uplink_mtu(&self) -> Result<Option<u32>, NetworkError> {
-        let mut routes = self.handle.route().get(RouteMessageBuilder::<Ipv4Addr>::new().build()).execute();
-        let mut uplink = None;
+        let ipv4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let ipv6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+        let mut uplinks = self.uplinks(ipv4, |_| true).await?;
+        if uplinks.is_empty() && super::ipv6::is_available() {
+            uplinks = self.uplinks(ipv6, |_| true).await?;
+        }
+        let Some(index) = uplinks.first() else { return Ok(None) };
+        Ok(self.by_index(*index).await?.as_ref().and_then(mtu))
+    }
+
+    /// The links that have a default route by router advertisements.
+    pub(super) async fn advertised_uplinks(&self) -> Result<BTreeSet<String>, NetworkError> {
+        let is_advertised = |route: &RouteMessage| route.header.protocol == RouteProtocol::Ra;
+        let mut names = BTreeSet::new();
+        for index in self.uplinks(RouteMessageBuilder::<Ipv6Addr>::new().build(), is_advertised).await? {
+            let link = self.by_index(index).await?;
+            names.extend(link.iter().flat_map(|link| &link.attributes).find_map(|one| match one {
+                LinkAttribute::IfName(name) => Some(name.clone()),
+                _ => None,
+            }));
+        }
+        Ok(names)
+    }
+
+    /// The links of default routes.
+    async fn uplinks(
+        &self,
+        of: RouteMessage,
+        is_wanted: impl Fn(&RouteMessage) -> bool,
+    ) -> Result<Vec<u32>, NetworkError> {
+        let mut routes = self.handle.route().get(of).execute();
+        let mut uplinks = Vec::new();
         while let Some(route) = routes.try_next().await.map_err(failed("list routes"))? {
-            if route.header.destination_prefix_length == 0 {
-                uplink = uplink.or(route.attributes.iter().find_map(|attribute| match attribute {
+            if route.header.destination_prefix_length == 0
+                && route.header.kind == RouteType::Unicast
+                && is_wanted(&route)
+            {
+                uplinks.extend(route.attributes.iter().find_map(|attribute| match attribute {
                     RouteAttribute::Oif(index) => Some(*index),
                     _ => None,
                 }));
             }
         }
-        let Some(index) = uplink else { return Ok(None) };
+        Ok(uplinks)
+    }
+
+    async fn by_index(&self, index: u32) -> Result<Option<LinkMessage>, NetworkError> {
         let link = self.handle.link().get().match_index(index).execute().try_next().await;
-        let link = link.map_err(failed("look at the uplink"))?;
-        Ok(link.as_ref().and_then(mtu))
+        link.map_err(failed("look at the uplink"))
     }
 
     /// Makes a bridge of a MAC. An existing one is kept.
@@ -260,6 +318,19 @@ fn ipv4(message: &AddressMessage) -> Option<Ipv4Net> {
     message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(IpAddr::V4(address)) => {
             Ipv4Net::new(*address, message.header.prefix_len).ok()
+        }
+        _ => None,
+    })
+}
+
+/// An address by which a link is reached from elsewhere.
+fn global(message: &AddressMessage) -> Option<IpAddr> {
+    if let Some(net) = ipv4(message) {
+        return Some(net.addr().into());
+    }
+    message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Address(IpAddr::V6(address)) => {
+            super::ipv6::is_global(*address).then_some(IpAddr::V6(*address))
         }
         _ => None,
     })

@@ -4,10 +4,10 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Stdio};
 
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use thiserror::Error;
 
 /// A forwarded port.
@@ -63,10 +63,21 @@ add rule inet vireo postrouting ip saddr @guests ip daddr != @guests masquerade
     )
 }
 
-/// The rules inside a VM's namespace: NAT between `eth0` and the guest, and nothing else from the guest.
-///
-/// `forwards` are the ports that reach the guest; everything does when it is empty.
-pub fn guest_rules(guest: Ipv4Addr, gateway: Ipv4Addr, forwards: &[Forward]) -> String {
+/// The same for IPv6, in a chain of its own: handlers without IPv6 leave it alone.
+pub fn host_ipv6_rules(range: Ipv6Net) -> String {
+    format!(
+        "add table inet vireo
+add set inet vireo guests_ipv6 {{ type ipv6_addr; flags interval; auto-merge; }}
+add element inet vireo guests_ipv6 {{ {range} }}
+add chain inet vireo postrouting_ipv6 {{ type nat hook postrouting priority srcnat; policy accept; }}
+flush chain inet vireo postrouting_ipv6
+add rule inet vireo postrouting_ipv6 ip6 saddr @guests_ipv6 ip6 daddr != @guests_ipv6 masquerade
+"
+    )
+}
+
+/// What `eth0` passes on to the guest: these ports, or everything.
+fn dnat(guest: IpAddr, forwards: &[Forward]) -> String {
     let mut dnat = String::new();
     if forwards.is_empty() {
         let _ = writeln!(dnat, "    iifname \"eth0\" dnat to {guest}");
@@ -74,6 +85,14 @@ pub fn guest_rules(guest: Ipv4Addr, gateway: Ipv4Addr, forwards: &[Forward]) -> 
     for Forward { protocol, port } in forwards {
         let _ = writeln!(dnat, "    iifname \"eth0\" {} dport {port} dnat to {guest}", protocol.as_str());
     }
+    dnat
+}
+
+/// The rules inside a VM's namespace: NAT between `eth0` and the guest, and nothing else from the guest.
+///
+/// `forwards` are the ports that reach the guest; everything does when it is empty.
+pub fn guest_rules(guest: Ipv4Addr, gateway: Ipv4Addr, forwards: &[Forward]) -> String {
+    let dnat = dnat(guest.into(), forwards);
     format!(
         "table ip vireo {{}}
 delete table ip vireo
@@ -94,6 +113,45 @@ table ip vireo {{
     type filter hook input priority filter; policy accept;
     iifname \"tap0\" udp dport 67 accept
     iifname \"tap0\" ip daddr {gateway} icmp type echo-request accept
+    iifname \"tap0\" ct state established,related accept
+    iifname \"tap0\" drop
+  }}
+}}
+"
+    )
+}
+
+/// The same for IPv6. Neighbours find each other, and the guest its router and its address; what belongs to a link alone
+/// is never translated. `router` is the gateway's link-local address.
+pub fn guest_ipv6_rules(
+    guest: Ipv6Addr,
+    gateway: Ipv6Addr,
+    router: Ipv6Addr,
+    forwards: &[Forward],
+) -> String {
+    let dnat = dnat(guest.into(), forwards);
+    format!(
+        "table ip6 vireo {{}}
+delete table ip6 vireo
+table ip6 vireo {{
+  chain prerouting {{
+    type nat hook prerouting priority dstnat; policy accept;
+    ip6 daddr {{ fe80::/10, ff00::/8 }} accept
+{dnat}  }}
+  chain postrouting {{
+    type nat hook postrouting priority srcnat; policy accept;
+    ip6 saddr {guest} oifname \"eth0\" masquerade
+  }}
+  chain forward {{
+    type filter hook forward priority filter; policy drop;
+    iifname \"tap0\" oifname \"eth0\" ip6 saddr {guest} accept
+    iifname \"eth0\" oifname \"tap0\" ip6 daddr {guest} accept
+  }}
+  chain input {{
+    type filter hook input priority filter; policy accept;
+    iifname \"tap0\" icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }} ip6 hoplimit 255 accept
+    iifname \"tap0\" ip6 daddr {{ {gateway}, {router} }} icmpv6 type echo-request accept
+    iifname \"tap0\" ip6 daddr ff02::1:2 udp dport 547 accept
     iifname \"tap0\" ct state established,related accept
     iifname \"tap0\" drop
   }}
@@ -147,5 +205,27 @@ mod tests {
                 "iifname \"eth0\" udp dport 53 dnat to 10.0.2.2"
             ]
         );
+    }
+
+    #[test]
+    fn ipv6_has_the_same_rules_and_lets_neighbours_find_each_other() {
+        let address = |text: &str| text.parse::<Ipv6Addr>().unwrap();
+        let ports = [Forward { protocol: Protocol::Udp, port: 53 }];
+        let rules = |forwards| {
+            guest_ipv6_rules(address("fd10:0:2::2"), address("fd10:0:2::1"), address("fe80::1"), forwards)
+        };
+        let all = rules(&[]);
+        for line in [
+            "    ip6 daddr { fe80::/10, ff00::/8 } accept\n    iifname \"eth0\" dnat to fd10:0:2::2\n",
+            "    ip6 saddr fd10:0:2::2 oifname \"eth0\" masquerade\n",
+            "    iifname \"tap0\" oifname \"eth0\" ip6 saddr fd10:0:2::2 accept\n",
+            "    iifname \"tap0\" ip6 daddr { fd10:0:2::1, fe80::1 } icmpv6 type echo-request accept\n",
+            "    iifname \"tap0\" drop\n",
+        ] {
+            assert!(all.contains(line), "{line} is missing in {all}");
+        }
+        let listed = rules(&ports);
+        assert!(listed.contains("    iifname \"eth0\" udp dport 53 dnat to fd10:0:2::2\n"), "{listed}");
+        assert!(!listed.contains("\"eth0\" dnat"), "{listed}");
     }
 }

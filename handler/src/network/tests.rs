@@ -39,12 +39,20 @@ impl Bench {
         let mut used = used;
         let mut wire = address::allocate(range, &used).unwrap();
         for _ in 0..uid.as_u128() % 4096 {
-            used.insert(wire.vm());
+            used.insert(wire.vm().into());
             wire = address::allocate(range, &used).unwrap();
         }
-        let plan = Plan::new(uid, wire, mtu);
-        let inside = Inside { net: "10.0.2.0/24".parse().unwrap(), forwards: forwards.to_vec() };
-        prepare_host(range).unwrap();
+        let range_ipv6: ipnet::Ipv6Net = "fd00:10:213::/64".parse().unwrap();
+        let first = u128::from(range_ipv6.network()) | ((uid.as_u128() % (1 << 48)) << 2);
+        let wire_ipv6 = ipv6::is_available()
+            .then(|| WireIpv6 { net: Ipv6Net::new(first.into(), WIRE_IPV6_PREFIX).unwrap() });
+        let plan = Plan::new(uid, wire, wire_ipv6, mtu);
+        let inside = Inside {
+            net: "10.0.2.0/24".parse().unwrap(),
+            net6: "fd10:0:2::/120".parse().unwrap(),
+            forwards: forwards.to_vec(),
+        };
+        prepare_host(range, wire_ipv6.map(|_| range_ipv6)).unwrap();
         ensure(&plan, &inside).unwrap();
         // Once more: nothing may break, and nothing may be there twice.
         ensure(&plan, &inside).unwrap();
@@ -64,6 +72,13 @@ impl Bench {
         run(&format!("ip -n {guest} link set eth0 up"));
         run(&format!("ip -n {guest} addr add 10.0.2.2/24 dev eth0"));
         run(&format!("ip -n {guest} route add default via 10.0.2.1"));
+        if self.plan.wire_ipv6.is_some() {
+            for (address, prefix) in [("fe80::1", 64), ("fd10:0:2::1", 120)] {
+                run(&format!("ip -n {ns} addr add {address}/{prefix} dev tap0 nodad"));
+            }
+            run(&format!("ip -n {guest} addr add fd10:0:2::2/120 dev eth0 nodad"));
+            run(&format!("ip -n {guest} -6 route add default via fe80::1 dev eth0"));
+        }
     }
 
     fn in_guest<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -119,6 +134,49 @@ fn host_and_guest_reach_each_other() {
 }
 
 #[test]
+fn host_and_guest_reach_each_other_over_ipv6() {
+    let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, port: 8080 }]) else { return };
+    let Some(wire) = bench.plan.wire_ipv6() else {
+        eprintln!("SKIPPED: the kernel has no IPv6");
+        return;
+    };
+    let listener = bench.in_guest(|| TcpListener::bind("[fd10:0:2::2]:8080").unwrap());
+    let closed = bench.in_guest(|| TcpListener::bind("[fd10:0:2::2]:9090").unwrap());
+    let connect = |port| TcpStream::connect_timeout(&(wire.vm(), port).into(), Duration::from_secs(1));
+    let _client = connect(8080).unwrap();
+    let (_, peer) = listener.accept().unwrap();
+    assert_eq!(peer.ip(), wire.host(), "the guest sees the host's own address");
+    assert!(connect(9090).is_err());
+    closed.set_nonblocking(true).unwrap();
+    assert!(closed.accept().is_err());
+
+    // The other way: the host sees the VMI's address, and from the guest's own address alone.
+    run(&format!("ip -n {} addr add fd10:0:2::77/120 dev eth0 nodad", bench.guest));
+    let host = UdpSocket::bind((wire.host(), 0)).unwrap();
+    host.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    let target = host.local_addr().unwrap();
+    for from in ["fd10:0:2::77", "fd10:0:2::2"] {
+        let send = move || UdpSocket::bind((from, 0)).unwrap().send_to(from.as_bytes(), target).unwrap();
+        bench.in_guest(send);
+    }
+    let mut buffer = [0; 64];
+    let (length, from) = host.recv_from(&mut buffer).unwrap();
+    assert_eq!((&buffer[..length], from.ip()), (&b"fd10:0:2::2"[..], wire.vm().into()));
+    assert!(host.recv_from(&mut buffer).is_err());
+
+    // The gateway answers to a ping, and nothing of the namespace to anything else.
+    run(&format!("ip netns exec {} ping -6 -c 1 -W 5 fd10:0:2::1", bench.guest));
+    let namespace = netns::path(&bench.plan.namespace);
+    let inner = netns::inside(&namespace, || TcpListener::bind("[::]:7777").unwrap()).unwrap();
+    for address in [IpAddr::from(wire.vm()), "fd10:0:2::1".parse().unwrap()] {
+        let to = (address, 7777).into();
+        let reached = bench.in_guest(move || TcpStream::connect_timeout(&to, Duration::from_secs(1)));
+        assert!(reached.is_err(), "{address}");
+    }
+    drop(inner);
+}
+
+#[test]
 fn only_listed_ports_reach_the_guest() {
     let Some(bench) = Bench::new(&[Forward { protocol: Protocol::Tcp, port: 8080 }]) else { return };
     let open = bench.listen(8080);
@@ -155,6 +213,79 @@ fn a_guest_cannot_spoof_addresses_nor_reach_the_namespace() {
         .in_guest(|| TcpStream::connect_timeout(&"10.0.2.1:7777".parse().unwrap(), Duration::from_secs(1)));
     assert!(reached.is_err());
     drop(inner);
+}
+
+/// The namespace of a Pod as a CNI plugin leaves it, with the guest's side made in it.
+fn pod(name: &str, addresses: &[&str], routes: &[&str]) -> (Uplink, impl Fn(&str) -> String + use<>) {
+    netns::create(name).unwrap();
+    run(&format!("ip -n {name} link add eth0 mtu 1400 type veth peer name peer"));
+    for link in ["eth0", "peer"] {
+        run(&format!("ip -n {name} link set {link} up"));
+    }
+    for address in addresses {
+        run(&format!("ip -n {name} addr add {address} dev eth0"));
+    }
+    for route in routes {
+        run(&format!("ip -n {name} route add default via {route}"));
+    }
+    let inside = Inside {
+        net: "10.0.2.0/24".parse().unwrap(),
+        net6: "fd10:0:2::/120".parse().unwrap(),
+        forwards: Vec::new(),
+    };
+    let path = netns::path(name);
+    let uplink = ensure_in_pod(&path, &inside).unwrap();
+    assert_eq!(ensure_in_pod(&path, &inside).unwrap(), uplink, "repeatable");
+    let read = move |setting: &str| {
+        let file = format!("/proc/sys/net/ipv6/conf/{setting}");
+        netns::inside(&path, move || fs::read_to_string(file).unwrap().trim().to_owned()).unwrap()
+    };
+    (uplink, read)
+}
+
+#[test]
+fn a_guest_has_ipv6_where_its_pod_has_it() {
+    if permitted().is_err() || !ipv6::is_available() {
+        eprintln!("SKIPPED: no rights, or no IPv6");
+        return;
+    }
+    let name = format!("vireo-p{}", std::process::id());
+    let (ipv4, ipv6) = ("10.244.0.5/24", "fd00:10:244::5/64 nodad");
+    let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+    let settings =
+        ["all/forwarding", "eth0/accept_ra", "tap0/accept_ra", "tap0/autoconf", "tap0/accept_redirects"];
+
+    let (uplink, read) = pod(&name, &[ipv6, ipv4], &["10.244.0.1", "fd00:10:244::1"]);
+    assert_eq!(uplink, Uplink { mtu: 1400, addresses: addresses(&["10.244.0.5", "fd00:10:244::5"]) });
+    assert_eq!(settings.map(&read), ["1", "2", "0", "0", "0"]);
+    let routes = run(&format!("ip -n {name} -6 route"));
+    assert!(routes.contains("default via fd00:10:244::1 dev eth0"), "{routes}");
+    let shown = run(&format!("ip -n {name} -o -6 addr show dev tap0"));
+    assert!(shown.contains("fd10:0:2::1/120") && shown.contains("fe80::1/64"), "{shown}");
+    assert_eq!(shown.lines().count(), 2, "no other address: {shown}");
+    netns::remove(&name).unwrap();
+
+    let (uplink, _) = pod(&name, &[ipv6], &["fd00:10:244::1"]);
+    assert_eq!(uplink, Uplink { mtu: 1400, addresses: addresses(&["fd00:10:244::5"]) });
+    netns::remove(&name).unwrap();
+
+    let (uplink, read) = pod(&name, &[ipv4], &["10.244.0.1"]);
+    assert_eq!(uplink, Uplink { mtu: 1400, addresses: addresses(&["10.244.0.5"]) });
+    assert_eq!(["all/forwarding", "eth0/accept_ra", "tap0/disable_ipv6"].map(&read), ["0", "1", "1"]);
+    netns::remove(&name).unwrap();
+}
+
+#[test]
+fn a_plan_of_an_earlier_release_is_one_without_ipv6() {
+    let stored = r#"{"namespace": "vireo-1", "host_link": "vv1", "wire": "10.201.0.4/30", "mtu": 1500}"#;
+    let plan: Plan = serde_json::from_str(stored).unwrap();
+    assert_eq!(plan.vm_addresses(), [IpAddr::from([10, 201, 0, 6])]);
+    let without: serde_json::Value = serde_json::from_str(stored).unwrap();
+    assert_eq!(serde_json::to_value(&plan).unwrap(), without, "as it was written");
+    let plan = Plan { wire_ipv6: Some("fd00:10:201::4/126".parse().unwrap()), ..plan };
+    let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
+    let ipv6: Ipv6Addr = "fd00:10:201::6".parse().unwrap();
+    assert_eq!(read.vm_addresses(), [IpAddr::from([10, 201, 0, 6]), ipv6.into()]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::status::{NO_POD, Phase, SyncError};
 use crate::launcher;
 use crate::launcher::link::{LauncherStatus, Link, LinkError, chain};
 use crate::launcher::process::{self, Start};
-use crate::network::netns;
+use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
 use crate::storage::{self, Places, Prepared, StorageError};
@@ -312,13 +312,13 @@ impl VmiReconciler {
                 return Err(sync_error);
             }
         };
-        let mtu = match (&self.node.settings.runtime, &record.plan) {
+        let uplink = match (&self.node.settings.runtime, &record.plan) {
             (Runtime::Pods(_), _) => self.ensure_network_in_pod(&vm).await?,
-            (Runtime::Process, plan) => plan.as_ref().map_or(0, |plan| plan.mtu),
+            (Runtime::Process, plan) => plan.as_ref().map(Uplink::from).unwrap_or_default(),
         };
         // It knows the interfaces of its Pod now.
         let record = self.known()?;
-        let mut request = self.request(&record, &vm, &prepared, mtu);
+        let mut request = self.request(&record, &vm, &prepared, &uplink);
         request.extra_devices.extend(self.host_devices(&vm).await?.iter().map(Into::into));
         if let Runtime::Pods(_) = self.node.settings.runtime {
             self.pass_files(&record, request.clone()).await?;

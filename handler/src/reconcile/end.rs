@@ -153,7 +153,7 @@ impl VmiReconciler {
                 state: state.as_ref(),
                 readiness: None,
                 attachments: None,
-                address: None,
+                addresses: Vec::new(),
                 bridged: &Bridged::new(),
                 multus: &BTreeSet::new(),
                 sync_error: None,

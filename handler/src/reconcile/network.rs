@@ -8,7 +8,7 @@ use super::status::SyncError;
 use crate::launcher;
 use crate::network::bridge::{Bridge, PodInterface};
 use crate::network::inside::requested;
-use crate::network::{self, Plan};
+use crate::network::{self, Plan, Uplink};
 
 impl VmiReconciler {
     pub(super) async fn ensure_network(&mut self, vm: &vireo_api::spec::Vm) -> Done {
@@ -46,13 +46,18 @@ impl VmiReconciler {
         .await
     }
 
-    /// Makes the guest's side of its Pod's networks. Returns the MTU behind masquerade.
-    pub(super) async fn ensure_network_in_pod(&mut self, vm: &vireo_api::spec::Vm) -> Result<u32, SyncError> {
+    /// Makes the guest's side of its Pod's networks. Returns what is behind masquerade.
+    pub(super) async fn ensure_network_in_pod(
+        &mut self,
+        vm: &vireo_api::spec::Vm,
+    ) -> Result<Uplink, SyncError> {
         let namespace = launcher::pod::network_namespace(self.link()?.pid());
         self.ensure_bridges(vm, namespace.clone()).await?;
-        let Some(inside) = requested(vm) else { return Ok(0) };
+        let Some(inside) = requested(vm) else { return Ok(Uplink::default()) };
         let ensure = move || network::ensure_in_pod(&namespace, &inside).map_err(sync_error("FailedNetwork"));
-        run_blocking("FailedNetwork", ensure).await
+        let uplink = run_blocking("FailedNetwork", ensure).await?;
+        self.pod_addresses.clone_from(&uplink.addresses);
+        Ok(uplink)
     }
 
     /// Puts the interfaces of the Pod that the guest takes over into bridges.

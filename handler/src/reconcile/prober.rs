@@ -2,6 +2,7 @@
 
 mod probe_state;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use jiff::Timestamp;
@@ -15,7 +16,7 @@ use vireo_proto::launcher::ProbeRequest;
 use vireo_proto::launcher::probe_request::{Exec, GuestAgentPing, Header, HttpGet, Question, TcpSocket};
 
 use super::record::Record;
-use super::status::{Phase, ProbeStatus};
+use super::status::{Phase, ProbeStatus, primary};
 use crate::launcher::link::{chain, probe};
 use crate::network::dns::{self, Resolver};
 use crate::network::inside::requested;
@@ -50,12 +51,13 @@ impl Prober {
             return None;
         }
         let vm = record.vm().ok()?;
+        let has_ipv6 = has_ipv6(&record.vmi.status);
         let since = running_since(&record.vmi.status);
         let (active, is_active) = watch::channel(true);
         let (publish, results) = watch::channel(ProbeResults::default());
         let one = |probe: Option<&Probe>, field: fn(&mut ProbeResults) -> &mut ProbeStatus| {
             let probe = probe.cloned();
-            let request = probe.as_ref().map(|probe| request(probe, &vm, dns::of_host));
+            let request = probe.as_ref().map(|probe| request(probe, &vm, has_ipv6, dns::of_host));
             let (socket, is_active, publish) =
                 (record.dir.launcher_socket(), is_active.clone(), publish.clone());
             async move {
@@ -98,6 +100,12 @@ impl Prober {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Whether the network of a VMI's Pod has IPv6.
+fn has_ipv6(status: &VirtualMachineInstanceStatus) -> bool {
+    let addresses = primary(&status.interfaces).into_iter().flat_map(|interface| &interface.ip_addresses);
+    addresses.filter_map(|address| address.parse().ok()).any(|address: IpAddr| address.is_ipv6())
 }
 
 /// When the guest started to run, if that is recorded.
@@ -153,7 +161,7 @@ async fn run_probe(socket: PathBuf, request: ProbeRequest) -> Outcome {
 }
 
 /// Builds the request to the launcher. `host` gives the host's name servers, for a probe of a host name.
-fn request(probe: &Probe, vm: &Vm, host: impl FnOnce() -> Resolver) -> ProbeRequest {
+fn request(probe: &Probe, vm: &Vm, has_ipv6: bool, host: impl FnOnce() -> Resolver) -> ProbeRequest {
     let guest = requested(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
     let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {
         address: host.as_ref().map_or_else(|| guest.clone(), ToString::to_string),
@@ -180,7 +188,7 @@ fn request(probe: &Probe, vm: &Vm, host: impl FnOnce() -> Resolver) -> ProbeRequ
         }
         ProbeQuestion::Exec { .. } | ProbeQuestion::GuestAgentPing => false,
     };
-    let resolver = named.then(|| crate::resolve::resolver(vm, &host()));
+    let resolver = named.then(|| crate::resolve::probe_resolver(vm, &host(), has_ipv6));
     ProbeRequest { timeout_seconds: probe.timeout().as_secs(), question: Some(question), resolver }
 }
 

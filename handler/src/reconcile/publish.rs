@@ -1,5 +1,7 @@
 //! Writes the status of a VMI to disk and publishes it.
 
+use std::net::IpAddr;
+
 use tracing::{error, info, warn};
 use vireo_api::spec::HYPERVISOR_CONDITION;
 use vireo_proto::launcher::{State, state};
@@ -12,6 +14,7 @@ use super::status::{self, Facts, Phase};
 use super::volumes::Places;
 use crate::launcher::link::chain;
 use crate::manifests::Origin;
+use crate::network::{Uplink, first_of_each_family};
 use crate::resolve;
 use crate::settings::Runtime;
 
@@ -23,7 +26,7 @@ impl VmiReconciler {
         let Some(record) = &self.record else { return true };
         let mut next = record.clone();
         let vm = next.vm().ok();
-        let address = if next.phase().is_final() { None } else { self.address(&next) };
+        let addresses = if next.phase().is_final() { Vec::new() } else { self.addresses(&next) };
         let pod = self.node.launcher_pod(&self.key.namespace, record.uid);
         let multus = pod.map(|pod| pod.multus).unwrap_or_default();
         let changed = desired.differs(record);
@@ -40,7 +43,7 @@ impl VmiReconciler {
                 state: state.as_ref(),
                 readiness: results.as_ref().map(|results| &results.readiness),
                 attachments: attachments.as_ref(),
-                address,
+                addresses,
                 bridged: &record.bridged,
                 multus: &multus,
                 sync_error: self.sync_error.as_ref(),
@@ -67,16 +70,18 @@ impl VmiReconciler {
         !self.save_failed
     }
 
-    /// The VMI's address: of its wire, or of its Pod.
-    fn address(&self, record: &Record) -> Option<String> {
+    /// The VMI's addresses, IPv4 first: of its wire, or of its Pod.
+    fn addresses(&self, record: &Record) -> Vec<IpAddr> {
         match &record.plan {
-            Some(plan) => Some(plan.wire().vm().to_string()),
-            None if self.node.settings.runtime == Runtime::Process => None,
+            Some(plan) => plan.vm_addresses(),
+            None if self.node.settings.runtime == Runtime::Process => Vec::new(),
             None => {
-                // After a restart the Pod is not known at once. Its address does not change.
+                // After a restart the Pod is not known at once. Its addresses do not change.
+                let before = status::primary(&record.vmi.status.interfaces);
+                let before = before.into_iter().flat_map(|interface| &interface.ip_addresses);
                 let pod = self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.address);
-                let before = || Some(status::primary(&record.vmi.status.interfaces)?.ip_address.clone());
-                pod.or_else(before).filter(|address| !address.is_empty())
+                let reported = pod.iter().chain(before).filter_map(|address| address.parse().ok());
+                first_of_each_family(self.pod_addresses.iter().copied().chain(reported))
             }
         }
     }
@@ -102,12 +107,13 @@ impl VmiReconciler {
         record: &Record,
         vm: &vireo_api::spec::Vm,
         prepared: &crate::storage::Prepared,
-        mtu: u32,
+        uplink: &Uplink,
     ) -> vireo_proto::launcher::LaunchRequest {
         let facts = resolve::Facts {
             dir: &record.dir,
             prepared,
-            mtu,
+            mtu: uplink.mtu,
+            has_ipv6: uplink.has_ipv6(),
             bridged: &record.bridged,
             resolver: &crate::network::dns::of_host(),
             hypervisor: self.node.settings.hypervisor,

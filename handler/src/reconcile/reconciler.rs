@@ -1,5 +1,6 @@
 //! The reconciler of one VMI.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub(super) struct VmiReconciler {
     pub(super) key: Key,
     pub(super) record: Option<Record>,
     pub(super) launcher: LauncherState,
+    /// The addresses that its Pod was seen to have, IPv4 first.
+    pub(super) pod_addresses: Vec<IpAddr>,
     /// The launch request was sent to this launcher; the state that it last reported may be older.
     pub(super) launched: bool,
     /// The deadline of what the launcher has to do.
@@ -79,6 +82,7 @@ impl VmiReconciler {
             key,
             record: None,
             launcher: LauncherState::Unstarted,
+            pod_addresses: Vec::new(),
             launched: false,
             deadline: None,
             killed: None,

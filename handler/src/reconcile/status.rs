@@ -11,6 +11,7 @@ pub(crate) use interfaces::primary;
 pub use pause::{PAUSED_IO_ERROR, io_errors};
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use super::volumes;
 use crate::network::bridge::Bridged;
@@ -130,8 +131,8 @@ pub struct Facts<'a> {
     pub readiness: Option<&'a ProbeStatus>,
     /// The attachment Pods of its claims that run, where the kubelet mounts claims.
     pub(super) attachments: Option<&'a Attachments>,
-    /// The VMI's address.
-    pub address: Option<String>,
+    /// The VMI's addresses, IPv4 first.
+    pub addresses: Vec<IpAddr>,
     /// The interfaces of its Pod that its guest has taken over.
     pub bridged: &'a Bridged,
     /// The interfaces of its Pod that Multus has reported.

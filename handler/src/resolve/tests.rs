@@ -19,10 +19,20 @@ fn raw(path: &str) -> DiskSource {
 
 fn resolve(vm: &Vm, prepared: &Prepared, hypervisor: HypervisorChoice) -> wire::LaunchRequest {
     let dir = StateDir::at("/state").vmi_dir(UID);
-    let resolver = crate::network::dns::parse("nameserver 192.0.2.53\nsearch example.org\n");
+    let text = "nameserver 192.0.2.53\nnameserver 2001:db8::53\nsearch example.org\n";
+    let resolver = crate::network::dns::parse(text);
+    let has_ipv6 = true;
     request(
         vm,
-        &Facts { dir: &dir, prepared, mtu: 1400, bridged: &bridged(), resolver: &resolver, hypervisor },
+        &Facts {
+            dir: &dir,
+            prepared,
+            mtu: 1400,
+            has_ipv6,
+            bridged: &bridged(),
+            resolver: &resolver,
+            hypervisor,
+        },
     )
 }
 
@@ -97,6 +107,15 @@ fn a_small_vm_in_full() {
             search_domains: vec!["example.org".into()],
             hostname: "www".into(),
             ..wire::Lease::default()
+        })
+    );
+    assert_eq!(
+        interface.ipv6_lease,
+        Some(wire::Ipv6Lease {
+            address: "fd10:0:2::2".into(),
+            prefix_length: 120,
+            dns_servers: vec!["2001:db8::53".into()],
+            search_domains: vec!["example.org".into()],
         })
     );
 }

@@ -34,10 +34,11 @@ pub(super) fn next(
         after["startTime"] = json!(now);
     }
     let runs = matches!(phase, Phase::Scheduled | Phase::Running);
-    let address = vmi.and_then(|vmi| vmi.status.interfaces.first()).map(|interface| &interface.ip_address);
-    if let Some(address) = address.filter(|address| runs && !address.is_empty()) {
-        after["podIP"] = json!(address);
-        after["podIPs"] = json!([{"ip": address}]);
+    let interface = vmi.and_then(|vmi| vmi.status.interfaces.first());
+    if let Some(interface) = interface.filter(|interface| runs && !interface.ip_address.is_empty()) {
+        after["podIP"] = json!(interface.ip_address);
+        let all = interface.ip_addresses.iter().map(|address| json!({"ip": address}));
+        after["podIPs"] = all.collect();
     }
     let container = json!({
         "name": COMPUTE,
@@ -127,7 +128,7 @@ mod tests {
             {"phase": "Failed", "phaseTransitionTimestamp": "2026-01-01T00:00:09Z"},
         ]);
         let status = json!({"phase": phase, "conditions": [{"type": "Ready", "status": status}],
-            "phaseTransitionTimestamps": noted, "interfaces": [{"ipAddress": "10.1.2.3"}]});
+            "phaseTransitionTimestamps": noted, "interfaces": [{"ipAddress": "10.1.2.3", "ipAddresses": ["10.1.2.3", "fd00::3"]}]});
         serde_json::from_value(json!({ "status": status })).unwrap()
     }
 

@@ -60,7 +60,7 @@ fn probed(host: &str) -> Vm {
     let text = format!(
         "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n\
          metadata: {{name: web, uid: 5d307ca9-b3ef-428c-8861-06e72d69f223}}\n\
-         spec: {{domain: {{memory: {{guest: 64Mi}}}}, dnsConfig: {{nameservers: [192.0.2.1, '::1'], searches: [shop.example]}}, \
+         spec: {{domain: {{memory: {{guest: 64Mi}}}}, dnsConfig: {{nameservers: [192.0.2.1, '2001:db8::1'], searches: [shop.example]}}, \
          readinessProbe: {{tcpSocket: {{port: 80, host: '{host}'}}}}}}\n"
     );
     vireo_api::decode::manifest(&text).unwrap().remove(0).check().unwrap()
@@ -75,7 +75,7 @@ fn a_probe_of_a_name_brings_the_name_servers_of_its_vmi() {
         ("db", "db", Some(["192.0.2.1", "192.0.2.53"])),
     ] {
         let vm = probed(of);
-        let request = request(vm.readiness_probe().unwrap(), &vm, host);
+        let request = request(vm.readiness_probe().unwrap(), &vm, false, host);
         let Some(Question::TcpSocket(to)) = request.question else { panic!("{request:?}") };
         assert_eq!((to.address.as_str(), to.port), (address, 80));
         let reported = request.resolver.map(|resolver| (resolver.servers, resolver.search_domains));

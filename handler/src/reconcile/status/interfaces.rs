@@ -1,6 +1,7 @@
 //! The NICs of a VMI in its status.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use vireo_api::names::PRIMARY_POD_INTERFACE;
 use vireo_api::spec::{Binding, Interface, Vm};
@@ -23,19 +24,21 @@ fn status(nic: &Interface, facts: &Facts<'_>) -> Option<InterfaceStatus> {
     if facts.phase.is_final() {
         return None;
     }
-    let (mac, address) = match nic.binding() {
-        Binding::Masquerade { .. } => (nic.mac(), Some(facts.address.clone()?)),
+    let (mac, addresses): (_, Vec<IpAddr>) = match nic.binding() {
+        Binding::Masquerade { .. } if facts.addresses.is_empty() => return None,
+        Binding::Masquerade { .. } => (nic.mac(), facts.addresses.clone()),
         Binding::Bridge => {
             let pod = facts.bridged.get(nic.name())?;
-            let own = pod.address.map(|net| net.addr().to_string());
-            (nic.mac().or_else(|| pod.mac()), own)
+            let own = pod.address.map(|net| net.addr().into());
+            (nic.mac().or_else(|| pod.mac()), own.into_iter().collect())
         }
     };
+    let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
     Some(InterfaceStatus {
         name: nic.name().to_owned(),
         mac: mac.map(|mac| mac.to_string()).unwrap_or_default(),
-        ip_address: address.clone().unwrap_or_default(),
-        ip_addresses: address.into_iter().collect(),
+        ip_address: addresses.first().cloned().unwrap_or_default(),
+        ip_addresses: addresses,
         pod_interface_name: nic.pod_interface(),
         info_source: DOMAIN.to_owned(),
         link_state: "up".to_owned(),
@@ -65,6 +68,8 @@ mod tests {
     use super::super::tests::facts;
     use super::*;
     use crate::network::bridge::{Bridged, PodInterface};
+
+    const IPV6: &str = "fd00:10:244::5";
 
     const POD: &str = "10.244.0.7";
 
@@ -96,9 +101,17 @@ mod tests {
     #[test]
     fn each_nic_has_an_entry_and_that_of_the_pods_network_is_first() {
         let (vm, bridged) = (vm(), bridged());
-        let facts = Facts { address: Some(POD.to_owned()), bridged: &bridged, ..facts(Phase::Running) };
+        let facts = Facts {
+            addresses: vec![POD.parse().unwrap(), IPV6.parse().unwrap()],
+            bridged: &bridged,
+            ..facts(Phase::Running)
+        };
         let mut found = statuses(&vm, &facts);
-        assert_eq!(primary(&found).unwrap().ip_address, POD);
+        let first = primary(&found).unwrap();
+        assert_eq!(
+            (first.ip_address.as_str(), &first.ip_addresses[..]),
+            (POD, &[POD.to_owned(), IPV6.to_owned()][..])
+        );
         let [_, lan] = &found[..] else { panic!("{found:#?}") };
         assert_eq!((lan.name.as_str(), lan.mac.as_str()), ("lan", "02:00:00:00:00:09"));
         assert_eq!((lan.ip_address.as_str(), lan.ip_addresses.len()), ("10.77.0.2", 1));

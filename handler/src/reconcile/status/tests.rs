@@ -14,7 +14,7 @@ pub(super) fn facts(phase: Phase) -> Facts<'static> {
         state: None,
         readiness: None,
         attachments: None,
-        address: None,
+        addresses: Vec::new(),
         bridged: &NO_BRIDGED,
         multus: &NO_MULTUS,
         sync_error: None,
