@@ -19,6 +19,8 @@ const BOOT: Duration = Duration::from_secs(120);
 pub(crate) const DATA: &str = "data=/dev/$(grep -lx D4TA /sys/block/vd*/serial | cut -d/ -f4)";
 /// The claim of the VM with a claim.
 pub(crate) const CLAIM: &str = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  resources: {requests: {storage: 1Mi}}\n";
+/// Where VMs have their IPv6 addresses.
+const VMS_IPV6: &str = "fd00:10:201::/64";
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
@@ -47,7 +49,7 @@ fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError>
     let mut vireo = host
         .command(&host.input("vireo"))
         .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", hypervisor])
-        .args(["--node-name", "here", "--host-disks", &host.work("data")])
+        .args(["--node-name", "here", "--host-disks", &host.work("data"), "--vm-cidr-ipv6", VMS_IPV6])
         .args(["--images", &host.input(""), "--images", &host.work("images")])
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;

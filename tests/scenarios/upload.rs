@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vireo_tests::eventually::eventually;
 use vireo_tests::installed::{self, Login};
-use vireo_tests::{HostError, Output, Status, programs};
+use vireo_tests::{HostError, Image, Output, Status, programs};
 
 use crate::SOON;
 use crate::scenarios::node::host_with_programs;
@@ -43,7 +43,7 @@ fn take_image(standalone: &Standalone<'_>) -> Result<String, HostError> {
 #[test]
 fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
     let vireo = programs::directory(env!("CARGO_BIN_EXE_nested")).join("vireo");
-    let host = host_with_programs().file(vireo).deadline(2 * BOOT).here()?;
+    let host = host_with_programs().file(vireo).file(Image::get()?.busybox()).deadline(2 * BOOT).here()?;
     let mut standalone = Standalone::start(&host)?;
     let image = take_image(&standalone)?;
     is_broken_off(&mut standalone)?;
@@ -73,12 +73,52 @@ fn an_image_is_uploaded_and_a_guest_starts_from_it() -> Result<(), HostError> {
     guest.log_in()?;
     let size = guest.run("cat /sys/block/vda/size")?;
     assert_eq!(size.trim(), "2097152", "as large as the claim");
+    has_ipv6(&standalone, &mut guest)?;
     // What is in use stays as it is, also if it says that it waits for an image.
     standalone.kubectl("annotate pvc root cdi.kubevirt.io/storage.pod.phase=Running --overwrite", None)?.ok();
     standalone.kubectl("annotate pvc root cdi.kubevirt.io/storage.pod.ready=true --overwrite", None)?.ok();
     fails(&standalone, &format!("{upload} --no-create"), "is used by a virtual machine instance")?;
     standalone.kubectl("delete vmi uploaded --timeout=60s", None)?.ok();
     standalone.kubectl("delete pvc --all --timeout=60s", None)?.ok();
+    Ok(())
+}
+
+/// Its guest learns of IPv6 by a router advertisement, has an address by DHCPv6, and reaches the host and is reached by it.
+fn has_ipv6(standalone: &Standalone<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    let vmi = standalone.json("get vmi uploaded")?;
+    let interface = &vmi["status"]["interfaces"][0];
+    let (first, addresses) = (interface["ipAddress"].as_str(), &interface["ipAddresses"]);
+    assert!(first.is_some() && first == addresses[0].as_str(), "{interface:#}");
+    let address = addresses[1].as_str().unwrap_or_default();
+    let host = address.strip_suffix('2').map(|net| format!("{net}1")).unwrap_or_default();
+    assert!(address.starts_with("fd00:10:201:"), "{interface:#}");
+
+    // No longer tentative: it is used for what the guest sends.
+    let has_address = "ip -6 address show dev eth0 | grep 'inet6 fd10:0:2::2/' | grep -qv tentative";
+    let shown = "{ cat /run/dhcp6c.eth0.log; ip -6 address; ip -6 route; }";
+    let wait =
+        format!("for i in $(seq 60); do {has_address} && break; sleep 1; done; {has_address} || {shown}");
+    guest.run(&format!("{wait}; {has_address}"))?;
+    let routes = guest.run("ip -6 route")?;
+    assert!(routes.contains("default via fe80::1 dev eth0"), "{routes}");
+    assert!(routes.contains("fd10:0:2::/120 dev eth0"), "{routes}");
+    guest.run("ping -6 -c 1 -W 10 fd10:0:2::1 && ping -6 -c 1 -W 10 fe80::1%eth0")?;
+
+    // A server of the host, and one of the guest.
+    let (busybox, served) = (standalone.host.input("busybox"), standalone.host.work("served"));
+    standalone.host.shell(&format!("mkdir -p {served}; echo from the host >{served}/file")).run()?.ok();
+    let serve = ["httpd", "-f", "-p", &format!("[{host}]:8075"), "-h", &served];
+    let mut server = standalone.host.command(&busybox).args(serve).spawn()?;
+    // Debian's wget of busybox crashes on the address.
+    let get = r"printf 'GET /file HTTP/1.0\r\n\r\n'";
+    let fetch = format!("{get} | nc -w 10 {host} 8075 | grep from");
+    let fetched = guest.run(&format!("for i in $(seq 10); do {fetch} && break; sleep 1; done"))?;
+    assert_eq!(fetched.trim(), "from the host", "{:?}", server.ended()?);
+    server.signal(SIGKILL)?;
+    let serve = "mkdir /tmp/served && echo from the guest >/tmp/served/file && httpd -p 8075 -h /tmp/served";
+    guest.run(serve)?;
+    let fetch = format!("{get} | {busybox} nc -w 10 {address} 8075 | grep from");
+    assert_eq!(standalone.host.shell(&fetch).run()?.ok().trim(), "from the guest");
     Ok(())
 }
 

@@ -31,6 +31,7 @@ pub(super) fn runs(vireo: &Vireo<'_>) -> Result<(), HostError> {
     vireo.step("it has a login on its console");
     assert_eq!(guest.run("echo $((6 * 7))")?.trim(), "42");
     is_logged(vireo)?;
+    has_ipv6(vireo, &mut guest)?;
     guest.run(KEEP)?;
     let boot = guest.run(BOOT_ID)?;
     is_measured(vireo)?;
@@ -111,6 +112,24 @@ fn is_in_its_pod(vireo: &Vireo<'_>) -> Result<(), HostError> {
     assert_eq!(row.get(1..3), Some(&["2/2", "Running"][..]), "{table}");
     let table = vireo.ok("get vmi demo");
     assert!(table.contains("Running") && table.contains("node-1"), "{table}");
+    Ok(())
+}
+
+/// Its Pod has an IPv6 address, of which Kubernetes need not know, and so has the guest.
+fn has_ipv6(vireo: &Vireo<'_>, guest: &mut Login<'_>) -> Result<(), HostError> {
+    vireo.step("it has IPv6");
+    let interface = &vireo.json("get vmi demo")?["status"]["interfaces"][0];
+    let address = interface["ipAddresses"][1].as_str().unwrap_or_default();
+    assert!(address.starts_with("fd00:10:244:"), "{interface:#}");
+    // No longer tentative: it is used for what the guest sends.
+    let has_address = "ip -6 address show dev eth0 | grep 'inet6 fd10:0:2::2/' | grep -qv tentative";
+    let shown = "{ cat /run/dhcp6c.eth0.log; ip -6 address; ip -6 route; }";
+    let wait =
+        format!("for i in $(seq 60); do {has_address} && break; sleep 1; done; {has_address} || {shown}");
+    guest.run(&format!("{wait}; {has_address}"))?;
+    // Its gateway, and the node at the other end of its Pod's wire.
+    guest.run("ping -6 -c 1 -W 10 fd10:0:2::1 && ping -6 -c 1 -W 10 fd00:10:244::1")?;
+    vireo.on_node(&format!("ping -6 -c 1 -W 10 {address}"))?;
     Ok(())
 }
 
