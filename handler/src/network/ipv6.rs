@@ -14,7 +14,7 @@ const ROUTER: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 const ROUTER_PREFIX: u8 = 64;
 const FORWARDING: &str = "net/ipv6/conf/all/forwarding";
 
-/// The first address after that of a network: its gateway's.
+/// The address of a network and `n` more.
 pub(super) fn nth(net: Ipv6Net, n: u128) -> Ipv6Addr {
     Ipv6Addr::from(u128::from(net.network()).wrapping_add(n))
 }
