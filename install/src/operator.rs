@@ -3,6 +3,7 @@
 
 mod controller;
 mod customize;
+mod definition;
 mod discovery;
 mod installed;
 mod rollout;
@@ -10,3 +11,4 @@ mod status;
 mod uninstall;
 
 pub use controller::Operator;
+pub use definition::update_definition;

@@ -25,6 +25,7 @@ use vireo_operators::admission::{self, kubevirt};
 use vireo_operators::certificates::{CertificateError, Certificates, INTERVAL, Strategy};
 
 use super::customize::customize;
+use super::definition::update_definition;
 use super::discovery::Served;
 use super::installed::{Installed, describe, hash, key};
 use super::rollout::{is_available, is_rolled_out, stages};
@@ -37,6 +38,8 @@ use crate::objects::{NAMESPACE, objects};
 const FINALIZER: &str = "kubevirt.io/foregroundDeleteKubeVirt";
 /// What is reconciled: there is one installation.
 const INSTALLATION: &str = "installation";
+/// Until the API server is asked again for what it did not do.
+const RETRY: Duration = Duration::from_secs(30);
 
 /// Why the installation is not as it should be.
 #[derive(Debug, Error)]
@@ -131,11 +134,23 @@ impl Operator {
             controller::run(self, &self.queue, 1).await;
         };
         let keep = async {
-            tokio::join!(self.installed.run(), self.installations.run(), self.nodes.run(), work);
+            let definition = self.keep_definition();
+            tokio::join!(self.installed.run(), self.installations.run(), self.nodes.run(), work, definition);
         };
         tokio::select! {
             () = keep => {}
             () = self.served.changed(&self.client) => {}
+        }
+    }
+
+    /// Updates the definition of KubeVirt objects, once.
+    async fn keep_definition(&self) {
+        while let Err(error) = update_definition(&self.client).await {
+            warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot update the definition of KubeVirt objects; it is tried again"
+            );
+            tokio::time::sleep(RETRY).await;
         }
     }
 
