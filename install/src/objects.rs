@@ -1,5 +1,6 @@
 //! The objects of an installation: virt-operator with what it needs, which a user applies, and what virt-operator applies.
 
+mod chart;
 mod monitoring;
 mod roles;
 mod workloads;
@@ -13,6 +14,7 @@ use vireo_operators::certificates::WEBHOOK_CONFIGURATION;
 use vireo_operators::virt_api::{GROUP, VERSIONS};
 use vireo_operators::webhooks::{KINDS, Webhook};
 
+pub use self::chart::chart_files;
 pub use self::monitoring::MONITORING;
 use self::roles::{cluster_roles, election, operator_roles, virt_api_roles};
 use self::workloads::{api, controller, handler, operator};

@@ -22,9 +22,31 @@ pub(crate) enum Command {
     /// Serves the KubeVirt API for this host and runs its VMIs; writes a kubeconfig and prints its path.
     Standalone(Standalone),
     /// Prints virt-operator's objects, for `kubectl apply -f -`. A KubeVirt object then has it install the rest.
-    Manifests(Images),
+    Manifests(Manifests),
+    /// Deletes the KubeVirt object of a cluster, that of $KUBECONFIG or the one that it runs in, and waits until virt-operator has
+    /// removed what it installed: for `helm uninstall`, before virt-operator is deleted.
+    Uninstall(Uninstall),
     /// Shuts every guest of a stopped `vireo` down, each within its grace period, and waits: for a host that shuts down.
     StopGuests(StopGuests),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Manifests {
+    #[command(flatten)]
+    pub(crate) images: Images,
+    /// Writes files of the Helm chart in this directory instead: those that are made from the program.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["components", "launcher", "pull_policy"])]
+    pub(crate) chart: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Uninstall {
+    /// Deletes nothing, and fails while there is a KubeVirt object.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// How long to wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 240)]
+    pub(crate) timeout: u64,
 }
 
 #[derive(Debug, Args)]

@@ -2,25 +2,29 @@
 
 mod cli;
 
+use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
+use kube::Client;
 use sd_notify::NotifyState;
 use vireo_handler::command::{self, Failure, stop_signal};
 use vireo_handler::state::StateDir;
 use vireo_handler::stop;
-use vireo_install::installation::Images;
-use vireo_install::objects::operator_manifests;
+use vireo_install::objects::{chart_files, operator_manifests};
+use vireo_install::uninstall::uninstall;
 use vireo_standalone::run::{Options, run};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, Manifests, Uninstall};
 
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Standalone(standalone) => command::run(|| Ok(serve(standalone.options()?))),
-        Command::Manifests(images) => command::run(|| Ok(print_manifests(images))),
+        Command::Manifests(asked) => command::run(|| Ok(manifests(asked))),
+        Command::Uninstall(asked) => command::run(|| Ok(remove(asked))),
         Command::StopGuests(asked) => command::run(|| Ok(stop_guests(asked.state_dir))),
     }
 }
@@ -37,8 +41,23 @@ async fn serve(options: Options) -> Result<(), Failure> {
     Ok(run(options, ready, stop_signal()?).await?)
 }
 
-async fn print_manifests(images: Images) -> Result<(), Failure> {
-    Ok(io::stdout().lock().write_all(operator_manifests(&images)?.as_bytes())?)
+async fn manifests(Manifests { images, chart }: Manifests) -> Result<(), Failure> {
+    let Some(chart) = chart else {
+        return Ok(io::stdout().lock().write_all(operator_manifests(&images)?.as_bytes())?);
+    };
+    for (path, text) in chart_files()? {
+        let path = chart.join(path);
+        let written = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
+        written.map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+    }
+    Ok(())
+}
+
+async fn remove(Uninstall { keep, timeout }: Uninstall) -> Result<(), Failure> {
+    let client = Client::try_default().await?;
+    uninstall(&client, keep, Duration::from_secs(timeout)).await?;
+    println!("the installation is removed");
+    Ok(())
 }
 
 async fn stop_guests(state_dir: PathBuf) -> Result<(), Failure> {
