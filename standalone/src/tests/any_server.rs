@@ -10,6 +10,7 @@ mod replicaset;
 mod resources;
 mod rights;
 mod subresources;
+mod uninstall;
 mod vm;
 mod workload_update;
 

@@ -39,7 +39,7 @@ pub(super) const CLUSTER_ROLE: Kind = Kind::new(RBAC, "ClusterRole", "clusterrol
 const ROLE: Kind = Kind::new(RBAC, "Role", "roles");
 pub(super) const ROLE_BINDING: Kind = Kind::new(RBAC, "RoleBinding", "rolebindings");
 const CLUSTER_ROLE_BINDING: Kind = Kind::new(RBAC, "ClusterRoleBinding", "clusterrolebindings");
-const DEFINITION: Kind =
+pub(super) const DEFINITION: Kind =
     Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
 pub(super) const NAMESPACE: Kind = Kind::new(("", "v1"), "Namespace", "namespaces");
 const EVENT: Kind = Kind::new(("", "v1"), "Event", "events");

@@ -20,15 +20,15 @@ fn launcher(image: &str) -> Launcher {
 }
 
 /// The KubeVirt object of the server, which tests share.
-struct Installation<'c>(&'c Cluster);
+pub(super) struct Installation<'c>(&'c Cluster);
 
 impl Installation<'_> {
-    fn api(&self) -> kube::Api<kube::api::DynamicObject> {
+    pub(super) fn api(&self) -> kube::Api<kube::api::DynamicObject> {
         Kind::KUBEVIRT.namespaced(&self.0.admin, NAMESPACE)
     }
 
     /// One that is rolled out, and has outdated instances stay.
-    async fn create(cluster: &Cluster) -> Installation<'_> {
+    pub(super) async fn create(cluster: &Cluster) -> Installation<'_> {
         cluster.define(&[kubevirt_definition()]).await;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
         cluster::put(&cluster.all(cluster::NAMESPACE), namespace).await;
@@ -46,7 +46,7 @@ impl Installation<'_> {
         made
     }
 
-    async fn patch_status(&self, status: Value) {
+    pub(super) async fn patch_status(&self, status: Value) {
         let patch = Patch::Merge(json!({ "status": status }));
         self.api().patch_status("kubevirt", &PatchParams::default(), &patch).await.unwrap();
     }
