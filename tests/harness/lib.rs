@@ -45,6 +45,7 @@ mod debian;
 pub mod eventually;
 pub mod font;
 pub mod guest;
+pub mod helm;
 mod host;
 mod image;
 mod initrd;

@@ -9,6 +9,8 @@ use vireo_tests::guest::Guest;
 use vireo_tests::{Host, HostError, Invocation, Output, Process};
 
 const BOOT: Duration = Duration::from_secs(120);
+/// How long a command on a node may take.
+const NODE: Duration = Duration::from_secs(180);
 
 /// What finds a `vireo` and may do everything.
 pub(crate) struct Client<'h> {
@@ -141,7 +143,13 @@ impl<'h> Client<'h> {
 
     /// What a shell prints where the server is reached.
     pub(crate) fn on_node(&self, line: &str) -> Result<String, HostError> {
-        Ok(self.program("/bin/bash").args(["-e", "-o", "pipefail", "-c", line]).run()?.ok())
+        Ok(self.run_on_node(line)?.ok())
+    }
+
+    /// What a shell leaves there, which may fail.
+    pub(crate) fn run_on_node(&self, line: &str) -> Result<Output, HostError> {
+        let command = self.program("/bin/bash").args(["-e", "-o", "pipefail", "-c", line]);
+        command.deadline(NODE).run()
     }
 
     /// What a command of the host's shell prints.

@@ -1,5 +1,6 @@
-//! Vireo on a real Kubernetes, of one node and, for a while, of two: its images, its manifests, `kubectl` and `virtctl`.
+//! Vireo on a real Kubernetes, of one node and, for a while, of two: its images, its manifests, its chart, `kubectl` and `virtctl`.
 
+mod chart;
 mod disturbed;
 mod existing;
 mod guest;
@@ -198,6 +199,7 @@ fn cluster_kubevirt_on_kubernetes() -> Result<(), HostError> {
     machine::fails_with_its_node(&vireo)?;
     leaves_nothing(&vireo)?;
     installation::is_removed(&vireo, "clusterrole.rbac.authorization.k8s.io/left-by-kubevirt")?;
+    chart::is_installed_and_removed(&vireo)?;
     vireo.step("end");
     cluster.done();
     Ok(())

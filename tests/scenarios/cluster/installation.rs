@@ -10,10 +10,10 @@ use crate::scenarios::probes::condition;
 
 /// From the time when an authority is due to be replaced until the next one issues certificates, and some.
 const ROTATION: Duration = Duration::from_secs(420);
-const OPERATOR: &str = include_str!("../../../deploy/operator.yaml");
-const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
+pub(super) const OPERATOR: &str = include_str!("../../../deploy/operator.yaml");
+pub(super) const KUBEVIRT: &str = include_str!("../../../deploy/kubevirt.yaml");
 /// What virt-operator manages.
-const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
+pub(super) const MANAGED: &str = "crd,clusterrole,clusterrolebinding,role,rolebinding,serviceaccount,service,secret,apiservice,\
     mutatingwebhookconfiguration,validatingwebhookconfiguration,deployment,daemonset,poddisruptionbudget \
     -A -l app.kubernetes.io/managed-by=virt-operator -o name";
 
