@@ -8,8 +8,11 @@ use imago::qcow2::Qcow2;
 use imago::raw::Raw;
 use imago::{DenyImplicitOpenGate, FormatAccess, FormatDriverBuilder, ShallowMapping, StorageOpenOptions};
 
+use vm_memory::VolatileSlice;
+
 use super::engine::ImageFile;
 use super::{Backend, GuestMemory, ImageError, Segments, Stable, whole_sectors};
+use crate::sys::vectored::MAX_VECTORS;
 
 /// An image that imago reads and writes: qcow2, over a raw one where it has a backing file, and a raw one that bypasses
 /// the page cache, whose sectors may be smaller than what the host transfers.
@@ -66,6 +69,19 @@ impl Formatted {
     }
 }
 
+/// As many buffers as one system call takes, and where they belong in the image.
+fn calls<'a, 'm>(
+    slices: &'a [VolatileSlice<'m>],
+    mut offset: u64,
+) -> impl Iterator<Item = (&'a [VolatileSlice<'m>], u64)> {
+    slices.chunks(MAX_VECTORS).map(move |slices| {
+        let here = offset;
+        let len = slices.iter().map(|slice| u64::try_from(slice.len()).unwrap_or(u64::MAX));
+        offset = len.fold(offset, u64::saturating_add);
+        (slices, here)
+    })
+}
+
 fn storage(file: &File, writable: bool, direct: bool) -> io::Result<Storage> {
     let options = StorageOpenOptions::new().write(writable).direct(direct);
     Storage::from_open_file(file.try_clone()?, options)
@@ -97,14 +113,20 @@ impl Backend for Formatted {
 
     fn read(&mut self, memory: &GuestMemory, to: &Segments, offset: u64) -> io::Result<()> {
         let slices = to.slices(memory)?;
-        let (vector, _mapped) = IoVectorMut::from_volatile_slice(&slices);
-        self.image.readv(vector, offset)
+        for (slices, offset) in calls(&slices, offset) {
+            let (vector, _mapped) = IoVectorMut::from_volatile_slice(slices);
+            self.image.readv(vector, offset)?;
+        }
+        Ok(())
     }
 
     fn write(&mut self, memory: &GuestMemory, from: &Segments, offset: u64) -> io::Result<()> {
         let slices = from.slices(memory)?;
-        let (vector, _mapped) = IoVector::from_volatile_slice(&slices);
-        self.image.writev(vector, offset)
+        for (slices, offset) in calls(&slices, offset) {
+            let (vector, _mapped) = IoVector::from_volatile_slice(slices);
+            self.image.writev(vector, offset)?;
+        }
+        Ok(())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -166,5 +188,43 @@ impl Backend for Formatted {
 
     fn flush_failed(&mut self, error: &io::Error) {
         self.stable.failed(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use vm_memory::{Bytes, GuestAddress};
+
+    use super::*;
+
+    /// The system calls take 1,024.
+    #[test]
+    fn a_request_of_many_buffers_is_carried_out() {
+        const COUNT: u64 = 1500;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.qcow2");
+        let made =
+            Command::new("qemu-img").args(["create", "-q", "-f", "qcow2"]).arg(&path).arg("4M").status();
+        assert!(made.unwrap().success());
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        let mut image = Formatted::open_qcow2(&file, None, (false, false)).unwrap();
+        let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+        let buffers = |base: u64| {
+            let mut segments = Segments::default();
+            for at in 0..COUNT {
+                segments.push(&memory, GuestAddress(base + at * 1024), 512).unwrap();
+            }
+            segments
+        };
+        for at in 0..COUNT {
+            memory.write_obj(at, GuestAddress(at * 1024)).unwrap();
+        }
+        image.write(&memory, &buffers(0), 512).unwrap();
+        image.read(&memory, &buffers(2 << 20), 512).unwrap();
+        for at in 0..COUNT {
+            assert_eq!(memory.read_obj::<u64>(GuestAddress((2 << 20) + at * 1024)).unwrap(), at);
+        }
     }
 }

@@ -11,7 +11,7 @@ use vm_memory::volatile_memory::PtrGuardMut;
 use crate::memory::{GuestMemory, Segments};
 
 /// The most buffers of one call (`IOV_MAX`).
-const MAX_VECTORS: usize = 1024;
+pub(crate) const MAX_VECTORS: usize = 1024;
 
 /// Buffers in guest memory as the kernel takes them. They stay mapped as long as this lives.
 pub(crate) struct IoVecs<'a> {
