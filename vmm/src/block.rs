@@ -62,6 +62,10 @@ pub(crate) trait Backend: Send {
     fn locate(&mut self, offset: u64, buffers: &Segments, write: bool) -> Option<(ImageFile, u64)>;
     /// Whether nothing may be in flight while [`Self::write`] is called.
     fn runs_alone(&self) -> bool;
+    /// Whether a request that the host cannot carry out is held, where the policy has it so; else it fails.
+    fn set_patient(&mut self, yes: bool) {
+        let _ = yes;
+    }
     /// Prepares a flush: what was written is on stable storage when the image's file is. False: only [`Self::flush`]
     /// can do it.
     fn prepare_flush(&mut self) -> bool;
@@ -95,7 +99,7 @@ pub(crate) fn open(disk: &Disk, read_only: bool) -> Result<Box<dyn Backend>, Ima
         }
     };
     let stall = disk.stall().clone();
-    let backend = Box::new(held::Held { backend, policy: disk.answers_errors_by(), stall });
+    let backend = Box::new(held::Held { backend, policy: disk.answers_errors_by(), stall, is_patient: true });
     Ok(Box::new(counted::Counted { backend, counters: disk.counters().clone() }))
 }
 

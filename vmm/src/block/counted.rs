@@ -55,6 +55,10 @@ impl Backend for Counted {
         self.backend.runs_alone()
     }
 
+    fn set_patient(&mut self, yes: bool) {
+        self.backend.set_patient(yes);
+    }
+
     fn prepare_flush(&mut self) -> bool {
         self.backend.prepare_flush()
     }

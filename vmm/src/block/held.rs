@@ -15,6 +15,7 @@ pub(super) struct Held {
     pub(super) backend: Box<dyn Backend>,
     pub(super) policy: ErrorPolicy,
     pub(super) stall: Arc<DiskStall>,
+    pub(super) is_patient: bool,
 }
 
 impl Held {
@@ -28,6 +29,7 @@ impl Held {
             match answer(self.policy, &error) {
                 Answer::Report => break Err(error),
                 Answer::Ignore => break Ok(()),
+                Answer::Hold if !self.is_patient => break Err(error),
                 Answer::Hold => {
                     if times == 0 {
                         tracing::warn!(%error, "a disk request is held: the host cannot carry it out");
@@ -79,6 +81,10 @@ impl Backend for Held {
 
     fn runs_alone(&self) -> bool {
         self.backend.runs_alone()
+    }
+
+    fn set_patient(&mut self, yes: bool) {
+        self.is_patient = yes;
     }
 
     fn prepare_flush(&mut self) -> bool {

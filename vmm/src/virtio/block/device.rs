@@ -107,6 +107,14 @@ impl Block {
         }
     }
 
+    fn is_full(&mut self) -> bool {
+        self.in_flight().is_some_and(|flight| flight.is_full())
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.in_flight().is_none_or(|flight| flight.is_empty())
+    }
+
     /// Takes requests from the queue as long as there are any, and room.
     fn serve(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
         queue.begin()?;
@@ -114,9 +122,13 @@ impl Block {
         self.answer_all(queue, unanswered)?;
         self.is_behind = false;
         for _ in 0..BUDGET {
-            if self.in_flight().is_some_and(|flight| flight.is_full()) {
-                self.is_behind = true;
-                return self.land(queue);
+            if self.is_full() {
+                self.land(queue)?;
+                // What was over at once has made room; where nothing was, the end of one has it go on here.
+                if self.is_full() {
+                    self.is_behind = true;
+                    return Ok(());
+                }
             }
             let Some(super::super::Request { pending, chain }) = queue.pop()? else {
                 return self.land(queue);
@@ -163,16 +175,29 @@ impl Block {
         if alone {
             self.land_all(queue)?;
         }
-        let finished = self.carry_out(queue.memory(), started);
-        queue.push(finished)?;
+        let mut done = self.perform_beside(queue.memory(), &started.operation);
+        if done.is_err() && !self.is_idle() {
+            self.land_all(queue)?;
+            done = self.perform(queue.memory(), &started.operation);
+        }
+        queue.push(finish(queue.memory(), started, done))?;
         queue.publish()
+    }
+
+    /// Carries out an operation. While others are in flight, it is not held when the host cannot carry it out: a VM
+    /// with a request that is held counts as one with nothing in flight.
+    fn perform_beside(&mut self, memory: &GuestMemory, operation: &Operation) -> io::Result<()> {
+        let patient = self.is_idle();
+        self.backend.set_patient(patient);
+        let done = self.perform(memory, operation);
+        self.backend.set_patient(true);
+        done
     }
 
     /// Begins a request beside those in flight; gives it back where that cannot be, or takes longer.
     fn begin(&mut self, queue: &mut VirtQueue, started: Started) -> Result<Option<Started>, RingError> {
         let durable = self.write_through || !self.flushes;
-        let is_empty = self.in_flight().is_none_or(|flight| flight.is_empty());
-        let alone = is_empty && !queue.has_more()?;
+        let alone = self.is_idle() && !queue.has_more()?;
         let place = match &started.operation {
             Operation::Read { to, .. } if to.is_empty() => None,
             Operation::Read { offset, to } => self.backend.locate(*offset, to, false),
@@ -228,8 +253,8 @@ impl Block {
         // may hold the request until the host can carry it out.
         let others = self.in_flight().map(Flight::land_all).transpose().map_err(RingError::Host)?;
         for started in failed {
-            let finished = self.carry_out(queue.memory(), started);
-            queue.push(finished)?;
+            let done = self.perform(queue.memory(), &started.operation);
+            queue.push(finish(queue.memory(), started, done))?;
         }
         self.answer_all(queue, others.unwrap_or_default())
     }
@@ -256,34 +281,23 @@ impl Block {
         }
     }
 
-    /// Carries out a request while nothing else is served.
-    fn carry_out(&mut self, memory: &GuestMemory, started: Started) -> Finished {
-        let Started { pending, status, data, operation, .. } = started;
-        let outcome = match self.perform(memory, operation) {
-            Ok(()) => STATUS_OK,
-            Err(error) => {
-                tracing::warn!(%error, "a disk request failed");
-                STATUS_IOERR
-            }
-        };
-        answer(memory, pending, &status, data, outcome)
-    }
-
-    fn perform(&mut self, memory: &GuestMemory, operation: Operation) -> io::Result<()> {
+    /// Carries out an operation while nothing else is served.
+    fn perform(&mut self, memory: &GuestMemory, operation: &Operation) -> io::Result<()> {
         let changed = match operation {
             Operation::Read { offset, to } => {
-                self.backend.read(memory, &to, offset)?;
+                self.backend.read(memory, to, *offset)?;
                 false
             }
             Operation::Write { offset, from } => {
-                self.backend.write(memory, &from, offset)?;
+                self.backend.write(memory, from, *offset)?;
                 true
             }
             Operation::Flush => {
                 self.backend.flush()?;
                 false
             }
-            Operation::Id { mut to } => {
+            Operation::Id { to } => {
+                let mut to = to.clone();
                 let id = self.serial.as_bytes();
                 let count = to.len().min(20);
                 if let (Some(to), Some(id)) =
@@ -295,13 +309,13 @@ impl Block {
             }
             Operation::Discard(ranges) => {
                 for Range { offset, len, .. } in ranges {
-                    self.backend.discard(offset, len)?;
+                    self.backend.discard(*offset, *len)?;
                 }
                 false
             }
             Operation::WriteZeroes(ranges) => {
                 for Range { offset, len, unmap } in ranges {
-                    self.backend.write_zeroes(offset, len, unmap)?;
+                    self.backend.write_zeroes(*offset, *len, *unmap)?;
                 }
                 true
             }
@@ -373,6 +387,18 @@ impl Device for Block {
             self.parallel = Parallel::Impossible;
         }
     }
+}
+
+/// Answers a request that was carried out.
+fn finish(memory: &GuestMemory, started: Started, done: io::Result<()>) -> Finished {
+    let outcome = match done {
+        Ok(()) => STATUS_OK,
+        Err(error) => {
+            tracing::warn!(%error, "a disk request failed");
+            STATUS_IOERR
+        }
+    };
+    answer(memory, started.pending, &started.status, started.data, outcome)
 }
 
 /// Writes the status of a request.

@@ -109,6 +109,41 @@ fn what_no_disk_can_do_is_an_error_of_that_request() {
     assert_eq!(guest.wait(0, 2).iter().map(|answer| answer.1).collect::<Vec<_>>(), [1, 0]);
 }
 
+/// The engine takes 128 at a time, and those that the host has in memory are over at once.
+#[test]
+fn more_requests_than_are_in_flight_at_a_time_are_all_answered() {
+    const COUNT: u64 = 250;
+    let mut guest = Guest::new(Box::new(Block::new(&raw(&image())).unwrap()));
+    guest.start(FEATURES | 1 << 28, 256);
+    let whole = pattern(usize::try_from(COUNT * 512).unwrap());
+    for round in 0..3 {
+        let table = |at: u64| BUFFERS + at * 128;
+        for at in 0..COUNT {
+            // Header and status behind a table of three descriptors.
+            let (header, status, data) = (table(at) + 64, table(at) + 96, DATA + 0x10_0000 + at * 512);
+            guest.memory.write_obj(0_u32, GuestAddress(header)).unwrap();
+            guest.memory.write_obj(at, GuestAddress(header + 8)).unwrap();
+            let parts = [(header, 16_u32, 1_u16, 1_u16), (data, 512, 3, 2), (status, 1, 2, 0)];
+            for (slot, (address, len, flags, next)) in (0..).zip(parts) {
+                let slot = table(at) + slot * 16;
+                guest.memory.write_obj(address, GuestAddress(slot)).unwrap();
+                guest.memory.write_obj(len, GuestAddress(slot + 8)).unwrap();
+                guest.memory.write_obj(flags, GuestAddress(slot + 12)).unwrap();
+                guest.memory.write_obj(next, GuestAddress(slot + 14)).unwrap();
+            }
+            let head = u16::try_from(at).unwrap();
+            guest.put_descriptor(0, head, (table(at), 48, 4, 0));
+            guest.put_available(0, head);
+        }
+        guest.kick(0);
+        let answered: std::collections::BTreeSet<u32> =
+            guest.wait(0, 250).iter().map(|answer| answer.0).collect();
+        assert_eq!(answered.len(), 250, "round {round}");
+        assert!(bytes(&guest, DATA + 0x10_0000, whole.len()) == whole, "round {round}");
+        guest.memory.write_slice(&vec![0; whole.len()], GuestAddress(DATA + 0x10_0000)).unwrap();
+    }
+}
+
 fn range(guest: &mut Guest, kind: u32, sector: u64, count: u32, flags: u32) -> u8 {
     guest.memory.write_obj(sector, GuestAddress(DATA)).unwrap();
     guest.memory.write_obj(count, GuestAddress(DATA + 8)).unwrap();
