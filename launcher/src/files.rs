@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tracing::{debug, warn};
-use vireo_proto::files;
+use vireo_proto::files::{self, Passed};
 
 /// Passed files by their names. What is not among them, the launcher opens itself.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +29,7 @@ impl PassedFiles {
         let receiver = passed.clone();
         let serve = move || {
             loop {
-                let received = files::receive(listener.as_fd(), |name, file| receiver.put(name, file));
+                let received = files::receive(listener.as_fd(), |passed| receiver.note(passed));
                 if let Err(error) = received {
                     warn!(%error, "cannot receive files");
                 }
@@ -39,9 +39,15 @@ impl PassedFiles {
         Ok(passed)
     }
 
-    fn put(&self, name: String, file: OwnedFd) {
-        debug!(name, "received an open file");
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name, file);
+    fn note(&self, passed: Passed) {
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match passed {
+            Passed::File(name, file) => {
+                debug!(name, "received an open file");
+                files.insert(name, file);
+            }
+            Passed::Discard => files.clear(),
+        }
     }
 
     /// Takes a file, which the VM then owns: a lock of it ends with the VM.
@@ -59,5 +65,30 @@ impl PassedFiles {
     /// Takes the file of a path.
     pub fn take_file(&self, path: &Path) -> Option<File> {
         self.take(path.to_str()?).map(File::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    /// A tap that an earlier node agent passed could not be opened again.
+    #[test]
+    fn what_no_vm_has_taken_is_closed_before_it_is_discarded() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join(files::FILES_SOCKET);
+        let passed = PassedFiles::serve(&socket).unwrap();
+        let pipe = || {
+            let (reader, writer) = io::pipe().unwrap();
+            (reader, OwnedFd::from(writer))
+        };
+        let ((mut left, left_writer), (_taken, taken_writer)) = (pipe(), pipe());
+        files::pass(&socket, &[("left".into(), left_writer), ("taken".into(), taken_writer)]).unwrap();
+        let kept = passed.take("taken");
+        files::discard(&socket).unwrap();
+        assert_eq!(left.read(&mut [0]).unwrap(), 0, "no writer is left");
+        assert!(kept.is_some() && passed.take("left").is_none());
     }
 }

@@ -154,6 +154,19 @@ impl ImageFile {
 /// # Errors
 /// When the launcher cannot be reached, or does not take them all.
 pub fn pass(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
+    if files.is_empty() { Ok(()) } else { pass_all(socket, files) }
+}
+
+/// Has the launcher that listens at `socket` close the files that were passed and that no VM has taken: those of a node
+/// agent that ended in between. A tap cannot be opened again before. Blocks until they are closed.
+///
+/// # Errors
+/// As [`pass`].
+pub fn discard(socket: &Path) -> io::Result<()> {
+    pass_all(socket, &[])
+}
+
+fn pass_all(socket: &Path, files: &[(String, OwnedFd)]) -> io::Result<()> {
     let stream = connected(socket)?;
     send_all(&stream, files)?;
     let mut answer = [0_u8; 4];
@@ -286,16 +299,28 @@ pub fn listener(socket: &Path) -> io::Result<OwnedFd> {
     Ok(listener)
 }
 
-/// Waits for one [`pass`] and hands its files over. Blocks.
+/// What a node agent wants of a launcher.
+#[derive(Debug)]
+pub enum Passed {
+    /// A file, with its name.
+    File(String, OwnedFd),
+    /// Files that were passed before are to be closed.
+    Discard,
+}
+
+/// Waits for one [`pass`] or [`discard`] and hands over what it is about. Blocks.
 ///
 /// # Errors
 /// When no connection can be had, or one fails.
-pub fn receive(listener: BorrowedFd<'_>, mut take: impl FnMut(String, OwnedFd)) -> io::Result<()> {
+pub fn receive(listener: BorrowedFd<'_>, mut take: impl FnMut(Passed)) -> io::Result<()> {
     let stream = accept_with(listener, SocketFlags::CLOEXEC)?;
     let mut count = 0_u32;
     while let Some((name, file)) = packet(stream.as_fd())? {
-        take(name, file);
+        take(Passed::File(name, file));
         count = count.saturating_add(1);
+    }
+    if count == 0 {
+        take(Passed::Discard);
     }
     send(&stream, &count.to_be_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
@@ -352,7 +377,15 @@ mod tests {
         let listener = listener(&socket).unwrap();
         let receiver = std::thread::spawn(move || {
             let mut files = Vec::new();
-            receive(listener.as_fd(), |name, file| files.push((name, file))).unwrap();
+            let mut discarded = 0;
+            for _ in 0..2 {
+                receive(listener.as_fd(), |passed| match passed {
+                    Passed::File(name, file) => files.push((name, file)),
+                    Passed::Discard => discarded += 1,
+                })
+                .unwrap();
+            }
+            assert_eq!(discarded, 1);
             files
         });
         let names: Vec<String> = (0..20).map(|number| format!("/a/{number}")).collect();
@@ -362,6 +395,8 @@ mod tests {
             (name.clone(), OwnedFd::from(File::open(path).unwrap()))
         });
         pass(&socket, &files.collect::<Vec<_>>()).unwrap();
+        pass(&socket, &[]).unwrap();
+        discard(&socket).unwrap();
         let received = receiver.join().unwrap();
         assert_eq!(received.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>(), names);
         for (name, file) in received {
@@ -437,7 +472,7 @@ mod tests {
     fn absent_listeners_and_invalid_names_are_errors() {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join(FILES_SOCKET);
-        assert!(pass(&socket, &[]).is_err());
+        assert!(discard(&socket).is_err());
         let _listener = listener(&socket).unwrap();
         let file = OwnedFd::from(File::open("/dev/null").unwrap());
         assert_eq!(pass(&socket, &[(String::new(), file)]).unwrap_err().kind(), io::ErrorKind::InvalidInput);

@@ -355,6 +355,7 @@ impl VmiReconciler {
         let claims =
             self.node.launcher_pod(&self.key.namespace, record.uid).map(|pod| pod.claims).unwrap_or_default();
         let pass = move || {
+            files::discard(&socket)?;
             let files = launcher::pod::open(&request, pid, &claims)?;
             files::pass(&socket, &files)
         };
