@@ -75,6 +75,8 @@ impl Port {
     /// Reset of the whole controller.
     pub(super) fn reset(&self) {
         self.state().reset();
+        // An outcome that waits is obsolete now.
+        self.changed.notify_all();
     }
 
     pub(super) fn is_busy(&self) -> bool {

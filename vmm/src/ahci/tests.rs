@@ -340,6 +340,54 @@ fn without_bus_mastering_nothing_is_begun() {
     driver.root.stop();
 }
 
+/// A port with a command that was begun and whose outcome waits, since bus mastering is off.
+fn held(memory: &GuestMemory) -> (Arc<Port>, std::thread::JoinHandle<()>) {
+    let mut space = ConfigSpace::new(Identity {
+        vendor: 0x8086,
+        device: 0x2922,
+        revision: 2,
+        class: 0x01_06_01,
+        subsystem: (0x1af4, 0x1100),
+    });
+    let hba = Arc::new(Hba::new(Msi::new(&FakeRouter::default(), &mut space).unwrap()));
+    let ready = fis::Shadow { status: 0x50, error: 1, lba: 1, count: 1, device: 0 };
+    let port = Arc::new(Port::new(0, hba, Some(ready)));
+    port.set_bus_master(true);
+    port.write(0x08, u32::try_from(RECEIVED).unwrap());
+    port.write(0x18, 0x11);
+    port.write(0x38, 1);
+    let job = port.next(memory).unwrap();
+    port.set_bus_master(false);
+    memory.write_slice(&[0xee; 0x100], GuestAddress(RECEIVED)).unwrap();
+    let (theirs, memory) = (port.clone(), memory.clone());
+    let completing = std::thread::spawn(move || theirs.complete(&memory, job, port::End::Reset));
+    // It rests while its outcome waits.
+    assert!(port.pause());
+    port.resume();
+    (port, completing)
+}
+
+#[test]
+fn without_bus_mastering_no_outcome_is_posted() {
+    let memory = GuestMemory::from_ranges(&[(GuestAddress(0), 4 << 20)]).unwrap();
+    let received = || {
+        let mut bytes = [0; 0x100];
+        memory.read_slice(&mut bytes, GuestAddress(RECEIVED)).unwrap();
+        bytes
+    };
+    let (port, completing) = held(&memory);
+    assert_eq!((port.read(0x38), received() == [0xee; 0x100]), (1, true));
+    port.set_bus_master(true);
+    completing.join().unwrap();
+    assert_eq!((port.read(0x38), received() == [0xee; 0x100]), (0, false));
+
+    // Nor after a reset, which does not wait for bus mastering.
+    let (port, completing) = held(&memory);
+    port.reset();
+    completing.join().unwrap();
+    assert_eq!((port.is_busy(), received() == [0xee; 0x100]), (false, true));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
