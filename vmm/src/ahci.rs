@@ -38,6 +38,9 @@ use crate::pci::{Address, BarKind, Bars, ConfigSpace, Decoding, Function, Identi
 pub(crate) const ADDRESS: Address = Address::root_function(31, 2);
 /// How many drives fit.
 pub(crate) const PORTS: usize = crate::config::SATA_PORTS;
+/// That of an ICH9.
+const IDENTITY: Identity =
+    Identity { vendor: 0x8086, device: 0x2922, revision: 2, class: 0x01_06_01, subsystem: (0x1af4, 0x1100) };
 const BAR: (usize, BarKind) = (5, BarKind::Memory32 { prefetchable: false });
 const BAR_SIZE: u64 = 0x1000;
 /// Ports' registers begin here, and are this far apart.
@@ -81,13 +84,7 @@ impl Controller {
         memory: &GuestMemory,
         router: &dyn MsiRouter,
     ) -> Result<Arc<Self>, AhciError> {
-        let mut space = ConfigSpace::new(Identity {
-            vendor: 0x8086,
-            device: 0x2922,
-            revision: 2,
-            class: 0x01_06_01,
-            subsystem: (0x1af4, 0x1100),
-        });
+        let mut space = ConfigSpace::new(IDENTITY);
         space.set_interrupt_pin();
         let hba = Arc::new(Hba::new(Msi::new(router, &mut space)?));
         let mut opened = Vec::new();

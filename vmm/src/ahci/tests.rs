@@ -342,13 +342,7 @@ fn without_bus_mastering_nothing_is_begun() {
 
 /// A port with a command that was begun and whose outcome waits, since bus mastering is off.
 fn held(memory: &GuestMemory) -> (Arc<Port>, std::thread::JoinHandle<()>) {
-    let mut space = ConfigSpace::new(Identity {
-        vendor: 0x8086,
-        device: 0x2922,
-        revision: 2,
-        class: 0x01_06_01,
-        subsystem: (0x1af4, 0x1100),
-    });
+    let mut space = ConfigSpace::new(IDENTITY);
     let hba = Arc::new(Hba::new(Msi::new(&FakeRouter::default(), &mut space).unwrap()));
     let ready = fis::Shadow { status: 0x50, error: 1, lba: 1, count: 1, device: 0 };
     let port = Arc::new(Port::new(0, hba, Some(ready)));

@@ -132,11 +132,7 @@ pub(crate) fn run(plan: &Plan) -> Result<(), Error> {
     eprintln!("bench: io, {} rounds, jobs of {} s", plan.rounds, plan.seconds);
     let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
     let text = output.ok();
-    let samples: Vec<Sample> = text
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let samples: Vec<Sample> = crate::samples(&text)?;
     print!("{}", report::tables(&samples));
     Ok(())
 }

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use vireo_tests::{Host, HostBuilder};
 
 use self::contender::Contender;
@@ -102,13 +103,15 @@ fn boot(plan: &Plan) -> Result<(), Error> {
     );
     let output = host.command("/in/bench").args(plan.arguments()).deadline(plan.deadline()).stream().run()?;
     let text = output.ok();
-    let samples: Vec<Sample> = text
-        .lines()
-        .filter(|line| line.starts_with('{'))
-        .map(serde_json::from_str)
-        .collect::<Result<_, _>>()?;
+    let samples: Vec<Sample> = samples(&text)?;
     print!("{}", report::table(&samples));
     Ok(())
+}
+
+/// The samples among the lines that a bench printed in the nested host: those of JSON.
+fn samples<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, Error> {
+    let lines = text.lines().filter(|line| line.starts_with('{'));
+    Ok(lines.map(serde_json::from_str).collect::<Result<_, _>>()?)
 }
 
 fn start_host(programs: &Path, scratch: &Path, plan: &Plan) -> Result<Host, Error> {
