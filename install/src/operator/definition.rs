@@ -12,8 +12,8 @@ use crate::resource::crd::kubevirt_definition;
 const DEFINITION: Kind =
     Kind::new(("apiextensions.k8s.io", "v1"), "CustomResourceDefinition", "customresourcedefinitions");
 
-/// Gives the definition of KubeVirt objects the spec of this release. It is not created where it is missing: whoever removes
-/// virt-operator has deleted it. A merge patch, unlike an apply, owns no field of a definition that is up to date, so that it
+/// Gives the definition of KubeVirt objects the spec of this release. It is not created where it is missing: an
+/// administrator who removes virt-operator has deleted it. A merge patch, unlike an apply, owns no field of a definition that is up to date, so that it
 /// can be applied by others.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ const PREFIX: u8 = 3;
 const MTU: u8 = 5;
 const DNS_SERVERS: u8 = 25;
 const SEARCH_DOMAINS: u8 = 31;
-/// The prefix is on the link; without the autonomous bit, nobody makes an address of it.
+/// The prefix is on the link; without the autonomous bit, no guest makes an address of it.
 const ON_LINK: u8 = 0x80;
 /// The units of option lengths.
 const UNIT: usize = 8;

@@ -129,7 +129,7 @@ impl DiskStall {
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let waits = |state: &mut State| !state.released && state.parked;
         let state = self.changed.wait_while(state, waits).unwrap_or_else(PoisonError::into_inner);
-        // While the lock is held: whoever parks afterwards does not take it for held.
+        // While the lock is held: a pause that follows does not count the request as held.
         tell(false);
         !state.released
     }
@@ -145,7 +145,7 @@ impl DiskStall {
         self.notify(None);
     }
 
-    /// A worker begins to serve the disk; it is told when it holds a request.
+    /// A worker begins to serve the disk; `holding` is called when it begins and ends to hold a request.
     pub(crate) fn arm(&self, holding: Option<Holding>) {
         let mut state = self.lock();
         (state.released, state.parked, state.holding) = (false, false, holding);

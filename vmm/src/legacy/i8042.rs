@@ -51,7 +51,7 @@ mod tests {
         for port in [0, COMMAND] {
             let mut read = [0];
             i8042.read(port, &mut read);
-            assert_eq!(read, [0xff], "nobody is there");
+            assert_eq!(read, [0xff], "no device answers");
         }
         i8042.write(COMMAND, &[PULSE_RESET]);
         assert!(matches!(outcome.wait(), Exit::Reset));

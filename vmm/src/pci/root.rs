@@ -131,10 +131,11 @@ impl Root {
     }
 
     /// Has the workers of all functions finish what they began, and rest: afterwards none changes RAM, or what is on
-    /// the host's side. For when no vCPU runs. Whether all of them rest in time.
-    pub fn pause(&self) -> bool {
-        // All are asked, also after one that does not.
-        self.fabric.functions().iter().filter(|function| !function.pause()).count() == 0
+    /// the host's side. For when no vCPU runs. A function that does not rest in time is named in the log.
+    pub fn pause(&self) {
+        for function in self.fabric.functions() {
+            function.pause();
+        }
     }
 
     /// Continues after [`Self::pause`].

@@ -85,7 +85,8 @@ impl Control {
     }
 }
 
-/// A worker's end, however it comes: whoever waits for it is told, and the driver when it was not asked for.
+/// A worker's end, however it comes: wakes the threads that wait for it, and makes the device ask for a reset when it was a
+/// panic.
 struct End<'a> {
     control: &'a Control,
     signals: &'a Signals,
@@ -278,7 +279,7 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Does as it is told; returns whether to continue.
+    /// Follows the last command; returns whether to continue.
     fn follow(&mut self, device: &mut dyn Device) -> Result<bool, WorkerError> {
         loop {
             match self.control.command() {

@@ -58,8 +58,7 @@ const TIME_BASE: Nanos = 32_768;
 
 /// The registers of an MC146818 (its data sheet), by the host's time, which every access brings along.
 ///
-/// Flags are computed when somebody looks; [`Registers::deadline`] says when an interrupt is due that nobody has to
-/// look for.
+/// Flags are computed at each access; [`Registers::deadline`] is when an interrupt is due without an access.
 pub(super) struct Registers {
     index: u8,
     memory: [u8; SIZE],

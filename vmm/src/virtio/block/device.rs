@@ -378,7 +378,7 @@ impl Device for Block {
     }
 
     fn deactivate(&mut self) {
-        // The driver takes its buffers back; nobody learns what became of the requests.
+        // The driver takes its buffers back: the requests are not answered.
         self.unanswered.clear();
         if let Some(flight) = self.in_flight()
             && let Err(error) = flight.land_all()

@@ -1,4 +1,4 @@
-//! Requests in flight, on an engine that completes them when it is told to.
+//! Requests in flight, on an engine that completes them when the test has it do so.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -180,7 +180,7 @@ fn a_reset_waits_for_what_is_in_flight() {
     assert_ne!(guest.status(), 0, "the buffers are still the device's");
     engine.complete(0, Ok(512));
     guest.reset();
-    assert_eq!(status(&guest, at), 0xee, "nobody is answered");
+    assert_eq!(status(&guest, at), 0xee, "no request is answered");
     guest.start(FEATURES, 64);
     let (head, _) = read(&mut guest, 2);
     engine.complete(1024, Ok(512));
