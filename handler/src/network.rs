@@ -23,7 +23,7 @@ pub mod tap;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
@@ -33,6 +33,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tracing::info;
 use uuid::Uuid;
+use vireo_api::spec;
 
 use address::{AddressError, WIRE_IPV6_PREFIX, WIRE_PREFIX, Wire, WireIpv6};
 use nft::{Forward, NftError};
@@ -157,33 +158,11 @@ impl Plan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Inside {
     /// The network; the gateway has its first address and the guest the second.
-    pub net: Ipv4Net,
+    pub net: spec::Ipv4Net,
     /// The same in IPv6; it counts where the namespace has an IPv6 address.
-    pub net6: Ipv6Net,
+    pub net6: spec::Ipv6Net,
     /// The ports that reach the guest; all when empty.
     pub forwards: Vec<Forward>,
-}
-
-impl Inside {
-    /// The tap's address.
-    pub fn gateway(&self) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.net.network()).wrapping_add(1))
-    }
-
-    /// The guest's address.
-    pub fn guest(&self) -> Ipv4Addr {
-        Ipv4Addr::from(u32::from(self.net.network()).wrapping_add(2))
-    }
-
-    /// The tap's IPv6 address.
-    pub fn gateway_ipv6(&self) -> Ipv6Addr {
-        ipv6::nth(self.net6, 1)
-    }
-
-    /// The guest's IPv6 address.
-    pub fn guest_ipv6(&self) -> Ipv6Addr {
-        ipv6::nth(self.net6, 2)
-    }
 }
 
 /// What a guest behind masquerade gets of its network.
@@ -330,7 +309,7 @@ fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), Ne
     tap::create(TAP)
         .or_else(busy_is_fine)
         .map_err(|source| NetworkError::Kernel { what: format!("make {TAP}"), source })?;
-    nft::apply(&nft::guest_rules(inside.guest(), inside.gateway(), &inside.forwards))?;
+    nft::apply(&nft::guest_rules(inside.net.guest(), inside.net.gateway(), &inside.forwards))?;
     if has_ipv6 {
         ipv6::filter_guest(inside)?;
     } else {
@@ -338,7 +317,7 @@ fn set_up_guest_side(mtu: u32, inside: &Inside, has_ipv6: bool) -> Result<(), Ne
         sysctl(&format!("net/ipv6/conf/{TAP}/disable_ipv6"), "1").or_else(absent_is_fine)?;
     }
     link::with_links(async |links| {
-        links.raise(TAP, Some((inside.gateway(), inside.net.prefix_len())), Some(mtu)).await?;
+        links.raise(TAP, Some((inside.net.gateway(), inside.net.prefix())), Some(mtu)).await?;
         if has_ipv6 { ipv6::address_tap(&links, inside).await } else { Ok(()) }
     })
 }

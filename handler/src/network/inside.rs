@@ -18,7 +18,5 @@ pub(crate) fn requested(vm: &Vm) -> Option<Inside> {
         },
         port: port.port(),
     };
-    let net = ipnet::Ipv4Net::new(networks.ipv4.address(), networks.ipv4.prefix()).ok()?;
-    let net6 = ipnet::Ipv6Net::new(networks.ipv6.address(), networks.ipv6.prefix()).ok()?;
-    Some(Inside { net, net6, forwards: ports.iter().map(forward).collect() })
+    Some(Inside { net: networks.ipv4, net6: networks.ipv6, forwards: ports.iter().map(forward).collect() })
 }

@@ -83,7 +83,7 @@ fn keep_advertised_routes(name: &str) -> Result<Setting, NetworkError> {
 
 /// Filters what the guest sends, before its tap has an address.
 pub(super) fn filter_guest(inside: &Inside) -> Result<(), NetworkError> {
-    nft::apply(&nft::guest_ipv6_rules(inside.guest_ipv6(), inside.gateway_ipv6(), ROUTER, &inside.forwards))?;
+    nft::apply(&nft::guest_ipv6_rules(inside.net6.guest(), inside.net6.gateway(), ROUTER, &inside.forwards))?;
     distrust_neighbours(TAP)?;
     // 1: no link-local address but ours.
     sysctl(&format!("net/ipv6/conf/{TAP}/addr_gen_mode"), "1").map(drop)
@@ -92,5 +92,5 @@ pub(super) fn filter_guest(inside: &Inside) -> Result<(), NetworkError> {
 /// Gives the tap its addresses.
 pub(super) async fn address_tap(links: &link::Links, inside: &Inside) -> Result<(), NetworkError> {
     links.add_ipv6(TAP, ROUTER, ROUTER_PREFIX).await?;
-    links.add_ipv6(TAP, inside.gateway_ipv6(), inside.net6.prefix_len()).await
+    links.add_ipv6(TAP, inside.net6.gateway(), inside.net6.prefix()).await
 }

@@ -284,7 +284,7 @@ fn a_plan_of_an_earlier_release_is_one_without_ipv6() {
     assert_eq!(serde_json::to_value(&plan).unwrap(), without, "as it was written");
     let plan = Plan { wire_ipv6: Some("fd00:10:201::4/126".parse().unwrap()), ..plan };
     let read: Plan = serde_json::from_str(&serde_json::to_string(&plan).unwrap()).unwrap();
-    let ipv6: Ipv6Addr = "fd00:10:201::6".parse().unwrap();
+    let ipv6: std::net::Ipv6Addr = "fd00:10:201::6".parse().unwrap();
     assert_eq!(read.vm_addresses(), [IpAddr::from([10, 201, 0, 6]), ipv6.into()]);
 }
 

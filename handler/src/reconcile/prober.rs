@@ -162,7 +162,7 @@ async fn run_probe(socket: PathBuf, request: ProbeRequest) -> Outcome {
 
 /// Builds the request to the launcher. `host` gives the host's name servers, for a probe of a host name.
 fn request(probe: &Probe, vm: &Vm, has_ipv6: bool, host: impl FnOnce() -> Resolver) -> ProbeRequest {
-    let guest = requested(vm).map(|inside| inside.guest().to_string()).unwrap_or_default();
+    let guest = requested(vm).map(|inside| inside.net.guest().to_string()).unwrap_or_default();
     let to = |host: &Option<ProbeHost>, port: u16| TcpSocket {
         address: host.as_ref().map_or_else(|| guest.clone(), ToString::to_string),
         port: port.into(),
