@@ -34,6 +34,7 @@ mod scenarios {
     mod pods;
     mod probes;
     mod projected;
+    mod registry;
     mod roles;
     pub(crate) mod standalone;
     mod stop_early;

@@ -44,7 +44,7 @@ pub use field::{Field, MEMORY_BALLOON_FIELD, field_paths};
 pub use firmware::{BootSource, Firmware, KernelBoot};
 pub use host_device::{HostDevice, VFIO_OVERHEAD};
 pub use identity::{HYPERVISOR_ANNOTATION, HYPERVISOR_CONDITION, HypervisorChoice, Identity, NATIVE};
-pub use image::{ImageRef, ImageRefError, NO_REGISTRY};
+pub use image::{ImageRef, ImageRefError, Pull, PullPolicy};
 pub use interface::{Dhcp, Interface, Port, Protocol};
 pub use labels::label_selector_problems;
 pub use lifecycle::{EvictionStrategy, Lifecycle};

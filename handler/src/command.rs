@@ -9,7 +9,7 @@ pub use vireo_client::program::{Failure, run, stop_signal};
 
 use crate::network::address::parse_ipv6_range;
 use crate::settings::{Runtime, Settings, beside_this_program, host_name};
-use crate::storage::AllowedPaths;
+use crate::storage::{AllowedPaths, Registries, RegistrySettings};
 
 /// The options of a node agent.
 #[derive(Debug, Args)]
@@ -29,6 +29,12 @@ pub struct NodeArgs {
     /// The virt-launcher to start [default: beside this program, else on PATH].
     #[arg(long, value_name = "PATH")]
     launcher: Option<PathBuf>,
+    /// The virt-importer that pulls images [default: beside this program, else on PATH].
+    #[arg(long, value_name = "PATH")]
+    importer: Option<PathBuf>,
+    /// Mirrors, credentials and certificates of registries, in the format of K3s' registries.yaml.
+    #[arg(long, value_name = "FILE")]
+    registries: Option<PathBuf>,
     /// The QEMU that launchers use [default: qemu-system-x86_64 on PATH].
     #[arg(long, value_name = "PATH")]
     qemu: Option<PathBuf>,
@@ -56,6 +62,10 @@ impl NodeArgs {
         std::fs::create_dir_all(&self.state_dir)
             .map_err(|error| format!("cannot create {}: {error}", self.state_dir.display()))?;
         let state_dir = std::path::absolute(self.state_dir)?;
+        let registries = match &self.registries {
+            Some(path) => Registries::read(path).map_err(|error| format!("--registries: {error}"))?,
+            None => Registries::default(),
+        };
         Ok(Settings {
             storage_dir: match self.storage_dir {
                 Some(path) => std::path::absolute(path)?,
@@ -72,11 +82,18 @@ impl NodeArgs {
             runtime: Runtime::Process,
             launcher: match self.launcher {
                 Some(path) => std::path::absolute(path)?,
-                None => beside_this_program()?,
+                None => beside_this_program("virt-launcher")?,
             },
             qemu: self.qemu,
             allowed: AllowedPaths::any(),
             node_name: self.node_name.unwrap_or_else(host_name),
+            registries: Some(RegistrySettings {
+                program: match self.importer {
+                    Some(path) => std::path::absolute(path)?,
+                    None => beside_this_program("virt-importer")?,
+                },
+                registries: registries.into(),
+            }),
         })
     }
 }

@@ -113,7 +113,7 @@ impl Node {
         };
         Self {
             storage: Claims::below(settings.storage_dir.clone()),
-            images: Images::new(state.images(), settings.allowed.clone()),
+            images: Images::new(state.images(), settings.allowed.clone(), settings.registries.clone()),
             jobs: Jobs::default(),
             settings,
             state,
@@ -146,6 +146,7 @@ impl Node {
             storage_dir: "/absent".into(),
             allowed: crate::storage::AllowedPaths::any(),
             node_name: "node1".to_owned(),
+            registries: None,
         }))
     }
 

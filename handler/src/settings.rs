@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ipnet::{Ipv4Net, Ipv6Net};
 use vireo_api::spec::HypervisorChoice;
 
-use crate::storage::{AllowedDirectories, AllowedPaths};
+use crate::storage::{AllowedDirectories, AllowedPaths, RegistrySettings};
 
 /// Who starts launchers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Settings {
     pub allowed: AllowedPaths,
     /// `--node-name`.
     pub node_name: String,
+    /// How images of registries are pulled; absent where the kubelet pulls them.
+    pub registries: Option<RegistrySettings>,
 }
 
 impl Settings {
@@ -47,17 +49,17 @@ impl Settings {
     pub fn in_pods(self, pods: PathBuf) -> Self {
         let none = AllowedDirectories::Below(Vec::new());
         let allowed = AllowedPaths { host_disks: none.clone(), images: none };
-        Self { runtime: Runtime::Pods(pods), allowed, ..self }
+        Self { runtime: Runtime::Pods(pods), allowed, registries: None, ..self }
     }
 }
 
-/// The launcher of this release lies beside its handler.
+/// A program of this release lies beside its handler.
 ///
 /// # Errors
 /// When this program cannot be found.
-pub fn beside_this_program() -> std::io::Result<PathBuf> {
-    let beside = std::env::current_exe()?.with_file_name("virt-launcher");
-    Ok(if beside.exists() { beside } else { PathBuf::from("virt-launcher") })
+pub fn beside_this_program(name: &str) -> std::io::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name(name);
+    Ok(if beside.exists() { beside } else { PathBuf::from(name) })
 }
 
 /// The name of this host.

@@ -16,6 +16,7 @@ mod node_file;
 mod oci;
 pub mod prepare;
 pub mod projected;
+mod registry;
 mod sparse;
 pub mod volumes;
 
@@ -27,6 +28,7 @@ pub use images::{ImageError, Images};
 pub use node_file::OpenError;
 pub use oci::OciError;
 pub use prepare::{
-    ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, StorageError,
-    find_claims, prepare, prepare_disk,
+    ERR_IMAGE_PULL, FAILED_MOUNT, Kernel, NO_CLAIM, NO_IMAGE, NOT_BOUND, Places, Prepared, PullSecrets,
+    StorageError, find_claims, prepare, prepare_disk,
 };
+pub use registry::{CredentialsError, PullSecret, Registries, RegistriesError, RegistrySettings};

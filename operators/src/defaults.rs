@@ -8,7 +8,7 @@ mod vm;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
-use vireo_api::spec::MilliCpus;
+use vireo_api::spec::{MilliCpus, PullPolicy};
 use vireo_api::v1::Quantity;
 
 use self::fields::{Fields, existing, fill, get, items, object};
@@ -29,7 +29,7 @@ pub(crate) fn set_defaults(spec: &mut Fields, config: &ClusterConfig, uuid: Uuid
     for volume in items(spec, "volumes") {
         if let Some(disk) = existing(volume, "containerDisk") {
             let image = get(disk, "image").and_then(Value::as_str).unwrap_or_default();
-            let policy = pull_policy(image);
+            let policy = PullPolicy::default_of(image).as_str();
             fill(disk, "imagePullPolicy", policy);
         }
     }
@@ -88,11 +88,6 @@ pub(crate) fn keep_stored(new: &mut Value, old: &Value, config: &ClusterConfig) 
     if completed(given) == completed(stored) {
         new["spec"] = old["spec"].clone();
     }
-}
-
-/// The default of an image's pull policy.
-fn pull_policy(image: &str) -> &'static str {
-    if image.ends_with(":latest") || !image.contains([':', '@']) { "Always" } else { "IfNotPresent" }
 }
 
 /// Whether a number is not set, for which there is also a 0.

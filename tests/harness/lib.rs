@@ -59,6 +59,7 @@ pub mod programs;
 pub mod python;
 pub mod qemu_cpu;
 pub mod reader;
+pub mod registry;
 pub mod relay;
 pub mod scenario;
 pub mod systemd;

@@ -28,13 +28,14 @@ const SIGTERM: i32 = 15;
 pub(crate) struct Standalone<'h> {
     client: Client<'h>,
     hypervisor: &'static str,
+    options: Vec<String>,
     vireo: Process<'h>,
 }
 
 /// A host for a node, with `vireo` beside the other programs.
 pub(crate) fn host_with_vireo(scratch: &Path) -> Result<HostBuilder, HostError> {
     let programs = vireo_tests::programs::directory(env!("CARGO_BIN_EXE_nested"));
-    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")))
+    Ok(host_for_a_node(scratch)?.file(programs.join("vireo")).file(programs.join("virt-importer")))
 }
 
 impl<'h> Deref for Standalone<'h> {
@@ -45,12 +46,13 @@ impl<'h> Deref for Standalone<'h> {
     }
 }
 
-fn vireo<'h>(host: &'h Host, hypervisor: &str) -> Result<Process<'h>, HostError> {
+fn vireo<'h>(host: &'h Host, hypervisor: &str, options: &[String]) -> Result<Process<'h>, HostError> {
     let mut vireo = host
         .command(&host.input("vireo"))
         .args(["standalone", "--state-dir", &host.work("state"), "--hypervisor", hypervisor])
         .args(["--node-name", "here", "--host-disks", &host.work("data"), "--vm-cidr-ipv6", VMS_IPV6])
         .args(["--images", &host.input(""), "--images", &host.work("images")])
+        .args(options)
         .env("VIREO_BIOS", &host.input("bios"))
         .spawn()?;
     let reported = vireo.wait_for(&host.work("state/api/kubeconfig"), SOON);
@@ -84,19 +86,33 @@ impl<'h> Standalone<'h> {
         let state = host.work("state");
         let mount = format!("mkdir -p {state}; mount -t {kind} -o {options} {kind} {state}");
         host.shell(&mount).run()?.ok();
-        Ok(Self { client: Client::of(host), hypervisor, vireo: vireo(host, hypervisor)? })
+        Self::of(host, hypervisor, Vec::new())
     }
 
     pub(crate) fn start_on(host: &'h Host, hypervisor: &'static str) -> Result<Self, HostError> {
+        Self::start_with(host, hypervisor, Vec::new())
+    }
+
+    /// With more options.
+    pub(crate) fn start_with(
+        host: &'h Host,
+        hypervisor: &'static str,
+        options: Vec<String>,
+    ) -> Result<Self, HostError> {
         host.shell(&format!("rm -rf {0}; mkdir -p {0}", host.work("state"))).run()?.ok();
-        Ok(Self { client: Client::of(host), hypervisor, vireo: vireo(host, hypervisor)? })
+        Self::of(host, hypervisor, options)
+    }
+
+    fn of(host: &'h Host, hypervisor: &'static str, options: Vec<String>) -> Result<Self, HostError> {
+        let vireo = vireo(host, hypervisor, &options)?;
+        Ok(Self { client: Client::of(host), hypervisor, options, vireo })
     }
 
     /// `vireo` is killed, and another is started.
     pub(crate) fn lose(&mut self) -> Result<(), HostError> {
         self.vireo.signal(SIGKILL)?;
         assert_eq!(self.vireo.wait(SOON)?.status, Status::Signal(SIGKILL));
-        self.vireo = vireo(self.host, self.hypervisor)?;
+        self.vireo = vireo(self.host, self.hypervisor, &self.options)?;
         Ok(())
     }
 
@@ -109,7 +125,7 @@ impl<'h> Standalone<'h> {
             vireo.args(["stop-guests", "--state-dir", &self.host.work("state")]).deadline(BOOT).run()?;
         assert_eq!(stopped.ok(), "1 guests stopped\n");
         assert_eq!(self.launchers()?, "0");
-        self.vireo = self::vireo(self.host, self.hypervisor)?;
+        self.vireo = self::vireo(self.host, self.hypervisor, &self.options)?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@ use uuid::Uuid;
 
 use super::report::Findings;
 use super::syntax::{ABSOLUTE_PATH, is_normal_absolute_path, is_one_line, without_trailing_slash};
-use super::{Field, ImageRef, VmiUid};
+use super::{Field, ImageRef, Pull, VmiUid};
 use crate::v1;
 
 /// The longest command line a kernel for x86 takes, its end not counted.
@@ -25,6 +25,7 @@ pub type BootSource = vireo_vmconfig::BootSource<KernelBoot, bool>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelBoot {
     image: ImageRef,
+    pull: Pull,
     kernel_path: String,
     initrd_path: Option<String>,
     command_line: String,
@@ -35,6 +36,11 @@ impl KernelBoot {
     /// The image it is in.
     pub fn image(&self) -> &ImageRef {
         &self.image
+    }
+
+    /// How that image is pulled.
+    pub fn pull(&self) -> &Pull {
+        &self.pull
     }
 
     /// Absolute in that image.
@@ -171,16 +177,14 @@ fn kernel(kernel: &v1::KernelBoot, at: &Field, found: &mut Findings) -> Option<K
             found.invalid_value(&field.at(name), given, ABSOLUTE_PATH);
         }
     }
-    found.refuse_if(
-        !container.image_pull_secret.is_empty(),
-        &field.at("imagePullSecret"),
-        "pulling with a secret",
-    );
+    let how = (&*container.image_pull_policy, &*container.image_pull_secret);
+    let pull = Pull::read(&container.image, how, &field, found);
     if found.problems.len() > before {
         return None;
     }
     Some(KernelBoot {
         image: image?,
+        pull: pull?,
         kernel_path: kernel_path.to_owned(),
         initrd_path: Some(initrd_path.to_owned()).filter(|path| !path.is_empty()),
         command_line: kernel.kernel_args.clone(),

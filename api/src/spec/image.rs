@@ -2,7 +2,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::syntax::is_normal_absolute_path;
+use super::Field;
+use super::report::Findings;
+use super::syntax::{DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path};
 
 /// Where an image is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,12 +23,84 @@ pub enum ImageRef {
         /// The manifest's name in the layout's index; needed where there are several.
         tag: Option<String>,
     },
-    /// `[registry/]name[:tag][@digest]`: an image that a cluster's kubelet pulls.
+    /// `[registry/]name[:tag][@digest]`: an image that is pulled, in a cluster by the kubelet.
     Registry(String),
 }
 
-/// Why an image of a registry is refused where no kubelet pulls it.
-pub const NO_REGISTRY: &str = "pulling from a registry is not available yet: use oci: or oci-archive:";
+/// How an image of a registry is pulled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pull {
+    policy: PullPolicy,
+    secret: Option<String>,
+}
+
+/// When an image is pulled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// The registry is asked each time; what has not changed is not downloaded again.
+    Always,
+    /// If the node does not have it.
+    IfNotPresent,
+    /// Not at all: the node has to have it.
+    Never,
+}
+
+impl Pull {
+    /// When it is pulled.
+    pub fn policy(&self) -> PullPolicy {
+        self.policy
+    }
+
+    /// The Secret with the credentials, of the VM's namespace.
+    pub fn secret(&self) -> Option<&str> {
+        self.secret.as_deref()
+    }
+
+    /// Reads `imagePullPolicy` and `imagePullSecret`, which are beside the image.
+    pub(super) fn read(
+        image: &str,
+        (policy, secret): (&str, &str),
+        at: &Field,
+        found: &mut Findings,
+    ) -> Option<Self> {
+        let before = found.problems.len();
+        let policy = match policy {
+            "" => PullPolicy::default_of(image),
+            "IfNotPresent" => PullPolicy::IfNotPresent,
+            "Always" => PullPolicy::Always,
+            "Never" => PullPolicy::Never,
+            other => {
+                let supported = ["Always", "IfNotPresent", "Never"];
+                found.unsupported_value(&at.at("imagePullPolicy"), other, &supported);
+                return None;
+            }
+        };
+        if !secret.is_empty() && !is_dns_subdomain(secret) {
+            found.invalid_value(&at.at("imagePullSecret"), secret, DNS_SUBDOMAIN);
+        }
+        let secret = (!secret.is_empty()).then(|| secret.to_owned());
+        (found.problems.len() == before).then_some(Self { policy, secret })
+    }
+}
+
+impl PullPolicy {
+    /// KubeVirt's default for an image. It takes the port of a registry for a tag.
+    pub fn default_of(image: &str) -> Self {
+        match image.ends_with(":latest") || !image.contains([':', '@']) {
+            true => Self::Always,
+            false => Self::IfNotPresent,
+        }
+    }
+
+    /// Its name in manifests.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
 
 /// Why an image reference is invalid or unsupported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -151,6 +225,24 @@ mod tests {
             let image: ImageRef = text.parse().unwrap();
             assert_eq!((image.path(), image.to_string().as_str()), (None, text));
         }
+    }
+
+    #[test]
+    fn what_moves_is_pulled_always() {
+        let read = |image: &str, policy: &str| {
+            let (mut found, at) = (Findings::default(), Field::new("spec.volumes[0].containerDisk"));
+            let pull = Pull::read(image, (policy, ""), &at, &mut found).map(|pull| pull.policy());
+            (pull, found.problems.first().map(|problem| problem.field().to_string()))
+        };
+        for image in ["linux", "linux:latest", "localhost:5000/linux:latest"] {
+            assert_eq!(read(image, ""), (Some(PullPolicy::Always), None), "{image}");
+        }
+        for image in ["linux:v1", "r:5000/linux", "r:5000/linux@sha256:00ff"] {
+            assert_eq!(read(image, ""), (Some(PullPolicy::IfNotPresent), None), "{image}");
+        }
+        assert_eq!(read("linux", "Never"), (Some(PullPolicy::Never), None));
+        let field = Some("spec.volumes[0].containerDisk.imagePullPolicy".to_owned());
+        assert_eq!(read("linux", "never"), (None, field));
     }
 
     #[test]

@@ -107,18 +107,34 @@ impl Vm {
         self.disks.iter().filter(|disk| disk.is_hotpluggable())
     }
 
-    /// The images of registries, with their fields: only a kubelet pulls them.
-    pub fn registry_images(&self) -> impl Iterator<Item = (String, &ImageRef)> {
+    /// Whether an image of it is in a registry.
+    pub fn has_registry_images(&self) -> bool {
+        let is_pulled = |image: &ImageRef| matches!(image, ImageRef::Registry(_));
+        let of_kernel = match self.firmware().boot() {
+            BootSource::Kernel(boot) => is_pulled(boot.image()),
+            BootSource::Bios { .. } | BootSource::Efi { .. } => false,
+        };
+        let of_disk = |disk: &Disk| match disk.source() {
+            VolumeSource::ContainerDisk { image, .. } => is_pulled(image),
+            _ => false,
+        };
+        of_kernel || self.disks().iter().any(of_disk)
+    }
+
+    /// The Secrets with credentials for images, with the fields that name them.
+    pub fn pull_secrets(&self) -> Vec<(Field, &str)> {
         let disks = self.disks().iter().filter_map(|disk| match disk.source() {
-            VolumeSource::ContainerDisk { image, .. } => Some((disk.source_field(), image)),
+            VolumeSource::ContainerDisk { pull, .. } => Some((disk.source_field(), pull)),
             _ => None,
         });
         let kernel = match self.firmware().boot() {
-            BootSource::Kernel(boot) => Some((boot.field(), boot.image())),
+            BootSource::Kernel(boot) => Some((boot.field(), boot.pull())),
             BootSource::Bios { .. } | BootSource::Efi { .. } => None,
         };
-        let is_pulled = |(_, image): &(&Field, &ImageRef)| matches!(image, ImageRef::Registry(_));
-        disks.chain(kernel).filter(is_pulled).map(|(field, image)| (format!("{field}.image"), image))
+        disks
+            .chain(kernel)
+            .filter_map(|(field, pull)| Some((field.at("imagePullSecret"), pull.secret()?)))
+            .collect()
     }
 
     /// Whether volumes may be attached. KubeVirt's default is yes.

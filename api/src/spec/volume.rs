@@ -5,7 +5,7 @@ use super::report::Findings;
 use super::syntax::{
     ABSOLUTE_PATH, DNS_SUBDOMAIN, is_dns_subdomain, is_normal_absolute_path, without_trailing_slash,
 };
-use super::{Bytes, Field, ImageRef, Projected, firmware, projected};
+use super::{Bytes, Field, ImageRef, Projected, Pull, firmware, projected};
 use crate::v1::{self, VolumeClaim};
 
 /// The largest disk that is made: what an ext4 file system on a node can hold as one file.
@@ -23,6 +23,8 @@ pub enum VolumeSource {
         image: ImageRef,
         /// Absolute in the image; the single file in `/disk` when absent.
         path: Option<String>,
+        /// How an image of a registry is pulled.
+        pull: Pull,
     },
     /// A NoCloud disk made at start.
     CloudInitNoCloud(CloudInit),
@@ -213,9 +215,9 @@ fn container_disk(disk: &v1::ContainerDiskSource, at: &Field, found: &mut Findin
     if bad {
         found.invalid_value(&at.at("path"), &disk.path, ABSOLUTE_PATH);
     }
-    found.refuse_if(!disk.image_pull_secret.is_empty(), &at.at("imagePullSecret"), "pulling with a secret");
-    let image = image?;
-    (!bad).then_some(VolumeSource::ContainerDisk { image, path })
+    let pull = Pull::read(&disk.image, (&disk.image_pull_policy, &disk.image_pull_secret), at, found);
+    let (image, pull) = (image?, pull?);
+    (!bad).then_some(VolumeSource::ContainerDisk { image, path, pull })
 }
 
 fn capacity(given: Option<&v1::Quantity>, at: &Field, found: &mut Findings) -> Option<Bytes> {

@@ -122,7 +122,7 @@ fn disks_are_joined_with_their_volumes() {
             ("drive", 4, DiskBus::Sata),
         ]
     );
-    let VolumeSource::ContainerDisk { image, path } = disks[0].source() else { panic!("{disks:?}") };
+    let VolumeSource::ContainerDisk { image, path, .. } = disks[0].source() else { panic!("{disks:?}") };
     assert_eq!((image.path(), image.tag(), path), (Some(Path::new("/images/linux")), Some("v1"), &None));
     let VolumeSource::CloudInitNoCloud(data) = disks[1].source() else { panic!("{disks:?}") };
     let inline = |data: &str| CloudInitData::Inline(data.into());

@@ -179,8 +179,8 @@ fn firmware() {
                 NotSupported,
             ),
             (
-                kernel(json!({"image": "oci:/i", "kernelPath": "/k", "imagePullSecret": "s"})),
-                "kernelBoot.container.imagePullSecret",
+                kernel(json!({"image": "oci:/i", "kernelPath": "/k", "imagePullPolicy": "Sometimes"})),
+                "kernelBoot.container.imagePullPolicy",
                 NotSupported,
             ),
         ],

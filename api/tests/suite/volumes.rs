@@ -43,8 +43,13 @@ fn volumes() {
             Invalid,
         ),
         (
-            source(json!({"containerDisk": {"image": "oci:/x", "imagePullSecret": "s"}})),
+            source(json!({"containerDisk": {"image": "oci:/x", "imagePullSecret": "S"}})),
             "[2].containerDisk.imagePullSecret",
+            Invalid,
+        ),
+        (
+            source(json!({"containerDisk": {"image": "oci:/x", "imagePullPolicy": "never"}})),
+            "[2].containerDisk.imagePullPolicy",
             NotSupported,
         ),
         (source(json!({"emptyDisk": {}})), "[2].emptyDisk.capacity", Required),

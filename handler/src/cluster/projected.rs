@@ -13,6 +13,7 @@ use vireo_api::names::CREATED_BY_LABEL;
 use vireo_api::spec::{DownwardContent, DownwardFile, ObjectKind, ObjectSource, ProjectedSource};
 use vireo_client::Kind;
 
+use crate::storage::PullSecret;
 use crate::storage::iso::File;
 use crate::storage::projected::{AbsentObject, Collected, ProjectedError};
 
@@ -81,6 +82,39 @@ impl Projector {
             entries => entries.ok_or_else(absent)?,
         };
         collect(entries)
+    }
+
+    /// The credentials in a Secret.
+    ///
+    /// # Errors
+    /// When it is absent, or has none.
+    pub async fn pull_secret(&self, namespace: &str, name: &str) -> Result<PullSecret, ProjectedError> {
+        let secret = Api::<Secret>::namespaced(self.client.clone(), namespace).get_opt(name).await?;
+        let data = secret.ok_or_else(|| absent(Kind::SECRET, namespace, name))?.data.unwrap_or_default();
+        PullSecret::read(|key| data.get(key).map(|bytes| bytes.0.as_slice()))
+            .map_err(|source| ProjectedError::Credentials { name: name.to_owned(), source })
+    }
+
+    /// The credentials in the Secrets that a ServiceAccount names for images, of those that can be read.
+    pub async fn pull_secrets_of(&self, namespace: &str, account: &str) -> Vec<PullSecret> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
+        let account = match accounts.get_opt(account).await {
+            Ok(account) => account,
+            Err(error) => {
+                warn!(%error, namespace, account, "the ServiceAccount cannot be read: its imagePullSecrets are not used");
+                None
+            }
+        };
+        let mut secrets = Vec::new();
+        for reference in account.and_then(|account| account.image_pull_secrets).unwrap_or_default() {
+            match self.pull_secret(namespace, &reference.name).await {
+                Ok(secret) => secrets.push(secret),
+                Err(error) => {
+                    warn!(%error, namespace, secret = reference.name, "a Secret for images is not used");
+                }
+            }
+        }
+        secrets
     }
 
     async fn token(&self, namespace: &str, name: &str) -> Result<Vec<File>, ProjectedError> {

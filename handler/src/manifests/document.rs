@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 use vireo_api::decode::{self, Decoded};
-use vireo_api::spec::{Binding, ImageRef, Interface, NO_REGISTRY, Report, Vm};
+use vireo_api::spec::{Binding, Interface, Report, Vm};
 use vireo_api::v1::VirtualMachineInstance;
 
 use super::{Key, Problem};
@@ -71,7 +71,6 @@ fn validate(index: usize, mut decoded: Decoded<VirtualMachineInstance>) -> Docum
     decoded.object.status = Default::default();
     let content = match checked {
         Ok(vm) if vm.interfaces().iter().any(is_bridged) => Content::Rejected(bridges(&vm)),
-        Ok(vm) if vm.registry_images().next().is_some() => Content::Rejected(registry_images(&vm)),
         Ok(vm) => Content::Accepted(Arc::new(Accepted { notices: notices(&vm), vmi: decoded.object })),
         Err(report) => Content::Rejected(problems(&report)),
     };
@@ -96,15 +95,6 @@ fn notices(vm: &Vm) -> Vec<Problem> {
         message: format!("has no effect: {}", notice.why()),
     };
     vm.notices().iter().map(problem).collect()
-}
-
-/// No kubelet pulls the images of manifests in a directory.
-fn registry_images(vm: &Vm) -> Vec<Problem> {
-    let problem = |(field, image): (String, &ImageRef)| {
-        let message = format!("Unsupported value: {:?}: {NO_REGISTRY}", image.to_string());
-        Problem { field, message }
-    };
-    vm.registry_images().map(problem).collect()
 }
 
 fn is_bridged(interface: &Interface) -> bool {

@@ -21,7 +21,7 @@ use crate::launcher::process::{self, Start};
 use crate::network::{Uplink, netns};
 use crate::settings::Runtime;
 use crate::storage::projected::ProjectedFiles;
-use crate::storage::{self, Places, Prepared, StorageError};
+use crate::storage::{self, Places, Prepared, PullSecrets, StorageError};
 
 pub(super) type Done = Result<(), SyncError>;
 
@@ -174,9 +174,9 @@ impl VmiReconciler {
         }
         let vm = self.known()?.vm().map_err(sync_error("FailedSpec"))?;
         // In a Pod, the kubelet waits for objects before it starts the launcher.
-        let files = match self.node.settings.runtime {
-            Runtime::Pods(_) => ProjectedFiles::new(),
-            Runtime::Process => self.project(&vm).await?,
+        let sources = match self.node.settings.runtime {
+            Runtime::Pods(_) => Sources::default(),
+            Runtime::Process => self.sources(&vm).await?,
         };
         self.enter(Phase::Scheduling)?;
         let record = self.known()?;
@@ -184,7 +184,7 @@ impl VmiReconciler {
         match self.node.settings.runtime.clone() {
             Runtime::Process => {
                 self.ensure_network(&vm).await?;
-                self.start_process(desired, &record, (&vm, files)).await
+                self.start_process(desired, &record, (&vm, sources)).await
             }
             Runtime::Pods(pods) => self.find_in_pod(pods, record).await,
         }
@@ -215,10 +215,10 @@ impl VmiReconciler {
         &mut self,
         desired: &watch::Receiver<Desired>,
         record: &Record,
-        (vm, files): (&vireo_api::spec::Vm, ProjectedFiles),
+        (vm, sources): (&vireo_api::spec::Vm, Sources),
     ) -> Done {
         let is_moot = |desired: &Desired| desired.replaces(record);
-        if cancel_if(desired, is_moot, self.prepare_storage(vm, files)).await.transpose()?.is_none() {
+        if cancel_if(desired, is_moot, self.prepare_storage(vm, sources)).await.transpose()?.is_none() {
             return Ok(());
         }
         let record = self.known()?;
@@ -258,9 +258,9 @@ impl VmiReconciler {
     async fn prepare_storage(
         &self,
         vm: &vireo_api::spec::Vm,
-        projected: ProjectedFiles,
+        Sources { projected, pull_secrets, is_prepared }: Sources,
     ) -> Result<Prepared, SyncError> {
-        let places = Places { projected, ..self.places(vm)? };
+        let places = Places { projected, pull_secrets, is_prepared, ..self.places(vm)? };
         storage::prepare(vm, &places, &self.node.jobs).await.map_err(storage_error)
     }
 
@@ -282,6 +282,8 @@ impl VmiReconciler {
             pulled,
             mounted: claims.into_iter().chain(hotplugged).map(|(path, _)| path).collect(),
             projected: ProjectedFiles::new(),
+            pull_secrets: PullSecrets::default(),
+            is_prepared: true,
         })
     }
 
@@ -299,8 +301,8 @@ impl VmiReconciler {
         let vm = record.vm().map_err(sync_error("FailedSpec"))?;
         let is_moot = |desired: &Desired| desired.removes(&record);
         let prepare = async {
-            let files = self.project(&vm).await?;
-            self.prepare_storage(&vm, files).await
+            let sources = Sources { is_prepared: true, ..self.sources(&vm).await? };
+            self.prepare_storage(&vm, sources).await
         };
         let prepared = cancel_if(interrupt.desired, is_moot, prepare).await.transpose();
         let prepared = match prepared {
@@ -396,6 +398,15 @@ impl VmiReconciler {
             message: format!("the launcher socket belongs to {owner}; that launcher is left alone"),
         }
     }
+}
+
+/// What the disks of a VM are made of that is read from the API.
+#[derive(Debug, Default)]
+pub(super) struct Sources {
+    pub(super) projected: ProjectedFiles,
+    pub(super) pull_secrets: PullSecrets,
+    /// They were made before.
+    pub(super) is_prepared: bool,
 }
 
 fn enter(record: &mut Record, phase: Phase, at: &str) {

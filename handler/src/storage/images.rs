@@ -7,6 +7,7 @@
 
 mod collect;
 mod error;
+mod pull;
 mod unpack;
 
 use std::collections::HashMap;
@@ -22,13 +23,14 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
-use vireo_api::spec::ImageRef;
+use vireo_api::spec::{ImageRef, PullPolicy};
 use vireo_proto::files::ImageFile;
 
 use super::allowed::AllowedPaths;
 use super::blobs::{Blobs, Location, hex_of, plain};
 use super::node_file;
 use super::oci::{Found, Image};
+use super::registry::{PullSecret, RegistrySettings};
 use crate::jobs::{JobContext, Jobs};
 use crate::launcher::pod::ImageContainer;
 
@@ -47,6 +49,8 @@ pub struct Source {
     file: WantedFile,
     /// The digest of an image that the kubelet has pulled.
     pulled: Option<String>,
+    policy: PullPolicy,
+    secrets: Vec<PullSecret>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,12 +73,22 @@ impl Source {
     /// A container disk: the file at `path` in the image, or the only one below `/disk`. It becomes a raw image.
     pub fn container_disk(image: &ImageRef, path: Option<&str>) -> Self {
         let path = path.map(|path| plain(Path::new(path)));
-        Self { image: image.clone(), file: WantedFile::Disk(path), pulled: None }
+        Self::new(image, WantedFile::Disk(path))
     }
 
     /// A kernel or initrd at `path` in the image, as it is.
     pub fn boot_file(image: &ImageRef, path: &str) -> Self {
-        Self { image: image.clone(), file: WantedFile::Boot(plain(Path::new(path))), pulled: None }
+        Self::new(image, WantedFile::Boot(plain(Path::new(path))))
+    }
+
+    fn new(image: &ImageRef, file: WantedFile) -> Self {
+        let (image, policy) = (image.clone(), PullPolicy::IfNotPresent);
+        Self { image, file, pulled: None, policy, secrets: Vec::new() }
+    }
+
+    /// The same of an image that this node pulls, when, and with which credentials.
+    pub fn pull(self, policy: PullPolicy, secrets: Vec<PullSecret>) -> Self {
+        Self { policy, secrets, ..self }
     }
 
     /// The same of an image that the kubelet has pulled and knows by a digest.
@@ -102,6 +116,8 @@ pub struct Images(Arc<Store>);
 struct Store {
     directory: PathBuf,
     allowed: AllowedPaths,
+    /// How images of registries are pulled, where no kubelet pulls them.
+    registries: Option<RegistrySettings>,
     /// The current imports: other jobs wait for them without a permit of the import pool.
     turns: Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>,
     /// Notified when an import finds no space.
@@ -110,8 +126,9 @@ struct Store {
 
 impl Images {
     /// The store in `directory`, which is created with the first image.
-    pub fn new(directory: PathBuf, allowed: AllowedPaths) -> Self {
-        Self(Arc::new(Store { directory, allowed, turns: Mutex::default(), full: Notify::new() }))
+    pub fn new(directory: PathBuf, allowed: AllowedPaths, registries: Option<RegistrySettings>) -> Self {
+        let (turns, full) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Store { directory, allowed, registries, turns, full }))
     }
 
     /// Removes images that no VMI uses, from time to time until it is dropped: those that were not used for a week, and, where
@@ -126,7 +143,10 @@ impl Images {
     /// When it cannot be, or takes too long.
     pub async fn get(&self, jobs: &Jobs, namespace: &str, source: Source) -> Result<PathBuf, ImageError> {
         if let ImageRef::Registry(_) = source.image {
-            return self.find_pulled(&source);
+            return match &self.0.registries {
+                Some(settings) => self.pull(jobs, namespace, source, settings).await,
+                None => self.find_pulled(&source),
+            };
         }
         let (images, wanted) = (self.clone(), source.clone());
         let look = move |job: &JobContext| {
@@ -146,7 +166,7 @@ impl Images {
 
     /// The file of an image that the kubelet has pulled, which [`import_pulled`](Self::import_pulled) has imported.
     fn find_pulled(&self, source: &Source) -> Result<PathBuf, ImageError> {
-        let digest = source.pulled.as_deref().ok_or(ImageError::Registry)?;
+        let digest = source.pulled.as_deref().ok_or(ImageError::NoContainer)?;
         let at = self.at(&source.name(digest), source);
         if collect::mark_used(&at) { Ok(at) } else { Err(ImageError::NotImported(source.file.to_string())) }
     }
@@ -214,7 +234,7 @@ impl Images {
     }
 
     fn open(&self, image: &ImageRef, job: &JobContext) -> Result<Image, ImageError> {
-        let path = image.path().ok_or(ImageError::Registry)?;
+        let path = image.path().ok_or(ImageError::NoContainer)?;
         self.0.allowed.check_image(path)?;
         let location = match (image, self.0.allowed.images.containing(path)) {
             (ImageRef::Layout { .. }, Some((directory, rest))) => node_file::directory(directory)
@@ -225,7 +245,7 @@ impl Images {
                 .map(Location::Archive),
             (ImageRef::Layout { .. }, None) => node_file::directory(path).map(Location::Directory),
             (ImageRef::Archive { .. }, None) => node_file::regular(path).map(Location::Archive),
-            (ImageRef::Registry(_), _) => return Err(ImageError::Registry),
+            (ImageRef::Registry(_), _) => return Err(ImageError::NoContainer),
         };
         let location = location.map_err(|source| ImageError::Open { path: path.to_owned(), source })?;
         Ok(Image::open(Blobs::open(location, job)?, image.tag())?)
@@ -233,7 +253,10 @@ impl Images {
 
     /// Imports a file of an image, if it is not in the store. Blocks.
     fn import(&self, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
-        let image = self.open(&source.image, job)?;
+        self.import_from(&self.open(&source.image, job)?, source, job)
+    }
+
+    fn import_from(&self, image: &Image, source: &Source, job: &JobContext) -> Result<PathBuf, ImageError> {
         let name = source.name(image.digest());
         self.once(&name, &self.at(&name, source), job, |partial| match &source.file {
             WantedFile::Disk(path) => {

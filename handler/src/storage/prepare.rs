@@ -9,7 +9,9 @@ use vireo_api::names::{
     EFI_VARIABLES, KERNEL_BOOT_CONTAINER, claim_device, claim_disk, disk_container, hotplug_device,
     hotplug_disk,
 };
-use vireo_api::spec::{BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Vm, VolumeSource};
+use vireo_api::spec::{
+    BootSource, Disk, Field, HostDiskCreate, ImageRef, KernelBoot, Pull, PullPolicy, Vm, VolumeSource,
+};
 use vireo_vmconfig::DiskSource;
 
 use super::allowed::AllowedPaths;
@@ -19,6 +21,7 @@ use super::host_disks;
 use super::images::{ImageError, Images, Source, hold};
 use super::iso::{self, IsoError};
 use super::projected::{self, ProjectedError, ProjectedFiles, SeedData};
+use super::registry::PullSecret;
 use super::volumes::{self, VolumeError};
 use crate::jobs::{JobContext, JobError, Jobs};
 
@@ -143,7 +146,7 @@ impl StorageError {
             Self::Claim { source: ClaimError::Unbound { .. }, .. } => NOT_BOUND,
             Self::Claim { source: ClaimError::NoImage { .. }, .. } => NO_IMAGE,
             Self::Projected { .. } => FAILED_MOUNT,
-            Self::Image { .. } => ERR_IMAGE_PULL,
+            Self::Image { source, .. } => source.reason(),
             _ => "FailedStorage",
         }
     }
@@ -189,15 +192,47 @@ pub struct Places {
     pub mounted: BTreeSet<String>,
     /// The files that Kubernetes projects from its objects.
     pub projected: ProjectedFiles,
+    /// The credentials for images that this node pulls.
+    pub pull_secrets: PullSecrets,
+    /// The disks were made before: registries are not asked again for what the node has.
+    pub is_prepared: bool,
+}
+
+impl Places {
+    /// A file of an image, of which container of the launcher Pod.
+    fn of_image(&self, source: Source, container: &str, pull: &Pull) -> Source {
+        let policy = match self.is_prepared && pull.policy() == PullPolicy::Always {
+            true => PullPolicy::IfNotPresent,
+            false => pull.policy(),
+        };
+        source.pulled(self.pulled.get(container).cloned()).pull(policy, self.pull_secrets.of(pull))
+    }
+}
+
+/// The credentials for images.
+#[derive(Debug, Clone, Default)]
+pub struct PullSecrets {
+    /// Those that images name, by the names of their Secrets.
+    pub named: BTreeMap<String, PullSecret>,
+    /// Those of the ServiceAccount, for all images.
+    pub of_account: Vec<PullSecret>,
+}
+
+impl PullSecrets {
+    /// Those for an image.
+    fn of(&self, pull: &Pull) -> Vec<PullSecret> {
+        let named = pull.secret().and_then(|name| self.named.get(name));
+        named.into_iter().chain(&self.of_account).cloned().collect()
+    }
 }
 
 /// The step for a disk, after its image was imported. A disk's name is a DNS label, and so a valid file name.
 async fn step(vm: &Vm, disk: &Disk, places: &Places, jobs: &Jobs) -> Result<Step, StorageError> {
     let at = |extension: &str| places.vmi.join("volumes").join(format!("{}.{extension}", disk.name()));
     Ok(match disk.source() {
-        VolumeSource::ContainerDisk { image, path } => {
-            let digest = places.pulled.get(&disk_container(disk.name())).cloned();
-            let source = Source::container_disk(image, path.as_deref()).pulled(digest);
+        VolumeSource::ContainerDisk { image, path, pull } => {
+            let source = Source::container_disk(image, path.as_deref());
+            let source = places.of_image(source, &disk_container(disk.name()), pull);
             let backing = places.images.get(jobs, vm.identity().namespace(), source).await;
             let backing = backing.map_err(image_error(disk.source_field(), image))?;
             Step::Overlay { backing, at: at("qcow2") }
@@ -378,8 +413,7 @@ fn make(
 async fn kernel(vm: &Vm, boot: &KernelBoot, places: &Places, jobs: &Jobs) -> Result<Kernel, StorageError> {
     let image = boot.image();
     let file = async |path: &str| {
-        let digest = places.pulled.get(KERNEL_BOOT_CONTAINER).cloned();
-        let source = Source::boot_file(image, path).pulled(digest);
+        let source = places.of_image(Source::boot_file(image, path), KERNEL_BOOT_CONTAINER, boot.pull());
         let got = places.images.get(jobs, vm.identity().namespace(), source).await;
         got.map_err(image_error(boot.field(), image))
     };

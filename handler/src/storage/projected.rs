@@ -12,6 +12,7 @@ use vireo_client::Kind;
 
 use super::iso::File;
 use super::prepare::StorageError;
+use super::registry::CredentialsError;
 
 /// The most files of a volume.
 const MOST_FILES: usize = 4096;
@@ -43,6 +44,14 @@ pub enum ProjectedError {
         name: String,
         /// One of these.
         keys: &'static [&'static str],
+    },
+    /// A Secret lacks the credentials for an image.
+    #[error("the Secret {name} has no credentials for images")]
+    Credentials {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: CredentialsError,
     },
     /// Answer files lack the one that is read.
     #[error("there is no {}", ANSWERS.join(" or "))]

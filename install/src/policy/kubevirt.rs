@@ -207,7 +207,7 @@ fn provisioner() -> Vec<Value> {
 fn kubelet() -> Vec<Value> {
     vec![
         rule(&["get", "list", "watch"], "", &["configmaps", "secrets"]),
-        rule(&["list", "watch"], "", &["serviceaccounts"]),
+        rule(&["get", "list", "watch"], "", &["serviceaccounts"]),
         rule(&["create"], "", &["serviceaccounts/token"]),
         rule(&["list"], "", &["pods"]),
     ]

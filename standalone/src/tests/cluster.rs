@@ -39,6 +39,7 @@ pub(super) fn node_agent(world: &World) -> (Arc<Node>, Arc<Cluster>) {
         storage_dir: "/absent".into(),
         allowed: AllowedPaths::any(),
         node_name: "node1".to_owned(),
+        registries: None,
     }));
     let unreadable = unreadable_vmis(&world.server.store);
     let cluster = Arc::new(Cluster::new(

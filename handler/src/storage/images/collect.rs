@@ -15,6 +15,8 @@ use rustix::fs::{
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
+use super::pull::{PULLS, REFERENCES};
+
 /// An image that was not used for this long is removed.
 const LONGEST_UNUSED: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// An image that was used so recently may be linked by a VMI soon.
@@ -87,6 +89,8 @@ fn collect(directory: &Path, now: SystemTime) -> io::Result<()> {
             images.extend(unused(path)?);
         }
     }
+    collect_pulls(&directory.join(PULLS), now)?;
+    collect_references(&directory.join(REFERENCES), now)?;
     let file_system = statvfs(directory)?;
     let [total, available] = [file_system.f_blocks, file_system.f_bavail]
         .map(|blocks| blocks.saturating_mul(file_system.f_frsize));
@@ -97,6 +101,45 @@ fn collect(directory: &Path, now: SystemTime) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Removes the layouts of images that were pulled and not used since, whose files are in the store. Blocks.
+fn collect_pulls(directory: &Path, now: SystemTime) -> io::Result<()> {
+    for path in entries(directory)? {
+        let lock_path = path.with_extension("lock");
+        if path == lock_path || age(&lock_path, now).is_none_or(|age| age < JUST_USED) {
+            continue;
+        }
+        let lock = fs::OpenOptions::new().write(true).open(&lock_path)?;
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            fs::remove_dir_all(&path)?;
+            fs::remove_file(&lock_path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes digests of references that were not asked for since.
+fn collect_references(directory: &Path, now: SystemTime) -> io::Result<()> {
+    for path in entries(directory)? {
+        if age(&path, now).is_some_and(|age| age >= LONGEST_UNUSED) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The entries of a directory, none where there is no directory.
+fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        entries => entries?.map(|entry| Ok(entry?.path())).collect(),
+    }
+}
+
+/// How long a file was not modified.
+fn age(path: &Path, now: SystemTime) -> Option<Duration> {
+    now.duration_since(fs::metadata(path).ok()?.modified().ok()?).ok()
 }
 
 /// Removes an image, unless it was used or is imported meanwhile.
@@ -217,6 +260,30 @@ mod tests {
         full.notify_one();
         assert!(tokio::time::timeout(Duration::from_secs(1), &mut collecting).await.is_err());
         assert!(!path.exists() && started.elapsed() < INTERVAL);
+    }
+
+    #[test]
+    fn what_was_pulled_goes_when_its_files_are_taken_out() {
+        let store = tempfile::tempdir().unwrap();
+        let (pulled, reference) = (store.path().join("pulls/0f"), store.path().join("references/0e"));
+        for directory in [&pulled, &reference] {
+            fs::create_dir_all(directory.parent().unwrap()).unwrap();
+        }
+        fs::create_dir(&pulled).unwrap();
+        fs::write(pulled.join("index.json"), "").unwrap();
+        let lock_path = pulled.with_extension("lock");
+        let lock = fs::File::create(&lock_path).unwrap();
+        fs::write(&reference, "sha256:0f").unwrap();
+        let now = SystemTime::now();
+        collect(store.path(), now).unwrap();
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        collect(store.path(), now + DAY).unwrap();
+        assert!(pulled.exists() && reference.exists(), "it is being downloaded");
+        drop(lock);
+        collect(store.path(), now + DAY).unwrap();
+        assert!(!pulled.exists() && !lock_path.exists() && reference.exists());
+        collect(store.path(), now + 8 * DAY).unwrap();
+        assert!(!reference.exists());
     }
 
     #[test]

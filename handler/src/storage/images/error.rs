@@ -2,12 +2,16 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use vireo_importer::{Failure, FailureKind};
 
 use super::super::allowed::NotAllowed;
 use super::super::blobs::BlobError;
 use super::super::format::FormatError;
 use super::super::node_file::OpenError;
 use super::super::oci::OciError;
+use super::super::prepare::ERR_IMAGE_PULL;
 use crate::jobs::JobError;
 
 /// Why an image cannot be imported. It does not quote the content of a file of the node.
@@ -24,9 +28,21 @@ pub enum ImageError {
         /// Why.
         source: OpenError,
     },
-    /// An image of a registry, where no kubelet pulls it.
-    #[error("pulling from a registry is not available here: use oci: or oci-archive:")]
-    Registry,
+    /// The image of a registry cannot be pulled.
+    #[error(transparent)]
+    Pull(#[from] Failure),
+    /// It may not be.
+    #[error("the image is not on the node, and imagePullPolicy is Never")]
+    NeverPulled,
+    /// The program that pulls images does not run.
+    #[error("virt-importer does not run")]
+    NoImporter(#[source] io::Error),
+    /// It ended early.
+    #[error("virt-importer ended early ({0}): what the registry sends may be too large for it")]
+    ImporterEnded(ExitStatus),
+    /// The launcher Pod has no container with the image.
+    #[error("the launcher Pod has no container with the image: delete the Pod, and it gets one")]
+    NoContainer,
     /// The kubelet has pulled the image, but the store does not have its file.
     #[error(
         "the image store of the node does not have {0}: delete the launcher Pod, and it is imported again"
@@ -93,6 +109,17 @@ pub enum ImageError {
     /// It took too long, or too much hangs already.
     #[error(transparent)]
     Job(#[from] JobError),
+}
+
+impl ImageError {
+    /// KubeVirt's word for it, which the kubelet has for images of Pods.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NeverPulled => "ErrImageNeverPull",
+            Self::Pull(Failure { kind: FailureKind::Reference, .. }) => "InvalidImageName",
+            _ => ERR_IMAGE_PULL,
+        }
+    }
 }
 
 impl From<BlobError> for ImageError {

@@ -30,7 +30,7 @@ impl Built {
     pub(crate) fn images(&self) -> Images {
         let images = AllowedDirectories::Below(vec![self.dir.path().to_owned()]);
         let allowed = AllowedPaths { images, ..AllowedPaths::any() };
-        Images::new(self.dir.path().join("images/sha256"), allowed)
+        Images::new(self.dir.path().join("images/sha256"), allowed, None)
     }
 
     fn reference(&self, tag: Option<&str>) -> ImageRef {

@@ -50,6 +50,8 @@ async fn every_volume_becomes_the_file_its_disk_is_given() {
         pulled: BTreeMap::new(),
         mounted: BTreeSet::new(),
         projected: ProjectedFiles::new(),
+        pull_secrets: PullSecrets::default(),
+        is_prepared: false,
     };
     let jobs = Jobs::default();
     places.claims.provide("default", "own", 4096).unwrap();
@@ -91,6 +93,8 @@ async fn what_is_missing_is_named_by_its_field() {
         pulled: BTreeMap::new(),
         mounted: BTreeSet::new(),
         projected: ProjectedFiles::new(),
+        pull_secrets: PullSecrets::default(),
+        is_prepared: false,
     };
     let jobs = Jobs::default();
     let domain = "domain: {memory: {guest: 64Mi}, devices: {}}";
