@@ -1,7 +1,7 @@
 //! Virtio 1.2 devices behind PCI functions.
 //!
-//! A device is a [`Device`]: a few constants and a `serve` that is called on a worker thread of its own when a queue
-//! was kicked. Everything between it and the guest is written once: [`PciDevice`] is the PCI transport (section 4.1),
+//! A device is a [`Device`]: a few constants, and [`Lane`]s that serve its queues, each called on a worker thread of its
+//! own when one of its queues was kicked. Everything between it and the guest is written once: [`PciDevice`] is the PCI transport (section 4.1),
 //! [`VirtQueue`] hands out chains that were checked whole, [`Pending`] makes sure each is answered once.
 //!
 //! Guest input is never trusted: an invalid chain fails alone; a ring that lies stops its device,
@@ -24,9 +24,10 @@ mod signals;
 mod testing;
 mod transport;
 mod worker;
+mod workers;
 
 pub use chain::{Chain, ChainError, Finished, Pending};
-pub use device::{Device, DeviceConfig, DeviceInfo};
+pub use device::{Device, DeviceConfig, DeviceInfo, Lane};
 pub use queue::{Queues, Request, RingError, VirtQueue};
 pub use transport::{DeviceError, PciDevice};
 

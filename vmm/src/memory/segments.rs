@@ -41,6 +41,22 @@ impl Segments {
         Ok(())
     }
 
+    /// Drops them all, and keeps the room for others.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Where the byte at `offset` is.
+    pub(crate) fn address_of(&self, mut offset: u64) -> Option<GuestAddress> {
+        for segment in &self.0 {
+            if offset < u64::from(segment.len) {
+                return segment.address.checked_add(offset);
+            }
+            offset -= u64::from(segment.len);
+        }
+        None
+    }
+
     /// How many buffers.
     pub fn count(&self) -> usize {
         self.0.len()

@@ -105,6 +105,80 @@ impl Vectors {
     }
 }
 
+/// Buffers in guest memory that one read after the other fills. Each read may take all of them; what one has filled is taken
+/// off the front.
+pub(crate) struct ReadBuffers {
+    /// Keeps what the vectors point at mapped.
+    memory: GuestMemory,
+    vectors: Vec<Vector>,
+    /// Those before are taken off.
+    start: usize,
+}
+
+impl ReadBuffers {
+    /// None yet, all to come in `memory`.
+    pub(crate) fn new(memory: GuestMemory) -> Self {
+        Self { memory, vectors: Vec::new(), start: 0 }
+    }
+
+    /// Adds buffers behind the others; in how many pieces the host has them.
+    ///
+    /// # Errors
+    /// When they are not in RAM; then none is added.
+    pub(crate) fn push(&mut self, segments: &Segments) -> io::Result<usize> {
+        let before = self.vectors.len();
+        let vectors = &mut self.vectors;
+        let pushed = segments.for_each_slice(&self.memory, |slice| {
+            let base = slice.ptr_guard_mut().as_ptr().expose_provenance();
+            vectors.push(Vector { base, len: slice.len() });
+        });
+        if pushed.is_err() {
+            self.vectors.truncate(before);
+        }
+        pushed.map(|()| self.vectors.len() - before)
+    }
+
+    /// Takes the first `count` pieces off.
+    pub(crate) fn take_off(&mut self, count: usize) {
+        self.start = self.start.saturating_add(count).min(self.vectors.len());
+        if self.start == self.vectors.len() || self.start >= MAX_VECTORS {
+            self.vectors.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// One read into the first `count` pieces, or as many as one call takes; how many bytes came. `None` if there were
+    /// more than room: a tap truncates silently.
+    pub(crate) fn read(&mut self, file: BorrowedFd<'_>, count: usize) -> io::Result<Option<u64>> {
+        let count = count.min(MAX_VECTORS - 1).min(self.vectors.len() - self.start);
+        // A byte here means that something did not fit.
+        let mut excess = 0_u8;
+        let behind = Vector { base: (&raw mut excess).expose_provenance(), len: 1 };
+        let end = self.start + count;
+        let replaced = match self.vectors.get_mut(end) {
+            Some(vector) => Some(std::mem::replace(vector, behind)),
+            None => {
+                self.vectors.push(behind);
+                None
+            }
+        };
+        let used = self.vectors.get(self.start..=end).unwrap_or_default();
+        let room = used.iter().fold(0, |sum: usize, vector| sum.saturating_add(vector.len));
+        let length = libc::c_int::try_from(used.len()).unwrap_or(0);
+        #[expect(unsafe_code, reason = "reads into guest memory, which is not a Rust slice")]
+        // SAFETY: `used` has `length` entries with the layout of `iovec`; they point into memory that `memory` keeps
+        // mapped, and the last at `excess`, which outlives the call.
+        let done = unsafe { libc::readv(file.as_raw_fd(), used.as_ptr().cast(), length) };
+        let done = usize::try_from(done).map_err(|_| io::Error::last_os_error());
+        match (replaced, self.vectors.get_mut(end)) {
+            (Some(vector), Some(slot)) => *slot = vector,
+            (None, _) | (_, None) => self.vectors.truncate(end),
+        }
+        let done = done?;
+        Ok((done < room).then(|| u64::try_from(done).unwrap_or(u64::MAX)))
+    }
+}
+
 /// Reads all of `to` from `offset` of a file if the host has it in memory, else nothing. Whether it did.
 pub(crate) fn read_cached_at(file: BorrowedFd<'_>, to: &IoVecs<'_>, offset: u64) -> bool {
     let (vecs, count) = to.raw();
@@ -135,20 +209,17 @@ pub(crate) fn write_all_at(file: BorrowedFd<'_>, from: IoVecs<'_>, offset: u64) 
     })
 }
 
-/// One read into `to`; how many bytes came.
-pub(crate) fn read(file: BorrowedFd<'_>, to: &IoVecs<'_>) -> io::Result<usize> {
-    let (vecs, count) = to.raw();
-    #[expect(unsafe_code, reason = "reads into guest memory, which is not a Rust slice")]
-    // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
-    let done = unsafe { libc::readv(file.as_raw_fd(), vecs, count) };
-    usize::try_from(done).map_err(|_| io::Error::last_os_error())
-}
-
-/// One write from `from`; how many bytes went.
-pub(crate) fn write(file: BorrowedFd<'_>, from: &IoVecs<'_>) -> io::Result<usize> {
-    let (vecs, count) = from.raw();
+/// One write of `segments`, by vectors that were there before; how many bytes went.
+pub(crate) fn write(
+    file: BorrowedFd<'_>,
+    vectors: &mut Vectors,
+    segments: &Segments,
+    memory: &GuestMemory,
+) -> io::Result<usize> {
+    let (vecs, count) = vectors.fill(segments, memory)?;
+    let count = libc::c_int::try_from(count).unwrap_or(0);
     #[expect(unsafe_code, reason = "writes from guest memory, which is not a Rust slice")]
-    // SAFETY: `vecs` points at `count` entries of a live `IoVecs`, whose lifetime keeps their memory mapped.
+    // SAFETY: `vecs` points at `count` entries of `vectors`, filled with addresses that `memory` keeps mapped.
     let done = unsafe { libc::writev(file.as_raw_fd(), vecs, count) };
     usize::try_from(done).map_err(|_| io::Error::last_os_error())
 }
@@ -204,6 +275,35 @@ mod tests {
         assert_eq!(&out, b"6789234");
         let short = read_exact_at(file.as_fd(), vecs(&memory, &[(0, 16)]), 20);
         assert_eq!(short.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn reads_fill_buffers_one_after_the_other() {
+        let memory = GuestMemoryMmap::<()>::from_ranges(&[(GuestAddress(0), 0x10000)]).unwrap();
+        let (wire, ours) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let mut buffers = ReadBuffers::new(memory.clone());
+        // More often than vectors are kept for.
+        for round in 0..800_u64 {
+            while buffers.vectors.len() - buffers.start < 6 {
+                let mut segments = Segments::default();
+                let at = (buffers.vectors.len() as u64 * 2) % 0x1000;
+                segments.push(&memory, GuestAddress(at), 1).unwrap();
+                segments.push(&memory, GuestAddress(at + 1), 1).unwrap();
+                assert_eq!(buffers.push(&segments).unwrap(), 2);
+            }
+            assert!(buffers.vectors.len() < MAX_VECTORS + 8);
+            let first = buffers.vectors[buffers.start].base;
+            let base = memory.get_host_address(GuestAddress(0)).unwrap().addr();
+            let sent = round.to_le_bytes();
+            wire.send(&sent[..4]).unwrap();
+            assert_eq!(buffers.read(ours.as_fd(), 3).unwrap(), None, "a byte more than room");
+            wire.send(&sent[..3]).unwrap();
+            assert_eq!(buffers.read(ours.as_fd(), 6).unwrap(), Some(3));
+            let mut got = [0];
+            memory.read_slice(&mut got, GuestAddress((first - base) as u64)).unwrap();
+            assert_eq!(got[0], sent[0]);
+            buffers.take_off(3);
+        }
     }
 
     #[test]

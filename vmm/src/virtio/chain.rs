@@ -72,20 +72,22 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Walks all of the chain.
-    pub(super) fn collect(
+    /// Walks all of the chain, and takes its buffers in place of those before.
+    pub(super) fn fill(
+        &mut self,
         memory: &GuestMemory,
         mut descriptors: DescriptorChain<&GuestMemory>,
-    ) -> Result<Self, ChainError> {
-        let mut chain = Self::default();
+    ) -> Result<(), ChainError> {
+        self.readable.clear();
+        self.writable.clear();
         let mut last: Option<Descriptor> = None;
         for descriptor in &mut descriptors {
             last = Some(descriptor);
-            chain.add(memory, &descriptor)?;
+            self.add(memory, &descriptor)?;
         }
         // The iterator stops in silence at whatever it cannot follow.
         match last {
-            Some(last) if !last.has_next() => Ok(chain),
+            Some(last) if !last.has_next() => Ok(()),
             Some(_) | None => Err(ChainError::Broken),
         }
     }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::notifier::Notifier;
-use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
+use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
 use crate::serial::SerialOutput;
 
 /// Section 5.
@@ -116,6 +116,12 @@ impl Device for Console {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Console {
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         let ring = queues.get(queue)?;
         match queue {

@@ -57,23 +57,37 @@ pub(super) fn copy_from(bytes: &[u8], offset: usize, data: &mut [u8]) {
 }
 
 /// A virtio device, without the transport.
-///
-/// It lives with the transport until the driver is ready, then on its worker thread, and goes back on reset.
 pub trait Device: Send {
     /// Called once, before the guest runs.
     fn info(&self) -> DeviceInfo;
 
-    /// The driver is ready, with these features (section 3.1.1, step 8). Begins with nothing left from before.
+    /// What serves its queues. One that serves them all is a lane itself.
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>>;
+}
+
+/// What serves some of a device's queues, on a thread of its own.
+///
+/// It lives with the transport until the driver is ready, then on its worker thread, and goes back on reset. A lane whose
+/// queues the driver did not enable stays with the transport.
+pub trait Lane: Send {
+    /// Whether it serves this queue of a driver with these features. The first lane that does gets it.
+    fn serves(&self, queue: usize, features: u64) -> bool {
+        let _ = (queue, features);
+        true
+    }
+
+    /// The driver is ready, with these features (section 3.1.1, step 8). Begins with nothing left from before. Every
+    /// lane of the device is activated before one serves.
     fn activate(&mut self, features: u64) -> io::Result<()> {
         let _ = features;
         Ok(())
     }
 
-    /// The driver reset the device, or the rings are unusable. On the worker thread, which ends.
+    /// The driver reset the device, or a ring of the lane is unusable. On the worker thread, which ends.
     fn deactivate(&mut self) {}
 
-    /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the device
-    /// until it is reset.
+    /// Serves a queue: after its kick, and once after activation. On the worker thread. An error stops the lane, and
+    /// makes the device ask for a reset.
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError>;
 
     /// Finishes what is in flight, and takes nothing new: neither RAM nor the host's side changes afterwards, until it

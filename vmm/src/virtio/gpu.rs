@@ -20,7 +20,7 @@ use self::command::{Code, Command, Header, Rect};
 use self::display::GpuDisplay;
 use self::resource::Resources;
 use super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
 };
 use crate::display::{Cursor, Source};
 
@@ -182,6 +182,12 @@ impl Device for Gpu {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Gpu {
     fn activate(&mut self, _features: u64) -> io::Result<()> {
         self.resources = Resources::default();
         self.display.reset(true);

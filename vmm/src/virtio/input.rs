@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use self::config::{Config, Kind};
 use self::events::{Event, Events, SIZE};
 use super::notifier::Notifier;
-use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
+use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
 use crate::display::{Key, Keyboard, Leds, Pointer, Pointing};
 
 /// Section 5.
@@ -159,6 +159,12 @@ impl Device for Input {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Input {
     fn activate(&mut self, _features: u64) -> io::Result<()> {
         *self.shared.state() = State { active: true, ..State::default() };
         Ok(())

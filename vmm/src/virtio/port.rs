@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use self::control::{Control, SIZE};
-use super::{Chain, Device, DeviceInfo, GuestMemory, Queues, Request, RingError, Segments, VirtQueue};
+use super::{Chain, Device, DeviceInfo, GuestMemory, Lane, Queues, Request, RingError, Segments, VirtQueue};
 use crate::config::Port as Wanted;
 
 /// Section 5.
@@ -186,6 +186,12 @@ impl Device for Port {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Port {
     fn activate(&mut self, features: u64) -> io::Result<()> {
         self.deactivate();
         self.control.begin(features & MULTIPORT != 0);

@@ -47,9 +47,18 @@ pub struct Request {
     pub chain: Result<Chain, ChainError>,
 }
 
+/// A chain taken from the queue into one that was there before.
+#[derive(Debug)]
+pub(super) struct Taken {
+    /// To be answered.
+    pub(super) pending: Pending,
+    /// Why its buffers are meaningless.
+    pub(super) valid: Result<(), ChainError>,
+}
+
 /// What the available ring has.
 enum Popped {
-    Chain(Request),
+    Chain(Taken),
     Empty,
     /// The function may not access memory.
     Held,
@@ -71,7 +80,7 @@ pub struct VirtQueue {
     considered: Wrapping<u16>,
 }
 
-/// The queues of a device.
+/// The queues of a lane, at their indexes in the device.
 pub struct Queues {
     queues: Vec<Option<VirtQueue>>,
     signals: Arc<Signals>,
@@ -90,6 +99,11 @@ impl Queues {
     /// A queue the driver enabled.
     pub fn get(&mut self, index: usize) -> Result<&mut VirtQueue, RingError> {
         self.queues.get_mut(index).and_then(Option::as_mut).ok_or(RingError::Absent(index))
+    }
+
+    /// Whether it has none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.queues.iter().all(Option::is_none)
     }
 
     /// The enabled ones with their kicks.
@@ -121,8 +135,16 @@ impl VirtQueue {
     /// The next chain. Where there is none, or the function may not access memory, there will be a kick when that
     /// changes.
     pub fn pop(&mut self) -> Result<Option<Request>, RingError> {
-        match self.try_pop()? {
-            Popped::Chain(request) => return Ok(Some(request)),
+        let mut chain = Chain::default();
+        let popped = self.pop_into(&mut chain)?;
+        Ok(popped.map(|Taken { pending, valid }| Request { pending, chain: valid.map(|()| chain) }))
+    }
+
+    /// As [`Self::pop`], into a chain that was there before: nothing is allocated once it was large enough. Its buffers are
+    /// meaningless where the chain is invalid.
+    pub(super) fn pop_into(&mut self, chain: &mut Chain) -> Result<Option<Taken>, RingError> {
+        match self.try_pop(chain)? {
+            Popped::Chain(taken) => return Ok(Some(taken)),
             Popped::Held => return Ok(None),
             Popped::Empty => {}
         }
@@ -131,14 +153,14 @@ impl VirtQueue {
         }
         // One came in between.
         self.ring.disable_notification(&self.memory).map_err(RingError::Available)?;
-        match self.try_pop()? {
-            Popped::Chain(request) => Ok(Some(request)),
+        match self.try_pop(chain)? {
+            Popped::Chain(taken) => Ok(Some(taken)),
             Popped::Held => Ok(None),
             Popped::Empty => Err(RingError::Stuck),
         }
     }
 
-    fn try_pop(&mut self) -> Result<Popped, RingError> {
+    fn try_pop(&mut self, chain: &mut Chain) -> Result<Popped, RingError> {
         let position = self.ring.next_avail();
         let Some(descriptors) = self.ring.iter(&self.memory).map_err(RingError::Available)?.next() else {
             return Ok(Popped::Empty);
@@ -148,10 +170,8 @@ impl VirtQueue {
             self.ring.set_next_avail(position);
             return Ok(Popped::Held);
         }
-        Ok(Popped::Chain(Request {
-            pending: Pending::new(descriptors.head_index()),
-            chain: Chain::collect(&self.memory, descriptors),
-        }))
+        let pending = Pending::new(descriptors.head_index());
+        Ok(Popped::Chain(Taken { pending, valid: chain.fill(&self.memory, descriptors) }))
     }
 
     /// Whether the function may access memory. Where it may not, there will be a kick when that changes.

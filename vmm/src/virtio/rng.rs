@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::{Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError};
+use super::{Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError};
 
 /// Section 5.
 const DEVICE_ID: u16 = 4;
@@ -28,6 +28,12 @@ impl Device for Rng {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Rng {
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
         queues.get(queue)?.drain(fill)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use vireo_vmconfig::DiskDevice;
 
 use super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
 };
 use crate::block::ImageError;
 use crate::config::{Disk, Stalls};
@@ -186,6 +186,12 @@ impl Device for Scsi {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Scsi {
     fn stalls(&self) -> Stalls {
         Stalls(self.units.iter().map(|unit| unit.stall().clone()).collect())
     }

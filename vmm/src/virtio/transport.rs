@@ -52,7 +52,7 @@ pub enum DeviceError {
 
 /// A virtio device as a PCI function.
 ///
-/// Lock order: `config`, then `state`. The worker takes neither.
+/// Lock order: `config`, then `state`. Workers take neither.
 pub struct PciDevice {
     name: &'static str,
     host: DeviceContext,
@@ -129,7 +129,7 @@ impl PciDevice {
                 signals,
                 kicks,
                 config: Mutex::new(Config { space, bars, msix: msix_at, window }),
-                state: Mutex::new(State { common, life: Life::Idle(device) }),
+                state: Mutex::new(State { common, life: Life::Idle(device.into_lanes()) }),
             }
         }))
     }

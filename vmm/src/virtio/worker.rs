@@ -1,17 +1,17 @@
-//! The thread that serves one device: waits for kicks, for the device's own file and for orders.
+//! The thread of one lane: waits for kicks, for the lane's own file and for orders.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::Instant;
 
 use vmm_sys_util::epoll::{ControlOperation, Epoll, EpollEvent, EventSet};
 use vmm_sys_util::eventfd::EventFd;
 
 use super::signals::Signals;
-use super::{Device, Queues, RingError};
+use super::{Lane, Queues, RingError};
 use crate::config::{Holding, Stalls};
 
 /// Serving keeps no more than a request on the stack; image formats recurse a little.
@@ -72,10 +72,11 @@ impl Control {
         state.quiet = false;
     }
 
-    /// Waits until nothing is served, [`PATIENCE`] at most; whether it came to that.
-    fn is_quiet_in_time(&self, held_counts: bool) -> bool {
+    /// Waits until nothing is served, or until `deadline`; whether it came to that.
+    fn is_quiet_in_time(&self, deadline: Instant, held_counts: bool) -> bool {
         let waits = |state: &mut State| !(state.quiet || held_counts && state.held);
-        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.lock(), patience, waits);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
@@ -102,54 +103,51 @@ impl Drop for End<'_> {
     }
 }
 
-/// How long a worker is waited for that is to be quiet.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// A running worker. Dropping it stops and joins the thread.
 pub(super) struct Worker {
     control: Arc<Control>,
     stalls: Stalls,
-    thread: Option<JoinHandle<Box<dyn Device>>>,
+    thread: Option<JoinHandle<Box<dyn Lane>>>,
 }
 
 impl Worker {
-    /// Starts serving. On failure the device comes back.
+    /// Starts serving. On failure the lane comes back.
     pub(super) fn spawn(
         name: &str,
-        device: Box<dyn Device>,
+        lane: Box<dyn Lane>,
         queues: Queues,
         signals: Arc<Signals>,
-    ) -> Result<Self, (Box<dyn Device>, io::Error)> {
+    ) -> Result<Self, (Box<dyn Lane>, io::Error)> {
         let wake = match EventFd::new(libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) {
             Ok(wake) => wake,
-            Err(error) => return Err((device, error)),
+            Err(error) => return Err((lane, error)),
         };
         let state = Mutex::new(State { command: Command::Process, quiet: false, held: false });
         let control = Arc::new(Control { state, changed: Condvar::new(), wake });
-        // The device goes in after the thread is there, so that it is not lost with one that is not.
-        let (hand, take) = mpsc::sync_channel::<Box<dyn Device>>(1);
+        // The lane goes in after the thread is there, so that it is not lost with one that is not.
+        let (hand, take) = mpsc::sync_channel::<Box<dyn Lane>>(1);
         let theirs = control.clone();
-        let stalls = device.stalls();
+        let stalls = lane.stalls();
         let held = control.clone();
         stalls.arm(&Holding(Arc::new(move |is_held| held.set_held(is_held))));
         let thread =
             thread::Builder::new().name(format!("virtio-{name}")).stack_size(STACK).spawn(move || {
-                let mut device = take.recv().unwrap_or_else(|_| Box::new(Nothing));
+                let mut lane = take.recv().unwrap_or_else(|_| Box::new(Nothing));
                 let _end = End { control: &theirs, signals: &signals };
-                let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(device.as_mut()));
+                let result = Loop::new(queues, &theirs).and_then(|mut run| run.run(lane.as_mut()));
                 if let Err(error) = result {
                     tracing::warn!(error = &error as &dyn std::error::Error, "a device needs a reset");
                     signals.ask_for_reset();
                 }
-                device.deactivate();
-                device
+                lane.deactivate();
+                lane
             });
         match thread {
-            Ok(thread) => match hand.send(device) {
+            Ok(thread) => match hand.send(lane) {
                 Ok(()) => Ok(Self { control, stalls, thread: Some(thread) }),
-                Err(mpsc::SendError(device)) => Err((device, io::Error::other("the worker ended at once"))),
+                Err(mpsc::SendError(lane)) => Err((lane, io::Error::other("the worker ended at once"))),
             },
-            Err(error) => Err((device, error)),
+            Err(error) => Err((lane, error)),
         }
     }
 
@@ -164,34 +162,38 @@ impl Worker {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Waits for the end. `None` if the thread panicked and took the device with it.
-    pub(super) fn join(mut self) -> Option<Box<dyn Device>> {
+    /// Waits for the end. `None` if the thread panicked and took the lane with it.
+    pub(super) fn join(mut self) -> Option<Box<dyn Lane>> {
         self.ask_to_stop();
         self.thread.take()?.join().ok()
     }
 
-    /// Waits until nothing is served any more, and nothing is in flight. Whether that is so after [`PATIENCE`].
-    pub(super) fn pause(&self) -> bool {
+    /// Requests that it serves nothing any more, and has nothing in flight; does not wait.
+    pub(super) fn ask_to_pause(&self) {
         self.stalls.park(true);
         self.control.give(Command::Pause);
-        self.control.is_quiet_in_time(true)
     }
 
-    /// Waits until a worker that was asked to stop serves nothing. As [`Self::pause`].
-    pub(super) fn is_over_in_time(&self) -> bool {
-        self.control.is_quiet_in_time(false)
+    /// Waits for what [`Self::ask_to_pause`] requested. Whether that is so by `deadline`.
+    pub(super) fn is_paused_in_time(&self, deadline: Instant) -> bool {
+        self.control.is_quiet_in_time(deadline, true)
     }
 
-    /// Continues after [`Self::pause`].
+    /// Waits until a worker that was asked to stop serves nothing. As [`Self::is_paused_in_time`].
+    pub(super) fn is_over_in_time(&self, deadline: Instant) -> bool {
+        self.control.is_quiet_in_time(deadline, false)
+    }
+
+    /// Continues after [`Self::ask_to_pause`].
     pub(super) fn resume(&self) {
         self.stalls.park(false);
         self.control.give(Command::Process);
     }
 
-    /// Waits for the end, [`PATIENCE`] at most: a disk that hangs keeps its worker.
-    pub(super) fn stop(self) {
+    /// Waits for the end, until `deadline` at most: a disk that hangs keeps its worker.
+    pub(super) fn stop(self, deadline: Instant) {
         self.ask_to_stop();
-        if !self.control.is_quiet_in_time(false) {
+        if !self.is_over_in_time(deadline) {
             tracing::warn!("a device does not stop: the host does not answer its requests");
             // Its thread is left behind.
             std::mem::forget(self);
@@ -209,15 +211,10 @@ impl Drop for Worker {
     }
 }
 
-/// Placeholder for a device that was never handed over.
+/// Placeholder for a lane that was never handed over.
 struct Nothing;
 
-impl Device for Nothing {
-    fn info(&self) -> super::DeviceInfo {
-        let config = Arc::new(Vec::new());
-        super::DeviceInfo { name: "none", id: 0, class: 0, features: 0, queues: Vec::new(), config }
-    }
-
+impl Lane for Nothing {
     fn process_queue(&mut self, queue: usize, _queues: &mut Queues) -> Result<(), RingError> {
         Err(RingError::Absent(queue))
     }
@@ -251,13 +248,13 @@ impl<'a> Loop<'a> {
         Ok(Self { queues, kicks, control, epoll, watched: None })
     }
 
-    fn run(&mut self, device: &mut dyn Device) -> Result<(), WorkerError> {
+    fn run(&mut self, lane: &mut dyn Lane) -> Result<(), WorkerError> {
         for at in 0..self.kicks.len() {
-            self.kicked(device, at)?;
+            self.kicked(lane, at)?;
         }
         let mut events = [EpollEvent::default(); 8];
         loop {
-            self.watch_source(device)?;
+            self.watch_source(lane)?;
             let count = match self.epoll.wait(-1, &mut events) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -268,43 +265,43 @@ impl<'a> Loop<'a> {
                     ORDER => {
                         // Only ever full or empty: nothing is lost.
                         let _ = self.control.wake.read();
-                        if !self.follow(device)? {
+                        if !self.follow(lane)? {
                             return Ok(());
                         }
                     }
-                    SOURCE => device.source_ready(&mut self.queues)?,
-                    at => self.kicked(device, usize::try_from(at).unwrap_or(usize::MAX))?,
+                    SOURCE => lane.source_ready(&mut self.queues)?,
+                    at => self.kicked(lane, usize::try_from(at).unwrap_or(usize::MAX))?,
                 }
             }
         }
     }
 
     /// Follows the last command; returns whether to continue.
-    fn follow(&mut self, device: &mut dyn Device) -> Result<bool, WorkerError> {
+    fn follow(&mut self, lane: &mut dyn Lane) -> Result<bool, WorkerError> {
         loop {
             match self.control.command() {
                 Command::Process => return Ok(true),
                 Command::Stop => return Ok(false),
                 Command::Pause => {
-                    device.settle(&mut self.queues)?;
+                    lane.settle(&mut self.queues)?;
                     self.control.park();
                 }
             }
         }
     }
 
-    fn kicked(&mut self, device: &mut dyn Device, at: usize) -> Result<(), WorkerError> {
+    fn kicked(&mut self, lane: &mut dyn Lane, at: usize) -> Result<(), WorkerError> {
         if let Some((queue, kick)) = self.kicks.get(at) {
             // Empty when it is served without a kick.
             let _ = kick.read();
-            device.process_queue(*queue, &mut self.queues)?;
+            lane.process_queue(*queue, &mut self.queues)?;
         }
         Ok(())
     }
 
-    /// Follows what the device waits for now.
-    fn watch_source(&mut self, device: &dyn Device) -> Result<(), WorkerError> {
-        let wanted = device.source().map(|fd| fd.as_raw_fd());
+    /// Follows what the lane waits for now.
+    fn watch_source(&mut self, lane: &dyn Lane) -> Result<(), WorkerError> {
+        let wanted = lane.source().map(|fd| fd.as_raw_fd());
         if wanted == self.watched {
             return Ok(());
         }

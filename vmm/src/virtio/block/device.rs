@@ -10,7 +10,7 @@ use virtio_bindings::virtio_blk::{
 };
 
 use super::super::{
-    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Pending, Queues, RingError, Segments,
+    Chain, ChainError, Device, DeviceInfo, Finished, GuestMemory, Lane, Pending, Queues, RingError, Segments,
     VirtQueue,
 };
 use super::flight::{Flight, Landed, Started};
@@ -347,6 +347,12 @@ impl Device for Block {
         }
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Block {
     fn activate(&mut self, features: u64) -> io::Result<()> {
         self.flushes = features & 1 << VIRTIO_BLK_F_FLUSH != 0;
         Ok(())

@@ -2,10 +2,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::super::{Device, DeviceInfo, Queues, RingError};
-use super::offload::{self, MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
-use super::receive::Receiver;
-use super::{HEADER, transmit};
+use super::super::{Device, DeviceInfo, Lane};
+use super::HEADER;
+use super::offload::{MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
+use super::receive::Receive;
+use super::transmit::Transmit;
 use vireo_vmconfig::MacAddr;
 
 use crate::config::Net;
@@ -14,8 +15,6 @@ use crate::sys::tap;
 /// Section 5.
 const DEVICE_ID: u16 = 1;
 const QUEUE_SIZE: u16 = 256;
-const RECEIVE: usize = 0;
-const TRANSMIT: usize = 1;
 const LINK_UP: u16 = 1;
 /// An Ethernet header with a VLAN tag, beside the MTU.
 const ETHERNET: u64 = 18;
@@ -23,11 +22,9 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// A NIC.
 pub struct NetDevice {
-    tap: OwnedFd,
+    tap: Arc<OwnedFd>,
     mac: MacAddr,
     mtu: Option<u16>,
-    receiver: Receiver,
-    ring_size: usize,
 }
 
 /// Why a NIC cannot be made.
@@ -50,7 +47,7 @@ impl NetDevice {
     }
 
     pub(super) fn on(tap: OwnedFd, mac: MacAddr, mtu: Option<u16>) -> Self {
-        Self { tap, mac, mtu, receiver: Receiver::default(), ring_size: 0 }
+        Self { tap: Arc::new(tap), mac, mtu }
     }
 }
 
@@ -76,39 +73,8 @@ impl Device for NetDevice {
         }
     }
 
-    fn activate(&mut self, features: u64) -> io::Result<()> {
-        let flags = offload::tap_flags(features);
-        match tap::set_offload(self.tap.as_fd(), flags) {
-            // The tests' stand-in for a tap.
-            Err(error) if cfg!(test) => tracing::debug!(%error, "no offloads"),
-            result => result?,
-        }
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
         let frame = u64::from(self.mtu.unwrap_or(DEFAULT_MTU).max(DEFAULT_MTU)) + ETHERNET;
-        self.receiver = Receiver::new(features & MRG_RXBUF != 0, offload::takes_large(features), frame);
-        self.ring_size = 0;
-        Ok(())
-    }
-
-    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
-        let ring = queues.get(queue)?;
-        match queue {
-            RECEIVE => {
-                self.ring_size = ring.size();
-                self.receiver.refill(ring)
-            }
-            TRANSMIT => {
-                let tap = self.tap.as_fd();
-                ring.drain(|memory, pending, chain| transmit::send(tap, memory, pending, chain))
-            }
-            other => Err(RingError::Absent(other)),
-        }
-    }
-
-    fn source(&self) -> Option<BorrowedFd<'_>> {
-        (self.ring_size > 0 && self.receiver.is_ready(self.ring_size)).then(|| self.tap.as_fd())
-    }
-
-    fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
-        self.receiver.receive(self.tap.as_fd(), queues.get(RECEIVE)?)
+        vec![Box::new(Receive::new(0, self.tap.clone(), frame)), Box::new(Transmit::new(0, self.tap))]
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use vm_memory::{Bytes, GuestAddress};
 
-use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VERSION_1};
+use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1};
 use super::NetDevice;
 use super::offload::{GUEST_CSUM, MRG_RXBUF};
 use super::receive::is_end;
@@ -111,6 +111,40 @@ fn more_frames_than_are_taken_at_a_time_all_arrive() {
         guest.device.resume();
         assert_eq!(guest.wait(0, 180).len(), 180);
         guest.start(VERSION_1 | MRG_RXBUF | LARGE | EVENT_IDX, 256);
+    }
+}
+
+#[test]
+fn frames_that_wait_are_one_interrupt() {
+    let (mut guest, wire) = guest();
+    for features in [MRG_RXBUF, MRG_RXBUF | EVENT_IDX] {
+        guest.start(VERSION_1 | features, 64);
+        assert!(guest.device.pause());
+        offer(&mut guest, 60, 1526);
+        for _ in 0..40 {
+            send(&wire, &frame(60, 1));
+        }
+        guest.device.resume();
+        guest.router.take(VECTOR_DATA);
+        assert_eq!(guest.answers(0).len(), 40, "{features:#x}");
+    }
+}
+
+/// What the driver does wrong with one queue ends the lane of that queue, until the reset.
+#[test]
+fn a_queue_that_is_unusable_leaves_the_other() {
+    let (mut guest, wire) = guest();
+    for round in 0..3 {
+        guest.start(VERSION_1 | MRG_RXBUF, 8);
+        let index = GuestAddress(guest.ring(1).available + 2);
+        guest.memory.write_obj(5000_u16, index).unwrap();
+        guest.kick(1);
+        guest.wait_for_plea();
+        offer(&mut guest, 4, 1600);
+        send(&wire, &frame(90, round));
+        assert_eq!(guest.wait(0, 1), [(0, 102)]);
+        assert!(guest.device.pause());
+        guest.device.resume();
     }
 }
 

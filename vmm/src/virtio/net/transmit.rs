@@ -1,28 +1,65 @@
+//! From the guest's buffers to the tap, without a copy in between.
+
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
-use super::super::{Chain, ChainError, Finished, GuestMemory, Pending};
+use super::super::queue::Taken;
+use super::super::{Chain, ChainError, GuestMemory, Lane, Queues, RingError};
 use super::{HEADER, MAX_FRAME};
-use crate::sys::vectored;
+use crate::sys::vectored::{self, Vectors};
 
-/// Hands a frame of the guest to the tap. What the tap does not take is lost, as on any network.
-pub(super) fn send(
-    tap: BorrowedFd<'_>,
-    memory: &GuestMemory,
-    pending: Pending,
-    chain: Result<Chain, ChainError>,
-) -> Finished {
-    match chain {
-        Ok(Chain { readable, .. }) if (HEADER + 1..=HEADER + MAX_FRAME).contains(&readable.len()) => {
-            let written = readable.io_vecs(memory).and_then(|vecs| vectored::write(tap, &vecs));
-            match written {
-                Ok(_) => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => tracing::debug!(%error, "the tap rejected a frame"),
-            }
-        }
-        Ok(_) => tracing::debug!("a frame without a header, or too large, is dropped"),
-        Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
+/// How many frames are sent before the worker looks at everything else.
+const BUDGET: usize = 64;
+
+/// A transmit queue.
+pub(super) struct Transmit {
+    tap: Arc<OwnedFd>,
+    pair: usize,
+    /// Reused from frame to frame.
+    chain: Chain,
+    vectors: Vectors,
+}
+
+impl Transmit {
+    pub(super) fn new(pair: usize, tap: Arc<OwnedFd>) -> Self {
+        Self { tap, pair, chain: Chain::default(), vectors: Vectors::default() }
     }
-    pending.finish(0)
+
+    /// Hands a frame of the guest to the tap. What the tap does not take is lost, as on any network.
+    fn send(&mut self, memory: &GuestMemory, valid: Result<(), ChainError>) {
+        let frame = &self.chain.readable;
+        match valid {
+            Ok(()) if (HEADER + 1..=HEADER + MAX_FRAME).contains(&frame.len()) => {
+                match vectored::write(self.tap.as_fd(), &mut self.vectors, frame, memory) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => tracing::debug!(%error, "the tap rejected a frame"),
+                }
+            }
+            Ok(()) => tracing::debug!("a frame without a header, or too large, is dropped"),
+            Err(error) => tracing::debug!(%error, "invalid descriptor chain"),
+        }
+    }
+}
+
+impl Lane for Transmit {
+    fn serves(&self, queue: usize, _features: u64) -> bool {
+        queue == 2 * self.pair + 1
+    }
+
+    fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {
+        let ring = queues.get(queue)?;
+        ring.begin()?;
+        for _ in 0..BUDGET {
+            let Some(Taken { pending, valid }) = ring.pop_into(&mut self.chain)? else {
+                return ring.publish();
+            };
+            self.send(ring.memory(), valid);
+            ring.push(pending.finish(0))?;
+        }
+        ring.publish()?;
+        ring.again();
+        Ok(())
+    }
 }

@@ -4,43 +4,43 @@ use std::sync::Arc;
 use virtio_queue::QueueT;
 
 use super::super::signals::{QueueSignal, Signals};
-use super::super::worker::Worker;
-use super::super::{Device, Queues, VirtQueue};
+use super::super::workers::Workers;
+use super::super::{Lane, Queues, VirtQueue};
 use super::{PciDevice, State};
 
-/// Where the device is.
+/// Where the device's lanes are.
 pub(super) enum Life {
     /// With the transport: before activation, and after reset.
-    Idle(Box<dyn Device>),
-    /// On its worker.
-    Serving(Worker),
-    /// Reset was requested; the worker has not finished yet.
-    Leaving(Worker),
-    /// It went down with its worker, or its VM stops.
+    Idle(Vec<Box<dyn Lane>>),
+    /// On their workers.
+    Serving(Workers),
+    /// Reset was requested; the workers have not finished yet.
+    Leaving(Workers),
+    /// One went down with its worker, or the VM stops.
     Gone,
 }
 
 impl Life {
-    /// Requests the worker's end, without waiting: this is a vCPU thread.
+    /// Requests the workers' end, without waiting: this is a vCPU thread.
     pub(super) fn leave(&mut self) {
         *self = match mem::replace(self, Self::Gone) {
-            Self::Serving(worker) | Self::Leaving(worker) => {
-                worker.ask_to_stop();
-                Self::Leaving(worker)
+            Self::Serving(workers) | Self::Leaving(workers) => {
+                workers.ask_to_stop();
+                Self::Leaving(workers)
             }
             other @ (Self::Idle(_) | Self::Gone) => other,
         };
     }
 
-    /// Takes the device back if the worker has finished; returns whether no worker has it.
+    /// Takes the lanes back if the workers have finished; returns whether no worker has one.
     fn settle(&mut self) -> bool {
         match mem::replace(self, Self::Gone) {
-            Self::Leaving(worker) if !worker.is_gone() => {
-                *self = Self::Leaving(worker);
+            Self::Leaving(workers) if !workers.are_gone() => {
+                *self = Self::Leaving(workers);
                 false
             }
-            Self::Leaving(worker) => {
-                *self = worker.join().map_or(Self::Gone, Self::Idle);
+            Self::Leaving(workers) => {
+                *self = workers.join().map_or(Self::Gone, Self::Idle);
                 true
             }
             other @ Self::Serving(_) => {
@@ -54,30 +54,30 @@ impl Life {
         }
     }
 
-    /// Waits for the worker's end.
+    /// Waits for the workers' end.
     pub(super) fn stop(&mut self) {
-        if let Self::Serving(worker) | Self::Leaving(worker) = mem::replace(self, Self::Gone) {
-            worker.stop();
+        if let Self::Serving(workers) | Self::Leaving(workers) = mem::replace(self, Self::Gone) {
+            workers.stop();
         }
     }
 
     pub(super) fn pause(&self) -> bool {
         match self {
-            Self::Serving(worker) => worker.pause(),
-            Self::Leaving(worker) => worker.is_over_in_time(),
+            Self::Serving(workers) => workers.pause(),
+            Self::Leaving(workers) => workers.are_over_in_time(),
             Self::Idle(_) | Self::Gone => true,
         }
     }
 
     pub(super) fn resume(&self) {
-        if let Self::Serving(worker) = self {
-            worker.resume();
+        if let Self::Serving(workers) = self {
+            workers.resume();
         }
     }
 }
 
 impl State {
-    /// Finishes a reset once the worker has finished (section 2.4.1: until then status does not read as zero).
+    /// Finishes a reset once the workers have finished (section 2.4.1: until then status does not read as zero).
     pub(super) fn complete_reset(&mut self, signals: &Signals) {
         if self.common.is_resetting() && self.life.settle() {
             signals.reset();
@@ -87,36 +87,51 @@ impl State {
 }
 
 impl PciDevice {
-    /// The driver is ready: hands the device and its queues to a worker. What stands in the way makes the device ask
-    /// to be reset.
+    /// The driver is ready: hands the lanes and their queues to workers. What stands in the way makes the device ask to
+    /// be reset.
     pub(super) fn activate(&self, state: &mut State) {
         let Some(queues) = self.build_queues(state) else {
             self.signals.ask_for_reset();
             return;
         };
-        let mut device = match mem::replace(&mut state.life, Life::Gone) {
-            Life::Idle(device) => device,
+        let mut lanes = match mem::replace(&mut state.life, Life::Gone) {
+            Life::Idle(lanes) => lanes,
             other @ (Life::Serving(_) | Life::Leaving(_) | Life::Gone) => {
                 state.life = other;
                 self.signals.ask_for_reset();
                 return;
             }
         };
-        let started = match device.activate(state.common.features()) {
-            Ok(()) => Worker::spawn(self.name, device, queues, self.signals.clone()),
-            Err(error) => Err((device, error)),
-        };
-        state.life = match started {
-            Ok(worker) => Life::Serving(worker),
-            Err((device, error)) => {
-                tracing::error!(device = self.name, %error, "the device could not start");
-                self.signals.ask_for_reset();
-                Life::Idle(device)
-            }
-        };
+        let features = state.common.features();
+        if let Err(error) = lanes.iter_mut().try_for_each(|lane| lane.activate(features)) {
+            tracing::error!(device = self.name, %error, "the device could not start");
+            self.signals.ask_for_reset();
+            state.life = Life::Idle(lanes);
+            return;
+        }
+        let lanes = self.distribute(queues, lanes, features);
+        state.life = Life::Serving(Workers::spawn(self.name, lanes, &self.signals));
     }
 
-    fn build_queues(&self, state: &State) -> Option<Queues> {
+    /// Gives each lane the queues that it serves.
+    fn distribute(
+        &self,
+        mut queues: Vec<Option<VirtQueue>>,
+        lanes: Vec<Box<dyn Lane>>,
+        features: u64,
+    ) -> Vec<(Box<dyn Lane>, Queues)> {
+        let with_queues = lanes.into_iter().map(|lane| {
+            let own = queues
+                .iter_mut()
+                .enumerate()
+                .map(|(index, queue)| queue.take_if(|_| lane.serves(index, features)));
+            let own = Queues::new(own.collect(), self.signals.clone());
+            (lane, own)
+        });
+        with_queues.collect()
+    }
+
+    fn build_queues(&self, state: &State) -> Option<Vec<Option<VirtQueue>>> {
         let features = state.common.features();
         let queues =
             state.common.queues().iter().zip(&self.kicks).enumerate().map(|(index, (setup, kick))| {
@@ -135,7 +150,6 @@ impl PciDevice {
                 let signal = QueueSignal::new(self.signals.clone(), index);
                 Some(Some(VirtQueue::new(queue, self.host.memory.clone(), Arc::clone(kick), signal)))
             });
-        let queues = queues.collect::<Option<Vec<_>>>()?;
-        Some(Queues::new(queues, self.signals.clone()))
+        queues.collect()
     }
 }

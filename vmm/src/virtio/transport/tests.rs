@@ -5,7 +5,7 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::rng::Rng;
 use super::super::testing::{BUFFERS, EVENT_IDX, FakeDoorbells, Guest, VERSION_1};
-use super::super::{Device, DeviceContext, DeviceInfo, PciDevice, Queues, RingError};
+use super::super::{Device, DeviceContext, DeviceInfo, Lane, PciDevice, Queues, RingError};
 use crate::bus::Bus;
 use crate::pci::tests::{FakePins, FakeRouter};
 use crate::pci::{Function, Root};
@@ -329,6 +329,12 @@ impl Device for Panics {
         Rng.info()
     }
 
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![self]
+    }
+}
+
+impl Lane for Panics {
     fn process_queue(&mut self, _: usize, queues: &mut Queues) -> Result<(), RingError> {
         match queues.get(0)?.pop()? {
             Some(_) => panic!("as a test has it"),
@@ -347,4 +353,64 @@ fn a_worker_that_panics_makes_the_device_ask_for_reset_and_holds_nobody_up() {
     assert!(guest.device.pause(), "nothing runs");
     guest.device.resume();
     guest.device.stop();
+}
+
+/// Two lanes, of which the second does not survive a request.
+struct Two;
+
+impl Device for Two {
+    fn info(&self) -> DeviceInfo {
+        DeviceInfo { queues: vec![4; 3], ..Rng.info() }
+    }
+
+    fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
+        vec![Box::new(Second), Box::new(Rng)]
+    }
+}
+
+struct Second;
+
+impl Lane for Second {
+    fn serves(&self, queue: usize, _features: u64) -> bool {
+        queue == 1
+    }
+
+    fn process_queue(&mut self, _: usize, queues: &mut Queues) -> Result<(), RingError> {
+        assert!(queues.get(0).is_err(), "a queue of the other lane");
+        match queues.get(1)?.pop()? {
+            Some(_) => panic!("as a test has it"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[test]
+fn lanes_serve_their_own_queues_and_end_together() {
+    let mut guest = Guest::new(Box::new(Two));
+    for _ in 0..3 {
+        guest.start(VERSION_1, 4);
+        for queue in [0, 2] {
+            guest.add(queue, &[(BUFFERS, 16, true)]);
+            guest.kick(queue);
+            assert_eq!(guest.wait(queue, 1), [(0, 16)]);
+        }
+        assert!(guest.device.pause());
+        guest.add(0, &[(BUFFERS, 16, true)]);
+        guest.kick(0);
+        assert_eq!(guest.answers(0), []);
+        guest.device.resume();
+        guest.wait(0, 1);
+    }
+    guest.add(1, &[(BUFFERS, 16, true)]);
+    guest.kick(1);
+    guest.wait_for_plea();
+    guest.add(2, &[(BUFFERS, 16, true)]);
+    guest.kick(2);
+    guest.wait(2, 1);
+    assert!(guest.device.pause(), "one is over, the other is paused");
+    guest.device.resume();
+    // The lane is lost: the device is there, and does not start.
+    guest.negotiate(VERSION_1, 4);
+    guest.write(0x14, &[0xf]);
+    assert_eq!(guest.status(), 0x4f);
 }
