@@ -98,6 +98,11 @@ impl VmConfig {
         self.disks.iter().map(|disk| disk.counters().clone()).collect()
     }
 
+    /// The links of its NICs, in their order.
+    pub fn links(&self) -> Vec<std::sync::Arc<super::Link>> {
+        self.nets.iter().map(|net| net.link().clone()).collect()
+    }
+
     /// The requests that are held, disk by disk in their order.
     pub fn disk_stalls(&self) -> Vec<std::sync::Arc<super::DiskStall>> {
         self.disks.iter().map(|disk| disk.stall().clone()).collect()

@@ -35,6 +35,11 @@ pub trait DeviceConfig: fmt::Debug + Send + Sync {
     fn write(&self, offset: usize, data: &[u8]) {
         let _ = (offset, data);
     }
+
+    /// Takes what is to be called when it changed other than by the driver. Called once, before the guest runs.
+    fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        let _ = notify;
+    }
 }
 
 /// One that never changes.

@@ -1,8 +1,10 @@
 //! The network device (section 5.1), on a tap.
 
+mod control;
 mod device;
 mod offload;
 mod receive;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod transmit;

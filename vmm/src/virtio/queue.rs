@@ -83,12 +83,23 @@ pub struct VirtQueue {
 /// The queues of a lane, at their indexes in the device.
 pub struct Queues {
     queues: Vec<Option<VirtQueue>>,
+    /// Of every lane's queues.
+    kicks: Vec<Arc<EventFd>>,
     signals: Arc<Signals>,
 }
 
 impl Queues {
-    pub(super) fn new(queues: Vec<Option<VirtQueue>>, signals: Arc<Signals>) -> Self {
-        Self { queues, signals }
+    pub(super) fn new(
+        queues: Vec<Option<VirtQueue>>,
+        kicks: Vec<Arc<EventFd>>,
+        signals: Arc<Signals>,
+    ) -> Self {
+        Self { queues, kicks, signals }
+    }
+
+    /// Has a queue served by its lane, whichever it is.
+    pub(super) fn wake(&self, queue: usize) {
+        self.kicks.get(queue).into_iter().for_each(|kick| wake(kick));
     }
 
     /// Notifies the driver of a configuration change (section 2.5).
@@ -246,9 +257,7 @@ impl VirtQueue {
 
     /// Has the queue served again.
     pub fn again(&self) {
-        if let Err(error) = self.kick.write(1) {
-            tracing::error!(%error, "a queue could not be kicked");
-        }
+        wake(&self.kick);
     }
 
     fn wants_interrupt(&mut self) -> Result<bool, RingError> {
@@ -272,5 +281,12 @@ impl VirtQueue {
 
     fn available(&self, offset: u64) -> GuestAddress {
         GuestAddress(self.ring.avail_ring().wrapping_add(offset))
+    }
+}
+
+/// Has a queue served.
+pub(super) fn wake(kick: &EventFd) {
+    if let Err(error) = kick.write(1) {
+        tracing::error!(%error, "a queue could not be kicked");
     }
 }

@@ -16,6 +16,7 @@ use self::activation::Life;
 use self::capability::{BAR_SIZE, Region, Window};
 use self::common::{Common, Effect};
 use self::doorbell::BoundDoorbells;
+use super::queue::wake;
 use super::signals::Signals;
 use super::{Device, DeviceConfig, DeviceContext};
 use crate::bus::BusDevice;
@@ -114,10 +115,15 @@ impl PciDevice {
         let window = capability::add_all(&mut space, index, model.config.size());
         let msix_at = usize::from(capability::add_messages(&msix, &mut space, index));
         let signals = Arc::new(Signals::new(msix, kicks.len()));
+        let lanes = device.into_lanes();
         let common = Common::new(model.features, &model.queues, signals.clone());
         let doorbells = BoundDoorbells::new(host.doorbells.clone(), kicks.clone());
 
         Ok(Arc::new_cyclic(|me: &Weak<Self>| {
+            let device = me.clone();
+            model
+                .config
+                .on_change(Box::new(move || device.upgrade().into_iter().for_each(|me| me.config_changed())));
             let mut bars = Bars::default();
             other(&mut space, &mut bars);
             let bar = (usize::from(index), BAR);
@@ -129,7 +135,7 @@ impl PciDevice {
                 signals,
                 kicks,
                 config: Mutex::new(Config { space, bars, msix: msix_at, window }),
-                state: Mutex::new(State { common, life: Life::Idle(device.into_lanes()) }),
+                state: Mutex::new(State { common, life: Life::Idle(lanes) }),
             }
         }))
     }
@@ -165,6 +171,15 @@ impl PciDevice {
     /// this is a vCPU thread.
     fn set_bus_master(&self, yes: bool) {
         if self.signals.set_bus_master(yes) {
+            self.kicks.iter().for_each(|kick| wake(kick));
+        }
+    }
+
+    /// The device's configuration is another one now, by the host: its driver is notified, its lanes look at it.
+    fn config_changed(&self) {
+        // Not before the driver is ready (section 3.1.2).
+        if self.state().common.is_driver_ok() {
+            self.signals.config_changed();
             self.kicks.iter().for_each(|kick| wake(kick));
         }
     }
@@ -276,12 +291,6 @@ impl Function for PciDevice {
         let mut state = self.state();
         state.life.stop();
         tracing::debug!(device = self.name, "stopped");
-    }
-}
-
-fn wake(kick: &EventFd) {
-    if let Err(error) = kick.write(1) {
-        tracing::error!(%error, "a queue could not be kicked");
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 use vireo_vmconfig::{CpuTopology, CpuTopologyError, MacAddr, ParseMacError};
-use vireo_vmm::config::{Adapter, Attachment, Input, MemorySize, MemorySizeError};
+use vireo_vmm::config::{Adapter, Attachment, Input, MAX_QUEUES, MemorySize, MemorySizeError};
 use vireo_vmm::rfb::{Address, ParseAddressError};
 
 pub(crate) use help::HELP;
@@ -53,6 +53,8 @@ pub(crate) struct DiskArg {
 pub(crate) struct NetArg {
     pub(crate) tap: String,
     pub(crate) mac: Option<MacAddr>,
+    /// Pairs of queues; 1 is a tap without others.
+    pub(crate) queues: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -81,6 +83,8 @@ pub(crate) enum ArgsError {
     Memory(#[source] MemorySizeError),
     #[error("--net: mac")]
     Mac(#[source] ParseMacError),
+    #[error("--net: queues: unsupported value {0:?}: supported values: 1 to {MAX_QUEUES}")]
+    Queues(String),
     #[error("--vnc")]
     Vnc(#[source] ParseAddressError),
     #[error("{option}: unknown key {key:?}: supported keys: {known}")]

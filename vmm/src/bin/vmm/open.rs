@@ -10,6 +10,7 @@ use vireo_vmconfig::{MacAddr, ParseMacError};
 use vireo_vmm::config::{
     Boot, Disk, DiskImage, Firmware, KernelBoot, Net, Notice, Notices, TooManyDevices, VmConfig,
 };
+use vireo_vmm::sys::tap;
 
 use crate::args::{Args, BootArg, DiskArg, NetArg};
 
@@ -115,13 +116,13 @@ fn exclusive(option: &'static str, path: &Path, write: bool) -> Result<File, Ope
 
 fn net(arg: &NetArg) -> Result<Net, OpenError> {
     let name = &arg.tap;
-    let tap =
-        vireo_vmm::sys::tap::open(name).map_err(|source| OpenError::Tap { name: name.clone(), source })?;
+    let opened = tap::open_queues(name, arg.queues);
+    let (first, others) = opened.map_err(|source| OpenError::Tap { name: name.clone(), source })?;
     let mac = match arg.mac {
         Some(mac) => mac,
         None => derived(name).map_err(|source| OpenError::Mac { name: name.clone(), source })?,
     };
-    Ok(Net::new(tap, mac))
+    Ok(Net::new(first, mac).more_queues(others))
 }
 
 /// The same address for the same tap, every time: guests know their NICs by it. The hash is FNV-1a.

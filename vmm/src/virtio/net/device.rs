@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use super::super::{Device, DeviceInfo, Lane};
 use super::HEADER;
-use super::offload::{MAC, MRG_RXBUF, MTU, OFFERED, STATUS};
+use super::control::Control;
+use super::offload::{CONTROL, MAC, MQ, MRG_RXBUF, MTU, OFFERED, STATUS};
 use super::receive::Receive;
+use super::shared::{NetConfig, Shared};
 use super::transmit::Transmit;
-use vireo_vmconfig::MacAddr;
 
 use crate::config::Net;
 use crate::sys::tap;
@@ -15,16 +16,16 @@ use crate::sys::tap;
 /// Section 5.
 const DEVICE_ID: u16 = 1;
 const QUEUE_SIZE: u16 = 256;
-const LINK_UP: u16 = 1;
+const CONTROL_QUEUE_SIZE: u16 = 64;
 /// An Ethernet header with a VLAN tag, beside the MTU.
 const ETHERNET: u64 = 18;
 const DEFAULT_MTU: u16 = 1500;
 
 /// A NIC.
 pub struct NetDevice {
-    tap: Arc<OwnedFd>,
-    mac: MacAddr,
+    taps: Vec<Arc<OwnedFd>>,
     mtu: Option<u16>,
+    config: Arc<NetConfig>,
 }
 
 /// Why a NIC cannot be made.
@@ -39,42 +40,54 @@ pub enum NetError {
 }
 
 impl NetDevice {
-    /// A NIC on the tap of `net`, through a file descriptor of its own.
+    /// A NIC on the tap of `net`, through file descriptors of its own.
     pub fn new(net: &Net) -> Result<Self, NetError> {
-        let tap = net.tap().try_clone().map_err(NetError::Duplicate)?;
-        prepare(tap.as_fd()).map_err(NetError::NoTap)?;
-        Ok(Self::on(tap, net.mac(), net.advertised_mtu()))
+        let taps = net.queues().iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
+        let taps = taps.map_err(NetError::Duplicate)?;
+        taps.iter().try_for_each(|tap| prepare(tap.as_fd())).map_err(NetError::NoTap)?;
+        Ok(Self::on(taps, net))
     }
 
-    pub(super) fn on(tap: OwnedFd, mac: MacAddr, mtu: Option<u16>) -> Self {
-        Self { tap: Arc::new(tap), mac, mtu }
+    pub(super) fn on(taps: Vec<OwnedFd>, net: &Net) -> Self {
+        let pairs = u16::try_from(taps.len()).unwrap_or(1);
+        let mtu = net.advertised_mtu();
+        let config = Arc::new(NetConfig::new(net.mac(), mtu, pairs, net.link().clone()));
+        Self { taps: taps.into_iter().map(Arc::new).collect(), mtu, config }
     }
 }
 
 fn prepare(tap: BorrowedFd<'_>) -> io::Result<()> {
+    // The guest before a reset may have left it unused.
+    tap::attach_queue(tap, true)?;
     tap::set_header_size(tap, i32::try_from(HEADER).map_err(io::Error::other)?)?;
     tap::set_offload(tap, 0)
 }
 
 impl Device for NetDevice {
     fn info(&self) -> DeviceInfo {
-        let mut config = self.mac.octets().to_vec();
-        config.extend(LINK_UP.to_le_bytes());
-        config.extend(1_u16.to_le_bytes()); // max_virtqueue_pairs: not offered
-        config.extend(self.mtu.unwrap_or(0).to_le_bytes());
         let mtu = if self.mtu.is_some() { MTU } else { 0 };
+        let multiqueue = if self.taps.len() > 1 { MQ } else { 0 };
+        let mut queues = vec![QUEUE_SIZE; 2 * self.taps.len()];
+        queues.push(CONTROL_QUEUE_SIZE);
         DeviceInfo {
             name: "net",
             id: DEVICE_ID,
             class: 0x02_00_00,
-            features: OFFERED | MAC | MRG_RXBUF | STATUS | mtu,
-            queues: vec![QUEUE_SIZE; 2],
-            config: Arc::new(config),
+            features: OFFERED | MAC | MRG_RXBUF | STATUS | CONTROL | mtu | multiqueue,
+            queues,
+            config: self.config.clone(),
         }
     }
 
     fn into_lanes(self: Box<Self>) -> Vec<Box<dyn Lane>> {
         let frame = u64::from(self.mtu.unwrap_or(DEFAULT_MTU).max(DEFAULT_MTU)) + ETHERNET;
-        vec![Box::new(Receive::new(0, self.tap.clone(), frame)), Box::new(Transmit::new(0, self.tap))]
+        let shared = Arc::new(Shared::new(self.taps.clone(), self.config));
+        // Before the others: it sets which queues of the tap are attached.
+        let mut lanes: Vec<Box<dyn Lane>> = vec![Box::new(Control::new(shared.clone()))];
+        for (pair, tap) in self.taps.into_iter().enumerate() {
+            lanes.push(Box::new(Receive::new(pair, tap.clone(), shared.clone(), frame)));
+            lanes.push(Box::new(Transmit::new(pair, tap, shared.clone())));
+        }
+        lanes
     }
 }

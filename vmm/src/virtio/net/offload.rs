@@ -17,6 +17,15 @@ const HOST_ECN: u64 = 1 << 13;
 const HOST_UFO: u64 = 1 << 14;
 pub(super) const MRG_RXBUF: u64 = 1 << 15;
 pub(super) const STATUS: u64 = 1 << 16;
+pub(super) const CTRL_VQ: u64 = 1 << 17;
+const CTRL_RX: u64 = 1 << 18;
+const CTRL_RX_EXTRA: u64 = 1 << 20;
+pub(super) const GUEST_ANNOUNCE: u64 = 1 << 21;
+pub(super) const MQ: u64 = 1 << 22;
+const CTRL_MAC_ADDR: u64 = 1 << 23;
+
+/// What the control queue carries out.
+pub(super) const CONTROL: u64 = CTRL_VQ | CTRL_RX | CTRL_RX_EXTRA | GUEST_ANNOUNCE | CTRL_MAC_ADDR;
 
 const LARGE: u64 = GUEST_TSO4 | GUEST_TSO6 | GUEST_UFO;
 

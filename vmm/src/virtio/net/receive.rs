@@ -10,6 +10,7 @@ use vm_memory::{Bytes, GuestAddress};
 use super::super::queue::Taken;
 use super::super::{Chain, GuestMemory, Lane, Pending, Queues, RingError, VirtQueue};
 use super::offload::{self, MRG_RXBUF};
+use super::shared::Shared;
 use super::{HEADER, MAX_FRAME};
 use crate::sys::tap;
 use crate::sys::vectored::ReadBuffers;
@@ -25,6 +26,7 @@ const MAX_ERRORS: u32 = 4096;
 pub(super) struct Receive {
     tap: Arc<OwnedFd>,
     pair: usize,
+    shared: Arc<Shared>,
     /// The largest frame without offloads.
     frame: u64,
     /// A frame may be spread over several buffers (VIRTIO_NET_F_MRG_RXBUF).
@@ -125,10 +127,11 @@ impl Buffers {
 
 impl Receive {
     /// `frame` is the most bytes of a frame without offloads.
-    pub(super) fn new(pair: usize, tap: Arc<OwnedFd>, frame: u64) -> Self {
+    pub(super) fn new(pair: usize, tap: Arc<OwnedFd>, shared: Arc<Shared>, frame: u64) -> Self {
         Self {
             tap,
             pair,
+            shared,
             frame,
             merge: false,
             needed: 0,
@@ -174,7 +177,7 @@ impl Receive {
     fn receive(&mut self, queue: &mut VirtQueue) -> Result<(), RingError> {
         for _ in 0..BUDGET {
             self.refill(queue)?;
-            if !self.is_ready() {
+            if !self.is_ready() || !self.shared.is_used(self.pair) {
                 break;
             }
             let Some(buffers) = &mut self.buffers else { break };
@@ -196,8 +199,27 @@ impl Receive {
         queue.publish()
     }
 
+    fn is_link_up(&self) -> bool {
+        self.shared.config().link().is_up()
+    }
+
+    /// Frames that come while the link is down are lost, not late.
+    fn discard(&mut self) {
+        for _ in 0..BUDGET {
+            match rustix::io::read(&self.tap, &mut [0; 64]) {
+                // The rest of the frame is dropped with it.
+                Ok(1..) | Err(rustix::io::Errno::INTR) => self.errors = 0,
+                Ok(0) => return self.fail(&io::ErrorKind::UnexpectedEof.into()),
+                Err(rustix::io::Errno::AGAIN) => return,
+                Err(error) => return self.fail(&error.into()),
+            }
+        }
+    }
+
     fn fail(&mut self, error: &io::Error) {
-        if is_end(error) || self.errors >= MAX_ERRORS {
+        if !self.shared.is_used(self.pair) {
+            tracing::debug!(%error, "the queue was detached");
+        } else if is_end(error) || self.errors >= MAX_ERRORS {
             tracing::warn!(%error, "the tap ended");
             self.dead = true;
         } else {
@@ -209,15 +231,18 @@ impl Receive {
 }
 
 impl Lane for Receive {
-    fn serves(&self, queue: usize, _features: u64) -> bool {
-        queue == 2 * self.pair
+    fn serves(&self, queue: usize, features: u64) -> bool {
+        queue == 2 * self.pair && self.pair < self.shared.usable_pairs(features)
     }
 
     fn activate(&mut self, features: u64) -> io::Result<()> {
-        match tap::set_offload(self.tap.as_fd(), offload::tap_flags(features)) {
-            // The tests' stand-in for a tap.
-            Err(error) if cfg!(test) => tracing::debug!(%error, "no offloads"),
-            result => result?,
+        // They are the tap's, whichever queue; and its first is attached.
+        if self.pair == 0 {
+            match tap::set_offload(self.tap.as_fd(), offload::tap_flags(features)) {
+                // The tests' stand-in for a tap.
+                Err(error) if cfg!(test) => tracing::debug!(%error, "no offloads"),
+                result => result?,
+            }
         }
         self.merge = features & MRG_RXBUF != 0;
         self.needed = HEADER + if offload::takes_large(features) { MAX_FRAME } else { self.frame };
@@ -237,10 +262,15 @@ impl Lane for Receive {
     }
 
     fn source(&self) -> Option<BorrowedFd<'_>> {
-        self.is_ready().then(|| self.tap.as_fd())
+        let wanted = !self.dead && (self.is_ready() || !self.is_link_up());
+        (wanted && self.shared.is_used(self.pair)).then(|| self.tap.as_fd())
     }
 
     fn source_ready(&mut self, queues: &mut Queues) -> Result<(), RingError> {
+        if !self.is_link_up() {
+            self.discard();
+            return Ok(());
+        }
         self.receive(queues.get(2 * self.pair)?)
     }
 }

@@ -1,4 +1,5 @@
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -6,18 +7,26 @@ use vm_memory::{Bytes, GuestAddress};
 
 use super::super::testing::{BUFFERS, EVENT_IDX, Guest, VECTOR_DATA, VERSION_1};
 use super::NetDevice;
-use super::offload::{GUEST_CSUM, MRG_RXBUF};
+use super::offload::{CTRL_VQ, GUEST_ANNOUNCE, GUEST_CSUM, MQ, MRG_RXBUF, STATUS};
 use super::receive::is_end;
+use crate::config::{Link, Net};
 use crate::pci::Function as _;
 
 const LARGE: u64 = GUEST_CSUM | 1 << 7;
 
-/// A NIC whose tap is a datagram socket: what a tap does with frames, without the privileges.
-fn guest() -> (Guest, OwnedFd) {
+/// A NIC whose taps are datagram sockets: what a tap does with frames, without the privileges. The wires of its queues.
+fn nic(queues: usize) -> (Guest, Vec<OwnedFd>, Arc<Link>) {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+    let pairs = (0..queues).map(|_| socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap());
+    let (wires, taps): (Vec<_>, Vec<_>) = pairs.unzip();
     let mac = "52:54:00:00:00:01".parse().unwrap();
-    (Guest::new(Box::new(NetDevice::on(theirs, mac, Some(1400)))), ours)
+    let net = Net::new(taps[0].try_clone().unwrap(), mac).mtu(Some(1400));
+    (Guest::new(Box::new(NetDevice::on(taps, &net))), wires, net.link().clone())
+}
+
+fn guest() -> (Guest, OwnedFd) {
+    let (guest, mut wires, _) = nic(1);
+    (guest, wires.remove(0))
 }
 
 fn frame(len: usize, seed: u8) -> Vec<u8> {
@@ -211,6 +220,116 @@ fn the_driver_learns_address_link_and_mtu() {
     assert_eq!(guest.read::<8>(0x2000), [0x52, 0x54, 0, 0, 0, 1, 1, 0]);
     assert_eq!(guest.read::<2>(0x200a), 1400_u16.to_le_bytes());
     assert_eq!(guest.offered() & (1 << 3 | 1 << 5 | 1 << 16), 1 << 3 | 1 << 5 | 1 << 16);
+}
+
+/// The answer to a command; none if it had no room.
+fn command(guest: &mut Guest, queue: usize, bytes: &[u8]) -> u8 {
+    guest.memory.write_slice(bytes, GuestAddress(BUFFERS)).unwrap();
+    guest.memory.write_obj(0xff_u8, GuestAddress(BUFFERS + 0x1000)).unwrap();
+    let length = u32::try_from(bytes.len()).unwrap();
+    guest.add(queue, &[(BUFFERS, 1, false), (BUFFERS + 1, length - 1, false), (BUFFERS + 0x1000, 1, true)]);
+    guest.kick(queue);
+    assert_eq!(guest.wait(queue, 1)[0].1, 1);
+    guest.memory.read_obj(GuestAddress(BUFFERS + 0x1000)).unwrap()
+}
+
+#[test]
+fn commands_are_carried_out_or_refused() {
+    let (mut guest, _wires, link) = nic(2);
+    guest.start(VERSION_1 | CTRL_VQ | MQ | STATUS | GUEST_ANNOUNCE, 16);
+    for (bytes, answer) in [
+        (&[0, 0, 1][..], 0),
+        (&[0, 5, 0], 0),
+        (&[0, 0], 1),
+        (&[0, 6, 1], 1),
+        (&[1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 3, 4, 5, 6], 0),
+        (&[1, 0, 0, 0, 0, 0, 2, 0, 0, 0, 1, 2, 3, 4, 5, 6], 1),
+        (&[1, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0], 1),
+        (&[1, 1, 2, 0, 0, 0, 0, 9], 0),
+        (&[1, 1, 2, 0, 0], 1),
+        (&[2, 0, 1, 0], 1),
+        (&[4, 0, 2, 0], 0),
+        (&[4, 0, 0, 0], 1),
+        (&[4, 0, 3, 0], 1),
+        (&[4, 0, 2], 1),
+        (&[5, 0, 0, 0], 1),
+        (&[9, 9], 1),
+    ] {
+        assert_eq!(command(&mut guest, 4, bytes), answer, "{bytes:?}");
+    }
+    assert_eq!(guest.read::<6>(0x2000), [2, 0, 0, 0, 0, 9]);
+    guest.add(4, &[(BUFFERS, 16, false)]);
+    guest.kick(4);
+    assert_eq!(guest.wait(4, 1)[0].1, 0, "no room for an answer");
+    assert_eq!(guest.read::<2>(0x2006), [1, 0]);
+    link.announce();
+    guest.router.take(VECTOR_DATA + 5);
+    assert_eq!(guest.read::<2>(0x2006), [3, 0]);
+    assert_eq!(command(&mut guest, 4, &[3, 0]), 0);
+    assert_eq!(guest.read::<2>(0x2006), [1, 0]);
+    link.announce();
+    guest.start(VERSION_1 | CTRL_VQ, 16);
+    assert_eq!(
+        guest.read::<8>(0x2000),
+        [0x52, 0x54, 0, 0, 0, 1, 1, 0],
+        "its own address, and nothing to announce"
+    );
+    assert_eq!(command(&mut guest, 2, &[0, 0, 1]), 0, "the queue is where it is without others");
+    assert_eq!(command(&mut guest, 2, &[4, 0, 2, 0]), 1);
+}
+
+#[test]
+fn queue_pairs_are_used_as_the_driver_sets_them() {
+    let (mut guest, wires, _) = nic(2);
+    assert_eq!(guest.read::<2>(0x2008), 2_u16.to_le_bytes());
+    for _ in 0..3 {
+        guest.start(VERSION_1 | CTRL_VQ | MQ | MRG_RXBUF, 16);
+        for pair in [0, 2] {
+            for at in 0..4 {
+                guest.add(pair, &[(BUFFERS + 0x4000 * pair as u64 + 0x2000 + 2000 * at, 2000, true)]);
+            }
+            guest.kick(pair);
+        }
+        for wire in &wires {
+            send(wire, &frame(70, 1));
+        }
+        assert_eq!(guest.wait(0, 1)[0].1, 82);
+        assert_eq!(command(&mut guest, 4, &[4, 0, 2, 0]), 0);
+        assert_eq!(guest.wait(2, 1)[0].1, 82, "what waited");
+        send(&wires[1], &frame(71, 1));
+        assert_eq!(guest.wait(2, 1)[0].1, 83);
+        for (queue, wire) in [(1, &wires[0]), (3, &wires[1])] {
+            guest.add(queue, &[(BUFFERS, 90, false)]);
+            guest.kick(queue);
+            guest.wait(queue, 1);
+            let (count, _) = rustix::net::recv(wire, &mut [0; 99], rustix::net::RecvFlags::empty()).unwrap();
+            assert_eq!(count, 90);
+        }
+        assert_eq!(command(&mut guest, 4, &[4, 0, 1, 0]), 0);
+    }
+}
+
+#[test]
+fn a_link_that_is_down_loses_frames() {
+    let (mut guest, wires, link) = nic(1);
+    link.set_up(false);
+    assert_eq!(guest.read::<2>(0x2006), [0, 0]);
+    guest.start(VERSION_1 | MRG_RXBUF | STATUS, 16);
+    offer(&mut guest, 2, 1600);
+    guest.add(1, &[(BUFFERS, 90, false)]);
+    guest.kick(1);
+    guest.wait(1, 1);
+    assert!(rustix::net::recv(&wires[0], &mut [0; 99], rustix::net::RecvFlags::empty()).is_err());
+    // The socket has no room for all of these until some are read.
+    for _ in 0..2000 {
+        while rustix::io::write(&wires[0], &frame(70, 1)) == Err(rustix::io::Errno::AGAIN) {
+            std::thread::yield_now();
+        }
+    }
+    assert_eq!(guest.answers(0), []);
+    link.set_up(true);
+    guest.router.take(VECTOR_DATA + 3);
+    assert_eq!(guest.read::<2>(0x2006), [1, 0]);
 }
 
 proptest! {

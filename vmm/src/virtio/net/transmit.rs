@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::super::queue::Taken;
 use super::super::{Chain, ChainError, GuestMemory, Lane, Queues, RingError};
+use super::shared::Shared;
 use super::{HEADER, MAX_FRAME};
 use crate::sys::vectored::{self, Vectors};
 
@@ -16,20 +17,22 @@ const BUDGET: usize = 64;
 pub(super) struct Transmit {
     tap: Arc<OwnedFd>,
     pair: usize,
+    shared: Arc<Shared>,
     /// Reused from frame to frame.
     chain: Chain,
     vectors: Vectors,
 }
 
 impl Transmit {
-    pub(super) fn new(pair: usize, tap: Arc<OwnedFd>) -> Self {
-        Self { tap, pair, chain: Chain::default(), vectors: Vectors::default() }
+    pub(super) fn new(pair: usize, tap: Arc<OwnedFd>, shared: Arc<Shared>) -> Self {
+        Self { tap, pair, shared, chain: Chain::default(), vectors: Vectors::default() }
     }
 
     /// Hands a frame of the guest to the tap. What the tap does not take is lost, as on any network.
     fn send(&mut self, memory: &GuestMemory, valid: Result<(), ChainError>) {
         let frame = &self.chain.readable;
         match valid {
+            Ok(()) if !self.shared.config().link().is_up() => {}
             Ok(()) if (HEADER + 1..=HEADER + MAX_FRAME).contains(&frame.len()) => {
                 match vectored::write(self.tap.as_fd(), &mut self.vectors, frame, memory) {
                     Ok(_) => {}
@@ -44,8 +47,8 @@ impl Transmit {
 }
 
 impl Lane for Transmit {
-    fn serves(&self, queue: usize, _features: u64) -> bool {
-        queue == 2 * self.pair + 1
+    fn serves(&self, queue: usize, features: u64) -> bool {
+        queue == 2 * self.pair + 1 && self.pair < self.shared.usable_pairs(features)
     }
 
     fn process_queue(&mut self, queue: usize, queues: &mut Queues) -> Result<(), RingError> {

@@ -125,7 +125,7 @@ impl PciDevice {
                 .iter_mut()
                 .enumerate()
                 .map(|(index, queue)| queue.take_if(|_| lane.serves(index, features)));
-            let own = Queues::new(own.collect(), self.signals.clone());
+            let own = Queues::new(own.collect(), self.kicks.clone(), self.signals.clone());
             (lane, own)
         });
         with_queues.collect()

@@ -98,6 +98,10 @@ impl Common {
         &self.queues
     }
 
+    pub(super) fn is_driver_ok(&self) -> bool {
+        self.status & DRIVER_OK != 0 && !self.resetting
+    }
+
     pub(super) fn is_resetting(&self) -> bool {
         self.resetting
     }

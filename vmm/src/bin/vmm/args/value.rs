@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use vireo_vmconfig::{DiskBus, DiskDevice};
-use vireo_vmm::config::{Adapter, Attachment, Input};
+use vireo_vmm::config::{Adapter, Attachment, Input, MAX_QUEUES};
 
 use super::{ArgsError, DiskArg, NetArg, SerialArg, once};
 
@@ -46,15 +46,22 @@ pub(super) fn cdrom(text: &str) -> Result<DiskArg, ArgsError> {
 }
 
 pub(super) fn net(text: &str) -> Result<NetArg, ArgsError> {
-    let (mut tap, mut mac) = (None, None);
+    let (mut tap, mut mac, mut queues) = (None, None, None);
     for (key, value) in pairs(text) {
         match key {
             "tap" => once(&mut tap, "--net: tap", value.to_owned())?,
             "mac" => once(&mut mac, "--net: mac", value.parse().map_err(ArgsError::Mac)?)?,
-            _ => return Err(unknown("--net", key, "tap and mac")),
+            "queues" => once(&mut queues, "--net: queues", queue_count(value)?)?,
+            _ => return Err(unknown("--net", key, "tap, mac and queues")),
         }
     }
-    Ok(NetArg { tap: tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?, mac })
+    let tap = tap.ok_or(ArgsError::MissingKey { option: "--net", key: "tap" })?;
+    Ok(NetArg { tap, mac, queues: queues.unwrap_or(1) })
+}
+
+fn queue_count(value: &str) -> Result<usize, ArgsError> {
+    let count = value.parse().ok().filter(|count| (1..=MAX_QUEUES).contains(count));
+    count.ok_or_else(|| ArgsError::Queues(value.to_owned()))
 }
 
 pub(super) fn adapter(text: &str) -> Result<Adapter, ArgsError> {
